@@ -1,8 +1,9 @@
-//! `apply`: how many events a second one cache takes from its store, without watchers and with some
-//! that want little of it; what a delivery costs; and that asking for a list of any size is one step.
+//! `apply`: the number of events per second that one cache applies, without watchers and with
+//! selective ones; the cost of a delivery; and the proof that requesting a list costs one step for
+//! any size.
 //!
-//! The store is a `Feed`: what is measured is reading the object's bytes, state, history, dispatch,
-//! and (for the watchers that want an event) the push, the wake-up and the frame in hand.
+//! The store is a `Feed`. The measurement includes scanning the object, state, history and
+//! dispatch, and for receiving watchers the push, the wake-up and the frame.
 #![allow(missing_docs, reason = "criterion's macros make functions without a doc")]
 
 use std::hint::black_box;
@@ -17,18 +18,18 @@ use listwatch_cacher::{Cacher, Delivery, Scope, Watcher};
 use listwatch_meta::{ListOptions, ObjectShape, ResourceVersion, SelectableField};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Events that are handed over at once: what a store under load has ready.
+/// The number of events that are delivered at once, like by a store under load.
 const BURST: u64 = 512;
 
 #[derive(Clone, Copy)]
 enum Watchers {
-    /// Nobody.
+    /// No watchers.
     None,
-    /// So many, each of a label that one object of so many carries.
+    /// This number of watchers, each with its own label value.
     OfLabels(usize),
-    /// So many, each of one node.
+    /// This number of watchers, each of one node.
     OfNodes(usize),
-    /// So many of everything.
+    /// This number of watchers of all objects.
     OfAll(usize),
 }
 
@@ -36,7 +37,7 @@ fn shape() -> Arc<ObjectShape> {
     Arc::new(ObjectShape::new(true, vec![SelectableField::string("spec.nodeName")]))
 }
 
-/// An object of about a kibibyte, or as small as it can be.
+/// An object of about 1 KiB, or the smallest possible one.
 fn object(n: usize, small: bool) -> Bytes {
     let node = format!("\"spec\":{{\"nodeName\":\"node-{n}\"}},\"metadata\":{{\"labels\":{{\"app\":\"app-{n}\"}}");
     if small {
@@ -71,13 +72,13 @@ async fn open(cacher: &Cacher, watchers: Watchers) -> Vec<Watcher> {
     open
 }
 
-/// CPU time of this thread, which does everything: what else the machine does is not seen.
+/// The CPU time of this thread, which does all work. Other load on the machine does not affect it.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Applies at least `turns` events of `objects` objects; every watcher takes what it gets.
+/// Applies at least `turns` events to `objects` objects. Every watcher takes its events.
 fn apply(turns: u64, objects: usize, small: bool, watchers: Watchers) -> Duration {
     runtime().block_on(async {
         let feed = Feed::new(0, |_| Vec::new());

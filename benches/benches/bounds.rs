@@ -1,9 +1,10 @@
-//! `bounds`: what a cache and an idle watcher weigh, counted by the allocator; and what watchers
-//! that stall cost those that do not, in six scenarios. Prints tables; small unless `cargo bench` runs it.
+//! `bounds`: the memory of a cache and of an idle watcher, counted by the allocator, and the cost
+//! of stalled watchers for the others, in six scenarios. Prints tables. The sizes are small unless
+//! `cargo bench` runs it.
 //!
-//! Time is CPU time of the one thread that does everything, and events are spaced on a virtual
-//! clock: what else the machine does is not seen, and nothing waits. A latency is what the thread
-//! computes from the write until the last healthy watcher has its frame in hand.
+//! Times are CPU times of the one thread that does all work. Events are spaced on a virtual clock,
+//! so nothing waits and other load does not affect the result. A latency is the thread's CPU time
+//! from the write until the last healthy watcher has its frame.
 #![allow(unsafe_code, reason = "an allocator that counts has to be one; it only passes on")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -19,16 +20,16 @@ use listwatch_meta::{ListOptions, ObjectShape, ResourceVersion, Revision};
 use listwatch_storage::{MemoryStorage, Storage as _};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The system's allocator, with a count of the bytes that are out.
+/// The system's allocator with a count of the allocated bytes.
 struct Counting;
 
 static HELD: AtomicIsize = AtomicIsize::new(0);
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.fetch_add(layout.size() as isize, Relaxed);
-        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        // SAFETY: the caller fulfills the same requirements as for the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -49,7 +50,7 @@ fn paused() -> tokio::runtime::Runtime {
 fn main() {
     let asked = |flag: &str| std::env::args().any(|argument| argument == flag);
     if asked("--list") {
-        // What a test runner asks first; the whole is one test.
+        // The answer to a test runner's `--list`: the whole program is one test.
         if !asked("--ignored") {
             println!("bounds: test");
         }
@@ -72,7 +73,7 @@ fn main() {
 
 // ------------------------------------------------------------------------------------- memory
 
-/// Fills a cache from a store that keeps nothing, and says what is out per byte of JSON.
+/// Fills a cache from a store without memory, and prints the allocated bytes per byte of JSON.
 fn weigh_cache(name: &str, objects: usize, make: fn(usize) -> Vec<u8>) {
     let bytes: usize = (0..objects).map(|n| make(n).len()).sum();
     let (held, cacher, runtime) = {
@@ -126,7 +127,7 @@ async fn watch(cacher: &Cacher, after: Revision, options: &ListOptions) -> Watch
     let request = options.watch(cacher.shape(), false).expect("valid options");
     let deadline = tokio::time::Instant::now() + Duration::from_secs(360_000);
     let mut watcher = cacher.watch(&Scope::All, &request, deadline).await.expect("a watch");
-    // It takes its first look, so that it is live, as one does that is served.
+    // The first poll makes the watcher live, like a served one.
     assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(poll(&mut watcher, cx).is_none())).await);
     watcher
 }
@@ -142,24 +143,25 @@ fn poll(watcher: &mut Watcher, cx: &mut std::task::Context<'_>) -> Option<Delive
 
 #[derive(Clone, Copy, Debug)]
 enum Stall {
-    /// Reads nothing for the middle half of the time.
+    /// Reads nothing during the middle half of the time.
     Once,
-    /// Reads nothing any more.
+    /// Reads nothing from some time on.
     ForGood,
-    /// Leaves and comes back where it was every 500 ms, takes what it missed, and stalls again.
+    /// Reconnects every 500 ms, resumes, takes the missed events, and stalls again.
     Reconnecting,
 }
 
 const HEALTHY: usize = 100;
 const STALLED: usize = 10;
 
-/// The healthy watchers' latencies with and without ten stalled watchers, in turns.
+/// Compares the healthy watchers' latencies with and without ten stalled watchers, in alternating
+/// runs.
 fn compare(rate: u64, stall: Stall, small: bool) {
     let (rounds, seconds) = if small { (1, 2) } else { (12, 20_000 / rate) };
     let (mut without, mut with) = (Vec::new(), Vec::new());
     let mut ratios = Vec::new();
     for round in 0..rounds {
-        // Whoever comes second finds warmer caches: they take turns.
+        // The second run finds warmer caches, so the order alternates.
         let (first, second) = if round % 2 == 0 { (None, Some(stall)) } else { (Some(stall), None) };
         let (mut first_run, mut second_run) = (latencies(rate, first, seconds), latencies(rate, second, seconds));
         let (plain, stalled) =
@@ -187,7 +189,7 @@ fn quantile(samples: &mut [f64], quantile: f64) -> f64 {
     samples[((samples.len() - 1) as f64 * quantile) as usize]
 }
 
-/// CPU time of this thread in microseconds.
+/// The CPU time of this thread in microseconds.
 fn cpu_micros() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
@@ -223,7 +225,7 @@ fn latencies(rate: u64, stall: Option<Stall>, seconds: u64) -> Vec<f64> {
                             other => panic!("an event, not {other:?}"),
                         }
                     }
-                    // The first hundred warm up.
+                    // The first hundred writes are a warm-up.
                     if turn >= 100 {
                         samples.push(cpu_micros() - start);
                     }
@@ -234,12 +236,12 @@ fn latencies(rate: u64, stall: Option<Stall>, seconds: u64) -> Vec<f64> {
     })
 }
 
-/// What one stalled watcher does, for ever.
+/// The behavior of one stalled watcher.
 async fn stalled(stall: Stall, cacher: Cacher, rate: u64, seconds: u64) {
     let mut last = cacher.revision();
     let mut watcher = watch(&cacher, last, &ListOptions::default()).await;
     let quarter = Duration::from_millis(seconds * 250);
-    // Between two writes where there is room: it does not share the writer's clock.
+    // Offset from the writes, so that both do not share a tick.
     let first = tokio::time::Instant::now() + Duration::from_micros(500_000 + 500_000 / rate);
     let mut reconnects = tokio::time::interval_at(first, Duration::from_millis(500));
     match stall {

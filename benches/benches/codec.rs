@@ -1,6 +1,6 @@
-//! `codec`: what is paid per object and per event beside copying: reading an object's metadata as
-//! it leaves the store, matching a selector, cutting a watch stream into frames and reading them,
-//! taking a list body apart, and writing objects in protobuf and CBOR.
+//! `codec`: the costs per object and per event besides copying: scanning an object's metadata,
+//! matching a selector, encoding and decoding watch frames, splitting a list body, and encoding
+//! objects in protobuf and CBOR.
 #![allow(missing_docs, reason = "criterion's macros make functions without a doc")]
 
 use std::hint::black_box;
@@ -12,10 +12,10 @@ use listwatch_benches::{key, shape, value};
 use listwatch_meta::{Change, LabelSelector, Object, Revision};
 use listwatch_wire::{EventKind, JsonFrames, ListBody, ListDecoder, ListMeta, ListStyle, WatchEvent, cbor, protobuf};
 
-/// As many events or items as one pass over a stream reads.
+/// The number of events or items per pass over a stream.
 const COUNT: usize = 256;
 
-/// What a socket hands over at once.
+/// The number of bytes per read of a socket.
 const READ_BYTES: usize = 16 << 10;
 
 fn object(n: usize) -> Object {
@@ -87,7 +87,7 @@ fn streams(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// JSON in, another encoding out: per byte of JSON.
+/// Converts JSON to another encoding; the figure is per byte of JSON.
 fn encodings(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("codec");
     let (config, pod) = (object(1), pod().as_bytes());
@@ -123,8 +123,8 @@ fn encodings(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A Pod as a kube-apiserver showed it: many small members, deeply nested. From the protobuf tests, where
-/// an object is a line with its name, one of hex and one of JSON.
+/// A Pod from a kube-apiserver, with many small and deeply nested members. It comes from the data
+/// of the protobuf tests: one line with its name, one with hexadecimal and one with JSON.
 fn pod() -> &'static str {
     let golden = include_str!("../../crates/wire/tests/it/protobuf/golden.txt");
     let block = golden.split("\n\n").find_map(|block| block.strip_prefix("pod\n")).expect("a golden Pod");

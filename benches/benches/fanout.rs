@@ -1,5 +1,5 @@
-//! `fanout`: what one event costs when N watchers of the cache receive it, from the write in a
-//! memory store to the last watcher's frame in hand. No HTTP, no TLS, no sockets.
+//! `fanout`: the cost of one event that N watchers of the cache receive, from the write to a memory
+//! store to the last watcher's frame. No HTTP, TLS or sockets.
 #![allow(missing_docs, reason = "criterion's macros make functions without a doc")]
 
 use std::hint::black_box;
@@ -11,12 +11,12 @@ use listwatch_cacher::{Delivery, Scope, Watcher};
 use listwatch_meta::{ListOptions, ResourceVersion};
 use listwatch_storage::Storage as _;
 
-/// Writes `turns` times and has every watcher take its event each time.
+/// Writes `turns` times. Every watcher takes each event.
 fn deliver(watchers: usize, options: &ListOptions, turns: u64) -> Duration {
     runtime().block_on(async {
         let (store, cacher) = filled(100).await;
         let mut revision = store.get(&key(0)).await.expect("a read").0.expect("object 0").modified;
-        // From the present on, without initial events.
+        // The watch begins at the current revision, without initial events.
         let present = store.current_revision().await.expect("a read");
         let options = ListOptions { resource_version: ResourceVersion::from(present), ..options.clone() };
         let request = options.watch(cacher.shape(), false).expect("valid options");

@@ -1,8 +1,8 @@
-//! `hostile`: what `/livez`, the renewal of a lease and a watch wait while other clients send what costs most to
-//! compute. Prints a table; small unless `cargo bench` runs it.
+//! `hostile`: the latencies of `/livez`, a lease renewal and a watch while other clients send
+//! expensive requests. Prints a table. The sizes are small unless `cargo bench` runs it.
 //!
-//! Server, probes and loads share one runtime with two workers, in one process: a request that holds a worker
-//! up holds probes up. No sockets, no TLS.
+//! Server, probes and loads share one runtime with two workers in one process, so a request that
+//! blocks a worker delays the probes. No sockets, no TLS.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,13 +19,13 @@ const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
-/// Clients that send one kind of load, each one request after the other.
+/// The number of clients per kind of load. Each sends one request after the other.
 const CLIENTS: usize = 8;
 
-/// What the 99th percentile of any probe may wait beside any load.
+/// The maximum 99th percentile of any probe under any load.
 const P99_MAX: Duration = Duration::from_millis(50);
 
-/// One request, and how often it was answered.
+/// A kind of request and the number of its responses.
 struct Load {
     name: &'static str,
     method: &'static str,
@@ -38,7 +38,7 @@ async fn send(server: &ApiServer, method: &str, path: &str, content_type: &str, 
     exchange(server, method, path, content_type, body).await.0
 }
 
-/// The code of the answer, and the bytes of its body.
+/// Sends a request and returns the status code and the size of the body in bytes.
 async fn exchange(server: &ApiServer, method: &str, path: &str, content_type: &str, body: Bytes) -> (u16, usize) {
     let request = Request::builder().method(method).uri(path).header("content-type", content_type);
     let response = server.service().handle(request.body(Full::new(body)).expect("a request")).await;
@@ -58,7 +58,7 @@ fn widget(name: &str, members: Value) -> Bytes {
     json_bytes(&widget)
 }
 
-/// The schema of widgets: expensive to check an object against.
+/// The definition of widgets, with an expensive schema.
 fn definition() -> Value {
     let allowed: Vec<String> = (0..20_000).map(|number| format!("value-{number}")).collect();
     json!({
@@ -129,14 +129,14 @@ fn loads() -> Vec<Load> {
     ]
 }
 
-/// What the clients of one load were answered.
+/// The responses to the clients of one load.
 struct Answers {
     by_code: [AtomicUsize; 600],
-    /// Bytes of the largest answer.
+    /// The size of the largest response in bytes.
     largest: AtomicUsize,
 }
 
-/// Waits of one probe, in the order of their lengths.
+/// The latencies of one probe, sorted.
 struct Waits(Vec<Duration>);
 
 impl Waits {
@@ -168,7 +168,7 @@ async fn probe(server: Arc<ApiServer>, over: Arc<AtomicBool>, which: &'static st
     Waits(waits)
 }
 
-/// Writes a lease and waits until a watch that is open shows it.
+/// Writes a lease and waits until an open watch delivers it.
 async fn watch_one(server: &ApiServer, round: u64) -> u16 {
     let watch = Request::get(format!("{LEASES}?watch=1&fieldSelector=metadata.name%3Dw&timeoutSeconds=30"));
     let response = server.service().handle(watch.body(Full::new(Bytes::new())).expect("a request")).await;
@@ -265,7 +265,7 @@ async fn run(small: bool) {
 fn main() {
     let asked = |flag: &str| std::env::args().any(|argument| argument == flag);
     if asked("--list") {
-        // What a test runner asks first; the whole is one test.
+        // The answer to a test runner's `--list`: the whole program is one test.
         if !asked("--ignored") {
             println!("hostile: test");
         }

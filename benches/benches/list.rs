@@ -1,6 +1,6 @@
-//! `list`: what a list costs, from the question to its last body byte in hand: whole, of one
-//! namespace, selected by label, and paged. Per byte of the body, so that HTTP's cost can be set
-//! beside it.
+//! `list`: the cost of a list from the request to the last body byte: of all objects, of one
+//! namespace, by label, and paged. The figures are per byte of the body, for comparison with the
+//! cost of HTTP.
 #![allow(missing_docs, reason = "criterion's macros make functions without a doc")]
 
 use std::hint::black_box;
@@ -12,7 +12,7 @@ use listwatch_cacher::{Cacher, Scope};
 use listwatch_meta::{ListOptions, ResourceVersion};
 use listwatch_wire::{ListBody, ListMeta, ListStyle};
 
-/// Lists with these options, page after page; how many bytes the bodies have.
+/// Lists all pages with these options and returns the total size in bytes.
 async fn read(cacher: &Cacher, scope: &Scope, options: &ListOptions) -> usize {
     let (mut options, mut bytes) = (options.clone(), 0);
     loop {

@@ -1,15 +1,15 @@
-//! `schema`: what a definition costs when it is created, and an object each time it is written:
-//! pruning, defaulting, validation, and rules of expressions.
+//! `schema`: the cost of creating a definition, and of each write of an object: pruning,
+//! defaulting, validation, and rules.
 #![allow(missing_docs, reason = "criterion's macros make functions without a doc")]
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use listwatch_schema::{Schema, Surroundings, check};
+use listwatch_schema::{CheckContext, Schema, check};
 use serde_json::{Value, json};
 
-/// A kind as operators define them: a workload with containers, ports, resources and conditions.
+/// A typical kind of an operator: a workload with containers, ports, resources and conditions.
 fn schema(ruled: bool) -> Value {
     let text = json!({"type": "string", "maxLength": 253});
     let port = json!({
@@ -93,10 +93,10 @@ fn definitions(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("schema");
     for (name, ruled) in [("plain", false), ("ruled", true)] {
         let source = schema(ruled);
-        let surroundings = Surroundings { at: "spec.validation", status_subresource: true, unchanged: false };
-        assert_eq!(check(&source, surroundings).expect("a schema").errors, [], "the schema of this bench is good");
+        let context = CheckContext { at: "spec.validation", status_subresource: true, unchanged: false };
+        assert_eq!(check(&source, context).expect("a schema").errors, [], "the schema of this bench is good");
         group.bench_function(format!("check definition/{name}"), |bencher| {
-            bencher.iter(|| check(black_box(&source), surroundings));
+            bencher.iter(|| check(black_box(&source), context));
         });
         group.bench_function(format!("compile/{name}"), |bencher| bencher.iter(|| Schema::parse(black_box(&source))));
     }

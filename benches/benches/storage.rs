@@ -1,6 +1,6 @@
-//! `storage`: how many acknowledged writes a second N concurrent writers get, from the memory store
-//! (the price of the contract alone) and from the embedded one (every write is on stable storage
-//! when it is acknowledged; waiting writers share a commit).
+//! `storage`: the number of acknowledged writes per second of N concurrent writers. The memory
+//! store shows the cost of the contract alone. The embedded store acknowledges a write after it is
+//! on stable storage; waiting writers share a commit.
 #![allow(missing_docs, reason = "criterion's macros make functions without a doc")]
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use listwatch_benches::{key, value};
 use listwatch_storage::{EmbeddedOptions, EmbeddedStorage, MemoryStorage, Storage};
 
-/// Creates `writes` objects from `writers` tasks, each of which waits for one write before the next.
+/// Creates `writes` objects from `writers` tasks. Each task waits for a write before the next one.
 async fn create(store: Arc<dyn Storage>, writers: usize, writes: usize) -> Duration {
     let next = Arc::new(AtomicUsize::new(0));
     let start = Instant::now();

@@ -1,8 +1,8 @@
-//! `writes`: what a create, an update, a patch and a server-side apply cost the server, from request to
-//! answer without a socket, and what of that is keeping account of who owns which field.
+//! `writes`: the server's cost of a create, an update, a patch and a server-side apply, from
+//! request to response without a socket, and the share of tracking field ownership.
 //!
-//! The store is in memory, so that all but the store is measured. `own_cpu` of a write is the time per
-//! iteration: everything runs in this thread.
+//! The store is in memory, so the store's cost is not included. Everything runs in this thread, so
+//! `own_cpu` is the time per iteration.
 #![allow(missing_docs, reason = "criterion's macros make functions without a doc")]
 
 use std::hint::black_box;
@@ -20,7 +20,7 @@ use tower_service::Service as _;
 
 const PATH: &str = "/apis/apps/v1/namespaces/default/deployments";
 
-/// A Deployment of about a kibibyte, as somebody writes it.
+/// A Deployment of about 1 KiB as a client sends it.
 fn deployment(name: &str, image: &str) -> Value {
     let container = |name: &str| {
         json!({
@@ -47,7 +47,7 @@ fn deployment(name: &str, image: &str) -> Value {
     })
 }
 
-/// The cost of ownership alone: pure functions over trees.
+/// The cost of field ownership alone: pure functions on trees.
 fn ownership(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("writes");
     let typing = Typing::of_built_in("apps/v1", "Deployment").expect("a built-in kind");
@@ -80,7 +80,7 @@ fn ownership(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Whole requests against a server in this process.
+/// Complete requests to a server in this process.
 fn requests(criterion: &mut Criterion) {
     let runtime = runtime();
     let server = runtime.block_on(ApiServer::builder().build()).expect("a server");

@@ -1,5 +1,5 @@
-//! [`Feed`]: a store that holds nothing. It lists objects that it makes on the spot and hands out
-//! the changes that it is given, so that what is measured is the cache and no store behind it.
+//! [`Feed`]: a store without memory. It generates the listed objects and delivers the given
+//! changes, so that a benchmark measures the cache and not a store.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -17,10 +17,10 @@ use listwatch_storage::{
     StoreStats, UpdateError, Watch, WatchError, WatchItem,
 };
 
-/// Makes the value of an object by its number.
+/// Creates the value of an object from its number.
 pub type MakeValue = fn(usize) -> Vec<u8>;
 
-/// See the file's head. The object with number `n` was written at revision `n + 2`.
+/// See the module. Object number `n` was written at revision `n + 2`.
 pub struct Feed {
     objects: usize,
     value: MakeValue,
@@ -34,7 +34,7 @@ struct Queue {
 }
 
 impl Feed {
-    /// A store that lists so many objects.
+    /// A store that lists this number of objects.
     pub fn new(objects: usize, value: MakeValue) -> Arc<Self> {
         Arc::new(Feed { objects, value, queue: Arc::default() })
     }
@@ -44,10 +44,10 @@ impl Feed {
         Revision::new(self.objects as u64 + 1)
     }
 
-    /// Hands these out to the watch.
+    /// Delivers these items to the watch.
     ///
     /// # Panics
-    /// Never: nobody panics with the lock.
+    /// Never: no code panics while it holds the lock.
     pub fn push(&self, items: impl IntoIterator<Item = WatchItem>) {
         let mut queue = self.queue.lock().expect("nobody panics with it");
         queue.items.extend(items);
@@ -64,10 +64,10 @@ impl Feed {
     }
 }
 
-/// A cache of a [`Feed`], filled; these fields are indexed.
+/// A loaded cache of a [`Feed`] with indexes on these fields.
 ///
 /// # Panics
-/// When the cache does not fill: then there is nothing to measure.
+/// If the cache cannot be loaded.
 pub async fn fed(feed: &Arc<Feed>, shape: Arc<ObjectShape>, indexed: &[&str]) -> Cacher {
     let config = ResourceConfig {
         name: "configmaps".to_owned(),
@@ -107,7 +107,7 @@ impl Storage for Feed {
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
-        // The keys are in the order of namespaces; the numbers are not. They are few enough to sort.
+        // The keys are ordered by namespace, the numbers are not. Sorting is cheap enough.
         let mut keys: Vec<(Key, usize)> = (0..self.objects).map(|n| (crate::key(n), n)).collect();
         keys.sort();
         let from = keys.partition_point(|(key, _)| key.as_str() < query.range.start());

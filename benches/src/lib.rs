@@ -1,6 +1,6 @@
-//! What the benches share: the objects they work on, and a cache that is filled with them.
+//! The common part of the benchmarks: objects, and a cache that contains them.
 //!
-//! One shape for all of them, so that figures can be set beside each other: config maps of about
+//! All benchmarks use the same objects, so that their figures can be compared: config maps of about
 //! 1 KiB in ten namespaces, with two labels.
 
 pub mod feed;
@@ -12,16 +12,16 @@ use listwatch_cacher::{Cacher, Limits, ResourceConfig};
 use listwatch_meta::{Key, ObjectShape};
 use listwatch_storage::{MemoryStorage, Storage};
 
-/// Namespaces that the objects are spread over, round-robin.
+/// The number of namespaces of the objects, assigned round-robin.
 pub const NAMESPACES: usize = 10;
 
-/// Bytes of an object's payload; with its metadata it is about 1 KiB.
+/// The size of an object's payload in bytes; with its metadata an object has about 1 KiB.
 const PAYLOAD_BYTES: usize = 640;
 
 /// The key of object number `n`.
 ///
 /// # Panics
-/// Never: every number makes a valid name.
+/// Never: every number gives a valid name.
 pub fn key(n: usize) -> Key {
     Key::new("configmaps", Some(&namespace(n)), &format!("map-{n:06}")).expect("a valid name")
 }
@@ -31,7 +31,7 @@ pub fn namespace(n: usize) -> String {
     format!("team-{}", n % NAMESPACES)
 }
 
-/// The stored bytes of object number `n`; `turn` makes one update differ from the next.
+/// The stored bytes of object number `n`; `turn` distinguishes updates.
 pub fn value(n: usize, turn: u64) -> Vec<u8> {
     let (namespace, tier) = (namespace(n), ["front", "middle", "back", "edge"][n / NAMESPACES % 4]);
     let payload = "0123456789abcdef".repeat(PAYLOAD_BYTES / 16);
@@ -45,21 +45,21 @@ pub fn value(n: usize, turn: u64) -> Vec<u8> {
     .into_bytes()
 }
 
-/// What is read of the objects: nothing but the metadata.
+/// The shape of the objects: only metadata is scanned.
 pub fn shape() -> Arc<ObjectShape> {
     Arc::new(ObjectShape::new(true, Vec::new()))
 }
 
-/// Is this run to measure? `cargo bench` says so; the test runner, which goes through every bench once
-/// to see that it holds, does not, and gets small sizes.
+/// True under `cargo bench`. The test runner runs every benchmark once with small sizes, to check
+/// that it works.
 pub fn measured() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
-/// A memory store with `objects` objects, and a cache that has seen all of them.
+/// A memory store with this number of objects, and a cache that has loaded them.
 ///
 /// # Panics
-/// When the store or the cache refuses: then there is nothing to measure.
+/// If the store or the cache fails.
 pub async fn filled(objects: usize) -> (Arc<MemoryStorage>, Cacher) {
     let store = MemoryStorage::new();
     for n in 0..objects {
@@ -79,10 +79,10 @@ pub async fn filled(objects: usize) -> (Arc<MemoryStorage>, Cacher) {
     (store, cacher)
 }
 
-/// A runtime with one thread: a bench measures work, not the scheduling of it.
+/// A runtime with one thread, so that a benchmark measures work and not scheduling.
 ///
 /// # Panics
-/// When the system refuses a thread or a poll descriptor.
+/// If the system refuses a thread or a poll descriptor.
 pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }

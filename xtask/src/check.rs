@@ -11,12 +11,12 @@ use crate::{format, tidy, tools};
 
 pub(crate) const HELP: &str = "\
 Runs, in this order: rustfmt --check, the house rules (`cargo xtask help tidy`), clippy over the
-whole workspace and all targets with warnings as errors, all tests, and the docs with warnings as
-errors. It reads only: what it complains about, `cargo xtask fix` or you mend. All of it is run even
+whole workspace and all targets with warnings as errors, a check of the server without its feature
+`serve`, all tests, and the docs with warnings as errors. It reads only: what it complains about, `cargo xtask fix` or you mend. All of it is run even
 if an early step fails; the table at the end says what did.
 
 Usage: cargo xtask check [--fast]
-  --fast    format, house rules and clippy only (what to run while you work)
+  --fast    format, house rules, clippy and feature sets only (what to run while you work)
 
 Examples:
   cargo xtask check --fast
@@ -47,6 +47,10 @@ pub(crate) fn source(steps: &mut Steps) {
     steps.run("source", "clippy", || {
         let clippy = Run::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
         show(clippy, "no warning")
+    });
+    steps.run("source", "other features", || {
+        // The server as a service alone: no listener, no TLS.
+        show(Run::cargo().args(["check", "-p", "listwatch-apiserver", "--no-default-features"]), "")
     });
 }
 

@@ -1,4 +1,4 @@
-//! Paths through the cache: events in, frames out, lists. No store, no HTTP.
+//! Hot paths of the cache: applied events, frames, lists. No store, no HTTP.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use listwatch_cacher::{Cacher, Delivery, Scope, Watcher};
 use listwatch_meta::{ListOptions, ObjectShape, ResourceVersion, SelectableField};
 use listwatch_wire::{ListBody, ListMeta, ListStyle};
 
-/// Objects that take turns.
+/// The number of objects that are updated in turn.
 const OBJECTS: usize = 500;
 
-/// Events that are handed over at once, which watchers can hold.
+/// The number of events that are delivered at once, within the queue of a watcher.
 const BURST: u64 = 64;
 
-/// An object of about a kibibyte, or as small as it can be, of a node of its own.
+/// An object of about 1 KiB, or the smallest possible one, with its own node.
 fn object(n: usize, small: bool) -> Bytes {
     let node = format!("\"spec\":{{\"nodeName\":\"node-{n}\"}},\"metadata\":{{\"labels\":{{\"app\":\"app-{n}\"");
     if small {
@@ -35,7 +35,8 @@ async fn open(cacher: &Cacher, options: &ListOptions) -> Watcher {
     cacher.watch(&Scope::All, &request, deadline).await.expect("a watch")
 }
 
-/// Applies so many events; each watcher that `interested` names takes its frame.
+/// Applies this number of events. Each watcher in the range that `interested` returns takes its
+/// frame.
 fn run(turns: u64, small: bool, watches: &[ListOptions], interested: fn(usize, usize) -> std::ops::Range<usize>) {
     let shape = Arc::new(ObjectShape::new(true, vec![SelectableField::string("spec.nodeName")]));
     runtime().block_on(async {

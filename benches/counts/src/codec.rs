@@ -1,4 +1,4 @@
-//! Paths over bytes alone: what is paid for each object and event beside copying.
+//! Hot paths on bytes alone: the costs per object and event besides copying.
 
 use std::hint::black_box;
 
@@ -7,10 +7,10 @@ use listwatch_benches::{key, shape, value};
 use listwatch_meta::{Change, LabelSelector, Object, Revision};
 use listwatch_wire::{EventKind, JsonFrames, ListBody, ListDecoder, ListMeta, ListStyle, WatchEvent, protobuf};
 
-/// What a socket hands over at once.
+/// The number of bytes per read of a socket.
 const READ_BYTES: usize = 16 << 10;
 
-/// Events or items of one stream that is read.
+/// The number of events or items per stream.
 const STREAM: u64 = 256;
 
 fn object(n: usize) -> Object {
@@ -47,7 +47,7 @@ fn reads(bytes: Vec<u8>) -> Vec<Bytes> {
     (0..bytes.len()).step_by(READ_BYTES).map(|at| bytes.slice(at..bytes.len().min(at + READ_BYTES))).collect()
 }
 
-/// Whole streams, so that there are at least so many turns; the rest of a stream is as dear for any number.
+/// The number of streams for at least `turns` events. The constant cost per stream cancels out.
 fn streams(turns: u64) -> u64 {
     turns.div_ceil(STREAM)
 }

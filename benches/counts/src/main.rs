@@ -1,9 +1,10 @@
-//! `counts NAME TURNS` goes so many times through one hot path and ends. Under a counter of
-//! instructions, the difference between two runs of unlike length is what a turn costs, the same on
-//! every run and whatever else the machine does: `cargo xtask bench counts` does that for every
-//! path and holds it against `benches/counts/baseline.txt`.
+//! `counts NAME TURNS` runs one hot path this number of times. `cargo xtask bench counts` counts
+//! the instructions of two runs of different length and divides the difference by the additional
+//! turns. The result is the same on every run, whatever the load of the machine. It is compared
+//! with `benches/counts/baseline.txt`.
 //!
-//! `counts` alone lists the paths. Everything runs on one thread, and nothing waits for a clock.
+//! `counts` without arguments lists the paths. Everything runs on one thread, and nothing waits for
+//! a clock.
 
 mod cache;
 mod codec;
@@ -13,11 +14,11 @@ use std::process::ExitCode;
 
 /// One hot path.
 struct HotPath {
-    /// Its name in the baseline.
+    /// The name in the baseline.
     name: &'static str,
-    /// What one turn is.
+    /// The work of one turn.
     turn: &'static str,
-    /// How many turns show it well.
+    /// The number of turns for a stable result.
     turns: u64,
     run: fn(u64),
 }
@@ -139,7 +140,7 @@ mod tests {
     use super::PATHS;
 
     #[test]
-    fn every_path_goes_through_and_has_a_name_of_its_own() {
+    fn every_hot_path_runs_and_has_a_unique_name() {
         for (at, path) in PATHS.iter().enumerate() {
             assert!(PATHS[..at].iter().all(|other| other.name != path.name), "{} stands twice", path.name);
             (path.run)(2);
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_has_a_line_in_the_baseline_and_every_line_a_path() {
+    fn baseline_lists_exactly_the_hot_paths() {
         let baseline = include_str!("../baseline.txt");
         let named: Vec<&str> = baseline
             .lines()

@@ -1,5 +1,5 @@
-//! Paths through the whole server, from a request to the bytes of its answer's body: routing,
-//! checks, writes, cache, frames. No sockets and no TLS, on a store in memory.
+//! Hot paths through the whole server, from a request to the bytes of the response body: routing,
+//! checks, writes, cache, frames. No sockets and no TLS; the store is in memory.
 
 use std::hint::black_box;
 
@@ -11,8 +11,8 @@ use listwatch_benches::runtime;
 
 const PATH: &str = "/api/v1/namespaces/default/configmaps";
 
-/// What a client sends to have object `n`; with its metadata it is about 1 KiB.
-fn sent(n: u64, turn: u64) -> Bytes {
+/// The body that writes object `n`. With its metadata it is about 1 KiB.
+fn body_of(n: u64, turn: u64) -> Bytes {
     let payload = "0123456789abcdef".repeat(40);
     format!(
         "{{\"kind\":\"ConfigMap\",\"apiVersion\":\"v1\",\"metadata\":{{\"name\":\"map-{n:06}\",\
@@ -22,13 +22,18 @@ fn sent(n: u64, turn: u64) -> Bytes {
     .into()
 }
 
-async fn ask(service: &ApiService, request: http::request::Builder, body: Bytes) -> Response<Body> {
+async fn send(service: &ApiService, request: http::request::Builder, body: Bytes) -> Response<Body> {
     service.handle(request.body(Full::new(body)).expect("a request")).await
 }
 
-/// Asks, and reads the answer to its end.
-async fn answered(service: &ApiService, request: http::request::Builder, body: Bytes, status: StatusCode) -> Bytes {
-    let response = ask(service, request, body).await;
+/// Sends a request and reads the whole response.
+async fn send_and_read(
+    service: &ApiService,
+    request: http::request::Builder,
+    body: Bytes,
+    status: StatusCode,
+) -> Bytes {
+    let response = send(service, request, body).await;
     assert_eq!(response.status(), status);
     response.into_body().collect().await.expect("a whole body").to_bytes()
 }
@@ -42,11 +47,11 @@ fn put(n: u64) -> http::request::Builder {
     Request::put(path).header("content-type", "application/json").header("user-agent", "counts/1")
 }
 
-/// A server with so many objects.
+/// A server with this number of objects.
 async fn server(objects: u64) -> ApiService {
     let service = ApiServer::builder().build().await.expect("a server").service();
     for n in 0..objects {
-        answered(&service, post(), sent(n, 0), StatusCode::CREATED).await;
+        send_and_read(&service, post(), body_of(n, 0), StatusCode::CREATED).await;
     }
     service
 }
@@ -56,7 +61,7 @@ pub(crate) fn get(turns: u64) {
         let service = server(10).await;
         for turn in 0..turns {
             let request = Request::get(format!("{PATH}/map-{:06}", turn % 10));
-            black_box(answered(&service, request, Bytes::new(), StatusCode::OK).await);
+            black_box(send_and_read(&service, request, Bytes::new(), StatusCode::OK).await);
         }
     });
 }
@@ -65,7 +70,7 @@ pub(crate) fn create(turns: u64) {
     runtime().block_on(async {
         let service = server(1).await;
         for turn in 0..turns {
-            black_box(answered(&service, post(), sent(turn + 1, 0), StatusCode::CREATED).await);
+            black_box(send_and_read(&service, post(), body_of(turn + 1, 0), StatusCode::CREATED).await);
         }
     });
 }
@@ -74,7 +79,7 @@ pub(crate) fn update(turns: u64) {
     runtime().block_on(async {
         let service = server(10).await;
         for turn in 0..turns {
-            black_box(answered(&service, put(turn % 10), sent(turn % 10, turn + 1), StatusCode::OK).await);
+            black_box(send_and_read(&service, put(turn % 10), body_of(turn % 10, turn + 1), StatusCode::OK).await);
         }
     });
 }
@@ -87,7 +92,7 @@ pub(crate) fn patch(turns: u64) {
                 .header("content-type", "application/merge-patch+json")
                 .header("user-agent", "counts/1");
             let body = format!("{{\"data\":{{\"turn\":\"{}\"}}}}", turn + 1);
-            black_box(answered(&service, request, body.into(), StatusCode::OK).await);
+            black_box(send_and_read(&service, request, body.into(), StatusCode::OK).await);
         }
     });
 }
@@ -98,10 +103,10 @@ pub(crate) fn watch(turns: u64) {
         let mut watches = Vec::new();
         for _ in 0..10 {
             let request = Request::get(format!("{PATH}?watch=true&timeoutSeconds=36000"));
-            let response = ask(&service, request, Bytes::new()).await;
+            let response = send(&service, request, Bytes::new()).await;
             assert_eq!(response.status(), StatusCode::OK);
             let mut body = response.into_body();
-            // The objects that are there come first.
+            // The existing objects arrive first.
             let mut seen = 0;
             while seen < 10 {
                 let frame = body.frame().await.expect("an event").expect("a frame").into_data().expect("data");
@@ -110,7 +115,7 @@ pub(crate) fn watch(turns: u64) {
             watches.push(body);
         }
         for turn in 0..turns {
-            black_box(answered(&service, put(turn % 10), sent(turn % 10, turn + 1), StatusCode::OK).await);
+            black_box(send_and_read(&service, put(turn % 10), body_of(turn % 10, turn + 1), StatusCode::OK).await);
             for body in &mut watches {
                 black_box(body.frame().await.expect("an event").expect("a frame"));
             }
@@ -131,7 +136,7 @@ fn lists(turns: u64, accept: &str) {
         let service = server(500).await;
         for _ in 0..turns {
             let request = Request::get(PATH).header("accept", accept);
-            black_box(answered(&service, request, Bytes::new(), StatusCode::OK).await);
+            black_box(send_and_read(&service, request, Bytes::new(), StatusCode::OK).await);
         }
     });
 }

@@ -6,7 +6,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 use crate::engine::{Engine, MEMORY_BYTES, Result, Write};
 
-/// The least that fjall allows is 64 MiB.
+/// Twice fjall's minimum of 64 MiB.
 const JOURNAL_BYTES: u64 = 128 << 20;
 
 pub(crate) struct Fjall {
@@ -23,7 +23,7 @@ impl Fjall {
             .max_journaling_size(JOURNAL_BYTES)
             .worker_threads(2)
             .open()?;
-        // The active tables in memory; up to four sealed ones may queue behind each.
+        // The size of the active memory tables. Up to four sealed tables may queue behind each.
         let options = |share: u64| move || KeyspaceCreateOptions::default().max_memtable_size(memory / share);
         let (records, index) = (db.keyspace("records", options(4))?, db.keyspace("index", options(8))?);
         Ok(Self { db, records, index })
@@ -65,7 +65,7 @@ impl Engine for Fjall {
     }
 
     fn compact(&mut self) -> Result<()> {
-        // Both are public, though hidden from fjall's docs: flush, then merge everything.
+        // Both functions are public but hidden from fjall's docs: flush, then merge everything.
         for keyspace in [&self.records, &self.index] {
             keyspace.rotate_memtable_and_wait()?;
             keyspace.major_compact()?;

@@ -1,4 +1,4 @@
-//! Not an engine: appends to one file and syncs it. The floor under every durable commit.
+//! Appends to one file and syncs it, without an engine: the minimum cost of a durable commit.
 
 use std::fs::File;
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! The load: data that is a function of the revision, logical writers that each wait for their
-//! acknowledgement, and one thread that commits whatever is waiting as one batch.
+//! The load: data that is a function of the revision, writers that wait for their acknowledgement,
+//! and one thread that commits all waiting writes as one batch.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, mpsc};
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Result, Write};
 
-/// The most writes of one commit.
+/// The maximum number of writes per commit.
 pub(crate) const BATCH_MAX: usize = 512;
 
-/// Size of a value, in bytes.
+/// The size of a value in bytes.
 const VALUE_BYTES: usize = 1_024;
 
-/// A hash that spreads its input over all bits (the finalizer of SplitMix64).
+/// A hash that distributes its input over all bits (the finalizer of SplitMix64).
 fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
-/// Which object a revision writes: first each object once, then any of them.
+/// The object that a revision writes: first each object once, then a pseudo-random one.
 fn object_of(revision: u64, objects: u64) -> u64 {
     if revision <= objects { revision - 1 } else { mix(revision) % objects }
 }
@@ -29,7 +29,7 @@ fn path_of(object: u64) -> String {
     format!("/registry/pods/namespace-{:04}/worker-{object:07}-{:05x}", object % 50, mix(object) & 0xf_ffff)
 }
 
-/// What revision `revision` writes in a store of `objects` objects: always the same.
+/// The write of a revision in a store with this number of objects. Deterministic.
 pub(crate) fn write_of(revision: u64, objects: u64) -> Write {
     let path = path_of(object_of(revision, objects));
     let mut value = format!(
@@ -46,7 +46,7 @@ pub(crate) fn write_of(revision: u64, objects: u64) -> Write {
     Write { revision, path, value: value.into_bytes() }
 }
 
-/// What is acknowledged: the live revision of each object, and those that were superseded.
+/// The acknowledged state: the live revision of each object, and the superseded revisions.
 pub(crate) struct State {
     objects: u64,
     last: u64,
@@ -65,13 +65,13 @@ impl State {
         self.last = revision;
     }
 
-    /// Each object that was written, with its newest revision.
+    /// The written objects with their newest revisions.
     pub(crate) fn live(&self) -> impl Iterator<Item = (String, u64)> {
         let written = self.live.iter().enumerate().filter(|(_, revision)| **revision != 0);
         written.map(|(object, revision)| (path_of(object as u64), *revision))
     }
 
-    /// Superseded revisions, in order.
+    /// The superseded revisions in order.
     pub(crate) fn dead(&self) -> Vec<u64> {
         let mut dead = self.dead.clone();
         dead.sort_unstable();
@@ -90,14 +90,14 @@ pub(crate) fn fill(engine: &dyn Engine, state: &mut State, until: u64) -> Result
     Ok(())
 }
 
-/// What a run took.
+/// The result of a run.
 pub(crate) struct Report {
     pub(crate) elapsed: Duration,
     pub(crate) writes: u64,
     pub(crate) commits: Vec<Duration>,
 }
 
-/// Runs the load for `duration`; `acknowledged` hears of each revision.
+/// Runs the load for `duration`, and calls `acknowledged` for each revision.
 pub(crate) fn run(
     engine: &dyn Engine,
     state: &mut State,

@@ -1,9 +1,9 @@
-//! Embedded engines under the access pattern of an API server's store: small values, group commit,
-//! every commit on stable storage, a restart that reads everything.
+//! Compares embedded engines under the access pattern of an API server's store: small values, group
+//! commit, every commit on stable storage, and a restart that reads everything.
 //!
-//! One subcommand measures one engine in this process and prints one line of `name=value`. The
-//! engines sit behind one small trait (`engine.rs`), the load is deterministic (`load.rs`), so that
-//! what was acknowledged before a crash can be checked afterwards, value by value.
+//! A subcommand measures one engine in this process and prints one line of `name=value`. The
+//! engines implement one small trait (`engine.rs`). The load is deterministic (`load.rs`), so every
+//! value that was acknowledged before a crash can be checked afterwards.
 
 mod engine;
 mod fjall_engine;
@@ -110,14 +110,14 @@ fn restart(name: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The child of `crash`: writes, and says each revision once it is acknowledged.
+/// The child process of `crash`: writes, and prints each revision after its acknowledgement.
 fn write_until_killed(name: &str, dir: &Path, objects: u64) -> Result<()> {
     let engine = engine::open(name, dir)?;
     let mut state = State::new(objects);
     load::fill(&*engine, &mut state, objects)?;
     let mut out = std::io::stdout();
     let mut say = |revision: u64| {
-        // A broken pipe means that the parent is gone; this process is about to be, too.
+        // A broken pipe means that the parent process has ended, and this one will be killed.
         let _ = writeln!(out, "{revision}");
     };
     load::run(&*engine, &mut state, 32, Duration::from_secs(600), &mut say)?;

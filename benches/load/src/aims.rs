@@ -1,4 +1,4 @@
-//! `aims`: the figures that listwatch wants to reach, each beside what one run of all loads shows.
+//! `aims`: the target figures of listwatch, each with its result in one run of all loads.
 
 use std::fmt::Write as _;
 
@@ -9,15 +9,15 @@ use crate::report::{Report, number};
 use crate::run::Common;
 use crate::{Load, cold, fanout, idle, list, storm, writes};
 
-/// Every aim in one run, and whether it is reached; takes about ten minutes
+/// Measure all target figures in one run; takes about ten minutes
 #[derive(Debug, clap::Args)]
 pub(crate) struct Aims {
-    /// Only aims whose words have this in them
+    /// Measure only targets whose description contains this text
     #[arg(long, default_value = "")]
     only: String,
 }
 
-/// What is wanted of a figure.
+/// The target value of a figure.
 #[derive(Clone, Copy, Debug)]
 enum Aim {
     AtMost(f64),
@@ -26,8 +26,8 @@ enum Aim {
 
 use Aim::{AtLeast, AtMost};
 
-/// A figure: its words, the load that brings it (with the flags of that load), the store, the column,
-/// and what is wanted.
+/// A figure: its description, the load that measures it (with flags), the store, the column, and
+/// the target value.
 type Figure = (&'static str, &'static [&'static str], &'static str, &'static str, Aim);
 
 const STORM: &[&str] = &["storm", "--informers", "20", "--objects", "5000"];
@@ -35,7 +35,7 @@ const FAN_OUT: &[&str] = &["fanout", "--watchers", "1000"];
 const LIST: &[&str] = &["list", "--variant", "consistent"];
 const START: &[&str] = &["cold", "--objects", "0"];
 
-/// In the order of the table. Loads that several figures share run once.
+/// In the order of the table. Figures with the same load share a run.
 const FIGURES: &[Figure] = &[
     ("CPU µs per event, 1,000 watchers, h2", FAN_OUT, "memory", "cpu_us_per_delivery", AtMost(2.0)),
     ("events/s, 1,000 watchers, h2", FAN_OUT, "memory", "deliveries_per_s", AtLeast(350_000.0)),
@@ -62,7 +62,8 @@ const FIGURES: &[Figure] = &[
     ),
     ("CPU ms per MB of a list of 20,000", LIST, "memory", "cpu_ms_per_mb", AtMost(0.7)),
     ("MB/s of it, clients on the same cores", LIST, "memory", "mb_per_s", AtLeast(900.0)),
-    // The server without a database in it, as kube-apiserver is without etcd: objects lie in memory once.
+    // The server without a database, like kube-apiserver without etcd: each object is in memory
+    // once.
     ("RSS MiB with 20,000 objects of 1 KiB", LIST, "embedded", "rss_mib", AtMost(80.0)),
     ("CPU ms per MB of WatchList", STORM, "memory", "cpu_ms_per_mb", AtMost(1.0)),
     (
@@ -92,7 +93,7 @@ const FIGURES: &[Figure] = &[
     ),
 ];
 
-/// The flags of one load, read as from a command line.
+/// The flags of one load, parsed like a command line.
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(subcommand)]
@@ -136,8 +137,8 @@ async fn one(flags: &[&str], common: &Common) -> Outcome<Report> {
     }
 }
 
-/// One line for each aim: what is wanted, what was seen on each server, and whether that is enough of
-/// the first.
+/// One line per target: the target value, the result of each server, and whether the first server
+/// reaches it.
 fn table<'a>(figures: impl Iterator<Item = (&'a Figure, Vec<(String, f64)>)>) -> String {
     let mut text = "| figure | aim | seen | reached | beside it |\n|---|---:|---:|---|---|\n".to_owned();
     for ((what, _, _, _, aim), values) in figures {
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_aim_has_a_load_that_can_be_read() {
+    fn every_aim_has_parsable_load_flags() {
         for (what, flags, ..) in FIGURES {
             let read = Flags::try_parse_from(["load"].iter().chain(*flags));
             assert!(read.is_ok(), "{what}: {}", read.unwrap_err());
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_is_wanted_and_whether_it_was_seen() {
+    fn aims_table_shows_target_result_and_verdict() {
         let values = |seen| vec![("listwatch".to_owned(), seen), ("floor".to_owned(), 1.55)];
         let (most, least) = (&FIGURES[0], &FIGURES[1]);
         let text =

@@ -1,24 +1,24 @@
-//! An HTTP/1.1 response with a chunked body, read as it comes: [`Response`]. Bytes in, bytes out;
-//! no sockets.
+//! An incremental decoder of HTTP/1.1 responses with a chunked body: [`Response`]. Bytes in, bytes
+//! out; no sockets.
 
-/// Bytes of a response's head; more is an error.
+/// The maximum size of a response's head in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Where in the response we are.
+/// The position in the response.
 #[derive(Debug)]
 enum State {
-    /// In the head, so much of which has come.
+    /// In the head, with the bytes received so far.
     Head(Vec<u8>),
-    /// In the line with a chunk's size, so much of which has come.
+    /// In the line with a chunk's size, with the digits received so far.
     Size(u64),
-    /// In a chunk, or in the line break behind it: bytes to come of either.
+    /// In a chunk, with the number of bytes left.
     Chunk(u64),
     Break,
-    /// Behind the last chunk.
+    /// After the last chunk.
     End,
 }
 
-/// The decoder of one response.
+/// A decoder of one response.
 #[derive(Debug)]
 pub(crate) struct Response {
     state: State,
@@ -30,7 +30,7 @@ impl Response {
         Response { state: State::Head(Vec::new()), ok: None }
     }
 
-    /// Whether the status was 200; `None` before the head is complete.
+    /// True if the status was 200; `None` before the head is complete.
     pub(crate) fn ok(&self) -> Option<bool> {
         self.ok
     }
@@ -39,10 +39,10 @@ impl Response {
         matches!(self.state, State::End)
     }
 
-    /// Hands the bytes of the body to `data`.
+    /// Decodes bytes, and passes the bytes of the body to `data`.
     ///
     /// # Errors
-    /// What is wrong with the response: no chunked body, or a size that is none.
+    /// The response has no chunked body, or an invalid chunk size.
     pub(crate) fn feed(&mut self, mut bytes: &[u8], mut data: impl FnMut(&[u8])) -> Result<(), String> {
         while !bytes.is_empty() {
             match &mut self.state {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_is_the_same_wherever_it_is_cut() {
+    fn chunked_body_is_decoded_for_any_chunking() {
         let text = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n\
                      3\r\na\nb\r\n1A\r\nabcdefghijklmnopqrstuvwxyz\r\n0\r\n\r\n";
         for step in [1, 2, 5, 100, text.len()] {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_watch_is_an_error() {
+    fn response_without_chunked_body_is_an_error() {
         for bad in [
             "HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\n{}",
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz",

@@ -1,4 +1,4 @@
-//! `churn`: what a watch costs that is opened and given up again, as clients do that come and go.
+//! `churn`: the cost of watches that are opened and closed at once, as by short-lived clients.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,22 +10,22 @@ use crate::report::{Metrics, Report};
 use crate::run::{Common, per_request};
 use crate::target::Target;
 
-/// Watches that are opened and given up at once: CPU per watch, watches/s, time to the answer
+/// Open watches and close them at once: CPU per watch, watches/s, time to the response
 #[derive(Debug, clap::Args)]
 pub(crate) struct Churn {
-    /// Clients that do it at the same time
+    /// Number of concurrent clients
     #[arg(long, value_delimiter = ',', default_value = "8")]
     clients: Vec<usize>,
 
-    /// What the watches speak: streams of one connection per client, or a connection per watch
+    /// HTTP version of the watches: streams of one connection per client, or a connection per watch
     #[arg(long, value_delimiter = ',', default_value = "h2,h1")]
     http: Vec<Http>,
 
-    /// What each watch asks for
+    /// Selection of each watch
     #[arg(long, value_delimiter = ',', default_value = "all,label")]
     select: Vec<Select>,
 
-    /// How many objects there are
+    /// Number of objects
     #[arg(long, default_value_t = 1_000)]
     objects: usize,
 }
@@ -83,9 +83,9 @@ async fn measure(
             while Instant::now() < until {
                 let start = Instant::now();
                 match &mut shared {
-                    Some(client) => client.glance(&path).await?,
-                    // A watch that is given up takes its connection with it.
-                    None => Client::connect(&target, http).await?.glance(&path).await?,
+                    Some(client) => client.open_and_close(&path).await?,
+                    // Closing a watch of HTTP/1.1 closes its connection.
+                    None => Client::connect(&target, http).await?.open_and_close(&path).await?,
                 }
                 times.push(start.elapsed().as_secs_f64() * 1e3);
             }

@@ -1,5 +1,5 @@
-//! `cold`: how long a server takes until it serves, empty and on a store that is full, after it was
-//! stopped and after it was killed.
+//! `cold`: the start-up time of a server with an empty and with a full store, after a stop and
+//! after a kill.
 
 use std::time::Instant;
 
@@ -9,18 +9,18 @@ use crate::objects::{Objects, Select};
 use crate::report::{Metrics, Report};
 use crate::run::Common;
 
-/// A server's start: time until it is ready and until a first list is complete, CPU and memory
+/// Start a server: time until it is ready and until a first list is complete, CPU and memory
 #[derive(Debug, clap::Args)]
 pub(crate) struct Cold {
-    /// How many objects its store holds; above 0, a store that lasts is needed (--store)
+    /// Number of objects in its store; above 0 a durable store is required (--store)
     #[arg(long, value_delimiter = ',', default_value = "0")]
     objects: Vec<usize>,
 
-    /// KiB of an object as it is written
+    /// Size of an object in KiB as it is written
     #[arg(long, default_value_t = 1)]
     kib: usize,
 
-    /// How the server ended before
+    /// End of the previous server
     #[arg(long, value_delimiter = ',', default_value = "stopped,killed")]
     after: Vec<End>,
 }

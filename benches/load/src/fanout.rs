@@ -1,4 +1,4 @@
-//! `fanout`: what one write costs that many watchers receive, and how long it takes.
+//! `fanout`: the cost and the latency of one write that many watchers receive.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,30 +12,29 @@ use crate::report::{Metrics, Report};
 use crate::run::{Common, percentile};
 use crate::tally::{self, Digest};
 use crate::target::Target;
-use crate::watch::{Books, Request, Watching};
+use crate::watch::{Request, WatchResults, Watching};
 
-/// How long all watches are given without any progress after the last write; what has not come
-/// then is lost.
+/// The time without progress after the last write, after which missing events count as lost.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Objects that are changed in turn where it does not matter how many there are.
+/// The number of objects that are changed in turn, if the number does not matter.
 const OBJECTS: usize = 200;
 
-/// One write, many watchers: CPU per delivered event, events/s, latency, and whether all came in order
+/// One write, many watchers: CPU per delivered event, events/s, latency, completeness and order
 #[derive(Debug, clap::Args)]
 pub(crate) struct Fanout {
-    /// How many watches are open
+    /// Number of open watches
     #[arg(long, value_delimiter = ',', default_value = "100,1000")]
     watchers: Vec<usize>,
 
-    /// What the watches speak
+    /// HTTP version of the watches
     #[arg(long, value_delimiter = ',', default_value = "h2")]
     http: Vec<Http>,
 
-    /// KiB of an object as it is written
+    /// Size of an object in KiB as it is written
     #[arg(long, value_delimiter = ',', default_value = "1")]
     kib: Vec<usize>,
 
-    /// What each watcher wants to see
+    /// Selection of each watcher
     #[arg(long, value_delimiter = ',', default_value = "all")]
     select: Vec<Select>,
 
@@ -43,15 +42,16 @@ pub(crate) struct Fanout {
     #[arg(long, value_delimiter = ',', default_value = "0")]
     rate: Vec<u32>,
 
-    /// Without a rate: a write waits while more than so many writes per watcher have not arrived
+    /// Without a rate: a write waits while more than this number of writes per watcher have not
+    /// arrived
     #[arg(long, default_value_t = 100)]
     backlog: u64,
 
-    /// Connections that write
+    /// Number of connections that write
     #[arg(long, default_value_t = 4)]
     writers: usize,
 
-    /// Watches on one connection of HTTP/2
+    /// Number of watches per HTTP/2 connection
     #[arg(long, default_value_t = 100)]
     streams: usize,
 }
@@ -144,26 +144,26 @@ impl Fanout {
         let ended = plan.arrived().await;
         let after = target.usage();
         watching.board.check()?;
-        let books = watching.close().await;
-        Ok(metrics(&plan, &writes, &books, ended - begun, before.zip(after)))
+        let results = watching.close().await;
+        Ok(metrics(&plan, &writes, &results, ended - begun, before.zip(after)))
     }
 }
 
-/// What the writers of one measurement share.
+/// The data that the writers of one measurement share.
 struct Plan {
     board: Arc<crate::watch::Board>,
     objects: Objects,
     watchers: usize,
-    /// Deliveries that the writes so far ask for.
+    /// The number of deliveries that the writes so far require.
     due: AtomicU64,
-    /// Without a rate: as many of them may be under way.
+    /// Without a rate: the maximum number of outstanding deliveries.
     backlog: u64,
     until: Instant,
-    /// Writes per second and writer; 0 for no limit.
+    /// The number of writes per second and writer; 0 for no limit.
     rate: f64,
 }
 
-/// A write: its revision and object, and when it was sent and acknowledged.
+/// A write: its revision and object, and the times of request and acknowledgement.
 struct Write {
     revision: u64,
     object: usize,
@@ -172,7 +172,7 @@ struct Write {
 }
 
 impl Plan {
-    /// How many watchers see an object of this group.
+    /// The number of watchers that receive an object of this group.
     fn audience(&self, group: usize) -> u64 {
         let groups = self.objects.groups;
         (self.watchers / groups + usize::from(group < self.watchers % groups)) as u64
@@ -182,7 +182,7 @@ impl Plan {
         let mut client = Client::connect(target, Http::H1).await?;
         let mut writes = Vec::new();
         let begun = Instant::now();
-        // Each writer has objects of its own: no write waits for another one of the same object.
+        // Each writer has its own objects, so no write waits for another one of the same object.
         let mut object = writer;
         while Instant::now() < self.until {
             if object >= self.objects.count {
@@ -207,7 +207,8 @@ impl Plan {
         Ok(writes)
     }
 
-    /// Waits until everything has been received, or nothing more comes; when that was.
+    /// Waits until all events have arrived, or nothing arrives any more. Returns the time of the
+    /// last event.
     async fn arrived(&self) -> Instant {
         let (mut last, mut at) = (0, Instant::now());
         loop {
@@ -226,7 +227,7 @@ impl Plan {
 fn metrics(
     plan: &Plan,
     writes: &[Write],
-    books: &[Books],
+    results: &[WatchResults],
     took: Duration,
     usage: Option<(crate::usage::Usage, crate::usage::Usage)>,
 ) -> Metrics {
@@ -235,10 +236,10 @@ fn metrics(
         expected[plan.objects.group(write.object)].add(write.revision);
     }
     let (mut lost, mut duplicate, mut misordered, mut delivered, mut bytes) = (0, 0, 0, 0, 0);
-    for (group, tally) in books.iter().flat_map(|books| &books.tallies) {
+    for (group, tally) in results.iter().flat_map(|results| &results.tallies) {
         let due = expected[*group];
         lost += due.count.saturating_sub(tally.events.count);
-        // As many as there should be, but not the same ones.
+        // The number of events is right, but the events are not.
         lost += u64::from(due.count <= tally.events.count && due != tally.events);
         (duplicate, misordered) = (duplicate + tally.duplicates, misordered + tally.misordered);
         (delivered, bytes) = (delivered + tally.events.count, bytes + tally.bytes);
@@ -248,7 +249,7 @@ fn metrics(
     }
     let (mut since_ack, mut since_start) = (Vec::new(), Vec::new());
     let times: HashMap<u64, &Write> = writes.iter().map(|write| (write.revision, write)).collect();
-    for (revision, at) in books.iter().flat_map(|books| &books.receipts) {
+    for (revision, at) in results.iter().flat_map(|results| &results.receipts) {
         if let Some(write) = times.get(revision) {
             since_ack.push((*at as f64 - write.ack as f64) / 1e6);
             since_start.push((*at as f64 - write.start as f64) / 1e6);

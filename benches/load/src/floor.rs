@@ -1,5 +1,6 @@
-//! The floor: hyper and rustls that push the same bytes to every stream, with no list-watch behind
-//! them. What is above it is what a server adds; below it, only another HTTP or TLS could go.
+//! The floor: a server of hyper and rustls alone that sends the same bytes to every stream. The
+//! difference to a server's figure is the cost of that server; only another HTTP or TLS library
+//! could be below the floor.
 //!
 //! | asked for | it answers |
 //! |---|---|
@@ -32,36 +33,36 @@ use tokio_rustls::TlsAcceptor;
 use crate::Outcome;
 use crate::target::GROUP_HEADER;
 
-/// The largest ready body.
+/// The maximum size of a prepared body in bytes.
 const BODY_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// A batch of waiting frames goes out at this size, where they are coalesced.
+/// The size at which a batch of coalesced frames is sent, in bytes.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
-/// Of a ready body, this much is handed to hyper at once.
+/// The number of bytes of a prepared body that are passed to hyper at once.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Set up as a server of many watchers should be; kept equal to listwatch's own settings, so that
-/// the difference is the machinery.
+/// Settings for many watchers, equal to listwatch's own, so that the difference shows the server's
+/// cost.
 const STREAMS_MAX: u32 = 2_000;
 const STREAM_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// Runs the floor
+/// Run the floor
 #[derive(Debug, clap::Args)]
 pub(crate) struct Floor {
-    /// Bytes of one event
+    /// Size of one event in bytes
     #[arg(long, default_value_t = 1_650)]
     frame_bytes: usize,
 
-    /// Send the events that wait as one body frame of up to 64 KiB
+    /// Send waiting events as one body frame of up to 64 KiB
     #[arg(long)]
     coalesce: bool,
 }
 
 impl Floor {
-    /// Serves until standard input ends: so it goes with the program that started it.
+    /// Serves until standard input ends, so that it ends with the program that started it.
     pub(crate) async fn run(self) -> Outcome<()> {
         let (tls, ca) = tls()?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        // Exactly what is read: nothing may come after the one who reads has closed the pipe.
+        // Reads exactly the answer: nothing may be printed after the reader has closed the pipe.
         print!("{}\n{ca}", listener.local_addr()?);
         std::io::stdout().flush()?;
         std::thread::spawn(|| {
@@ -86,7 +87,7 @@ impl Floor {
                 });
                 let mut builder = auto::Builder::new(TokioExecutor::new());
                 builder.http2().max_concurrent_streams(STREAMS_MAX).max_send_buf_size(STREAM_BUFFER_BYTES_MAX);
-                // A client that goes away is no news.
+                // A disconnected client is not an error.
                 let _ = builder.serve_connection(TokioIo::new(stream), service).await;
             });
         }
@@ -100,12 +101,12 @@ struct State {
     groups: Mutex<HashMap<usize, Vec<Arc<Mutex<Queue>>>>>,
 }
 
-/// What waits for one stream.
+/// The waiting frames of one stream.
 #[derive(Default)]
 struct Queue {
     frames: VecDeque<Bytes>,
     waker: Option<Waker>,
-    /// Its response is gone.
+    /// The response was dropped.
     closed: bool,
 }
 
@@ -116,7 +117,7 @@ impl State {
         let query = request.uri().query().unwrap_or_default().to_owned();
         let bytes = query.split('&').find_map(|pair| pair.strip_prefix("bytes=")?.parse().ok()).unwrap_or(0_usize);
         if *request.method() != Method::GET {
-            // The whole request is read, as it would be by any server.
+            // The whole request is read, as by any server.
             let _ = request.into_body().collect().await;
             return json(Body::full(self.push(group)));
         }
@@ -137,9 +138,10 @@ impl State {
         json(Body { ready: initial, queue: Some(queue), coalesce: self.coalesce })
     }
 
-    /// Gives a write its revision and hands it to the watchers of its group.
+    /// Assigns the next revision to a write and queues its event for the watchers of its group.
     fn push(&self, group: usize) -> Bytes {
-        // Numbered and queued under one lock: every stream sees the revisions rise.
+        // The revision is assigned and queued under one lock, so every stream receives ascending
+        // revisions.
         let mut groups = self.groups.lock();
         let revision = self.revision.fetch_add(1, Ordering::Relaxed) + 1;
         let frame = frame(revision, self.frame_bytes);
@@ -158,7 +160,8 @@ impl State {
         frame
     }
 
-    /// A state of about `bytes` in ready frames, made once, and the bookmark behind it.
+    /// An initial state of about `bytes` bytes in frames, followed by the bookmark. It is built
+    /// once.
     fn initial(&self, bytes: usize) -> Bytes {
         static INITIAL: Mutex<Option<(usize, Bytes)>> = Mutex::new(None);
         let mut initial = INITIAL.lock();
@@ -186,7 +189,7 @@ fn json(body: Body) -> Response<Body> {
     response
 }
 
-/// An event of so many bytes.
+/// An event of this size.
 fn frame(revision: u64, bytes: usize) -> Bytes {
     let head =
         format!("{{\"type\":\"MODIFIED\",\"object\":{{\"metadata\":{{\"resourceVersion\":\"{revision}\"}},\"data\":\"");
@@ -198,7 +201,7 @@ fn frame(revision: u64, bytes: usize) -> Bytes {
     frame.freeze()
 }
 
-/// A body of so many bytes, of which there is one for all.
+/// A body of this size. All requests share the buffer.
 fn ready(bytes: usize) -> Bytes {
     static READY: Mutex<Bytes> = Mutex::new(Bytes::new());
     let mut ready = READY.lock();
@@ -208,7 +211,7 @@ fn ready(bytes: usize) -> Bytes {
     ready.slice(..bytes)
 }
 
-/// What is ready, then what comes.
+/// A body: prepared bytes, then queued frames.
 struct Body {
     ready: Bytes,
     queue: Option<Arc<Mutex<Queue>>>,
@@ -258,7 +261,7 @@ impl http_body::Body for Body {
     }
 }
 
-/// A stream's queue goes with its response.
+/// Dropping the response closes its queue.
 impl Drop for Body {
     fn drop(&mut self) {
         if let Some(queue) = self.queue.take() {
@@ -267,7 +270,7 @@ impl Drop for Body {
     }
 }
 
-/// A certificate for loopback, and the authority that signed it.
+/// A certificate for the loopback address, and its certificate authority.
 fn tls() -> Outcome<(TlsAcceptor, String)> {
     let ca_key = KeyPair::generate()?;
     let mut ca_params = CertificateParams::default();

@@ -1,17 +1,18 @@
-//! As much of HTTP/2 as somebody needs who opens many watches on one connection and reads them:
-//! [`Connection`], bytes in, events and bytes out. No sockets.
+//! A minimal HTTP/2 client for many watches on one connection: [`Connection`]. Bytes in, events and
+//! bytes out; no sockets.
 //!
-//! A load program shares the machine with the server that it measures. One task and one buffer per
-//! connection, with frames looked at where they lie, cost about a third of a general client that
-//! has a task, a channel and a waker per stream.
+//! A load program shares the machine with the measured server. One task and one buffer per
+//! connection, with frames parsed in place, cost about a third of a general client with a task, a
+//! channel and a waker per stream.
 
-/// Bytes of a frame's head.
+/// The size of a frame header in bytes.
 const HEAD_BYTES: usize = 9;
-/// The largest flow control window there is.
+/// The largest flow control window.
 const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
-/// The window a connection begins with, whatever the settings say.
+/// The initial window of a connection, which settings do not change.
 const WINDOW_BYTES_DEFAULT: u32 = 65_535;
-/// Received bytes that are given back to the peer at once: seldom, so that it costs nothing.
+/// The number of received bytes after which a window update is sent. It is large, so updates are
+/// rare.
 const WINDOW_UPDATE_BYTES: u32 = 1 << 28;
 
 const DATA: u8 = 0;
@@ -28,26 +29,26 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// What the peer said. Streams are numbered 0, 1, 2 … in the order of the requests.
+/// An event of the server. Streams are numbered 0, 1, 2 … in the order of the requests.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event<'a> {
-    /// The head of a response; whether its status is 200.
+    /// The head of a response, and whether its status is 200.
     Head { stream: usize, ok: bool },
-    /// Bytes of its body.
+    /// A part of the body.
     Data { stream: usize, bytes: &'a [u8] },
     /// The response is complete.
     End { stream: usize },
-    /// The stream was broken off, with HTTP/2's code.
+    /// The server reset the stream, with the error code of HTTP/2.
     Reset { stream: usize, code: u32 },
-    /// The peer will close the connection.
+    /// The server will close the connection.
     GoAway { code: u32 },
 }
 
-/// The client's end of a connection.
+/// The client side of a connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     out: Vec<u8>,
-    /// Bytes received since the last update of a window: the connection's, and each stream's.
+    /// The bytes received since the last window update, for the connection and each stream.
     received: u32,
     streams: Vec<u32>,
 }
@@ -57,7 +58,7 @@ impl Connection {
         let mut connection =
             Connection { out: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), received: 0, streams: Vec::new() };
         let mut settings = Vec::new();
-        // No compression state in the answers, no pushes, and windows that never hold a watch up.
+        // No header compression table, no pushes, and windows that never block a watch.
         for (name, value) in [(1_u16, 0_u32), (2, 0), (4, WINDOW_BYTES_MAX)] {
             settings.extend_from_slice(&name.to_be_bytes());
             settings.extend_from_slice(&value.to_be_bytes());
@@ -67,7 +68,7 @@ impl Connection {
         connection
     }
 
-    /// Asks for a path. `headers` have lower-case names.
+    /// Requests a path. `headers` have lower-case names.
     pub(crate) fn get(&mut self, authority: &str, path: &str, headers: &[(String, String)]) -> usize {
         let mut block = vec![0x82, 0x87]; // :method GET, :scheme https
         literal(&mut block, &[0x04], path);
@@ -83,10 +84,10 @@ impl Connection {
         stream
     }
 
-    /// Takes whole frames off the front of `bytes`; says how many bytes that were.
+    /// Handles the complete frames at the start of `bytes`, and returns their size in bytes.
     ///
     /// # Errors
-    /// What is wrong with a frame.
+    /// The problem of an invalid frame.
     pub(crate) fn feed(&mut self, bytes: &[u8], mut event: impl FnMut(Event<'_>)) -> Result<usize, String> {
         let mut at = 0;
         while let Some(head) = bytes.get(at..at + HEAD_BYTES) {
@@ -133,7 +134,7 @@ impl Connection {
                 if flags & PRIORITY != 0 {
                     block = block.get(5..).ok_or("a HEADERS frame that is too short")?;
                 }
-                // A change of the table's size may stand in front of :status, which comes first.
+                // A dynamic table size update may precede `:status`, which is the first field.
                 while block.first().is_some_and(|byte| byte & 0xe0 == 0x20) {
                     block = &block[1..];
                 }
@@ -151,7 +152,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What has to be written to the peer, if anything.
+    /// Returns the bytes to send to the server.
     pub(crate) fn take_out(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }
@@ -190,7 +191,7 @@ fn literal(block: &mut Vec<u8>, name: &[u8], value: &str) {
     string(block, value);
 }
 
-/// A string as it is, not Huffman-coded, behind its length in HPACK's 7-bit form.
+/// Encodes a string without Huffman coding, after its length in HPACK's 7-bit prefix form.
 fn string(block: &mut Vec<u8>, text: &str) {
     let mut length = text.len();
     if length < 127 {
@@ -211,7 +212,7 @@ fn string(block: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
 
-    /// A frame as a server sends it.
+    /// A frame from a server.
     fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
         let mut peer = Connection { out: Vec::new(), received: 0, streams: Vec::new() };
         peer.frame(kind, flags, stream, payload);
@@ -227,7 +228,7 @@ mod tests {
         connection
     }
 
-    /// The events of some bytes, fed in pieces of `step` bytes.
+    /// The events of some bytes that are received in pieces of `step` bytes.
     fn events(bytes: &[u8], step: usize) -> (Vec<String>, Vec<u8>) {
         let (mut connection, mut buffer, mut seen) = (opened(2), Vec::new(), Vec::new());
         for piece in bytes.chunks(step) {
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_bytes_give_the_same_events_wherever_they_are_cut() {
+    fn h2_events_are_independent_of_read_boundaries() {
         let mut bytes = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]);
         bytes.extend(frame(HEADERS, END_HEADERS, 1, &[0x20, 0x88, 0x5f]));
         bytes.extend(frame(DATA, 0, 1, b"{}\n"));
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_given_back() {
+    fn received_bytes_cause_window_updates() {
         let mut connection = opened(1);
         let data = frame(DATA, 0, 1, &vec![0; 16_384]);
         let mut received = 0;
@@ -281,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_an_error() {
+    fn invalid_h2_frame_is_an_error() {
         let mut connection = opened(1);
         assert!(connection.feed(&frame(DATA, PADDED, 1, b"\x09no"), |_| {}).is_err());
         assert!(connection.feed(&frame(DATA, 0, 9, b"no"), |_| {}).is_err());
     }
 
     #[test]
-    fn long_strings_have_long_lengths() {
+    fn hpack_length_of_long_string_has_several_bytes() {
         for (length, head) in [(5, vec![5]), (126, vec![126]), (127, vec![127, 0]), (1337, vec![127, 0xba, 0x09])] {
             let mut block = Vec::new();
             string(&mut block, &"x".repeat(length));

@@ -1,4 +1,4 @@
-//! Requests with an answer that ends, over hyper: writes, lists, setting up.
+//! Requests with finite responses over hyper: writes, lists, and the preparation of a load.
 
 use std::fmt;
 
@@ -13,20 +13,20 @@ use crate::Outcome;
 use crate::tally;
 use crate::target::{GROUP_HEADER, Target};
 
-/// Flow control windows of the HTTP/2 client: large enough never to hold a list up.
+/// The flow control window of the HTTP/2 client, large enough for any list.
 const WINDOW_BYTES: u32 = 64 * 1024 * 1024;
 
-/// Which HTTP is spoken.
+/// The HTTP version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Http {
-    /// HTTP/1.1, one request or watch per connection at a time.
+    /// HTTP/1.1: one request or watch per connection at a time.
     H1,
-    /// HTTP/2, many streams per connection.
+    /// HTTP/2: many streams per connection.
     H2,
 }
 
 impl Http {
-    /// Its name in TLS's handshake.
+    /// The ALPN name.
     pub(crate) fn alpn(self) -> &'static [u8] {
         match self {
             Http::H1 => b"http/1.1",
@@ -44,7 +44,7 @@ impl fmt::Display for Http {
     }
 }
 
-/// A connection for one request after the other.
+/// A connection for sequential requests.
 pub(crate) struct Client<'a> {
     target: &'a Target,
     sender: Sender,
@@ -55,13 +55,13 @@ enum Sender {
     H2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// What is asked for besides method and path.
+/// The options of a request besides method and path.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extras {
     pub(crate) accept: Option<&'static str>,
     pub(crate) gzip: bool,
     pub(crate) content_type: Option<&'static str>,
-    /// Whom it concerns; for the floor.
+    /// The group of a write or watch; for the floor.
     pub(crate) group: Option<usize>,
     pub(crate) body: Bytes,
 }
@@ -123,7 +123,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Sends a request and brings back the whole answer.
+    /// Sends a request and returns the complete response.
     pub(crate) async fn request(&mut self, method: Method, path: &str, extras: Extras) -> Outcome<(StatusCode, Bytes)> {
         let mut response = self.send(method, path, extras).await?;
         let mut body = BytesMut::new();
@@ -135,7 +135,7 @@ impl<'a> Client<'a> {
         Ok((response.status(), body.freeze()))
     }
 
-    /// As [`Client::request`], for an answer that has to be a success.
+    /// As [`Client::request`]; an unsuccessful status is an error.
     pub(crate) async fn expect(&mut self, method: Method, path: &str, extras: Extras) -> Outcome<Bytes> {
         let what = format!("{method} {path}");
         let (status, body) = self.request(method, path, extras).await?;
@@ -146,7 +146,7 @@ impl<'a> Client<'a> {
         Ok(body)
     }
 
-    /// Reads an answer and throws it away; how many bytes it had.
+    /// Reads and drops a response. Returns the size of its body in bytes.
     pub(crate) async fn drain(&mut self, path: &str, extras: Extras) -> Outcome<u64> {
         let mut response = self.send(Method::GET, path, extras).await?;
         if !response.status().is_success() {
@@ -159,8 +159,8 @@ impl<'a> Client<'a> {
         Ok(bytes)
     }
 
-    /// Opens a watch and gives it up as soon as it is answered.
-    pub(crate) async fn glance(&mut self, path: &str) -> Outcome<()> {
+    /// Opens a watch and closes it after the response head.
+    pub(crate) async fn open_and_close(&mut self, path: &str) -> Outcome<()> {
         let response = self.send(Method::GET, path, Extras::default()).await?;
         match response.status() {
             StatusCode::OK => Ok(()),
@@ -168,7 +168,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The resource version that a list of `path` has now.
+    /// The current resource version of a list of `path`.
     pub(crate) async fn version(&mut self, path: &str) -> Outcome<u64> {
         let list = self.expect(Method::GET, &format!("{path}?limit=1"), Extras::default()).await?;
         tally::revision(&list).ok_or_else(|| format!("{path} has no resource version").into())

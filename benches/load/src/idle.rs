@@ -1,4 +1,4 @@
-//! `idle`: what a watcher costs to whom nothing happens.
+//! `idle`: the memory of a watcher without events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use crate::run::Common;
 use crate::target::Target;
 use crate::watch::{Request, Watching};
 
-/// How long the server may tidy up before its memory is read.
+/// Time for the server to release memory before the measurement.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Memory per watcher to whom nothing happens; each row on a server of its own
+/// Memory per watcher without events; each row with a new server
 #[derive(Debug, clap::Args)]
 pub(crate) struct Idle {
-    /// How many watches are open
+    /// Number of open watches
     #[arg(long, value_delimiter = ',', default_value = "2000")]
     watchers: Vec<usize>,
 
-    /// What the watches speak
+    /// HTTP version of the watches
     #[arg(long, value_delimiter = ',', default_value = "h2,h1")]
     http: Vec<Http>,
 
-    /// Watches on one connection of HTTP/2
+    /// Number of watches per HTTP/2 connection
     #[arg(long, default_value_t = 100)]
     streams: usize,
 }
@@ -35,7 +35,7 @@ impl Idle {
         let mut report = Report::new();
         for &http in &self.http {
             for &watchers in &self.watchers {
-                // What a server has once taken from the system it does not give back for the next row.
+                // A server does not return memory to the system, so each row needs a new one.
                 let targets = common.start()?;
                 let parameters = [("watchers", watchers.to_string()), ("HTTP", http.to_string())];
                 let measure =

@@ -1,4 +1,5 @@
-//! `leases`: what the heartbeats of many nodes cost: a lease for each, renewed every few seconds.
+//! `leases`: the cost of the heartbeats of many nodes, each of which renews a lease every few
+//! seconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +10,7 @@ use http::Method;
 
 use crate::Outcome;
 use crate::http::{Client, Extras, Http};
-use crate::objects::there;
+use crate::objects::create_if_absent;
 use crate::report::{Metrics, Report};
 use crate::run::{Common, percentile};
 use crate::tally;
@@ -18,22 +19,22 @@ use crate::watch::{Request, Watching};
 
 const COLLECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
-/// Leases of so many nodes, each renewed every few seconds: CPU per renewal, and whether the pace is held
+/// Renew the leases of many nodes: CPU per renewal, and whether the rate is reached
 #[derive(Debug, clap::Args)]
 pub(crate) struct Leases {
-    /// How many nodes there are
+    /// Number of nodes
     #[arg(long, value_delimiter = ',', default_value = "5000,20000,100000")]
     nodes: Vec<usize>,
 
-    /// Seconds between two renewals of one lease; kubelets take 10
+    /// Seconds between two renewals of one lease; kubelets use 10
     #[arg(long, default_value_t = 10.0)]
     every: f64,
 
-    /// Connections that the renewals come by
+    /// Number of connections for the renewals
     #[arg(long, default_value_t = 32)]
     clients: usize,
 
-    /// Watchers of all leases, as the node controller is one
+    /// Number of watchers of all leases, like the node controller
     #[arg(long, default_value_t = 1)]
     watchers: usize,
 }
@@ -93,7 +94,7 @@ impl Leases {
         }
         let took = begun.elapsed().as_secs_f64();
         let due = (times.len() * self.watchers) as u64;
-        // What has not come by then is lost.
+        // Later events count as lost.
         for _ in 0..1_000 {
             if target.floor || watching.board.delivered() >= due {
                 break;
@@ -102,8 +103,13 @@ impl Leases {
         }
         let after = target.usage();
         watching.board.check()?;
-        let delivered: u64 =
-            watching.close().await.iter().flat_map(|books| &books.tallies).map(|(_, tally)| tally.events.count).sum();
+        let delivered: u64 = watching
+            .close()
+            .await
+            .iter()
+            .flat_map(|results| &results.tallies)
+            .map(|(_, tally)| tally.events.count)
+            .sum();
         let count = times.len() as f64;
         let mut metrics = Metrics::new();
         if let Some((before, after)) = before.zip(after) {
@@ -119,7 +125,7 @@ impl Leases {
     }
 }
 
-/// A lease as it is renewed now: each renewal has another time, since a write that changes nothing is no
+/// A lease for a renewal. Each renewal has another time, because a write without a change is no
 /// event.
 fn body(node: usize, version: u64) -> Bytes {
     let version = match version {
@@ -139,14 +145,14 @@ fn body(node: usize, version: u64) -> Bytes {
     ))
 }
 
-/// Renews a lease as a kubelet does: with the version that it knows. The lease's new version.
+/// Renews a lease like a kubelet: with the known version. Returns the new version.
 async fn renew(client: &mut Client<'_>, node: usize, version: u64) -> Outcome<u64> {
     let extras = Extras { body: body(node, version), ..Extras::default() };
     let answer = client.expect(Method::PUT, &format!("{COLLECTION}/node-{node}"), extras).await?;
     tally::revision(&answer).ok_or_else(|| "a lease without a resource version".into())
 }
 
-/// Makes sure that there is a lease for each node; their versions, by the client that will renew them.
+/// Creates the missing leases. Returns their versions, by the client that will renew them.
 async fn make(target: &Arc<Target>, nodes: usize, clients: usize) -> Outcome<Vec<Vec<u64>>> {
     let mut versions = vec![Vec::new(); clients];
     if target.floor {
@@ -156,7 +162,7 @@ async fn make(target: &Arc<Target>, nodes: usize, clients: usize) -> Outcome<Vec
         return Ok(versions);
     }
     let namespace = "{\"apiVersion\":\"v1\",\"kind\":\"Namespace\",\"metadata\":{\"name\":\"kube-node-lease\"}}";
-    there(&mut Client::connect(target, Http::H1).await?, "/api/v1/namespaces", namespace.into()).await?;
+    create_if_absent(&mut Client::connect(target, Http::H1).await?, "/api/v1/namespaces", namespace.into()).await?;
     let made = Arc::new(AtomicUsize::new(0));
     let mut makers = tokio::task::JoinSet::new();
     for client in 0..clients {
@@ -165,7 +171,7 @@ async fn make(target: &Arc<Target>, nodes: usize, clients: usize) -> Outcome<Vec
             let mut http = Client::connect(&target, Http::H1).await?;
             let mut versions = Vec::new();
             for node in (client..nodes).step_by(clients) {
-                there(&mut http, COLLECTION, body(node, 0)).await?;
+                create_if_absent(&mut http, COLLECTION, body(node, 0)).await?;
                 let lease = http.expect(Method::GET, &format!("{COLLECTION}/node-{node}"), Extras::default()).await?;
                 versions.push(tally::revision(&lease).ok_or("a lease without a resource version")?);
                 let made = made.fetch_add(1, Ordering::Relaxed) + 1;

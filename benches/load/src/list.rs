@@ -1,4 +1,4 @@
-//! `list`: what a list costs, whole, selected, paged, and in other views and encodings.
+//! `list`: the cost of a list: whole, selected, paged, and in other representations and encodings.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,18 +17,18 @@ const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// Lists: CPU per MB and per answer, MB/s
+/// List: CPU per MB and per response, MB/s
 #[derive(Debug, clap::Args)]
 pub(crate) struct Lists {
-    /// How many objects there are
+    /// Number of objects
     #[arg(long, default_value_t = 20_000)]
     objects: usize,
 
-    /// KiB of an object as it is written
+    /// Size of an object in KiB as it is written
     #[arg(long, default_value_t = 1)]
     kib: usize,
 
-    /// What is asked for
+    /// Variants to measure
     #[arg(
         long,
         value_delimiter = ',',
@@ -36,34 +36,34 @@ pub(crate) struct Lists {
     )]
     variant: Vec<Variant>,
 
-    /// What the client speaks
+    /// HTTP version of the client
     #[arg(long, value_delimiter = ',', default_value = "h2")]
     http: Vec<Http>,
 
-    /// Clients that list at the same time
+    /// Number of concurrent clients
     #[arg(long, default_value_t = 2)]
     clients: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Variant {
-    /// No resourceVersion: everything that was written before is in it
+    /// No resourceVersion: includes every earlier write
     Consistent,
-    /// resourceVersion=0: what the server has at hand
+    /// resourceVersion=0: any state of the server
     Any,
-    /// Pages of 500
+    /// Pages of 500 objects
     Paged,
     /// One namespace of ten
     Namespace,
     /// One label value of ten
     Label,
-    /// As a Table, what kubectl asks for
+    /// As a Table, like kubectl
     Table,
-    /// As PartialObjectMetadataList, what garbage collectors ask for
+    /// As PartialObjectMetadataList, like garbage collectors
     Metadata,
-    /// Protobuf, what Go clients ask for
+    /// As protobuf, like Go clients
     Protobuf,
-    /// JSON, compressed
+    /// As JSON with gzip
     Gzip,
 }
 
@@ -176,7 +176,7 @@ fn asked(variant: Variant, objects: Objects) -> (String, Extras) {
     (path, Extras { accept, gzip: variant == Variant::Gzip, ..Extras::default() })
 }
 
-/// All pages of a list: bytes, and how often an object's name was in it.
+/// Reads all pages of a list. Returns the size in bytes and the number of object names.
 async fn pages(client: &mut Client<'_>, path: &str, extras: &Extras) -> Outcome<(u64, usize)> {
     let (mut next, mut bytes, mut items) = (path.to_owned(), 0, 0);
     loop {
@@ -189,7 +189,7 @@ async fn pages(client: &mut Client<'_>, path: &str, extras: &Extras) -> Outcome<
 }
 
 fn continue_token(page: &[u8]) -> Option<String> {
-    // It stands in the head of the list, wherever the server puts that.
+    // The token is in the metadata of the list, at any position.
     let name = b"\"continue\":\"";
     let at = memmem::find(page, name)? + name.len();
     let end = memchr::memchr(b'"', &page[at..])?;
@@ -201,8 +201,8 @@ fn named(body: &[u8]) -> usize {
     memmem::find_iter(body, b"\"name\":\"load-").count()
 }
 
-/// Fails unless the answer holds what was asked for; looked at once, before the measurement. False
-/// when the server has no such encoding or view.
+/// Checks before the measurement that the response contains the requested objects. False if the
+/// server does not support the encoding or representation.
 async fn complete(target: &Target, http: Http, variant: Variant, objects: Objects) -> Outcome<bool> {
     let mut client = Client::connect(target, http).await?;
     let (path, extras) = asked(variant, objects);
@@ -211,7 +211,7 @@ async fn complete(target: &Target, http: Http, variant: Variant, objects: Object
     }
     let expected = match variant {
         Variant::Namespace | Variant::Label => objects.count / 10,
-        // Neither compressed nor binary answers can be searched; their size speaks for them.
+        // Compressed and binary responses cannot be searched, so only their size is checked.
         Variant::Protobuf | Variant::Gzip => return Ok(true),
         _ => objects.count,
     };
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_and_names_are_found() {
+    fn continue_token_and_object_names_are_found_in_list() {
         let page = br#"{"metadata":{"resourceVersion":"1","continue":"ab+c=="},"items":[{"metadata":{"name":"load-1k-000001"}}]}"#;
         assert_eq!(continue_token(page).as_deref(), Some("ab%2Bc%3D%3D"));
         assert_eq!(named(page), 1);

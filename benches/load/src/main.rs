@@ -1,10 +1,11 @@
-//! Loads a Kubernetes API server and says what it costs: `load fanout`, `list`, `storm`, `writes`,
-//! `idle`, `churn`, `leases`, `cold`, `replicas`, and `aims` for all that listwatch wants to reach. Any server will do, given by kubeconfig, or by URL, token and CA; a listwatch binary is
-//! started where one is given. Beside each figure stands the floor, got in the same run: hyper and
-//! rustls that push the same bytes with no list-watch behind them.
+//! Loads a Kubernetes API server and prints the cost: `load fanout`, `list`, `storm`, `writes`,
+//! `idle`, `churn`, `leases`, `cold`, `replicas`, and `aims` for all target figures of listwatch.
+//! The server is any API server, given by kubeconfig or by URL, token and CA, or a listwatch binary
+//! to start. Each figure is shown with the floor of the same run: hyper and rustls that send the
+//! same bytes without a list-watch.
 //!
-//! It is no correctness test, but it counts: each watcher checks that what it got is complete,
-//! rises in revision and comes once.
+//! The program is not a correctness test, but each watcher checks that its events are complete, in
+//! ascending order, and unique.
 
 mod aims;
 mod chunked;
@@ -37,12 +38,12 @@ use clap::{Parser, Subcommand};
 use crate::report::Report;
 use crate::run::Common;
 
-/// What goes wrong here is told to the one who runs it, and ends the run.
+/// An error ends the program and is printed.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
-/// The result of nearly everything.
+/// The result of most functions.
 type Outcome<T> = Result<T, Failure>;
 
-/// Loads a Kubernetes API server, and sets the floor of HTTP and TLS beside each figure
+/// Loads a Kubernetes API server, and shows the floor of HTTP and TLS beside each figure
 #[derive(Debug, Parser)]
 #[command(name = "load", after_help = EXAMPLES)]
 struct Cli {
@@ -80,19 +81,19 @@ enum Load {
     Aims(aims::Aims),
     #[command(hide = true)]
     Floor(floor::Floor),
-    /// Tables of earlier runs, as Markdown
+    /// Print tables of earlier runs as Markdown
     Tables {
-        /// Only these columns, by their name in the JSON
+        /// Only these columns, by their names in the JSON
         #[arg(long, value_delimiter = ',')]
         metrics: Vec<String>,
 
-        /// What --json wrote
+        /// Files written by --json
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// A picture of earlier runs, as SVG on standard output
+    /// Print a chart of earlier runs as SVG
     Plot {
-        /// What --json wrote
+        /// Files written by --json
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
@@ -135,7 +136,7 @@ async fn run(cli: Cli) -> Outcome<ExitCode> {
         Load::Leases(load) => load.run(&cli.common).await?,
         Load::Cold(load) => load.run(&cli.common).await?,
         Load::Replicas(load) => load.run(&cli.common).await?,
-        // Its future holds those of all others.
+        // The future contains those of all loads.
         Load::Aims(load) => Box::pin(load.run(&cli.common)).await?,
     };
     print!("{}", report.markdown());
@@ -149,14 +150,14 @@ async fn run(cli: Cli) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Each watch of HTTP/1.1 is a connection on both sides; what is started here inherits the limit.
+/// Each HTTP/1.1 watch is a connection on both sides. Started servers inherit the limit.
 fn allow_many_connections() {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, getrlimit, setrlimit};
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = limit.maximum;
-        // Where it is refused, the connections that fail will say so.
+        // If the limit cannot be raised, connections will fail with an error.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }

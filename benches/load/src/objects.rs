@@ -1,5 +1,5 @@
-//! The objects that are loaded: [`Objects`], config maps of about so many KiB in ten namespaces, or
-//! pods on nodes.
+//! The objects of the loads: [`Objects`], config maps of a given size in ten namespaces, or pods on
+//! nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,53 +11,54 @@ use crate::Outcome;
 use crate::http::{Client, Extras, Http};
 use crate::target::Target;
 
-/// Namespaces that the objects are spread over, round-robin.
+/// The number of namespaces of the objects, assigned round-robin.
 const NAMESPACES: usize = 10;
-/// Connections that create the objects.
+/// The number of connections that create the objects.
 const CREATORS: usize = 16;
-/// What of an object is not payload, in bytes, about: 1 KiB is the object as it is written.
+/// The approximate size of an object without its payload in bytes. `--kib` is the size of the whole
+/// object as written.
 const METADATA_BYTES: usize = 250;
 
-/// What a watch is narrowed to.
+/// The selection of a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Select {
-    /// Nothing: every watcher gets everything.
+    /// Everything: every watcher receives every event.
     All,
     /// One of ten namespaces.
     Namespace,
     /// One of ten values of a label.
     Label,
-    /// One node per watcher: `spec.nodeName` of pods, as each kubelet does.
+    /// One node per watcher: `spec.nodeName` of pods, like kubelets.
     Node,
-    /// One object per watcher: `metadata.name`, as each kubelet does for mounted config maps.
+    /// One object per watcher: `metadata.name`, like kubelets for mounted config maps.
     Name,
 }
 
 /// A kind of patch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Patch {
-    /// RFC 6902.
+    /// A JSON patch (RFC 6902).
     Json,
-    /// RFC 7386.
+    /// A JSON merge patch (RFC 7386).
     Merge,
-    /// Kubernetes' own.
+    /// A strategic merge patch.
     Strategic,
-    /// Server-side apply of the whole object.
+    /// A server-side apply of the whole object.
     Apply,
 }
 
-/// Objects of one shape.
+/// A set of objects with one selection and size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Objects {
     pub(crate) count: usize,
     pub(crate) kib: usize,
     pub(crate) select: Select,
-    /// Watchers are in so many groups, and so are the objects.
+    /// The number of groups of watchers and of objects.
     pub(crate) groups: usize,
 }
 
 impl Objects {
-    /// The collection of all of them.
+    /// The path of the collection.
     pub(crate) fn collection(&self) -> &'static str {
         if self.select == Select::Node { "/api/v1/pods" } else { "/api/v1/configmaps" }
     }
@@ -66,7 +67,7 @@ impl Objects {
         object % self.groups
     }
 
-    /// Path and query of what the group's watchers see, without `watch=true`.
+    /// The path and query of a group's watchers, without `watch=true`.
     pub(crate) fn selection(&self, group: usize) -> String {
         match self.select {
             Select::All => format!("{}?", self.collection()),
@@ -82,7 +83,7 @@ impl Objects {
     }
 
     fn name(&self, object: usize) -> String {
-        // Objects of other rows, with other labels, are other objects.
+        // Rows with other labels have other objects.
         format!("load-{}k-{}-{object:06}", self.kib, self.groups)
     }
 
@@ -95,8 +96,8 @@ impl Objects {
         format!("{}/{}", self.items(object), self.name(object))
     }
 
-    /// The payload: hexadecimal digits that differ from object to object and from turn to turn, so
-    /// that compression has something to do.
+    /// The payload: hexadecimal digits that differ for each object and turn, so that compression
+    /// has work to do.
     fn payload(&self, object: usize, turn: u64) -> String {
         let bytes = (self.kib * 1024).saturating_sub(METADATA_BYTES);
         let seed = turn.rotate_left(32) ^ object as u64;
@@ -128,8 +129,8 @@ impl Objects {
         })
     }
 
-    /// Changes an object; the answer has its new revision. Config maps are replaced; of a pod, what
-    /// may be changed is patched.
+    /// Changes an object and returns the response with its new revision. Config maps are replaced;
+    /// pods are patched in a mutable field.
     pub(crate) async fn update(&self, client: &mut Client<'_>, object: usize, turn: u64) -> Outcome<Bytes> {
         let group = Some(self.group(object));
         if self.select == Select::Node {
@@ -143,7 +144,7 @@ impl Objects {
         client.expect(Method::PUT, &self.path(object), extras).await
     }
 
-    /// Changes an object by a patch of this kind: the payload of a config map and its turn.
+    /// Changes an object by a patch of this kind: the payload and the turn of a config map.
     pub(crate) async fn patch(
         &self,
         client: &mut Client<'_>,
@@ -171,7 +172,7 @@ impl Objects {
                 "",
                 format!("{{\"data\":{{\"turn\":\"{turn}\",\"payload\":\"{payload}\"}}}}").into(),
             ),
-            // Whoever made the object with an update owns the fields until the first apply takes them.
+            // The manager of the update owns the fields until the first apply takes them over.
             Patch::Apply => {
                 ("application/apply-patch+yaml", "?fieldManager=load-apply&force=true", self.body(object, turn))
             }
@@ -181,7 +182,7 @@ impl Objects {
         client.expect(Method::PATCH, &format!("{}{query}", self.path(object)), extras).await
     }
 
-    /// Creates an object that is not there.
+    /// Creates a new object.
     pub(crate) async fn create(&self, client: &mut Client<'_>, object: usize) -> Outcome<Bytes> {
         let extras = Extras { group: Some(self.group(object)), body: self.body(object, 0), ..Extras::default() };
         client.expect(Method::POST, &self.items(object), extras).await
@@ -195,23 +196,24 @@ impl Objects {
         client.expect(Method::DELETE, &self.path(object), Extras::default()).await
     }
 
-    /// Makes the namespaces, and whatever else a pod needs to be let in.
+    /// Creates the namespaces, and the objects that pods require.
     pub(crate) async fn make_namespaces(&self, target: &Target) -> Outcome<()> {
         let mut client = Client::connect(target, Http::H1).await?;
         for index in 0..NAMESPACES {
             let name = namespace(index);
             let body = format!("{{\"apiVersion\":\"v1\",\"kind\":\"Namespace\",\"metadata\":{{\"name\":\"{name}\"}}}}");
-            there(&mut client, "/api/v1/namespaces", body.into()).await?;
+            create_if_absent(&mut client, "/api/v1/namespaces", body.into()).await?;
             if self.select == Select::Node {
-                // Nobody else makes it where no controllers run.
+                // Without controllers nothing else creates it.
                 let body = "{\"apiVersion\":\"v1\",\"kind\":\"ServiceAccount\",\"metadata\":{\"name\":\"default\"}}";
-                there(&mut client, &format!("/api/v1/namespaces/{name}/serviceaccounts"), body.into()).await?;
+                create_if_absent(&mut client, &format!("/api/v1/namespaces/{name}/serviceaccounts"), body.into())
+                    .await?;
             }
         }
         Ok(())
     }
 
-    /// Makes sure that they all exist.
+    /// Creates the missing objects.
     pub(crate) async fn make(&self, target: &Arc<Target>) -> Outcome<()> {
         if target.floor {
             return Ok(());
@@ -228,7 +230,7 @@ impl Objects {
                     if object >= objects.count {
                         return Outcome::Ok(());
                     }
-                    there(&mut client, &objects.items(object), objects.body(object, 0)).await?;
+                    create_if_absent(&mut client, &objects.items(object), objects.body(object, 0)).await?;
                 }
             });
         }
@@ -243,8 +245,8 @@ fn namespace(object: usize) -> String {
     format!("load-{}", object % NAMESPACES)
 }
 
-/// Creates something, unless it is there already.
-pub(crate) async fn there(client: &mut Client<'_>, path: &str, body: Bytes) -> Outcome<()> {
+/// Creates an object unless it exists.
+pub(crate) async fn create_if_absent(client: &mut Client<'_>, path: &str, body: Bytes) -> Outcome<()> {
     let (status, answer) = client.request(Method::POST, path, Extras { body, ..Extras::default() }).await?;
     if status.is_success() || status == StatusCode::CONFLICT {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Bars in an SVG: one chart per table, one bar per row.
+//! Draws bar charts as SVG: one chart per table, one bar per row.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ const BAR_HEIGHT: usize = 16;
 const GAP: usize = 4;
 const TITLE_HEIGHT: usize = 40;
 
-/// The whole picture.
+/// The whole document.
 pub(crate) fn svg(report: &Report) -> String {
     let charts = report.bars();
     let height: usize =
@@ -48,7 +48,7 @@ pub(crate) fn svg(report: &Report) -> String {
     svg + "</svg>\n"
 }
 
-/// Floors are grey, ours is blue, others are orange.
+/// Floors are grey, listwatch is blue, other servers are orange.
 fn colour(server: &str) -> &'static str {
     match server {
         _ if server.starts_with("floor") => "#b0b0b0",
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_bar_fills_the_width_and_the_others_are_in_proportion() {
+    fn plot_bars_are_proportional_to_the_largest_value() {
         let mut report = Report::new();
         for (server, value) in [("listwatch", 2.0), ("floor", 1.0), ("a < b", 0.5)] {
             report.add("T", &[], server, &[vec![("cpu_us_per_delivery", value)]]);

@@ -1,4 +1,4 @@
-//! `replicas`: several servers on one etcd that share the watchers: what each of them costs.
+//! `replicas`: several servers on one etcd that share the watchers, and the cost of each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,19 +12,19 @@ use crate::tally;
 use crate::target::Target;
 use crate::watch::{Request, Watching};
 
-/// Objects that are changed in turn.
+/// The number of objects that are changed in turn.
 const OBJECTS: usize = 200;
-/// How long all events may take to arrive behind the last write.
+/// The time limit for all events after the last write.
 const ARRIVE_WAIT: Duration = Duration::from_secs(20);
 
-/// Several servers on one etcd (--store URL) that share the watchers; writes go to the first
+/// Share the watchers between several servers on one etcd (--store URL); writes go to the first
 #[derive(Debug, clap::Args)]
 pub(crate) struct Replicas {
-    /// How many servers there are
+    /// Number of servers
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     replicas: Vec<usize>,
 
-    /// Watchers of everything, over all servers
+    /// Number of watchers of everything, over all servers
     #[arg(long, value_delimiter = ',', default_value = "1000")]
     watchers: Vec<usize>,
 
@@ -32,7 +32,7 @@ pub(crate) struct Replicas {
     #[arg(long, default_value_t = 100)]
     rate: u32,
 
-    /// Watches on one connection of HTTP/2
+    /// Number of watches per HTTP/2 connection
     #[arg(long, default_value_t = 100)]
     streams: usize,
 }
@@ -83,7 +83,7 @@ impl Replicas {
             shares.push((share as u64, Watching::open(server, Http::H2, self.streams, requests).await?));
         }
         let clock = shares[0].1.board.clone();
-        // All boards count from moments of their own.
+        // Each board counts from its own start time.
         let behind: Vec<u64> = shares.iter().map(|(_, watching)| clock.now() - watching.board.now()).collect();
         let before: Vec<_> = servers.iter().map(|server| server.usage()).collect();
         let begun = Instant::now();
@@ -110,13 +110,13 @@ impl Replicas {
         {
             let after = server.usage();
             watching.board.check()?;
-            let books = watching.close().await;
-            let mut times: Vec<f64> = books
+            let results = watching.close().await;
+            let mut times: Vec<f64> = results
                 .iter()
-                .flat_map(|books| &books.receipts)
+                .flat_map(|results| &results.receipts)
                 .filter_map(|(revision, at)| Some((at + behind).saturating_sub(*writes.get(revision)?) as f64 / 1e6))
                 .collect();
-            let tallies = || books.iter().flat_map(|books| &books.tallies).map(|(_, tally)| tally);
+            let tallies = || results.iter().flat_map(|results| &results.tallies).map(|(_, tally)| tally);
             let delivered: u64 = tallies().map(|tally| tally.events.count).sum();
             let mut metrics = Metrics::new();
             if let Some((before, after)) = before.zip(after) {

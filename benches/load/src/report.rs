@@ -1,5 +1,5 @@
-//! Figures on their way out: [`Report`] collects them, prints them as a table, writes them as JSON,
-//! and turns such JSON into the tables and the plot of the documentation.
+//! Collects figures ([`Report`]), prints them as tables, writes them as JSON, and converts such
+//! JSON to the tables and plots of the documentation.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 
 use crate::Outcome;
 
-/// What was measured in one row on one server, in the order of the columns.
+/// The figures of one row on one server, in the order of the columns.
 pub(crate) type Metrics = Vec<(&'static str, f64)>;
 
-/// What the columns are called, by the metric's name in JSON, and how many decimals they show.
+/// The headings of the columns and their numbers of decimals, by the metric's name in JSON.
 const HEADINGS: &[(&str, &str, usize)] = &[
     ("cpu_us_per_delivery", "CPU µs/event", 2),
     ("cpu_us_per_write", "CPU µs/write", 0),
@@ -44,7 +44,7 @@ const HEADINGS: &[(&str, &str, usize)] = &[
     ("misordered", "misordered", 0),
 ];
 
-/// These are added up over the rounds; of all others the median counts.
+/// These metrics are summed over the rounds; for all others the median is used.
 const SUMS: [&str; 3] = ["lost", "duplicate", "misordered"];
 
 /// The figures of one run of the program.
@@ -53,7 +53,7 @@ pub(crate) struct Report {
     rows: Vec<Row>,
 }
 
-/// A title, and bars with their label, server and value.
+/// A title, and bars with label, server and value.
 pub(crate) type Chart = (String, Vec<(String, String, f64)>);
 
 /// One line of a table.
@@ -70,25 +70,25 @@ impl Report {
         Report { rows: Vec::new() }
     }
 
-    /// Adds what the rounds of one row gave on one server.
+    /// Adds the figures of the rounds of one row on one server.
     pub(crate) fn add(&mut self, table: &str, parameters: &[(&str, String)], server: &str, rounds: &[Metrics]) {
         let metrics = combined(rounds).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         self.rows.push(Row { table: table.to_owned(), parameters, server: server.to_owned(), metrics });
     }
 
-    /// Takes the rows of another run.
+    /// Appends the rows of another run.
     pub(crate) fn append(&mut self, other: Report) {
         self.rows.extend(other.rows);
     }
 
-    /// One metric of all rows that have it, with the server it was seen on.
+    /// One metric of all rows that have it, with their servers.
     pub(crate) fn values(&self, metric: &str) -> Vec<(String, f64)> {
         let value = |row: &Row| row.metrics.iter().find(|(name, _)| name == metric).map(|(_, value)| *value);
         self.rows.iter().filter_map(|row| Some((row.server.clone(), value(row)?))).collect()
     }
 
-    /// The same with these metrics alone; with all of them where none is named.
+    /// Keeps only these metrics; all if none is named.
     pub(crate) fn only(mut self, metrics: &[String]) -> Self {
         for row in &mut self.rows {
             row.metrics.retain(|(name, _)| metrics.is_empty() || metrics.contains(name));
@@ -96,12 +96,12 @@ impl Report {
         self
     }
 
-    /// Whether any watcher missed something, got it twice, or in the wrong order.
+    /// True if any watcher missed an event, or received one twice or in the wrong order.
     pub(crate) fn broken(&self) -> bool {
         self.rows.iter().flat_map(|row| &row.metrics).any(|(name, value)| SUMS.contains(&name.as_str()) && *value > 0.0)
     }
 
-    /// The tables, one per kind of load.
+    /// Formats the tables, one per kind of load.
     pub(crate) fn markdown(&self) -> String {
         let mut text = String::new();
         let mut tables: Vec<&str> = Vec::new();
@@ -118,7 +118,7 @@ impl Report {
         text
     }
 
-    /// The same for programs, with the machine they were got on.
+    /// Formats the figures as JSON, with a description of the machine.
     pub(crate) fn json(&self) -> Value {
         let rows: Vec<Value> = self
             .rows
@@ -133,10 +133,10 @@ impl Report {
         json!({"machine": machine(), "rows": rows})
     }
 
-    /// Reads files that [`Report::json`] wrote; their rows in the order of the files.
+    /// Reads files of [`Report::json`]. The rows keep the order of the files.
     ///
     /// # Errors
-    /// A file that cannot be read, or is none of ours.
+    /// A file that cannot be read, or is not such JSON.
     pub(crate) fn read(files: &[impl AsRef<Path>]) -> Outcome<Self> {
         let mut report = Report::new();
         for file in files {
@@ -161,7 +161,7 @@ impl Report {
         Ok(report)
     }
 
-    /// What a plot shows: of each table its first metric.
+    /// The data of a plot: the first metric of each table.
     pub(crate) fn bars(&self) -> Vec<Chart> {
         let mut charts: Vec<Chart> = Vec::new();
         for row in &self.rows {
@@ -247,7 +247,7 @@ fn write_table(text: &mut String, rows: &[&Row]) {
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with thousands separators.
 pub(crate) fn number(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let (sign, digits) = text.strip_prefix('-').map_or(("", text.as_str()), |digits| ("-", digits));
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_can_be_read() {
+    fn numbers_are_formatted_with_thousands_separators() {
         for (value, decimals, text) in [
             (0.0, 0, "0"),
             (999.4, 0, "999"),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_and_sums() {
+    fn report_combines_rounds_by_median_or_sum() {
         let round = |cpu, lost| vec![("cpu_us_per_delivery", cpu), ("lost", lost)];
         let rounds = [round(3.0, 1.0), round(1.0, 0.0), round(2.0, 2.0)];
         assert_eq!(combined(&rounds), round(2.0, 3.0));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_can_be_read_and_shown() {
+    fn report_json_round_trips_and_is_plotted() {
         let mut report = Report::new();
         let parameters = [("watchers", "1000".to_owned())];
         report.add("Fan-out", &parameters, "listwatch", &[vec![("cpu_us_per_delivery", 1.5), ("lost", 0.0)]]);

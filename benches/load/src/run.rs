@@ -1,4 +1,4 @@
-//! What all loads have in common: rounds, servers in turn, and the floor beside them ([`Common`]).
+//! The common part of all loads: rounds, servers in turn, and the floor ([`Common`]).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ pub(crate) struct Common {
     #[command(flatten)]
     servers: Servers,
 
-    /// How long each figure is measured in each round
+    /// Duration of each measurement per round, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "4", value_parser = seconds, global = true)]
     pub(crate) seconds: Duration,
 
-    /// How often, all servers in turn: the median counts
+    /// Number of rounds with all servers in turn; the median is shown
     #[arg(long, default_value_t = 3, global = true)]
     rounds: usize,
 
-    /// Write the figures there as well
+    /// Also write the figures to this file
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) json: Option<PathBuf>,
 }
@@ -34,12 +34,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Common {
-    /// Starts what is measured.
+    /// Starts the servers to measure.
     pub(crate) fn start(&self) -> Outcome<Vec<Arc<Target>>> {
         Ok(self.servers.start()?.into_iter().map(Arc::new).collect())
     }
 
-    /// The binary that is to be started, for loads that start it more than once.
+    /// The binary to start, for loads that start it more than once.
     pub(crate) fn launch(&self) -> Outcome<Launch> {
         self.servers.launch()
     }
@@ -48,18 +48,19 @@ impl Common {
         self.rounds.max(1)
     }
 
-    /// The same with the started server's objects kept in another place.
+    /// The same options with another store of the started server.
     pub(crate) fn with_store(&self, store: &str) -> Self {
         Common { servers: self.servers.with_store(store), ..self.clone() }
     }
 
-    /// The same with one round.
+    /// The same options with one round.
     pub(crate) fn once(&self) -> Self {
         Common { rounds: 1, ..self.clone() }
     }
 
-    /// Measures one row: each server, then the floor with the first server's bytes, in every round
-    /// anew. `measure` gets the first server's figures where it measures the floor.
+    /// Measures one row. Each round measures every server, and then the floor with the first
+    /// server's size of an event. `measure` receives the first server's figures when it measures
+    /// the floor.
     pub(crate) async fn row(
         &self,
         report: &mut Report,
@@ -97,7 +98,7 @@ impl Common {
     }
 }
 
-/// The value below which this part of the values lies; NaN when there are none.
+/// The value at a quantile; NaN if there are no values.
 pub(crate) fn percentile(values: &mut [f64], part: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;
@@ -106,8 +107,8 @@ pub(crate) fn percentile(values: &mut [f64], part: f64) -> f64 {
     *values.select_nth_unstable_by(index, f64::total_cmp).1
 }
 
-/// What requests cost that took these times (in ms): the server before and after them, and the seconds
-/// they took together.
+/// The cost of requests with these times in ms: from the server's usage before and after them, and
+/// their total time in seconds.
 pub(crate) fn per_request(usage: Option<(Usage, Usage)>, times: &mut [f64], took: f64) -> Metrics {
     let count = times.len() as f64;
     let mut metrics = Metrics::new();
@@ -126,7 +127,7 @@ mod tests {
     use super::percentile;
 
     #[test]
-    fn percentiles_are_of_the_sorted_values() {
+    fn percentile_sorts_its_values() {
         let mut values = [5.0, 1.0, 4.0, 2.0, 3.0];
         assert_eq!(percentile(&mut values, 0.0), 1.0);
         assert_eq!(percentile(&mut values, 0.5), 3.0);

@@ -1,4 +1,4 @@
-//! `storm`: many informers that start at once, each with a watch that sends the state first.
+//! `storm`: many informers that start at once, each with a WatchList.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,29 +12,29 @@ use crate::run::Common;
 use crate::target::Target;
 use crate::watch::{Request, Watching};
 
-/// How long all informers together may take.
+/// The time limit for all informers together.
 const SYNC_WAIT: Duration = Duration::from_secs(300);
 
-/// Informers that start at once (WatchList): CPU per MB, time until all are in sync, peak memory
+/// Start many informers at once (WatchList): CPU per MB, time until all are synced, peak memory
 #[derive(Debug, clap::Args)]
 pub(crate) struct Storm {
-    /// How many start at once
+    /// Number of informers
     #[arg(long, value_delimiter = ',', default_value = "1,20")]
     informers: Vec<usize>,
 
-    /// How many objects there are
+    /// Number of objects
     #[arg(long, default_value_t = 20_000)]
     objects: usize,
 
-    /// KiB of an object as it is written
+    /// Size of an object in KiB as it is written
     #[arg(long, default_value_t = 1)]
     kib: usize,
 
-    /// What the informers speak
+    /// HTTP version of the informers
     #[arg(long, value_delimiter = ',', default_value = "h2")]
     http: Vec<Http>,
 
-    /// Informers on one connection of HTTP/2; each on its own is as separate processes are
+    /// Number of informers per HTTP/2 connection; 1 is like separate processes
     #[arg(long, default_value_t = 1)]
     streams: usize,
 }
@@ -43,7 +43,7 @@ impl Storm {
     pub(crate) async fn run(&self, common: &Common) -> Outcome<Report> {
         let mut report = Report::new();
         let targets = common.start()?;
-        // The same objects as those of `list`, so that both find them on one server.
+        // The same objects as in `list`, so that both loads can share a server.
         let objects = Objects { count: self.objects, kib: self.kib, select: Select::Label, groups: 10 };
         for target in &targets {
             eprintln!("{}: making {} objects", target.name, objects.count);
@@ -83,7 +83,7 @@ impl Storm {
         if let Some(bytes) = floor_bytes {
             path += &format!("&bytes={bytes}");
         }
-        // A server may read a resource from its store when it is first asked for it.
+        // A server may load a resource from its store at the first request.
         Client::connect(target, Http::H1).await?.version(objects.collection()).await?;
         target.reset_peak();
         let requests = vec![Request { path, group: 0, initial: true }; informers];
@@ -97,9 +97,10 @@ impl Storm {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let (took, after) = (begun.elapsed().as_secs_f64(), target.usage());
-        let books = watching.close().await;
-        let tallies = || books.iter().flat_map(|books| &books.tallies).map(|(_, tally)| tally);
-        // A server may hold more than was made here, but every informer has to see the same.
+        let results = watching.close().await;
+        let tallies = || results.iter().flat_map(|results| &results.tallies).map(|(_, tally)| tally);
+        // A server may contain more objects than this load created, but every informer must receive
+        // the same ones.
         let most = tallies().map(|tally| tally.initial_objects).max().unwrap_or(0);
         let due = if target.floor { most } else { most.max(objects.count as u64) };
         let mb = tallies().map(|tally| tally.bytes as f64).sum::<f64>() / 1e6;

@@ -1,37 +1,37 @@
-//! What one watcher received, and whether that is what it should have received: [`Tally`].
+//! Checks the events of one watcher: [`Tally`].
 //!
-//! Of a frame, only its type and its resource version are read. Lost, repeated and misordered
-//! events are found by the order of the revisions and by a sum over them, which is compared with
-//! the sum over the writes that concerned the watcher.
+//! Only the type and the resource version of a frame are parsed. Lost, repeated and misordered
+//! events are detected by the order of the revisions and by a digest of them. The digest is
+//! compared with that of the writes that the watcher selects.
 
 use memchr::{memchr, memmem};
 
-/// What begins a resource version in an object of JSON.
+/// The text before a resource version in JSON.
 const VERSION: &[u8] = b"\"resourceVersion\":\"";
-/// What a bookmark carries that ends the initial events.
+/// The annotation of the bookmark that ends the initial events.
 const INITIAL_END: &[u8] = b"k8s.io/initial-events-end";
 
-/// A watcher's books.
+/// The counters of a watcher.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// The beginning of a frame whose end has not come yet.
+    /// The beginning of an incomplete frame.
     partial: Vec<u8>,
-    /// The state is being sent, in key order: revisions may fall.
+    /// The initial state is being received, in key order: revisions may fall.
     initial: bool,
     last: u64,
-    /// Objects of the initial state.
+    /// The number of objects in the initial state.
     pub(crate) initial_objects: u64,
     pub(crate) events: Digest,
     pub(crate) duplicates: u64,
     pub(crate) misordered: u64,
     pub(crate) bookmarks: u64,
-    /// `ERROR` events; the first one's text.
+    /// The text of the first `ERROR` event.
     pub(crate) error: Option<String>,
-    /// Bytes of the events, without bookmarks.
+    /// The size of the events in bytes, without bookmarks.
     pub(crate) bytes: u64,
 }
 
-/// A count of revisions, and a sum over them that other revisions will not have.
+/// The number of revisions, and a sum over their hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Digest {
     pub(crate) count: u64,
@@ -50,17 +50,18 @@ impl Digest {
 }
 
 impl Tally {
-    /// Books for a watch that begins behind a list, or with the initial state.
+    /// The counters of a watch that begins after a list, or with the initial state.
     pub(crate) fn new(initial: bool) -> Self {
         Tally { initial, ..Tally::default() }
     }
 
-    /// Whether the initial state is complete.
+    /// True if the initial state is complete.
     pub(crate) fn synced(&self) -> bool {
         !self.initial
     }
 
-    /// Takes bytes of the stream; `seen` gets the revision of each event behind the initial state.
+    /// Handles bytes of the stream; `seen` is called with the revision of each event after the
+    /// initial state.
     pub(crate) fn feed(&mut self, bytes: &[u8], mut seen: impl FnMut(u64)) {
         let mut rest = bytes;
         if !self.partial.is_empty() {
@@ -122,7 +123,7 @@ impl Tally {
     }
 }
 
-/// The first resource version in some JSON.
+/// The first resource version in a JSON text.
 pub(crate) fn revision(json: &[u8]) -> Option<u64> {
     let digits = &json[memmem::find(json, VERSION)? + VERSION.len()..];
     let digits = &digits[..memchr(b'"', digits)?];
@@ -143,7 +144,7 @@ mod tests {
 {\"type\":\"ADDED\",\"object\":{\"metadata\":{\"resourceVersion\":\"11\",\"name\":\"b\"}}}\n";
 
     #[test]
-    fn the_books_are_the_same_wherever_the_stream_is_cut() {
+    fn tally_is_independent_of_read_boundaries() {
         for step in [1, 3, 50, STREAM.len()] {
             let (mut tally, mut seen) = (Tally::new(true), Vec::new());
             for piece in STREAM.as_bytes().chunks(step) {
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_kept() {
+    fn tally_keeps_the_first_error_event() {
         let mut tally = Tally::new(false);
         tally.feed(b"{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"reason\":\"Expired\"}}\n", |_| {});
         assert!(tally.error.unwrap().contains("Expired"));

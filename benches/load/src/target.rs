@@ -1,4 +1,4 @@
-//! The servers that are measured: given by address ([`Target::connect_to`]), started from a binary
+//! The measured servers: running ones ([`Target::connect_to`]), ones started from a binary
 //! ([`Launch`]), or the floor ([`Target::floor`]).
 
 use std::io::{BufRead as _, BufReader};
@@ -20,14 +20,14 @@ use crate::Outcome;
 use crate::http::Http;
 use crate::usage::{self, Usage};
 
-/// How long a server may take to become ready.
+/// The time limit for a server to become ready.
 const READY_WAIT: Duration = Duration::from_secs(60);
-/// The header that tells the floor whom a write or a watch concerns.
+/// The header with the group of a write or watch, for the floor.
 pub(crate) const GROUP_HEADER: &str = "x-load-group";
 
-/// A server, how to reach it, and the process that it is.
+/// A server: its address, its credentials, and its process.
 pub(crate) struct Target {
-    /// What the tables call it.
+    /// The name in the tables.
     pub(crate) name: String,
     pub(crate) authority: String,
     /// The value of `Authorization`.
@@ -39,12 +39,12 @@ pub(crate) struct Target {
     child: Mutex<Option<Started>>,
 }
 
-/// A process of ours, which ends when this is dropped.
+/// A started process. Dropping this ends it.
 struct Started {
     child: Child,
-    /// Its end ends the floor, also when this program is killed.
+    /// Closing it ends the floor, also if this program is killed.
     _stdin: Option<ChildStdin>,
-    /// Removed behind the last one that has its data there.
+    /// Removed after the last process with data in it.
     _directory: Option<Arc<tempfile::TempDir>>,
 }
 
@@ -56,7 +56,7 @@ impl Drop for Started {
 }
 
 impl Target {
-    /// A server that runs already. Without a `pid`, nothing is said about CPU and memory.
+    /// A running server. Without a `pid`, CPU and memory are not measured.
     pub(crate) fn connect_to(name: &str, config: Config, pid: Option<u32>) -> Outcome<Self> {
         let authority = config.server.authority().ok_or("the server's URL has no host")?.to_string();
         if config.server.scheme_str() != Some("https") {
@@ -98,10 +98,10 @@ impl Target {
         Ok(Target { name, authority, authorization, floor, server_name, connectors, pid, child: Mutex::default() })
     }
 
-    /// Ends a process that was started here as a service manager would, and waits for its end.
+    /// Stops a started process like a service manager, and waits for its end.
     ///
     /// # Errors
-    /// It was not started here, or did not end well.
+    /// The process was not started here, or did not end successfully.
     pub(crate) fn stop(&self) -> Outcome<()> {
         let mut started = self.child.lock();
         let child = &mut started.as_mut().ok_or("this server was not started here")?.child;
@@ -119,7 +119,7 @@ impl Target {
         Ok(())
     }
 
-    /// Starts the floor in a process of its own.
+    /// Starts the floor in a separate process.
     pub(crate) fn floor(name: &str, coalesce: bool, frame_bytes: usize) -> Outcome<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["floor", "--frame-bytes", &frame_bytes.to_string()]);
@@ -147,13 +147,13 @@ impl Target {
         Ok(Target { floor: true, child, ..target })
     }
 
-    /// A new connection that speaks `http`.
+    /// Opens a connection with this HTTP version.
     pub(crate) async fn connect(&self, http: Http) -> Outcome<TlsStream<TcpStream>> {
         let begun = Instant::now();
         loop {
             let tcp = match TcpStream::connect(&self.authority).await {
                 Ok(tcp) => tcp,
-                // A full backlog, or a server that is still starting.
+                // The backlog is full, or the server is still starting.
                 Err(_) if begun.elapsed() < READY_WAIT => {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
@@ -169,7 +169,7 @@ impl Target {
         }
     }
 
-    /// What its process has used so far.
+    /// The resources that the process has used so far.
     pub(crate) fn usage(&self) -> Option<Usage> {
         usage::read(self.pid?)
     }
@@ -181,8 +181,8 @@ impl Target {
     }
 }
 
-/// A listwatch binary, and where it keeps its data: each [`start`](Launch::start) finds what the one
-/// before left there.
+/// A listwatch binary and its data directory. Each [`start`](Launch::start) finds the data of the
+/// previous one.
 pub(crate) struct Launch {
     name: String,
     binary: PathBuf,
@@ -197,12 +197,12 @@ impl Launch {
         &self.name
     }
 
-    /// Whether its objects outlive the process.
+    /// True if the objects outlive the process.
     pub(crate) fn lasts(&self) -> bool {
         self.store != "memory"
     }
 
-    /// Starts `binary serve` on a free port; returns when it listens.
+    /// Starts `binary serve` on a free port. Returns when the server listens.
     pub(crate) fn start(&self) -> Outcome<Target> {
         let directory = self.directory.path();
         let kubeconfig = directory.join("kubeconfig");
@@ -212,7 +212,7 @@ impl Launch {
             "memory" => command.arg("--in-memory"),
             "embedded" => command.arg("--data-dir").arg(directory.join("data")),
             etcd => {
-                // A prefix of its own: each run begins with nothing.
+                // A separate prefix, so that each run begins with an empty store.
                 let prefix = format!("/load-{}-{}", std::process::id(), directory.display()).replace("/tmp/", "");
                 command.args(["--etcd-servers", etcd, "--etcd-prefix", &prefix, "--data-dir"]).arg(directory)
             }
@@ -226,7 +226,7 @@ impl Launch {
         let stdout = child.stdout.take().ok_or("no standard output")?;
         let pid = child.id();
         let started = Started { child, _stdin: None, _directory: Some(self.directory.clone()) };
-        // The banner comes when the server listens.
+        // The server prints the banner when it listens.
         let ready = BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line.trim().starts_with("stop"));
         if !ready {
             return Err(format!("{} ended before it was ready", self.binary.display()).into());
@@ -236,7 +236,7 @@ impl Launch {
     }
 }
 
-/// How to reach a server that is given by hand.
+/// The configuration of a server that is given by flags.
 pub(crate) fn config(url: &str, token: Option<String>, ca_pem: &[u8]) -> Outcome<Config> {
     let authorities = listwatch_client::config::Certificate::from_pem(ca_pem)?;
     Ok(Config {
@@ -246,7 +246,7 @@ pub(crate) fn config(url: &str, token: Option<String>, ca_pem: &[u8]) -> Outcome
     })
 }
 
-/// The flags that say what is measured.
+/// The flags that select the measured servers.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "What is measured")]
 pub(crate) struct Servers {
@@ -254,7 +254,7 @@ pub(crate) struct Servers {
     #[arg(long, value_name = "PATH", global = true)]
     serve: Option<PathBuf>,
 
-    /// Where the started server keeps its objects: memory, embedded, or the URL of an etcd
+    /// Store of the started server: memory, embedded, or the URL of an etcd
     #[arg(long, value_name = "STORE", default_value = "memory", global = true)]
     store: String,
 
@@ -262,37 +262,37 @@ pub(crate) struct Servers {
     #[arg(long, value_name = "FLAG", allow_hyphen_values = true, global = true)]
     serve_flag: Vec<String>,
 
-    /// Measure the running server that this kubeconfig names
+    /// Measure the running server of this kubeconfig
     #[arg(long, value_name = "FILE", global = true)]
     kubeconfig: Option<PathBuf>,
 
-    /// Measure the running server at this URL; needs --ca, and mostly --token-file
+    /// Measure the running server at this URL; requires --ca, and usually --token-file
     #[arg(long, value_name = "URL", conflicts_with = "kubeconfig", requires = "ca", global = true)]
     server: Option<String>,
 
-    /// A file with the bearer token for --server
+    /// File with the bearer token for --server
     #[arg(long, value_name = "FILE", global = true)]
     token_file: Option<PathBuf>,
 
-    /// The certificate authority of --server (PEM)
+    /// Certificate authority of --server (PEM)
     #[arg(long, value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
 
-    /// The process of the running server, for its CPU time and memory
+    /// Process id of the running server, to measure its CPU time and memory
     #[arg(long, value_name = "PID", global = true)]
     pid: Option<u32>,
 
-    /// What the tables call the running server
+    /// Name of the running server in the tables
     #[arg(long, value_name = "NAME", default_value = "kube-apiserver", global = true)]
     name: String,
 
-    /// No floor beside the figures
+    /// Do not measure the floor
     #[arg(long, global = true)]
     no_floor: bool,
 }
 
 impl Servers {
-    /// The binary of `--serve`, not yet started, with a data directory of its own.
+    /// The binary of `--serve`, not started, with a separate data directory.
     pub(crate) fn launch(&self) -> Outcome<Launch> {
         let binary = self.serve.clone().ok_or("this starts a server: give its binary with --serve (see --help)")?;
         let name = match self.store.as_str() {
@@ -307,7 +307,7 @@ impl Servers {
         Servers { store: store.to_owned(), ..self.clone() }
     }
 
-    /// Those that were asked for, in the order of the tables.
+    /// The selected servers, in the order of the tables.
     pub(crate) fn start(&self) -> Outcome<Vec<Target>> {
         let mut targets = Vec::new();
         if self.serve.is_some() {
@@ -327,7 +327,7 @@ impl Servers {
         Ok(targets)
     }
 
-    /// The floors to set beside a figure: pushing event by event, and coalesced.
+    /// The floors for a figure: one that sends event by event, and a coalescing one.
     pub(crate) fn floors(&self, frame_bytes: usize, coalesced: bool) -> Outcome<Vec<Target>> {
         if self.no_floor {
             return Ok(Vec::new());

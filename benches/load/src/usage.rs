@@ -1,19 +1,19 @@
-//! What a process has used, from `/proc`: CPU time and resident memory.
+//! Reads the CPU time and resident memory of a process from `/proc`.
 
 use std::time::Duration;
 
-/// CPU time and memory of a process at one moment.
+/// The CPU time and memory of a process at one time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
-    /// In user space and in the kernel, all threads, in steps of a clock tick (mostly 10 ms).
+    /// The user and system time of all threads, in steps of a clock tick (usually 10 ms).
     pub(crate) cpu: Duration,
-    /// Resident now, in KiB.
+    /// The resident memory in KiB.
     pub(crate) rss_kib: u64,
-    /// The most that was resident at once, in KiB.
+    /// The peak of the resident memory in KiB.
     pub(crate) peak_kib: u64,
 }
 
-/// Reads it; `None` where there is no such process, or no `/proc`.
+/// Reads the usage; `None` if there is no such process, or no `/proc`.
 pub(crate) fn read(pid: u32) -> Option<Usage> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -25,12 +25,13 @@ pub(crate) fn read(pid: u32) -> Option<Usage> {
     })
 }
 
-/// Begins the peak anew. Where that is forbidden it stays that of the process's whole life.
+/// Resets the peak. If the system forbids it, the peak is that of the whole life of the process.
 pub(crate) fn reset_peak(pid: u32) {
     let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
 
-/// `utime` and `stime`: the 14th and 15th field, counted behind the name, which may hold anything.
+/// `utime` and `stime`: the 14th and 15th field, counted after the name, which may contain any
+/// character.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace().skip(11);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_does_no_harm() {
+    fn process_name_with_parentheses_is_skipped() {
         let stat = "42 (a) b) c) S 1 42 42 0 -1 4194560 100 0 0 0 250 125 0 0 20 0 3 0 100 1 1";
         assert_eq!(ticks(stat), Some((250, 125)));
         assert_eq!(field("Name:\tx\nVmRSS:\t  1234 kB\n", "VmRSS:"), Some(1234));
@@ -61,7 +62,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn this_process_uses_something() {
+    fn usage_of_this_process_is_not_zero() {
         let usage = read(std::process::id()).expect("a process that runs");
         assert!(usage.rss_kib > 100 && usage.peak_kib >= usage.rss_kib);
         assert!(read(u32::MAX).is_none());

@@ -1,7 +1,7 @@
-//! Many watches at once, with as little work for the client as can be: [`Watching`].
+//! Many watches at once with little client work: [`Watching`].
 //!
-//! One task per connection reads into one buffer and keeps the books of all its watches
-//! ([`Tally`]); the time of a receipt is the time of the read that brought it.
+//! One task per connection reads into one buffer and checks all its watches ([`Tally`]). The time
+//! of an event is the time of the read that received it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,42 +19,43 @@ use crate::http::Http;
 use crate::tally::Tally;
 use crate::target::{GROUP_HEADER, Target};
 
-/// Bytes read at once from a connection with many watches, and from one with a single watch.
+/// The buffer sizes of a connection with many watches and with a single watch, in bytes.
 const H2_BUFFER_BYTES: usize = 128 * 1024;
 const H1_BUFFER_BYTES: usize = 16 * 1024;
-/// Receipts whose times are kept, over all connections: 16 bytes each.
+/// The number of events whose times are kept, over all connections: 16 bytes each.
 const RECEIPTS_MAX: usize = 8_000_000;
-/// Connections that are opened at once.
+/// The number of connections that are opened concurrently.
 const OPENING_MAX: usize = 64;
-/// How long all watches may take to be opened.
+/// The time limit for opening all watches.
 const OPEN_WAIT: Duration = Duration::from_secs(120);
 
-/// One watch to be opened.
+/// The parameters of one watch.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) group: usize,
-    /// It begins with the initial state.
+    /// Whether the watch begins with the initial state.
     pub(crate) initial: bool,
 }
 
-/// What all connections write to.
+/// The counters that all connections share.
 #[derive(Debug)]
 pub(crate) struct Board {
     epoch: Instant,
-    /// Watches whose response has begun, and those whose initial state is complete.
+    /// The number of watches whose response has begun, and of those whose initial state is
+    /// complete.
     pub(crate) opened: AtomicUsize,
     pub(crate) synced: AtomicUsize,
-    /// Events received so far, in all watches together.
+    /// The number of events received by all watches.
     pub(crate) delivered: AtomicU64,
-    /// Objects of the initial state, likewise.
+    /// The number of objects in the initial states of all watches.
     pub(crate) initial: AtomicU64,
-    /// Why watches ended that should not have.
+    /// The reasons of watches that ended unexpectedly.
     problems: Mutex<Vec<String>>,
 }
 
 impl Board {
-    /// Time since the watching began, in nanoseconds.
+    /// The time since the start in nanoseconds.
     pub(crate) fn now(&self) -> u64 {
         u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
@@ -63,7 +64,7 @@ impl Board {
         self.delivered.load(Ordering::Relaxed)
     }
 
-    /// Fails with what went wrong, if anything did.
+    /// Returns the first problem, if any.
     pub(crate) fn check(&self) -> Outcome<()> {
         let problems = self.problems.lock();
         match problems.first() {
@@ -73,25 +74,24 @@ impl Board {
     }
 }
 
-/// Watches that are open.
+/// A set of open watches.
 pub(crate) struct Watching {
     pub(crate) board: Arc<Board>,
     stop: watch::Sender<bool>,
-    connections: JoinSet<Books>,
+    connections: JoinSet<WatchResults>,
 }
 
-/// What the watches of one connection received.
+/// The results of the watches of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Books {
-    /// Group and tally of each.
+pub(crate) struct WatchResults {
+    /// The group and the tally of each watch.
     pub(crate) tallies: Vec<(usize, Tally)>,
-    /// Revision and time of receipts.
+    /// The revisions and times of received events.
     pub(crate) receipts: Vec<(u64, u64)>,
 }
 
 impl Watching {
-    /// Opens the watches, `streams` on each connection of HTTP/2, and waits until each has an
-    /// answer.
+    /// Opens the watches, `streams` per HTTP/2 connection, and waits until each has a response.
     pub(crate) async fn open(
         target: &Arc<Target>,
         http: Http,
@@ -111,7 +111,7 @@ impl Watching {
         Ok(watching)
     }
 
-    /// Begins to open the watches.
+    /// Starts to open the watches.
     pub(crate) fn begin(target: &Arc<Target>, http: Http, streams: usize, requests: Vec<Request>) -> Self {
         let board = Arc::new(Board {
             epoch: Instant::now(),
@@ -141,18 +141,18 @@ impl Watching {
         Watching { board, stop, connections }
     }
 
-    /// Ends the watches and brings their books.
-    pub(crate) async fn close(mut self) -> Vec<Books> {
+    /// Closes the watches and returns their results.
+    pub(crate) async fn close(mut self) -> Vec<WatchResults> {
         let _ = self.stop.send(true);
-        let mut books = Vec::new();
+        let mut results = Vec::new();
         while let Some(ended) = self.connections.join_next().await {
-            books.extend(ended);
+            results.extend(ended);
         }
-        books
+        results
     }
 }
 
-/// One connection's end of it.
+/// The reader of one connection.
 struct Reader {
     target: Arc<Target>,
     http: Http,
@@ -168,7 +168,7 @@ impl Reader {
         requests: Vec<Request>,
         mut stopped: watch::Receiver<bool>,
         places: Arc<tokio::sync::Semaphore>,
-    ) -> Books {
+    ) -> WatchResults {
         let ended = tokio::select! {
             ended = async {
                 match self.http {
@@ -181,7 +181,7 @@ impl Reader {
         if let Err(error) = ended {
             self.board.problems.lock().push(error.to_string());
         }
-        Books { tallies: self.tallies, receipts: self.receipts }
+        WatchResults { tallies: self.tallies, receipts: self.receipts }
     }
 
     async fn read_h1(&mut self, requests: &[Request], places: &tokio::sync::Semaphore) -> Outcome<()> {

@@ -1,4 +1,5 @@
-//! `writes`: what one request for one object costs: create, update, each kind of patch, apply, get, delete.
+//! `writes`: the cost of one request for one object: create, update, each kind of patch, apply,
+//! get, delete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,18 +14,18 @@ use crate::report::{Metrics, Report};
 use crate::run::{Common, per_request};
 use crate::target::Target;
 
-/// Objects that are read and updated in turn.
+/// The number of objects that are read and updated in turn.
 const OBJECTS: usize = 1_000;
-/// Objects that are made to be deleted, in each round.
+/// The number of objects per round that are created to be deleted.
 const DOOMED: usize = 4_000;
 
-/// The number of the next object that nobody has made yet.
+/// The number of the next object that does not exist yet.
 static FRESH: AtomicUsize = AtomicUsize::new(0);
 
-/// Creates, updates, patches, applies, gets and deletes: CPU per request, requests/s, latency
+/// Create, update, patch, apply, get and delete: CPU per request, requests/s, latency
 #[derive(Debug, clap::Args)]
 pub(crate) struct Writes {
-    /// What is done
+    /// Requests to measure
     #[arg(
         long,
         value_delimiter = ',',
@@ -32,15 +33,15 @@ pub(crate) struct Writes {
     )]
     verb: Vec<Verb>,
 
-    /// Connections that do it at the same time
+    /// Number of concurrent connections
     #[arg(long, value_delimiter = ',', default_value = "1,32")]
     clients: Vec<usize>,
 
-    /// KiB of an object as it is written
+    /// Size of an object in KiB as it is written
     #[arg(long, default_value_t = 1)]
     kib: usize,
 
-    /// What the clients speak
+    /// HTTP version of the clients
     #[arg(long, default_value = "h1")]
     http: Http,
 }
@@ -72,7 +73,7 @@ impl Verb {
 impl Writes {
     pub(crate) async fn run(&self, common: &Common) -> Outcome<Report> {
         let mut report = Report::new();
-        // A server that runs on still has what an earlier run has left there.
+        // A running server still has the objects of an earlier run.
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
         FRESH.store(usize::try_from(now)?, Ordering::Relaxed);
         let targets = common.start()?;

@@ -1,4 +1,4 @@
-//! The same story, told to kube-rs' reflector and to ours.
+//! Runs the same scenario with kube-rs' reflector and with listwatch's.
 
 use std::time::{Duration, Instant};
 
@@ -14,30 +14,31 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::memory;
 use crate::server::{Server, Shape};
 
-/// CPU time of this process.
+/// The CPU time of this process.
 pub(crate) fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).expect("below a second"))
 }
 
-/// What one contender did.
+/// The figures of one contender.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Figures {
-    /// The initial state: time, CPU time.
+    /// The time and the CPU time of the initial state.
     pub(crate) sync: (Duration, Duration),
-    /// The most that was held on the way there, and what was held then, in bytes.
+    /// The peak of the allocated memory during the initial state, and the memory after it, in
+    /// bytes.
     pub(crate) sync_peak: usize,
     pub(crate) steady: usize,
-    /// The most that was held during the relist.
+    /// The peak of the allocated memory during the relist, in bytes.
     pub(crate) relist_peak: usize,
-    /// CPU time of the relist.
+    /// The CPU time of the relist.
     pub(crate) relist: Duration,
-    /// CPU time of the events.
+    /// The CPU time of the events.
     pub(crate) events: Duration,
 }
 
-/// Follows the story; told when a whole state is in place, and when an event was applied.
-struct Story {
+/// Measures the scenario. It is notified of each complete state and each applied event.
+struct ScenarioMeter {
     figures: Figures,
     begun: (Instant, Duration),
     base: usize,
@@ -46,12 +47,12 @@ struct Story {
     events_wanted: usize,
 }
 
-impl Story {
+impl ScenarioMeter {
     fn begin(events_wanted: usize) -> Self {
         let base = memory::held();
         memory::start_peak();
         let begun = (Instant::now(), cpu());
-        Story { figures: Figures::default(), begun, base, synced: 0, events: 0, events_wanted }
+        ScenarioMeter { figures: Figures::default(), begun, base, synced: 0, events: 0, events_wanted }
     }
 
     fn synced(&mut self) {
@@ -76,7 +77,7 @@ impl Story {
         }
     }
 
-    /// True when the last event was applied.
+    /// True after the last event was applied.
     fn is_over(&mut self) -> bool {
         let over = self.synced == 2 && self.events >= self.events_wanted;
         if over {
@@ -86,7 +87,7 @@ impl Story {
     }
 }
 
-/// Ours.
+/// Runs listwatch's reflector.
 pub(crate) async fn ours(server: Server, events: usize) -> Figures {
     let client = Client::with_transport(ServiceTransport::new(server), "default");
     let resource = listwatch_client::ApiResource {
@@ -98,57 +99,57 @@ pub(crate) async fn ours(server: Server, events: usize) -> Figures {
         ..Default::default()
     };
     let list_watch = client.list_watch(&resource, &Scope::Cluster);
-    // A list, as kube-rs does it, and no wait before the relist.
+    // A list, as in kube-rs, and no delay before the relist.
     let backoff = BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() };
     let config = ReflectorConfig { watch_list: false, check_server: false, backoff, ..ReflectorConfig::default() };
-    let mut story = Story::begin(events);
+    let mut scenario = ScenarioMeter::begin(events);
     let mut reflection = Reflection::new(list_watch, config);
-    while !story.is_over() {
+    while !scenario.is_over() {
         match reflection.next().await {
-            Notice::Changes(changes) => story.applied(changes.len()),
-            Notice::Synced => story.synced(),
+            Notice::Changes(changes) => scenario.applied(changes.len()),
+            Notice::Synced => scenario.synced(),
             _ => {}
         }
     }
-    story.figures
+    scenario.figures
 }
 
-/// kube-rs: `watcher` and `reflector` as its documentation puts them together.
+/// Runs kube-rs' `watcher` and `reflector`, combined as in its documentation.
 pub(crate) async fn kube(server: Server, events: usize, shape: Shape) -> Figures {
     let client = kube::Client::new(server, "default");
     let kind = GroupVersionKind::gvk("", "v1", "ConfigMap");
     let resource = ApiResource::from_gvk_with_plural(&kind, "configmaps");
     match shape {
         Shape::Full => {
-            let story = Story::begin(events);
+            let scenario = ScenarioMeter::begin(events);
             let api: Api<DynamicObject> = Api::all_with(client, &resource);
             let writer = reflector::store::Writer::new(resource);
             let stream = watcher::watcher(api, watcher::Config::default());
-            follow(story, reflector::reflector(writer, stream)).await
+            follow(scenario, reflector::reflector(writer, stream)).await
         }
         Shape::Metadata => {
-            let story = Story::begin(events);
+            let scenario = ScenarioMeter::begin(events);
             let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &resource);
             let writer = reflector::store::Writer::new(resource);
             let stream = watcher::watcher(api, watcher::Config::default());
-            follow(story, reflector::reflector(writer, stream)).await
+            follow(scenario, reflector::reflector(writer, stream)).await
         }
     }
 }
 
 async fn follow<K>(
-    mut story: Story,
+    mut scenario: ScenarioMeter,
     stream: impl futures_util::Stream<Item = Result<Event<K>, watcher::Error>>,
 ) -> Figures {
-    // The delay after the 410 counts for neither: it is no CPU time.
+    // The delay after the 410 does not count, because it is not CPU time.
     let mut stream = std::pin::pin!(stream.default_backoff());
-    while !story.is_over() {
+    while !scenario.is_over() {
         match stream.next().await {
-            Some(Ok(Event::InitDone)) => story.synced(),
-            Some(Ok(Event::Apply(_))) => story.applied(1),
+            Some(Ok(Event::InitDone)) => scenario.synced(),
+            Some(Ok(Event::Apply(_))) => scenario.applied(1),
             Some(_) => {}
             None => break,
         }
     }
-    story.figures
+    scenario.figures
 }

@@ -1,6 +1,6 @@
-//! The reflector and its store beside kube-rs' runtime: initial state, relist, events, memory, and
-//! what readers cost the writer. Each contender runs in a process of its own, over the same bytes
-//! from a server in that process whose answers were rendered before.
+//! Compares the reflector and its store with kube-rs' runtime: initial state, relist, events,
+//! memory, and the cost of readers for the writer. Each contender runs in a separate process, with
+//! a server in that process that sends the same prepared bytes.
 
 mod contenders;
 mod memory;
@@ -36,17 +36,17 @@ fn main() {
         keys: number("--keys", 1_000_000),
     };
     match arguments.first().map(String::as_str) {
-        Some("story") => {
+        Some("scenario") => {
             let shape = if arguments[2] == "full" { Shape::Full } else { Shape::Metadata };
-            print(&story(&arguments[1], shape, &sizes));
+            print(&scenario(&arguments[1], shape, &sizes));
         }
         Some("-h" | "--help") => println!("{HELP}"),
         _ => tables(&sizes),
     }
 }
 
-/// One contender, in this process.
-fn story(contender: &str, shape: Shape, sizes: &Sizes) -> Figures {
+/// Runs one contender in this process.
+fn scenario(contender: &str, shape: Shape, sizes: &Sizes) -> Figures {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let server = Server::new(sizes.objects, sizes.events, shape);
     runtime.block_on(async {
@@ -63,7 +63,7 @@ fn print(figures: &Figures) {
     println!("{} {sync_peak} {steady} {relist_peak}", seconds.join(" "));
 }
 
-/// What a child printed.
+/// Parses the output of a child process.
 fn read(line: &str) -> Figures {
     let mut words = line.split_whitespace().map(|word| word.parse::<f64>().expect("a number"));
     let mut next = || words.next().expect("seven numbers");
@@ -81,7 +81,7 @@ fn tables(sizes: &Sizes) {
     for shape in ["full", "metadata"] {
         for contender in ["kube-rs", "ours"] {
             let output = Command::new(&program)
-                .args(["story", contender, shape, "--objects", &sizes.objects.to_string()])
+                .args(["scenario", contender, shape, "--objects", &sizes.objects.to_string()])
                 .args(["--events", &sizes.events.to_string()])
                 .output()
                 .expect("this program runs");
@@ -127,13 +127,14 @@ fn tables(sizes: &Sizes) {
 mod tests {
     use super::*;
 
-    /// Both contenders get through the story; a deadlock or a lost event would hang or fail here.
+    /// Both contenders must complete the scenario. A deadlock or a lost event would hang or fail
+    /// here.
     #[test]
-    fn both_follow_the_story_to_its_end() {
+    fn both_contenders_complete_the_scenario() {
         let sizes = Sizes { objects: 1_200, events: 300, keys: 2_000 };
         for shape in [Shape::Full, Shape::Metadata] {
             for contender in ["ours", "kube-rs"] {
-                let figures = story(contender, shape, &sizes);
+                let figures = scenario(contender, shape, &sizes);
                 assert!(figures.steady > 1_200 * 300, "{contender} holds too little: {figures:?}");
                 assert!(figures.relist_peak >= figures.steady / 2, "{figures:?}");
             }

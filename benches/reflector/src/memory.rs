@@ -1,4 +1,4 @@
-//! An allocator that counts what is held, and the most that ever was.
+//! An allocator that counts the allocated bytes and their peak.
 #![allow(unsafe_code, reason = "an allocator that counts has to be one; it only passes on")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,12 +9,12 @@ struct Counting;
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let held = HELD.fetch_add(layout.size(), Relaxed) + layout.size();
         PEAK.fetch_max(held, Relaxed);
-        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        // SAFETY: the caller fulfills the same requirements as for the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -28,17 +28,17 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes asked for and not given back.
+/// The number of allocated bytes.
 pub(crate) fn held() -> usize {
     HELD.load(Relaxed)
 }
 
-/// The most that was held since the last call of [`start_peak`].
+/// The peak of the allocated bytes since the last call of [`start_peak`].
 pub(crate) fn peak() -> usize {
     PEAK.load(Relaxed)
 }
 
-/// From here on the peak counts.
+/// Resets the peak.
 pub(crate) fn start_peak() {
     PEAK.store(held(), Relaxed);
 }

@@ -1,7 +1,7 @@
-//! A server whose answers were rendered before: what a contender is measured with costs nothing.
+//! A server with prepared responses, whose cost is therefore not part of the measurement.
 //!
-//! The story is the same for both: a list in pages; a watch that says 410 at once; the same list
-//! again; a watch with the events, which then stays silent.
+//! The scenario is the same for both contenders: a paged list, a watch that fails with 410, the
+//! same list again, and a watch that sends the events and stays open.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -17,13 +17,13 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use listwatch_meta::Status;
 
-/// Objects on a page, kube-rs' and our default.
+/// The number of objects per page, kube-rs' and listwatch's default.
 const PAGE: usize = 500;
 
-/// Bytes that a network hands over at once.
+/// The number of bytes per network read.
 const CHUNK: usize = 64 * 1024;
 
-/// What the objects are.
+/// The kind of the objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Config maps of about 1 KiB.
@@ -43,7 +43,7 @@ struct Rendered {
 
 pub(crate) type Body = StreamBody<Pin<Box<dyn futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>> + Send>>>;
 
-/// One object's JSON. A list's items carry no type, as those of a kube-apiserver do not.
+/// The JSON of one object. List items have no type, as in a kube-apiserver.
 pub(crate) fn object(number: usize, version: usize, shape: Shape, typed: bool) -> String {
     let mut text = String::with_capacity(1_200);
     text.push('{');
@@ -76,7 +76,7 @@ pub(crate) fn object(number: usize, version: usize, shape: Shape, typed: bool) -
 }
 
 impl Server {
-    /// With this many objects and events.
+    /// A server with this number of objects and events.
     pub(crate) fn new(objects: usize, events: usize, shape: Shape) -> Self {
         let list = match shape {
             Shape::Full => (r#""kind":"ConfigMapList","apiVersion":"v1""#, false),
@@ -101,7 +101,7 @@ impl Server {
                 Bytes::from(text)
             })
             .collect();
-        // Every object in turn, with a stride that is no order of theirs.
+        // Each object in turn, with a stride that differs from their order.
         let mut lines = BytesMut::new();
         for event in 0..events {
             let number = event.wrapping_mul(7_919) % objects;

@@ -1,4 +1,5 @@
-//! The store alone: what many keys weigh with two indexes, and what readers cost the writer.
+//! Measures the store alone: the memory of many keys with two indexes, and the cost of readers for
+//! the writer.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +13,13 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::memory;
 use crate::server::{Shape, object};
 
-/// Bytes of objects, and bytes held by a store of them with an index by label and one by owner.
+/// The size of the objects in bytes, and the memory of a store of them with indexes by label and by
+/// owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weight {
     pub(crate) objects: usize,
     pub(crate) held: usize,
-    /// The most that was held while the same state was listed again.
+    /// The peak of the memory during a relist of the same state, in bytes.
     pub(crate) relist_peak: usize,
 }
 
@@ -32,7 +34,7 @@ impl Copy {
     }
 
     fn drain(&mut self) -> usize {
-        let mut told = 0;
+        let mut applied_changes = 0;
         while !self.fifo.is_empty() {
             let mut changes = Vec::new();
             for delta in self.fifo.pop_batch(self.indexer.current(), 1_000) {
@@ -40,12 +42,12 @@ impl Copy {
             }
             self.fifo.finish_batch();
             self.indexer.publish();
-            told += changes.len();
+            applied_changes += changes.len();
         }
-        told
+        applied_changes
     }
 
-    /// Lists them all, one rendered object at a time: the page is not part of the figure.
+    /// Lists all objects, each prepared separately, so that a page does not count.
     fn list(&mut self, objects: usize, shape: Shape) -> usize {
         let mut bytes = 0;
         self.fifo.begin_replace(self.indexer.current());
@@ -79,7 +81,7 @@ fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).expect("below a second"))
 }
 
-/// CPU time of the writer for each event, with this many readers that never rest.
+/// The CPU time of the writer per event, with this number of busy readers.
 pub(crate) fn interfere(keys: usize, events: usize, readers: usize) -> Duration {
     let mut copy = Copy::new();
     let by_app = copy.indexer.add_index(|object: &Object| object.label("app").map(|app| app.into_owned()));

@@ -1,4 +1,5 @@
-//! The administrator: the holder of one token ([`AdminToken`]), or everyone ([`EveryoneIsAdmin`]).
+//! Authenticators of the administrator: by one token ([`AdminToken`]), or for every request
+//! ([`EveryoneIsAdmin`]).
 
 use std::sync::Arc;
 
@@ -8,14 +9,14 @@ use subtle::ConstantTimeEq as _;
 use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator};
 use crate::maybe_future::MaybeFuture;
 
-/// The holder of one token is the administrator.
+/// Authenticates the holder of one token as the administrator.
 pub struct AdminToken {
     token: String,
     admin: Arc<UserInfo>,
 }
 
 impl AdminToken {
-    /// An authenticator for this token.
+    /// Creates an authenticator for this token.
     pub fn new(token: impl Into<String>) -> Self {
         AdminToken { token: token.into(), admin: Arc::new(UserInfo::admin().clone()) }
     }
@@ -23,14 +24,14 @@ impl AdminToken {
 
 impl std::fmt::Debug for AdminToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The token itself never reaches a log.
+        // The token must not reach a log.
         f.write_str("AdminToken")
     }
 }
 
 impl Authenticator for AdminToken {
     fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
-        // The comparison takes a time that depends on the length only.
+        // The duration of the comparison depends only on the length.
         let matches = |token: &str| token.as_bytes().ct_eq(self.token.as_bytes()).into();
         MaybeFuture::ready(match request.token {
             Some(token) if matches(token) => administrator(&self.admin, request),
@@ -39,12 +40,12 @@ impl Authenticator for AdminToken {
     }
 }
 
-/// Every request is the administrator's. For servers inside a test process.
+/// Authenticates every request as the administrator. For servers inside a test process.
 #[derive(Debug)]
 pub struct EveryoneIsAdmin(Arc<UserInfo>);
 
 impl EveryoneIsAdmin {
-    /// An authenticator that takes any request.
+    /// Creates an authenticator that accepts every request.
     pub fn new() -> Self {
         EveryoneIsAdmin(Arc::new(UserInfo::admin().clone()))
     }
@@ -62,7 +63,7 @@ impl Authenticator for EveryoneIsAdmin {
     }
 }
 
-/// The administrator's credential is good for any audience.
+/// Authenticates the administrator, whose credential is valid for every requested audience.
 fn administrator(admin: &Arc<UserInfo>, request: &AuthenticationRequest<'_>) -> Authentication {
     Authentication::Authenticated { user: Arc::clone(admin), audiences: request.audiences.to_vec() }
 }
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_the_exact_token_is_the_administrators() {
+    async fn admin_token_authenticates_only_its_exact_token() {
         let authenticator = AdminToken::new("s3cret");
         for (token, expected) in [
             (Some("s3cret"), true),
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_without_token_is_the_administrators_where_everyone_is() {
+    async fn everyone_is_admin_authenticates_request_without_token() {
         let audiences = ["vault".to_owned()];
         let request = AuthenticationRequest::of_token(None, 0).with_audiences(&audiences);
         let answer = EveryoneIsAdmin::new().authenticate(&request).await;

@@ -1,10 +1,12 @@
-//! [`Authenticator`]: finds the user who sent a request (`apiserver/pkg/authentication/authenticator`).
+//! Authentication: [`Authenticator`] finds the user who sent a request
+//! (`apiserver/pkg/authentication/authenticator`).
 
 use std::sync::Arc;
 
 use http::HeaderMap;
 use listwatch_meta::UserInfo;
 
+use crate::client_certificate::PeerCertificates;
 use crate::maybe_future::MaybeFuture;
 
 /// The credentials of a request, or of a TokenReview.
@@ -13,44 +15,54 @@ use crate::maybe_future::MaybeFuture;
 pub struct AuthenticationRequest<'a> {
     /// The bearer token.
     pub token: Option<&'a str>,
-    /// The audiences of which the token must be for one; none means the API server itself.
+    /// The requested audiences. The token must be for at least one of them; empty means the API
+    /// server itself.
     pub audiences: &'a [String],
     /// The headers of the request; `None` for a TokenReview.
     pub headers: Option<&'a HeaderMap>,
-    /// The time, in seconds since 1970.
+    /// The certificates of the TLS connection, if the client presented any.
+    pub certificates: Option<&'a PeerCertificates>,
+    /// The time, in seconds since the Unix epoch.
     pub now: i64,
 }
 
 impl<'a> AuthenticationRequest<'a> {
-    /// A request with this token and nothing else.
+    /// A request with only this token.
     pub fn of_token(token: Option<&'a str>, now: i64) -> Self {
-        AuthenticationRequest { token, audiences: &[], headers: None, now }
+        AuthenticationRequest { token, audiences: &[], headers: None, certificates: None, now }
     }
 
-    /// The same request with these headers.
+    /// Adds the headers.
     #[must_use]
     pub fn with_headers(self, headers: &'a HeaderMap) -> Self {
         AuthenticationRequest { headers: Some(headers), ..self }
     }
 
-    /// The same request for these audiences.
+    /// Adds the certificates of the connection.
+    #[must_use]
+    pub fn with_certificates(self, certificates: Option<&'a PeerCertificates>) -> Self {
+        AuthenticationRequest { certificates, ..self }
+    }
+
+    /// Sets the requested audiences.
     #[must_use]
     pub fn with_audiences(self, audiences: &'a [String]) -> Self {
         AuthenticationRequest { audiences, ..self }
     }
 }
 
-/// What an authenticator finds.
+/// The result of an authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Authentication {
     /// The credential is valid.
     Authenticated {
         /// The user.
         user: Arc<UserInfo>,
-        /// Those of the requested audiences that the credential is for.
+        /// The requested audiences that the credential is valid for.
         audiences: Vec<String>,
     },
-    /// The credential is of this authenticator's kind and is not valid. No other authenticator is asked.
+    /// The credential is of this authenticator's kind but not valid. Later authenticators are not
+    /// asked.
     Rejected,
     /// The request has no credential of this authenticator's kind.
     NotRecognized,
@@ -63,7 +75,7 @@ impl Authentication {
     }
 }
 
-/// Finds the user who sent a request.
+/// Finds the user who sent a request. The example authenticates tokens from a list.
 ///
 /// ```
 /// use listwatch_access::{Authentication, AuthenticationRequest, Authenticator, MaybeFuture};
@@ -83,28 +95,28 @@ impl Authentication {
 /// }
 /// ```
 pub trait Authenticator: Send + Sync {
-    /// Finds the user. An answer without I/O is [`MaybeFuture::ready`].
+    /// Authenticates a request. A result without I/O is [`MaybeFuture::ready`].
     fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication>;
 }
 
-/// Authenticators that are asked in order. The first answer that is not
-/// [`NotRecognized`](Authentication::NotRecognized) counts.
+/// Asks several authenticators in order. The first result other than
+/// [`NotRecognized`](Authentication::NotRecognized) is returned.
 #[derive(Clone, Default)]
 pub struct AuthenticatorChain(Vec<Arc<dyn Authenticator>>);
 
 impl AuthenticatorChain {
-    /// A chain that recognizes nobody.
+    /// An empty chain, which recognizes no request.
     pub fn new() -> Self {
         AuthenticatorChain::default()
     }
 
-    /// The same chain, with one more at its end.
+    /// Appends an authenticator.
     #[must_use]
     pub fn with(self, authenticator: impl Authenticator + 'static) -> Self {
         self.with_shared(Arc::new(authenticator))
     }
 
-    /// As [`AuthenticatorChain::with`], for one that is shared.
+    /// Appends a shared authenticator.
     #[must_use]
     pub fn with_shared(mut self, authenticator: Arc<dyn Authenticator>) -> Self {
         self.0.push(authenticator);
@@ -133,7 +145,7 @@ impl std::fmt::Debug for AuthenticatorChain {
 mod tests {
     use super::*;
 
-    /// Knows one token, and rejects tokens that begin with `x`.
+    /// Authenticates one token, and rejects tokens that begin with `x`.
     struct Knows(&'static str);
 
     impl Authenticator for Knows {
@@ -149,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn chain_takes_the_first_answer_that_recognizes_the_credential() {
+    async fn authenticator_chain_returns_the_first_recognized_result() {
         let chain = AuthenticatorChain::new().with(Knows("a")).with(Knows("b")).with(Knows("xb"));
         let ask = async |token| match chain.authenticate(&AuthenticationRequest::of_token(token, 0)).await {
             Authentication::Authenticated { user, .. } => user.username.clone(),

@@ -1,4 +1,4 @@
-//! [`Authorizer`]: decides whether a user may do what a request asks for
+//! Authorization: [`Authorizer`] decides whether a user may perform a request
 //! (`apiserver/pkg/authorization/authorizer`).
 
 use std::borrow::Cow;
@@ -9,15 +9,15 @@ use listwatch_meta::UserInfo;
 use crate::maybe_future::MaybeFuture;
 use crate::rules::UserRules;
 
-/// The facts that an authorizer decides on. An absent text is empty.
+/// The facts that an authorizer decides on. Absent strings are empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
-    /// Who sends the request.
+    /// The user who sends the request.
     pub user: &'a UserInfo,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection` or `impersonate` for a
     /// resource; the method in lower case for other paths.
     pub verb: &'a str,
-    /// The request is for a resource; otherwise only `verb` and `path` count.
+    /// Whether the request is for a resource. Otherwise only `verb` and `path` are set.
     pub is_resource_request: bool,
     /// The API group; empty for the core group.
     pub api_group: &'a str,
@@ -25,7 +25,7 @@ pub struct Attributes<'a> {
     pub api_version: &'a str,
     /// The namespace.
     pub namespace: &'a str,
-    /// The plural of the resource.
+    /// The plural name of the resource.
     pub resource: &'a str,
     /// The subresource.
     pub subresource: &'a str,
@@ -36,12 +36,12 @@ pub struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// The attributes of a request for a resource of the whole cluster. Other fields can be set by struct update.
+    /// The attributes of a request for a cluster-scoped resource. Struct update sets other fields.
     pub fn resource(user: &'a UserInfo, verb: &'a str, api_group: &'a str, resource: &'a str) -> Self {
         Attributes { api_group, resource, is_resource_request: true, ..Attributes::path(user, verb, "") }
     }
 
-    /// The attributes of a request for a path that is not one of a resource.
+    /// The attributes of a request for a non-resource path.
     pub fn path(user: &'a UserInfo, verb: &'a str, path: &'a str) -> Self {
         Attributes {
             user,
@@ -57,20 +57,20 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// The request changes nothing (`authorizer.AttributesRecord.IsReadOnly`).
+    /// True if the request changes nothing (`authorizer.AttributesRecord.IsReadOnly`).
     pub fn is_read_only(&self) -> bool {
         matches!(self.verb, "get" | "list" | "watch")
     }
 }
 
-/// What an authorizer decides.
+/// The decision of an authorizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The request may proceed.
     Allow,
-    /// The request ends with 403, whatever other authorizers would decide.
+    /// The request ends with 403; later authorizers are not asked.
     Deny,
-    /// Other authorizers decide. When none of them does, the request ends with 403.
+    /// Other authorizers decide. If none allows the request, it ends with 403.
     NoOpinion,
 }
 
@@ -79,61 +79,62 @@ pub enum Decision {
 pub struct Authorization {
     /// The decision.
     pub decision: Decision,
-    /// The reason, which the client sees when the request is forbidden; empty for none.
+    /// The reason, which the client receives if the request is forbidden; may be empty.
     pub reason: Cow<'static, str>,
 }
 
 impl Authorization {
-    /// The request may proceed.
+    /// Allows the request.
     pub fn allow(reason: impl Into<Cow<'static, str>>) -> Self {
         Authorization { decision: Decision::Allow, reason: reason.into() }
     }
 
-    /// The request is forbidden.
+    /// Forbids the request.
     pub fn deny(reason: impl Into<Cow<'static, str>>) -> Self {
         Authorization { decision: Decision::Deny, reason: reason.into() }
     }
 
-    /// Other authorizers decide.
+    /// Leaves the decision to other authorizers.
     pub fn no_opinion() -> Self {
         Authorization { decision: Decision::NoOpinion, reason: Cow::Borrowed("") }
     }
 
-    /// The decision is [`Decision::Allow`].
+    /// True if the decision is [`Decision::Allow`].
     pub fn is_allowed(&self) -> bool {
         self.decision == Decision::Allow
     }
 }
 
-/// Decides whether a user may do what a request asks for. The crate's front page has an example.
+/// Decides whether a user may perform a request. The crate's front page has an example.
 pub trait Authorizer: Send + Sync {
-    /// Decides. An answer without I/O is [`MaybeFuture::ready`].
+    /// Decides on a request. A result without I/O is [`MaybeFuture::ready`].
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization>;
 
-    /// The rules of a user in a namespace, for `kubectl auth can-i --list`. By default they are unknown.
+    /// The rules of a user in a namespace, for `kubectl auth can-i --list`. The default is
+    /// [`UserRules::unknown`].
     fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> MaybeFuture<'a, UserRules> {
         MaybeFuture::ready(UserRules::unknown())
     }
 }
 
-/// Authorizers that are asked in order, until one allows or denies (`union.New`). Reasons of those without
-/// an opinion are joined.
+/// Asks several authorizers in order, until one allows or denies (`union.New`). The reasons of the
+/// others are joined.
 #[derive(Clone, Default)]
 pub struct AuthorizerChain(Vec<Arc<dyn Authorizer>>);
 
 impl AuthorizerChain {
-    /// A chain without an opinion on anything.
+    /// An empty chain, which has no opinion.
     pub fn new() -> Self {
         AuthorizerChain::default()
     }
 
-    /// The same chain, with one more at its end.
+    /// Appends an authorizer.
     #[must_use]
     pub fn with(self, authorizer: impl Authorizer + 'static) -> Self {
         self.with_shared(Arc::new(authorizer))
     }
 
-    /// As [`AuthorizerChain::with`], for one that is shared.
+    /// Appends a shared authorizer.
     #[must_use]
     pub fn with_shared(mut self, authorizer: Arc<dyn Authorizer>) -> Self {
         self.0.push(authorizer);
@@ -158,7 +159,7 @@ impl AuthorizerChain {
         Authorization { decision: Decision::NoOpinion, reason: reasons.into() }
     }
 
-    /// The rules of all authorizers.
+    /// Joins the rules of all authorizers.
     pub async fn rules(&self, user: &UserInfo, namespace: &str) -> UserRules {
         let mut rules = UserRules::default();
         for authorizer in &self.0 {
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn chain_stops_at_the_first_opinion() {
+    async fn authorizer_chain_stops_at_the_first_opinion() {
         let user = UserInfo::default();
         let attributes = Attributes::resource(&user, "get", "", "pods");
         let unsure = |reason: &'static str| Authorization { reason: reason.into(), ..Authorization::no_opinion() };

@@ -1,11 +1,11 @@
-//! Impersonation: `Impersonate-User` and its companions; `kubectl --as`
+//! Impersonation: `Impersonate-User` and the related headers; `kubectl --as`
 //! (`apiserver/pkg/endpoints/filters/impersonation`).
 //!
-//! [`Impersonation::from_headers`] reads the headers. [`Impersonation::attributes`] lists what the sender must
-//! be authorized for. The request then acts as [`Impersonation::user`].
+//! [`Impersonation::from_headers`] reads the headers. [`Impersonation::attributes`] lists the
+//! permissions that the sender needs. The request is then processed for [`Impersonation::user`].
 //!
-//! Impersonation fails closed. A header that this module cannot use is an error; no header is skipped,
-//! because a skipped header would let the request act as its sender.
+//! Impersonation fails closed. A header that this module cannot use is an error. Skipping it would
+//! process the request for its sender.
 
 use std::collections::BTreeMap;
 
@@ -21,18 +21,18 @@ const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
 
-/// The group of the resources that stand for uids and extra values.
+/// The API group of the resources `uids` and `userextras`.
 const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
 
 /// The user that a request impersonates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impersonation {
     user: UserInfo,
-    /// How many of the user's groups stand in the headers. The others are added.
+    /// The number of groups that the headers name. The server has added the others.
     groups_in_headers: usize,
 }
 
-/// Groups, a uid or extra values are impersonated without a user name.
+/// Headers name groups, a uid or extra values but no user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserNameMissing {
     user: UserInfo,
@@ -47,7 +47,7 @@ impl std::fmt::Display for UserNameMissing {
 impl std::error::Error for UserNameMissing {}
 
 impl Impersonation {
-    /// Whether any header of a request is one of impersonation.
+    /// True if a request has an impersonation header.
     fn is_requested(headers: &HeaderMap) -> bool {
         headers.keys().any(|name| {
             let name = name.as_str();
@@ -55,12 +55,12 @@ impl Impersonation {
         })
     }
 
-    /// The user that the headers of a request impersonate; `None` without impersonation.
+    /// The user that a request impersonates; `None` without impersonation headers.
     ///
     /// # Errors
-    /// [`UserNameMissing`] for groups, a uid or extra values without a user name. An empty user name counts as
-    /// none. So does an empty one before others: kube-apiserver looks at the first alone and then acts as the
-    /// sender.
+    /// [`UserNameMissing`] if headers name groups, a uid or extra values but no user. An empty user
+    /// name is treated as missing, also if others follow. kube-apiserver reads only the first name and
+    /// would process such a request for its sender.
     pub fn from_headers(headers: &HeaderMap) -> Result<Option<Impersonation>, UserNameMissing> {
         if !Impersonation::is_requested(headers) {
             return Ok(None);
@@ -104,13 +104,13 @@ impl Impersonation {
         &self.user
     }
 
-    /// The impersonated user.
+    /// Returns the impersonated user.
     pub fn into_user(self) -> UserInfo {
         self.user
     }
 
-    /// What the sender of the request must be authorized for: the verb `impersonate` on the user, on each
-    /// requested group, on each extra value and on the uid.
+    /// The permissions that the sender needs: the verb `impersonate` on the user, on each requested
+    /// group, on each extra value and on the uid.
     pub fn attributes<'a>(&'a self, sender: &'a UserInfo) -> impl Iterator<Item = Attributes<'a>> {
         let of = move |group, resource, name| Attributes {
             name,
@@ -135,8 +135,8 @@ impl Impersonation {
     }
 }
 
-/// The key of an extra value, from the lower-case rest of its header's name. A key with an invalid escape
-/// is not decoded (`url.PathUnescape`).
+/// The key of an extra value, from the lower-case suffix of its header's name. A key with an
+/// invalid escape is not decoded (`url.PathUnescape`).
 fn extra_key(encoded: &str) -> String {
     let mut escapes = encoded.split('%').skip(1);
     let valid = escapes.all(|rest| rest.len() >= 2 && rest.as_bytes()[..2].iter().all(u8::is_ascii_hexdigit));
@@ -146,7 +146,7 @@ fn extra_key(encoded: &str) -> String {
     }
 }
 
-/// A user as `%#v` prints `user.DefaultInfo`.
+/// Formats a user like `%#v` of `user.DefaultInfo`.
 fn print(user: &UserInfo) -> String {
     let list = |values: &[String]| values.iter().map(|value| go::quote(value)).collect::<Vec<_>>().join(", ");
     let groups = match user.groups.as_slice() {
@@ -248,9 +248,9 @@ mod tests {
     }
 
     #[test]
-    fn impersonation_headers_are_read_as_bytes() {
+    fn impersonation_header_with_invalid_utf8_is_decoded_like_go() {
         check(&[("Impersonate-User", "b\u{f8}b".as_bytes())], named("b\u{f8}b", &["system:authenticated"]));
-        // Latin-1 is not UTF-8: each byte that is not is replaced, as Go's encoder does.
+        // Latin-1 is not UTF-8: invalid bytes are replaced, as by Go's encoder.
         check(
             &[("Impersonate-User", b"b\xf8\xe2\x82b")],
             named("b\u{fffd}\u{fffd}\u{fffd}b", &["system:authenticated"]),
@@ -297,10 +297,10 @@ mod tests {
             &user("7", "[]string{\"a\", \"b\"}", none.1),
         );
         rejected(&[("Impersonate-User", b""), ("Impersonate-User", b"bob")], &user("", none.0, none.1));
-        // Empty values alone impersonate nobody, as in kube-apiserver.
+        // Headers with only empty values do not impersonate, as in kube-apiserver.
         check(&[("Impersonate-User", b"")], Ok(None));
         check(&[("Impersonate-Uid", b"")], Ok(None));
-        // Of several names the first counts.
+        // The first of several names is used.
         check(&[("Impersonate-User", b"bob"), ("Impersonate-User", b"admin")], named("bob", &["system:authenticated"]));
     }
 }

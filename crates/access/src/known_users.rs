@@ -1,5 +1,5 @@
-//! [`KnownUserAuthorizer`]: users that the server knows may do everything, others what a cluster without
-//! role bindings grants to everyone.
+//! [`KnownUserAuthorizer`] allows everything to known users. Others have the permissions that a
+//! cluster without role bindings grants to everyone.
 
 use listwatch_meta::UserInfo;
 use listwatch_meta::user::SYSTEM_MASTERS;
@@ -8,15 +8,15 @@ use crate::authorizer::{Attributes, Authorization, Authorizer};
 use crate::maybe_future::MaybeFuture;
 use crate::rules::{NonResourceRule, ResourceRule, UserRules};
 
-/// Whether the server knows a user.
+/// True if a user is known to the server.
 fn is_known_user(user: &UserInfo) -> bool {
     user.groups.iter().any(|group| group == SYSTEM_MASTERS)
         || user.username == UserInfo::admin().username
         || user.service_account().is_some()
 }
 
-/// Allows everything to known users: members of `system:masters`, the administrator by name, and service
-/// accounts. Others may read what is served and review their own access (`system:discovery`,
+/// Allows everything to members of `system:masters`, the user of the administrator, and service
+/// accounts. Others may read discovery documents and review their own access (`system:discovery`,
 /// `system:basic-user`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KnownUserAuthorizer;
@@ -42,11 +42,11 @@ impl Authorizer for KnownUserAuthorizer {
     }
 }
 
-/// Reviews of a user's own access.
+/// Reviews of the user's own access.
 const ACCESS_REVIEWS: &[&str] = &["selfsubjectaccessreviews", "selfsubjectrulesreviews"];
-/// Reviews of a user's own identity.
+/// Reviews of the user's own identity.
 const USER_REVIEWS: &[&str] = &["selfsubjectreviews"];
-/// The paths of `system:discovery`.
+/// The non-resource paths of `system:discovery`.
 const DISCOVERY: &[&str] = &[
     "/api",
     "/api/*",

@@ -1,4 +1,4 @@
-//! Who may do what on a Kubernetes API server.
+//! Authentication, impersonation and authorization for a Kubernetes API server.
 //!
 //! ```text
 //!  headers ─▶ Authenticator ─▶ UserInfo ─▶ Impersonation ─▶ UserInfo ─┐
@@ -8,12 +8,12 @@
 //!
 //! | trait | decides | implementations |
 //! |---|---|---|
-//! | [`Authenticator`] | which user sent a request | [`AdminToken`], [`EveryoneIsAdmin`], [`ServiceAccountTokenAuthenticator`], [`AuthenticatorChain`] |
-//! | [`Authorizer`] | whether a user may do what a request asks for | [`KnownUserAuthorizer`], [`AuthorizerChain`] |
+//! | [`Authenticator`] | which user sent a request | [`AdminToken`], [`EveryoneIsAdmin`], [`ClientCertificateAuthenticator`], [`TokenFileAuthenticator`], [`ServiceAccountTokenAuthenticator`], [`AuthenticatorChain`] |
+//! | [`Authorizer`] | whether a user may perform a request | [`AlwaysAllow`], [`PrivilegedGroups`], [`KnownUserAuthorizer`], [`AuthorizerChain`] |
 //!
-//! Decisions are pure functions of their inputs and the time. The one part that needs other objects, the
-//! check that a service account still exists, reads them through [`ServiceAccountObjects`]. An answer that
-//! needs no I/O is a [`MaybeFuture`] that is ready, and costs no allocation.
+//! Decisions are pure functions of their inputs and the time. One check needs other objects:
+//! whether a service account still exists. It reads them through [`ServiceAccountObjects`]. A
+//! result without I/O is a ready [`MaybeFuture`], which needs no allocation.
 //!
 //! # Example: a new authorizer
 //! Users in the group `viewers` may read everything; the authorizer has no opinion on other requests.
@@ -42,26 +42,32 @@
 //! assert_eq!(chain.authorize(&delete).await.decision, Decision::NoOpinion);
 //! # });
 //! ```
-//! `listwatch-apiserver` takes it by its builder's method `authorizer`.
+//! Pass it to the method `authorizer` of the builder of `listwatch-apiserver`.
 #![forbid(unsafe_code)]
 
 mod admin;
 mod authenticator;
 mod authorizer;
+mod client_certificate;
 mod impersonation;
 mod known_users;
 mod maybe_future;
+mod privileged_groups;
 mod rules;
 mod service_account;
+mod token_file;
 
 pub use crate::admin::{AdminToken, EveryoneIsAdmin};
 pub use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator, AuthenticatorChain};
 pub use crate::authorizer::{Attributes, Authorization, Authorizer, AuthorizerChain, Decision};
+pub use crate::client_certificate::{ClientCertificateAuthenticator, InvalidAuthorities, PeerCertificates};
 pub use crate::impersonation::{Impersonation, UserNameMissing};
 pub use crate::known_users::KnownUserAuthorizer;
 pub use crate::maybe_future::MaybeFuture;
+pub use crate::privileged_groups::{AlwaysAllow, PrivilegedGroups};
 pub use crate::rules::{NonResourceRule, ResourceRule, UserRules};
 pub use crate::service_account::{
     BoundObjectReference, Claims, ISSUER, KubernetesClaims, SIGNING_KEY_BYTES, ServiceAccountObjects,
     ServiceAccountTokenAuthenticator, SigningKey, service_account_username,
 };
+pub use crate::token_file::{InvalidTokenFile, TokenFileAuthenticator};

@@ -1,13 +1,13 @@
-//! [`MaybeFuture`]: an answer that is known at once, or a boxed future.
+//! [`MaybeFuture`]: a ready value or a boxed future.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// An answer that is known at once, or a boxed future of it.
+/// A ready value or a boxed future of it.
 ///
-/// Most requests are decided without I/O. A plain `async` method of a `dyn` trait would allocate a future
-/// for each of them.
+/// Most requests are decided without I/O. An `async` method of a `dyn` trait would allocate a
+/// future for each of them.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct MaybeFuture<'a, T>(State<'a, T>);
 
@@ -17,12 +17,12 @@ enum State<'a, T> {
 }
 
 impl<'a, T> MaybeFuture<'a, T> {
-    /// An answer that is known.
+    /// A ready value.
     pub fn ready(answer: T) -> Self {
         MaybeFuture(State::Ready(Some(answer)))
     }
 
-    /// An answer that takes I/O.
+    /// A future that performs I/O.
     pub fn new(future: impl Future<Output = T> + Send + 'a) -> Self {
         MaybeFuture(State::Future(Box::pin(future)))
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn maybe_future_yields_its_answer_either_way() {
+    async fn maybe_future_yields_its_value_ready_or_pending() {
         assert_eq!(MaybeFuture::ready(1).await, 1);
         let later = MaybeFuture::new(async {
             tokio::task::yield_now().await;

@@ -1,11 +1,11 @@
-//! [`UserRules`]: what a user may do in a namespace, as a SelfSubjectRulesReview reports it
+//! [`UserRules`]: the permissions of a user in a namespace, as in a SelfSubjectRulesReview
 //! (`authorizer.RuleResolver`).
 
 use std::borrow::Cow;
 
 use serde::Serialize;
 
-/// A text of a rule.
+/// A string in a rule.
 type Text = Cow<'static, str>;
 
 /// The rules of a user in a namespace, with the JSON form of `authorization.k8s.io/v1
@@ -17,11 +17,11 @@ pub struct UserRules {
     pub resource_rules: Vec<ResourceRule>,
     /// Rules for other paths.
     pub non_resource_rules: Vec<NonResourceRule>,
-    /// The user may be allowed more: an authorizer cannot list its rules.
+    /// Whether the user may have more permissions, because an authorizer cannot list its rules.
     pub incomplete: bool,
 }
 
-/// Verbs that are allowed on resources.
+/// Allowed verbs on resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRule {
@@ -36,12 +36,12 @@ pub struct ResourceRule {
     pub resource_names: Vec<Text>,
 }
 
-/// Verbs that are allowed on paths.
+/// Allowed verbs on non-resource paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NonResourceRule {
     /// The verbs; `*` for all.
     pub verbs: Vec<Text>,
-    /// The paths; `*` at the end stands for any rest.
+    /// The paths; a trailing `*` matches any suffix.
     #[serde(rename = "nonResourceURLs")]
     pub non_resource_urls: Vec<Text>,
 }
@@ -61,7 +61,7 @@ impl UserRules {
 }
 
 impl ResourceRule {
-    /// These verbs on these resources.
+    /// A rule that allows these verbs on these resources.
     pub fn new(verbs: &[&'static str], api_groups: &[&'static str], resources: &[&'static str]) -> Self {
         let [verbs, api_groups, resources] = [verbs, api_groups, resources].map(texts);
         ResourceRule { verbs, api_groups, resources, resource_names: Vec::new() }
@@ -69,7 +69,7 @@ impl ResourceRule {
 }
 
 impl NonResourceRule {
-    /// These verbs on these paths.
+    /// A rule that allows these verbs on these paths.
     pub fn new(verbs: &[&'static str], paths: &[&'static str]) -> Self {
         NonResourceRule { verbs: texts(verbs), non_resource_urls: texts(paths) }
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_have_the_json_form_of_the_review() {
+    fn user_rules_serialize_as_subject_rules_review_status() {
         let mut rules = UserRules::default();
         rules.extend(UserRules {
             resource_rules: vec![ResourceRule::new(&["get"], &[""], &["pods", "pods/log"])],

@@ -1,5 +1,5 @@
-//! Service account tokens: JSON Web Tokens that the API server signs and takes as credentials, each until
-//! it expires, or until its account or the object that it is bound to is gone
+//! Service account tokens: JSON Web Tokens that the API server signs and accepts. A token is valid
+//! until it expires, or until its service account or the object that it is bound to is deleted
 //! (`pkg/serviceaccount/claims.go`).
 //!
 //! ```text
@@ -9,9 +9,9 @@
 //!                                         └──────────────────────────┴─▶ Rejected
 //! ```
 //!
-//! Tokens are signed with HMAC-SHA-256 by a key that all API servers of a store share. Only they can
-//! verify a token. The existence of the bound objects is remembered for [`VALIDATED_SECONDS`]: for so long
-//! a token may outlive its account.
+//! Tokens are signed with HMAC-SHA-256 by a key that all API servers of a store share. Only these
+//! servers can verify a token. The existence of bound objects is cached for [`VALIDATED_SECONDS`];
+//! for this time a token remains valid after its account was deleted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -26,19 +26,20 @@ use serde::{Deserialize, Serialize};
 use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator};
 use crate::maybe_future::MaybeFuture;
 
-/// The issuer, and the audience of a token that names none (the usual `--service-account-issuer`).
+/// The issuer, and the audience of tokens without a requested audience (the usual
+/// `--service-account-issuer`).
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// The bytes of a signing key: one block of SHA-256, the most that HMAC uses.
+/// The size of a signing key in bytes: one block of SHA-256, the maximum that HMAC uses.
 pub const SIGNING_KEY_BYTES: usize = 64;
 
-/// The existence of a token's objects is remembered for so many seconds (`tokenSuccessCacheTTL`).
+/// Seconds for which the existence of a token's objects is cached (`tokenSuccessCacheTTL`).
 const VALIDATED_SECONDS: i64 = 10;
 
-/// So many tokens are remembered. At this number all are forgotten and looked up again.
+/// The number of cached tokens. At this number the cache is cleared.
 const VALIDATED_MAX: usize = 10_000;
 
-/// The beginning of each token: the encoded header and a dot.
+/// The prefix of each token: the encoded header and a dot.
 static HEADER: LazyLock<String> = LazyLock::new(|| format!("{}.", BASE64.encode(br#"{"alg":"HS256","typ":"JWT"}"#)));
 
 /// The key that signs tokens.
@@ -50,7 +51,7 @@ pub struct SigningKey(hmac::Key);
 pub struct Claims {
     /// The audiences.
     pub aud: Vec<String>,
-    /// The time of expiry; like all times here, in seconds since 1970.
+    /// The time of expiry, in seconds since the Unix epoch, like all times in this struct.
     pub exp: i64,
     /// The time of issue.
     pub iat: i64,
@@ -61,7 +62,7 @@ pub struct Claims {
     /// The service account and the bound object.
     #[serde(rename = "kubernetes.io")]
     pub kubernetes: KubernetesClaims,
-    /// The time from which on the token is valid.
+    /// The time from which the token is valid.
     pub nbf: i64,
     /// The user name of the service account.
     pub sub: String,
@@ -72,7 +73,7 @@ pub struct Claims {
 pub struct KubernetesClaims {
     /// The namespace of the service account, the pod and the secret.
     pub namespace: String,
-    /// The node of the pod; without a pod, the node that the token is bound to.
+    /// The node of the pod, or the node that the token is bound to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node: Option<BoundObjectReference>,
     /// The pod that the token is bound to.
@@ -85,7 +86,7 @@ pub struct KubernetesClaims {
     pub serviceaccount: BoundObjectReference,
 }
 
-/// The name of an object, and the uid that tells it from others of that name.
+/// The name and uid of an object. The uid distinguishes it from other objects of that name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoundObjectReference {
     /// The name.
@@ -95,14 +96,14 @@ pub struct BoundObjectReference {
     pub uid: String,
 }
 
-/// The objects that the check of a token reads. An API server implements it on its store.
+/// Reads the objects that the check of a token needs. An API server implements it with its store.
 #[async_trait::async_trait]
 pub trait ServiceAccountObjects: Send + Sync {
-    /// The key of the store's servers; `None` when it cannot be read.
+    /// The signing key of the store's servers; `None` if it cannot be read.
     async fn signing_key(&self) -> Option<SigningKey>;
 
-    /// Whether the object of this uid exists and is not being deleted. `resource` is the plural of a core
-    /// kind.
+    /// True if the object with this uid exists and is not being deleted. `resource` is the plural
+    /// name of a core kind.
     async fn exists(&self, resource: &str, namespace: Option<&str>, object: &BoundObjectReference) -> bool;
 }
 
@@ -117,12 +118,12 @@ pub(crate) fn service_account_groups(namespace: &str) -> Vec<String> {
 }
 
 impl SigningKey {
-    /// A key of these bytes.
+    /// Creates a key from these bytes.
     pub fn new(bytes: &[u8; SIGNING_KEY_BYTES]) -> Self {
         SigningKey(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
-    /// The token with these claims.
+    /// Returns the token with these claims.
     pub fn sign(&self, claims: &Claims) -> String {
         let claims = serde_json::to_vec(claims).expect("texts and numbers serialize");
         let mut token = format!("{}{}", *HEADER, BASE64.encode(claims));
@@ -132,7 +133,7 @@ impl SigningKey {
         token
     }
 
-    /// The claims of a token that this key signed, expired or not.
+    /// Returns the claims of a token if this key signed it. Expiry is not checked.
     pub fn verify(&self, token: &str) -> Option<Claims> {
         let (signed, signature) = token.rsplit_once('.')?;
         let claims = signed.strip_prefix(HEADER.as_str())?;
@@ -143,14 +144,14 @@ impl SigningKey {
 
 impl std::fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The key itself never reaches a log.
+        // The key must not reach a log.
         f.write_str("SigningKey")
     }
 }
 
 impl Claims {
-    /// Those of the requested audiences that the token is for; without a request, the API server's own.
-    /// `None` when the token is for none of them, has expired or is not valid yet.
+    /// The requested audiences that the token is valid for; without a request, the API server's
+    /// own. `None` if there is none, or if the token has expired or is not valid yet.
     fn audiences(&self, requested: &[String], now: i64) -> Option<Vec<String>> {
         let own = [ISSUER.to_owned()];
         let requested = if requested.is_empty() { &own[..] } else { requested };
@@ -158,7 +159,7 @@ impl Claims {
         (!audiences.is_empty() && self.nbf <= now && now < self.exp).then_some(audiences)
     }
 
-    /// The user that the token authenticates.
+    /// The user of the token.
     fn user(&self) -> UserInfo {
         let KubernetesClaims { namespace, node, pod, serviceaccount, .. } = &self.kubernetes;
         let mut extra = vec![("authentication.kubernetes.io/credential-id", format!("JTI={}", self.jti))];
@@ -187,7 +188,7 @@ impl Claims {
     fn objects(&self) -> impl Iterator<Item = (&'static str, Option<&str>, &BoundObjectReference)> {
         let KubernetesClaims { namespace, node, pod, secret, serviceaccount } = &self.kubernetes;
         let inside = Some(namespace.as_str());
-        // The node of a pod is where the pod was. Only a token without a pod is bound to its node.
+        // The node of a bound pod may be deleted. Only a token without a pod is bound to its node.
         let node = node.as_ref().filter(|_| pod.is_none());
         let objects = [
             ("serviceaccounts", inside, Some(serviceaccount)),
@@ -199,19 +200,19 @@ impl Claims {
     }
 }
 
-/// Takes the tokens of service accounts.
+/// Authenticates service account tokens.
 pub struct ServiceAccountTokenAuthenticator<O> {
     objects: O,
     validated: Mutex<Validated>,
 }
 
-/// When the objects of each token were last found, by the token's id.
+/// The time at which the objects of each token were last found, by the token's id.
 #[derive(Default)]
 struct Validated(HashMap<String, i64>);
 
 impl Validated {
     fn is_recent(&self, id: &str, now: i64) -> bool {
-        // A clock that was set back makes no token valid.
+        // A time in the future, after the clock was set back, does not count.
         self.0.get(id).is_some_and(|at| (0..VALIDATED_SECONDS).contains(&(now - at)))
     }
 
@@ -227,7 +228,7 @@ impl Validated {
 }
 
 impl<O: ServiceAccountObjects> ServiceAccountTokenAuthenticator<O> {
-    /// An authenticator that reads these objects.
+    /// Creates an authenticator that reads these objects.
     pub fn new(objects: O) -> Self {
         ServiceAccountTokenAuthenticator { objects, validated: Mutex::default() }
     }
@@ -258,7 +259,7 @@ impl<O> std::fmt::Debug for ServiceAccountTokenAuthenticator<O> {
 
 impl<O: ServiceAccountObjects> Authenticator for ServiceAccountTokenAuthenticator<O> {
     fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
-        // Other tokens cost no more than this comparison.
+        // Other tokens cost only this comparison.
         match request.token.filter(|token| token.starts_with(HEADER.as_str())) {
             Some(token) => MaybeFuture::new(self.check(token, request)),
             None => MaybeFuture::ready(Authentication::NotRecognized),
@@ -298,7 +299,7 @@ mod tests {
         SigningKey::new(&[7; SIGNING_KEY_BYTES])
     }
 
-    /// Knows these objects, as `resource/namespace/name`.
+    /// The existing objects, as `resource/namespace/name`.
     struct Objects(Mutex<Vec<&'static str>>);
 
     #[async_trait::async_trait]
@@ -345,8 +346,8 @@ mod tests {
     }
 
     #[test]
-    fn signature_is_the_hmac_of_rfc_4231() {
-        // Test cases 1 and 2; zeros behind a short key do not change it.
+    fn token_signature_matches_the_test_vectors_of_rfc_4231() {
+        // Test cases 1 and 2. Trailing zeros of a short key do not change the result.
         for (key, text, expected) in [
             (&[0x0b; 20][..], "Hi There", "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"),
             (
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn token_ends_with_the_objects_that_it_is_bound_to() {
+    async fn token_is_rejected_after_its_bound_objects_are_deleted() {
         let objects = Objects(Mutex::new(vec!["serviceaccounts/a/robot", "pods/a/p", "nodes//n"]));
         let bound = |kubernetes: KubernetesClaims| Claims { kubernetes, ..claims() };
         let plain = claims().kubernetes;
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn existence_of_bound_objects_is_remembered_for_ten_seconds() {
+    async fn existence_of_bound_objects_is_cached_for_ten_seconds() {
         let objects = Objects(Mutex::new(vec!["serviceaccounts/a/robot"]));
         let authenticator = ServiceAccountTokenAuthenticator::new(&objects);
         let token = key().sign(&claims());
@@ -417,14 +418,14 @@ mod tests {
     }
 
     #[test]
-    fn remembered_tokens_are_bounded() {
+    fn token_cache_is_cleared_at_its_limit() {
         let mut validated = Validated::default();
         (0..2 * VALIDATED_MAX).for_each(|id| validated.insert(&id.to_string(), 0));
         assert!(validated.0.len() <= VALIDATED_MAX);
     }
 
     #[tokio::test]
-    async fn other_tokens_are_not_recognized() {
+    async fn foreign_token_is_not_recognized() {
         let objects = Objects(Mutex::default());
         let authenticator = ServiceAccountTokenAuthenticator::new(&objects);
         let forged = format!("{}x", key().sign(&claims()));

@@ -1,36 +1,46 @@
-//! Who may do what: [`Auth`], the choice of a server's users, and [`Access`], its authenticators and
-//! authorizers.
+//! Authentication and authorization: [`Auth`] is the setting of a server, [`Access`] its authenticators and authorizers.
 //!
-//! Requests are authenticated by the tokens of service accounts first, then by the authenticators that the
-//! builder was given, then by [`Auth`]. They are authorized by the authorizers that the builder was given,
-//! then by [`KnownUserAuthorizer`].
+//! Client certificates are checked first, then the tokens of service accounts, then the authenticators of the builder,
+//! then [`Auth`]. The authorizers of the builder decide first, then [`KnownUserAuthorizer`].
 
 use std::sync::Arc;
 
 use listwatch_access::{
-    AdminToken, Authenticator, AuthenticatorChain, Authorizer, AuthorizerChain, EveryoneIsAdmin, KnownUserAuthorizer,
-    ServiceAccountTokenAuthenticator,
+    AdminToken, Authenticator, AuthenticatorChain, Authorizer, AuthorizerChain, ClientCertificateAuthenticator,
+    EveryoneIsAdmin, KnownUserAuthorizer, ServiceAccountTokenAuthenticator,
 };
-pub(crate) use listwatch_meta::UserInfo as User;
 
-use crate::backend::Backend;
-use crate::tokens::TokenObjects;
+use listwatch_registry::Backend;
+use listwatch_registry::TokenObjects;
 
-/// How requests prove who sends them.
+/// The authentication of the administrator's requests.
 #[derive(Clone, Default)]
 pub enum Auth {
-    /// Every request is the administrator's, except those with the token of a service account. For
-    /// servers inside a test process.
+    /// All requests run as the administrator, except requests with the token of a service account. For servers in a
+    /// test process.
     #[default]
     Open,
-    /// Requests need `Authorization: Bearer <token>`, this one or a service account's. Without it only
-    /// health and version answer; the rest is 401.
+    /// The administrator's bearer token. Requests need this token or the token of a service account; others receive
+    /// 401. Only health and version need no token.
     Token(String),
+}
+
+/// The treatment of requests without credentials. An allowed request runs as the user `system:anonymous` of the group
+/// `system:unauthenticated`. A request with a wrong credential is never anonymous.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AnonymousAuth {
+    /// Allows all anonymous requests that the authorizers allow (`--anonymous-auth=true`).
+    Enabled,
+    /// Allows anonymous requests only for health and version.
+    #[default]
+    HealthOnly,
+    /// Rejects all anonymous requests with 401 (`--anonymous-auth=false`).
+    Disabled,
 }
 
 impl std::fmt::Debug for Auth {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The token itself never reaches a log.
+        // The debug output omits the token, so that no log contains it.
         f.write_str(match self {
             Auth::Open => "Open",
             Auth::Token(_) => "Token",
@@ -45,15 +55,21 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// The built-in ones, and those that the builder was given.
+    /// Combines the built-in authenticators and authorizers with those of the builder.
     pub(crate) fn new(
         backend: &Arc<Backend>,
         auth: &Auth,
+        client_certificates: Option<Arc<ClientCertificateAuthenticator>>,
         authenticators: Vec<Arc<dyn Authenticator>>,
         authorizers: Vec<Arc<dyn Authorizer>>,
     ) -> Self {
-        let service_accounts = ServiceAccountTokenAuthenticator::new(TokenObjects(Arc::clone(backend)));
-        let chain = AuthenticatorChain::new().with(service_accounts);
+        let service_accounts = ServiceAccountTokenAuthenticator::new(TokenObjects::new(Arc::clone(backend)));
+        let chain = AuthenticatorChain::new();
+        let chain = match client_certificates {
+            Some(certificates) => chain.with_shared(certificates),
+            None => chain,
+        };
+        let chain = chain.with(service_accounts);
         let chain = authenticators.into_iter().fold(chain, AuthenticatorChain::with_shared);
         let authenticators = match auth {
             Auth::Open => chain.with(EveryoneIsAdmin::new()),

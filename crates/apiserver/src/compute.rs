@@ -1,21 +1,20 @@
-//! Where expensive computations of requests run: [`Compute`], a bounded pool beside the I/O workers.
+//! [`Compute`]: a bounded pool for expensive computations, separate from the I/O workers.
 //!
 //! ```text
 //!  write ──▶ inline, INLINE_UNITS_MAX ──done──▶ answer
-//!                    │ used up: thrown away
+//!                    │ used up: discarded
 //!                    ▼
 //!            queue, a turn per user ──▶ a slot, OFFLOADED_UNITS_MAX until the deadline ──▶ answer, or 504
 //!              429 when it is full
 //! ```
 //!
-//! Each write runs inline first, with fuel for about a millisecond ([`listwatch_meta::fuel`]). A write that needs
-//! more is thrown away before it had an effect and runs again on the blocking threads of the runtime, of which
-//! no more compute at once than there are slots. A slot is held while a future is polled, and given back while
-//! it waits for the store. When the request's deadline passes or its client goes, the computation notices within
-//! a slice of fuel and ends.
+//! Each write runs inline first, with fuel for about a millisecond ([`listwatch_meta::fuel`]). A write that needs more
+//! is discarded before it has an effect. It runs again on a blocking thread of the runtime, if one of the slots is free.
+//! A write holds its slot while its future is polled, and frees the slot while it waits for the store. The computation
+//! ends within a slice of fuel after the deadline of the request or after its client disconnects.
 //!
-//! The user is the one who authenticated, not the one who is impersonated: a user who may impersonate could
-//! otherwise take any number of turns.
+//! Turns belong to the authenticated user and not to the impersonated one. Otherwise a user with permission to
+//! impersonate could take any number of turns.
 //!
 //! Decision: `docs/decisions/0008-compute-pool.md`.
 
@@ -32,46 +31,46 @@ use listwatch_meta::fuel::Tank;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::Shared;
-use crate::backend::Backend;
-use crate::write::{self, WriteRequest, WriteResponse};
+use crate::auth::Access;
+use listwatch_write::{self as write, WriteRequest, WriteResponse, Writer};
 
-/// Units of fuel (50 ns each) that a request may take on an I/O worker: about one millisecond. Beyond, it is
-/// computed again on a compute slot.
+/// The most units of fuel (50 ns each) that a request may use on an I/O worker: about one millisecond. A request that
+/// needs more starts again on a compute slot.
 pub(crate) const INLINE_UNITS_MAX: u64 = 20_000;
 
-/// Units of fuel that a request may take on a compute slot: about 10 s. Beyond, it is answered with a 504, as
-/// when its time is up.
+/// The most units of fuel that a request may use on a compute slot: about 10 s. A request that needs more is answered
+/// with 504, as at its deadline.
 pub(crate) const OFFLOADED_UNITS_MAX: u64 = 200_000_000;
 
-/// Compute slots at least; else there is one for every second processor. A user holds all but one at most: then
-/// a request of somebody else waits for none of that user's.
+/// The smallest number of compute slots. A machine with more processors has one slot for every second processor. One
+/// user
+/// holds all slots but one at most, so that the requests of other users do not wait for that user.
 pub(crate) const SLOTS_MIN: usize = 2;
 
-/// Bytes of the body of a delete, an eviction, a binding or a request for a token that are read on an I/O worker.
-/// With a larger one all of it is done on a compute slot: what has several effects is not begun again.
+/// The largest body of a delete, eviction, binding or token request that an I/O worker reads, in bytes. A request with
+/// a larger body runs completely on a compute slot, because a write with several effects cannot start again.
 pub(crate) const INLINE_BODY_BYTES_MAX: usize = 4 * 1024;
 
-/// Requests that wait for a compute slot. One more is answered with a 429.
+/// The largest number of requests that wait for a compute slot. Any further request is answered with 429.
 pub(crate) const QUEUE_MAX: usize = 200;
 
-/// Requests of one user that wait for a compute slot. One more is answered with a 429.
+/// The largest number of requests of one user that wait for a compute slot. Any further request is answered with 429.
 pub(crate) const QUEUE_PER_USER_MAX: usize = 50;
 
-/// The pool of one server.
+/// The compute pool of one server.
 #[derive(Debug)]
 pub(crate) struct Compute {
     slots: Arc<Slots>,
-    /// Bodies may be CBOR.
+    /// Whether request bodies may be CBOR.
     cbor: bool,
 }
 
-/// Why a request is not computed.
+/// The reason why a request was not computed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotComputed {
-    /// Too many wait.
+    /// Too many requests wait for a slot.
     Overloaded,
-    /// Its fuel or its time is used up.
+    /// The fuel or the time of the request is used up.
     Exhausted,
 }
 
@@ -81,73 +80,70 @@ impl From<NotComputed> for Status {
             NotComputed::Overloaded => {
                 Status::too_many_requests("too many expensive requests, please try again later", 1)
             }
-            NotComputed::Exhausted => timed_out(),
+            NotComputed::Exhausted => Status::request_timed_out(),
         }
     }
 }
 
-/// The answer to a request whose time is up.
-pub(crate) fn timed_out() -> Status {
-    Status::timeout("request did not complete within the allotted timeout")
-}
-
 impl Compute {
-    /// A pool for this machine; `cbor` says whether bodies may be CBOR.
+    /// Creates a pool for this machine. `cbor` tells whether request bodies may be CBOR.
     pub(crate) fn new(cbor: bool) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Compute { cbor, ..Compute::with_slots((processors / 2).max(SLOTS_MIN)) }
     }
 
-    /// Carries out a write: on the spot where it is cheap, else on the compute slots, in the turn of the user who
-    /// authenticated (`requester`).
+    /// Runs a write inline if it is cheap, and otherwise on a compute slot, in the turn of the authenticated user
+    /// (`requester`).
     ///
     /// # Errors
-    /// The [`Status`] the client is told; a 504 when fuel or time is used up, a 429 when too many wait.
+    /// The [`Status`] of the write; 504 if fuel or time is used up; 429 if too many requests wait.
     pub(crate) async fn write(
         &self,
-        backend: &Arc<Backend>,
+        writer: &Arc<Writer>,
         request: WriteRequest<'_>,
         requester: &str,
         deadline: Instant,
     ) -> Result<WriteResponse, Status> {
         if request.has_one_effect() {
-            let work = async { write::write(backend, read(request.clone(), self.cbor)?).await };
+            let work = async { writer.write(read(request.clone(), self.cbor)?).await };
             if let Some(written) = inline(work).await {
                 return written;
             }
         } else if request.body.len() <= INLINE_BODY_BYTES_MAX {
-            return write::write(backend, read(request, self.cbor)?).await;
+            return writer.write(read(request, self.cbor)?).await;
         }
-        let (backend, owned, cbor) = (Arc::clone(backend), request.to_owned(), self.cbor);
-        let work = async move { write::write(&backend, read(owned.request(), cbor)?).await };
-        // Boxed: few writes go this way, and the future of each is moved about.
+        let (writer, owned, cbor) = (Arc::clone(writer), request.to_owned(), self.cbor);
+        let work = async move { writer.write(read(owned.request(), cbor)?).await };
+        // The future is boxed, because few writes take this path and each future is moved several times.
         Box::pin(self.run(requester, deadline, work)).await?
     }
 
-    /// Answers a review, as [`Compute::write`] carries out a write.
+    /// Runs a review, as [`Compute::write`] runs a write.
     ///
     /// # Errors
-    /// As [`Compute::write`].
+    /// The same as those of [`Compute::write`].
     pub(crate) async fn review(
         &self,
-        shared: &Arc<Shared>,
+        writer: &Arc<Writer>,
+        access: &Arc<Access>,
         request: WriteRequest<'_>,
         requester: &str,
         deadline: Instant,
     ) -> Result<WriteResponse, Status> {
         let work = async {
             let request = read(request.clone(), self.cbor)?;
-            write::review(&shared.backend, &shared.access, request.user, &request).await
+            writer.review(&access.authenticators, &access.authorizers, &request).await
         };
         if let Some(answer) = inline(work).await {
             return answer;
         }
-        let (shared, owned, cbor) = (Arc::clone(shared), request.to_owned(), self.cbor);
+        let (writer, access) = (Arc::clone(writer), Arc::clone(access));
+        let (owned, cbor) = (request.to_owned(), self.cbor);
         let work = async move {
             let request = read(owned.request(), cbor)?;
-            write::review(&shared.backend, &shared.access, request.user, &request).await
+            writer.review(&access.authenticators, &access.authorizers, &request).await
         };
-        // Boxed: few writes go this way, and the future of each is moved about.
+        // The future is boxed, because few reviews take this path and each future is moved several times.
         Box::pin(self.run(requester, deadline, work)).await?
     }
 
@@ -156,10 +152,10 @@ impl Compute {
         Compute { slots: Arc::new(Slots { state, per_user_max: slots.saturating_sub(1).max(1) }), cbor: false }
     }
 
-    /// Runs a future on the compute slots, in the turn of its user.
+    /// Runs a future on a compute slot, in the turn of its user.
     ///
     /// # Errors
-    /// [`NotComputed`]; the future is then dropped unfinished, or its result thrown away.
+    /// [`NotComputed`]. The future is then dropped, or its result is discarded.
     pub(crate) async fn run<T, E>(
         &self,
         user: &str,
@@ -203,22 +199,22 @@ impl Compute {
     }
 }
 
-/// The request with a body that a write reads.
+/// Converts a CBOR body to JSON, if the server supports CBOR.
 fn read(request: WriteRequest<'_>, cbor: bool) -> Result<WriteRequest<'_>, Status> {
     if cbor { write::cbor::to_json(request) } else { Ok(request) }
 }
 
-/// Runs a future on the spot with [`INLINE_UNITS_MAX`]; `None` when it was cut short before it had an effect.
+/// Runs a future inline with [`INLINE_UNITS_MAX`]. Returns `None` if the fuel ran out before the future had an effect.
 pub(crate) async fn inline<T, E>(work: impl Future<Output = Result<T, E>>) -> Option<Result<T, E>> {
     let work = std::pin::pin!(work);
     match (Metered { tank: Tank::new(INLINE_UNITS_MAX), future: work }).await {
         (Err(_), true) => None,
-        // What has succeeded took effect before its fuel was used up.
+        // Successful work took effect before its fuel was used up.
         (result, _) => Some(result),
     }
 }
 
-/// A future that runs on a tank. Gives its result, and whether it was cut short.
+/// A future that uses the fuel of a tank. Returns the result, and whether the fuel ran out.
 struct Metered<F> {
     tank: Tank,
     future: F,
@@ -233,7 +229,7 @@ impl<F: Future + Unpin> Future for Metered<F> {
     }
 }
 
-/// Wakes the request when its future can go on.
+/// Wakes the request when its future can continue.
 struct Bell(Notify);
 
 impl Wake for Bell {
@@ -242,7 +238,7 @@ impl Wake for Bell {
     }
 }
 
-/// Ends a computation whose request is gone.
+/// Cancels a computation when its request is dropped.
 struct CancelOnDrop(Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {
@@ -251,24 +247,24 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The right to compute, handed out in turn: first a request of one user, then one of the next.
+/// The compute slots, which are given to users in turn.
 #[derive(Debug)]
 struct Slots {
     state: Mutex<SlotsState>,
-    /// Slots that one user holds at most.
+    /// The largest number of slots of one user.
     per_user_max: usize,
 }
 
 #[derive(Debug, Default)]
 struct SlotsState {
     free: usize,
-    /// Slots that are held, by user.
+    /// The number of slots that each user holds.
     held: HashMap<String, usize>,
-    /// The requests that wait, by user. No queue is empty.
+    /// The waiting requests of each user. No queue is empty.
     waiting: HashMap<String, VecDeque<Waiter>>,
     /// The users of `waiting`, in the order of their turns.
     turns: VecDeque<String>,
-    /// Requests that wait.
+    /// The total number of waiting requests.
     count: usize,
     /// The number of the next waiter.
     next: u64,
@@ -281,7 +277,7 @@ struct Waiter {
     sender: oneshot::Sender<Slot>,
 }
 
-/// Takes a waiter out of the queue when its request is gone.
+/// Removes a waiter from the queue when its request is dropped.
 struct Waiting<'a> {
     slots: &'a Slots,
     user: &'a str,
@@ -290,7 +286,7 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // The waiter holds no slot: whoever takes a waiter out of the queue gives it one.
+        // The waiter holds no slot: slots are given only to waiters that are removed from the queue.
         drop(self.slots.state.lock().remove(self.user, self.number));
     }
 }
@@ -309,19 +305,20 @@ impl SlotsState {
     }
 }
 
-/// Whether a request has computed before.
+/// Whether a request that waits for a slot has computed before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// It may be refused.
+    /// The request has not computed yet and may be rejected.
     First,
-    /// It may have had its effect on the store, and is never refused: its answer has to say so.
+    /// The request has computed before and may have changed the store. It is never rejected, so that the response
+    /// reports the change.
     Again,
 }
 
-/// A right to compute; given back when it is dropped.
+/// A compute slot, which is released when it is dropped.
 #[derive(Debug)]
 struct Slot {
-    /// Whose slots, and whose slot it is.
+    /// The pool, and the user who holds the slot.
     of: Option<(Arc<Slots>, String)>,
 }
 
@@ -360,7 +357,7 @@ impl Slots {
         slot
     }
 
-    /// Takes a slot back from a user, and gives it to the next one who may have it; else it becomes free.
+    /// Moves a slot from a user to the next user who may take it. If there is none, the slot becomes free.
     fn pass_on(&self, from: &str) -> Option<(String, oneshot::Sender<Slot>)> {
         let SlotsState { free, held, waiting, turns, count, .. } = &mut *self.state.lock();
         match held.get_mut(from) {
@@ -399,7 +396,7 @@ impl Drop for Slot {
         while let Some((next_user, next)) = slots.pass_on(&user) {
             match next.send(Slot { of: Some((Arc::clone(&slots), next_user.clone())) }) {
                 Ok(()) => return,
-                // Its request is gone. The slot is not to come back here by being dropped.
+                // The request was dropped. The slot must not be released twice.
                 Err(mut slot) => slot.of = None,
             }
             user = next_user;
@@ -426,7 +423,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cheap_work_runs_inline_and_expensive_work_is_thrown_away() {
+    async fn cheap_work_runs_inline_and_expensive_work_is_discarded() {
         assert_eq!(inline(async { Ok::<_, ()>(fuel::charge(INLINE_UNITS_MAX)) }).await, Some(Ok(true)));
         let cut =
             |result: Result<(), ()>| async move { if fuel::charge(INLINE_UNITS_MAX + 1) { Ok(()) } else { result } };
@@ -451,7 +448,7 @@ mod tests {
     #[tokio::test]
     async fn offloaded_work_ends_at_its_deadline_and_when_its_request_is_dropped() {
         let compute = Compute::with_slots(1);
-        // It would take 20 s until its fuel is used up.
+        // The fuel would be used up only after 20 s.
         let spin = || async {
             while fuel::charge(OFFLOADED_UNITS_MAX / 20_000) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -469,7 +466,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn users_take_turns_and_their_queues_are_bounded() {
+    async fn compute_slots_rotate_between_users_with_bounded_queues() {
         let slots = Compute::with_slots(1).slots;
         let first = slots.take("a", Turn::First).await.unwrap();
         let order = Arc::new(Mutex::new(Vec::new()));
@@ -482,7 +479,7 @@ mod tests {
             }));
             tokio::task::yield_now().await;
         }
-        // One that gives up is passed over.
+        // A waiter whose request was dropped is skipped.
         waiters[1].abort();
         tokio::task::yield_now().await;
         drop(first);
@@ -505,7 +502,7 @@ mod tests {
         assert!(poll_once(again.as_mut()).is_pending(), "a request that has computed before is never refused");
         assert!(poll_once(Box::pin(slots.take("b", Turn::First)).as_mut()).is_pending());
 
-        // Requests that are gone make room at once.
+        // Dropped requests free their places in the queue at once.
         full.truncate(1);
         let mut next = Box::pin(slots.take("a", Turn::First));
         assert!(poll_once(next.as_mut()).is_pending(), "a waiter that was dropped still counts");
@@ -516,7 +513,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_user_leaves_a_slot_to_others() {
+    async fn one_user_cannot_hold_all_compute_slots() {
         let slots = Compute::with_slots(2).slots;
         let first = slots.take("a", Turn::First).await.unwrap();
         let mut second = Box::pin(slots.take("a", Turn::First));
@@ -532,7 +529,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn panic_of_offloaded_work_reaches_its_request() {
+    async fn panic_of_offloaded_work_propagates_to_its_request() {
         let compute = Compute::with_slots(1);
         let work = compute.run("a", later(), async {
             if fuel::charge(1) {

@@ -1,4 +1,4 @@
-//! `/metrics` in Prometheus' text format.
+//! `/metrics` in the Prometheus text format.
 //!
 //! A metric that kube-apiserver has keeps its name and labels, so that dashboards and alerts work. The
 //! names of other metrics begin with `listwatch_`.
@@ -14,9 +14,9 @@ use listwatch_cacher::CacherStats;
 use listwatch_storage::StoreStats;
 use parking_lot::Mutex;
 
-use crate::registry::{Registry, Resource};
-use crate::routing::{ResourceRoute, Verb};
-use crate::write::WriteVerb;
+use crate::request::routing::{ResourceRoute, Verb};
+use listwatch_registry::{Registry, Resource};
+use listwatch_write::WriteVerb;
 
 /// The media type of the text format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -27,11 +27,11 @@ const BUCKETS: [f64; 23] = [
     45.0, 60.0,
 ];
 
-/// Resource versions are reported modulo this number: a double has no room for more digits.
+/// Resource versions are reported modulo this number, because a double cannot represent more digits.
 const VERSION_MODULO: u64 = 1_000_000_000_000_000;
 
-/// The labels of one request. They keep the resource, and so its definition, alive while the request
-/// runs; a [`Series`] has names only.
+/// The labels of one request. They keep the resource and its definition alive while the request runs. A [`Series`]
+/// holds only names.
 #[derive(Debug)]
 pub(crate) struct Labels {
     resource: Arc<Resource>,
@@ -42,7 +42,7 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    /// The labels of a request. `apply` tells a server-side apply from other patches.
+    /// Creates the labels of a request. `apply` distinguishes a server-side apply from other patches.
     pub(crate) fn new(route: &ResourceRoute<'_>, apply: bool, dry_run: bool) -> Self {
         let verb = match route.verb {
             Verb::Get => "GET",
@@ -56,7 +56,7 @@ impl Labels {
             Verb::Write(WriteVerb::Delete) => "DELETE",
             Verb::Write(WriteVerb::DeleteCollection) => "DELETECOLLECTION",
         };
-        // As upstream's `CleanScope`: a list of one name by a field selector has the scope of an object.
+        // As in upstream's `CleanScope`, a list that selects one name by a field selector has the scope of an object.
         let scope = match (&*route.info.name, &*route.info.verb, &*route.info.namespace) {
             ("", "create", _) => "resource",
             ("", _, "") => "cluster",
@@ -111,8 +111,7 @@ impl Series {
     }
 }
 
-/// The key that [`Labels`] and [`Series`] share, so that a request finds its series without a copy of the
-/// names.
+/// The common key of [`Labels`] and [`Series`], so that a request finds its series without copying names.
 trait SeriesKey {
     fn key(&self) -> (&str, &str, &str, &str, Option<&str>, &str, bool);
 }
@@ -168,9 +167,9 @@ impl<'a> Borrow<dyn SeriesKey + 'a> for Series {
 /// The counts of one series.
 #[derive(Debug, Default)]
 struct Counts {
-    /// By response code.
+    /// The number of requests per response code.
     codes: Vec<(u16, u64)>,
-    /// Requests per bucket of [`BUCKETS`]; each request is in one bucket.
+    /// The number of requests per bucket of [`BUCKETS`]; each request is counted in one bucket.
     buckets: [u64; BUCKETS.len()],
     count: u64,
     seconds: f64,
@@ -191,7 +190,7 @@ impl Counts {
     }
 }
 
-/// The metrics that are counted while the server runs. [`Snapshot`] has the others.
+/// The metrics that are counted while the server runs. [`Snapshot`] holds the others.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics(Mutex<Requests>);
 
@@ -213,7 +212,7 @@ impl Requests {
 }
 
 impl Metrics {
-    /// Counts a request whose response headers are ready after `took`. `registry` has the served resources.
+    /// Counts a request whose response headers are ready after `took`. `registry` holds the served resources.
     pub(crate) fn answered(&self, labels: &Labels, code: u16, took: Duration, registry: &Arc<Registry>) {
         let mut requests = self.0.lock();
         requests.follow(registry);
@@ -237,11 +236,11 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) caches: &'a [CacherStats],
     /// The byte limit of all caches, and the number of resources without a cache because of it.
     pub(crate) cache_budget: Option<(usize, usize)>,
-    /// `None` when the store does not respond.
+    /// The statistics of the store; `None` if the store does not respond.
     pub(crate) store: Option<&'a StoreStats>,
 }
 
-/// The response body.
+/// Writes the response body.
 pub(crate) fn text(metrics: &Metrics, found: &Snapshot<'_>) -> String {
     let mut out = Text::default();
     requests(&mut out, metrics, found.registry);
@@ -432,7 +431,7 @@ fn store(out: &mut Text, store: Option<&StoreStats>) {
     }
 }
 
-/// Writes the text format: the head of a family, then its samples.
+/// Writes the text format: the header of a family, then its samples.
 #[derive(Default)]
 struct Text {
     out: String,
@@ -467,9 +466,9 @@ mod tests {
     use listwatch_wire::query::Query;
 
     use super::*;
-    use crate::registry::Registry;
-    use crate::request_info::RequestInfo;
-    use crate::routing::{Route, route};
+    use crate::request::info::RequestInfo;
+    use crate::request::routing::{Route, route};
+    use listwatch_registry::Registry;
 
     fn labels(method: &Method, target: &str) -> Labels {
         labels_in(&Registry::builtin(), method, target)
@@ -553,7 +552,7 @@ mod tests {
         assert_eq!(shown(&with), [true, true]);
         let without = Arc::new(Registry::new(vec![Arc::clone(with.find("", "v1", "nodes").unwrap())]));
         assert_eq!(shown(&without), [false, true]);
-        // A request that began before the resource was removed does not create the series again.
+        // A request that began before the removal of the resource does not create the series again.
         metrics.answered(&late, 200, Duration::ZERO, &without);
         assert_eq!(shown(&without), [false, true]);
     }

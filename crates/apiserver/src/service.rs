@@ -1,8 +1,8 @@
-//! [`ApiService`]: the API server as a tower service, from requests to responses.
+//! [`ApiService`]: the API server as a tower service.
 //!
 //! ```text
 //!  Request ─▶ ApiService ─▶ filters ─▶ handlers ─▶ Response
-//!                 └ body that nobody read is drained, HEAD loses its body, HTTP/1.1 may close
+//!                 └ drains the rest of the request body, removes the body of a HEAD, may close HTTP/1.1
 //! ```
 
 use std::convert::Infallible;
@@ -11,19 +11,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Buf;
 use http::header::{CONNECTION, CONTENT_LENGTH};
 use http::{HeaderValue, Method, Request, Response, Version};
+#[cfg(feature = "serve")]
 use tokio::time::Instant;
 
-use crate::Shared;
-use crate::body::Body;
-use crate::body_budget::ConnectionBodies;
-use crate::filters;
-use crate::peer::AnsweredEarly;
-use crate::upload::Upload;
+use crate::chain;
+use crate::request::body_budget::ConnectionBodies;
+use crate::request::upload::Upload;
+use crate::response::body::Body;
+use crate::response::extensions::AnsweredEarly;
+use crate::shared::Shared;
 
-/// The API server as a service from requests to responses: cheap to clone, needs no network.
+/// The API server as a service from requests to responses, without a network. Clones share one server.
 ///
 /// Implements [`tower_service::Service`] for any request body, as `kube::Client::new` requires.
 #[derive(Clone)]
@@ -39,9 +39,7 @@ impl std::fmt::Debug for ApiService {
 
 impl<B> tower_service::Service<Request<B>> for ApiService
 where
-    B: http_body::Body + Send + 'static,
-    B::Data: Buf + Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: http_body::Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
 {
     type Response = Response<Body>;
     type Error = Infallible;
@@ -62,24 +60,23 @@ impl ApiService {
         ApiService { shared }
     }
 
-    /// Cuts the responses whose time is over.
-    pub(crate) fn sweep(&self, now: Instant) {
-        self.shared.flow_control.sweep(now);
+    /// Aborts the responses past their deadline.
+    #[cfg(feature = "serve")]
+    pub(crate) fn abort_expired(&self, now: Instant) {
+        self.shared.flow_control.abort_expired(now);
     }
 
-    /// Answers one request. Failures are responses.
+    /// Responds to one request. Failures are responses.
     pub async fn handle<B>(&self, request: Request<B>) -> Response<Body>
     where
-        B: http_body::Body + Send + 'static,
-        B::Data: Buf + Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        B: http_body::Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
     {
         let version = request.version();
         let is_head = request.method() == Method::HEAD;
         let (parts, body) = request.into_parts();
-        let mut upload = Upload::new(body).of_connection(parts.extensions.get::<ConnectionBodies>().cloned());
-        let mut response = filters::serve(&self.shared, &parts, &mut upload).await;
-        // A client that is still sending may take a response in between for a broken connection.
+        let mut upload = Upload::new(body).with_connection(parts.extensions.get::<ConnectionBodies>().cloned());
+        let mut response = chain::serve(&self.shared, &parts, &mut upload).await;
+        // A client that is still sending may treat an early response as a broken connection.
         upload.drain(&parts.headers).await;
         if !upload.is_ended() {
             response.extensions_mut().insert(AnsweredEarly);
@@ -87,11 +84,11 @@ impl ApiService {
         if version == Version::HTTP_2 {
             response.headers_mut().remove(CONNECTION);
         } else if !upload.is_ended() {
-            // The rest of the body is not read: nothing can follow on this connection.
+            // The rest of the body is not read: no request can follow on this connection.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if is_head {
-            // The length of the body is sent where it is known before the body is made.
+            // The length is sent if it is known without producing the body.
             if let Some(length) = http_body::Body::size_hint(response.body()).exact() {
                 response.headers_mut().entry(CONTENT_LENGTH).or_insert(HeaderValue::from(length));
             }
@@ -151,7 +148,7 @@ mod tests {
             ("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"),
             ("GET", "/api/v1/componentstatuses"),
         ] {
-            // The deadline is looked at before the credential.
+            // The deadline is checked before the credential.
             for token in [None, Some("t")] {
                 let (code, body) = send(method, path, "invalid", token).await;
                 assert_eq!(code, 400, "{method} {path} {token:?}");
@@ -173,19 +170,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn impersonation_needs_authentication_on_open_paths() {
+    async fn open_paths_reject_wrong_tokens_and_impersonation_without_authentication() {
         let auth = Auth::Token("t".to_owned());
         let server = crate::ApiServer::builder().auth(auth).build().await.unwrap();
         let send = async |token: &str, header: Option<(&str, &str)>| {
-            let mut request = Request::get("/version").header("authorization", format!("Bearer {token}"));
+            let mut request = Request::get("/version");
+            if !token.is_empty() {
+                request = request.header("authorization", format!("Bearer {token}"));
+            }
             if let Some((name, value)) = header {
                 request = request.header(name, value);
             }
             server.service().handle(request.body(http_body_util::Empty::<Bytes>::new()).unwrap()).await.status()
         };
-        assert_eq!(send("wrong", None).await, StatusCode::OK);
+        assert_eq!(send("", None).await, StatusCode::OK);
+        assert_eq!(send("wrong", None).await, StatusCode::UNAUTHORIZED, "a wrong token is never anonymous");
         assert_eq!(send("t", Some(("impersonate-user", "bob"))).await, StatusCode::OK);
         for header in [("impersonate-user", "bob"), ("impersonate-group", "dev")] {
+            assert_eq!(send("", Some(header)).await, StatusCode::UNAUTHORIZED, "{header:?}");
             assert_eq!(send("wrong", Some(header)).await, StatusCode::UNAUTHORIZED, "{header:?}");
         }
     }

@@ -1,7 +1,7 @@
-//! Whether the store answers: [`StoreHealth`], asked at most once a second however many ask.
+//! [`StoreHealth`]: the health of the store, probed at most once per second.
 //!
-//! `/healthz`, `/livez` and `/readyz` need no credential, so the store must not do work for each
-//! request. kube-apiserver limits its checks of etcd the same way
+//! `/healthz`, `/livez` and `/readyz` need no credential, so a request must not cause work in the store. kube-apiserver
+//! limits its checks of etcd in the same way
 //! (`apiserver/pkg/storage/storagebackend/factory/etcd3.go`).
 
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use listwatch_storage::Storage;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// For this long after an answer of the store it is not asked again.
+/// The time for which a result of a probe is reused.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long the store may take to answer (`--etcd-healthcheck-timeout`); then it counts as unhealthy.
+/// The time limit of a probe (`--etcd-healthcheck-timeout`). After that time the store is unhealthy.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the store said last.
+/// The result of the last probe of the store.
 pub(crate) struct StoreHealth {
     probe: Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>,
     last: Arc<Mutex<Option<Probed>>>,
@@ -41,14 +41,14 @@ impl StoreHealth {
         StoreHealth { probe: Box::new(probe), last: Arc::default() }
     }
 
-    /// What is wrong with the store. Whoever asks while a probe is under way waits for that one.
+    /// Returns the problem of the store, if there is one. Concurrent calls share one probe.
     pub(crate) async fn problem(&self) -> Option<String> {
         let mut last = Arc::clone(&self.last).lock_owned().await;
         if let Some(probed) = last.as_ref().filter(|probed| probed.at.elapsed() < FRESH) {
             return probed.problem.clone();
         }
         let probe = (self.probe)();
-        // A task of its own: a client that gives up must not make the next one ask again.
+        // The probe has its own task: it continues when its client disconnects.
         let probe = tokio::spawn(async move {
             let problem = match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
                 Ok(health) => health.err(),
@@ -67,10 +67,10 @@ mod tests {
 
     use super::*;
 
-    /// Whose store answers after so long, and counts how often it is asked.
+    /// The health of a store that responds after a delay, and the number of probes.
     fn health(takes: Duration) -> (Arc<StoreHealth>, Arc<AtomicUsize>) {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&asked);
+        let probes = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&probes);
         let probe = move || {
             let before = count.fetch_add(1, Relaxed);
             async move {
@@ -79,12 +79,12 @@ mod tests {
             }
             .boxed()
         };
-        (Arc::new(StoreHealth::probed_by(probe)), asked)
+        (Arc::new(StoreHealth::probed_by(probe)), probes)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn five_hundred_requests_at_once_ask_the_store_once() {
-        let (health, asked) = health(Duration::from_millis(100));
+    async fn concurrent_health_requests_share_one_store_probe() {
+        let (health, probes) = health(Duration::from_millis(100));
         let requests: Vec<_> = (0..500)
             .map(|_| {
                 let health = Arc::clone(&health);
@@ -94,26 +94,26 @@ mod tests {
         for request in requests {
             assert_eq!(request.await.unwrap(), None);
         }
-        assert_eq!(asked.load(Relaxed), 1);
+        assert_eq!(probes.load(Relaxed), 1);
         tokio::time::advance(FRESH).await;
         assert_eq!(health.problem().await.as_deref(), Some("gone"));
         assert_eq!(health.problem().await.as_deref(), Some("gone"), "a failure is remembered as well");
-        assert_eq!(asked.load(Relaxed), 2);
+        assert_eq!(probes.load(Relaxed), 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn clients_that_give_up_do_not_make_the_store_be_asked_again() {
-        let (health, asked) = health(Duration::from_millis(100));
+    async fn disconnected_client_does_not_cancel_the_store_probe() {
+        let (health, probes) = health(Duration::from_millis(100));
         for _ in 0..10 {
             let given_up = tokio::time::timeout(Duration::from_millis(1), health.problem()).await;
             assert!(given_up.is_err());
         }
         assert_eq!(health.problem().await, None);
-        assert_eq!(asked.load(Relaxed), 1);
+        assert_eq!(probes.load(Relaxed), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn store_that_does_not_answer_is_unhealthy_after_the_timeout() {
+    async fn unresponsive_store_is_unhealthy_after_the_probe_timeout() {
         let (health, _) = health(Duration::from_secs(3600));
         let begun = Instant::now();
         assert_eq!(health.problem().await.as_deref(), Some("the store did not answer within 2s"));

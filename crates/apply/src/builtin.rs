@@ -39,7 +39,7 @@ fn project() -> (Arc<Schema>, Kinds) {
     (builder.build(), kinds)
 }
 
-/// Adds `ObjectMeta`, the type of `metadata` of custom resources. Their fields are present if the JSON has them.
+/// Adds `ObjectMeta`, the type of `metadata` of custom resources. A field is present if the JSON has it.
 pub(crate) fn object_meta(builder: &mut SchemaBuilder) -> TypeId {
     Projection::new(builder, None).object(Id::MetaObjectMeta, None)
 }
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn built_in_fields_have_gos_presence() {
+    fn built_in_fields_are_omitted_as_in_go() {
         let presence = |api_version: &str, kind: &str, path: &str, field: &str| {
             let typing = Typing::of_built_in(api_version, kind).unwrap();
             at(&typing, path).map.as_ref().unwrap().field(field).unwrap().presence

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_round_trip_byte_equal() {
+    fn field_sets_round_trip_byte_for_byte() {
         check("{}");
         check(r#"{"f:data":{".":{},"f:a":{}}}"#);
         check(r#"{"f:spec":{"f:ports":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}}}}"#);
@@ -368,7 +368,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_set_round_trips(paths in prop::collection::vec(prop::collection::vec(any_element(), 1..4), 0..10)) {
+        fn field_sets_round_trip(paths in prop::collection::vec(prop::collection::vec(any_element(), 1..4), 0..10)) {
             let mut set = Set::new();
             paths.iter().for_each(|path| set.insert(path));
             let json = set.to_json();

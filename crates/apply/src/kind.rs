@@ -1,8 +1,8 @@
 //! Tracks field ownership for the writes of one kind: [`Kind::update`] and [`Kind::apply`].
 //!
 //! ```text
-//!  update: live, new ─ compare ─▶ what changed goes over to the writer
-//!  apply:  live, config ─ merge ─ prune ─▶ new ─ compare ─▶ conflicts, or what config says goes over
+//!  update: live, new ─ compare ─▶ the writer takes over the changed fields
+//!  apply:  live, config ─ merge ─ prune ─▶ new ─ compare ─▶ conflicts, or the applier takes over
 //! ```
 //!
 //! Sources: `structured-merge-diff/v6/merge/update.go` and
@@ -43,7 +43,7 @@ pub struct Kind {
     /// The kind's other versions.
     others: Vec<(String, Typing)>,
     /// Converts an object to another version; `None` if versions differ only in `apiVersion`, which
-    /// nobody owns.
+    /// no manager owns.
     convert: Option<Convert>,
     view: View,
 }
@@ -60,7 +60,7 @@ pub struct Writer<'a> {
     pub subresource: &'a str,
     /// The time of the write.
     pub now: OffsetDateTime,
-    /// Fields that such a write cannot change and therefore never owns (`GetResetFields`).
+    /// Fields that a write to this subresource cannot change and therefore never owns (`GetResetFields`).
     pub reset: &'a Set,
 }
 

@@ -424,7 +424,7 @@ pub(crate) fn cap(managed: &mut Managed) {
     }
 }
 
-/// Removes fields that nobody owns: the object's identity, and fields that only the server sets.
+/// Removes fields that no manager owns: the object's identity, and fields that only the server sets.
 pub(crate) fn strip_meta(fields: &mut Set) {
     static STRIPPED: LazyLock<Set> = LazyLock::new(|| {
         let metadata = [
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn differ_in_time_only_ignores_nothing_but_times() {
+    fn differ_in_time_only_ignores_only_timestamps() {
         let managed = |manager: &str, field: &str, second: i64| {
             let mut fields = Set::new();
             fields.insert(&[PathElement::field(field)]);

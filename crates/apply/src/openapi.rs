@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_schema_is_deduced() {
+    fn empty_schema_gets_the_deduced_type() {
         for schema in [json!({}), json!({"type": "object"}), json!(null), json!({"type": 7})] {
             let typing = Typing::of_custom_resource(&schema, false);
             assert_eq!(at(&typing, "").map.as_ref().unwrap().member("spec"), Some(Schema::DEDUCED));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn schema_beyond_the_depth_bound_is_deduced() {
+    fn schema_beyond_the_depth_limit_gets_the_deduced_type() {
         let mut schema = json!({"type": "string"});
         for _ in 0..2 * DEPTH_MAX {
             schema = json!({"properties": {"a": schema}});

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_round_trip_and_have_a_display_form() {
+    fn path_elements_round_trip_through_text() {
         check("f:replicas", ".replicas");
         check("f:", ".");
         check("f:a:b", ".a:b");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_have_gos_order() {
+    fn path_elements_sort_as_in_go() {
         let sorted = [
             "f:",
             "f:B",

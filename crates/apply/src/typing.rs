@@ -95,7 +95,7 @@ pub struct Field {
     pub of: TypeId,
     /// The value of an absent member that is a key of a list's items.
     pub default: Option<Value>,
-    /// When the member is serialized.
+    /// The condition under which the member is serialized.
     pub presence: Presence,
 }
 
@@ -271,7 +271,7 @@ impl SchemaBuilder {
     }
 }
 
-/// The type of the objects of one kind: a schema and its root type. It is cheap to clone.
+/// The type of the objects of one kind: a schema and its root type. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Typing {
     schema: Arc<Schema>,

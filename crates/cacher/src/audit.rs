@@ -14,9 +14,9 @@ use crate::shared::Shared;
 /// The result of a comparison.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AuditResult {
-    /// Cache and store agree.
+    /// Cache and store have the same keys and revisions.
     Equal,
-    /// They differ at this key, and perhaps at others.
+    /// Cache and store differ at this key. Further keys may differ too.
     Different(Key),
     /// The store could not be read at the cache's revision.
     Skipped,

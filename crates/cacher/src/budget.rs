@@ -25,7 +25,7 @@ struct BudgetState {
 }
 
 impl HistoryBudget {
-    /// Creates a budget of so many bytes for all caches that get a clone.
+    /// Creates a budget of `bytes_max` bytes for all caches that get a clone.
     pub fn new(bytes_max: usize) -> Self {
         let account = BudgetState { bytes_max, bytes: AtomicUsize::new(0), windows: AtomicUsize::new(0) };
         HistoryBudget(Arc::new(account))
@@ -134,10 +134,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the growth: once each window has evicted, the total is within the budget, and
-        /// no window below its share lost anything.
+        /// After each window has evicted, the total is within the budget, and no window below its
+        /// share has lost events.
         #[test]
-        fn windows_end_within_the_budget(grown in proptest::collection::vec((0usize..6, 1usize..50), 1..200)) {
+        fn windows_evict_to_the_budget(grown in proptest::collection::vec((0usize..6, 1usize..50), 1..200)) {
             let budget = HistoryBudget::new(300);
             let mut windows: Vec<WindowAccount> = (0..6).map(|_| budget.open()).collect();
             for (at, bytes) in grown {

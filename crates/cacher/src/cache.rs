@@ -225,7 +225,7 @@ impl Cache {
         }
     }
 
-    /// Prepares the effect of a list. It is separate from [`Cache::handle_list`], because it takes
+    /// Prepares the effect of a list. The plan is separate from [`Cache::handle_list`], because it takes
     /// time and needs no write access.
     ///
     /// The first list fills the cache; the module documentation describes later ones. With
@@ -255,7 +255,7 @@ impl Cache {
             self.object_bytes = bytes;
             replaced = Some((std::mem::replace(&mut self.snapshot, snapshot), self.history.clear(revision)));
         }
-        // The store's watch must resume behind the list, even if the list changed nothing. Resuming
+        // The store's watch must resume after the list, even if the list changed nothing. Resuming
         // before it may fail, because the store may have compacted up to it.
         self.tail = (Revision::ZERO, Vec::new());
         self.filled = true;

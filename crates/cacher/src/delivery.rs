@@ -27,7 +27,7 @@ pub enum Delivery {
     Bookmark {
         /// The revision.
         revision: Revision,
-        /// True for the one that ends the initial events.
+        /// True for the bookmark that ends the initial events.
         initial_events_end: bool,
     },
     /// The reason why the watch ends. No item follows.
@@ -46,7 +46,7 @@ impl EncodingId {
     }
 }
 
-/// A change as one watcher sees it. It is cheap to clone.
+/// A change as one watcher sees the change. Cheap to clone.
 #[derive(Clone)]
 pub struct Delivered(View);
 
@@ -187,7 +187,7 @@ struct Memo {
     bytes: usize,
 }
 
-/// A cached encoding. Its lock is held while it is made, so that other watchers of the same
+/// A cached encoding. The lock is held during the encoding, so that other watchers of the same
 /// encoding wait for it. Other encodings are not blocked.
 type Slot = Arc<Mutex<Option<Bytes>>>;
 

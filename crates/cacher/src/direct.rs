@@ -201,7 +201,7 @@ impl Direct {
 pub(crate) struct DirectWatch {
     /// The rest of the initial state.
     initial: Option<ListItems>,
-    /// The revision of the bookmark behind the initial state.
+    /// The revision of the bookmark after the initial state.
     end: Option<Revision>,
     watch: Watch,
     filter: Arc<Filter>,
@@ -235,7 +235,7 @@ pub(crate) struct DirectWatch {
 enum State {
     Running,
     /// The deadline has passed or the cache was stopped. A client that saw one change of a revision
-    /// resumes behind that revision, so the revision's other changes are delivered first. The store
+    /// resumes after that revision, so the revision's other changes are delivered first. The store
     /// has them ready ([`WatchItem::Event`]). Then the status is delivered, if any.
     Finishing(Option<Box<Status>>),
     Ended,
@@ -359,7 +359,7 @@ impl DirectWatch {
             {
                 return None;
             }
-            // A reader that saw a part of this revision would resume behind it, so it must list.
+            // A reader that saw a part of this revision would resume after it, so it must list.
             Err(Unreadable::Deleted(_) | Unreadable::Stored(_)) => {
                 self.counters.expired.fetch_add(1, Relaxed);
                 return Some(self.last_status(Status::compacted_watch()));

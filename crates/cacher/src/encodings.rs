@@ -28,7 +28,7 @@ impl Encodings {
         Arc::new(Encodings { counters, bytes_max, carriers: Mutex::default() })
     }
 
-    /// Accounts a new encoding of so many bytes, until [`Encodings::handle_forgotten`].
+    /// Accounts a new encoding of `bytes` bytes, until [`Encodings::handle_forgotten`].
     pub(crate) fn handle_made(&self, bytes: usize) {
         self.counters.encodes.fetch_add(1, Relaxed);
         self.counters.encodings_bytes.fetch_add(bytes, Relaxed);
@@ -60,7 +60,7 @@ impl Encodings {
         drop(carriers);
     }
 
-    /// Accounts that encodings of so many bytes were dropped.
+    /// Accounts that encodings of `bytes` bytes were dropped.
     pub(crate) fn handle_forgotten(&self, bytes: usize) {
         self.counters.encodings_bytes.fetch_sub(bytes, Relaxed);
     }

@@ -18,9 +18,9 @@ pub enum Scope {
     Namespace(String),
     /// One object.
     Object {
-        /// Its namespace; `None` for cluster-scoped resources.
+        /// The namespace of the object; `None` for cluster-scoped resources.
         namespace: Option<String>,
-        /// Its name.
+        /// The name of the object.
         name: String,
     },
 }
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn selector_view_follows_old_and_new_state() {
+    fn selector_view_depends_on_old_and_new_state() {
         let shape = shape();
         let state = |revision, change, app: &str| {
             let json = format!(r#"{{"metadata":{{"name":"x","labels":{{"app":"{app}"}}}}}}"#);

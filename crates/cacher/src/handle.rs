@@ -77,7 +77,7 @@ pub struct List {
 }
 
 /// The watch cache of one resource: one list and one watch of the store serve any number of reads
-/// and watches. It is cheap to clone.
+/// and watches. Cheap to clone.
 ///
 /// The cache ends when the last handle and the last watcher are dropped, or with [`Cacher::stop`].
 #[derive(Clone)]
@@ -122,14 +122,14 @@ impl Cacher {
     }
 
     /// Creates an uncached resource: every read and watch goes to the store, with the same
-    /// semantics. It suits resources with many writes and few reads, and comparisons.
+    /// semantics. Suits many writes with few reads, and comparisons with a cache.
     pub fn direct(storage: Arc<dyn Storage>, config: ResourceConfig) -> Cacher {
         Cacher(Inner::Direct(Arc::new(Direct::new(storage, config))))
     }
 
     /// Reads one object.
     ///
-    /// The store answers [`ReadAt::MostRecent`] linearizably. It also answers all other reads while
+    /// The store answers [`ReadAt::MostRecent`] linearizably. The store also answers all other reads while
     /// the cache is not filled.
     ///
     /// # Errors
@@ -225,7 +225,7 @@ impl Cacher {
         }
     }
 
-    /// Bytes of the current state; 0 without a cache. It is cheap, unlike [`Cacher::stats`].
+    /// Bytes of the current state; 0 without a cache. The call is cheap, unlike [`Cacher::stats`].
     pub fn object_bytes(&self) -> usize {
         match &self.0 {
             Inner::Cached(handle) => handle.shared.cache.read().object_bytes(),
@@ -464,7 +464,7 @@ impl Handle {
         Ok(Mailbox::replay(replay, revision))
     }
 
-    /// Serves the store's state as initial events. The live part begins behind the state's
+    /// Serves the store's state as initial events. The live part begins after the state's
     /// revision, whether the cache is ahead (in the history) or behind (older events are skipped).
     async fn replay_store(&self, filter: &Arc<Filter>, at: ReadAt, mark_end: bool) -> Result<Mailbox, ReadError> {
         let shared = &self.shared;

@@ -23,7 +23,7 @@ use crate::delivery::SharedEvent;
 use crate::encodings::Encodings;
 use crate::limits::{EVICTED_EVENTS_MAX, Limits, MEMO_EVENTS_MAX};
 
-/// The window. It is a plain value; its owner synchronizes access.
+/// The events of a resource within the limits. A plain value, to which its owner synchronizes access.
 pub(crate) struct History {
     events: VecDeque<Arc<SharedEvent>>,
     /// The position of the first event in `events`; never decreases.
@@ -55,7 +55,7 @@ impl History {
         History { events: VecDeque::new(), start: 0, floor, account, encodings }
     }
 
-    /// The position behind the last event.
+    /// The position after the last event.
     pub(crate) fn end(&self) -> u64 {
         self.start + self.events.len() as u64
     }

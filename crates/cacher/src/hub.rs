@@ -34,7 +34,8 @@ pub(crate) struct Hub<W> {
     revision: Revision,
     /// One timer per watcher: its next bookmark or its deadline.
     timers: BTreeSet<(Instant, u32)>,
-    /// The store was asked for progress on behalf of all bookmarks due until this time.
+    /// The latest due time of the bookmarks for which progress was already requested from the
+    /// store.
     asked_until: Option<Instant>,
     /// Watchers to detach after the current dispatch; kept for its allocation.
     overflowed: Vec<u32>,
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn bookmarks_and_deadlines_are_due_at_their_times() {
+    fn watcher_gets_bookmarks_each_interval_and_ends_at_its_deadline() {
         let start = Instant::now();
         let mut hub = Hub::new(&[]);
         for (name, seconds, bookmarks) in [('a', 100, true), ('b', 63, true), ('c', 70, false), ('d', 100, true)] {

@@ -24,7 +24,7 @@ enum Op {
     Write(Vec<(usize, Option<bool>)>),
     /// Dispatches the oldest undispatched event.
     Dispatch,
-    /// Starts a watcher `back` revisions ago; it selects `app=p`, or everything.
+    /// Starts a watcher from `back` revisions ago. The watcher selects `app=p`, or everything.
     Watch { back: u64, selects: bool },
     /// Runs the next step of a reader.
     Read(usize),

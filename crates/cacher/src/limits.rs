@@ -87,7 +87,7 @@ impl Default for Limits {
 pub(crate) const HISTORY_REFILL_WAIT: Duration = Duration::from_secs(2);
 
 /// Items that the driver takes from the store before it dispatches them and lets other tasks run.
-/// It bounds the events per wake-up of a watcher and, times the number of watchers, the time
+/// This bounds the events per wake-up of a watcher and, times the number of watchers, the time
 /// between the first watcher's event and its wake-up. A revision is never split: the burst
 /// continues until the revision changes, and the item that shows the change begins the next burst.
 pub(crate) const BURST_EVENTS_MAX: usize = 32;
@@ -98,7 +98,7 @@ pub(crate) const EVICTED_EVENTS_MAX: usize = 1_024;
 /// Pause between two evictions, in which other tasks run.
 pub(crate) const EVICTION_PAUSE: Duration = Duration::from_millis(10);
 
-/// Events that a watcher reads from the history at once. It bounds the time for which the history
+/// Events that a watcher reads from the history at once. This bounds the time for which the history
 /// is locked (well below a microsecond) and the watcher's memory.
 pub(crate) const CATCH_UP_EVENTS: usize = 64;
 

@@ -10,19 +10,19 @@
 
 use std::time::Instant;
 
-/// The readiness of a cache.
+/// Whether a cache is filled and serves reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
-    /// Not filled yet.
+    /// The cache is not filled yet.
     Pending {
         /// The time when the filling began.
         since: Instant,
         /// The error of the last try.
         cause: Option<String>,
     },
-    /// Filled; the number counts the lists.
+    /// The cache is filled. Contains the number of complete lists so far.
     Ready(u64),
-    /// Stopped for good.
+    /// The cache was stopped and never restarts.
     Stopped,
 }
 

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_route_follows_the_table() {
+    fn list_route_depends_on_readiness_and_requested_revision() {
         let n = Revision::new(7);
         let normal = RouteInput { ready: true, progress: true, single: false, bounded: false };
         let old_store = RouteInput { progress: false, ..normal };

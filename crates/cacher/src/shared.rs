@@ -121,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the cache is filled, for at most the wait of a request.
+    /// Waits until the cache is filled, for at most [`Limits::ready_wait`](crate::Limits::ready_wait).
     pub(crate) async fn filled_in_time(&self) -> Result<(), ReadError> {
         if let Some(filled) = in_time(self.config.limits.ready_wait, self.filled()).await {
             return filled;
@@ -136,7 +136,8 @@ impl Shared {
         })
     }
 
-    /// Waits until the cache has reached `revision`, for at most the wait of a request.
+    /// Waits until the cache has reached `revision`, for at most
+    /// [`Limits::freshness_wait`](crate::Limits::freshness_wait).
     ///
     /// # Errors
     /// [`ReadError::TooLarge`] after the wait.

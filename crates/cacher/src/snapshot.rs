@@ -86,13 +86,13 @@ impl Snapshot {
         self.objects.values()
     }
 
-    /// The number of objects of the range behind `key`.
+    /// The number of objects of the range after `key`.
     pub(crate) fn count_behind(&self, range: &KeyRange, key: &str) -> u64 {
         let range = (Bound::Excluded(key), Bound::Excluded(range.end()));
         self.objects.range::<_, str>(range).count() as u64
     }
 
-    /// Whether the range has an object behind `key`.
+    /// Whether the range has an object after `key`.
     pub(crate) fn any_behind(&self, range: &KeyRange, key: &str) -> bool {
         self.objects.range::<_, str>((Bound::Excluded(key), Bound::Excluded(range.end()))).next().is_some()
     }
@@ -111,10 +111,10 @@ fn index_entry(value: &str, key: &Key) -> String {
 
 /// The objects of a list, in key order: an iterator that owns its data and is `Send`.
 ///
-/// It walks a snapshot lazily, a few objects at a time, so that a body is streamed without a copy
+/// The iterator walks a snapshot lazily, a few objects at a time, so that a body is streamed without a copy
 /// of the set. Dropping it early is cheap, and so is a clone, which yields the same objects again.
 ///
-/// While it exists, it keeps its snapshot alive. That costs the memory of all later changes and
+/// While the iterator exists, it keeps its snapshot alive. That costs the memory of all later changes and
 /// deletions, at most the bytes of the whole resource, shared by all lists of one revision. The
 /// server bounds how long a client may hold it.
 /// [`CacherStats::open_walks`](crate::CacherStats::open_walks) is their number.
@@ -143,7 +143,7 @@ struct Walk {
     open: Option<OpenWalk>,
 }
 
-/// Counts the open walks while it exists.
+/// Counts as an open iteration until it is dropped.
 struct OpenWalk(Arc<Counters>);
 
 impl OpenWalk {

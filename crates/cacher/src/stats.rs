@@ -66,7 +66,7 @@ pub struct CacherStats {
     pub store_lists: u64,
     /// Consistent lists that exceeded their wait and were served by the store.
     pub consistent_fallbacks: u64,
-    /// PastState revisions that were rebuilt from the history.
+    /// Former revisions that were rebuilt from the history.
     pub rebuilt_snapshots: u64,
     /// Progress requests to the store.
     pub progress_requests: u64,
@@ -88,13 +88,13 @@ pub struct CacherStats {
 pub struct WatcherStats {
     /// Watchers that read the initial state.
     pub replaying: usize,
-    /// Watchers at the end of the history, which events are pushed to.
+    /// Watchers at the end of the history. New events are pushed to their queues.
     pub live: usize,
-    /// Reading the history.
+    /// Watchers that read the history.
     pub lagging: usize,
     /// Closed watchers whose last deliveries have not been read.
     pub closed: usize,
-    /// Revisions by which the slowest watcher is behind.
+    /// The number of revisions that the slowest watcher lags.
     pub slowest_lag_revisions: u64,
     /// Age of the next event of the slowest watcher.
     pub slowest_lag: Duration,

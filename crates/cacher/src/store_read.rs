@@ -110,7 +110,7 @@ pub(crate) fn start_key(filter: &Filter, request: &ListRequest) -> String {
     request.resume.as_ref().map_or_else(String::new, |token| format!("{}{}", filter.collection().start(), token.start))
 }
 
-/// The continue token for the keys behind `last`.
+/// The continue token for the keys after `last`.
 pub(crate) fn token(filter: &Filter, revision: Revision, last: &Key) -> String {
     let last = last.as_str();
     let relative = last.strip_prefix(filter.collection().start()).unwrap_or(last);

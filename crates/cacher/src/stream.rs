@@ -21,7 +21,7 @@ use crate::watcher::{Queued, Step};
 
 /// A watch: a stream of [`Delivery`] items. Dropping it ends the watch.
 ///
-/// It ends after [`Delivery::Error`], at its deadline, or when the cache is stopped. A reader may
+/// The stream ends after [`Delivery::Error`], at its deadline, or when the cache is stopped. A reader may
 /// stop reading without affecting others. When it reads again, it continues from the history or
 /// receives `410 Expired`.
 pub struct Watcher(Inner);

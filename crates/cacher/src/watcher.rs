@@ -15,7 +15,7 @@
 //! ```
 //!
 //! * **Replay** walks a snapshot. Nothing is queued meanwhile. The live part is read from the
-//!   history afterwards, right behind the snapshot, so there is no gap and no overlap. The reader
+//!   history afterwards, right after the snapshot, so there is no gap and no overlap. The reader
 //!   takes the walk out for each step and returns it, so that a long walk holds no lock. Between
 //!   the steps the walk is stored here and is dropped when the watcher can no longer continue
 //!   behind it.
@@ -47,13 +47,13 @@ use crate::snapshot::ListItems;
 pub(crate) struct Mailbox {
     state: State,
     queue: VecDeque<Queued>,
-    /// Events at or below this revision are skipped: the watcher begins behind them.
+    /// Events at or below this revision are skipped: the watcher begins after them.
     floor: Revision,
     /// The newest revision in the queue, as an event or as a bookmark.
     last: Revision,
     /// The revision of the last delivered event.
     last_delivered: Revision,
-    /// While live: the position behind the newest queued event.
+    /// While live: the position after the newest queued event.
     queued_end: u64,
     /// The waker of the task that waits for the next delivery.
     waker: Option<Waker>,
@@ -77,7 +77,7 @@ enum State {
 pub(crate) struct Replay {
     /// The remaining objects; `None` while the reader walks, and after the last.
     items: Option<ListItems>,
-    /// The revision of the bookmark behind the objects, if requested.
+    /// The revision of the bookmark after the objects, if requested.
     end: Option<Revision>,
     /// The position at which the live part begins.
     position: u64,
@@ -113,7 +113,7 @@ pub(crate) enum Push {
 /// The next action of the reader.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Deliver this.
+    /// Deliver this item.
     Deliver(Queued),
     /// Continue this walk of the initial state, then return it.
     Walk(ListItems),
@@ -233,8 +233,8 @@ impl Mailbox {
     }
 
     /// Closes a watcher whose initial state is still being read, if the window has moved past its
-    /// start, so that its snapshot is freed. A lagging watcher holds no memory and finds out by
-    /// itself. Returns `Some` when it was closed, with the walk to be dropped outside of any lock.
+    /// start, so that its snapshot is freed. A lagging watcher holds no memory, and detects the
+    /// eviction at its next read. Returns `Some` when it was closed, with the walk to be dropped outside of any lock.
     pub(crate) fn handle_eviction(
         &mut self,
         window_start: WindowStart,
@@ -330,7 +330,7 @@ impl Mailbox {
             let rest = events.iter().take_while(|event| event.revision() <= self.last_delivered);
             for event in rest.filter(|event| event.revision() == self.last_delivered) {
                 match view(event) {
-                    // A client that resumes behind this revision would not hear of it.
+                    // A client that resumes after this revision would not hear of it.
                     Some(_) if event.undecodable => {
                         last_status = Some(Box::new(expired(self.last, event.revision())));
                         break;
@@ -650,7 +650,7 @@ mod tests {
         assert_eq!(drain(&mut mailbox), ["ADDED r107", "history 9"]);
         assert!(!mailbox.handle_attached(9));
         assert_eq!(drain(&mut mailbox), ["last_status 410", "end"]);
-        // A deadline between two changes of one revision: the client would resume behind both.
+        // A deadline between two changes of one revision: the client would resume after both.
         let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
         assert!(mailbox.handle_attached(7));
         mailbox.handle_event(&event_at(7, 107), Change::Added, 9);

@@ -1,5 +1,5 @@
-//! Expressions as they are checked and evaluated. Reading them, and the standard macros, is the
-//! `cel` crate's; what it does not know as macros of Kubernetes is resolved here.
+//! The syntax tree that is checked and evaluated. The `cel` crate parses expressions and expands
+//! the standard macros; this module resolves the macros of Kubernetes.
 
 use std::sync::OnceLock;
 
@@ -9,11 +9,11 @@ use cel::parser::Parser;
 use crate::limits::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX};
 use crate::pattern::Matcher;
 
-/// An expression and where in its text it is.
+/// An expression with its position in the source.
 #[derive(Debug)]
 pub(crate) struct Ast {
     pub(crate) node: Node,
-    /// Characters from the start of the text.
+    /// The offset in characters from the start of the source.
     pub(crate) at: usize,
 }
 
@@ -32,13 +32,13 @@ pub(crate) enum Node {
         target: Option<Box<Ast>>,
         args: Vec<Ast>,
     },
-    /// Elements, and which of them are optional.
+    /// The elements, and the positions of the optional ones.
     List(Vec<Ast>, Vec<usize>),
-    /// Keys, values, and whether an entry is optional.
+    /// Keys, values, and whether the entry is optional.
     Map(Vec<(Ast, Ast, bool)>),
     Fold(Box<Fold>),
-    /// A macro of Kubernetes that binds names: the name of the macro, what it is called on, the
-    /// names, and the expressions in which they are bound.
+    /// A macro of Kubernetes that binds variables: the name of the macro, its receiver, the
+    /// variables, and the expressions that use them.
     Binding {
         name: Box<str>,
         target: Box<Ast>,
@@ -55,12 +55,12 @@ pub(crate) enum Literal {
     Uint(u64),
     Double(f64),
     Text(Box<str>),
-    /// A text that is used as a regular expression, compiled when it is first used.
+    /// A string that is used as a regular expression, compiled at its first use.
     Pattern(Box<str>, Box<OnceLock<Result<Matcher, String>>>),
     Bytes(Box<[u8]>),
 }
 
-/// A loop, as the standard macros are written with.
+/// A loop, the form into which the standard macros expand.
 #[derive(Debug)]
 pub(crate) struct Fold {
     pub(crate) range: Ast,
@@ -73,16 +73,17 @@ pub(crate) struct Fold {
     pub(crate) result: Ast,
 }
 
-/// The name of the macro `cel.bind(name, value, expression)`. Only selectors of devices have it.
+/// The name of the macro `cel.bind(name, value, expression)`, which only device selectors have.
 pub(crate) const BIND: &str = "bind";
 
-/// Words that are namespaces of functions, not variables.
+/// Identifiers that are namespaces of functions, not variables.
 const NAMESPACES: [&str; 4] = ["optional", "sets", "format", "ip"];
 
-/// Parses an expression. With `objects`, it may make messages (`Object{spec: …}`), which become maps.
+/// Parses an expression. With `objects`, it may construct messages (`Object{spec: …}`), which
+/// become maps.
 ///
 /// # Errors
-/// The text of the compiler, as `compilation failed: …` shows it.
+/// The compiler's text, as shown after `compilation failed: `.
 pub(crate) fn parse(source: &str, objects: bool) -> Result<Ast, String> {
     if source.len() > EXPRESSION_BYTES_MAX {
         return Err(format!("ERROR: <input>:1:1: expression is longer than {EXPRESSION_BYTES_MAX} bytes"));
@@ -95,7 +96,7 @@ pub(crate) fn parse(source: &str, objects: bool) -> Result<Ast, String> {
         Ok((expr, info)) => Reader { info: &info, source, messages: objects }.ast(&expr, 0),
         Err(errors) => {
             let lines = errors.errors.iter().map(|error| {
-                // Of no text nothing is shown.
+                // An error in an empty source has no source line.
                 if source.is_empty() {
                     return format!("ERROR: <input>:1:0: {}", error.msg);
                 }
@@ -107,8 +108,8 @@ pub(crate) fn parse(source: &str, objects: bool) -> Result<Ast, String> {
     }
 }
 
-/// How deep an expression nests at most: brackets, and the operators, calls and choices chained
-/// within each of them since the last comma or `&&` or `||`.
+/// The nesting depth of an expression: brackets, and the operators, calls and conditionals chained
+/// within each of them since the last comma, `&&` or `||`.
 fn nesting(source: &str) -> usize {
     let bytes = source.as_bytes();
     let (mut at, mut deepest) = (0, 0);
@@ -126,7 +127,7 @@ fn nesting(source: &str) -> usize {
             b'(' | b'[' | b'{' => chains.push(0),
             b')' | b']' | b'}' if chains.len() > 1 => {
                 chains.pop();
-                // A call or an index is one more link of the chain around it.
+                // A call or an index adds a link to the enclosing chain.
                 if let Some(chain) = chains.last_mut() {
                     *chain += 1;
                 }
@@ -152,7 +153,7 @@ fn nesting(source: &str) -> usize {
     deepest
 }
 
-/// Where the text that begins with the quote at a place ends.
+/// The end of the string literal whose opening quote is at `start`.
 fn text_end(bytes: &[u8], start: usize) -> usize {
     let quote = bytes[start];
     let raw = start > 0 && matches!(bytes[start - 1], b'r' | b'R');
@@ -171,13 +172,13 @@ fn text_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// One finding as cel-go prints it.
+/// Formats an error like cel-go.
 fn issue(message: &str, line: usize, column: usize, text: &str) -> String {
     let dots = ".".repeat(column.saturating_sub(1).min(text.chars().count()));
     format!("ERROR: <input>:{line}:{column}: {message}\n | {text}\n | {dots}^")
 }
 
-/// One finding at a place of the text.
+/// Formats an error at an offset of the source.
 pub(crate) fn issue_at(source: &str, at: usize, message: &str) -> String {
     let (mut line, mut column) = (1, 1);
     for c in source.chars().take(at) {
@@ -193,7 +194,7 @@ pub(crate) fn issue_at(source: &str, at: usize, message: &str) -> String {
 struct Reader<'a> {
     info: &'a SourceInfo,
     source: &'a str,
-    /// Messages may be made.
+    /// Whether messages may be constructed.
     messages: bool,
 }
 
@@ -201,7 +202,7 @@ impl Reader<'_> {
     fn ast(&self, expr: &IdedExpr, depth: usize) -> Result<Ast, String> {
         let at = self.info.offset_for(expr.id).map_or(0, |(start, _)| start as usize);
         let refuse = |why: &str| Err(issue_at(self.source, at, why));
-        // Macros expand to more levels than were written.
+        // Macros expand to more levels than the source has.
         if depth > 4 * EXPRESSION_DEPTH_MAX {
             return refuse(&format!("expression recursion limit exceeded: {EXPRESSION_DEPTH_MAX}"));
         }
@@ -300,7 +301,7 @@ impl Reader<'_> {
     }
 }
 
-/// Where a function takes a regular expression, a text becomes one.
+/// Converts a string literal to a pattern if the function expects a regular expression.
 fn with_pattern(name: &str, on_text: bool, mut args: Vec<Ast>) -> Vec<Ast> {
     if matches!(name, "matches" | "find" | "findAll")
         && let Some(Ast { node: Node::Literal(literal), .. }) = args.get_mut(usize::from(!on_text))
@@ -311,8 +312,8 @@ fn with_pattern(name: &str, on_text: bool, mut args: Vec<Ast>) -> Vec<Ast> {
     args
 }
 
-/// Whether a call is one of the macros that the `cel` crate leaves as calls: comprehensions over two
-/// variables, and those of optional values.
+/// True if a call is a macro that the `cel` crate does not expand: comprehensions with two
+/// variables, and macros of optional values.
 fn binds(name: &str, args: usize) -> bool {
     match name {
         "optMap" | "optFlatMap" => args == 2,

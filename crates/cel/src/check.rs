@@ -1,8 +1,8 @@
-//! Types and worst-case costs of expressions, before anything is evaluated.
+//! Computes types and worst-case costs of expressions before their evaluation.
 //!
 //! The estimate follows cel-go's (`checker/cost.go`) and Kubernetes' (`pkg/cel/library/cost.go`):
-//! one unit per step, a tenth of a unit per byte that is read, loops by the most items that the
-//! schema allows.
+//! one unit per step, one unit per ten bytes read, and loops with the maximum number of items in
+//! the schema.
 
 use std::rc::Rc;
 
@@ -13,32 +13,32 @@ use crate::limits::TYPE_CHECKS_MAX;
 use crate::types::Type;
 use crate::{library, signatures};
 
-/// Units of fuel that one visit of a node takes.
+/// Units of fuel per visit of a node.
 const VISIT_UNITS: u64 = 4;
 
-/// Bytes or items that are read for one unit.
+/// The number of bytes or items that are read for one cost unit.
 pub(crate) const READ_DIVISOR: u64 = 10;
-/// What a list, a map and a value of a library cost to make (cel-go's `checker/cost.go`).
+/// The costs of constructing a list, a map and a library value (cel-go's `checker/cost.go`).
 const LIST_COST: u64 = 10;
 const MAP_COST: u64 = 30;
 
-/// The type and the worst-case cost of a part of an expression.
+/// The type and the worst-case cost of a subexpression.
 #[derive(Clone, Debug)]
-pub(crate) struct Checked<'n> {
+pub(crate) struct TypeAndCost<'n> {
     pub(crate) ty: Type<'n>,
-    /// The most units that its evaluation takes.
+    /// The worst-case cost in cost units.
     pub(crate) cost: u64,
 }
 
 /// Checks an expression with its variables.
 ///
 /// # Errors
-/// The compiler's text.
+/// The compiler's error text.
 pub(crate) fn check<'v, 'n>(
     source: &str,
     ast: &Ast,
     variables: impl IntoIterator<Item = (&'v str, Type<'n>)>,
-) -> Result<Checked<'n>, String> {
+) -> Result<TypeAndCost<'n>, String> {
     let variables = variables.into_iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
     let mut checker = Checker {
         source,
@@ -55,11 +55,11 @@ pub(crate) fn check<'v, 'n>(
     Ok(checked)
 }
 
-/// Checks an expression that may call functions that are not known here. The type is none where something
-/// was not understood.
+/// Checks an expression that may call unknown functions. The type is `None` if a part of the
+/// expression is unknown.
 ///
 /// # Errors
-/// The compiler's text.
+/// The compiler's error text.
 pub(crate) fn check_leniently<'n>(
     source: &str,
     ast: &Ast,
@@ -81,7 +81,7 @@ pub(crate) fn check_leniently<'n>(
     Ok((!checker.uncertain).then_some(checked.ty))
 }
 
-/// Namespaces of functions that Kubernetes' environments have, and rules do not.
+/// Namespaces of functions that Kubernetes' environments have and rules do not.
 const FUNCTION_NAMESPACES: [&str; 8] =
     ["base64", "cidr", "jsonpatch", "lists", "math", "quantity", "semver", "strings"];
 
@@ -89,11 +89,11 @@ struct Checker<'s, 'n> {
     source: &'s str,
     variables: Vec<(String, Type<'n>)>,
     issues: Vec<String>,
-    /// What is not known is accepted.
+    /// Whether unknown names are accepted.
     lenient: bool,
-    /// Something was not known, so that types are not certain.
+    /// Whether an unknown name was seen, so that types are uncertain.
     uncertain: bool,
-    /// Nodes that may still be visited, of [`TYPE_CHECKS_MAX`].
+    /// The remaining number of node visits, of [`TYPE_CHECKS_MAX`].
     visits_left: usize,
 }
 
@@ -103,32 +103,34 @@ impl<'n> Checker<'_, 'n> {
         Type::Dyn
     }
 
-    fn ast(&mut self, ast: &Ast) -> Checked<'n> {
+    fn ast(&mut self, ast: &Ast) -> TypeAndCost<'n> {
         if !fuel::charge(VISIT_UNITS) {
-            // The request is answered as one whose time is up.
+            // The request is answered like one that exceeded its deadline.
             self.visits_left = 0;
         }
         match self.visits_left {
-            0 => return Checked { ty: Type::Dyn, cost: 0 },
+            0 => return TypeAndCost { ty: Type::Dyn, cost: 0 },
             1 => {
-                // The last visit reports the bound, once. From here on nothing is visited.
+                // The last visit reports the limit once; then nothing is visited.
                 self.visits_left = 0;
                 let ty = self.issue(ast.at, &format!("expression needs more than {TYPE_CHECKS_MAX} type checks"));
-                return Checked { ty, cost: 0 };
+                return TypeAndCost { ty, cost: 0 };
             }
             _ => self.visits_left -= 1,
         }
         match &ast.node {
-            Node::Literal(literal) => Checked { ty: literal_type(literal), cost: 0 },
+            Node::Literal(literal) => TypeAndCost { ty: literal_type(literal), cost: 0 },
             Node::Ident(name) => {
                 let known = self.variables.iter().rev().find(|(known, _)| known == name.as_ref());
                 let ty = match known.map(|(_, ty)| ty.clone()).or_else(|| signatures::type_value(name)) {
                     Some(ty) => ty,
                     None => self.issue(ast.at, &format!("undeclared reference to '{name}' (in container '')")),
                 };
-                Checked { ty, cost: 1 }
+                TypeAndCost { ty, cost: 1 }
             }
-            Node::Select { of, field, .. } if self.is_qualified_type(of, field) => Checked { ty: Type::Type, cost: 1 },
+            Node::Select { of, field, .. } if self.is_qualified_type(of, field) => {
+                TypeAndCost { ty: Type::Type, cost: 1 }
+            }
             Node::Select { of, field, test } => {
                 let of = self.ast(of);
                 let found = of.ty.field(field);
@@ -143,7 +145,7 @@ impl<'n> Checker<'_, 'n> {
                         self.issue(ast.at, &message)
                     }
                 };
-                Checked { ty, cost: of.cost.saturating_add(1) }
+                TypeAndCost { ty, cost: of.cost.saturating_add(1) }
             }
             Node::List(elements, _) => {
                 let mut cost = LIST_COST;
@@ -157,7 +159,7 @@ impl<'n> Checker<'_, 'n> {
                     };
                     item = Some(item.map_or(ty.clone(), |item| item.join(ty)));
                 }
-                Checked { ty: Type::List(Rc::new(item.unwrap_or(Type::Dyn)), elements.len() as u64), cost }
+                TypeAndCost { ty: Type::List(Rc::new(item.unwrap_or(Type::Dyn)), elements.len() as u64), cost }
             }
             Node::Map(entries) => {
                 let mut cost = MAP_COST;
@@ -171,7 +173,7 @@ impl<'n> Checker<'_, 'n> {
                     });
                 }
                 let (key, value) = types.unwrap_or((Type::Dyn, Type::Dyn));
-                Checked { ty: Type::Map(Rc::new(key), Rc::new(value), entries.len() as u64), cost }
+                TypeAndCost { ty: Type::Map(Rc::new(key), Rc::new(value), entries.len() as u64), cost }
             }
             Node::Call { name, target, args } => self.call(ast.at, name, target.as_deref(), args),
             Node::Fold(fold) => self.fold(fold),
@@ -179,29 +181,29 @@ impl<'n> Checker<'_, 'n> {
         }
     }
 
-    /// Names of types such as `google.protobuf.Timestamp`.
+    /// True for names of types such as `google.protobuf.Timestamp`.
     fn is_qualified_type(&self, of: &Ast, field: &str) -> bool {
         matches!(field, "Timestamp" | "Duration")
             && matches!(&of.node, Node::Select { of, field, .. } if field.as_ref() == "protobuf"
                 && matches!(&of.node, Node::Ident(name) if name.as_ref() == "google"))
     }
 
-    /// Is this the namespace of functions, rather than a variable?
+    /// True if an identifier is a namespace of functions and not a variable.
     fn is_namespace(&self, target: &Ast) -> bool {
         let Node::Ident(name) = &target.node else { return false };
         FUNCTION_NAMESPACES.contains(&name.as_ref()) && !self.variables.iter().any(|(known, _)| known == name.as_ref())
     }
 
-    fn call(&mut self, at: usize, name: &str, target: Option<&Ast>, args: &[Ast]) -> Checked<'n> {
+    fn call(&mut self, at: usize, name: &str, target: Option<&Ast>, args: &[Ast]) -> TypeAndCost<'n> {
         if self.lenient && target.is_some_and(|target| self.is_namespace(target)) {
             self.uncertain = true;
             args.iter().for_each(|arg| {
                 self.ast(arg);
             });
-            return Checked { ty: Type::Dyn, cost: 0 };
+            return TypeAndCost { ty: Type::Dyn, cost: 0 };
         }
         let target = target.map(|target| self.ast(target));
-        // It would fail for each object.
+        // An unknown time zone would fail for each object.
         if let (Some(Type::Timestamp), [Ast { node: Node::Literal(Literal::Text(zone)), at, .. }]) =
             (target.as_ref().map(|target| &target.ty), args)
             && library::offset(zone).is_none()
@@ -209,9 +211,9 @@ impl<'n> Checker<'_, 'n> {
         {
             self.issue(*at, &format!("unknown time zone {zone}: there are UTC and offsets such as +02:00 here"));
         }
-        let args: Vec<Checked<'n>> = args.iter().map(|arg| self.ast(arg)).collect();
+        let args: Vec<TypeAndCost<'n>> = args.iter().map(|arg| self.ast(arg)).collect();
         let mut cost = target.iter().chain(&args).fold(0u64, |sum, part| sum.saturating_add(part.cost));
-        // Of two branches only one is taken.
+        // Only one of two branches is evaluated.
         if let ("_?_:_", [condition, yes, no]) = (name, args.as_slice()) {
             cost = condition.cost.saturating_add(yes.cost.max(no.cost));
         }
@@ -221,7 +223,7 @@ impl<'n> Checker<'_, 'n> {
         let operator = name.starts_with(['_', '!', '-', '@']);
         let ty = match signatures::result(name, receiver, &types) {
             signatures::Result::Type(ty) => {
-                // Which of two types a choice has is not known where one of them is not.
+                // The type of a conditional is unknown if the type of a branch is.
                 self.uncertain |= name == "_?_:_" && matches!(ty, Type::Dyn);
                 ty
             }
@@ -243,10 +245,10 @@ impl<'n> Checker<'_, 'n> {
                 self.issue(at, &format!("found no matching overload for '{name}' applied to '{shown}'"))
             }
         };
-        Checked { ty, cost }
+        TypeAndCost { ty, cost }
     }
 
-    /// The types that a loop over a value binds: one name, or two.
+    /// The types of a loop's one or two variables.
     fn loop_types(&mut self, at: usize, range: &Type<'n>, two: bool) -> (Type<'n>, Type<'n>) {
         match range {
             Type::List(item, _) if two => (Type::Int, (**item).clone()),
@@ -270,14 +272,15 @@ impl<'n> Checker<'_, 'n> {
         result
     }
 
-    fn fold(&mut self, fold: &Fold) -> Checked<'n> {
+    fn fold(&mut self, fold: &Fold) -> TypeAndCost<'n> {
         let range = self.ast(&fold.range);
         let (first, second) = self.loop_types(fold.range.at, &range.ty, fold.var2.is_some());
         let init = self.ast(&fold.init);
         let mut names = vec![(fold.var.as_ref(), first)];
         names.extend(fold.var2.as_deref().map(|name| (name, second)));
         let count = range.ty.size_max();
-        // A list that a loop builds is as long as what it runs over; its items are known after one step.
+        // The list that a loop builds has the length of its range; the type of its items is known
+        // after one step.
         let mut accu = init.ty;
         let mut looped = 0u64;
         for _ in 0..2 {
@@ -289,25 +292,26 @@ impl<'n> Checker<'_, 'n> {
                 Type::List(item, _) => Type::List(item, count),
                 ty => ty,
             };
-            // Without costs one round says it all; two in each of many nested loops would take exponential time.
+            // Without costs one round suffices. Two rounds in each nested loop would take
+            // exponential time.
             if self.lenient || self.issues.len() > issues {
                 break;
             }
         }
         let result = self.bound(&[(fold.accu.as_ref(), accu)], |this| this.ast(&fold.result));
         let cost = looped.saturating_mul(count).saturating_add(range.cost).saturating_add(init.cost);
-        Checked { ty: result.ty, cost: cost.saturating_add(result.cost) }
+        TypeAndCost { ty: result.ty, cost: cost.saturating_add(result.cost) }
     }
 
-    fn binding(&mut self, at: usize, name: &str, target: &Ast, vars: &[Box<str>], bodies: &[Ast]) -> Checked<'n> {
+    fn binding(&mut self, at: usize, name: &str, target: &Ast, vars: &[Box<str>], bodies: &[Ast]) -> TypeAndCost<'n> {
         if name == BIND && !self.lenient {
             let ty = self.issue(at, "undeclared reference to 'cel' (in container '')");
-            return Checked { ty, cost: 0 };
+            return TypeAndCost { ty, cost: 0 };
         }
         let range = self.ast(target);
         if let (BIND, [var], [body]) = (name, vars, bodies) {
             let body = self.bound(&[(var, range.ty)], |this| this.ast(body));
-            return Checked { ty: body.ty, cost: range.cost.saturating_add(body.cost).saturating_add(1) };
+            return TypeAndCost { ty: body.ty, cost: range.cost.saturating_add(body.cost).saturating_add(1) };
         }
         if let ("optMap" | "optFlatMap", [var], [body]) = (name, vars, bodies) {
             let inner = match &range.ty {
@@ -320,16 +324,17 @@ impl<'n> Checker<'_, 'n> {
             };
             let body = self.bound(&[(var, inner)], |this| this.ast(body));
             let ty = if name == "optMap" { body.ty.optional() } else { body.ty };
-            return Checked { ty, cost: range.cost.saturating_add(body.cost).saturating_add(2) };
+            return TypeAndCost { ty, cost: range.cost.saturating_add(body.cost).saturating_add(2) };
         }
         let (first, second) = self.loop_types(target.at, &range.ty, true);
-        let [var, var2] = vars else { return Checked { ty: Type::Dyn, cost: 0 } };
+        let [var, var2] = vars else { return TypeAndCost { ty: Type::Dyn, cost: 0 } };
         let names = [(var.as_ref(), first.clone()), (var2.as_ref(), second)];
-        let bodies: Vec<Checked<'n>> = self.bound(&names, |this| bodies.iter().map(|body| this.ast(body)).collect());
+        let bodies: Vec<TypeAndCost<'n>> =
+            self.bound(&names, |this| bodies.iter().map(|body| this.ast(body)).collect());
         let count = range.ty.size_max();
         let each = bodies.iter().fold(3u64, |sum, body| sum.saturating_add(body.cost));
         let cost = each.saturating_mul(count).saturating_add(range.cost);
-        let Some(last) = bodies.last() else { return Checked { ty: Type::Dyn, cost } };
+        let Some(last) = bodies.last() else { return TypeAndCost { ty: Type::Dyn, cost } };
         let conditions = if name.starts_with("transform") { &bodies[..bodies.len() - 1] } else { &bodies[..] };
         if conditions.iter().any(|condition| !condition.ty.fits(&Type::Bool)) {
             let message = format!("expected type 'bool' but found '{}'", conditions[0].ty);
@@ -344,7 +349,7 @@ impl<'n> Checker<'_, 'n> {
             },
             _ => Type::Bool,
         };
-        Checked { ty, cost }
+        TypeAndCost { ty, cost }
     }
 }
 

@@ -1,8 +1,8 @@
-//! Checks the expressions by which claims and classes of `resource.k8s.io` select devices.
+//! Checks device selectors: expressions in claims and classes of `resource.k8s.io`.
 //!
-//! An expression has one variable, `device`, and gives a bool, or a value whose type is known only when it
-//! is evaluated. Syntax, names, fields and types are checked; functions that are not known here are accepted, and
-//! the worst-case cost is not estimated.
+//! An expression has one variable, `device`, and returns a bool or a dynamic value. Syntax, names,
+//! fields and types are checked. Unknown functions are accepted, and the worst-case cost is not
+//! estimated.
 //!
 //! Rules: `dynamic-resource-allocation/cel` of Kubernetes 1.36.
 
@@ -11,29 +11,30 @@ use std::rc::Rc;
 use crate::expression::Expression;
 use crate::types::Type;
 
-/// Attributes or capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
+/// The number of attributes or capacities of a device
+/// (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
 const ATTRIBUTES_MAX: u64 = 32;
-/// Bytes of the domain of an attribute, and of the name of a driver (`DeviceMaxDomainLength`).
+/// The length of an attribute's domain and of a driver's name, in bytes (`DeviceMaxDomainLength`).
 const DOMAIN_BYTES_MAX: u64 = 63;
-/// Bytes of the name of an attribute below its domain (`DeviceMaxIDLength`).
+/// The length of an attribute's name after its domain, in bytes (`DeviceMaxIDLength`).
 const ID_BYTES_MAX: u64 = 32;
 
-/// Checks the expression of a selector of devices.
+/// Checks the expression of a device selector.
 ///
 /// # Errors
-/// Why it is refused, in kube-apiserver's words.
+/// The reason for the rejection, in kube-apiserver's words.
 pub fn check_device_selector(expression: &str) -> Result<(), String> {
     let checked = Expression::parse(expression)
         .and_then(|parsed| parsed.check_leniently(vec![("device", Type::Device)]))
         .map_err(|issues| format!("compilation failed: {issues}"))?;
     match checked {
-        // The type is not certain where a function is not known here.
+        // The type is uncertain if the expression calls an unknown function.
         None | Some(Type::Bool | Type::Dyn) => Ok(()),
         Some(other) => Err(format!("must evaluate to bool or the unknown type, not {other}")),
     }
 }
 
-/// The type of a field of a device.
+/// The type of a field of `device`.
 pub(crate) fn field<'n>(name: &str) -> Option<Type<'n>> {
     let by_domain = |value: Type<'n>| {
         let by_id = Type::Map(Rc::new(Type::Text(ID_BYTES_MAX)), Rc::new(value), ATTRIBUTES_MAX);

@@ -1,7 +1,7 @@
-//! Evaluation within a budget. Nothing here panics and nothing runs longer than its budget says:
-//! each step takes a unit, and reading a value takes units by its size, before it is read. Where
-//! cel-go counts what is at the top alone (a comparison of lists, `size` of a text), all that is
-//! below counts here too, at a tenth of a unit a value or 64 bytes.
+//! Evaluates expressions within a cost limit. No evaluation panics or exceeds its limit: each step
+//! costs one unit, and reading a value costs units by its size, charged before the read. In some
+//! operations cel-go counts only the top level (comparison of lists, `size` of a string). This
+//! module also counts the nested values, with a tenth of a unit per value or 64 bytes.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -14,12 +14,12 @@ use crate::library;
 use crate::pattern::Matcher;
 use crate::value::{MapVal, Steps, Val};
 
-/// Why an expression has no value.
+/// An evaluation has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvalError {
-    /// The evaluation would cost more than its limit.
+    /// The evaluation exceeded its cost limit.
     Limit,
-    /// What went wrong, in cel-go's words.
+    /// The evaluation failed; the text is cel-go's.
     Failed(String),
 }
 
@@ -44,7 +44,7 @@ impl std::fmt::Display for EvalError {
     }
 }
 
-pub(crate) type Evaluated<'a> = Result<Val<'a>, EvalError>;
+pub(crate) type EvalResult<'a> = Result<Val<'a>, EvalError>;
 
 /// One evaluation.
 pub(crate) struct Evaluator<'a> {
@@ -58,23 +58,23 @@ impl<'a> Evaluator<'a> {
         Evaluator { variables, spent: 0, limit }
     }
 
-    /// Units taken so far.
+    /// The units spent so far.
     pub(crate) fn spent(&self) -> u64 {
         self.spent
     }
 
-    /// Takes units.
+    /// Spends units.
     pub(crate) fn spend(&mut self, units: u64) -> Result<(), EvalError> {
         self.spent = self.spent.saturating_add(units);
         if self.spent > self.limit || !fuel::charge(units) { Err(EvalError::Limit) } else { Ok(()) }
     }
 
-    /// Takes what reading so many bytes or items costs.
+    /// Spends the units for reading a number of bytes or items.
     pub(crate) fn read(&mut self, size: usize) -> Result<(), EvalError> {
         self.spend(size as u64 / READ_DIVISOR + 1)
     }
 
-    /// Does work that takes a tenth of a unit a step, and ends where no unit is left.
+    /// Runs work that costs a tenth of a unit per step, within the remaining units.
     pub(crate) fn within<T>(&mut self, work: impl FnOnce(&mut Steps) -> T) -> Result<T, EvalError> {
         let before = self.limit.saturating_sub(self.spent).saturating_mul(READ_DIVISOR);
         let mut steps = Steps::new(before);
@@ -84,7 +84,7 @@ impl<'a> Evaluator<'a> {
         Ok(done)
     }
 
-    /// Takes what making another copy of a text costs.
+    /// Spends the units for copying a string.
     fn copy(&mut self, value: &Val<'a>) -> Result<(), EvalError> {
         match value {
             Val::Text(Cow::Owned(text)) => self.within(|steps| steps.take_text(text.len())).map(drop),
@@ -93,7 +93,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    pub(crate) fn eval(&mut self, ast: &'a Ast) -> Evaluated<'a> {
+    pub(crate) fn eval(&mut self, ast: &'a Ast) -> EvalResult<'a> {
         match &ast.node {
             Node::Literal(literal) => Ok(literal_value(literal)),
             Node::Ident(name) => {
@@ -153,7 +153,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    fn select(&mut self, of: Val<'a>, field: &str, test: bool) -> Evaluated<'a> {
+    fn select(&mut self, of: Val<'a>, field: &str, test: bool) -> EvalResult<'a> {
         match of {
             Val::Optional(None) if test => Ok(Val::Bool(false)),
             Val::Optional(None) => Ok(Val::Optional(None)),
@@ -171,7 +171,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    fn call(&mut self, name: &'a str, target: Option<&'a Ast>, args: &'a [Ast]) -> Evaluated<'a> {
+    fn call(&mut self, name: &'a str, target: Option<&'a Ast>, args: &'a [Ast]) -> EvalResult<'a> {
         match (name, args) {
             ("_&&_" | "_||_", [left, right]) => return self.logic(name == "_||_", left, right),
             ("_?_:_", [condition, yes, no]) => {
@@ -220,7 +220,7 @@ impl<'a> Evaluator<'a> {
         library::call(self, name, target, values)
     }
 
-    /// A call with a regular expression that is written in the rule: it is compiled once.
+    /// Calls a function whose regular expression is a literal, which is compiled once.
     fn search(&mut self, name: &str, target: Option<&Val<'a>>, args: &'a [Ast]) -> Result<Option<Val<'a>>, EvalError> {
         let (pattern, rest) = match (target, args) {
             (Some(_), [pattern, rest @ ..]) => (pattern, rest),
@@ -242,8 +242,8 @@ impl<'a> Evaluator<'a> {
         library::search(self, name, &text, regex, &values).map(Some)
     }
 
-    /// `&&` and `||`: one side can decide although the other has no value.
-    fn logic(&mut self, decides: bool, left: &'a Ast, right: &'a Ast) -> Evaluated<'a> {
+    /// `&&` and `||`: one side can decide the result even if the other one fails.
+    fn logic(&mut self, decides: bool, left: &'a Ast, right: &'a Ast) -> EvalResult<'a> {
         let left = self.eval(left);
         match left {
             Ok(Val::Bool(value)) if value == decides => return Ok(Val::Bool(decides)),
@@ -271,7 +271,7 @@ impl<'a> Evaluator<'a> {
         result
     }
 
-    /// What a loop runs over: items, or keys with values.
+    /// The range of a loop: items, or keys with values.
     fn range(&mut self, value: &Val<'a>, two: bool) -> Result<Vec<(Val<'a>, Val<'a>)>, EvalError> {
         self.read(value.size())?;
         if let Some(items) = value.items() {
@@ -281,7 +281,7 @@ impl<'a> Evaluator<'a> {
         value.entries().ok_or_else(EvalError::overload)
     }
 
-    fn fold(&mut self, fold: &'a Fold) -> Evaluated<'a> {
+    fn fold(&mut self, fold: &'a Fold) -> EvalResult<'a> {
         let range = self.eval(&fold.range)?;
         let range = self.range(&range, fold.var2.is_some())?;
         let mut accu = self.eval(&fold.init)?;
@@ -292,7 +292,7 @@ impl<'a> Evaluator<'a> {
             if let Some(var2) = &fold.var2 {
                 self.variables.push((var2.as_ref(), second));
             }
-            // Moved, not copied: a step that appends to it can then do so in place.
+            // Moved, not copied, so that the step can append in place.
             self.variables.push((fold.accu.as_ref(), accu));
             let goes_on = match self.eval(&fold.condition) {
                 Ok(Val::Bool(false)) => false,
@@ -309,13 +309,13 @@ impl<'a> Evaluator<'a> {
             match step {
                 Ok(value) => accu = value,
                 Err(EvalError::Limit) => return Err(EvalError::Limit),
-                Err(error) => return self.decided_later(fold, error),
+                Err(error) => return self.retry_without_failing_items(fold, error),
             }
         }
         self.bound([(fold.accu.as_ref(), accu)], |this| this.eval(&fold.result))
     }
 
-    /// Takes the list that a loop builds out of its variable, to append to it.
+    /// Takes the list that a loop builds out of its variable, to append in place.
     fn take_accu(&mut self, ast: &Ast) -> Option<Rc<Vec<Val<'a>>>> {
         let Node::Ident(name) = &ast.node else { return None };
         if !matches!(name.as_ref(), "@result" | "__result__") {
@@ -328,9 +328,9 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// A loop that failed at one item has no value, unless what it looks for is decided by another:
-    /// that is found by running it again with the failing items left out.
-    fn decided_later(&mut self, fold: &'a Fold, error: EvalError) -> Evaluated<'a> {
+    /// Handles a loop that failed at one item. `all` and `exists` still have a value if another
+    /// item decides it, so the loop runs again without the failing items.
+    fn retry_without_failing_items(&mut self, fold: &'a Fold, error: EvalError) -> EvalResult<'a> {
         let decisive = match &fold.init.node {
             Node::Literal(Literal::Bool(init)) => !init,
             _ => return Err(error),
@@ -352,7 +352,7 @@ impl<'a> Evaluator<'a> {
         Err(error)
     }
 
-    fn binding(&mut self, name: &str, target: &'a Ast, vars: &'a [Box<str>], bodies: &'a [Ast]) -> Evaluated<'a> {
+    fn binding(&mut self, name: &str, target: &'a Ast, vars: &'a [Box<str>], bodies: &'a [Ast]) -> EvalResult<'a> {
         self.spend(1)?;
         let target = self.eval(target)?;
         if let (BIND, [var], [body]) = (name, vars, bodies) {
@@ -436,7 +436,7 @@ fn literal_value(literal: &Literal) -> Val<'_> {
     }
 }
 
-/// `google.protobuf.Timestamp` and its kin are names of types.
+/// The name of a qualified type such as `google.protobuf.Timestamp`.
 fn qualified_type(of: &Ast, field: &str) -> Option<&'static str> {
     let Node::Select { of, field: middle, .. } = &of.node else { return None };
     let Node::Ident(root) = &of.node else { return None };

@@ -1,4 +1,4 @@
-//! An expression from its text to its value: [`Expression`].
+//! Parses, checks and evaluates expressions: [`Expression`].
 
 use std::fmt;
 use std::rc::Rc;
@@ -11,14 +11,15 @@ use crate::schema::Schema;
 use crate::types::Type;
 use crate::value::Val;
 
-/// An expression whose syntax is correct.
+/// An expression with correct syntax.
 #[derive(Debug)]
 pub struct Expression {
     source: Arc<str>,
     ast: Ast,
 }
 
-/// Why an expression does not compile, in cel-go's words: `ERROR: <input>:1:3: …` with the line and a caret.
+/// An expression does not compile. The text is cel-go's: `ERROR: <input>:1:3: …` with the source
+/// line and a caret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompileError(String);
 
@@ -32,19 +33,19 @@ impl std::error::Error for CompileError {}
 
 /// The result type and the worst-case cost of an expression.
 #[derive(Clone, Debug)]
-pub struct Checked<'t> {
+pub struct CheckResult<'t> {
     /// The type of the value.
     pub ty: Type<'t>,
-    /// The most units that one evaluation costs.
+    /// The worst-case cost of one evaluation, in cost units.
     pub cost: u64,
 }
 
 /// The result of an evaluation.
 #[derive(Clone, Debug)]
 pub struct Evaluation<'a> {
-    /// The value, or why there is none.
+    /// The value, or the error.
     pub result: Result<Value<'a>, EvalError>,
-    /// The units that the evaluation cost.
+    /// The cost of the evaluation, in cost units.
     pub cost: u64,
 }
 
@@ -52,12 +53,13 @@ impl Expression {
     /// Parses an expression.
     ///
     /// # Errors
-    /// When the text is no expression, or is beyond a bound of [`crate::limits`].
+    /// If the syntax is wrong, or if a limit of [`crate::limits`] is exceeded.
     pub fn parse(source: impl Into<Arc<str>>) -> Result<Expression, CompileError> {
         Expression::parse_with(source.into(), false)
     }
 
-    /// Parses an expression that may make objects (`Object{spec: …}`), as mutating policies do. They become maps.
+    /// Parses an expression that may construct objects (`Object{spec: …}`), as in mutating
+    /// policies. Such objects become maps.
     pub(crate) fn parse_with_objects(source: impl Into<Arc<str>>) -> Result<Expression, CompileError> {
         Expression::parse_with(source.into(), true)
     }
@@ -67,7 +69,7 @@ impl Expression {
         Ok(Expression { source, ast })
     }
 
-    /// Whether the expression mentions a variable of this name.
+    /// True if the expression contains an identifier of this name.
     pub fn mentions(&self, variable: &str) -> bool {
         mentions(&self.ast, variable)
     }
@@ -75,17 +77,17 @@ impl Expression {
     /// Checks the types with these variables, and computes the worst-case cost.
     ///
     /// # Errors
-    /// When an operator, function, field or variable does not exist or does not take its operands.
+    /// If an operator, function, field or variable does not exist or does not accept its operands.
     pub fn check<'v, 't>(
         &self,
         variables: impl IntoIterator<Item = (&'v str, Type<'t>)>,
-    ) -> Result<Checked<'t>, CompileError> {
+    ) -> Result<CheckResult<'t>, CompileError> {
         let checked = check::check(&self.source, &self.ast, variables).map_err(CompileError)?;
-        Ok(Checked { ty: checked.ty, cost: checked.cost })
+        Ok(CheckResult { ty: checked.ty, cost: checked.cost })
     }
 
-    /// Checks an expression that may call functions that this crate does not know. Returns no type where something
-    /// was not known.
+    /// Checks an expression that may call functions unknown to this crate. Returns no type if a
+    /// part of the expression is unknown.
     pub(crate) fn check_leniently<'t>(
         &self,
         variables: Vec<(&str, Type<'t>)>,
@@ -93,8 +95,8 @@ impl Expression {
         check::check_leniently(&self.source, &self.ast, variables).map_err(CompileError)
     }
 
-    /// Evaluates the expression with these variables. Ends with [`EvalError::Limit`] beyond `cost_limit` units, or
-    /// when there is no fuel.
+    /// Evaluates the expression with these variables. Ends with [`EvalError::Limit`] above
+    /// `cost_limit` units, or if the fuel is used up.
     pub fn evaluate<'a>(
         &'a self,
         variables: impl IntoIterator<Item = (&'a str, Value<'a>)>,
@@ -134,7 +136,7 @@ impl<'a> Value<'a> {
         Value(Val::Null)
     }
 
-    /// A JSON value with the types that its schema declares. `resource` adds the fields of every resource.
+    /// A JSON value with the types of its schema. `resource` adds the fields of every resource.
     pub fn json(value: &'a serde_json::Value, schema: Option<&'a dyn Schema>, resource: bool) -> Value<'a> {
         Value(Val::of(value, schema, resource))
     }
@@ -144,7 +146,7 @@ impl<'a> Value<'a> {
         Value(Val::Optional(value.map(|value| Rc::new(value.0))))
     }
 
-    /// The value of a `bool`.
+    /// The value if it is a `bool`.
     pub fn as_bool(&self) -> Option<bool> {
         match self.0 {
             Val::Bool(value) => Some(value),
@@ -152,7 +154,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value of a `string`.
+    /// The value if it is a `string`.
     pub fn as_str(&self) -> Option<&str> {
         match &self.0 {
             Val::Text(text) => Some(text),
@@ -167,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// Evaluates an expression over the untyped variable `o`, and shows the value or the error.
+    /// Evaluates an expression with the untyped variable `o`, and formats the value or the error.
     fn check(source: &str, expected: &str) {
         let object = json!({"n": 3, "s": "abc", "l": [1, 2, 3], "m": {"a": "x"}});
         let expression = Expression::parse(source).unwrap();
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn untyped_variables_are_checked_by_evaluation() {
+    fn untyped_variables_are_type_checked_at_evaluation() {
         check("o.n + 1", "Int(4)");
         check("o.l.exists(i, i > 2) && has(o.m.a)", "Bool(true)");
         check("o.n + 'a'", "no such overload");

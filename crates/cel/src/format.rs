@@ -1,7 +1,7 @@
-//! The formats that Kubernetes 1.36 checks in values of custom resources. Others are ignored.
+//! The string formats that Kubernetes 1.36 checks in custom resources. Others are ignored.
 //!
-//! Each check takes and refuses what the Go functions behind kube-openapi's `strfmt` take and
-//! refuse, oddities included: an address with leading zeros is one, an empty `byte` is none.
+//! Each check accepts exactly what the Go functions of kube-openapi's `strfmt` accept, including
+//! their peculiarities: an IP address may have leading zeros, and an empty `byte` is invalid.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
@@ -106,7 +106,8 @@ const STRING_FORMATS: [(&str, Format); 26] = [
 ];
 
 impl Format {
-    /// The format of a schema of this type; none where Kubernetes does not support it there.
+    /// The format of a schema of this type. [`Format::None`] if Kubernetes does not support the
+    /// format for the type.
     pub fn parse(format: &str, kind: &str, int_or_string: bool) -> Format {
         match kind {
             _ if format.is_empty() => Format::None,
@@ -144,7 +145,7 @@ impl Format {
         }
     }
 
-    /// Whether a string has this format. True for formats that are not about strings.
+    /// True if a string has this format. Always true for formats of other types.
     pub fn accepts(self, text: &str) -> bool {
         match self {
             Format::None | Format::Password | Format::Int32 | Format::Int64 | Format::Float | Format::Double => true,
@@ -177,7 +178,7 @@ impl Format {
     }
 }
 
-/// A pattern known to be one when this was written.
+/// Compiles a constant pattern. A test covers each of them.
 fn fixed(pattern: &str) -> Regex {
     match Regex::new(pattern) {
         Ok(regex) => regex,
@@ -210,7 +211,7 @@ fn is_hostname(text: &str) -> bool {
     text.len() <= 255 && HOSTNAME.is_match(text) && text.split('.').all(|label| label.len() <= 63)
 }
 
-/// One label of a name: lower case letters and digits, dashes inside.
+/// One segment of a DNS name: lower-case letters, digits, and inner dashes.
 fn is_name_segment(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();
@@ -224,7 +225,7 @@ fn is_short_name(text: &str) -> bool {
     text.len() <= 63 && is_name_segment(text)
 }
 
-/// Four numbers up to 255 in decimal, leading zeros tolerated.
+/// An IPv4 address; leading zeros are accepted.
 fn ipv4_sloppy(text: &str) -> Option<Ipv4Addr> {
     let mut parts = [0u8; 4];
     let mut count = 0;
@@ -242,7 +243,7 @@ fn ipv4_sloppy(text: &str) -> Option<Ipv4Addr> {
     (count == 4).then(|| parts.into())
 }
 
-/// An IPv6 address, leading zeros tolerated in an IPv4 address at its end.
+/// An IPv6 address; leading zeros are accepted in an embedded IPv4 address.
 fn ipv6_sloppy(text: &str) -> Option<Ipv6Addr> {
     if text.contains('%') {
         return None;
@@ -292,7 +293,7 @@ fn is_mac(text: &str) -> bool {
     matches!(bytes, Some(6 | 8 | 20))
 }
 
-/// Groups of 8, 4, 4, 4 and 12 digits, with or without each of the dashes.
+/// Groups of 8, 4, 4, 4 and 12 hexadecimal digits; each dash is optional.
 fn is_uuid(text: &str, version: Option<char>, rfc_variant: bool) -> bool {
     let mut rest = text;
     for (index, width) in [8, 4, 4, 4, 12].into_iter().enumerate() {
@@ -362,7 +363,7 @@ fn is_base64(text: &str) -> bool {
     text.len() - data.len() <= 2 && data.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+' || b == b'/')
 }
 
-/// `YYYY-MM-DD`, a day that exists.
+/// `YYYY-MM-DD`, an existing day.
 fn is_date(text: &str) -> bool {
     let bytes = text.as_bytes();
     if bytes.len() != 10 || bytes[4] != b'-' || bytes[7] != b'-' {
@@ -383,7 +384,8 @@ fn is_date(text: &str) -> bool {
     (1..=days).contains(&day)
 }
 
-/// A date, `t`, and a time with a zone. The second `t` and what follows it is not looked at.
+/// A date, `t`, and a time with a zone. A second `t` and the text after it are ignored, as in
+/// Kubernetes.
 fn is_date_time(text: &str) -> bool {
     let lower = text.to_lowercase();
     let mut parts = lower.split('t');
@@ -409,7 +411,7 @@ fn is_date_time(text: &str) -> bool {
     if is_zone(rest) {
         return true;
     }
-    // A fraction: any one character, then digits.
+    // The fraction: any one character, then digits.
     let mut chars = rest.chars();
     chars.next();
     let fraction = chars.as_str();
@@ -428,7 +430,7 @@ fn is_zone(text: &str) -> bool {
         && [1, 2, 4, 5].into_iter().all(|at| bytes[at].is_ascii_digit())
 }
 
-/// Go's `time.ParseDuration`, or numbers with units as Scala writes them.
+/// A duration of Go's `time.ParseDuration`, or numbers with units as in Scala.
 fn is_duration(text: &str) -> bool {
     if parse_go_duration(text).is_some() {
         return true;
@@ -456,7 +458,7 @@ fn is_duration(text: &str) -> bool {
     any
 }
 
-/// Nanoseconds of a Go duration such as `-1.5h30m`.
+/// Parses a Go duration such as `-1.5h30m`, in nanoseconds.
 pub(crate) fn parse_go_duration(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -496,7 +498,7 @@ pub(crate) fn parse_go_duration(text: &str) -> Option<i64> {
         }
         let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
         total += whole * scale;
-        // Digits beyond the 18th are below a nanosecond whatever the unit.
+        // Digits after the 18th are below a nanosecond for any unit.
         let fraction = &fraction[..fraction.len().min(18)];
         if !fraction.is_empty() {
             total += fraction.parse::<u128>().ok()? * scale / 10u128.pow(fraction.len() as u32);
@@ -509,7 +511,7 @@ pub(crate) fn parse_go_duration(text: &str) -> Option<i64> {
     if negative { i64::try_from(-(total as i128)).ok() } else { i64::try_from(total).ok() }
 }
 
-/// Go's `url.ParseRequestURI`: an absolute path or an absolute URI; no fragment is cut off.
+/// Go's `url.ParseRequestURI`: an absolute path or an absolute URI. A fragment is not cut off.
 fn is_request_uri(text: &str) -> bool {
     if text.is_empty() || text.bytes().any(|b| b < 0x20 || b == 0x7f) {
         return false;
@@ -535,7 +537,7 @@ fn is_request_uri(text: &str) -> bool {
     escapes_are_whole(path)
 }
 
-/// Whether there is a scheme, and what follows; nothing where it is malformed.
+/// Whether there is a scheme, and the text after it. `None` if the scheme is malformed.
 pub(crate) fn split_scheme(text: &str) -> Option<(bool, &str)> {
     for (index, b) in text.bytes().enumerate() {
         match b {
@@ -590,7 +592,7 @@ pub(crate) fn escapes_are_whole(text: &str) -> bool {
     true
 }
 
-/// An address as `net/mail` reads it: `a@b`, or a name and `<a@b>`.
+/// An address in the syntax of `net/mail`: `a@b`, or a name and `<a@b>`.
 fn is_email(text: &str) -> bool {
     let text = text.trim_matches([' ', '\t']);
     if let Some(front) = text.strip_suffix('>') {
@@ -736,7 +738,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_belong_to_types() {
+    fn format_is_ignored_for_schemas_of_other_types() {
         fn check(format: &str, kind: &str, expected: Format) {
             assert_eq!(Format::parse(format, kind, false), expected, "{format} of {kind}");
         }
@@ -751,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn go_durations() {
+    fn go_durations_are_parsed_in_nanoseconds() {
         fn check(text: &str, expected: Option<i64>) {
             assert_eq!(parse_go_duration(text), expected, "{text:?}");
         }

@@ -1,4 +1,5 @@
-//! The kinds of values that Kubernetes adds to CEL: quantities, URLs, addresses, versions, formats.
+//! The value types that Kubernetes adds to CEL: quantities, URLs, IP addresses, CIDRs, versions,
+//! formats.
 //! Rules: apiserver `pkg/cel/library`, Kubernetes 1.36.
 
 use std::net::IpAddr;
@@ -8,14 +9,14 @@ use listwatch_meta::selector::{
     dns_1035_label_problems, validate_dns_label, validate_dns_subdomain, validate_label_value, validate_qualified_name,
 };
 
-use crate::eval::{EvalError, Evaluated, Evaluator};
+use crate::eval::{EvalError, EvalResult, Evaluator};
 use crate::format::Format;
 use crate::library::{is_url, parse_ip, parse_quantity, parse_version, url_part};
 use crate::quantity::Quantity;
 use crate::value::Val;
 
-/// Functions that make such values, and ask whether one can be made.
-pub(crate) fn global<'a>(run: &mut Evaluator<'a>, name: &str, args: &[Val<'a>]) -> Evaluated<'a> {
+/// Calls a global function that constructs a value of the Kubernetes library, or tests whether it is valid.
+pub(crate) fn global<'a>(run: &mut Evaluator<'a>, name: &str, args: &[Val<'a>]) -> EvalResult<'a> {
     if let Some(first) = args.first() {
         run.read(first.size())?;
     }
@@ -62,8 +63,8 @@ pub(crate) fn global<'a>(run: &mut Evaluator<'a>, name: &str, args: &[Val<'a>]) 
     }
 }
 
-/// Functions on such values.
-pub(crate) fn member<'a>(run: &mut Evaluator<'a>, name: &str, on: &Val<'a>, args: &[Val<'a>]) -> Evaluated<'a> {
+/// Calls a member function of a value of the Kubernetes library.
+pub(crate) fn member<'a>(run: &mut Evaluator<'a>, name: &str, on: &Val<'a>, args: &[Val<'a>]) -> EvalResult<'a> {
     run.read(on.size())?;
     match on {
         Val::Quantity(quantity) => on_quantity(name, *quantity, args),
@@ -95,7 +96,7 @@ pub(crate) fn member<'a>(run: &mut Evaluator<'a>, name: &str, on: &Val<'a>, args
     }
 }
 
-fn on_quantity<'a>(name: &str, quantity: Quantity, args: &[Val<'a>]) -> Evaluated<'a> {
+fn on_quantity<'a>(name: &str, quantity: Quantity, args: &[Val<'a>]) -> EvalResult<'a> {
     let sum = |value: Option<Quantity>| value.map(Val::Quantity).ok_or_else(|| EvalError::new("quantity out of range"));
     match (name, args) {
         ("isInteger", []) => Ok(Val::Bool(quantity.as_int().is_some())),
@@ -115,7 +116,7 @@ fn on_quantity<'a>(name: &str, quantity: Quantity, args: &[Val<'a>]) -> Evaluate
     }
 }
 
-fn on_ip<'a>(name: &str, ip: IpAddr) -> Evaluated<'a> {
+fn on_ip<'a>(name: &str, ip: IpAddr) -> EvalResult<'a> {
     let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
@@ -161,7 +162,7 @@ fn masked(ip: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-fn on_cidr<'a>(name: &str, ip: IpAddr, bits: u8, args: &[Val<'a>]) -> Evaluated<'a> {
+fn on_cidr<'a>(name: &str, ip: IpAddr, bits: u8, args: &[Val<'a>]) -> EvalResult<'a> {
     let contains = |other: IpAddr| other.is_ipv4() == ip.is_ipv4() && masked(other, bits) == masked(ip, bits);
     match (name, args) {
         ("containsIP", [Val::Ip(other)]) => Ok(Val::Bool(contains(*other))),
@@ -197,9 +198,9 @@ const FORMATS: [&str; 13] = [
     "datetime",
 ];
 
-/// What is wrong with a text by a format.
+/// The errors of a string by a named format.
 fn problems(format: &str, text: &str) -> Vec<String> {
-    // Something will follow a prefix, so that it may end in a dash.
+    // A prefix may end in a dash, because a suffix follows.
     let masked = match format.strip_suffix("Prefix").and_then(|_| text.strip_suffix('-')) {
         Some(front) if !front.is_empty() => format!("{front}a"),
         _ => text.to_owned(),

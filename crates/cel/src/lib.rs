@@ -5,8 +5,8 @@
 //!                      └───────evaluate(values, limit)─────▶ value, cost                  │ EvalError
 //! ```
 //!
-//! The rules, the costs and the texts are those of kube-apiserver 1.36 (`apiserver/pkg/cel`) and cel-go. Custom
-//! resources, admission policies and selectors of devices share them.
+//! The rules, costs and error texts are those of kube-apiserver 1.36 (`apiserver/pkg/cel`) and
+//! cel-go. Custom resources, admission policies and device selectors share them.
 //!
 //! ```
 //! use listwatch_cel::{Expression, Type, Value};
@@ -27,17 +27,18 @@
 //! ```
 //!
 //! # Typed and untyped objects
-//! A variable of [`Type::Dyn`] is checked when the expression is evaluated. A variable whose type comes from a
-//! [`Schema`] ([`Type::of`]) is checked before, and the schema's `maxItems`, `maxLength` and `maxProperties` bound the
-//! worst-case cost.
+//! A variable of [`Type::Dyn`] is checked during the evaluation. A variable whose type comes from a
+//! [`Schema`] ([`Type::of`]) is checked before, and `maxItems`, `maxLength` and `maxProperties`
+//! bound the worst-case cost.
 //!
 //! # Costs
-//! A step of an evaluation costs one unit, and reading costs one unit per ten bytes or items. [`Checked::cost`] is the
-//! most that an evaluation can cost. [`Expression::evaluate`] ends with [`EvalError::Limit`] at its limit. Both also
-//! charge fuel (`listwatch_meta::fuel`), so that a request cannot hold a thread.
+//! A step of an evaluation costs one unit, and reading costs one unit per ten bytes or items.
+//! [`CheckResult::cost`] is the worst-case cost. [`Expression::evaluate`] ends with
+//! [`EvalError::Limit`] at its limit. Both also charge fuel (`listwatch_meta::fuel`), so that a
+//! request cannot occupy a thread.
 //!
-//! # Bounds
-//! Each is a constant of [`limits`] with a doc that says what happens there.
+//! # Limits
+//! Every limit is a constant of [`limits`], which documents the behavior at the limit.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -58,10 +59,10 @@ mod signatures;
 mod types;
 mod value;
 
-pub use admission::{Outcome, check_expression};
+pub use admission::{ResultType, check_expression};
 pub use device::check_device_selector;
 pub use eval::EvalError;
-pub use expression::{Checked, CompileError, Evaluation, Expression, Value};
+pub use expression::{CheckResult, CompileError, Evaluation, Expression, Value};
 pub use schema::{Kind, ListType, Schema};
 pub use types::{RESERVED_WORDS, Type, count_max};
 

@@ -1,4 +1,4 @@
-//! The functions behind calls; [`crate::signatures`] declares them.
+//! Implements the functions that [`crate::signatures`] declares.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -10,7 +10,7 @@ use base64::Engine as _;
 use time::{OffsetDateTime, UtcOffset};
 
 use crate::check::READ_DIVISOR;
-use crate::eval::{EvalError, Evaluated, Evaluator};
+use crate::eval::{EvalError, EvalResult, Evaluator};
 use crate::format::{Format, escapes_are_whole, is_authority, parse_go_duration, split_scheme};
 use crate::limits::TEXT_BYTES_MAX;
 use crate::pattern::Matcher;
@@ -20,24 +20,24 @@ use crate::value::{MapVal, Val, parse_timestamp, whole_index};
 use listwatch_meta::go::{float, quote};
 
 /// Calls a function with values.
-pub(crate) fn call<'a>(run: &mut Evaluator<'a>, name: &str, on: Option<Val<'a>>, args: Vec<Val<'a>>) -> Evaluated<'a> {
+pub(crate) fn call<'a>(run: &mut Evaluator<'a>, name: &str, on: Option<Val<'a>>, args: Vec<Val<'a>>) -> EvalResult<'a> {
     match on {
         None => global(run, name, &args),
         Some(on) => member(run, name, &on, &args),
     }
 }
 
-/// The type that a name stands for.
+/// The type that an identifier denotes.
 pub(crate) fn type_named(name: &str) -> Option<&'static str> {
     let known = ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"];
     known.into_iter().find(|known| *known == name)
 }
 
-fn failed<'a>(text: impl Into<String>) -> Evaluated<'a> {
+fn failed<'a>(text: impl Into<String>) -> EvalResult<'a> {
     Err(EvalError::new(text))
 }
 
-fn ordered<'a>(run: &mut Evaluator<'a>, a: &Val<'a>, b: &Val<'a>, test: impl Fn(Ordering) -> bool) -> Evaluated<'a> {
+fn ordered<'a>(run: &mut Evaluator<'a>, a: &Val<'a>, b: &Val<'a>, test: impl Fn(Ordering) -> bool) -> EvalResult<'a> {
     run.within(|steps| steps.take_text(a.size().min(b.size())))?;
     match (a, b) {
         (Val::Double(a), Val::Double(b)) if a.is_nan() || b.is_nan() => Ok(Val::Bool(false)),
@@ -45,7 +45,7 @@ fn ordered<'a>(run: &mut Evaluator<'a>, a: &Val<'a>, b: &Val<'a>, test: impl Fn(
     }
 }
 
-fn global<'a>(run: &mut Evaluator<'a>, name: &str, args: &[Val<'a>]) -> Evaluated<'a> {
+fn global<'a>(run: &mut Evaluator<'a>, name: &str, args: &[Val<'a>]) -> EvalResult<'a> {
     match (name, args) {
         ("_==_", [a, b]) | ("_!=_", [a, b]) => {
             run.read(a.size().min(b.size()))?;
@@ -102,7 +102,7 @@ fn overflow() -> EvalError {
     EvalError::new("return error for overflow")
 }
 
-fn arithmetic<'a>(run: &mut Evaluator<'a>, name: &str, a: &Val<'a>, b: &Val<'a>) -> Evaluated<'a> {
+fn arithmetic<'a>(run: &mut Evaluator<'a>, name: &str, a: &Val<'a>, b: &Val<'a>) -> EvalResult<'a> {
     let whole = |value: Option<i64>| value.map(Val::Int).ok_or_else(overflow);
     let natural = |value: Option<u64>| value.map(Val::Uint).ok_or_else(overflow);
     let span = |value: Option<i64>| value.map(Val::Duration).ok_or_else(overflow);
@@ -150,12 +150,12 @@ fn arithmetic<'a>(run: &mut Evaluator<'a>, name: &str, a: &Val<'a>, b: &Val<'a>)
     }
 }
 
-/// A text within the bound on texts.
-pub(crate) fn text<'a>(text: String) -> Evaluated<'a> {
+/// A string value within the size limit of strings.
+pub(crate) fn text<'a>(text: String) -> EvalResult<'a> {
     if text.len() > TEXT_BYTES_MAX { Err(EvalError::Limit) } else { Ok(Val::text(text)) }
 }
 
-fn index<'a>(of: &Val<'a>, key: &Val<'a>) -> Evaluated<'a> {
+fn index<'a>(of: &Val<'a>, key: &Val<'a>) -> EvalResult<'a> {
     match (of, key) {
         (Val::Optional(None), _) => Ok(Val::Optional(None)),
         (Val::Optional(Some(of)), key) => Ok(Val::Optional(of.index(key).map(Rc::new))),
@@ -178,7 +178,7 @@ fn index<'a>(of: &Val<'a>, key: &Val<'a>) -> Evaluated<'a> {
     }
 }
 
-fn size<'a>(run: &mut Evaluator<'a>, value: &Val<'a>) -> Evaluated<'a> {
+fn size<'a>(run: &mut Evaluator<'a>, value: &Val<'a>) -> EvalResult<'a> {
     if let Val::Text(text) = value {
         run.within(|steps| steps.take_text(text.len()))?;
     }
@@ -190,14 +190,14 @@ fn size<'a>(run: &mut Evaluator<'a>, value: &Val<'a>) -> Evaluated<'a> {
     Ok(Val::Int(size as i64))
 }
 
-/// `matches`, `find` or `findAll` with an expression that was compiled before.
+/// Calls `matches`, `find` or `findAll` with a compiled expression.
 pub(crate) fn search<'a>(
     run: &mut Evaluator<'a>,
     name: &str,
     text: &str,
     regex: &Matcher,
     rest: &[Val<'a>],
-) -> Evaluated<'a> {
+) -> EvalResult<'a> {
     let pattern_cost = regex.as_str().len() as u64 / 4 + 1;
     run.spend((text.len() as u64 / READ_DIVISOR + 1).saturating_mul(pattern_cost))?;
     match (name, rest) {
@@ -214,9 +214,9 @@ pub(crate) fn search<'a>(
     }
 }
 
-/// The same with an expression that is a value: compiling it takes what using it on as long a text
-/// would, and more.
-fn search_by<'a>(run: &mut Evaluator<'a>, name: &str, text: &str, pattern: &str, rest: &[Val<'a>]) -> Evaluated<'a> {
+/// Calls `matches`, `find` or `findAll` with an expression that is a value. The compilation costs at least as
+/// much as the search.
+fn search_by<'a>(run: &mut Evaluator<'a>, name: &str, text: &str, pattern: &str, rest: &[Val<'a>]) -> EvalResult<'a> {
     const COMPILE_COST: u64 = 100;
     run.spend(COMPILE_COST + pattern.len() as u64)?;
     let regex = Matcher::compile(pattern).map_err(EvalError::new)?;
@@ -240,7 +240,7 @@ pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     base64::engine::general_purpose::STANDARD.decode(text).ok()
 }
 
-fn convert<'a>(to: &str, value: &Val<'a>) -> Evaluated<'a> {
+fn convert<'a>(to: &str, value: &Val<'a>) -> EvalResult<'a> {
     let range = || EvalError::new("range error");
     match (to, value) {
         ("int", Val::Int(_)) | ("uint", Val::Uint(_)) | ("double", Val::Double(_)) => Ok(value.clone()),
@@ -285,13 +285,13 @@ fn convert<'a>(to: &str, value: &Val<'a>) -> Evaluated<'a> {
         ("timestamp", Val::Int(seconds)) => {
             OffsetDateTime::from_unix_timestamp(*seconds).map(Val::Timestamp).map_err(|_| range())
         }
-        ("string", value) => plain(value).map(Val::text).ok_or_else(EvalError::overload),
+        ("string", value) => to_text(value).map(Val::text).ok_or_else(EvalError::overload),
         _ => Err(EvalError::overload()),
     }
 }
 
-/// A value as text, where it has one.
-fn plain(value: &Val<'_>) -> Option<String> {
+/// Converts a value to a string, if the value has one.
+fn to_text(value: &Val<'_>) -> Option<String> {
     Some(match value {
         Val::Text(text) => text.to_string(),
         Val::Bool(value) => value.to_string(),
@@ -310,7 +310,7 @@ fn plain(value: &Val<'_>) -> Option<String> {
     })
 }
 
-fn sets<'a>(run: &mut Evaluator<'a>, name: &str, a: &Val<'a>, b: &Val<'a>) -> Evaluated<'a> {
+fn sets<'a>(run: &mut Evaluator<'a>, name: &str, a: &Val<'a>, b: &Val<'a>) -> EvalResult<'a> {
     let (Some(a), Some(b)) = (a.items(), b.items()) else { return Err(EvalError::overload()) };
     run.spend((a.len() as u64).saturating_mul(b.len() as u64))?;
     let answer = run.within(|steps| {
@@ -324,7 +324,7 @@ fn sets<'a>(run: &mut Evaluator<'a>, name: &str, a: &Val<'a>, b: &Val<'a>) -> Ev
     Ok(Val::Bool(answer))
 }
 
-fn member<'a>(run: &mut Evaluator<'a>, name: &str, on: &Val<'a>, args: &[Val<'a>]) -> Evaluated<'a> {
+fn member<'a>(run: &mut Evaluator<'a>, name: &str, on: &Val<'a>, args: &[Val<'a>]) -> EvalResult<'a> {
     match (on, name, args) {
         (_, "size", []) => size(run, on),
         (Val::Optional(value), "hasValue", []) => Ok(Val::Bool(value.is_some())),
@@ -355,7 +355,7 @@ fn member<'a>(run: &mut Evaluator<'a>, name: &str, on: &Val<'a>, args: &[Val<'a>
     }
 }
 
-/// UTC or an offset such as `-08:00`; the names of regions are not known here.
+/// UTC or an offset such as `-08:00`. Names of regions are not supported.
 pub(crate) fn offset(zone: &str) -> Option<UtcOffset> {
     if matches!(zone, "UTC" | "" | "Etc/UTC" | "GMT") {
         return Some(UtcOffset::UTC);
@@ -370,7 +370,7 @@ pub(crate) fn offset(zone: &str) -> Option<UtcOffset> {
     UtcOffset::from_hms(part(hours)?, part(minutes)?, 0).ok()
 }
 
-fn part_of_time<'a>(name: &str, at: &OffsetDateTime) -> Evaluated<'a> {
+fn part_of_time<'a>(name: &str, at: &OffsetDateTime) -> EvalResult<'a> {
     Ok(Val::Int(match name {
         "getFullYear" => at.year().into(),
         "getMonth" => i64::from(u8::from(at.month())) - 1,
@@ -386,7 +386,7 @@ fn part_of_time<'a>(name: &str, at: &OffsetDateTime) -> Evaluated<'a> {
     }))
 }
 
-fn on_text<'a>(run: &mut Evaluator<'a>, name: &str, on: &str, args: &[Val<'a>]) -> Evaluated<'a> {
+fn on_text<'a>(run: &mut Evaluator<'a>, name: &str, on: &str, args: &[Val<'a>]) -> EvalResult<'a> {
     let char_at = |index: i64| -> Option<usize> {
         let index = usize::try_from(index).ok()?;
         on.char_indices().map(|(at, _)| at).chain([on.len()]).nth(index)
@@ -495,8 +495,8 @@ fn format(pattern: &str, args: &[Val<'_>]) -> Result<String, EvalError> {
         }
         let Some(value) = args.next() else { return Err(EvalError::new("index out of range")) };
         let written = match (verb, value) {
-            (Some('s'), value) => shown(value, 0),
-            (Some('d'), Val::Int(_) | Val::Uint(_)) => plain(value),
+            (Some('s'), value) => format_value(value, 0),
+            (Some('d'), Val::Int(_) | Val::Uint(_)) => to_text(value),
             (Some('f'), Val::Double(value)) => Some(format!("{value:.precision$}")),
             (Some('f'), Val::Int(value)) => Some(format!("{:.precision$}", *value as f64)),
             (Some('e'), Val::Double(value)) => Some(format!("{value:.precision$e}")),
@@ -520,25 +520,25 @@ fn format(pattern: &str, args: &[Val<'_>]) -> Result<String, EvalError> {
     Ok(out)
 }
 
-/// `%s` of a value.
-fn shown(value: &Val<'_>, depth: usize) -> Option<String> {
+/// Formats a value for `%s`.
+fn format_value(value: &Val<'_>, depth: usize) -> Option<String> {
     if let (Some(items), true) = (value.items(), depth < 32) {
-        let items: Option<Vec<String>> = items.iter().map(|item| shown(item, depth + 1)).collect();
+        let items: Option<Vec<String>> = items.iter().map(|item| format_value(item, depth + 1)).collect();
         return Some(format!("[{}]", items?.join(", ")));
     }
     if let (Some(entries), true) = (value.entries(), depth < 32) {
         let entries: Option<Vec<String>> = entries
             .iter()
-            .map(|(key, value)| Some(format!("{}: {}", shown(key, depth + 1)?, shown(value, depth + 1)?)))
+            .map(|(key, value)| Some(format!("{}: {}", format_value(key, depth + 1)?, format_value(value, depth + 1)?)))
             .collect();
         let mut entries = entries?;
         entries.sort();
         return Some(format!("{{{}}}", entries.join(", ")));
     }
-    plain(value)
+    to_text(value)
 }
 
-fn on_list<'a>(run: &mut Evaluator<'a>, name: &str, items: &[Val<'a>], args: &[Val<'a>]) -> Evaluated<'a> {
+fn on_list<'a>(run: &mut Evaluator<'a>, name: &str, items: &[Val<'a>], args: &[Val<'a>]) -> EvalResult<'a> {
     match (name, args) {
         ("join", by) => {
             let by: Cow<'a, str> = match by {
@@ -594,8 +594,8 @@ fn on_list<'a>(run: &mut Evaluator<'a>, name: &str, items: &[Val<'a>], args: &[V
     }
 }
 
-/// A part of a URL.
-pub(crate) fn url_part<'a>(url: &str, part: &str) -> Evaluated<'a> {
+/// A part of a URL, by the name of its getter.
+pub(crate) fn url_part<'a>(url: &str, part: &str) -> EvalResult<'a> {
     let (scheme, rest) = match split_scheme(url) {
         Some((true, rest)) => (&url[..url.len() - rest.len() - 1], rest),
         _ => ("", url),
@@ -656,7 +656,7 @@ fn unescape_query(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Whether a text is an absolute URL, or an absolute path.
+/// True if a text is an absolute URL or an absolute path.
 pub(crate) fn is_url(text: &str) -> bool {
     Format::Uri.accepts(text) && text != "*" && {
         let (scheme, rest) = split_scheme(text).unwrap_or((false, text));
@@ -679,7 +679,7 @@ pub(crate) fn parse_quantity(text: &str) -> Result<Quantity, EvalError> {
 
 pub(crate) fn parse_ip(text: &str) -> Option<IpAddr> {
     let ip: IpAddr = text.parse().ok()?;
-    // Addresses of one family in the other's clothes are refused, as in Kubernetes.
+    // IPv4-mapped IPv6 addresses are rejected, as in Kubernetes.
     match ip {
         IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => None,
         ip => Some(ip),

@@ -1,12 +1,15 @@
-//! Regular expressions in RE2 syntax with a bound on what one search can cost: [`Matcher`].
+//! Regular expressions in RE2 syntax with a bounded cost per search: [`Matcher`].
 //!
-//! The engine takes time linear in the text, but each byte may cost as much as the expression has states, and a
-//! search cannot be interrupted. So the worst case is computed before a search, and the time that the search
-//! took is charged afterwards.
+//! The engine takes linear time, but each byte may cost as much as the expression has states, and a
+//! search cannot be interrupted. The worst case is therefore computed before a search, and the
+//! elapsed time is charged after it.
 //!
-//! The engine follows a text in a deterministic automaton that it builds as it goes, for a few nanoseconds a
-//! byte, and follows all states of the expression when that automaton becomes too large. Most expressions have
-//! a small one. [`Matcher::compile`] finds out.
+//! The engine matches with a deterministic automaton that it builds lazily, for a few nanoseconds
+//! per byte. If that automaton becomes too large, the engine tracks all states of the expression.
+//! Most expressions have a small automaton. The first search that needs the sizes computes them.
+
+use std::sync::OnceLock;
+use std::time::Instant;
 
 use listwatch_meta::fuel;
 use regex_automata::dfa::{StartKind, dense};
@@ -14,37 +17,37 @@ use regex_automata::nfa::thompson::{self, NFA, State};
 
 use crate::limits::{PATTERN_BYTES_MAX, PATTERN_CACHE_BYTES_MAX, PATTERN_MATCH_UNITS_MAX};
 
-/// Bytes that a state of a compiled expression takes at least.
+/// The minimum size of a state of a compiled expression in bytes.
 const STATE_BYTES: usize = 16;
 
-/// States that are visited in one unit of fuel, when the engine has to follow all of them. Measured: up to 9 ns
-/// for a state and byte.
+/// The number of states that the engine visits per unit of fuel if it tracks all of them. Measured:
+/// up to 9 ns per state and byte.
 const STATES_PER_UNIT: u64 = 5;
 
-/// Bytes of a text that the deterministic automaton of an expression reads in one unit of fuel. Measured: 2 ns
-/// for a byte.
+/// The number of bytes that the deterministic automaton reads per unit of fuel. Measured: 2 ns per
+/// byte.
 const BYTES_PER_UNIT: u64 = 10;
 
-/// Bytes of the deterministic automaton of an expression, so that the engine can keep all of it
-/// ([`PATTERN_CACHE_BYTES_MAX`]).
+/// The largest deterministic automaton that is treated as small, in bytes. The engine can keep all of
+/// it ([`PATTERN_CACHE_BYTES_MAX`]).
 const DETERMINISTIC_BYTES_MAX: usize = 16 << 10;
 
 /// A compiled regular expression.
 #[derive(Debug, Clone)]
 pub struct Matcher {
     regex: regex::Regex,
-    /// States that the engine follows at one byte of a text, at most.
-    states: u64,
-    /// States of the deterministic automaton, if that is small.
-    deterministic: Option<u64>,
+    /// The maximum number of states that the engine visits per byte.
+    states: OnceLock<u64>,
+    /// The number of states of the deterministic automaton, if it is small.
+    deterministic: OnceLock<Option<u64>>,
 }
 
 impl Matcher {
-    /// Compiles an expression within [`PATTERN_BYTES_MAX`], and charges the time that it takes. Refuses what Go's
-    /// `regexp` refuses.
+    /// Compiles an expression within [`PATTERN_BYTES_MAX`], and charges the elapsed time. Rejects
+    /// what Go's `regexp` rejects.
     ///
     /// # Errors
-    /// Go's text for what is wrong, as far as both engines are known to agree.
+    /// Go's error text, as far as both engines agree.
     pub fn compile(text: &str) -> Result<Self, String> {
         if let Some(repeat) = repeat_beyond_go(text) {
             return Err(format!("error parsing regexp: invalid repeat count: `{repeat}`"));
@@ -56,64 +59,79 @@ impl Matcher {
     }
 
     fn build(text: &str) -> Result<Self, regex::Error> {
-        let begun = std::time::Instant::now();
         let mut builder = regex::RegexBuilder::new(text);
-        let compiled = builder.size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_CACHE_BYTES_MAX).build();
-        let compiled = compiled.map(|regex| {
-            let automaton = automaton(text);
-            let states = automaton.as_ref().map_or((PATTERN_BYTES_MAX / STATE_BYTES) as u64, count_states);
-            Matcher { regex, states, deterministic: automaton.as_ref().and_then(count_deterministic_states) }
-        });
-        fuel::charge_time(begun.elapsed());
-        compiled
+        builder.size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_CACHE_BYTES_MAX);
+        let regex = charged(|| builder.build())?;
+        Ok(Matcher { regex, states: OnceLock::new(), deterministic: OnceLock::new() })
     }
 
-    /// The expression.
+    fn states(&self) -> u64 {
+        let count =
+            || automaton(self.as_str()).map_or((PATTERN_BYTES_MAX / STATE_BYTES) as u64, |nfa| count_states(&nfa));
+        *self.states.get_or_init(|| charged(count))
+    }
+
+    fn deterministic(&self) -> Option<u64> {
+        let count = || automaton(self.as_str()).as_ref().and_then(count_deterministic_states);
+        *self.deterministic.get_or_init(|| charged(count))
+    }
+
+    /// The source of the expression.
     pub fn as_str(&self) -> &str {
         self.regex.as_str()
     }
 
-    /// Whether the expression matches somewhere in the text. `None` when there is no fuel to find out.
+    /// True if the expression matches somewhere in the text. `None` if the fuel does not suffice.
     pub fn is_match(&self, text: &str) -> Option<bool> {
-        self.search(self.units_of_match(text), |regex| regex.is_match(text))
+        self.search(|limit| self.units_of_match(text, limit), |regex| regex.is_match(text))
     }
 
-    /// The first match.
+    /// The first match. `None` also if the fuel does not suffice.
     pub(crate) fn find<'t>(&self, text: &'t str) -> Option<&'t str> {
-        self.search(self.units_of_find(text), |regex| regex.find(text).map(|found| found.as_str())).flatten()
+        let find = |regex: &regex::Regex| regex.find(text).map(|found| found.as_str());
+        self.search(|_| self.units_of_find(text), find).flatten()
     }
 
-    /// The first matches; they end early when there is no fuel to find more.
+    /// The first `limit` matches; fewer if the fuel does not suffice.
     pub(crate) fn find_all<'t>(&self, text: &'t str, limit: usize) -> Vec<&'t str> {
         let mut found = self.regex.find_iter(text);
         let mut all = Vec::new();
         while all.len() < limit
-            && let Some(Some(next)) = self.search(self.units_of_find(text), |_| found.next())
+            && let Some(Some(next)) = self.search(|_| self.units_of_find(text), |_| found.next())
         {
             all.push(next.as_str());
         }
         all
     }
 
-    /// Units that one pass over a text takes in the worst case.
-    fn units_of_match(&self, text: &str) -> u64 {
-        let bytes = text.len() as u64;
-        let all_states = bytes.saturating_mul(self.states) / STATES_PER_UNIT;
-        self.deterministic.map_or(all_states, |deterministic| {
-            // Each state of it is built once.
-            let build = deterministic.saturating_mul(self.states) / STATES_PER_UNIT;
+    /// The worst-case cost of one pass over a text, in units of fuel. Below `limit` the result may be
+    /// a larger upper bound.
+    fn units_of_match(&self, text: &str, limit: u64) -> u64 {
+        let (bytes, states) = (text.len() as u64, self.states());
+        let all_states = bytes.saturating_mul(states) / STATES_PER_UNIT;
+        if all_states <= limit {
+            return all_states;
+        }
+        self.deterministic().map_or(all_states, |deterministic| {
+            // Each state is built once.
+            let build = deterministic.saturating_mul(states) / STATES_PER_UNIT;
             all_states.min(build.saturating_add(bytes / BYTES_PER_UNIT))
         })
     }
 
-    /// The same for the place of a match: a pass forward, and one backward with an automaton of its own.
+    /// The worst-case cost of finding a match: a forward pass, and a backward pass with a second
+    /// automaton.
     fn units_of_find(&self, text: &str) -> u64 {
-        (text.len() as u64).saturating_mul(self.states).saturating_mul(2) / STATES_PER_UNIT
+        (text.len() as u64).saturating_mul(self.states()).saturating_mul(2) / STATES_PER_UNIT
     }
 
-    /// Searches in a text, when the worst case is within the fuel that is left.
-    fn search<T>(&self, worst: u64, search: impl FnOnce(&regex::Regex) -> T) -> Option<T> {
-        if fuel::left().is_some_and(|left| worst > left.min(PATTERN_MATCH_UNITS_MAX)) {
+    /// Searches a text if the remaining fuel suffices for the worst case. `worst` receives the limit
+    /// and returns the worst-case cost in units of fuel.
+    fn search<T>(&self, worst: impl FnOnce(u64) -> u64, search: impl FnOnce(&regex::Regex) -> T) -> Option<T> {
+        // Without a tank nothing is charged, and the clock need not be read.
+        let Some(left) = fuel::left() else { return Some(search(&self.regex)) };
+        let limit = left.min(PATTERN_MATCH_UNITS_MAX);
+        if worst(limit) > limit {
             fuel::exhaust();
             return None;
         }
@@ -121,13 +139,21 @@ impl Matcher {
     }
 }
 
-/// The automaton of an expression that compiles.
+/// Runs uninterruptible work and charges its duration.
+fn charged<T>(work: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let done = work();
+    fuel::charge_time(begun.elapsed());
+    done
+}
+
+/// The automaton of a valid expression.
 fn automaton(text: &str) -> Option<NFA> {
     let config = thompson::Config::new().nfa_size_limit(Some(PATTERN_BYTES_MAX));
     NFA::compiler().configure(config).build(text).ok()
 }
 
-/// The states of an automaton. A state with several branches counts once for each of them.
+/// The number of states of an automaton. A state with several branches counts once per branch.
 fn count_states(automaton: &NFA) -> u64 {
     let branches = |state: &State| match state {
         State::Sparse(sparse) => sparse.transitions.len() as u64,
@@ -138,7 +164,7 @@ fn count_states(automaton: &NFA) -> u64 {
     automaton.states().iter().map(branches).sum()
 }
 
-/// The states of the deterministic form of an automaton, at most; `None` when that is not small.
+/// The maximum number of states of the deterministic automaton; `None` if it is not small.
 fn count_deterministic_states(automaton: &NFA) -> Option<u64> {
     let config = dense::Config::new()
         .start_kind(StartKind::Both)
@@ -149,7 +175,7 @@ fn count_deterministic_states(automaton: &NFA) -> Option<u64> {
     Some((deterministic.memory_usage() / (size_of::<u32>() * deterministic.stride())) as u64)
 }
 
-/// The first counted repetition that Go refuses: of more than a thousand times.
+/// The first counted repetition above 1,000, which Go rejects.
 fn repeat_beyond_go(text: &str) -> Option<&str> {
     const REPEAT_MAX: u32 = 1_000;
     let mut rest = text;
@@ -168,11 +194,11 @@ fn repeat_beyond_go(text: &str) -> Option<&str> {
     None
 }
 
-/// The first repetition of a repetition, which Go refuses: `a**`, but not the lazy `a*?`.
+/// The first repetition of a repetition, which Go rejects: `a**`, but not the lazy `a*?`.
 fn nested_repeat(text: &str) -> Option<&str> {
     let bytes = text.as_bytes();
     let (mut at, mut in_class) = (0, false);
-    // Where the repetition before this place began, and whether it was said to be lazy.
+    // The start of the previous repetition, and whether it is lazy.
     let mut before: Option<(usize, bool)> = None;
     while at < bytes.len() {
         let operator = matches!(bytes[at], b'*' | b'+' | b'?') && !in_class;
@@ -187,7 +213,7 @@ fn nested_repeat(text: &str) -> Option<&str> {
             (_, b) => {
                 before = None;
                 in_class = if in_class { b != b']' } else { b == b'[' };
-                // What opens a group is no repetition.
+                // `(?` opens a group and is not a repetition.
                 if b == b'(' && !in_class && bytes.get(at + 1) == Some(&b'?') {
                     at += 1;
                 }
@@ -198,13 +224,13 @@ fn nested_repeat(text: &str) -> Option<&str> {
     None
 }
 
-/// The words of Go for what is wrong with a regular expression, as far as they are known to agree.
+/// Go's error text for an invalid regular expression, as far as both engines agree.
 fn go_regex_error(text: &str, error: &regex::Error) -> String {
     if let regex::Error::CompiledTooBig(_) = error {
         return "error parsing regexp: expression too large".to_owned();
     }
     let message = error.to_string();
-    let span = marked(&message).unwrap_or(text);
+    let span = marked_part(&message).unwrap_or(text);
     let from_span = text.find(span).map_or(text, |at| &text[at..]);
     let known = [
         ("look-around", "invalid or unsupported Perl syntax", span),
@@ -227,8 +253,8 @@ fn go_regex_error(text: &str, error: &regex::Error) -> String {
     }
 }
 
-/// The part of an expression that an error has put carets under.
-fn marked(message: &str) -> Option<&str> {
+/// The part of an expression that an error marks with carets.
+fn marked_part(message: &str) -> Option<&str> {
     let mut lines = message.lines().skip(1);
     let (pattern, carets) = (lines.next()?, lines.next()?);
     let (start, end) = (carets.find('^')?, carets.rfind('^')? + 1);
@@ -242,17 +268,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regular_expression_states_are_counted() {
-        let states = |text: &str| Matcher::build(text).map(|matcher| matcher.states);
+    fn state_count_of_a_regular_expression_covers_repetitions_and_classes() {
+        let states = |text: &str| Matcher::build(text).map(|matcher| matcher.states());
         assert!(states("^a$").is_ok_and(|states| states < 12), "{:?}", states("^a$"));
         assert!(states("(abcdefgh|ijklmnop){50}").is_ok_and(|states| states > 50 * 16));
         assert!(states(r"\pL").is_ok_and(|states| states > 300), "each range of bytes is a branch");
         assert!(matches!(states(r"(\pL{1000}){1000}"), Err(regex::Error::CompiledTooBig(_))));
     }
 
+    /// A matcher whose automata are counted already: that is charged by the time it takes on this machine.
+    fn sized(pattern: &str) -> Matcher {
+        let matcher = Matcher::compile(pattern).unwrap();
+        matcher.states();
+        matcher.deterministic();
+        matcher
+    }
+
     #[test]
     fn usual_pattern_on_4_kib_stays_within_the_fuel_of_an_io_worker() {
-        // The units of `INLINE_UNITS_MAX`, less those that reading the rest of a small body takes.
+        // The units of `INLINE_UNITS_MAX`, minus the units for reading the rest of a small body.
         const UNITS: u64 = 16_000;
         let text = "a".repeat(4 << 10);
         for pattern in [
@@ -263,22 +297,23 @@ mod tests {
             "^(Always|Never|IfNotPresent)$",
             r"^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$|a",
         ] {
-            let matcher = Matcher::compile(pattern).unwrap();
+            let matcher = sized(pattern);
             assert_eq!(
                 Tank::new(UNITS).run(|| matcher.is_match(&text)),
                 Some(matcher.regex.is_match(&text)),
                 "{pattern}: {matcher:?}"
             );
         }
-        // The deterministic automaton of this one has 2^40 states: it goes to the pool.
-        let exponential = Matcher::compile("[ab]*a[ab]{40}c").unwrap();
-        assert_eq!(exponential.deterministic, None);
+        // The deterministic automaton of this expression has 2^40 states, so the search runs on the
+        // pool.
+        let exponential = sized("[ab]*a[ab]{40}c");
+        assert_eq!(exponential.deterministic(), None);
         assert_eq!(Tank::new(UNITS).run(|| exponential.is_match(&text)), None);
     }
 
     #[test]
     fn too_costly_search_is_rejected_before_it_starts() {
-        let matcher = Matcher::compile("(a|b|ab|ba){60}x").unwrap();
+        let matcher = sized("(a|b|ab|ba){60}x");
         let text = "ab".repeat(500_000);
         assert_eq!(matcher.is_match(&text), Some(false), "without a tank there is no bound");
         let mut small = Tank::new(20_000);
@@ -290,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn all_matches_are_found() {
+    fn find_all_returns_every_match() {
         let matcher = Matcher::compile("[0-9]+").unwrap();
         assert_eq!((matcher.find("a12b3"), matcher.find("a")), (Some("12"), None));
         assert_eq!(matcher.find_all("a12b3c4", 2), ["12", "3"]);

@@ -1,17 +1,17 @@
-//! Kubernetes quantities (`500m`, `1.5Gi`, `1e3`) as rules count with them.
+//! Kubernetes quantities (`500m`, `1.5Gi`, `1e3`) with the arithmetic of rules.
 
 use std::cmp::Ordering;
 
 use listwatch_meta::quantity;
 
-/// A quantity, in billionths.
+/// A quantity in billionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Quantity(i128);
 
 const SCALE: i128 = 1_000_000_000;
 
 impl Quantity {
-    /// Reads a quantity. Nothing for what is none, or beyond 10^29.
+    /// Parses a quantity. `None` if it is invalid or above 10^29.
     pub(crate) fn parse(text: &str) -> Option<Quantity> {
         quantity::nanos(text).ok().flatten().map(Quantity)
     }
@@ -21,7 +21,7 @@ impl Quantity {
         Quantity(i128::from(int) * SCALE)
     }
 
-    /// The whole number, where it is one that fits.
+    /// The value if it is an integer that fits.
     pub(crate) fn as_int(self) -> Option<i64> {
         (self.0 % SCALE == 0).then(|| i64::try_from(self.0 / SCALE).ok()).flatten()
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_exact() {
+    fn quantities_are_parsed_in_billionths() {
         fn check(text: &str, nanos: Option<i128>) {
             assert_eq!(Quantity::parse(text).map(|quantity| quantity.0), nanos, "{text:?}");
         }
@@ -67,7 +67,7 @@ mod tests {
         check(".5", Some(SCALE / 2));
         check("5.", Some(5 * SCALE));
         check("", None);
-        // No digits are a zero, whatever the unit.
+        // A quantity without digits is zero, with any unit.
         check("m", Some(0));
         check("1x", None);
         check("1.2.3", None);

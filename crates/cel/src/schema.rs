@@ -1,14 +1,15 @@
-//! What expressions ask a schema: the trait [`Schema`].
+//! The schema interface of expressions: the trait [`Schema`].
 //!
-//! Source: the interface `Schema` of apiserver `pkg/cel/common`, Kubernetes 1.36. Rules of custom resources and
-//! expressions of admission policies have different schemas and share the types and costs made from them.
+//! Source: the interface `Schema` of apiserver `pkg/cel/common`, Kubernetes 1.36. Custom resources
+//! and admission policies have different schemas and share the types and costs that are derived
+//! from them.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::format::Format;
 
-/// An OpenAPI schema, as far as types, costs and values of expressions depend on it.
+/// The parts of an OpenAPI schema that determine types, costs and values of expressions.
 pub trait Schema: Debug {
     /// `type`.
     fn kind(&self) -> Kind;
@@ -38,14 +39,14 @@ pub trait Schema: Debug {
     fn max_items(&self) -> Option<u64>;
     /// `maxProperties`.
     fn max_properties(&self) -> Option<u64>;
-    /// Bytes of the longest text that an `enum` allows.
+    /// The length of the longest string that an `enum` allows, in bytes.
     fn enum_bytes_max(&self) -> Option<usize>;
 }
 
-/// The JSON type that a schema asks for.
+/// The JSON type in a schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// No type: anything goes (or `x-kubernetes-int-or-string` says what).
+    /// No type: any value is valid, or `x-kubernetes-int-or-string` applies.
     #[default]
     Any,
     /// `object`.
@@ -63,7 +64,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of a `type`. A word that is no type is [`Kind::Any`].
+    /// The kind of a `type`. An unknown text is [`Kind::Any`].
     pub fn parse(text: &str) -> Kind {
         match text {
             "object" => Kind::Object,
@@ -80,11 +81,11 @@ impl Kind {
 /// `x-kubernetes-list-type`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ListType {
-    /// Replaced as a whole; the default.
+    /// The list is replaced as a whole. The default.
     #[default]
     Atomic,
     /// Items are unique.
     Set,
-    /// Items are known by their keys (`x-kubernetes-list-map-keys`).
+    /// Items are identified by their keys (`x-kubernetes-list-map-keys`).
     Map,
 }

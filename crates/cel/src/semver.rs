@@ -1,11 +1,12 @@
-//! Semantic versions 2.0.0, as Kubernetes' `semver` functions read them.
+//! Semantic versions 2.0.0 for Kubernetes' `semver` functions.
 //!
-//! Source: apiserver `pkg/cel/library/semverlib.go` and `blang/semver` v4. Differences between the `semver` crate and
-//! blang's are here: numbers of pre-releases fit 64 bits, and builds do not count in any comparison.
+//! Source: apiserver `pkg/cel/library/semverlib.go` and `blang/semver` v4. This module handles the
+//! differences between the `semver` crate and blang's: numbers of pre-releases have 64 bits, and
+//! comparisons ignore build metadata.
 
 use std::cmp::Ordering;
 
-/// A version.
+/// A semantic version, as in `semver()` of the Kubernetes library.
 #[derive(Clone, Debug)]
 pub(crate) struct Version(semver::Version);
 
@@ -32,7 +33,7 @@ impl Version {
         self.0.patch as i64
     }
 
-    /// The order of versions. Builds do not count.
+    /// The order of versions; build metadata is ignored.
     pub(crate) fn compare(&self, other: &Version) -> Ordering {
         self.0.cmp_precedence(&other.0)
     }
@@ -44,8 +45,8 @@ impl PartialEq for Version {
     }
 }
 
-/// The text without a leading `v` and leading zeros, with three numbers. A short version has no pre-release and no
-/// build.
+/// Removes a leading `v` and leading zeros, and adds missing numbers. A version with missing
+/// numbers has no pre-release and no build metadata.
 fn normalized(text: &str) -> Option<String> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let mut parts: Vec<String> = text.splitn(3, '.').map(without_leading_zeros).collect();
@@ -60,7 +61,7 @@ fn without_leading_zeros(part: &str) -> String {
     let rest = part.trim_start_matches('0');
     match rest.starts_with(|c: char| c.is_ascii_digit()) {
         true => rest.to_owned(),
-        // All digits were zeros: one stays.
+        // Only zeros: one stays.
         false if rest.len() < part.len() => format!("0{rest}"),
         false => part.to_owned(),
     }
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_have_an_order() {
+    fn semantic_versions_are_parsed_and_compared() {
         let order =
             ["0.9.0", "1.0.0-1", "1.0.0-2", "1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-beta", "1.0.0", "1.0.1", "1.10.0"];
         for (i, a) in order.iter().enumerate() {

@@ -1,27 +1,27 @@
-//! Which functions there are, what they take, what they give, and what they cost at most.
+//! Declares the functions: their arguments, results and worst-case costs.
 //!
-//! The standard functions of CEL, and the Kubernetes library of 1.36: strings, Kubernetes' own of lists
-//! (`isSorted`, `min`, `max`, `sum`, `indexOf`, `lastIndexOf`), regular expressions, URLs, quantities,
-//! addresses, formats, versions, sets and optional values. cel-go's library of lists, which Kubernetes
-//! has since 1.34 (`distinct`, `flatten`, `slice`, `sort`, `sortBy`, `reverse`, `first`, `last`,
-//! `lists.range`), is not here. Whatever is not here is undeclared, and a rule that calls it is refused
-//! with its definition.
+//! It contains the standard functions of CEL and the Kubernetes library of 1.36: strings,
+//! Kubernetes' list functions (`isSorted`, `min`, `max`, `sum`, `indexOf`, `lastIndexOf`), regular
+//! expressions, URLs, quantities, IP addresses, formats, versions, sets and optional values. It
+//! does not contain cel-go's list library, which Kubernetes has since 1.34 (`distinct`, `flatten`,
+//! `slice`, `sort`, `sortBy`, `reverse`, `first`, `last`, `lists.range`). A rule that calls an
+//! undeclared function is rejected with its definition.
 
 use std::rc::Rc;
 
 use crate::check::READ_DIVISOR;
 use crate::types::Type;
 
-/// What a call comes to.
+/// The result of resolving a call.
 pub(crate) enum Result<'n> {
     Type(Type<'n>),
     /// No function has this name.
     Undeclared,
-    /// A function has this name but does not take these values.
+    /// A function has this name but does not accept these types.
     NoOverload,
 }
 
-/// Name, receiver, arguments, result; a type is one letter, see [`fits`].
+/// Name, receiver, arguments, result. A type is one letter, see [`fits`].
 const TABLE: &[(&str, &str, &str, &str)] = &[
     ("!_", "", "b", "b"),
     ("-_", "", "i", "i"),
@@ -217,7 +217,7 @@ const CIDR: &str = "net.CIDR";
 const SEMVER: &str = "kubernetes.Semver";
 const FORMAT: &str = "kubernetes.NamedFormat";
 
-/// The type that a name of a type has.
+/// The type of an identifier that denotes a type.
 pub(crate) fn type_value<'n>(name: &str) -> Option<Type<'n>> {
     let known = ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"];
     known.contains(&name).then_some(Type::Type)
@@ -238,12 +238,12 @@ fn fits(ty: &Type<'_>, letter: char) -> bool {
         | ('m', Type::Map(..))
         | ('o', Type::Optional(_)) => true,
         ('n', Type::Int | Type::Uint | Type::Double) => true,
-        (letter, Type::Named(name)) => named(letter) == Some(name),
+        (letter, Type::Named(name)) => named_type(letter) == Some(name),
         _ => false,
     }
 }
 
-fn named(letter: char) -> Option<&'static str> {
+fn named_type(letter: char) -> Option<&'static str> {
     Some(match letter {
         'q' => QUANTITY,
         'U' => URL,
@@ -255,9 +255,9 @@ fn named(letter: char) -> Option<&'static str> {
     })
 }
 
-fn made<'n>(letters: &str, size: u64) -> Type<'n> {
+fn result_type<'n>(letters: &str, size: u64) -> Type<'n> {
     if let Some(inner) = letters.strip_prefix('O') {
-        return made(inner, size).optional();
+        return result_type(inner, size).optional();
     }
     match letters.chars().next().unwrap_or('x') {
         'b' => Type::Bool,
@@ -269,9 +269,9 @@ fn made<'n>(letters: &str, size: u64) -> Type<'n> {
         't' => Type::Timestamp,
         'D' => Type::Duration,
         'S' => Type::List(Rc::new(Type::Text(size)), size),
-        'M' => Type::Map(Rc::new(Type::Text(size)), Rc::new(made("S", size)), size),
+        'M' => Type::Map(Rc::new(Type::Text(size)), Rc::new(result_type("S", size)), size),
         'T' => Type::Type,
-        letter => named(letter).map_or(Type::Dyn, Type::Named),
+        letter => named_type(letter).map_or(Type::Dyn, Type::Named),
     }
 }
 
@@ -285,7 +285,7 @@ fn comparable(a: &Type<'_>, b: &Type<'_>) -> bool {
     }
 }
 
-/// The result of a call.
+/// Resolves a call.
 pub(crate) fn result<'n>(name: &str, receiver: Option<&Type<'n>>, args: &[&Type<'n>]) -> Result<'n> {
     let or = |found: Option<Type<'n>>| found.map_or(Result::NoOverload, Result::Type);
     match (name, receiver, args) {
@@ -296,7 +296,7 @@ pub(crate) fn result<'n>(name: &str, receiver: Option<&Type<'n>>, args: &[&Type<
         }
         ("_+_", None, [Type::List(a, x), Type::List(b, y)]) => {
             let item = match (*x, *y) {
-                // What an empty list has items of is known by the other one.
+                // The item type of an empty list is that of the other operand.
                 (0, _) => (**b).clone(),
                 (_, 0) => (**a).clone(),
                 _ => (**a).clone().join((**b).clone()),
@@ -358,14 +358,14 @@ fn by_table<'n>(name: &str, receiver: Option<&Type<'n>>, args: &[&Type<'n>]) -> 
         let args_fit = takes.len() == args.len() && takes.chars().zip(args).all(|(letter, ty)| fits(ty, letter));
         if receiver_fits && args_fit {
             let size = if is_of_unknown_size(name, args) { u64::MAX } else { size };
-            return Result::Type(made(gives, size));
+            return Result::Type(result_type(gives, size));
         }
     }
     if known { Result::NoOverload } else { Result::Undeclared }
 }
 
-/// Whether cel-go's estimate knows no size of a call's result, which is then the largest there is: any text that
-/// is joined with it, and any search in it, is too costly (`checker/cost.go`).
+/// True if cel-go's estimate has no size for a call's result and assumes the maximum. A
+/// concatenation with the result, or a search in it, is then too costly (`checker/cost.go`).
 fn is_of_unknown_size(name: &str, args: &[&Type<'_>]) -> bool {
     match name {
         "string" => !matches!(args, [Type::Bytes(_)]),
@@ -374,13 +374,13 @@ fn is_of_unknown_size(name: &str, args: &[&Type<'_>]) -> bool {
     }
 }
 
-/// The most units that a call takes by itself.
+/// The worst-case cost of a call without its arguments, in cost units.
 pub(crate) fn cost_max(name: &str, receiver: Option<&Type<'_>>, args: &[&Type<'_>]) -> u64 {
     let size = |index: usize| args.get(index).map_or(0, |ty| ty.size_max());
     let on = receiver.map_or_else(|| size(0), |ty| ty.size_max());
     let read = |bytes: u64| bytes.div_ceil(READ_DIVISOR).max(1);
     match name {
-        // Branches and the signs of macros cost nothing by themselves.
+        // Conditionals and internal macro calls cost nothing themselves.
         "_&&_" | "_||_" | "_?_:_" | "@not_strictly_false" | "__not_strictly_false__" => 0,
         "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" => read(size(0).min(size(1))),
         "_+_" => match args {
@@ -393,7 +393,7 @@ pub(crate) fn cost_max(name: &str, receiver: Option<&Type<'_>>, args: &[&Type<'_
         },
         "startsWith" | "endsWith" => read(size(0)),
         "contains" => read(on).saturating_mul(read(size(0))),
-        // The text of the expression counts a quarter.
+        // The length of the expression counts a quarter.
         "matches" | "find" | "findAll" => {
             let (text, pattern) = if receiver.is_some() { (on, size(0)) } else { (size(0), size(1)) };
             read(text).saturating_mul(pattern / 4 + 1)

@@ -1,4 +1,4 @@
-//! The types of expressions, and the types that schemas have in expressions.
+//! The types of expressions, and their derivation from schemas.
 //! Rules: apiserver `pkg/cel/common/schemas.go`, `pkg/cel/escaping.go`, Kubernetes 1.36.
 
 use std::fmt;
@@ -7,14 +7,14 @@ use std::rc::Rc;
 use crate::format::Format;
 use crate::schema::{Kind, Schema};
 
-/// Bytes that a request may have: what bounds sizes that a schema leaves open.
+/// The maximum size of a request in bytes, which limits sizes that a schema does not limit.
 const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;
 
 /// The type of a variable or of an expression.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Type<'n> {
-    /// Any type. It is checked when the expression is evaluated.
+    /// Any type, checked during the evaluation.
     Dyn,
     /// `null_type`.
     Null,
@@ -26,24 +26,24 @@ pub enum Type<'n> {
     Uint,
     /// `double`.
     Double,
-    /// `string`, with the most bytes that a value has.
+    /// `string`, with its maximum length in bytes.
     Text(u64),
-    /// `bytes`, with the most bytes that a value has.
+    /// `bytes`, with its maximum length in bytes.
     Bytes(u64),
     /// `google.protobuf.Duration`.
     Duration,
     /// `google.protobuf.Timestamp`.
     Timestamp,
-    /// `list`: the type of its items, and the most items that a value has.
+    /// `list`: the type of its items, and their maximum number.
     List(Rc<Type<'n>>, u64),
-    /// `map`: the types of its keys and values, and the most entries that a value has.
+    /// `map`: the types of its keys and values, and the maximum number of entries.
     Map(Rc<Type<'n>>, Rc<Type<'n>>, u64),
-    /// An object with the fields that a schema declares. With `true` it also has the fields of every resource:
+    /// An object with the fields of a schema. With `true` it also has the fields of every resource:
     /// `apiVersion`, `kind` and `metadata`.
     Object(&'n dyn Schema, bool),
     /// The metadata of a resource: `name` and `generateName`.
     Metadata,
-    /// A device that a selector of `resource.k8s.io` selects.
+    /// The variable `device` of a device selector of `resource.k8s.io`.
     Device,
     /// `optional_type`.
     Optional(Rc<Type<'n>>),
@@ -91,8 +91,8 @@ impl fmt::Display for Type<'_> {
 }
 
 impl<'n> Type<'n> {
-    /// The type of the values of a schema. `resource` adds the fields of every resource. Returns `None` where the
-    /// schema does not declare a type, so that expressions cannot see the values.
+    /// The type of the values of a schema. `resource` adds the fields of every resource. Returns
+    /// `None` if the schema does not declare a type; expressions cannot access such values.
     pub fn of(schema: &'n dyn Schema, resource: bool) -> Option<Type<'n>> {
         if schema.is_int_or_string() {
             return Some(Type::Dyn);
@@ -116,7 +116,7 @@ impl<'n> Type<'n> {
             Kind::Object => match schema.additional_properties() {
                 Some(more) => {
                     let value = Type::of(more, more.is_embedded_resource())?;
-                    // Kubernetes takes keys for nothing in its estimates.
+                    // Kubernetes' estimates count keys as empty.
                     Some(Type::Map(Rc::new(Type::Text(0)), Rc::new(value), properties_max(schema)))
                 }
                 None => Some(Type::Object(schema, resource)),
@@ -124,7 +124,7 @@ impl<'n> Type<'n> {
         }
     }
 
-    /// The type of a field that is selected.
+    /// The type of a selected field.
     pub(crate) fn field(&self, name: &str) -> Option<Type<'n>> {
         match self {
             Type::Dyn => Some(Type::Dyn),
@@ -147,7 +147,7 @@ impl<'n> Type<'n> {
         }
     }
 
-    /// The most units that reading a value of this type takes.
+    /// The worst-case cost of reading a value of this type, in cost units.
     pub(crate) fn size_max(&self) -> u64 {
         match self {
             Type::Text(max) | Type::Bytes(max) | Type::List(_, max) | Type::Map(_, _, max) => *max,
@@ -157,7 +157,7 @@ impl<'n> Type<'n> {
         }
     }
 
-    /// Whether a value of this type can be where `other` is asked for.
+    /// True if a value of this type is valid where `other` is expected.
     pub(crate) fn fits(&self, other: &Type<'_>) -> bool {
         match (self, other) {
             (Type::Dyn, _) | (_, Type::Dyn) => true,
@@ -168,13 +168,13 @@ impl<'n> Type<'n> {
         }
     }
 
-    /// Whether null can be compared with values of this type and stand for them.
+    /// True if null is a valid value of this type.
     fn takes_null(&self) -> bool {
         use Type::{Device, Duration, Metadata, Named, Null, Object, Optional, Timestamp};
         matches!(self, Null | Object(..) | Metadata | Device | Duration | Timestamp | Optional(_) | Named(_))
     }
 
-    /// One type for values of both.
+    /// The common type of two values.
     pub(crate) fn join(self, other: Type<'n>) -> Type<'n> {
         match (self, other) {
             (Type::Text(a), Type::Text(b)) => Type::Text(a.max(b)),
@@ -187,18 +187,18 @@ impl<'n> Type<'n> {
         }
     }
 
-    /// `optional_type` of this type.
+    /// The `optional_type` of this type.
     pub fn optional(self) -> Type<'n> {
         Type::Optional(Rc::new(self))
     }
 }
 
-/// How often values of a schema can be in one request at most.
+/// The maximum number of values of a schema in one request.
 pub fn count_max(schema: &dyn Schema) -> u64 {
     REQUEST_BYTES_MAX / (bytes_min(schema, 0) + 1)
 }
 
-/// The fewest bytes that a value takes in JSON.
+/// The minimum size of a value in JSON, in bytes.
 fn bytes_min(schema: &dyn Schema, depth: usize) -> u64 {
     match schema.kind() {
         Kind::Boolean => 4,
@@ -215,17 +215,17 @@ fn bytes_min(schema: &dyn Schema, depth: usize) -> u64 {
     }
 }
 
-/// The most bytes of a text.
+/// The maximum length of a string in bytes.
 fn text_max(schema: &dyn Schema) -> u64 {
     match (schema.enum_bytes_max(), schema.max_length()) {
         (Some(longest), _) => longest as u64,
-        // A character takes up to four bytes.
+        // A character has up to four bytes.
         (None, Some(length)) => length.saturating_mul(4).min(REQUEST_BYTES_MAX - 2),
         (None, None) => REQUEST_BYTES_MAX - 2,
     }
 }
 
-/// The most items of a list.
+/// The maximum number of items of a list.
 fn items_max(schema: &dyn Schema) -> u64 {
     schema.max_items().unwrap_or_else(|| {
         let item = schema.items().map_or(1, |items| bytes_min(items, 0));
@@ -233,7 +233,7 @@ fn items_max(schema: &dyn Schema) -> u64 {
     })
 }
 
-/// The most entries of a map.
+/// The maximum number of entries of a map.
 fn properties_max(schema: &dyn Schema) -> u64 {
     schema.max_properties().unwrap_or_else(|| {
         let value = schema.additional_properties().map_or(1, |more| bytes_min(more, 0));
@@ -241,12 +241,12 @@ fn properties_max(schema: &dyn Schema) -> u64 {
     })
 }
 
-/// Whether every resource has this field whatever its schema says.
+/// True if every resource has this field, with any schema.
 pub(crate) fn is_resource_field(name: &str) -> bool {
     matches!(name, "apiVersion" | "kind" | "metadata")
 }
 
-/// Words that are no identifiers in CEL (`pkg/cel/escaping.go`).
+/// Words that are not identifiers in CEL (`pkg/cel/escaping.go`).
 pub const RESERVED_WORDS: [&str; 21] = [
     "true",
     "false",
@@ -271,7 +271,7 @@ pub const RESERVED_WORDS: [&str; 21] = [
     "while",
 ];
 
-/// The name under which expressions see a property; nothing where they cannot see it.
+/// The name of a property in expressions; `None` if expressions cannot access it.
 pub(crate) fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
@@ -297,7 +297,7 @@ pub(crate) fn escape(name: &str) -> Option<String> {
     Some(out)
 }
 
-/// The property behind an escaped name.
+/// The property of an escaped name.
 pub(crate) fn unescape(name: &str) -> String {
     if let Some(word) = name.strip_prefix("__").and_then(|rest| rest.strip_suffix("__"))
         && RESERVED_WORDS.contains(&word)

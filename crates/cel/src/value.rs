@@ -1,4 +1,5 @@
-//! Values of expressions: views of the object where it can be, with the types that the schema says.
+//! Values of expressions. They borrow from the object if possible, and have the types of its
+//! schema.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,14 +25,15 @@ pub(crate) enum Val<'a> {
     Double(f64),
     Text(Cow<'a, str>),
     Bytes(Rc<[u8]>),
-    /// Nanoseconds.
+    /// A duration in nanoseconds.
     Duration(i64),
     Timestamp(OffsetDateTime),
     List(Rc<Vec<Val<'a>>>),
     Map(Rc<MapVal<'a>>),
-    /// A list of the object, with the schema of the list.
+    /// A list of the object, with its schema.
     JsonList(&'a [Json], Option<&'a dyn Schema>),
-    /// An object of the object: fields, or a map, as its schema says.
+    /// A JSON object: a message with fields or a map, depending on its schema. The flag adds the
+    /// fields of every resource.
     JsonMap(&'a Map<String, Json>, Option<&'a dyn Schema>, bool),
     Optional(Option<Rc<Val<'a>>>),
     Type(&'static str),
@@ -43,14 +45,14 @@ pub(crate) enum Val<'a> {
     Format(&'static str),
 }
 
-/// What the work on whole values may still take: each value looked at takes a step, and so does each
-/// [`STEP_BYTES`] of text.
+/// The remaining steps for operations on whole values. Each visited value takes one step, and
+/// each [`STEP_BYTES`] bytes of text take one more.
 pub(crate) struct Steps {
     left: u64,
     out: bool,
 }
 
-/// Bytes of text that are read in one step.
+/// The number of bytes of text per step.
 const STEP_BYTES: usize = 64;
 
 impl Steps {
@@ -58,12 +60,12 @@ impl Steps {
         Steps { left, out: false }
     }
 
-    /// What is left; nothing when more was asked for than there was.
+    /// The remaining steps; `None` if more were requested.
     pub(crate) fn left(&self) -> Option<u64> {
         (!self.out).then_some(self.left)
     }
 
-    /// Takes steps; false where there are not so many.
+    /// Takes steps. False if not enough are left.
     pub(crate) fn take(&mut self, steps: u64) -> bool {
         match self.left.checked_sub(steps).filter(|_| !self.out) {
             Some(left) => self.left = left,
@@ -72,12 +74,12 @@ impl Steps {
         !self.out
     }
 
-    /// Takes the steps of reading a text.
+    /// Takes the steps for reading a text.
     pub(crate) fn take_text(&mut self, bytes: usize) -> bool {
         self.take((bytes / STEP_BYTES) as u64)
     }
 
-    /// Takes the steps of reading a value and all in it.
+    /// Takes the steps for reading a value with its nested values.
     pub(crate) fn take_all_of(&mut self, value: &Val<'_>) -> bool {
         self.take(1)
             && match value {
@@ -107,7 +109,7 @@ impl Steps {
     }
 }
 
-/// A map made by an expression, in the order in which it was made.
+/// A map that an expression has constructed, in insertion order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MapVal<'a> {
     pub(crate) entries: Vec<(Val<'a>, Val<'a>)>,
@@ -133,7 +135,7 @@ fn key_of(value: &Val<'_>) -> Option<Key> {
 }
 
 impl<'a> MapVal<'a> {
-    /// Adds an entry; false where the key is there or cannot be one.
+    /// Adds an entry. False if the key exists or has a wrong type.
     pub(crate) fn insert(&mut self, key: Val<'a>, value: Val<'a>) -> bool {
         let Some(known) = key_of(&key) else { return false };
         if self.index.contains_key(&known) {
@@ -162,7 +164,7 @@ impl<'a> Val<'a> {
         Val::Optional(Some(Rc::new(value)))
     }
 
-    /// A value of the object with the type that its schema says.
+    /// A JSON value with the type of its schema.
     pub(crate) fn of(value: &'a Json, schema: Option<&'a dyn Schema>, resource: bool) -> Val<'a> {
         match value {
             Json::Null => Val::Null,
@@ -191,7 +193,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The name of the type, as `type()` and errors say it.
+    /// The name of the type, for `type()` and errors.
     pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Val::Null => "null_type",
@@ -216,7 +218,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Items of a list or keys of a map; nothing for other values.
+    /// The number of items of a list or entries of a map; `None` for other values.
     pub(crate) fn len(&self) -> Option<usize> {
         match self {
             Val::List(items) => Some(items.len()),
@@ -227,7 +229,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// What an operation that reads the whole value costs in units of its size.
+    /// The cost of an operation that reads the whole value, in its size units.
     pub(crate) fn size(&self) -> usize {
         match self {
             Val::Text(text) => text.len(),
@@ -237,7 +239,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The item of a list.
+    /// An item of a list.
     pub(crate) fn item(&self, index: usize) -> Option<Val<'a>> {
         match self {
             Val::List(items) => items.get(index).cloned(),
@@ -273,7 +275,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// A field of an object (by its escaped name), or an entry of a map.
+    /// A field of an object by its escaped name, or an entry of a map.
     pub(crate) fn field(&self, name: &str) -> Option<Val<'a>> {
         match self {
             Val::Map(map) => map.get(&Val::Text(name.into())).cloned(),
@@ -298,7 +300,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The entry of a map or item of a list.
+    /// An entry of a map by its key, or an item of a list by its position.
     pub(crate) fn index(&self, key: &Val<'_>) -> Option<Val<'a>> {
         match self {
             Val::Map(map) => map.get(key).cloned(),
@@ -310,7 +312,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Whether a list is a set or map list: its order does not count when it is compared.
+    /// The list type. Comparisons of sets and map lists ignore the order.
     fn list_type(&self) -> ListType {
         match self {
             Val::JsonList(_, Some(schema)) => schema.list_type(),
@@ -318,8 +320,8 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// CEL's equality: numbers by value whatever their type, other types never equal. Says nothing
-    /// where the steps did not suffice.
+    /// CEL's equality: numbers are compared by value across types; other types are never equal. The
+    /// result is undefined if the steps did not suffice.
     pub(crate) fn equals(&self, other: &Val<'_>, steps: &mut Steps) -> bool {
         if !steps.take(1) || !steps.take_text(self.size().min(other.size())) {
             return false;
@@ -353,7 +355,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The order of two values that have one.
+    /// The order of two values; `None` if they have none.
     pub(crate) fn compare(&self, other: &Val<'_>) -> Option<std::cmp::Ordering> {
         match (self, other) {
             (Val::Bool(a), Val::Bool(b)) => Some(a.cmp(b)),
@@ -390,12 +392,12 @@ fn item_of<'a>(item: &'a Json, list: Option<&'a dyn Schema>) -> Val<'a> {
     Val::of(item, schema, schema.is_some_and(Schema::is_embedded_resource))
 }
 
-/// The schema that a field of an object has: its own, else the schema of additional properties.
+/// The schema of a field of an object: that of the property, else that of additional properties.
 fn field_schema<'a>(schema: &'a dyn Schema, name: &str) -> Option<&'a dyn Schema> {
     schema.property(name).or_else(|| schema.additional_properties())
 }
 
-/// The entry under a key that is a field's own name, not an escaped one.
+/// The entry of a key that is an unescaped field name.
 fn raw_entry<'a>(map: &Val<'a>, key: &Val<'_>) -> Option<Val<'a>> {
     match (map, key) {
         (Val::JsonMap(members, schema, _), Val::Text(name)) => {
@@ -415,7 +417,7 @@ fn lists_equal(a: &Val<'_>, b: &Val<'_>, steps: &mut Steps) -> bool {
         if !steps.take_all_of(a) || !steps.take_all_of(b) {
             return false;
         }
-        // The order of a set or list map says nothing; the text of an item puts both in one order.
+        // The order of sets and map lists is ignored: the items are sorted by their text.
         let text = |value: &Val<'_>| match value {
             Val::JsonMap(members, ..) => listwatch_meta::go::json(&Json::Object((*members).clone())),
             other => format!("{other:?}"),
@@ -426,7 +428,7 @@ fn lists_equal(a: &Val<'_>, b: &Val<'_>, steps: &mut Steps) -> bool {
     left.iter().zip(&right).all(|(a, b)| a.equals(b, steps))
 }
 
-/// The place in a list that a number says.
+/// The list position of a number, if it is a non-negative integer.
 pub(crate) fn whole_index(key: &Val<'_>) -> Option<usize> {
     match key {
         Val::Int(index) => usize::try_from(*index).ok(),
@@ -436,7 +438,7 @@ pub(crate) fn whole_index(key: &Val<'_>) -> Option<usize> {
     }
 }
 
-/// The name of a property behind an escaped name; the name itself where it is not one.
+/// The property of an escaped name; the name itself if it is not escaped.
 fn unescape(name: &str) -> String {
     if !name.contains("__") {
         return name.to_owned();

@@ -1,5 +1,5 @@
-//! Prints every change of the pods of a cluster, for as long as it runs: through restarts of the
-//! server, lost connections and expired versions, without printing an unchanged object twice.
+//! Prints every change of the pods of a cluster. The watch survives restarts of the server, lost
+//! connections and expired versions. An unchanged object is never printed twice.
 //!
 //! ```text
 //! cargo run -p listwatch-client --example watch_pods -- --kubeconfig admin.kubeconfig

@@ -1,18 +1,17 @@
 //! Delays between retries: [`BackoffPolicy`] and [`Backoff`].
 //!
 //! The delays are client-go's: 0.8 s, doubled up to 30 s, plus a random part of up to the delay
-//! itself, so that clients of a failed server do not all return at once. Two differences from
-//! client-go and kube-rs are intentional. First, only real progress resets a backoff. client-go
-//! starts again at 0.8 s every two minutes of a steady outage, kube-rs after every partly successful
-//! attempt. Second, a server's
-//! `Retry-After` is a lower bound.
+//! itself. The random part keeps the clients of a failed server from returning at the same time.
+//! Two differences from client-go and kube-rs are intentional. First, only useful data resets a
+//! backoff. client-go starts again at 0.8 s every two minutes of an outage, and kube-rs after every
+//! partly successful attempt. Second, a server's `Retry-After` is a lower bound.
 
 use std::time::Duration;
 
 /// The longest accepted `Retry-After`; longer ones are reduced to it.
 pub const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(300);
 
-/// The shape of a backoff.
+/// The parameters of a backoff.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackoffPolicy {
     /// The first delay, before jitter.
@@ -31,7 +30,8 @@ impl Default for BackoffPolicy {
     }
 }
 
-/// A running backoff. Pure: the caller passes the random number and receives the delay.
+/// A backoff with its number of attempts. The type is pure: the caller passes the random number and
+/// receives the delay.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     policy: BackoffPolicy,
@@ -44,19 +44,20 @@ impl Backoff {
         Backoff { policy, attempt: 0 }
     }
 
-    /// The next delay. `random` is uniform in `[0, 1)`; `retry_after` is the server's value.
+    /// Returns the next delay. `random` is uniform in `[0, 1)`; `retry_after` is the server's
+    /// value.
     pub fn next_delay(&mut self, random: f64, retry_after: Option<Duration>) -> Duration {
         let BackoffPolicy { initial, cap, factor, jitter } = self.policy;
         let exponent = i32::try_from(self.attempt).unwrap_or(i32::MAX);
         let base = (initial.as_secs_f64() * factor.max(1.0).powi(exponent)).min(cap.as_secs_f64());
         self.attempt = self.attempt.saturating_add(1);
         let delay = Duration::from_secs_f64(base * (1.0 + jitter.max(0.0) * random.clamp(0.0, 1.0)));
-        // A herd that was told the same time must not come back at the same time either.
+        // Clients that received the same `Retry-After` must not return at the same time.
         let asked = retry_after.map_or(Duration::ZERO, |asked| asked.min(RETRY_AFTER_LIMIT));
         if asked > delay { asked + initial.mul_f64(jitter.max(0.0) * random.clamp(0.0, 1.0)) } else { delay }
     }
 
-    /// Back to the first delay. Only real progress calls this.
+    /// Starts again at the first delay. Only received data calls this.
     pub fn reset(&mut self) {
         self.attempt = 0;
     }

@@ -28,12 +28,12 @@ use crate::transport::{HttpTransport, RequestBody, ResponseBody, Transport, deco
 /// The largest body of a small document (discovery, an error) in bytes; a larger one fails.
 pub const DOCUMENT_LIMIT_BYTES: usize = 8 * 1024 * 1024;
 
-/// Time for the server to answer with a small document, and to send it.
+/// Time limit for the server to send a small document, from request to last byte.
 pub const DOCUMENT_WAIT: Duration = Duration::from_secs(30);
 
 const AGENT: &str = concat!("listwatch/", env!("CARGO_PKG_VERSION"));
 
-/// A connection to one API server, shared by everything that reads from it. Cheap to clone.
+/// A connection to one API server, shared by all its readers. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -45,7 +45,7 @@ struct Inner {
     prefix: String,
     auth: Credentials,
     namespace: String,
-    /// Ask for lists as gzip.
+    /// Whether lists are requested as gzip.
     compression: bool,
 }
 
@@ -88,7 +88,7 @@ impl Client {
         Client { inner: Arc::new(inner) }
     }
 
-    /// The namespace that is meant where none is named.
+    /// The namespace for requests that name none.
     pub fn namespace(&self) -> &str {
         &self.inner.namespace
     }
@@ -104,8 +104,8 @@ impl Client {
         }
     }
 
-    /// GETs a path with its query and hands out the response if the server agreed. When it did not
-    /// believe credentials that can be renewed, they are, and it is asked once more.
+    /// Sends a GET for a path with its query and returns a successful response. After `401
+    /// Unauthorized`, renewable credentials are renewed once and the request is sent again.
     ///
     /// # Errors
     /// [`Problem::Refused`] with the server's `Status` for every HTTP status but 2xx,
@@ -160,7 +160,7 @@ impl Client {
             if unknown && !std::mem::replace(&mut renewed, true) && self.inner.auth.refused(&session).await {
                 continue;
             }
-            return Err(refusal(response).await);
+            return Err(problem_of_response(response).await);
         }
     }
 
@@ -176,8 +176,8 @@ impl Client {
     }
 }
 
-/// Makes a problem of a response that is none of success.
-async fn refusal(response: Response<ResponseBody>) -> Problem {
+/// Converts an unsuccessful response to a problem.
+async fn problem_of_response(response: Response<ResponseBody>) -> Problem {
     let code = response.status();
     let retry_after = response
         .headers()
@@ -188,23 +188,23 @@ async fn refusal(response: Response<ResponseBody>) -> Problem {
     let body = body.ok().and_then(Result::ok).unwrap_or_default();
     let status = match serde_json::from_slice::<Status>(&body) {
         Ok(status) if status.kind == "Status" && status.code != 0 => status,
-        _ => foreign_status(code, &body),
+        _ => status_of_other_server(code, &body),
     };
     let Problem::Refused { status, retry_after: in_status } = Problem::refused(status) else {
-        unreachable!("a refusal is a refusal")
+        unreachable!("the status is not a success")
     };
     Problem::Refused { status, retry_after: retry_after.or(in_status) }
 }
 
-/// The status of a server or proxy that does not speak Kubernetes.
-fn foreign_status(code: StatusCode, body: &[u8]) -> Status {
+/// Builds a `Status` for an error response without one, for example of a proxy.
+fn status_of_other_server(code: StatusCode, body: &[u8]) -> Status {
     let text = String::from_utf8_lossy(body);
     let line: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
     let message = if line.trim().is_empty() { code.to_string() } else { format!("{code}: {}", line.trim()) };
     Status::failure(code.as_u16(), "", message)
 }
 
-/// Reads a small document whole.
+/// Reads a whole small document.
 async fn collect(mut body: ResponseBody) -> Result<Bytes, Problem> {
     let mut document = BytesMut::new();
     while let Some(chunk) = body.chunk().await {
@@ -246,14 +246,14 @@ impl HttpListWatch {
         self
     }
 
-    /// Only objects whose labels match.
+    /// Restricts the resource to objects whose labels match.
     #[must_use]
     pub fn labels(mut self, selector: &str) -> Self {
         selector.clone_into(&mut self.label_selector);
         self
     }
 
-    /// Only objects whose fields match.
+    /// Restricts the resource to objects whose fields match.
     #[must_use]
     pub fn fields(mut self, selector: &str) -> Self {
         selector.clone_into(&mut self.field_selector);
@@ -282,20 +282,20 @@ impl ListWatch for HttpListWatch {
     }
 
     async fn watch(&self, options: ListOptions) -> Result<WatchStream, Problem> {
-        // Events are small and are wanted at once.
+        // Events are small and urgent, so compression does not pay.
         let body = self.open(options, PARTIAL_METADATA, false).await?;
         Ok(Box::pin(WatchBodyStream::new(body)))
     }
 }
 
-/// A list body being received.
+/// The items of a list body while the body arrives.
 struct ListBodyStream {
     body: ResponseBody,
-    /// Gone once the list is over.
+    /// `None` after the end of the list.
     decoder: Option<ListDecoder>,
     /// Whether the type was returned.
     typed: bool,
-    /// Decoded but unreturned items: at most the type, the items of one chunk, and the end.
+    /// Decoded items to return: at most the type, the items of one chunk, and the end.
     ready: VecDeque<ListItem>,
 }
 
@@ -308,7 +308,7 @@ impl ListBodyStream {
         let Some(decoder) = &mut self.decoder else { return Ok(()) };
         decoder.feed(chunk);
         let mut objects = Vec::new();
-        // An item that cannot be understood has no name, and is passed over for that.
+        // An unreadable item has no name, so the reflector skips it.
         while let Some((item, spans)) = decoder.next_object().map_err(unreadable)? {
             objects.push(RawObject::with_spans(item, spans));
         }
@@ -357,11 +357,11 @@ impl Stream for ListBodyStream {
     }
 }
 
-/// A watch being received.
+/// The events of a watch body while the body arrives.
 struct WatchBodyStream {
     body: ResponseBody,
     reader: JsonEvents,
-    /// The next and last item: an error behind valid events, or the end.
+    /// The last item, to return after `events`: an error, or the end of the stream.
     end: Option<Option<Problem>>,
 }
 
@@ -370,7 +370,7 @@ impl WatchBodyStream {
         WatchBodyStream { body, reader: JsonEvents::new(), end: None }
     }
 
-    /// The events that are whole now. Those before a broken one are good.
+    /// Returns the complete events of a chunk. Events before an invalid one are valid.
     fn decode(&mut self, chunk: Bytes) -> Vec<WatchedEvent> {
         self.reader.feed(chunk);
         let mut events = Vec::new();
@@ -382,7 +382,7 @@ impl WatchBodyStream {
                     continue;
                 }
                 Ok(None) => return events,
-                // What a later server may invent is not for this client.
+                // Event types of later server versions are skipped.
                 Err(ReadEventError::Event(error @ EventError::UnknownType { .. })) => {
                     tracing::warn!(%error, "passed over");
                     continue;
@@ -419,7 +419,7 @@ impl Stream for WatchBodyStream {
     }
 }
 
-/// A stream that was cut is the network's fault, anything else the server's.
+/// A truncated stream is a network error; any other frame error is the server's.
 fn unreadable(error: FrameError) -> Problem {
     let problem = match error {
         FrameError::Incomplete { .. } => Problem::disconnected(error.to_string()),
@@ -437,7 +437,7 @@ mod tests {
 
     use super::*;
 
-    /// A body that arrives in these pieces; `cut` ends it with an error.
+    /// A body that arrives in these pieces; if `cut`, it ends with an error.
     fn body(pieces: &[&'static str], cut: bool) -> ResponseBody {
         let mut frames: Vec<Result<http_body::Frame<Bytes>, crate::transport::BoxError>> =
             pieces.iter().map(|piece| Ok(http_body::Frame::data(Bytes::from_static(piece.as_bytes())))).collect();

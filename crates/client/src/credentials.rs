@@ -1,9 +1,10 @@
 //! Authentication of requests: [`Credentials`], from [`crate::config::Auth`].
 //!
 //! ```text
-//!   session() ─ still good? ─ yes ─▶ the one at hand
-//!                    └ no ─▶ read the file, run the plugin ─▶ a new one (others wait for it)
-//!   refused(session) ─▶ forget it, unless somebody has replaced it meanwhile
+//! session() ─ valid? ─ yes ─▶ the current session
+//!                   └ no ─▶ read the file, run the plugin ─▶ a new session (concurrent callers
+//! wait)
+//! refused(session) ─▶ mark the session stale, unless a newer one exists
 //! ```
 
 use std::path::PathBuf;
@@ -25,35 +26,36 @@ use crate::transport::{HttpTransport, TransportOptions};
 /// Time for which a token from a file is used before the file is read again.
 pub const TOKEN_LIFE: Duration = Duration::from_secs(60);
 
-/// Time before its expiry at which a plugin's credential is renewed, or half of its lifetime if
-/// that is later.
+/// A plugin's credential is renewed this long before its expiry, or at half of its lifetime if that
+/// is later.
 #[cfg(feature = "exec")]
 pub const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
 
-/// Time for which a plugin's failure is remembered, so that many informers do not run it at once.
+/// Time for which a plugin's failure is returned without a new run, so that many informers do not
+/// run a failing plugin at once.
 pub const FAILURE_MEMORY: Duration = Duration::from_secs(1);
 
-/// The credentials of one request.
+/// The credentials of one session: header and connections.
 #[derive(Clone)]
 pub(crate) struct Session {
     /// The `Authorization` header.
     pub(crate) header: Option<HeaderValue>,
-    /// The connections to use, if the client certificate came with the credentials.
+    /// The connections with the client certificate of these credentials, if there is one.
     pub(crate) transport: Option<HttpTransport>,
-    /// Tells one from the next.
+    /// The number of this session, counted per credentials.
     number: u64,
 }
 
-/// See the [module](self).
+/// The source of the credentials for requests; see the [module](self).
 pub(crate) enum Credentials {
     Fixed(Session),
     Renewed(Arc<Renewed>),
 }
 
-/// Credentials that change.
+/// Credentials that can be renewed.
 pub(crate) struct Renewed {
     source: Source,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
 }
 
 /// A source of renewable credentials.
@@ -62,23 +64,23 @@ pub(crate) enum Source {
     #[cfg(feature = "exec")]
     Exec {
         plugin: Box<ExecPlugin>,
-        reach: Box<Reach>,
+        reach: Box<Reconnect>,
     },
 }
 
-/// Connects to the server with another client certificate.
+/// The options for connections with another client certificate.
 #[cfg(feature = "exec")]
-pub(crate) struct Reach {
+pub(crate) struct Reconnect {
     server: Uri,
     tls: TlsOptions,
     options: TransportOptions,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct SessionState {
     session: Option<Session>,
     good_until: Option<Instant>,
-    /// Rejected or expired credentials, kept only for comparison.
+    /// The server rejected the session, which is kept to compare its number.
     stale: bool,
     #[cfg(feature = "exec")]
     identity: Option<Arc<Identity>>,
@@ -114,17 +116,17 @@ impl Credentials {
             #[cfg(feature = "exec")]
             Auth::Exec(plugin) => {
                 let (server, tls, options) = reach;
-                let reach = Reach { server: server.clone(), tls: tls.clone(), options: options.clone() };
+                let reach = Reconnect { server: server.clone(), tls: tls.clone(), options: options.clone() };
                 renewed(Source::Exec { plugin, reach: Box::new(reach) })
             }
         }
     }
 
-    /// The credentials for a request. Cancel-safe: a started plugin runs to its end, because a
-    /// login in a browser takes longer than a request may, and the next caller gets its result.
+    /// The credentials for a request. Cancel-safe: a started plugin runs to its end and the next
+    /// caller receives its result, because a login in a browser can take longer than a request.
     ///
     /// # Errors
-    /// [`Problem::Misconfigured`] when the file or the plugin gives nothing usable.
+    /// [`Problem::Misconfigured`] if the file or the plugin provides no usable credentials.
     pub(crate) async fn session(&self) -> Result<Session, Problem> {
         let renewed = match self {
             Credentials::Fixed(session) => return Ok(session.clone()),
@@ -133,14 +135,14 @@ impl Credentials {
         match &renewed.source {
             Source::File(path) => {
                 let mut state = renewed.state.lock().await;
-                match state.good() {
+                match state.usable() {
                     Some(session) => Ok(session),
                     None => state.read_file(path).await,
                 }
             }
             #[cfg(feature = "exec")]
             Source::Exec { .. } => {
-                if let Some(session) = renewed.state.lock().await.good() {
+                if let Some(session) = renewed.state.lock().await.usable() {
                     return Ok(session);
                 }
                 let renewed = renewed.clone();
@@ -153,8 +155,8 @@ impl Credentials {
         }
     }
 
-    /// The server did not believe this session. True when asking again may help: the next session
-    /// is another one.
+    /// Records that the server rejected this session. Returns true if the next session is a
+    /// different one, so that a retry can succeed.
     pub(crate) async fn refused(&self, session: &Session) -> bool {
         let Credentials::Renewed(renewed) = self else { return false };
         let mut state = renewed.state.lock().await;
@@ -169,9 +171,9 @@ impl Credentials {
 impl Renewed {
     async fn run_plugin(&self) -> Result<Session, Problem> {
         let Source::Exec { plugin, reach } = &self.source else { unreachable!("files are read by who asks") };
-        // Held while the plugin runs: whoever comes meanwhile wants the same answer.
+        // The lock is held while the plugin runs; concurrent callers receive the same result.
         let mut state = self.state.lock().await;
-        if let Some(session) = state.good() {
+        if let Some(session) = state.usable() {
             return Ok(session);
         }
         if let Some((at, problem)) = &state.failed
@@ -186,9 +188,9 @@ impl Renewed {
     }
 }
 
-impl State {
-    /// The session at hand, if it can be used.
-    fn good(&self) -> Option<Session> {
+impl SessionState {
+    /// The current session, unless it is expired or stale.
+    fn usable(&self) -> Option<Session> {
         let in_time = self.good_until.is_none_or(|until| Instant::now() < until);
         self.session.clone().filter(|_| in_time && !self.stale)
     }
@@ -202,7 +204,7 @@ impl State {
         };
         match (header, &self.session) {
             (Ok(header), _) => Ok(self.keep(Some(header), None, Some(TOKEN_LIFE))),
-            // The old token may be good for hours, and the file come back; the server decides.
+            // The old token may still be valid, and the file may return. The server decides.
             (Err(why), Some(session)) => {
                 tracing::warn!(path = %path.display(), why, "the token file cannot be read; the token before is used");
                 self.good_until = Some(Instant::now() + FAILURE_MEMORY);
@@ -220,7 +222,7 @@ impl State {
     }
 
     #[cfg(feature = "exec")]
-    fn take(&mut self, credentials: ExecCredentials, reach: &Reach) -> Result<Session, Problem> {
+    fn take(&mut self, credentials: ExecCredentials, reach: &Reconnect) -> Result<Session, Problem> {
         let unusable = |why: String| Problem::misconfigured(format!("the credential plugin's {why}"));
         let header = match credentials.token {
             Some(token) => {
@@ -233,7 +235,7 @@ impl State {
                 self.identity = None;
                 None
             }
-            // The same certificate: its connections stay.
+            // Same certificate: the connections are kept.
             Some(identity) if self.identity.as_deref() == Some(&identity) => {
                 self.session.as_ref().and_then(|session| session.transport.clone())
             }
@@ -264,7 +266,7 @@ impl State {
     }
 }
 
-/// A header that does not print.
+/// Creates a header value that is not printed.
 fn secret_header(text: &str) -> Result<HeaderValue, &'static str> {
     let mut header = HeaderValue::try_from(text).map_err(|_| "holds characters that a header cannot carry")?;
     header.set_sensitive(true);
@@ -317,14 +319,14 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let session = renewed.session().await.unwrap();
         renewed.refused(&session).await;
-        assert_eq!(header(&renewed).await, "Bearer two", "a token that may be good is better than none");
+        assert_eq!(header(&renewed).await, "Bearer two", "an old token that may be valid is kept");
         tokio::time::pause();
         std::fs::write(&path, "four").unwrap();
         tokio::time::advance(TOKEN_LIFE).await;
         assert_eq!(header(&renewed).await, "Bearer four");
     }
 
-    /// A plugin that hands out `run-1`, `run-2`, … and fails while there is a file `fail`.
+    /// A plugin that returns the tokens `run-1`, `run-2`, … and fails while a file `fail` exists.
     fn counting(folder: &std::path::Path, expiry: &str) -> Credentials {
         let script = format!(
             r#"cd '{}'; echo x >> runs; [ -e fail ] && exit 1; [ -e slow ] && sleep 1; n=$(wc -l < runs); printf '{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{{"token":"run-%d"{expiry}}}}}' $n"#,
@@ -384,9 +386,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let renewed = counting(folder.path(), r#","expirationTimestamp":"2999-01-01T00:00:00Z""#);
         assert_eq!(header(&renewed).await, "Bearer run-1");
-        assert_eq!(header(&renewed).await, "Bearer run-1", "what is good for centuries is kept");
-        let mut state = State::default();
-        let reach = Reach {
+        assert_eq!(header(&renewed).await, "Bearer run-1", "a token without expiry is kept");
+        let mut state = SessionState::default();
+        let reach = Reconnect {
             server: "https://localhost:1".parse().unwrap(),
             tls: TlsOptions::default(),
             options: TransportOptions::default(),

@@ -8,9 +8,9 @@
 //! | [`Json<T>`] | [`Typed<T>`] through serde | `k8s-openapi` types, a struct with the fields of interest |
 //! | [`decode_with`] | [`Typed<T>`] | any function of the bytes |
 //!
-//! [`Json::transform`] adds a function after serde, like client-go's transform. An error of any of
-//! them concerns one object. That object is quarantined ([`Quarantined`]) and the others continue:
-//! no list fails and no event is lost.
+//! [`Json::transform`] adds a function after serde, like client-go's transform. A decoding error
+//! concerns one object, which is quarantined ([`Quarantined`]). No list fails and no other event is
+//! lost.
 //!
 //! [`Quarantined`]: crate::delta_fifo::Quarantined
 
@@ -35,7 +35,7 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
-    /// With this reason, cut to [`DECODE_ERROR_BYTES_MAX`].
+    /// Creates an error with this reason, cut to [`DECODE_ERROR_BYTES_MAX`].
     pub fn new(why: impl fmt::Display) -> Self {
         let mut why = why.to_string();
         if why.len() > DECODE_ERROR_BYTES_MAX {
@@ -79,7 +79,7 @@ impl Decode for KeepJson {
     }
 }
 
-/// Keeps the wanted fields of every object, as bytes; the others are never copied.
+/// Keeps the selected fields of every object, as bytes. Other fields are never copied.
 #[derive(Clone, Debug)]
 pub struct Project(pub Projection);
 
@@ -118,12 +118,12 @@ impl Decode for Project {
 pub struct Json<T>(PhantomData<fn() -> T>);
 
 impl<T> Json<T> {
-    /// For this type.
+    /// A decoder for this type.
     pub fn new() -> Self {
         Json(PhantomData)
     }
 
-    /// Runs `function` on each value before it is stored. It runs once per version of an object.
+    /// Runs `function` on each value before it is stored. The function runs once per version of an object.
     pub fn transform<U, E: fmt::Display>(
         self,
         function: impl Fn(T) -> Result<U, E> + Send + Sync + 'static,
@@ -166,7 +166,7 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Decode for Json<T> {
     }
 }
 
-/// A decoder made of a function. See [`Decode`] for when it is called.
+/// Makes a decoder of a function. [`Decode::decode`] states when it is called.
 pub fn decode_with<T: Send + Sync + 'static>(
     function: impl Fn(&RawObject) -> Result<T, DecodeError> + Send + Sync + 'static,
 ) -> impl Decode<Stored = Typed<T>> {

@@ -1,9 +1,9 @@
-//! Finding a resource by any of its names, through legacy discovery, which every server has:
+//! Finds a resource by any of its names through legacy discovery, which every server supports:
 //! [`Client::discover`].
 //!
-//! Documents are fetched only as far as they are needed: `pods` is answered by the core group
-//! alone, `deployments.apps` by the group it names. A group that does not answer (an aggregated API
-//! whose server is away) hides nothing but itself.
+//! Only the necessary documents are fetched: `pods` needs the core group, `deployments.apps` the
+//! group `apps`. A group that does not answer (an aggregated API whose server is down) hides only
+//! its own resources.
 
 use std::fmt;
 
@@ -12,20 +12,20 @@ use crate::discovery::{ResourceName, parse_group_list, parse_resource_list};
 use crate::problem::Problem;
 use crate::resource::ApiResource;
 
-/// The error of a name that refers to no resource.
+/// A name does not refer to a resource that can be watched.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DiscoverError {
-    /// The server knows no such resource.
+    /// The server has no resource of this name.
     Unknown {
         /// The name.
         name: String,
-        /// Groups that did not answer and may hold it.
+        /// The groups that did not answer and may contain the resource.
         silent: Vec<String>,
     },
-    /// The resource exists and cannot be listed and watched.
+    /// The resource exists but cannot be listed and watched.
     NotWatchable {
-        /// Its qualified name.
+        /// The qualified name of the resource.
         name: String,
     },
     /// The server did not answer.
@@ -60,16 +60,16 @@ impl std::error::Error for DiscoverError {
 
 impl Client {
     /// Finds a resource by plural, singular, short name or kind, optionally with its group, or its
-    /// version and group: `pods`, `po`, `Pod`, `deploy.apps`, `deployments.v1.apps`. Of resources
-    /// that share a name the core group's comes first, then the server's order of groups; without
-    /// a version a group's preferred one counts.
+    /// version and group: `pods`, `po`, `Pod`, `deploy.apps`, `deployments.v1.apps`. If several
+    /// resources share a name, the core group precedes the others, which follow in the server's
+    /// order. Without a version the group's preferred version is used.
     ///
     /// # Errors
     /// [`DiscoverError`].
     pub async fn discover(&self, name: &str) -> Result<ApiResource, DiscoverError> {
         let wanted = ResourceName::parse(name);
         let mut silent = Vec::new();
-        if wanted.may_mean("", "v1") {
+        if wanted.may_match("", "v1") {
             let core = self.resources("/api/v1").await.map_err(DiscoverError::Unreachable)?;
             if let Some(found) = pick(&wanted, core)? {
                 return Ok(found);
@@ -81,11 +81,11 @@ impl Client {
             DiscoverError::Unreachable(problem.caused_by(error))
         })?;
         for group in groups {
-            // A version that was not asked for is looked at only if it is the preferred one.
+            // A version that the name does not contain is used only if it is the preferred one.
             let preferred = group.versions.first().cloned().unwrap_or_default();
             for version in &group.versions {
                 let named = wanted.rest.as_deref().is_some_and(|rest| rest == format!("{version}.{}", group.name));
-                if !(named || (*version == preferred && wanted.may_mean(&group.name, version))) {
+                if !(named || (*version == preferred && wanted.may_match(&group.name, version))) {
                     continue;
                 }
                 let path = format!("/apis/{}/{version}", group.name);
@@ -113,12 +113,12 @@ impl Client {
 }
 
 fn pick(wanted: &ResourceName, resources: Vec<ApiResource>) -> Result<Option<ApiResource>, DiscoverError> {
-    let mut meant: Vec<ApiResource> = resources.into_iter().filter(|resource| wanted.means(resource)).collect();
-    // An exact plural beats a short name that happens to be the same word.
-    meant.sort_by_key(|resource| resource.plural != wanted.name);
-    match meant.iter().position(ApiResource::can_watch) {
-        Some(position) => Ok(Some(meant.swap_remove(position))),
-        None => match meant.first() {
+    let mut matching: Vec<ApiResource> = resources.into_iter().filter(|resource| wanted.matches(resource)).collect();
+    // A plural name precedes an equal short name.
+    matching.sort_by_key(|resource| resource.plural != wanted.name);
+    match matching.iter().position(ApiResource::can_watch) {
+        Some(position) => Ok(Some(matching.swap_remove(position))),
+        None => match matching.first() {
             Some(resource) => Err(DiscoverError::NotWatchable { name: resource.qualified_name() }),
             None => Ok(None),
         },

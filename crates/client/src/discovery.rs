@@ -1,4 +1,5 @@
-//! Discovery documents: `APIGroupList`, `APIResourceList`, and names as users type them.
+//! Parses discovery documents (`APIGroupList`, `APIResourceList`) and resource names from user
+//! input.
 
 use serde::Deserialize;
 
@@ -10,8 +11,9 @@ impl ApiResource {
         ["list", "watch"].iter().all(|verb| self.verbs.iter().any(|known| known == verb))
     }
 
-    /// Whether the text is one of its names: plural, singular, short name, or kind in any case.
-    pub(crate) fn is_called(&self, name: &str) -> bool {
+    /// True if the text is one of the resource's names: plural, singular, short name, or kind in
+    /// any case.
+    pub(crate) fn has_name(&self, name: &str) -> bool {
         self.plural == name
             || (!self.singular.is_empty() && self.singular == name)
             || self.short_names.iter().any(|short| short == name)
@@ -29,7 +31,7 @@ pub(crate) struct ResourceName {
 }
 
 impl ResourceName {
-    /// Takes a name apart.
+    /// Splits a name at its first dot.
     pub(crate) fn parse(text: &str) -> Self {
         let text = text.trim().to_ascii_lowercase();
         match text.split_once('.') {
@@ -40,22 +42,22 @@ impl ResourceName {
         }
     }
 
-    /// Whether the name may refer to a resource of this group and version. `x.v1.apps` matches both
-    /// readings: a version and a group, or a group that begins like this.
-    pub(crate) fn may_mean(&self, group: &str, version: &str) -> bool {
+    /// True if the name may refer to a resource of this group and version. `x.v1.apps` has two
+    /// readings: version `v1` of group `apps`, or group `v1.apps`.
+    pub(crate) fn may_match(&self, group: &str, version: &str) -> bool {
         let Some(rest) = &self.rest else { return true };
         rest == group
             || rest.split_once('.').is_some_and(|(v, g)| v == version && g == group)
             || (group.is_empty() && rest == version)
     }
 
-    /// Whether this name refers to that resource.
-    pub(crate) fn means(&self, resource: &ApiResource) -> bool {
-        resource.is_called(&self.name) && self.may_mean(&resource.group, &resource.version)
+    /// True if this name refers to that resource.
+    pub(crate) fn matches(&self, resource: &ApiResource) -> bool {
+        resource.has_name(&self.name) && self.may_match(&resource.group, &resource.version)
     }
 }
 
-/// `APIResourceList` as far as it matters.
+/// The fields of `APIResourceList` that discovery needs.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ResourceList {
@@ -111,7 +113,7 @@ pub(crate) fn parse_resource_list(document: &[u8]) -> Result<Vec<ApiResource>, s
 pub(crate) struct ApiGroup {
     /// The group's name.
     pub(crate) name: String,
-    /// Its versions, the preferred one first, then as the server orders them.
+    /// The versions of the group, the preferred one first, then as the server orders them.
     pub(crate) versions: Vec<String>,
 }
 
@@ -181,7 +183,7 @@ mod tests {
     fn resource_names_resolve_like_kubectl() {
         let deployments = parse_resource_list(APPS.as_bytes()).unwrap().remove(0);
         fn check(name: &str, resource: &ApiResource, expected: bool) {
-            assert_eq!(ResourceName::parse(name).means(resource), expected, "{name}");
+            assert_eq!(ResourceName::parse(name).matches(resource), expected, "{name}");
         }
         for name in
             ["deployments", "deployment", "deploy", "Deployment", "deploy.apps", "deployments.v1.apps", "deployments."]
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn preferred_version_comes_first() {
+    fn preferred_api_version_comes_first() {
         let found = parse_group_list(
             br#"{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"apps","versions":[{"groupVersion":"apps/v2","version":"v2"},{"groupVersion":"apps/v1","version":"v1"}],"preferredVersion":{"groupVersion":"apps/v1","version":"v1"}},{"name":"bare","versions":[{"groupVersion":"bare/v1","version":"v1"}]}]}"#,
         );

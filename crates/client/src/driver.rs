@@ -1,9 +1,9 @@
 //! Runs a [`Reflector`] over a [`ListWatch`], decodes through a [`DeltaFifo`] and updates the
 //! [`Store`]: [`Reflection`].
 //!
-//! A reflection reads from the network only while [`Reflection::next`] is polled, so a slow consumer
-//! slows the server's stream and no queue grows in between. It spawns no task; dropping it ends
-//! everything.
+//! A reflection reads from the network only while [`Reflection::next`] is polled. A slow consumer
+//! therefore slows the server's stream, and no queue grows in between. The reflection spawns no
+//! task, and dropping it ends all requests.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -18,48 +18,49 @@ use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
 use crate::decode::{Decode, KeepJson};
-use crate::delta_fifo::{DeltaFifo, FifoConfig, Pushed, Quarantined};
+use crate::delta_fifo::{DeltaFifo, FifoConfig, PushOutcome, Quarantined};
 use crate::indexer::{Change, Index, IndexValue, Indexer, Snapshot, Store};
 use crate::list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
 use crate::object::{Object, ObjectKey, RawObject};
 use crate::problem::Problem;
-use crate::reflector::{Action, Reflector, ReflectorConfig, ReflectorState, SkipReason, TimeAndRandom, Verdict};
+use crate::reflector::{Action, EventAction, Reflector, ReflectorConfig, ReflectorState, SkipReason, TimeAndRandom};
 use crate::stored::Stored;
 
-/// Deltas that are applied to the store before it is published. A whole state is applied at once,
-/// whatever its size.
+/// The maximum number of deltas that are applied between two publications of the store. A complete
+/// state is always applied at once.
 pub const APPLY_BATCH: usize = 1_000;
 
-/// Objects of a resync that are reported at once. Events of the server precede the next ones.
+/// The number of objects of a resync that are reported at once. Events of the server precede the
+/// rest.
 pub const RESYNC_BATCH: usize = 256;
 
 /// A notice of [`Reflection::next`].
 #[derive(Clone, Debug)]
 pub enum Notice<S: Stored = Object> {
-    /// Changes of the store, in order, which readers see already. Never empty. Changes that arrived
-    /// together are in one notice; after a list, all differences are.
+    /// Changes of the store, in order. Readers already see them. Never empty. Changes that arrived
+    /// together are in one notice, and so are all differences that a list found.
     Changes(Vec<Change<S>>),
-    /// A whole state is in the store; the notice of its changes precedes this. After the first one
-    /// the copy is synced.
+    /// The store has the complete state of a list or WatchList. The notice with its changes
+    /// precedes this one. After the first such notice the copy is synced.
     Synced,
     /// The reflector changed its state.
     State(ReflectorState),
-    /// A problem occurred. The following states show the reflector's reaction.
+    /// An error occurred. The following [`Notice::State`] shows the reflector's reaction.
     Problem(Problem),
     /// An object was skipped.
     Skipped {
         /// The reason.
         reason: SkipReason,
-        /// The object, as far as known.
+        /// The key of the object, if known.
         key: ObjectKey,
     },
     /// An object could not be decoded. The store keeps its last decodable state and other objects
     /// are unaffected. [`Snapshot::quarantined`](crate::Snapshot::quarantined) lists it until a
     /// decodable version or its deletion arrives.
     Quarantined {
-        /// Which one.
+        /// The object.
         key: ObjectKey,
-        /// Which version, and why.
+        /// The version of the object and the decoding error.
         entry: Arc<Quarantined>,
     },
 }
@@ -71,14 +72,14 @@ pub struct Reflection<L, D: Decode = KeepJson> {
     fifo: DeltaFifo<D>,
     indexer: Indexer<D::Stored>,
     exchange: Exchange,
-    /// Notices that were not returned yet, each with the state that belongs to it.
+    /// Notices that were not returned yet, each with its snapshot.
     notices: VecDeque<NoticeWithState<D::Stored>>,
-    /// The state of the notice that was returned last.
-    told_snapshot: Arc<Snapshot<D::Stored>>,
+    /// The snapshot of the notice that was returned last.
+    notice_snapshot: Arc<Snapshot<D::Stored>>,
     health: Health,
     random: StdRng,
     /// The reflector's state that was reported last.
-    told: ReflectorState,
+    reported_state: ReflectorState,
     told_problem: Option<Problem>,
 }
 
@@ -87,7 +88,7 @@ pub struct Reflection<L, D: Decode = KeepJson> {
 pub struct Health(Arc<Mutex<ReflectorState>>);
 
 impl Health {
-    /// The state as of now: why the copy is not current, if it is not.
+    /// The current state of the reflector.
     pub fn state(&self) -> ReflectorState {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -97,21 +98,21 @@ impl Health {
     }
 }
 
-/// A notice with the published state it belongs to.
+/// A notice with its published snapshot.
 pub(crate) type NoticeWithState<S> = (Notice<S>, Arc<Snapshot<S>>);
 
-type Asking<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;
+type PendingResponse<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;
 
-/// The open exchange with the server.
+/// The open request or response.
 enum Exchange {
     Idle,
-    AskingList(Asking<ListStream>),
+    ListRequested(PendingResponse<ListStream>),
     List(ListStream),
-    AskingWatch(Asking<WatchStream>),
+    WatchRequested(PendingResponse<WatchStream>),
     Watch(WatchStream),
 }
 
-/// The response of an exchange.
+/// An item of the open response.
 enum Input {
     ListOpened(Result<ListStream, Problem>),
     ListItem(Option<Result<ListItem, Problem>>),
@@ -120,52 +121,52 @@ enum Input {
 }
 
 impl<L: ListWatch> Reflection<L> {
-    /// A reflector over this resource that keeps objects as their bytes, with the operating
-    /// system's randomness for its jitter.
+    /// Creates a reflector over this resource that keeps objects as JSON. The jitter uses the
+    /// operating system's random numbers.
     pub fn new(list_watch: L, config: ReflectorConfig) -> Self {
         Reflection::with_decoder(list_watch, config, KeepJson)
     }
 
-    /// As [`Reflection::new`], reproducible: the jitter follows from the seed.
+    /// As [`Reflection::new`], but the jitter is derived from a seed.
     pub fn with_seed(list_watch: L, config: ReflectorConfig, seed: u64) -> Self {
         Reflection::new(list_watch, config).seeded(seed)
     }
 }
 
 impl<L: ListWatch, D: Decode> Reflection<L, D> {
-    /// A reflector over this resource that keeps what `decoder` makes of its objects.
+    /// Creates a reflector over this resource that keeps the values of a decoder.
     pub fn with_decoder(list_watch: L, config: ReflectorConfig, decoder: D) -> Self {
         let indexer = Indexer::new();
         Reflection {
             list_watch: Arc::new(list_watch),
             reflector: Reflector::new(config),
             fifo: DeltaFifo::new(decoder, FifoConfig::default()),
-            told_snapshot: indexer.reader().snapshot(),
+            notice_snapshot: indexer.reader().snapshot(),
             health: Health(Arc::new(Mutex::new(ReflectorState::Starting))),
             indexer,
             exchange: Exchange::Idle,
             notices: VecDeque::new(),
             random: StdRng::from_os_rng(),
-            told: ReflectorState::Starting,
+            reported_state: ReflectorState::Starting,
             told_problem: None,
         }
     }
 
-    /// With a jitter that follows from this seed.
+    /// Derives the jitter from this seed.
     #[must_use]
     pub fn seeded(mut self, seed: u64) -> Self {
         self.random = StdRng::seed_from_u64(seed);
         self
     }
 
-    /// With a queue that behaves like this.
+    /// Sets the options of the queue.
     #[must_use]
     pub fn queued(mut self, config: FifoConfig) -> Self {
         self.fifo.set_config(config);
         self
     }
 
-    /// A reader of the local copy; usable from anywhere, at any time.
+    /// A reader of the local copy, for any task.
     pub fn store(&self) -> Store<D::Stored> {
         self.indexer.reader()
     }
@@ -184,9 +185,9 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         self.indexer.add_label_index();
     }
 
-    /// Reports every object once more, as [`Change::Updated`] with [`Origin::Resync`], in key order and in
-    /// parts of [`RESYNC_BATCH`], while no events arrive from the server. Quarantined objects are decoded
-    /// once more. Sends no request.
+    /// Reports every object once more, as [`Change::Updated`] with [`Origin::Resync`], in key order
+    /// and in parts of [`RESYNC_BATCH`]. Events of the server have priority. Quarantined objects
+    /// are decoded once more. Sends no request.
     ///
     /// [`Origin::Resync`]: crate::Origin::Resync
     pub fn resync(&mut self) {
@@ -194,68 +195,68 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         self.fifo.resync();
     }
 
-    /// The state that belongs to the last notice of [`Reflection::next`]: with its changes, and without
-    /// later ones. The [`Store`] may be newer.
-    pub fn told(&self) -> &Arc<Snapshot<D::Stored>> {
-        &self.told_snapshot
+    /// The snapshot of the last notice of [`Reflection::next`]: with its changes and without later
+    /// ones. The [`Store`] may be newer.
+    pub fn notice_snapshot(&self) -> &Arc<Snapshot<D::Stored>> {
+        &self.notice_snapshot
     }
 
-    /// A reader of the reflector's state, kept up to date while a list is read, not only when a
-    /// notice is given; usable from anywhere.
+    /// A reader of the reflector's state, for any task. The state is also updated between notices,
+    /// for example while a list is read.
     pub fn health(&self) -> Health {
         self.health.clone()
     }
 
-    /// Closes the open request, for a reflection that will not be polled for a while. The copy stays.
-    /// The next call of [`Reflection::next`] resumes at its version after the first step of the backoff,
-    /// and reports the differences if that version has expired.
+    /// Closes the open request, for a reflection that will not be polled for a while. The copy
+    /// stays. The next call of [`Reflection::next`] resumes at the copy's version after the first
+    /// delay of the backoff. If that version has expired, it relists and reports the differences.
     pub fn suspend(&mut self) {
-        if self.told == ReflectorState::Starting {
+        if self.reported_state == ReflectorState::Starting {
             return;
         }
         self.exchange = Exchange::Idle;
-        let at = self.moment();
+        let at = self.time_and_random();
         self.reflector.handle_problem(at, Problem::disconnected("suspended"));
         self.act();
         self.drain_all();
-        self.tell();
+        self.report_state();
     }
 
-    /// Returns everything that is available without reading from the network.
+    /// Returns all available notices without reading from the network.
     pub(crate) fn take_notices(&mut self) -> Vec<NoticeWithState<D::Stored>> {
         let notices = std::mem::take(&mut self.notices);
         if let Some((_, snapshot)) = notices.back() {
-            self.told_snapshot = snapshot.clone();
+            self.notice_snapshot = snapshot.clone();
         }
         notices.into()
     }
 
-    /// The store's writer.
+    /// The writer of the store.
     pub(crate) fn indexer_mut(&mut self) -> &mut Indexer<D::Stored> {
         &mut self.indexer
     }
 
-    /// The reflector's state machine, for its questions.
+    /// The reflector's state machine, to read its state.
     pub fn reflector(&self) -> &Reflector {
         &self.reflector
     }
 
-    /// The next notice. Never ends: it waits for a server that cannot be reached. Cancel-safe: dropping
-    /// the future loses no notice.
+    /// Returns the next notice. Never ends: an unreachable server is retried forever. Cancel-safe:
+    /// dropping the future loses no notice.
     pub async fn next(&mut self) -> Notice<D::Stored> {
         loop {
             if let Some((notice, snapshot)) = self.notices.pop_front() {
-                self.told_snapshot = snapshot;
+                self.notice_snapshot = snapshot;
                 return notice;
             }
             let resyncing = self.fifo.is_resyncing() || !self.fifo.is_empty();
-            let input = if self.told == ReflectorState::Starting {
-                let at = self.moment();
+            let input = if self.reported_state == ReflectorState::Starting {
+                let at = self.time_and_random();
                 self.reflector.handle_start(at);
                 None
             } else {
-                // Far away rather than never keeps one shape of select; the reflector always
-                // waits for something.
+                // A distant deadline instead of none keeps one form of `select!`. The reflector
+                // always has a timeout.
                 let due = self.reflector.poll_timeout();
                 let timeout = async {
                     match due {
@@ -267,7 +268,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
                     biased;
                     input = self.exchange.next() => Some(input),
                     () = timeout => {
-                        let at = self.moment();
+                        let at = self.time_and_random();
                         self.reflector.handle_timeout(at);
                         None
                     }
@@ -282,16 +283,16 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
             }
             self.act();
             self.drain_all();
-            self.tell();
+            self.report_state();
         }
     }
 
-    fn moment(&mut self) -> TimeAndRandom {
+    fn time_and_random(&mut self) -> TimeAndRandom {
         TimeAndRandom { now: Instant::now().into_std(), random: self.random.random() }
     }
 
     fn handle(&mut self, input: Input) {
-        let at = self.moment();
+        let at = self.time_and_random();
         match input {
             Input::ListOpened(Ok(stream)) => self.exchange = Exchange::List(stream),
             Input::WatchOpened(Ok(stream)) => {
@@ -327,9 +328,9 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
                 }
                 for object in objects {
                     match self.reflector.handle_item(at, &object.metadata()) {
-                        Verdict::Skip(reason) => self.skip(reason, &object),
-                        Verdict::Collect => self.collect(EventChange::Added, &object),
-                        Verdict::Apply | Verdict::Bookmark | Verdict::Ignore => {}
+                        EventAction::Skip(reason) => self.skip(reason, &object),
+                        EventAction::Collect => self.collect(EventChange::Added, &object),
+                        EventAction::Apply | EventAction::Bookmark | EventAction::Ignore => {}
                     }
                 }
             }
@@ -360,7 +361,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
                 EventKind::Bookmark => None,
             };
             match (self.reflector.handle_event(at, kind, &object.metadata()), change) {
-                (Verdict::Apply, Some(change)) => {
+                (EventAction::Apply, Some(change)) => {
                     let pushed = self.fifo.push(self.indexer.current(), change, &object);
                     tracing::trace!(?kind, ?pushed, object = %key_of(&object), "an event");
                     self.note(pushed, &object);
@@ -368,11 +369,11 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
                         self.drain_all();
                     }
                 }
-                (Verdict::Collect, Some(change)) => self.collect(change, &object),
-                (Verdict::Skip(reason), _) => self.skip(reason, &object),
+                (EventAction::Collect, Some(change)) => self.collect(change, &object),
+                (EventAction::Skip(reason), _) => self.skip(reason, &object),
                 _ => {}
             }
-            // The end of the initial events puts a state in place before the next event.
+            // The end of the initial events commits a state before the next event.
             if !self.act() {
                 break;
             }
@@ -382,7 +383,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         }
     }
 
-    /// Performs an action of the reflector; false when the open exchange is abandoned.
+    /// Performs an action of the reflector. False if the action ends the open request.
     fn act(&mut self) -> bool {
         let mut open = true;
         while let Some(action) = self.reflector.poll_action() {
@@ -396,13 +397,13 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
                 Action::List(options) => {
                     tracing::debug!(?options, "listing");
                     let list_watch = self.list_watch.clone();
-                    self.exchange = Exchange::AskingList(Box::pin(async move { list_watch.list(options).await }));
+                    self.exchange = Exchange::ListRequested(Box::pin(async move { list_watch.list(options).await }));
                     open = false;
                 }
                 Action::Watch(options) => {
                     tracing::debug!(?options, "watching");
                     let list_watch = self.list_watch.clone();
-                    self.exchange = Exchange::AskingWatch(Box::pin(async move { list_watch.watch(options).await }));
+                    self.exchange = Exchange::WatchRequested(Box::pin(async move { list_watch.watch(options).await }));
                     open = false;
                 }
                 Action::Close => {
@@ -419,13 +420,13 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         self.note(pushed, object);
     }
 
-    fn note(&mut self, pushed: Pushed, object: &RawObject) {
-        if let Pushed::Quarantined(entry) = pushed {
+    fn note(&mut self, pushed: PushOutcome, object: &RawObject) {
+        if let PushOutcome::Quarantined(entry) = pushed {
             self.push(Notice::Quarantined { key: key_of(object), entry });
         }
     }
 
-    /// Applies the queue to the store.
+    /// Applies all queued deltas to the store.
     fn drain_all(&mut self) {
         while !self.fifo.is_empty() {
             self.drain(APPLY_BATCH);
@@ -449,7 +450,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         self.push(Notice::Skipped { reason, key: key_of(object) });
     }
 
-    fn tell(&mut self) {
+    fn report_state(&mut self) {
         let problem = self.reflector.last_problem();
         if problem != self.told_problem.as_ref() {
             self.told_problem = problem.cloned();
@@ -458,22 +459,24 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
             }
         }
         let state = self.reflector.state();
-        if std::mem::discriminant(&state) != std::mem::discriminant(&self.told) || is_another_try(&state, &self.told) {
-            self.told = state.clone();
+        if std::mem::discriminant(&state) != std::mem::discriminant(&self.reported_state)
+            || is_new_backoff(&state, &self.reported_state)
+        {
+            self.reported_state = state.clone();
             self.push(Notice::State(state.clone()));
         }
         self.health.set(state);
     }
 
-    /// A notice waits with the published state it belongs to.
+    /// Queues a notice with its published snapshot.
     fn push(&mut self, notice: Notice<D::Stored>) {
         self.notices.push_back((notice, self.indexer.published()));
     }
 }
 
-/// A wait with another cause or length is reported; a list that grows is not.
-fn is_another_try(state: &ReflectorState, told: &ReflectorState) -> bool {
-    matches!(state, ReflectorState::BackingOff { .. }) && state != told
+/// True if the backoff has another cause or end. The progress of a list is not reported.
+fn is_new_backoff(state: &ReflectorState, reported_state: &ReflectorState) -> bool {
+    matches!(state, ReflectorState::BackingOff { .. }) && state != reported_state
 }
 
 fn key_of(object: &RawObject) -> ObjectKey {
@@ -485,9 +488,9 @@ impl Exchange {
     async fn next(&mut self) -> Input {
         poll_fn(|context| match self {
             Exchange::Idle => Poll::Pending,
-            Exchange::AskingList(asking) => asking.as_mut().poll(context).map(Input::ListOpened),
+            Exchange::ListRequested(asking) => asking.as_mut().poll(context).map(Input::ListOpened),
             Exchange::List(stream) => stream.as_mut().poll_next(context).map(Input::ListItem),
-            Exchange::AskingWatch(asking) => asking.as_mut().poll(context).map(Input::WatchOpened),
+            Exchange::WatchRequested(asking) => asking.as_mut().poll(context).map(Input::WatchOpened),
             Exchange::Watch(stream) => stream.as_mut().poll_next(context).map(Input::Events),
         })
         .await

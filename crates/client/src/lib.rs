@@ -26,14 +26,14 @@
 //! Guarantees, once a copy is synced:
 //!
 //! - The copy never goes back to an older state.
-//! - Each change is reported once. After a gap the differences are reported, deletions with the last
-//!   known state included.
-//! - [`ReflectorState`] names the reason whenever the copy is not current.
+//! - Each change is reported once. After a gap the differences are reported, including deletions
+//!   with their last known state.
+//! - [`ReflectorState`] contains the reason whenever the copy is not current.
 //!
 //! # Features
 //!
-//! All are on by default. Without them the crate still has everything from [`ListWatch`] down in the table above:
-//! bring your own implementation of that trait.
+//! All features are on by default. Without them, the crate contains everything except [`Client`],
+//! and the user implements [`ListWatch`].
 //!
 //! | feature | adds | dependencies |
 //! |---|---|---|
@@ -43,8 +43,8 @@
 //! | `exec` | credential plugins; implies `http` | time, processes of tokio |
 //!
 //! # Example
-//! Against a cluster it is `Client::new(Config::load(None, None)?)?`, `client.discover("pods")` and
-//! `client.list_watch(..)`; here the server is a script:
+//! The server of this example is a script. For a cluster, call `Client::new(Config::load(None,
+//! None)?)?`, `client.discover("pods")` and `client.list_watch(..)`.
 //! ```
 //! use async_trait::async_trait;
 //! use bytes::Bytes;
@@ -130,11 +130,11 @@ pub use credentials::EXPIRY_MARGIN;
 #[cfg(feature = "http")]
 pub use credentials::{FAILURE_MEMORY, TOKEN_LIFE};
 pub use decode::{Decode, DecodeError, Json, KeepJson, Project, decode_with};
-pub use delta_fifo::{Compaction, Delta, DeltaFifo, FifoConfig, Pushed, Quarantined};
+pub use delta_fifo::{Compaction, Delta, DeltaFifo, FifoConfig, PushOutcome, Quarantined};
 #[cfg(feature = "http")]
 pub use discover::DiscoverError;
 pub use driver::{Health, Notice, Reflection};
-pub use indexer::{Applied, Change, Index, IndexValue, Indexer, Origin, OwnWrites, Snapshot, Store, WaitError};
+pub use indexer::{ApplyOutcome, Change, Index, IndexValue, Indexer, Origin, OwnWrites, Snapshot, Store, WaitError};
 pub use informer::{InformerConfig, SharedInformer, SharedInformerFactory};
 pub use list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
 pub use object::{Object, ObjectKey, RawObject, TypeName, compare_versions};
@@ -142,7 +142,7 @@ pub use problem::{Cause, Problem};
 pub use projection::Projection;
 pub use reflector::{FirstRead, Reflector, ReflectorConfig, ReflectorState};
 pub use resource::{ApiResource, Scope};
-pub use shard::{ShardListWatch, Unsharded};
+pub use shard::{ShardFallback, ShardListWatch};
 pub use stored::{Stored, Typed};
 pub use work_queue::{QueueConfig, WorkItem, WorkQueue};
 

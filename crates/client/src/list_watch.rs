@@ -1,9 +1,9 @@
 //! The two calls that a reflector needs: [`ListWatch`].
 //!
-//! Objects cross this seam as bytes with the place of their metadata, so that an implementation
-//! may be HTTP, an API server in the same process, or a test's script. Both calls give streams: a
-//! list arrives item by item, because a whole list beside the copy it replaces is what makes
-//! clients outgrow their memory.
+//! Objects are passed as bytes with the positions of their metadata. An implementation may use
+//! HTTP, an API server in the same process, or a test's script. Both calls return streams. A list
+//! arrives item by item, because the client's memory would otherwise hold a whole list beside the
+//! copy that the list replaces.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::problem::Problem;
 /// A part of a list page.
 #[derive(Clone, Debug)]
 pub enum ListItem {
-    /// `kind` and `apiVersion` of the list, if they are known before the items.
+    /// `kind` and `apiVersion` of the list, if the server sends them before the items.
     Type(TypeName),
     /// Some items, in order.
     Objects(Vec<RawObject>),
-    /// The page is complete. Last.
+    /// The end of the page. Always last.
     End(ListMeta),
 }
 
@@ -36,7 +36,7 @@ pub struct WatchedEvent {
     pub object: RawObject,
 }
 
-/// A list page as it arrives. Ends after [`ListItem::End`] or an error.
+/// The items of a list page as they arrive. Ends after [`ListItem::End`] or an error.
 pub type ListStream = Pin<Box<dyn Stream<Item = Result<ListItem, Problem>> + Send>>;
 
 /// The events of a watch in batches as they arrive. The stream ends without an error if the server
@@ -44,19 +44,19 @@ pub type ListStream = Pin<Box<dyn Stream<Item = Result<ListItem, Problem>> + Sen
 pub type WatchStream = Pin<Box<dyn Stream<Item = Result<Vec<WatchedEvent>, Problem>> + Send>>;
 
 /// Lists and watches one resource, in one scope, with one set of selectors. Dropping a stream
-/// abandons the exchange.
+/// cancels its request.
 #[async_trait]
 pub trait ListWatch: Send + Sync + 'static {
-    /// Asks for a page. Selectors are the implementation's; it adds them to the options.
+    /// Requests a list page. The implementation adds its selectors to the options.
     ///
     /// # Errors
-    /// The error of the server or the network instead of a list.
+    /// The error of the server or the network, if no list begins.
     async fn list(&self, options: ListOptions) -> Result<ListStream, Problem>;
 
-    /// Opens a watch; the stream exists once the server has agreed.
+    /// Opens a watch. Returns after the server has accepted the request.
     ///
     /// # Errors
-    /// The error of the server or the network instead of a stream.
+    /// The error of the server or the network, if no watch begins.
     async fn watch(&self, options: ListOptions) -> Result<WatchStream, Problem>;
 }
 

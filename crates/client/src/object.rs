@@ -1,8 +1,9 @@
-//! Objects as a client holds them: [`RawObject`] as received, [`Object`] as kept, [`ObjectKey`].
+//! Objects of a client: [`RawObject`] as received, [`Object`] as stored, and [`ObjectKey`].
 //!
-//! Neither is parsed. A received object is a slice of the network buffer, and keeping it would keep
-//! the whole buffer; so an [`Object`] is a copy of exactly its own bytes. The copy also restores
-//! the `kind` and `apiVersion` that the server omits from list items of built-in resources.
+//! Neither type is parsed. A received object is a slice of the network buffer, and storing it would
+//! keep the whole buffer in memory. An [`Object`] is therefore a copy of its own bytes. The copy
+//! also contains the `kind` and `apiVersion` that the server omits from list items of built-in
+//! resources.
 
 use std::borrow::{Borrow, Cow};
 use std::cmp::Ordering;
@@ -13,8 +14,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_meta::scan::{Malformed, Span};
 use listwatch_wire::{Metadata, MetadataSpans};
 
-/// The identity of an object within its resource: `namespace/name`, or `name` where the resource
-/// is cluster-scoped. Ordered as the server orders its lists. Cheap to clone.
+/// The identity of an object within its resource: `namespace/name`, or `name` if the resource is
+/// cluster-scoped. Keys have the order of the server's lists. Cheap to clone.
 #[derive(Clone)]
 pub struct ObjectKey {
     text: Arc<str>,
@@ -29,18 +30,18 @@ impl ObjectKey {
             return ObjectKey { text: name.into(), name_at: 0 };
         }
         let text = format!("{namespace}/{name}");
-        // A namespace is a DNS label; a caller's monster is cut to what fits, never a panic.
+        // A namespace is a DNS label. A longer one is truncated instead of a panic.
         let name_at = u32::try_from(namespace.len() + 1).unwrap_or(0);
         ObjectKey { text: text.into(), name_at }
     }
 
-    /// A key before every other.
+    /// A key that precedes every other key.
     pub(crate) fn first() -> Self {
         static FIRST: LazyLock<ObjectKey> = LazyLock::new(|| ObjectKey { text: "".into(), name_at: 0 });
         FIRST.clone()
     }
 
-    /// The address of this key in memory; equal for its clones while one of them lives.
+    /// The address of this key in memory. Clones have the same address while one of them exists.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.text).addr()
     }
@@ -105,7 +106,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// An object as received: bytes of a larger buffer, with the positions of its metadata.
+/// An object as received: a slice of a larger buffer, with the positions of its metadata.
 #[derive(Clone, Debug)]
 pub struct RawObject {
     bytes: Bytes,
@@ -113,7 +114,7 @@ pub struct RawObject {
 }
 
 impl RawObject {
-    /// Looks for the metadata in an object's JSON.
+    /// Finds the metadata in an object's JSON.
     ///
     /// # Errors
     /// [`Malformed`] when the bytes are no JSON object.
@@ -122,7 +123,7 @@ impl RawObject {
         Ok(RawObject { bytes, spans })
     }
 
-    /// An object whose metadata was found already.
+    /// An object with known positions of its metadata.
     pub(crate) fn with_spans(bytes: Bytes, spans: MetadataSpans) -> Self {
         RawObject { bytes, spans }
     }
@@ -138,7 +139,7 @@ impl RawObject {
     }
 }
 
-/// The `kind` and `apiVersion` that belong into the objects of a resource.
+/// The `kind` and `apiVersion` of a resource's objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeName {
     /// E.g. `apps/v1`.
@@ -147,7 +148,7 @@ pub struct TypeName {
     pub kind: String,
 }
 
-/// An object as a cache keeps it: its own bytes, immutable, shared by every reader.
+/// An object as a cache stores it: its own bytes, immutable, shared by all readers.
 #[derive(Clone)]
 pub struct Object(Arc<ObjectData>);
 
@@ -158,7 +159,7 @@ struct ObjectData {
 }
 
 impl Object {
-    /// Copies a received object, completing its type if the server left it out.
+    /// Copies a received object, and adds its type if the server omitted it.
     pub(crate) fn keep(raw: &RawObject, key: ObjectKey, type_name: Option<&TypeName>) -> Self {
         let metadata = raw.metadata();
         let Some(type_name) = type_name.filter(|_| metadata.kind.is_empty() && metadata.api_version.is_empty()) else {
@@ -175,7 +176,7 @@ impl Object {
         };
         let kind = put(b"{\"kind\":", &kind);
         let api_version = put(b",\"apiVersion\":", &api_version);
-        // The object has a name, so it has members, so a comma is right.
+        // The object has a name, so it is not empty and needs a comma.
         bytes.put_u8(b',');
         let shift = bytes.len() as u32 - 1;
         bytes.put_slice(&raw.bytes[1..]);
@@ -203,8 +204,7 @@ impl Object {
         self.0.key.name()
     }
 
-    /// The value of `metadata.uid`, which identifies the incarnation. Equal names with different
-    /// uids are different objects.
+    /// `metadata.uid`. Objects with equal names and different uids are different objects.
     pub fn uid(&self) -> Cow<'_, str> {
         self.0.spans.uid(&self.0.bytes)
     }
@@ -214,12 +214,12 @@ impl Object {
         self.0.spans.resource_version(&self.0.bytes)
     }
 
-    /// All metadata this crate reads.
+    /// The metadata that this crate reads.
     pub fn metadata(&self) -> Metadata<'_> {
         self.0.spans.of(&self.0.bytes)
     }
 
-    /// True when both are the same state, not merely equal ones.
+    /// True if both are the same allocation, not merely equal.
     pub fn is_same(&self, other: &Object) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -1,23 +1,22 @@
-//! One list, page by page: the options of each request, and the reaction to a failed page.
+//! Reads one list page by page: the options of each request, and the reaction to a failed page.
 //!
-//! | the list asks for | first request | further pages |
+//! | requested state | first request | further pages |
 //! |---|---|---|
 //! | the most recent state (`""`) | `limit` | `limit`, `continue` |
 //! | anything (`"0"`) | `resourceVersion=0`, `limit` (which a watch cache ignores) | the same |
 //! | not older than N | `resourceVersion=N`, no `limit`, so that a watch cache answers | – |
 //! | not older than N, from a server without a watch cache | `resourceVersion=N`, `NotOlderThan`, `limit` | `limit`, `continue` |
-//!
-//! `NotOlderThan` is named where `limit` stands beside a version, because the pair alone means
-//! "exactly N", which may have been compacted. The version of a paged list is the one of its
-//! first page. A token that expires on a later page is answered with one list in one piece.
+//! `NotOlderThan` is required if `limit` and a version are combined, because the pair alone means
+//! "exactly N", which may be compacted. The version of a paged list is the version of its first
+//! page. If the token expires on a later page, the whole list is requested in one response.
 
 use listwatch_meta::{ListOptions, ResourceVersion};
 use listwatch_wire::ListMeta;
 
-/// See the [module](self).
+/// The state of one paged list; the [module](self) describes the requests.
 #[derive(Clone, Debug)]
 pub struct Pager {
-    /// The options of the first request.
+    /// The options of the first page's request.
     first: ListOptions,
     /// The token of the next page; empty at the start.
     token: String,
@@ -30,20 +29,20 @@ pub struct Pager {
 /// The next action after a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Page {
-    /// Ask for the next one.
+    /// Request the next page.
     More(ListOptions),
     /// The list is complete.
     Complete {
-        /// The version it shows.
+        /// The resource version of the list.
         version: String,
     },
-    /// The server named no version: its list cannot be followed by a watch.
+    /// The server returned no version, so a watch cannot continue this list.
     NoVersion,
 }
 
 impl Pager {
-    /// A list not older than `version` (`""` is the most recent, `"0"` anything), in pages of
-    /// `page_size` items. `always_paged` keeps the pages where a version would turn them off.
+    /// A list not older than `version` (`""` is the most recent, `"0"` any), in pages of
+    /// `page_size` items. With `always_paged`, `limit` is also sent with a version.
     pub fn new(version: &str, page_size: i64, always_paged: bool) -> Self {
         let at_version = !matches!(version, "" | "0");
         let paged = !at_version || always_paged;
@@ -64,7 +63,7 @@ impl Pager {
         ListOptions { limit: self.first.limit, continue_token: self.token.clone(), ..ListOptions::default() }
     }
 
-    /// The current page arrived.
+    /// Handles the end of the current page.
     pub fn handle_page(&mut self, meta: &ListMeta) -> Page {
         if self.page == 1 {
             self.version.clone_from(&meta.resource_version);
@@ -80,7 +79,7 @@ impl Pager {
         Page::More(self.options())
     }
 
-    /// The same list in one piece, after a later page expired; `None` if only the first page was
+    /// The same list in one response, after a later page expired. `None` if only the first page was
     /// requested.
     pub(crate) fn whole_list(&self) -> Option<Pager> {
         (self.page > 1).then(|| Pager {
@@ -91,7 +90,7 @@ impl Pager {
         })
     }
 
-    /// Begins again with the first page.
+    /// Starts again with the first page.
     pub fn restart(&mut self) {
         self.token.clear();
         self.page = 1;
@@ -102,12 +101,12 @@ impl Pager {
         self.page
     }
 
-    /// True before the second page.
+    /// True if the requested page is the first one.
     pub(crate) fn is_at_start(&self) -> bool {
         self.page == 1
     }
 
-    /// True when the list asks for the most recent state.
+    /// True if the list requests the most recent state.
     pub(crate) fn asked_for_most_recent(&self) -> bool {
         self.first.resource_version.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Problems of lists and watches, classified by remedy.
+//! Errors of lists and watches, classified by remedy.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use listwatch_meta::Status;
 
-/// The error behind another error. Cheap to clone; two causes are equal if their messages are.
+/// The cause of an error. Cheap to clone. Two causes are equal if their messages are.
 #[derive(Clone)]
 pub struct Cause(Arc<dyn StdError + Send + Sync>);
 
 impl Cause {
-    /// Keeps this error.
+    /// Wraps this error.
     pub fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Cause(Arc::from(error.into()))
     }
 
-    /// The error itself, for a downcast.
+    /// The wrapped error, for a downcast.
     pub fn get(&self) -> &(dyn StdError + 'static) {
         &*self.0
     }
@@ -55,7 +55,7 @@ impl Eq for Cause {}
 pub enum Problem {
     /// The server rejected the request, with an HTTP status or an ERROR event in the stream.
     Refused {
-        /// The server's answer.
+        /// The server's `Status`.
         status: Box<Status>,
         /// The time until the next request, from the `Retry-After` header or the status.
         retry_after: Option<Duration>,
@@ -63,52 +63,52 @@ pub enum Problem {
     /// The connection failed or broke.
     #[non_exhaustive]
     Disconnected {
-        /// The error and its causes in one line.
+        /// The network error with its causes in one line.
         why: String,
-        /// The error of the network, if there is one.
+        /// The network error, if there is one.
         cause: Option<Cause>,
     },
-    /// The answer is not a valid list or event.
+    /// The response is not a valid list or event.
     #[non_exhaustive]
     Malformed {
         /// The problem in one line.
         why: String,
-        /// The error of the decoder, if there is one.
+        /// The decoder's error, if there is one.
         cause: Option<Cause>,
     },
-    /// Nothing arrived for this long.
+    /// Nothing was received for this time.
     Silent {
         /// The length of the wait.
         waited: Duration,
     },
-    /// A watch ended at once without an event.
+    /// A watch ended within a second without an event.
     ShortWatch,
-    /// The end marker of a WatchList did not arrive: the network lost it, a proxy drops it, or the server
-    /// does not send it.
+    /// The WatchList ended or stayed silent without its end marker. The network lost the marker, a
+    /// proxy drops it, or the server does not send it.
     NoInitialEventsEnd,
-    /// The configuration requires an unsupported feature. A retry does not help.
+    /// The client's configuration or credentials cannot be used. A retry does not help.
     #[non_exhaustive]
     Misconfigured {
         /// The remedy.
         why: String,
-        /// The error of the credentials' file or program, if there is one.
+        /// The error of the credential file or plugin, if there is one.
         cause: Option<Cause>,
     },
 }
 
 impl Problem {
-    /// A refusal, with the `Retry-After` of the status.
+    /// The server's rejection, with the `Retry-After` of the status.
     pub fn refused(status: Status) -> Self {
         let retry_after = status.retry_after_seconds().map(|seconds| Duration::from_secs(u64::from(seconds)));
         Problem::Refused { status: Box::new(status), retry_after }
     }
 
-    /// A connection that failed or broke, without an error of the network.
+    /// A connection failure without an underlying error.
     pub fn disconnected(why: impl Into<String>) -> Self {
         Problem::Disconnected { why: why.into(), cause: None }
     }
 
-    /// An answer that is not a valid list or event.
+    /// A response that is not a valid list or event.
     pub fn malformed(why: impl Into<String>) -> Self {
         Problem::Malformed { why: why.into(), cause: None }
     }
@@ -118,8 +118,8 @@ impl Problem {
         Problem::Misconfigured { why: why.into(), cause: None }
     }
 
-    /// The same problem with the error behind it, which becomes [`StdError::source`]. Only connections,
-    /// answers and configurations have one.
+    /// Adds the cause, which becomes [`StdError::source`]. Only [`Problem::Disconnected`],
+    /// [`Problem::Malformed`] and [`Problem::Misconfigured`] keep it.
     #[must_use]
     pub fn caused_by(mut self, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         if let Problem::Disconnected { cause, .. }
@@ -131,7 +131,7 @@ impl Problem {
         self
     }
 
-    /// The server's answer, if it gave one.
+    /// The server's `Status`, if the server sent one.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Problem::Refused { status, .. } => Some(status),
@@ -139,7 +139,7 @@ impl Problem {
         }
     }
 
-    /// When the server wants to be asked again.
+    /// The time after which the server permits the next request.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Problem::Refused { retry_after, .. } => *retry_after,
@@ -147,18 +147,18 @@ impl Problem {
         }
     }
 
-    /// The version or page token is no longer served: list again. Any 410 counts, wherever it
-    /// appears and whatever its reason.
+    /// True if the version or page token has expired, so that a list is necessary. Any status 410
+    /// counts, at any place and with any reason.
     pub fn is_expired(&self) -> bool {
         self.status().is_some_and(|status| status.is_expired() || status.code == 410)
     }
 
-    /// The server has not reached the requested version.
+    /// True if the server has not reached the requested version.
     pub fn is_too_large_version(&self) -> bool {
         self.status().is_some_and(Status::is_too_large_resource_version)
     }
 
-    /// The server or the way to it is overloaded or away; the request itself was fine.
+    /// True if the server or the network is overloaded or unavailable, so that a retry may succeed.
     pub fn is_temporary(&self) -> bool {
         match self {
             Problem::Refused { status, retry_after } => {
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn problem_keeps_its_cause() {
+    fn problem_returns_its_cause_as_error_source() {
         let io = std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "refused");
         let problem = Problem::disconnected("connect: refused").caused_by(io);
         let source = problem.source().and_then(|source| source.downcast_ref::<std::io::Error>());

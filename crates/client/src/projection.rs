@@ -1,13 +1,12 @@
 //! Keeps selected fields of an object: [`Projection`], applied to the bytes.
 //!
 //! Paths are dotted member names. Arrays are passed through: `spec.containers.image` is the image
-//! of each container. What a document says about members that no path names is decided by the
-//! longest named path above them. Nothing is parsed into a tree; one output buffer is written, with
-//! the kept ranges of the input.
+//! of each container. A member that no path names follows the rule of the longest path above it.
+//! The projection builds no tree. It writes one output buffer with the kept ranges of the input.
 //!
 //! Identity is always kept: `apiVersion`, `kind`, and `namespace`, `name`, `uid` and
-//! `resourceVersion` of the metadata. A name that is written with escapes in a document (no
-//! Kubernetes server does) is matched as it is written, so it counts as not named.
+//! `resourceVersion` of the metadata. Member names are compared as they are written in the
+//! document. A name with escapes (no Kubernetes server writes one) matches no path.
 
 use listwatch_meta::scan::{self, Malformed};
 
@@ -21,7 +20,7 @@ const IDENTITY: [&[&str]; 6] = [
     &["metadata", "resourceVersion"],
 ];
 
-/// See the [module](self).
+/// Selects the fields of objects to keep; see the [module](self).
 ///
 /// # Example
 /// ```
@@ -36,7 +35,7 @@ const IDENTITY: [&[&str]; 6] = [
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Projection {
-    /// The handling of members that no path names.
+    /// Whether members that no path names are kept.
     keep: bool,
     root: Node,
 }
@@ -44,7 +43,7 @@ pub struct Projection {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Node {
     name: Box<str>,
-    /// The rule for exactly this path.
+    /// The rule for this path itself.
     keep: Option<bool>,
     children: Vec<Node>,
 }
@@ -57,7 +56,7 @@ impl Projection {
         projection
     }
 
-    /// Keeps these fields, and nothing else beside the identity.
+    /// Keeps only these fields and the identity.
     pub fn keep<P: AsRef<str>>(paths: impl IntoIterator<Item = P>) -> Self {
         let mut projection = Projection { keep: false, root: Node::default() };
         for path in paths {
@@ -67,8 +66,8 @@ impl Projection {
         projection
     }
 
-    /// Keeps the metadata without `managedFields`, as a garbage collector or an index by label
-    /// needs. A server returns only this for requests of `PartialObjectMetadata`.
+    /// Keeps the metadata without `managedFields`, for example for a garbage collector or an index
+    /// by label. A server returns only metadata for requests of `PartialObjectMetadata`.
     pub fn metadata() -> Self {
         Projection::keep(["metadata"]).without(["metadata.managedFields"])
     }
@@ -83,7 +82,7 @@ impl Projection {
         self
     }
 
-    /// The wanted fields of an object's JSON, as JSON.
+    /// Returns the selected fields of an object's JSON, as JSON.
     ///
     /// # Errors
     /// [`Malformed`] when the bytes are no JSON object.
@@ -143,14 +142,14 @@ fn object(json: &[u8], node: &Node, keep: bool, out: &mut Vec<u8>) -> Result<(),
     result
 }
 
-/// Writes the kept part of a value; false when nothing is kept.
+/// Writes the kept part of a value. False if nothing is kept.
 fn member(value: &[u8], node: &Node, inherited: bool, out: &mut Vec<u8>) -> Result<bool, Malformed> {
     let keep = node.keep.unwrap_or(inherited);
     match value.first() {
         Some(b'{') if !node.children.is_empty() => {
             let before = out.len();
             object(value, node, keep, out)?;
-            // An empty object is kept where an object was wanted, not where parts of it were.
+            // An empty object is kept if the whole object is selected, not if only parts of it are.
             Ok(keep || out.len() > before + 2)
         }
         Some(b'[') if !node.children.is_empty() => array(value, node, keep, out),
@@ -162,7 +161,7 @@ fn member(value: &[u8], node: &Node, inherited: bool, out: &mut Vec<u8>) -> Resu
     }
 }
 
-/// Elements keep their places: one of which nothing is left is `{}` or `null`.
+/// Array elements keep their positions. An element without kept parts becomes `{}` or `null`.
 fn array(value: &[u8], node: &Node, keep: bool, out: &mut Vec<u8>) -> Result<bool, Malformed> {
     let mut result = Ok(());
     let mut any = keep;
@@ -225,7 +224,7 @@ mod tests {
         assert!(Projection::keep(["a.b"]).apply(br#"{"a":{"b" 1}}"#).is_err());
     }
 
-    /// The same, on a tree: slow and obvious.
+    /// A slow reference implementation on a parsed tree.
     fn slow(value: &serde_json::Value, node: &Node, inherited: bool) -> Option<serde_json::Value> {
         use serde_json::Value;
         let keep = node.keep.unwrap_or(inherited);

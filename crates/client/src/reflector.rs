@@ -14,25 +14,26 @@
 //!                                                                       Checking first if in doubt
 //! ```
 //!
-//! Pure: inputs and a [`TimeAndRandom`] (the time and a random number) come in through the `handle_*`
-//! methods; what to do comes out of [`Reflector::poll_action`], when to come back without news out
-//! of [`Reflector::poll_timeout`]. There is no task, channel, clock or random generator in here, so
-//! an interleaving is an order of calls and a test can try them all. The recommended order is the
-//! one of [`crate::driver`]: after each `handle_*`, drain the actions; then wait for the exchange
-//! that is open, or for the timeout.
+//! The reflector is pure. Inputs and a [`TimeAndRandom`] (the time and a random number) are passed
+//! to the `handle_*` methods. [`Reflector::poll_action`] returns the next action, and
+//! [`Reflector::poll_timeout`] the time of the next call without other input. The reflector owns no
+//! task, channel, clock or random generator, so a test can produce any interleaving as an order of
+//! calls. [`crate::driver`] shows the recommended order: after each `handle_*`, perform all
+//! actions; then wait for the open request or the timeout.
 //!
-//! Rules that differ from client-go's, and why:
-//! - A watch that fails for any other reason than 410 is resumed, because lists make an outage worse.
-//!   Only [`RESUME_LIMIT`] fruitless watches in a row cause a relist.
-//! - A 410 causes a relist wherever it appears: HTTP status, ERROR event, page, WatchList.
-//! - The wait for the end of the initial events is bounded ([`ReflectorConfig::marker_wait`]); then
-//!   this state is listed. What that says of the server is in [`ServerMemory`].
-//! - Backoffs are reset by progress: an applied event, a bookmark, or a watch that lived
-//!   [`USEFUL_LIFE`]. Finishing a list is none, or lists would follow each other at full speed.
-//! - After a stream that broke or ended early the server is asked, with a list of one item, whether
-//!   it has reached the version to resume from ([`ReflectorConfig::check_server`]). A server that
-//!   came back with less history than it had (restored from a backup, or in memory) would accept
-//!   the watch and stay silent until its version happened to pass ours.
+//! Rules that differ from client-go's:
+//! - A watch that fails with anything but 410 is resumed, because lists make an outage worse. Only
+//!   [`RESUME_LIMIT`] watches in a row without events cause a relist.
+//! - A 410 causes a relist at any place: HTTP status, ERROR event, page, WatchList.
+//! - The wait for the end of the initial events is bounded ([`ReflectorConfig::marker_wait`]). Then
+//!   the state is listed instead, and [`ServerMemory`] records the failure.
+//! - Only progress resets a backoff: an applied event, a bookmark, or a watch that lasted
+//!   [`STABLE_WATCH_MIN`]. A completed list is not progress; otherwise lists could follow each
+//!   other without a delay.
+//! - After a broken or short stream, a list of one item checks whether the server has reached the
+//!   version to resume from ([`ReflectorConfig::check_server`]). A server with less history than
+//!   before (restored from a backup, or in memory) would accept the watch, and send nothing until
+//!   its version exceeds the client's.
 //! - The first list requests the most recent state by default, so that a restarted client does not
 //!   begin with an older state than it has seen.
 
@@ -54,40 +55,40 @@ pub use self::server_memory::{SILENT_WATCH_LISTS, ServerMemory, WATCH_LIST_MEMOR
 pub use self::state::ReflectorState;
 
 /// Watches in a row without any event or bookmark (opened or rejected) after which the state is
-/// listed again. Lost connections and a busy server do not count.
+/// listed again. Lost connections and responses of an overloaded server do not count.
 pub const RESUME_LIMIT: u32 = 5;
 
-/// Streams of initial events that may be cut before their end before the state is listed instead.
+/// The number of truncated streams of initial events after which the state is listed instead.
 pub const INITIAL_CUTS_LIMIT: u32 = 2;
 
-/// A watch that lived this long was of use, events or not.
-pub const USEFUL_LIFE: Duration = Duration::from_secs(60);
+/// The duration of a watch after which it resets the backoff, even without events.
+pub const STABLE_WATCH_MIN: Duration = Duration::from_secs(60);
 
-/// A watch that ends sooner and brought nothing is suspicious.
+/// A watch that ends within this time without events is treated as failed.
 pub const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// Time after its announced end at which a watch is abandoned, because the server missed its own
-/// deadline.
-pub const OVERTIME: Duration = Duration::from_secs(30);
+/// Time after the requested end of a watch at which the client closes it, because the server did
+/// not.
+pub const WATCH_END_GRACE: Duration = Duration::from_secs(30);
 
-/// Times that a server may report not to have reached the resume version before the reflector
-/// accepts it and reads the most recent state instead.
+/// The number of checks in which a server may report not to have reached the resume version. After
+/// the last one the reflector reads the most recent state.
 pub const CHECK_LIMIT: u32 = 3;
 
-/// Silent bookmark intervals of a server after which it counts as dead, if that is sooner than
-/// [`ReflectorConfig::idle_limit`].
+/// The number of missed bookmark intervals after which a silent watch is closed, if that is sooner
+/// than [`ReflectorConfig::idle_limit`].
 pub const BOOKMARKS_MISSED: u32 = 3;
 
-/// The shortest silence that counts as missed bookmarks, however often they come.
+/// The shortest silence that is treated as missed bookmarks, for any interval.
 pub const BOOKMARK_WAIT_MIN: Duration = Duration::from_secs(30);
 
 /// The consistency of a first list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstRead {
-    /// Every write acknowledged before.
+    /// The most recent state: all writes that were acknowledged before the request.
     MostRecent,
-    /// Any state of the server, as client-go requests: cheaper on old servers, but possibly older
-    /// than the state seen by a previous run of this program.
+    /// Any state of the server, as client-go requests it. Cheaper on old servers, but possibly
+    /// older than the state that a previous run of this program saw.
     Any,
 }
 
@@ -100,17 +101,17 @@ pub struct ReflectorConfig {
     pub watch_list: bool,
     /// Items per page of a list.
     pub page_size: i64,
-    /// A watch is asked to last between this and twice this, at random, so that watches opened
-    /// together do not end together.
+    /// The shortest requested duration of a watch. The requested duration is random between this
+    /// and twice this, so that watches opened together do not end together.
     pub min_watch_timeout: Duration,
-    /// A watch that brings nothing for this long is opened again at its last version. Keep it
-    /// below the idle limit of the load balancers on the way; `None` relies on HTTP/2 pings alone.
+    /// A watch without input for this time is reopened at its last version. Set it below the idle
+    /// limit of load balancers on the path. `None` relies on HTTP/2 pings alone.
     pub idle_limit: Option<Duration>,
     /// Time for the response to a request, and for the next item of a list.
     pub request_wait: Duration,
-    /// Time without input before the end marker of a WatchList.
+    /// The time limit without input before the end marker of a WatchList.
     pub marker_wait: Duration,
-    /// Whether to ask the server after a broken or short stream if it has reached the resume
+    /// Whether to check after a broken or short stream that the server has reached the resume
     /// version.
     pub check_server: bool,
     /// The delays after failures.
@@ -118,7 +119,7 @@ pub struct ReflectorConfig {
     /// The type of the resource's objects, if known from discovery. Events of another type are
     /// skipped.
     pub type_name: Option<TypeName>,
-    /// Knowledge about the server, shared by the reflectors of this server only.
+    /// Knowledge about the server. Share it only between reflectors of the same server.
     pub server: ServerMemory,
 }
 
@@ -140,52 +141,52 @@ impl Default for ReflectorConfig {
     }
 }
 
-/// The time of an input, and the random number that its handling may need.
+/// The time of an input, and a random number for its handling.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeAndRandom {
-    /// The time; never goes back.
+    /// The time; never decreases.
     pub now: Instant,
     /// Uniform in `[0, 1)`.
     pub random: f64,
 }
 
-/// The next action of the driver. Opening an exchange abandons the former one.
+/// The next action of the driver. Opening a request closes the previous one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Begin to collect a new state, and drop an unfinished one.
+    /// Begin to collect a new state, and drop an incomplete one.
     Begin,
-    /// Ask for a list page.
+    /// Request a list page.
     List(ListOptions),
     /// Open a watch.
     Watch(ListOptions),
-    /// Give up the exchange that is open.
+    /// Close the open request.
     Close,
-    /// Put the collected state in place.
+    /// Replace the current state with the collected state.
     Commit {
-        /// The version it is current for.
+        /// The resource version of the collected state.
         version: String,
     },
 }
 
 /// The handling of one event of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Apply it to the store.
+pub enum EventAction {
+    /// Apply the event to the store.
     Apply,
-    /// Collect it: it belongs to a state that is not complete.
+    /// Collect the object: it belongs to a state that is not complete.
     Collect,
-    /// It carries no object; the version may have moved.
+    /// The event is a bookmark without an object; the version may have advanced.
     Bookmark,
-    /// It answers a question of the reflector's own; nothing is to be done with it.
+    /// The object answers a version check: drop the object.
     Ignore,
-    /// Pass over it.
+    /// Skip the event.
     Skip(SkipReason),
 }
 
-/// The reason for skipping an event.
+/// The reason why an event is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// It is of another kind than the resource's. The version does not move.
+    /// The object is of another kind than the resource. The version does not advance.
     ForeignType,
     /// The object has no name or no resource version.
     Unidentified,
@@ -193,7 +194,7 @@ pub enum SkipReason {
     NotWatching,
 }
 
-/// See the [module](self).
+/// The state machine that keeps a copy current by lists and watches; see the [module](self).
 #[derive(Debug)]
 pub struct Reflector {
     config: ReflectorConfig,
@@ -202,22 +203,22 @@ pub struct Reflector {
     backoff: Backoff,
     /// The version of the last list, applied event or bookmark; empty before the first.
     version: String,
-    /// The server rejected `version` as expired or too large, so the next state must be the most
-    /// recent one.
+    /// The server rejected `version` as expired or too large, so the next list must request the
+    /// most recent state.
     version_unavailable: bool,
-    /// A list of any state was paged, so this server has no spare watch cache.
+    /// A list of any state was paged, so this server does not list from a watch cache.
     paged: bool,
-    /// The longest distance seen between this server's bookmarks.
+    /// The longest interval between two bookmarks of this server.
     bookmark_interval: Option<Duration>,
-    /// Watches in a row that brought nothing.
+    /// The number of watches in a row without events or bookmarks.
     fruitless: u32,
-    /// The server may not be the one it was: a stream broke or ended early.
-    doubtful: bool,
+    /// A stream broke or ended early, so the server may have another state than before.
+    server_unverified: bool,
     synced: bool,
     /// The type of list items without a type.
     item_type: Option<TypeName>,
-    /// The required type of every event. Never taken from a list, because a custom resource may
-    /// give its list any name.
+    /// The required type of every event. This type is never derived from a list, because a custom resource
+    /// may give its list any kind.
     event_type: Option<TypeName>,
     problem: Option<Problem>,
 }
@@ -232,18 +233,18 @@ enum Phase {
     Waiting { until: Instant, then: AfterWait },
 }
 
-/// The step after a wait.
+/// The next request after a wait.
 #[derive(Debug)]
 enum AfterWait {
-    /// The whole state: by WatchList, or by list.
+    /// Get the complete state by WatchList or by list.
     Refresh,
-    /// The same page of the same list.
+    /// Request the same page of the same list.
     Page(Box<Listing>),
-    /// The initial events are requested again; the earlier truncations count.
+    /// Request the initial events again. Earlier truncations count.
     InitialEvents { cuts: u32 },
-    /// The question again, then the watch.
+    /// Check the version again, then watch.
     Check { refusals: u32 },
-    /// The watch again, at the last version.
+    /// Watch again from the last version.
     Resume,
 }
 
@@ -258,19 +259,19 @@ struct Listing {
 #[derive(Debug)]
 struct Initial {
     open: bool,
-    /// The request had no version, so no more consistent state can be requested.
+    /// The request had no version, so the state is already the most recent one.
     consistent: bool,
     events: u64,
     cuts: u32,
     since: Instant,
     heard: Instant,
-    /// The requested version.
+    /// The requested duration.
     timeout: Duration,
 }
 
 #[derive(Debug)]
 struct Checking {
-    /// The number of times that the server reported not to have reached the version.
+    /// The number of checks in which the server had not reached the version.
     refusals: u32,
     since: Instant,
     heard: Instant,
@@ -279,18 +280,18 @@ struct Checking {
 #[derive(Debug)]
 struct Watching {
     open: bool,
-    /// Events and bookmarks.
+    /// The number of events and bookmarks.
     events: u64,
     since: Instant,
     heard: Instant,
-    /// The last bookmark of this watch.
+    /// The time of the last bookmark of this watch.
     bookmark: Option<Instant>,
-    /// The requested version.
+    /// The requested duration.
     timeout: Duration,
 }
 
 impl Reflector {
-    /// A reflector that has seen nothing.
+    /// A reflector without a state.
     pub fn new(config: ReflectorConfig) -> Self {
         let backoff = Backoff::new(config.backoff);
         Reflector {
@@ -305,7 +306,7 @@ impl Reflector {
             paged: false,
             bookmark_interval: None,
             fruitless: 0,
-            doubtful: false,
+            server_unverified: false,
             synced: false,
             problem: None,
         }
@@ -336,63 +337,63 @@ impl Reflector {
         }
     }
 
-    /// True once a whole state was put in place.
+    /// True once a complete state was committed.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// The version up to which everything was delivered; empty before the first state.
+    /// The version up to which all changes were delivered; empty before the first state.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The problem since the last progress, if any.
+    /// The last problem since the last progress, if any.
     pub fn last_problem(&self) -> Option<&Problem> {
         self.problem.as_ref()
     }
 
-    /// The type of list items that name none, once it is known.
+    /// The type of list items without a type, once it is known.
     pub fn item_type(&self) -> Option<&TypeName> {
         self.item_type.as_ref()
     }
 
     // ===== what happened =====
 
-    /// To be called once, before anything else.
+    /// Starts the reflector. Call this once, before all other methods.
     pub fn handle_start(&mut self, at: TimeAndRandom) {
         if matches!(self.phase, Phase::Starting) {
             self.refresh(at);
         }
     }
 
-    /// The type of the list that is arriving became known, before its items.
+    /// Handles the type of the current list, which precedes its items.
     pub fn handle_list_type(&mut self, list: &TypeName) {
         if let Some(kind) = list.kind.strip_suffix("List").filter(|kind| !kind.is_empty() && self.item_type.is_none()) {
             self.item_type = Some(TypeName { api_version: list.api_version.clone(), kind: kind.to_owned() });
         }
     }
 
-    /// An item of a list arrived; it is to be collected unless the verdict says otherwise.
-    pub fn handle_item(&mut self, at: TimeAndRandom, metadata: &Metadata<'_>) -> Verdict {
+    /// Handles an item of a list. The caller collects it unless the action says otherwise.
+    pub fn handle_item(&mut self, at: TimeAndRandom, metadata: &Metadata<'_>) -> EventAction {
         let listing = match &mut self.phase {
             Phase::Listing(listing) => listing,
-            Phase::Checking(_) => return Verdict::Ignore,
-            _ => return Verdict::Skip(SkipReason::NotWatching),
+            Phase::Checking(_) => return EventAction::Ignore,
+            _ => return EventAction::Skip(SkipReason::NotWatching),
         };
         listing.items += 1;
         listing.heard = at.now;
         if metadata.name.is_empty() {
-            return Verdict::Skip(SkipReason::Unidentified);
+            return EventAction::Skip(SkipReason::Unidentified);
         }
-        Verdict::Collect
+        EventAction::Collect
     }
 
-    /// A list page ended; all its items were handed in.
+    /// Handles the end of a list page, after all its items.
     pub fn handle_list_end(&mut self, at: TimeAndRandom, meta: &ListMeta) {
         let listing = match &mut self.phase {
             Phase::Listing(listing) => listing,
             Phase::Checking(_) => {
-                self.doubtful = false;
+                self.server_unverified = false;
                 return self.watch(at);
             }
             _ => return,
@@ -413,7 +414,7 @@ impl Reflector {
         }
     }
 
-    /// The server answered a watch request and the stream is open.
+    /// Handles the successful response to a watch request.
     pub fn handle_watch_open(&mut self, at: TimeAndRandom) {
         match &mut self.phase {
             Phase::Initial(initial) => {
@@ -429,17 +430,17 @@ impl Reflector {
         }
     }
 
-    /// An event arrived on the watch. An ERROR event goes to [`Reflector::handle_problem`].
-    pub fn handle_event(&mut self, at: TimeAndRandom, kind: EventKind, metadata: &Metadata<'_>) -> Verdict {
+    /// Handles an event of the watch. ERROR events go to [`Reflector::handle_problem`].
+    pub fn handle_event(&mut self, at: TimeAndRandom, kind: EventKind, metadata: &Metadata<'_>) -> EventAction {
         let foreign = self.is_foreign(metadata);
         match &mut self.phase {
             Phase::Initial(initial) => {
                 initial.heard = at.now;
                 if foreign {
-                    return Verdict::Skip(SkipReason::ForeignType);
+                    return EventAction::Skip(SkipReason::ForeignType);
                 }
                 if kind == EventKind::Bookmark {
-                    // A plain bookmark in between promises nothing about an incomplete state.
+                    // A bookmark without the end mark does not end the initial events.
                     if metadata.initial_events_end && !metadata.resource_version.is_empty() {
                         let timeout = initial.timeout;
                         self.config.server.remember_end_marker();
@@ -454,21 +455,21 @@ impl Reflector {
                             timeout,
                         });
                     }
-                    return Verdict::Bookmark;
+                    return EventAction::Bookmark;
                 }
                 initial.events += 1;
                 if metadata.name.is_empty() {
-                    return Verdict::Skip(SkipReason::Unidentified);
+                    return EventAction::Skip(SkipReason::Unidentified);
                 }
-                Verdict::Collect
+                EventAction::Collect
             }
             Phase::Watching(watching) => {
                 watching.heard = at.now;
                 if foreign {
-                    return Verdict::Skip(SkipReason::ForeignType);
+                    return EventAction::Skip(SkipReason::ForeignType);
                 }
                 if metadata.resource_version.is_empty() || (metadata.name.is_empty() && kind != EventKind::Bookmark) {
-                    return Verdict::Skip(SkipReason::Unidentified);
+                    return EventAction::Skip(SkipReason::Unidentified);
                 }
                 watching.events += 1;
                 if kind == EventKind::Bookmark
@@ -477,18 +478,18 @@ impl Reflector {
                     let interval = at.now.saturating_duration_since(before);
                     self.bookmark_interval = self.bookmark_interval.max(Some(interval));
                 }
-                // The place to resume from never goes back, even if a server's order does.
+                // The resume version never goes back, even if the server's events do.
                 if compare_versions(&metadata.resource_version, &self.version).is_none_or(|order| order.is_gt()) {
                     metadata.resource_version.as_ref().clone_into(&mut self.version);
                 }
                 self.progress();
-                if kind == EventKind::Bookmark { Verdict::Bookmark } else { Verdict::Apply }
+                if kind == EventKind::Bookmark { EventAction::Bookmark } else { EventAction::Apply }
             }
-            _ => Verdict::Skip(SkipReason::NotWatching),
+            _ => EventAction::Skip(SkipReason::NotWatching),
         }
     }
 
-    /// The watch ended as a watch should: the server finished the response.
+    /// Handles the end of a watch whose response the server has finished.
     pub fn handle_stream_end(&mut self, at: TimeAndRandom) {
         match &self.phase {
             Phase::Initial(initial) => {
@@ -499,11 +500,11 @@ impl Reflector {
             Phase::Watching(watching) => {
                 let lived = at.now.saturating_duration_since(watching.since);
                 let (of_use, timeout) = (watching.events > 0, watching.timeout);
-                if lived >= USEFUL_LIFE {
+                if lived >= STABLE_WATCH_MIN {
                     self.progress();
                 }
-                // A server that ends its streams early is about to go, or has just come.
-                self.doubtful |= lived < timeout.saturating_sub(SHORT_WATCH);
+                // A server that ends its streams early is shutting down or has just started.
+                self.server_unverified |= lived < timeout.saturating_sub(SHORT_WATCH);
                 if of_use || lived >= SHORT_WATCH {
                     self.resume(at);
                 } else {
@@ -514,22 +515,22 @@ impl Reflector {
         }
     }
 
-    /// The exchange that is open failed, or its stream carried an ERROR event.
+    /// Handles a failure of the open request, or an ERROR event in its stream.
     pub fn handle_problem(&mut self, at: TimeAndRandom, problem: Problem) {
         match std::mem::replace(&mut self.phase, Phase::Starting) {
             Phase::Listing(listing) => self.fail_list(at, listing, problem),
             Phase::Initial(initial) => self.fail_initial(at, &initial, problem),
             Phase::Checking(checking) => self.fail_check(at, &checking, problem),
             Phase::Watching(watching) => {
-                self.doubtful |= matches!(problem, Problem::Disconnected { .. } | Problem::Silent { .. });
+                self.server_unverified |= matches!(problem, Problem::Disconnected { .. } | Problem::Silent { .. });
                 let lived = at.now.saturating_duration_since(watching.since);
-                let of_use = watching.events > 0 || (watching.open && lived >= USEFUL_LIFE);
-                if watching.open && lived >= USEFUL_LIFE {
+                let of_use = watching.events > 0 || (watching.open && lived >= STABLE_WATCH_MIN);
+                if watching.open && lived >= STABLE_WATCH_MIN {
                     self.progress();
                 }
                 if of_use && matches!(problem, Problem::Disconnected { .. }) {
-                    // A stream that worked was cut: most likely a restart or a rotation, and the
-                    // next server is there already.
+                    // A working stream was cut, most likely by a restart or a rotation. The next
+                    // server is probably available.
                     self.problem = Some(problem);
                     self.resume(at);
                 } else {
@@ -540,7 +541,7 @@ impl Reflector {
         }
     }
 
-    /// The time of [`Reflector::poll_timeout`] has come. Calling it early does nothing.
+    /// Handles the time of [`Reflector::poll_timeout`]. An early call has no effect.
     pub fn handle_timeout(&mut self, at: TimeAndRandom) {
         if self.poll_timeout().is_none_or(|due| at.now < due) {
             return;
@@ -563,8 +564,8 @@ impl Reflector {
                 self.problem = Some(Problem::NoInitialEventsEnd);
                 self.list(at);
             }
-            // Idle is no failure: the place is known, and a fresh connection is cheap insurance. If
-            // it was for want of bookmarks, they may be further apart than was seen.
+            // An idle watch is not a failure: the version is known, and a new connection is cheap.
+            // If bookmarks were missing, their interval may be longer than the observed one.
             Phase::Watching(_) => {
                 self.bookmark_interval = self.bookmark_interval.map(|interval| interval.saturating_mul(2));
                 self.watch(at);
@@ -591,12 +592,12 @@ impl Reflector {
 
     // ===== what to do =====
 
-    /// The next thing to do; drain after every `handle_*`.
+    /// Returns the next action. Call it until it returns `None` after every `handle_*`.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When to call [`Reflector::handle_timeout`] if nothing else happens before.
+    /// The time to call [`Reflector::handle_timeout`], if no other input arrives before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         Some(match &self.phase {
             Phase::Starting => return None,
@@ -605,7 +606,7 @@ impl Reflector {
             Phase::Initial(initial) if initial.open => initial.heard + self.config.marker_wait,
             Phase::Initial(initial) => initial.heard + self.config.request_wait,
             Phase::Watching(watching) if watching.open => {
-                let end = watching.since + watching.timeout + OVERTIME;
+                let end = watching.since + watching.timeout + WATCH_END_GRACE;
                 let silence = [self.config.idle_limit, self.bookmark_wait()].into_iter().flatten().min();
                 silence.map_or(end, |silence| end.min(watching.heard + silence))
             }
@@ -616,7 +617,7 @@ impl Reflector {
 
     // ===== transitions =====
 
-    /// Gets the whole state, the best way this server knows.
+    /// Gets the complete state, by WatchList if the server supports it.
     fn refresh(&mut self, at: TimeAndRandom) {
         self.fruitless = 0;
         let refused = self.config.server.refuses_watch_list(at.now);
@@ -662,12 +663,12 @@ impl Reflector {
         self.phase = Phase::Listing(Listing { pager, items: 0, since: at.now, heard: at.now });
     }
 
-    /// Goes on where the last watch ended.
+    /// Resumes the watch at the last version.
     fn resume(&mut self, at: TimeAndRandom) {
-        if self.doubtful && self.config.check_server { self.check(at, 0) } else { self.watch(at) }
+        if self.server_unverified && self.config.check_server { self.check(at, 0) } else { self.watch(at) }
     }
 
-    /// Asks for one item, not older than the version to resume from.
+    /// Lists one item, not older than the resume version.
     fn check(&mut self, at: TimeAndRandom, refusals: u32) {
         self.actions.push_back(Action::List(ListOptions {
             resource_version: ResourceVersion::new(self.version.as_str()),
@@ -702,7 +703,7 @@ impl Reflector {
         }
     }
 
-    /// After how long without a word a server that sends bookmarks has missed too many.
+    /// The silence after which a server that sends bookmarks has missed too many.
     fn bookmark_wait(&self) -> Option<Duration> {
         let interval = self.bookmark_interval?;
         Some(interval.saturating_mul(BOOKMARKS_MISSED).max(BOOKMARK_WAIT_MIN))
@@ -711,12 +712,12 @@ impl Reflector {
     fn commit(&mut self, version: String) {
         self.version.clone_from(&version);
         self.version_unavailable = false;
-        self.doubtful = false;
+        self.server_unverified = false;
         self.synced = true;
         self.actions.push_back(Action::Commit { version });
     }
 
-    /// Useful data arrived. A server that sends later changes has reached the version.
+    /// Records progress. A server that sends later changes has reached the version.
     fn progress(&mut self) {
         self.fruitless = 0;
         self.problem = None;
@@ -735,11 +736,13 @@ impl Reflector {
         if problem.is_expired()
             && let Some(whole) = listing.pager.whole_list()
         {
-            // The pages take longer than the server keeps their version: take it in one piece.
+            // The version expired while the pages were read, so the list is requested in one
+            // response.
             self.problem = Some(problem);
             self.start_list(at, whole);
         } else if unavailable && !listing.pager.asked_for_most_recent() {
-            // Not older than the last version was too much to ask; the most recent state never is.
+            // The server cannot return a state that is not older than the last version; the most
+            // recent one it can.
             self.version_unavailable = true;
             self.problem = Some(problem);
             self.list(at);
@@ -748,7 +751,7 @@ impl Reflector {
             listing.items = 0;
             self.wait(at, problem, AfterWait::Page(Box::new(listing)));
         } else {
-            // What was collected stays; the page is asked for again, at the same version.
+            // The collected items stay, and the same page is requested at the same version.
             self.wait(at, problem, AfterWait::Page(Box::new(listing)));
         }
     }
@@ -756,7 +759,7 @@ impl Reflector {
     fn fail_initial(&mut self, at: TimeAndRandom, initial: &Initial, problem: Problem) {
         if problem.is_expired() || problem.is_too_large_version() {
             if initial.consistent {
-                // The most recent state cannot be expired; this server needs time.
+                // The most recent state cannot be expired, so the server needs time.
                 self.wait(at, problem, AfterWait::Refresh);
             } else {
                 self.version_unavailable = true;
@@ -772,7 +775,7 @@ impl Reflector {
                 self.wait(at, problem, AfterWait::InitialEvents { cuts });
             }
         } else {
-            // A server that does not know the parameters refuses them, in one of these ways.
+            // A server that does not know the parameters rejects them in one of these ways.
             if problem.status().is_some_and(|status| matches!(status.code, 400 | 405 | 406 | 422)) {
                 self.config.server.remember_refusal(at.now);
             }
@@ -785,7 +788,7 @@ impl Reflector {
         if problem.is_too_large_version() {
             let refusals = checking.refusals + 1;
             if refusals < CHECK_LIMIT {
-                // A cache that is behind catches up; a server that lost its history does not.
+                // A lagging cache catches up; a server that lost its history does not.
                 self.wait(at, problem, AfterWait::Check { refusals });
             } else {
                 self.version_unavailable = true;
@@ -795,14 +798,14 @@ impl Reflector {
         } else if problem.is_temporary() {
             self.wait(at, problem, AfterWait::Check { refusals: checking.refusals });
         } else {
-            // The question was refused, not answered: the watch will show.
-            self.doubtful = false;
+            // The check was rejected, not answered. The watch will show the server's state.
+            self.server_unverified = false;
             self.problem = Some(problem);
             self.watch(at);
         }
     }
 
-    /// A watch failed: resume after a backoff, or list again if the problem requires it.
+    /// Handles a failed watch: resume after a backoff, or list again if the problem requires it.
     fn fail_watch(&mut self, at: TimeAndRandom, problem: Problem) {
         if problem.is_expired() {
             self.wait(at, problem, AfterWait::Refresh);
@@ -816,7 +819,7 @@ impl Reflector {
     }
 
     fn is_foreign(&self, metadata: &Metadata<'_>) -> bool {
-        // Without a name for the type nothing is foreign; without a type an object is no stranger.
+        // Without a known type, or without a type in the object, no object is foreign.
         self.event_type.as_ref().is_some_and(|own| {
             !metadata.kind.is_empty() && (own.kind != metadata.kind || own.api_version != metadata.api_version)
         })

@@ -21,18 +21,18 @@ pub struct ApiResource {
     pub namespaced: bool,
     /// Other names, e.g. `po`.
     pub short_names: Vec<String>,
-    /// Groups of resources it belongs to, e.g. `all`.
+    /// The categories that contain the resource, e.g. `all`.
     pub categories: Vec<String>,
     /// The supported verbs, e.g. `list`, `watch`.
     pub verbs: Vec<String>,
 }
 
-/// Which objects of a resource are meant.
+/// The scope of a list or watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Every object; for a cluster-scoped resource the only one that makes sense.
+    /// All namespaces, or a cluster-scoped resource.
     Cluster,
-    /// Those of one namespace.
+    /// The objects of one namespace.
     Namespace(String),
 }
 
@@ -42,17 +42,18 @@ impl ApiResource {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// The type of its objects.
+    /// The type of the resource's objects.
     pub fn type_name(&self) -> TypeName {
         TypeName { api_version: self.api_version(), kind: self.kind.clone() }
     }
 
-    /// `pods`, `deployments.apps`: unambiguous, as kubectl prints it.
+    /// The unambiguous name as kubectl prints it, e.g. `pods` or `deployments.apps`.
     pub fn qualified_name(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 
-    /// The path of its collection. A namespace is left out for a cluster-scoped resource.
+    /// The request path of the resource's collection. The namespace is ignored for a cluster-scoped
+    /// resource.
     pub fn collection_path(&self, scope: &Scope) -> String {
         let mut path = if self.group.is_empty() {
             format!("/api/{}", self.version)

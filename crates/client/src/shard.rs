@@ -1,10 +1,10 @@
 //! One shard of a collection: [`ShardListWatch`].
 //!
-//! A server that knows `shardSelector` sends the objects of the shard and nothing else; one that
-//! does not (every kube-apiserver whose gate `ShardedListAndWatch` is closed) ignores the parameter
-//! and sends all of them. Believing the first of the second would make replicas do each other's
-//! work, so every object is looked at here once more: the hash of a uid costs less than the object's
-//! way from the socket. What the server does is told by [`ShardListWatch::is_honoured`].
+//! A server that supports `shardSelector` sends only the objects of the shard. Every kube-apiserver
+//! without the feature gate `ShardedListAndWatch` ignores the parameter and sends all objects. A
+//! client that trusted such a server would do the work of the other replicas. This type therefore
+//! checks the shard of every object, which costs one hash of the uid.
+//! [`ShardListWatch::is_honored`] returns whether the server filters.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,57 +22,59 @@ use crate::problem::Problem;
 
 /// The reaction to a server that ignores `shardSelector`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unsharded {
-    /// Its objects of other shards are dropped here. Right, but every replica is sent everything.
+pub enum ShardFallback {
+    /// Objects of other shards are dropped by the client. The result is correct, but the server
+    /// sends every object to every replica.
     #[default]
-    FilterHere,
+    FilterLocally,
     /// The list or watch fails with [`Problem::Misconfigured`].
     Refuse,
 }
 
-/// Lists and watches one shard of what another [`ListWatch`] lists and watches.
+/// Lists and watches one shard of another [`ListWatch`].
 #[derive(Clone, Debug)]
 pub struct ShardListWatch<L> {
     list_watch: L,
     selector: Arc<ShardSelector>,
-    unsharded: Unsharded,
-    honoured: Arc<AtomicU8>,
+    fallback: ShardFallback,
+    honored: Arc<AtomicU8>,
 }
 
 const UNKNOWN: u8 = 0;
-const HONOURED: u8 = 1;
+const HONORED: u8 = 1;
 const IGNORED: u8 = 2;
 
 impl<L> ShardListWatch<L> {
-    /// The shards of this selector; [`ShardSelector::part`] makes that of one of several equal ones.
+    /// The shards of this selector. [`ShardSelector::part`] returns the selector of one of several
+    /// equal shards.
     pub fn new(list_watch: L, selector: ShardSelector) -> Self {
         ShardListWatch {
             list_watch,
             selector: Arc::new(selector),
-            unsharded: Unsharded::default(),
-            honoured: Arc::new(AtomicU8::new(UNKNOWN)),
+            fallback: ShardFallback::default(),
+            honored: Arc::new(AtomicU8::new(UNKNOWN)),
         }
     }
 
-    /// The reaction to a server that ignores the selector.
+    /// Sets the reaction to a server that ignores the selector.
     #[must_use]
-    pub fn unsharded(mut self, unsharded: Unsharded) -> Self {
-        self.unsharded = unsharded;
+    pub fn fallback(mut self, fallback: ShardFallback) -> Self {
+        self.fallback = fallback;
         self
     }
 
-    /// Whether the server sends only the shard. `None` until a list names its shards, or an object
+    /// Whether the server sends only the shard. `None` until a list names its shards or an object
     /// of another shard arrives.
-    pub fn is_honoured(&self) -> Option<bool> {
-        match self.honoured.load(Ordering::Relaxed) {
-            HONOURED => Some(true),
+    pub fn is_honored(&self) -> Option<bool> {
+        match self.honored.load(Ordering::Relaxed) {
+            HONORED => Some(true),
             IGNORED => Some(false),
             _ => None,
         }
     }
 
     fn filter(&self) -> ShardFilter {
-        ShardFilter { selector: self.selector.clone(), unsharded: self.unsharded, honoured: self.honoured.clone() }
+        ShardFilter { selector: self.selector.clone(), fallback: self.fallback, honored: self.honored.clone() }
     }
 }
 
@@ -94,14 +96,14 @@ impl<L: ListWatch> ListWatch for ShardListWatch<L> {
 /// Checks whether the server filters by shard.
 struct ShardFilter {
     selector: Arc<ShardSelector>,
-    unsharded: Unsharded,
-    honoured: Arc<AtomicU8>,
+    fallback: ShardFallback,
+    honored: Arc<AtomicU8>,
 }
 
 impl ShardFilter {
     fn is_ours(&self, object: &RawObject) -> bool {
         let metadata = object.metadata();
-        // What has no identity is for the reflector to pass over.
+        // The reflector skips objects without an identity.
         if metadata.uid.is_empty() {
             return true;
         }
@@ -113,17 +115,17 @@ impl ShardFilter {
     }
 
     fn ignored(&self) -> Result<(), Problem> {
-        self.honoured.store(IGNORED, Ordering::Relaxed);
-        match self.unsharded {
-            Unsharded::FilterHere => Ok(()),
-            Unsharded::Refuse => Err(Problem::misconfigured(
+        self.honored.store(IGNORED, Ordering::Relaxed);
+        match self.fallback {
+            ShardFallback::FilterLocally => Ok(()),
+            ShardFallback::Refuse => Err(Problem::misconfigured(
                 "the server ignores shardSelector; open its feature gate ShardedListAndWatch",
             )),
         }
     }
 }
 
-/// The filtered input: a list's items, or a watch's events.
+/// An item that the filter can check: list items, or watch events.
 trait Filterable: Sized {
     fn check(self, filter: &ShardFilter) -> Result<Self, Problem>;
 }
@@ -143,7 +145,7 @@ impl Filterable for ListItem {
                 if meta.shard_selector.is_empty() {
                     filter.ignored()?;
                 } else {
-                    filter.honoured.store(HONOURED, Ordering::Relaxed);
+                    filter.honored.store(HONORED, Ordering::Relaxed);
                 }
                 Ok(ListItem::End(meta))
             }

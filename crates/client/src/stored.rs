@@ -1,7 +1,7 @@
 //! The values that a store can hold: the [`Stored`] trait, and [`Typed`] for the user's own types.
 //!
-//! A cache of bytes ([`Object`]) and a cache of Rust values differ only in the type that readers
-//! get. This trait has the requirements on both: identity, version, labels, size.
+//! A cache of JSON ([`Object`]) and a cache of Rust values differ only in the type that readers
+//! get. This trait states the requirements on both: identity, version, labels, size.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,30 +12,30 @@ use listwatch_meta::scan;
 
 use crate::object::{Object, ObjectKey, RawObject};
 
-/// A state of one object, as a store keeps it: immutable, and cheap to clone (one pointer).
+/// A state of one object in a store: immutable, and cheap to clone (one pointer).
 pub trait Stored: Clone + fmt::Debug + Send + Sync + 'static {
     /// The object's identity.
     fn key(&self) -> &ObjectKey;
 
-    /// `metadata.uid`: the incarnation.
+    /// `metadata.uid`, which differs between two objects of the same name.
     fn uid(&self) -> Cow<'_, str>;
 
     /// `metadata.resourceVersion`.
     fn resource_version(&self) -> Cow<'_, str>;
 
-    /// True when both are the same state in memory, not merely equal ones.
+    /// True if both are the same allocation, not merely equal.
     fn is_same(&self, other: &Self) -> bool;
 
-    /// The approximate bytes of this state in memory, which a queue counts.
+    /// The approximate size of this state in memory, in bytes, for the limit of a queue.
     fn size_bytes(&self) -> usize;
 
-    /// `metadata.labels` as JSON; empty when there are none, or when they were not kept.
+    /// `metadata.labels` as JSON; empty if there are none, or if the decoder dropped them.
     fn labels_json(&self) -> &[u8];
 
     /// The value of one label.
     fn label(&self, key: &str) -> Option<Cow<'_, str>> {
         let mut found = None;
-        // What does not parse as an object has no labels.
+        // Labels that are not a JSON object count as none.
         let _ = scan::entries(self.labels_json(), |name, value| {
             if json_text(name) == key {
                 found = Some(json_text(unquoted(value)));
@@ -54,7 +54,7 @@ fn unquoted(value: &[u8]) -> &[u8] {
     value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or_default()
 }
 
-/// The text between the quotes of a JSON string; an escape in it is rare and costs an allocation.
+/// The text of a JSON string without its quotes. Only an escape costs an allocation.
 fn json_text(inner: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(inner) {
         Ok(text) if !text.contains('\\') => Cow::Borrowed(text),
@@ -106,8 +106,8 @@ impl Stored for Object {
     }
 }
 
-/// A value of the user's own type (a `k8s-openapi` type, or a few fields) with the data that the
-/// store needs. Dereferences to the value.
+/// A value of the user's own type (a `k8s-openapi` type, or a few fields), with the metadata that
+/// the store needs. Dereferences to the value.
 ///
 /// # Example
 /// ```
@@ -132,8 +132,8 @@ struct TypedData<T> {
 }
 
 impl<T> Typed<T> {
-    /// This value, with identity, version and labels of the object it was made of. Its weight is
-    /// taken to be that of the object's JSON.
+    /// A value with the identity, version and labels of its object. The size of the value is estimated by the size of
+    /// the object's JSON.
     pub fn new(raw: &RawObject, value: T) -> Self {
         let metadata = raw.metadata();
         let key = ObjectKey::new(&metadata.namespace, &metadata.name);

@@ -1,4 +1,4 @@
-//! Kubernetes' built-in types as data: one generated table of messages and fields.
+//! The built-in types of Kubernetes as data: one generated table of messages and fields.
 //!
 //! | fact of a field | who reads it |
 //! |---|---|
@@ -7,13 +7,12 @@
 //! | [list type](Field::list_type), [map keys](Field::map_keys), [map type](Field::map_type) | OpenAPI, server-side apply |
 //! | [patch strategy](Field::patch_strategy), [merge key](Field::merge_key) | OpenAPI, strategic merge patch |
 //!
-//! `cargo xtask codegen` makes the table from Kubernetes' published sources; the README of this crate
-//! names them. Only types that a served kind leads to are in the table.
+//! `cargo xtask codegen` generates the table from Kubernetes' published sources, which the README
+//! of this crate lists. The table contains only the types that served kinds use.
 //!
-//! The generated rows are for people and for the compiler only. They are packed while the crate is
-//! compiled: 14 bytes a field, names in one string, no pointer that the loader has to relocate, and
-//! nothing to parse or to allocate at start-up. The table is shared, read-only memory, of which a
-//! process touches only the pages that it reads.
+//! The compiler packs the generated rows: 14 bytes per field, all names in one string, no pointers
+//! to relocate, and no parsing or allocation at start-up. The table is shared, read-only memory. A
+//! process loads only the pages that it reads.
 //!
 //! ```
 //! use listwatch_k8s_types::{Id, ListType, message_of};
@@ -36,15 +35,15 @@ pub use table::{Id, RELEASE};
 
 use pack::{Constraints, MESSAGES};
 
-/// How often a field occurs, and how its absence is represented.
+/// The cardinality of a field, and the form of its absence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Shape {
-    /// Once. Go writes it to protobuf even if it is zero.
+    /// One value. Go writes it to protobuf even if it is zero.
     One,
-    /// Once or absent: a pointer in Go.
+    /// An optional value: a pointer in Go.
     Pointer,
-    /// Once, and its members are members of the object around it: an embedded struct in Go.
+    /// An embedded struct in Go: its members are members of the enclosing object.
     Inline,
     /// A list.
     Repeated,
@@ -52,19 +51,19 @@ pub enum Shape {
     Map,
 }
 
-/// When Go's JSON omits a member.
+/// The condition under which Go's JSON omits a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Omit {
-    /// Never. An absent pointer, list or map is `null`.
+    /// Never omitted. An absent pointer, list or map is `null`.
     Never,
     /// `omitempty`: `false`, `0`, `""`, an absent pointer, an empty list or map; never a struct.
     Empty,
-    /// `omitzero`: as `Empty`, and a struct that is zero.
+    /// `omitzero`: as `Empty`, and also a zero struct.
     Zero,
 }
 
-/// What a field holds.
+/// The type of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Type {
     /// UTF-8 text.
@@ -81,17 +80,19 @@ pub enum Type {
     Bytes,
     /// Another message.
     Message(Id),
-    /// `metav1.Time`: seconds; RFC 3339 in JSON, `null` for none.
+    /// `metav1.Time`: seconds in protobuf; RFC 3339 or `null` in JSON.
     Time,
-    /// `metav1.MicroTime`: seconds and microseconds; RFC 3339 with six digits in JSON.
+    /// `metav1.MicroTime`: seconds and microseconds in protobuf; RFC 3339 with six fractional
+    /// digits in JSON.
     MicroTime,
-    /// `resource.Quantity`: a message around text; a string (or number) in JSON.
+    /// `resource.Quantity`: a message with a string in protobuf; a string or number in JSON.
     Quantity,
     /// `intstr.IntOrString`: a tagged union; a number or a string in JSON.
     IntOrString,
-    /// `runtime.RawExtension`, `metav1.FieldsV1`, `apiextensions.JSON`: a message around JSON text.
+    /// `runtime.RawExtension`, `metav1.FieldsV1`, `apiextensions.JSON`: a message with JSON text in
+    /// protobuf.
     Raw,
-    /// A named list of strings: a message around `repeated string`, so that maps can hold it.
+    /// A named list of strings: a message with `repeated string`, so that maps can contain it.
     Strings,
     /// `apiextensions.JSONSchemaPropsOrBool`: a schema or a boolean.
     PropsOrBool(Id),
@@ -101,13 +102,13 @@ pub enum Type {
     PropsOrStrings(Id),
 }
 
-/// `x-kubernetes-list-type`: how the items of a list relate.
+/// `x-kubernetes-list-type`: the merge and uniqueness rules of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ListType {
     /// The list is one value.
     Atomic,
-    /// The items are scalars, each of which occurs once.
+    /// The items are unique scalars.
     Set,
     /// The items are objects, identified by the fields of [`Field::map_keys`].
     Map,
@@ -124,13 +125,13 @@ impl ListType {
     }
 }
 
-/// `x-kubernetes-map-type`: how the members of a map or struct relate.
+/// `x-kubernetes-map-type`: the merge rule of a map or struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MapType {
     /// The map is one value.
     Atomic,
-    /// Each member is a value of its own.
+    /// Each member is a separate value.
     Granular,
 }
 
@@ -144,15 +145,15 @@ impl MapType {
     }
 }
 
-/// `x-kubernetes-patch-strategy`: how a strategic merge patch treats a field. Without a strategy an
-/// object merges field by field and a list is replaced.
+/// `x-kubernetes-patch-strategy`: the treatment of a field by a strategic merge patch. Without a
+/// strategy an object is merged field by field and a list is replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PatchStrategy {
-    /// The items of the list merge: by [`Field::merge_key`], or as a set if there is no key.
+    /// List items are merged: by [`Field::merge_key`], or as a set without a key.
     pub merge: bool,
     /// The value is replaced as a whole.
     pub replace: bool,
-    /// A client names the members that stay.
+    /// The patch lists the members to keep (`$retainKeys`).
     pub retain_keys: bool,
 }
 
@@ -165,10 +166,10 @@ impl PatchStrategy {
     }
 }
 
-/// How deeply embedded structs may embed others. Kubernetes has two levels.
+/// The nesting depth of embedded structs. Kubernetes has two levels.
 pub const INLINE_DEPTH_MAX: usize = 3;
 
-/// A position in the string of all names. The longest name has fewer than 256 bytes.
+/// A range in the string of all names. The longest name has fewer than 256 bytes.
 #[derive(Clone, Copy, Debug)]
 struct Name {
     at: u16,
@@ -190,9 +191,9 @@ pub struct Field {
     shape: Shape,
     omit: Omit,
     of: Type,
-    /// Bits of [`pack`]: required, list type, map type, patch strategy.
+    /// Bits defined in [`pack`]: required, list type, map type, patch strategy.
     marks: u8,
-    /// Index of the field's [`Constraints`]; index 0 has none.
+    /// The index of the field's [`Constraints`]; 0 for none.
     constraints: u16,
 }
 
@@ -203,41 +204,42 @@ impl Field {
         self.name.get()
     }
 
-    /// Whether `name` is the JSON name. An inline message has none.
+    /// True if `name` is the JSON name. Inline messages have none.
     #[inline]
     pub fn is_named(&self, name: &str) -> bool {
-        // Bytes compare without a look at character boundaries: this is the hot path of protobuf encoding.
+        // A comparison of bytes needs no check of character boundaries; this is the hot path of
+        // protobuf encoding.
         let at = usize::from(self.name.at);
         usize::from(self.name.len) == name.len()
             && !name.is_empty()
             && pack::NAME_BYTES.get(at..at + name.len()) == Some(name.as_bytes())
     }
 
-    /// The field number in protobuf; Kubernetes has none above 255.
+    /// The protobuf field number. Kubernetes has none above 255.
     #[inline]
     pub fn number(&self) -> u8 {
         self.number
     }
 
-    /// How often it occurs.
+    /// The cardinality of the field.
     #[inline]
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// When JSON omits it.
+    /// The condition under which JSON omits the field.
     #[inline]
     pub fn omit(&self) -> Omit {
         self.omit
     }
 
-    /// What the field, each item or each value of a map holds.
+    /// The type of the field, of its items, or of its map values.
     #[inline]
     pub fn of(&self) -> Type {
         self.of
     }
 
-    /// Whether each object must have it.
+    /// True if every object must have the field.
     pub fn is_required(&self) -> bool {
         self.marks & pack::REQUIRED != 0
     }
@@ -280,17 +282,18 @@ impl Field {
         Some(self.constraints().merge_key.get()).filter(|key| !key.is_empty())
     }
 
-    /// The permitted values, sorted; none if the field is no enumeration.
+    /// The permitted values, sorted; empty if the field is not an enumeration.
     pub fn values(&self) -> impl Iterator<Item = &'static str> + use<> {
         split(self.constraints().values.get())
     }
 
-    /// The permitted values of items, sorted; none if the items are no enumeration.
+    /// The permitted values of items, sorted; empty if the items are not an enumeration.
     pub fn item_values(&self) -> impl Iterator<Item = &'static str> + use<> {
         split(self.constraints().item_values.get())
     }
 
-    /// The default as JSON. A field that Go writes even if it is zero has its zero as the default.
+    /// The default as JSON. If Go writes the field even when it is zero, the default is the zero
+    /// value.
     pub fn default_json(&self) -> Option<&'static str> {
         let default = self.constraints().default.get();
         if !default.is_empty() {
@@ -310,7 +313,7 @@ impl Field {
     }
 }
 
-/// The parts of a text that are separated by `|`; none of an empty text. A part may be empty.
+/// Splits a text at `|`. An empty text has no parts. A part may be empty.
 fn split(text: &'static str) -> impl Iterator<Item = &'static str> {
     text.split('|').take(if text.is_empty() { 0 } else { usize::MAX })
 }
@@ -321,28 +324,28 @@ pub struct Message {
     name: Name,
     first: u16,
     len: u8,
-    /// Index of the package, and bits of [`pack`].
+    /// The index of the package, and bits defined in [`pack`].
     marks: u8,
 }
 
 impl Message {
-    /// Its name without its package, e.g. `PodSpec`.
+    /// The name without its package, e.g. `PodSpec`.
     #[inline]
     pub fn name(&self) -> &'static str {
         self.name.get()
     }
 
-    /// Its OpenAPI package, e.g. `io.k8s.api.core.v1`.
+    /// The OpenAPI package, e.g. `io.k8s.api.core.v1`.
     pub fn package(&self) -> &'static str {
         table::PACKAGES.get(usize::from(self.marks & pack::PACKAGE_BITS)).copied().unwrap_or_default()
     }
 
-    /// Its OpenAPI name, e.g. `io.k8s.api.core.v1.Pod`.
+    /// The OpenAPI name, e.g. `io.k8s.api.core.v1.Pod`.
     pub fn model(&self) -> String {
         format!("{}.{}", self.package(), self.name())
     }
 
-    /// Whether it has `apiVersion` and `kind`.
+    /// True if the message has `apiVersion` and `kind`.
     pub fn is_object(&self) -> bool {
         self.marks & pack::OBJECT != 0
     }
@@ -352,13 +355,14 @@ impl Message {
         (self.marks & pack::ATOMIC != 0).then_some(MapType::Atomic)
     }
 
-    /// Its fields in the order in which Go prints them in JSON.
+    /// The fields in the order in which Go writes JSON.
     #[inline]
     pub fn fields(&self) -> &'static [Field] {
         pack::FIELDS.get(usize::from(self.first)..usize::from(self.first) + usize::from(self.len)).unwrap_or_default()
     }
 
-    /// Indexes of [`Message::fields`] by ascending number, the order in which Go writes protobuf.
+    /// The indexes of [`Message::fields`] by ascending number, which is the order in which Go
+    /// writes protobuf.
     #[inline]
     pub fn by_number(&self) -> &'static [u8] {
         pack::BY_NUMBER
@@ -366,7 +370,7 @@ impl Message {
             .unwrap_or_default()
     }
 
-    /// Its members in JSON: its fields, with those of inline messages in their place.
+    /// The members in JSON: the fields, with the members of inline messages at their positions.
     pub fn members(&self) -> Vec<&'static Field> {
         let mut members = Vec::with_capacity(self.fields().len());
         self.push_members(&mut members);
@@ -382,7 +386,7 @@ impl Message {
         }
     }
 
-    /// The member with this JSON name, its own or of an inline message.
+    /// The member with this JSON name, including members of inline messages.
     pub fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields().iter().find_map(|field| match (field.shape, field.of) {
             (Shape::Inline, Type::Message(inline)) => inline.message().field(name),
@@ -395,26 +399,26 @@ impl Id {
     /// The row of the message.
     #[inline]
     pub fn message(self) -> &'static Message {
-        // The rows are in the order of the identifiers; `pack` does not compile otherwise.
+        // The rows have the order of the identifiers; `pack` checks this at compile time.
         &MESSAGES[self as usize]
     }
 }
 
-/// The message of a kind, by the `apiVersion` and `kind` of an object. Options such as
-/// `DeleteOptions` belong to each group and version.
+/// The message of an object's `apiVersion` and `kind`. Options such as `DeleteOptions` belong to
+/// each group and version.
 #[inline]
 pub fn message_of(api_version: &str, kind: &str) -> Option<Id> {
     let find = |api_version: &str| {
         let place = table::KINDS.binary_search_by(|row| (row.api_version, row.kind).cmp(&(api_version, kind)));
         place.ok().map(|place| table::KINDS[place].message)
     };
-    // The older name of the same types.
+    // The older name of the same group.
     let api_version = if api_version == "meta.k8s.io/v1beta1" { "meta.k8s.io/v1" } else { api_version };
     find(api_version).or_else(|| find(""))
 }
 
-/// Each kind of the table, as (`apiVersion`, `kind`, message), sorted. An empty `apiVersion` stands
-/// for each group and version.
+/// Each kind of the table, as (`apiVersion`, `kind`, message), sorted. An empty `apiVersion` means
+/// every group and version.
 pub fn kinds() -> impl Iterator<Item = (&'static str, &'static str, Id)> {
     table::KINDS.iter().map(|row| (row.api_version, row.kind, row.message))
 }

@@ -1,4 +1,4 @@
-//! Packs the generated rows into statics. All of this runs in the compiler.
+//! Packs the generated rows into statics, at compile time.
 //!
 //! ```text
 //!  table::MESSAGES ─┬▶ MESSAGES     8 bytes a message
@@ -29,7 +29,7 @@ pub(crate) const PACKAGE_BITS: u8 = 0b0011_1111;
 pub(crate) const ATOMIC: u8 = 1 << 6;
 pub(crate) const OBJECT: u8 = 1 << 7;
 
-/// A position in the string of all texts.
+/// A range in the string of all texts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text {
     at: u16,
@@ -42,7 +42,7 @@ impl Text {
     }
 }
 
-/// The facts of a field that are text; empty where there are none.
+/// The textual facts of a field; empty if absent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Constraints {
     pub(crate) map_keys: Text,
@@ -56,7 +56,7 @@ pub(crate) fn constraints(index: u16) -> &'static Constraints {
     &CONSTRAINTS[usize::from(index)]
 }
 
-// The rows as they are generated.
+// The generated rows.
 
 pub(crate) struct KindRow {
     pub(crate) api_version: &'static str,
@@ -81,7 +81,7 @@ pub(crate) const fn message(id: Id, package: u8, name: &'static str, fields: &'s
 }
 
 impl MessageRow {
-    /// It has `apiVersion` and `kind`.
+    /// Marks that the message has `apiVersion` and `kind`.
     pub(crate) const fn object(mut self) -> Self {
         self.marks |= OBJECT;
         self
@@ -102,7 +102,7 @@ pub(crate) struct FieldRow {
     of: Type,
     omit: Omit,
     marks: u8,
-    /// As in [`Constraints`], in that order.
+    /// In the order of the members of [`Constraints`].
     texts: [&'static str; 5],
 }
 
@@ -194,7 +194,7 @@ impl FieldRow {
 
 const ROWS: &[MessageRow] = table::MESSAGES;
 
-/// How many rows and bytes the packed table has.
+/// The numbers of rows and bytes of the packed table.
 struct Totals {
     fields: usize,
     names_bytes: usize,
@@ -203,7 +203,7 @@ struct Totals {
 }
 
 const TOTALS: Totals = {
-    // The first constraints are those of all fields that have none.
+    // Index 0 is for fields without constraints.
     let mut totals = Totals { fields: 0, names_bytes: 0, constraints: 1, texts_bytes: 0 };
     let mut row = 0;
     while row < ROWS.len() {
@@ -232,7 +232,7 @@ pub(crate) static BY_NUMBER: [u8; TOTALS.fields] = PACKED.by_number;
 static CONSTRAINTS: [Constraints; TOTALS.constraints] = PACKED.constraints;
 pub(crate) static NAME_BYTES: [u8; TOTALS.names_bytes] = PACKED.names;
 static TEXT_BYTES: [u8; TOTALS.texts_bytes] = PACKED.texts;
-// Constants and not statics, so that other crates know the lengths when they are compiled.
+// Constants, because dependent crates need their lengths at compile time.
 pub(crate) const NAMES: &str = text(&NAME_BYTES);
 const TEXTS: &str = text(&TEXT_BYTES);
 
@@ -302,7 +302,7 @@ const PACKED: Packed = {
                 constraints - 1
             };
             packed.fields[first + place] = Field { name, number, shape, omit, of, marks, constraints: index as u16 };
-            // Insertion sort: a message has a few dozen fields, nearly sorted.
+            // Insertion sort, because a message has a few dozen fields, nearly sorted.
             let mut slot = place;
             while slot > 0 && own[packed.by_number[first + slot - 1] as usize].number > number {
                 packed.by_number[first + slot] = packed.by_number[first + slot - 1];
@@ -317,7 +317,7 @@ const PACKED: Packed = {
     packed
 };
 
-/// Copies a text and returns its length.
+/// Appends a text and returns its length.
 const fn push(into: &mut [u8], at: &mut usize, text: &str) -> usize {
     let mut byte = 0;
     while byte < text.len() {

@@ -1,10 +1,10 @@
-//! Holds the facts of the table against each other. Each test prints all disagreements.
+//! Checks the consistency of the table. Each test prints all violations.
 
 use std::collections::HashSet;
 
 use super::*;
 
-/// Fails with each line that `check` returns for a message.
+/// Fails if `check` returns a line for any message.
 fn each_message(promise: &str, check: impl Fn(&'static Message, &mut Vec<String>)) {
     let mut disagreements = Vec::new();
     for message in &MESSAGES {
@@ -13,7 +13,7 @@ fn each_message(promise: &str, check: impl Fn(&'static Message, &mut Vec<String>
     assert!(disagreements.is_empty(), "{promise}:\n  {}", disagreements.join("\n  "));
 }
 
-/// The message of a field, its items or its values, if it is one.
+/// The message type of a field, its items or its map values, if it has one.
 fn message_in(of: Type) -> Option<&'static Message> {
     match of {
         Type::Message(id) | Type::PropsOrBool(id) | Type::PropsOrArray(id) | Type::PropsOrStrings(id) => {
@@ -28,7 +28,7 @@ fn is_scalar(of: Type) -> bool {
 }
 
 #[test]
-fn kinds_are_sorted_and_lead_to_each_message() {
+fn kinds_are_sorted_and_reach_each_message() {
     let names: Vec<_> = kinds().map(|(api_version, kind, _)| (api_version, kind)).collect();
     assert!(names.is_sorted(), "kinds are found by bisection");
     let mut open: Vec<&Message> = kinds().map(|(.., id)| id.message()).collect();
@@ -46,7 +46,7 @@ fn kinds_are_sorted_and_lead_to_each_message() {
 }
 
 #[test]
-fn kinds_are_found_by_their_names() {
+fn message_of_finds_kinds_by_api_version_and_kind() {
     for (api_version, kind, found) in [
         ("v1", "Pod", Some("Pod")),
         ("v1", "PodList", Some("PodList")),
@@ -64,7 +64,7 @@ fn kinds_are_found_by_their_names() {
 }
 
 #[test]
-fn facts_of_fields_are_found_by_their_whole_name() {
+fn field_lookup_requires_the_complete_name() {
     let container = Id::CoreContainer.message();
     let field = |name: &str| container.field(name).unwrap_or_else(|| panic!("a container has {name}"));
     assert_eq!((container.model().as_str(), container.is_object()), ("io.k8s.api.core.v1.Container", false));
@@ -92,7 +92,7 @@ fn each_protobuf_field_is_one_json_member() {
         let mut names = HashSet::new();
         for field in message.members() {
             let name = field.name();
-            // Names are written into JSON without escapes.
+            // Encoders write names without escapes.
             let is_plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"$-_".contains(&b));
             if !is_plain || !names.insert(name) {
                 told(format!("{name:?} is not the name of one member"));
@@ -119,7 +119,7 @@ fn inline_depth(message: &Message) -> usize {
 }
 
 #[test]
-fn list_and_map_types_fit_their_fields() {
+fn list_and_map_types_match_their_field_shapes() {
     each_message("list and map types fit", |message, disagreements| {
         for field in message.members() {
             let name = format!("{}.{}", message.model(), field.name());
@@ -155,11 +155,11 @@ fn list_and_map_types_fit_their_fields() {
 const ATOMIC_WITH_MERGE_KEY: &[&str] =
     &["io.k8s.api.batch.v1.JobStatus.conditions", "io.k8s.api.core.v1.PodStatus.hostIPs"];
 
-/// A field of bytes to which Kubernetes v1.36 gives a list type, because bytes are a slice in Go.
+/// A bytes field with a list type in Kubernetes v1.36, because bytes are a slice in Go.
 const BYTES_WITH_LIST_TYPE: &str = "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceSpec.caBundle";
 
 #[test]
-fn merge_keys_are_fields_and_map_keys() {
+fn merge_keys_name_fields_and_match_map_keys() {
     each_message("merge keys are fields of the items and map keys of the list", |message, disagreements| {
         for field in message.members() {
             let name = format!("{}.{}", message.model(), field.name());
@@ -185,7 +185,7 @@ fn merge_keys_are_fields_and_map_keys() {
 }
 
 #[test]
-fn values_and_defaults_fit_their_fields() {
+fn values_and_defaults_match_their_field_types() {
     each_message("values and defaults fit", |message, disagreements| {
         for field in message.members() {
             let mut told = |what: String| disagreements.push(format!("{}.{}: {what}", message.model(), field.name()));
@@ -221,7 +221,7 @@ fn values_and_defaults_fit_their_fields() {
 }
 
 #[test]
-fn objects_are_the_kinds() {
+fn messages_with_type_meta_are_exactly_the_kinds() {
     let of_kinds: HashSet<String> = kinds().map(|(.., id)| id.message().model()).collect();
     each_message("what has apiVersion and kind is a kind or embedded as one", |message, disagreements| {
         let has_metadata = message.field("metadata").is_some();

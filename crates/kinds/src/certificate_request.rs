@@ -1,9 +1,10 @@
-//! X.509 in objects: certificate requests (PKCS #10, RFC 2986) and certificates (RFC 5280), both in PEM
-//! (`pkg/apis/certificates`, Go's `crypto/x509`).
+//! Decodes and verifies certificate requests (PKCS #10, RFC 2986) and certificates (RFC 5280) in PEM.
 //!
-//! Everything here fails closed. A request that cannot be read, or whose signature cannot be verified, is
-//! refused: a signer may read it differently, and would then sign what nobody has checked. For the same reason
-//! a request is exactly one PEM block without headers; kube-apiserver reads the first of several.
+//! All checks fail closed. A request that cannot be decoded or verified is rejected, because a signer could decode it
+//! differently and sign fields that were never checked. For the same reason a request is exactly one PEM block without
+//! headers, although kube-apiserver reads the first of several.
+//!
+//! Source: `ParseCSR` in `pkg/apis/certificates/helpers.go`, Go's `crypto/x509`.
 
 use ring::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
 use x509_cert::Certificate;
@@ -17,24 +18,24 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 const REQUEST_LABEL: &str = "CERTIFICATE REQUEST";
 const CERTIFICATE_LABEL: &str = "CERTIFICATE";
 
-/// `sha1WithRSAEncryption`, which Go verifies in requests alone.
+/// `sha1WithRSAEncryption`. Go accepts SHA-1 in requests and not in certificates.
 const SHA1_WITH_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.5");
 
 /// A certificate request.
 #[derive(Debug)]
 pub struct CertificateRequest {
     info: CertReqInfo,
-    /// The bytes of `info` as they were signed.
+    /// The signed bytes of `info`.
     signed: Vec<u8>,
     algorithm: AlgorithmIdentifierOwned,
     signature: BitString,
 }
 
 impl CertificateRequest {
-    /// Reads a request in PEM.
+    /// Decodes a certificate request in PEM.
     ///
     /// # Errors
-    /// Why it is none. The text equals Go's where Go's does not depend on its parser.
+    /// The reason, in Go's words unless Go's text depends on its parser.
     pub fn from_pem(text: &[u8]) -> Result<Self, String> {
         let blocks = pem::parse_many(text).unwrap_or_default();
         match blocks.as_slice() {
@@ -56,20 +57,20 @@ impl CertificateRequest {
         parts.map_err(|error| format!("asn1: structure error: {error}"))
     }
 
-    /// The organizations that the subject names: the groups of whoever gets the certificate.
+    /// Returns the organizations in the subject, which are the groups of the user with the certificate.
     ///
     /// # Errors
-    /// When one of them is no text.
+    /// The encoding of an organization is not a string type.
     pub fn organizations(&self) -> Result<Vec<String>, String> {
         let attributes = self.info.subject.iter_rdn().flat_map(|names| names.iter());
         attributes.filter(|attribute| attribute.oid == rfc4519::O).map(|attribute| text(&attribute.value)).collect()
     }
 
-    /// Verifies that the request is signed by the key that it is for (`CertificateRequest.CheckSignature`).
+    /// Verifies the signature of the request with its own public key (`CertificateRequest.CheckSignature`).
     ///
     /// # Errors
-    /// Go's text. An algorithm that this server does not have is refused as Go refuses those that it does not
-    /// have. Of those that Go has, these are absent: the curves P-224 and P-521, and ECDSA with SHA-1 or SHA-512.
+    /// Go's text. Algorithms that this server lacks are rejected with Go's text for unsupported algorithms. Compared to
+    /// Go, the curves P-224 and P-521 and ECDSA with SHA-1 or SHA-512 are missing.
     pub(crate) fn check_signature(&self) -> Result<(), String> {
         let unsupported = || Err("x509: cannot verify signature: algorithm unimplemented".to_owned());
         let (Some(key), Some(signed_by)) = (KeyKind::of_key(&self.info), KeyKind::of_signature(&self.algorithm)) else {
@@ -82,7 +83,7 @@ impl CertificateRequest {
             ));
         }
         let Some(algorithm) = self.verification() else { return unsupported() };
-        // Both are whole bytes; with bits left over they verify nothing.
+        // Keys and signatures are whole bytes. Bit strings with unused bits are invalid.
         let bytes = self.info.public_key.subject_public_key.as_bytes().unwrap_or_default();
         let signature = self.signature.as_bytes().unwrap_or_default();
         UnparsedPublicKey::new(algorithm, bytes).verify(&self.signed, signature).map_err(|_| {
@@ -95,7 +96,7 @@ impl CertificateRequest {
         })
     }
 
-    /// The algorithm by which the signature is verified; `None` where there is none here.
+    /// The algorithm that verifies the signature; `None` if this server lacks it.
     fn verification(&self) -> Option<&'static dyn VerificationAlgorithm> {
         let parameters = self.info.public_key.algorithm.parameters.as_ref();
         let curve = parameters.and_then(|curve| curve.decode_as::<ObjectIdentifier>().ok());
@@ -114,8 +115,8 @@ impl CertificateRequest {
         })
     }
 
-    /// RSASSA-PSS, in the three forms that Go knows (`getSignatureAlgorithmFromAI`): one hash for the message
-    /// and for the mask, and a salt of its length.
+    /// RSASSA-PSS in the three forms that Go accepts (`getSignatureAlgorithmFromAI`). The message and the mask have the
+    /// same hash, and the salt is as long as the hash.
     fn pss(&self) -> Option<&'static dyn VerificationAlgorithm> {
         use rustls_pki_types::alg_id;
         let written = self.algorithm.to_der().ok()?;
@@ -129,7 +130,7 @@ impl CertificateRequest {
     }
 }
 
-/// What a key is, or what made a signature.
+/// The family of a key or signature algorithm.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeyKind {
     Rsa,
@@ -177,8 +178,8 @@ impl KeyKind {
     }
 }
 
-/// The text of an attribute in any of the encodings of a `DirectoryString` (X.520), and in those that Go takes
-/// for text besides.
+/// Decodes the string of an attribute, in the encodings of a `DirectoryString` (X.520) and in the others that Go
+/// decodes as strings.
 fn text(value: &x509_cert::der::Any) -> Result<String, String> {
     let bytes = value.value();
     let decoded = match value.tag() {
@@ -190,7 +191,7 @@ fn text(value: &x509_cert::der::Any) -> Result<String, String> {
             let (pairs, rest) = bytes.as_chunks::<2>();
             let units = pairs.iter().map(|pair| u16::from_be_bytes(*pair));
             let text: Option<String> = char::decode_utf16(units).map(Result::ok).collect();
-            // Go strips a terminator.
+            // Go removes a NUL at the end.
             text.filter(|_| rest.is_empty()).map(|text| text.strip_suffix('\0').map(str::to_owned).unwrap_or(text))
         }
         _ => None,
@@ -198,10 +199,10 @@ fn text(value: &x509_cert::der::Any) -> Result<String, String> {
     decoded.ok_or_else(|| "x509: invalid RDNSequence: invalid attribute value".to_owned())
 }
 
-/// Checks what a signer issued: certificates in PEM, at least one, and nothing else.
+/// Checks issued certificates: PEM blocks of certificates, at least one, and no others.
 ///
 /// # Errors
-/// Why it is refused, in upstream's words where those do not depend on Go's parser.
+/// The reason, in upstream's words unless Go's text depends on its parser.
 pub(crate) fn check_certificates(text: &[u8]) -> Result<(), String> {
     let blocks = pem::parse_many(text).map_err(|error| format!("malformed PEM block: {error}"))?;
     if blocks.is_empty() {
@@ -223,7 +224,7 @@ pub(crate) fn check_certificates(text: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads the certificates of one block, of which there may be several.
+/// Decodes the certificates of one block. A block can have several.
 fn certificates(der: &[u8]) -> Result<(), x509_cert::der::Error> {
     let mut reader = SliceReader::new(der)?;
     while !reader.is_finished() {
@@ -232,16 +233,16 @@ fn certificates(der: &[u8]) -> Result<(), x509_cert::der::Error> {
     Ok(())
 }
 
-/// Requests and certificates for tests.
+/// Creates requests and certificates for tests.
 #[cfg(any(test, feature = "testing"))]
 #[expect(clippy::unwrap_used, reason = "test helpers")]
 pub mod testing {
-    /// A request in PEM, for somebody in one organization.
+    /// Creates a request in PEM, whose subject has one organization.
     pub fn request(organization: &str) -> String {
         request_with(rcgen::DnValue::Utf8String(organization.to_owned()), &rcgen::PKCS_ECDSA_P256_SHA256)
     }
 
-    /// A request in PEM, for somebody in one organization in any encoding, by a new key.
+    /// Creates a request in PEM with a new key. The subject has one organization in the given encoding.
     pub fn request_with(organization: rcgen::DnValue, algorithm: &'static rcgen::SignatureAlgorithm) -> String {
         let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(rcgen::DnType::CommonName, "bob");
@@ -249,7 +250,7 @@ pub mod testing {
         params.serialize_request(&rcgen::KeyPair::generate_for(algorithm).unwrap()).unwrap().pem().unwrap()
     }
 
-    /// A certificate in PEM.
+    /// Creates a certificate in PEM.
     pub fn certificate() -> String {
         let key = rcgen::KeyPair::generate().unwrap();
         rcgen::CertificateParams::new(vec!["example.com".to_owned()]).unwrap().self_signed(&key).unwrap().pem()
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_or_shortened_request_is_refused() {
+    fn changed_or_truncated_request_is_rejected() {
         let der = pem::parse(request("dev")).unwrap().into_contents();
         for at in 0..der.len() {
             for bit in 0..8 {
@@ -293,11 +294,11 @@ mod tests {
             assert!(check(&armored(REQUEST_LABEL, &der[..end])).is_err(), "the first {end} bytes are accepted");
         }
         let longer: Vec<u8> = der.iter().copied().chain([0]).collect();
-        assert!(check(&armored(REQUEST_LABEL, &longer)).is_err(), "a byte behind the request is accepted");
+        assert!(check(&armored(REQUEST_LABEL, &longer)).is_err(), "a byte after the request is accepted");
     }
 
     #[test]
-    fn request_is_one_pem_block() {
+    fn request_with_other_or_several_pem_blocks_is_rejected() {
         let wrong = || Err("PEM block type must be CERTIFICATE REQUEST".to_owned());
         let text = request("dev");
         assert_eq!(check(&format!("a comment\n{text}")), Ok(()));
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn organization_is_read_in_every_encoding_of_a_text() {
+    fn organization_is_decoded_in_every_string_encoding() {
         let masters = "system:masters";
         for value in [
             rcgen::DnValue::Utf8String(masters.to_owned()),
@@ -330,17 +331,17 @@ mod tests {
         }
         let unknown = rcgen::DnValue::UniversalString(masters.try_into().unwrap());
         let text = request_with(unknown, &rcgen::PKCS_ECDSA_P256_SHA256);
-        assert!(CertificateRequest::from_pem(text.as_bytes()).is_err(), "a text of an unknown encoding is accepted");
+        assert!(CertificateRequest::from_pem(text.as_bytes()).is_err(), "a string of an unknown encoding is accepted");
         let mut der = pem::parse(request(masters)).unwrap().into_contents();
         let at = der.windows(masters.len()).position(|bytes| bytes == masters.as_bytes()).unwrap();
         der[at - 2] = Tag::OctetString.number().value() as u8;
         let request = CertificateRequest::from_der(&der).unwrap();
         let error = "x509: invalid RDNSequence: invalid attribute value".to_owned();
-        assert_eq!(request.organizations(), Err(error), "an organization that is no text is passed over");
+        assert_eq!(request.organizations(), Err(error), "an organization that is not a string is ignored");
     }
 
     #[test]
-    fn unknown_or_foreign_signature_algorithm_is_refused() {
+    fn unknown_or_mismatched_signature_algorithm_is_rejected() {
         let with_algorithm = |key: &'static rcgen::SignatureAlgorithm, algorithm: ObjectIdentifier| {
             let text = request_with(rcgen::DnValue::Utf8String("dev".to_owned()), key);
             let der = pem::parse(text).unwrap().into_contents();
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn issued_certificate_must_be_one() {
+    fn issued_certificates_must_be_certificate_blocks_in_pem() {
         let text = certificate();
         assert_eq!(check_certificates(text.as_bytes()), Ok(()));
         assert_eq!(check_certificates(text.repeat(2).as_bytes()), Ok(()));

@@ -1,8 +1,10 @@
-//! Conditions in a status: at most one of each type, in the order in which the types came.
+//! Writes conditions to a status: at most one of each type, in the order in which the types were added.
+//!
+//! Source: `SetStatusCondition` in `apimachinery/pkg/api/meta/conditions.go`.
 
 use serde_json::{Value, json};
 
-/// Puts a condition where the one of its type is, or at the end.
+/// Replaces the condition of the same type, or appends the condition.
 pub fn put(conditions: &mut Vec<Value>, condition: Value) {
     match conditions.iter_mut().find(|present| present.get("type") == condition.get("type")) {
         Some(present) => *present = condition,
@@ -10,22 +12,22 @@ pub fn put(conditions: &mut Vec<Value>, condition: Value) {
     }
 }
 
-/// What a condition says, without its time.
+/// A condition without its transition time.
 #[derive(Debug, Clone, Copy)]
-pub struct Saying<'a> {
+pub struct NewCondition<'a> {
     /// The type, e.g. `Ready`.
     pub kind: &'a str,
     /// `True`, `False` or `Unknown`.
     pub status: &'a str,
-    /// The reason, a word in CamelCase.
+    /// The reason, one word in CamelCase.
     pub reason: &'a str,
-    /// The message for a person.
+    /// The message for people.
     pub message: &'a str,
 }
 
-/// Sets a condition. The time of its last transition moves only when its status does.
-pub fn set(conditions: &mut Vec<Value>, saying: Saying<'_>, now: &str) {
-    let Saying { kind, status, reason, message } = saying;
+/// Sets a condition. `lastTransitionTime` becomes `now` (RFC 3339) only if the status of the condition changes.
+pub fn set(conditions: &mut Vec<Value>, condition: NewCondition<'_>, now: &str) {
+    let NewCondition { kind, status, reason, message } = condition;
     let since = conditions
         .iter()
         .find(|present| present.get("type").is_some_and(|present| present == kind))
@@ -43,14 +45,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_moves_when_the_status_does() {
-        let saying = |status| Saying { kind: "X", status, reason: "R", message: "m" };
+    fn condition_transition_time_changes_only_with_the_status() {
+        let condition = |status| NewCondition { kind: "X", status, reason: "R", message: "m" };
         let mut conditions = vec![
             json!({"type": "X", "status": "True", "lastTransitionTime": "then"}),
             json!({"type": "Y", "status": "False", "lastTransitionTime": "then"}),
         ];
         for (status, time) in [("True", "then"), ("False", "now"), ("False", "now")] {
-            set(&mut conditions, saying(status), "now");
+            set(&mut conditions, condition(status), "now");
             let of = |member: &str| conditions[0][member].clone();
             assert_eq!(
                 (of("status"), of("lastTransitionTime"), of("message")),
@@ -59,7 +61,7 @@ mod tests {
         }
         assert_eq!(conditions.len(), 2);
         assert_eq!(conditions[1]["lastTransitionTime"], "then", "another type's condition is touched");
-        set(&mut conditions, Saying { kind: "Z", ..saying("True") }, "later");
+        set(&mut conditions, NewCondition { kind: "Z", ..condition("True") }, "later");
         assert_eq!(conditions[2]["lastTransitionTime"], "later");
     }
 }

@@ -14,9 +14,10 @@ use crate::strategy::Deletion;
 use crate::subresource::Subresource;
 use crate::write_scope::WriteScope;
 
-/// A built-in kind: what the server must know about it. All functions are pure.
+/// The names, rules and Table columns of a built-in kind. All functions are pure.
 ///
-/// A kind is a `static` that starts from [`Kind::namespaced`] or [`Kind::cluster`] and names what differs.
+/// A kind is a `static` that starts from [`Kind::namespaced`] or [`Kind::cluster`] and overrides the fields that
+/// differ.
 #[derive(Clone, Copy)]
 pub struct Kind {
     /// The API group; `""` for core.
@@ -29,7 +30,7 @@ pub struct Kind {
     pub kind: &'static str,
     /// Whether objects live in namespaces.
     pub namespaced: bool,
-    /// Whether objects are stored. Reviews, bindings and component statuses are answered and not stored.
+    /// Whether objects are stored. Reviews, bindings and component statuses are not stored.
     pub stored: bool,
     /// Short names, e.g. `po`.
     pub short_names: &'static [&'static str],
@@ -43,68 +44,68 @@ pub struct Kind {
     pub subresources: &'static [Subresource],
     /// The rule for names; RFC 1123 subdomains by default.
     pub names: NameRule,
-    /// Whether PUT without a resource version overwrites; a 422 otherwise. True by default.
+    /// Whether PUT without a resource version overwrites the object. If not, the server responds with 422. Default:
+    /// true.
     pub unconditional_update: bool,
     /// Whether PUT of an absent object creates it.
     pub create_on_update: bool,
-    /// Whether `metadata.generation` counts changes of anything but metadata and status.
+    /// Whether `metadata.generation` counts changes of fields outside of the metadata and the status.
     pub generation: bool,
-    /// Whether `metadata.generation` counts changes of annotations, too.
+    /// Whether `metadata.generation` also counts changes of annotations.
     pub generation_counts_annotations: bool,
     /// Whether deletion waits for a grace period (`spec.terminationGracePeriodSeconds` of pods).
     pub graceful_delete: bool,
-    /// Objects expire after this many seconds.
+    /// The time after which objects expire, in seconds; `None` if they do not expire.
     pub ttl_seconds: Option<u64>,
-    /// The warning that each answer carries, for a deprecated version.
+    /// The warning in each response, for a deprecated version.
     pub deprecation: Option<&'static str>,
     /// The default values of absent fields.
     pub defaults: &'static Defaults,
-    /// Applies defaults that depend on other fields and that the writer comes to own.
+    /// Applies defaults that depend on other fields. The field manager of the write owns them.
     pub late_defaults: fn(&mut Object),
-    /// The status of a new object, for kinds with the status subresource; `None` keeps the client's.
+    /// The status of a new object, for kinds with the status subresource. `None` keeps the status that the client sent.
     pub initial_status: fn() -> Option<serde_json::Value>,
-    /// Whether `null` members mean something: they are dropped from objects of other kinds.
+    /// Whether members that are `null` are kept. In other kinds they are removed before defaults apply.
     pub keeps_nulls: bool,
-    /// Changes a decoded body before defaults apply. The error is what upstream's decoder says.
+    /// Changes a decoded body before defaults apply. The error is the message of upstream's decoder.
     pub normalize: fn(&mut Object) -> Result<(), String>,
-    /// Completes a new object after defaults apply (`PrepareForCreate`).
+    /// Prepares a new object after defaults apply (`PrepareForCreate`).
     pub prepare_for_create: fn(&mut Object, CreateContext<'_>),
-    /// Completes the new state of an object (`PrepareForUpdate`). Fields that the write cannot change are reset
-    /// already.
+    /// Prepares the new state of an object (`PrepareForUpdate`). Fields that the write cannot change have their old
+    /// values already.
     pub prepare_for_update: fn(&mut Object, &Object, UpdateContext<'_>),
-    /// Validates an object (`Validate`). The second argument is the object that it replaces: some rules accept
-    /// what was stored before they came.
+    /// Validates an object (`Validate`). The second argument is the object that it replaces: some rules tolerate
+    /// invalid values that are stored already.
     pub validate: fn(&Object, Option<&Object>, &mut Errors),
-    /// Validates what a write of the whole object changes (`ValidateUpdate`): new, old.
+    /// Validates the changes of a write of the whole object (`ValidateUpdate`). Arguments: new, old.
     pub validate_update: fn(&Object, &Object, &mut Errors),
-    /// Validates a status that is written through the subresource: new, old.
+    /// Validates a write of the status subresource. Arguments: new, old.
     pub validate_status: fn(&Object, Option<&Object>, &mut Errors),
-    /// Validates what a write of the object or of any subresource changes: new, old.
+    /// Validates the changes of a write of the object or of any subresource. Arguments: new, old.
     pub validate_transition: fn(&Object, &Object, UpdateContext<'_>, &mut Errors),
     /// Warnings for the client that writes an object (`WarningsOnCreate`, `WarningsOnUpdate`).
     pub warnings: fn(&Object) -> Vec<String>,
-    /// Fields of the spec that admission fills in. A client that leaves them out does not own them.
+    /// Fields of the spec that admission sets. A client that leaves them out does not own them.
     pub admission_fields: &'static [&'static str],
-    /// Begins the deletion of an object that other work must precede; the second argument is the time.
+    /// Marks an object for deletion if the kind has work to do before. The second argument is the time (RFC 3339).
     pub begin_deletion: fn(&mut Object, &str) -> Deletion,
-    /// Whether the object must stay although nothing else holds its deletion.
+    /// Whether the object stays in the store even if it has no finalizers and no grace period.
     pub holds_deletion: fn(&Object) -> bool,
-    /// The warning for a client that deletes an object without a propagation policy.
+    /// The warning for a client that deletes an object without a propagation policy; `None` if there is none.
     pub delete_warning: Option<&'static str>,
-    /// Whether deletion leaves dependents behind, unless the client says otherwise.
+    /// Whether deletion orphans dependents by default.
     pub orphans_dependents: bool,
-    /// Whether deletion answers with the last state instead of a Status (`ReturnDeletedObject`).
+    /// Whether a deletion returns the last state of the object instead of a Status (`ReturnDeletedObject`).
     pub returns_deleted: bool,
     /// Whether the spec never changes after creation.
     pub keeps_spec: bool,
-    /// What a write of the status subresource changes.
+    /// The fields that a write of the status subresource changes.
     pub status_write: WriteScope,
-    /// The columns of a Table and how a row is made.
+    /// The columns and cells of Tables.
     pub printer: &'static Printer,
-    /// The members, besides metadata, that Go prints for an object of this kind with no field set. Bookmarks
-    /// carry such an object.
+    /// The members, besides metadata, of an empty object of this kind as Go prints it. Bookmarks have such an object.
     pub zero_members: &'static str,
-    /// The part of the object that is stored and not enforced by this server.
+    /// The part of the object that this server stores without enforcing it.
     pub unenforced: Option<Unenforced>,
 }
 
@@ -115,32 +116,32 @@ pub struct Field {
     pub label: &'static str,
     /// The dotted path of the value.
     pub path: &'static str,
-    /// The value where the object has none.
+    /// The value of objects without the field.
     pub default: &'static str,
-    /// Another selectable field whose value counts where this one is empty.
+    /// The label of the field whose value is used if this field is empty.
     pub or_field: Option<&'static str>,
-    /// Whether lists and watches by this field use an index.
+    /// Whether the watch cache has an index by this field.
     pub indexed: bool,
 }
 
 impl Field {
-    /// A field whose label is its path; `""` where absent.
+    /// Creates a field whose label equals its path, with the default `""`.
     pub const fn new(path: &'static str) -> Self {
         Field::with_default(path, "")
     }
 
-    /// A field whose label is its path, with the default value that Kubernetes fills in.
+    /// Creates a field whose label equals its path, with a default.
     pub const fn with_default(path: &'static str, default: &'static str) -> Self {
         Field { label: path, path, default, or_field: None, indexed: false }
     }
 }
 
-/// What this server stores and does not enforce. The client that writes it gets a warning.
+/// A part of an object that this server stores without enforcing it. The client that writes it receives a warning.
 #[derive(Debug, Clone, Copy)]
 pub struct Unenforced {
     /// The part of the object that would have an effect in kube-apiserver.
     pub part: UnenforcedPart,
-    /// What does not happen; the end of the warning.
+    /// The missing effect, as the end of the warning.
     pub consequence: &'static str,
 }
 
@@ -149,18 +150,16 @@ pub struct Unenforced {
 pub enum UnenforcedPart {
     /// The whole object.
     Object,
-    /// The value at a JSON pointer.
-    Field(&'static str),
     /// Labels whose keys have this prefix.
     Label(&'static str),
     /// This annotation, set to `true`.
     Annotation(&'static str),
 }
 
-/// What a new object is made with.
+/// The inputs of a create.
 #[derive(Debug, Clone, Copy)]
 pub struct CreateContext<'a> {
-    /// The new object's uid.
+    /// The UID of the new object.
     pub uid: &'a str,
     /// The time of the creation, RFC 3339 in whole seconds.
     pub now: &'a str,
@@ -168,7 +167,7 @@ pub struct CreateContext<'a> {
     pub user: &'a UserInfo,
 }
 
-/// What an object is changed with.
+/// The inputs of an update.
 #[derive(Debug, Clone, Copy)]
 pub struct UpdateContext<'a> {
     /// The subresource that is written; `None` for the object itself.
@@ -178,7 +177,7 @@ pub struct UpdateContext<'a> {
 }
 
 impl Kind {
-    /// A kind whose objects live in namespaces.
+    /// Creates a kind whose objects live in namespaces.
     pub const fn namespaced(
         group: &'static str,
         version: &'static str,
@@ -218,7 +217,7 @@ impl Kind {
             validate_transition: |_, _, _, _| {},
             warnings: |_| Vec::new(),
             admission_fields: &[],
-            begin_deletion: |_, _| Deletion::Unheld,
+            begin_deletion: |_, _| Deletion::Unmarked,
             holds_deletion: |_| false,
             delete_warning: None,
             orphans_dependents: false,
@@ -231,12 +230,12 @@ impl Kind {
         }
     }
 
-    /// A kind whose objects are cluster-scoped.
+    /// Creates a kind whose objects are cluster-scoped.
     pub const fn cluster(group: &'static str, version: &'static str, plural: &'static str, kind: &'static str) -> Self {
         Kind { namespaced: false, ..Kind::namespaced(group, version, plural, kind) }
     }
 
-    /// Whether a subresource of this name is served.
+    /// Whether the kind has a subresource of this name.
     pub fn has_subresource(&self, name: &str) -> bool {
         self.subresources.iter().any(|subresource| subresource.name() == name)
     }

@@ -4,10 +4,23 @@
 //!  body ─▶ normalize ─▶ defaults ─▶ prepare_for_create │ prepare_for_update ─▶ validate ─▶ stored object ─▶ printer
 //! ```
 //!
-//! One file describes one kind: names, selectable fields, subresources, defaults, validation, what an update may
-//! change, and Table columns. A new kind is a file and one line in [`KINDS`].
+//! One file describes one kind: names, selectable fields, subresources, defaults, validation, the fields that a write
+//! can change, and Table columns. A new kind is a file and one line in [`KINDS`].
 //!
-//! Rules: `pkg/apis/*`, `pkg/registry/*` and `pkg/printers/internalversion` of Kubernetes v1.36.
+//! Validation runs in this order:
+//!
+//! | write | functions of the kind |
+//! |---|---|
+//! | create | `validate` |
+//! | update | `validate`, `validate_update`, `validate_transition` |
+//! | update of `status` | `validate_status`, `validate_transition` |
+//! | update of `ephemeralcontainers` or `resize` | `validate`, `validate_transition` |
+//! | update of another subresource | `validate_transition` |
+//!
+//! Texts and order of errors are those of kube-apiserver. If it is not certain that kube-apiserver rejects an object,
+//! the object is accepted.
+//!
+//! Source: `pkg/apis/*`, `pkg/registry/*` and `pkg/printers/internalversion` of Kubernetes v1.36.
 //!
 //! # Example
 //! ```
@@ -24,7 +37,6 @@ struct Readme;
 pub mod certificate_request;
 pub mod conditions;
 pub mod defaults;
-pub mod definitions;
 mod kind;
 pub mod printers;
 mod strategy;
@@ -32,7 +44,6 @@ mod subresource;
 pub mod table;
 #[cfg(test)]
 mod testing;
-mod validate;
 pub mod versions;
 mod write_scope;
 
@@ -40,19 +51,19 @@ pub use kind::{CreateContext, Field, Kind, Unenforced, UnenforcedPart, UpdateCon
 pub use strategy::{
     Deletion, SecondVersionStrategy, Strategy, WriteRules, before_create, before_update, completes_deletion,
 };
-pub use subresource::{ForeignKind, Subresource, Way};
+pub use subresource::{ForeignKind, Subresource};
 pub use write_scope::{MetadataScope, ResourceWrites, WriteScope};
 
-/// The text of an error about a port that another service has.
+/// The error for a port that is already allocated to another service.
 pub const PORT_TAKEN: &str = "provided port is already allocated";
 
-/// Declares the modules of the kinds, and the list of all of them. `+` names the modules that kinds of one
-/// group share. `cargo xtask fix` formats these files; `cargo fmt` alone does not see them.
+/// Declares the modules of the kinds and [`KINDS`]. Modules after `+` are shared by the kinds of a group.
+/// `cargo xtask fix` formats these files; `cargo fmt` alone does not find them.
 macro_rules! kinds {
     ($($group:ident { $($kind:ident,)* } $(+ { $($shared:ident,)* })?)*) => {
         $(mod $group { $(pub(crate) mod $kind;)* $($(pub(crate) mod $shared;)*)? })*
 
-        /// All built-in kinds, in the order in which discovery shows their groups.
+        /// All built-in kinds but `CustomResourceDefinition`, in the order in which discovery shows their groups.
         pub static KINDS: &[&Kind] = &[$($(&$group::$kind::KIND,)*)*];
     };
 }
@@ -101,6 +112,8 @@ kinds! {
     }
     autoscaling {
         horizontal_pod_autoscaler,
+    } + {
+        horizontal_pod_autoscaler_v1,
     }
     batch {
         cron_job,
@@ -159,9 +172,6 @@ kinds! {
         policies,
         webhooks,
     }
-    apiextensions {
-        custom_resource_definition,
-    }
     scheduling {
         priority_class,
     }
@@ -179,6 +189,9 @@ kinds! {
         resource_claim,
         resource_claim_template,
         resource_slice,
+    } + {
+        claim_spec,
+        devices,
     }
     flowcontrol {
         flow_schema,
@@ -198,7 +211,7 @@ kinds! {
     }
 }
 
-/// The kind of this name in a group, in the version that is stored.
+/// Finds a built-in kind by its group and name. `CustomResourceDefinition` is in `listwatch-apiextensions`.
 pub fn find(group: &str, kind: &str) -> Option<&'static Kind> {
     KINDS.iter().copied().find(|found| found.kind == kind && found.group == group)
 }

@@ -1,5 +1,5 @@
-//! [`Strategy`]: the rules by which objects of a resource are written, and the order in which they apply
-//! ([`before_create`], [`before_update`]). Pure: ids and times are arguments.
+//! [`Strategy`]: the rules for writes of one resource. [`before_create`] and [`before_update`] apply them in upstream's
+//! order. All functions are pure: ids and times are arguments.
 //!
 //! ```text
 //!  decode ─▶ apply_defaults ─▶ to_storage_version ─▶ prepare_for_create │ prepare_for_update ─▶ validate ─▶ store
@@ -26,70 +26,72 @@ use crate::write_scope::ResourceWrites;
 pub struct WriteRules {
     /// Whether objects live in namespaces.
     pub namespaced: bool,
-    /// PUT without a resource version overwrites; otherwise it is a 422.
+    /// Whether PUT without a resource version overwrites. If not, the server responds with 422.
     pub unconditional_update: bool,
-    /// PUT of an absent object creates it.
+    /// Whether PUT of an absent object creates it.
     pub create_on_update: bool,
-    /// The rule for names.
+    /// The rule for the names of objects.
     pub names: NameRule,
-    /// Finalizers need a domain (custom resources).
+    /// Whether finalizers need a domain, as those of custom resources do.
     pub qualified_finalizers: bool,
-    /// `metadata.generation` is kept: 1 on create, +1 when anything but metadata and status changes.
+    /// Whether the server maintains `metadata.generation`: 1 on create, +1 for each change outside of the metadata and
+    /// status.
     pub generation: bool,
-    /// Changes of annotations raise `metadata.generation`, too.
+    /// Whether changes of annotations also increment `metadata.generation`.
     pub generation_counts_annotations: bool,
-    /// Changes of the status raise `metadata.generation`, too: it is a field like the others.
+    /// Whether changes of the status also increment `metadata.generation`. True for kinds without a status subresource.
     pub generation_counts_status: bool,
-    /// Deletion waits: pods take `spec.terminationGracePeriodSeconds` (once bound to a node).
+    /// Whether deletion has a grace period: `spec.terminationGracePeriodSeconds` of pods that are bound to a node.
     pub graceful_delete: bool,
-    /// Objects expire after this many seconds (events).
+    /// The time after which objects expire, in seconds. Only Events expire.
     pub ttl_seconds: Option<u64>,
 }
 
-/// How the deletion of an object begins.
+/// The state of an object when its deletion begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deletion {
-    /// Nothing of the kind precedes it; finalizers and grace periods count as for any object.
-    Unheld,
-    /// The object was marked. A controller does what precedes the deletion.
+    /// The kind has no cleanup before deletion. Finalizers and grace periods apply as for any object.
+    Unmarked,
+    /// The object has just been marked. A controller does the cleanup of the kind before the object is deleted.
     Marked,
-    /// The object was marked before, and what precedes its deletion is not done.
+    /// The object was already marked, and the cleanup of the kind is not complete.
     Pending,
 }
 
-/// The rules by which objects of one resource are written. Object-safe and pure.
+/// The rules for writes of one resource. Object-safe and pure.
 pub trait Strategy: fmt::Debug + Send + Sync {
     /// The rules that are plain values.
     fn rules(&self) -> WriteRules;
 
-    /// The rules for updates, where they differ: names of stored objects follow the stored version's rule.
+    /// The rules for updates. They differ for a second version: names of stored objects follow the rule of the stored
+    /// version.
     fn update_rules(&self) -> WriteRules {
         self.rules()
     }
 
-    /// What writes to the resource and to its subresources can change.
+    /// The fields that writes to the resource and to its subresources can change.
     fn writes(&self) -> ResourceWrites;
 
-    /// Completes a decoded body in the version of the request.
+    /// Normalizes a decoded body and applies defaults, in the version of the request.
     ///
     /// # Errors
-    /// What upstream's decoder says.
+    /// The message of upstream's decoder.
     fn apply_defaults(&self, _object: &mut Object) -> Result<(), String> {
         Ok(())
     }
 
-    /// Converts a completed body to the version that is validated and stored.
+    /// Converts a body with defaults to the version that is validated and stored.
     ///
     /// # Errors
-    /// What upstream's decoder of that version says.
+    /// The message of upstream's decoder for that version.
     fn to_storage_version(&self, _object: &mut Object) -> Result<(), String> {
         Ok(())
     }
 
-    /// Applies defaults that depend on other fields and that the writer comes to own.
+    /// Applies defaults that depend on other fields. The field manager of the write owns them.
     fn late_defaults(&self, _object: &mut Object) {}
 
-    /// Fields of the spec that admission fills in. A client that leaves them out does not own them.
+    /// Fields of the spec that admission sets. A client that leaves them out does not own them.
     fn admission_fields(&self) -> &'static [&'static str] {
         &[]
     }
@@ -99,17 +101,18 @@ pub trait Strategy: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Completes a new object in the stored version.
+    /// Prepares a new object in the stored version (`PrepareForCreate`).
     fn prepare_for_create(&self, _object: &mut Object, _context: CreateContext<'_>) {}
 
-    /// Validates a new object. The object is as before when the function returns.
+    /// Validates a new object. Implementations may change the object while they run and restore it at the end.
     fn validate(&self, object: &mut Object, errors: &mut Errors);
 
-    /// Completes a changed object in the stored version. Fields that the write cannot change are reset already.
+    /// Prepares a changed object in the stored version (`PrepareForUpdate`). Fields that the write cannot change have
+    /// their old values already.
     fn prepare_for_update(&self, _new: &mut Object, _old: &Object, _context: UpdateContext<'_>) {}
 
-    /// Validates a changed object. `is_unchanged`: nothing that `metadata.generation` counts has changed. The
-    /// object is as before when the function returns.
+    /// Validates a changed object. `is_unchanged`: the write does not increment `metadata.generation`. Implementations
+    /// may change the object while they run and restore it at the end.
     fn validate_update(
         &self,
         new: &mut Object,
@@ -119,18 +122,18 @@ pub trait Strategy: fmt::Debug + Send + Sync {
         errors: &mut Errors,
     );
 
-    /// Begins the deletion of an object at `now`.
+    /// Begins the deletion of an object at `now` (RFC 3339).
     fn begin_deletion(&self, _object: &mut Object, _now: &str) -> Deletion {
-        Deletion::Unheld
+        Deletion::Unmarked
     }
 
-    /// Whether the object must stay although nothing else holds its deletion.
+    /// Whether the object stays in the store even if it has no finalizers and no grace period.
     fn holds_deletion(&self, _object: &Object) -> bool {
         false
     }
 }
 
-/// Makes a completed body a new object, ready to be stored. Returns its errors (`rest.BeforeCreate`).
+/// Turns a body with defaults into a new object for the store, and validates it (`rest.BeforeCreate`).
 pub fn before_create(strategy: &dyn Strategy, object: &mut Object, context: CreateContext<'_>) -> Errors {
     let rules = strategy.rules();
     meta::begin(metadata_mut(object), context.uid.to_owned(), context.now.to_owned());
@@ -145,8 +148,8 @@ pub fn before_create(strategy: &dyn Strategy, object: &mut Object, context: Crea
     errors
 }
 
-/// Makes a completed body the new state of `old`, ready to be stored. Returns its errors (`rest.BeforeUpdate`). Both
-/// are in the stored version.
+/// Turns a body with defaults into the new state of `old`, and validates it (`rest.BeforeUpdate`). Both objects are in
+/// the stored version.
 pub fn before_update(strategy: &dyn Strategy, new: &mut Object, old: &Object, context: UpdateContext<'_>) -> Errors {
     let rules = strategy.update_rules();
     strategy.writes().reset_unwritable_fields(context.subresource, new, old);
@@ -165,7 +168,7 @@ pub fn before_update(strategy: &dyn Strategy, new: &mut Object, old: &Object, co
     errors
 }
 
-/// Whether this update removes the object, because nothing holds its deletion any more.
+/// Whether this update completes the deletion of the object: it removes the last finalizer, and no grace period runs.
 pub fn completes_deletion(strategy: &dyn Strategy, new: &Object, old: &Object) -> bool {
     let (new_meta, old_meta) = (metadata(new), metadata(old));
     let grace = old_meta.get("deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
@@ -191,7 +194,7 @@ fn has_same_annotations(rules: WriteRules, new: &Object, old: &Object) -> bool {
     !rules.generation_counts_annotations || annotations(new) == annotations(old)
 }
 
-/// Whether an update leaves alone what `metadata.generation` counts, but for annotations.
+/// Whether an update leaves all fields unchanged that `metadata.generation` counts. Annotations are not compared.
 fn has_same_fields(rules: WriteRules, new: &Object, old: &Object) -> bool {
     let counted = |name: &str| match name {
         "kind" | "apiVersion" | "metadata" => false,
@@ -276,7 +279,7 @@ impl Strategy for Kind {
     ) {
         let subresource = context.subresource;
         let writes_spec = matches!(subresource, None | Some(Subresource::EphemeralContainers | Subresource::Resize));
-        // An invalid object can still lose its finalizers, as long as the rest stays.
+        // An update that only removes finalizers of a deleted object is allowed even if the object is invalid.
         if writes_spec && !(is_unchanged && meta::is_set(metadata(old), "deletionTimestamp")) {
             (self.validate)(new, Some(old), errors);
         }
@@ -298,12 +301,12 @@ impl Strategy for Kind {
     }
 }
 
-/// The strategy of a kind's second version: its own decoder, the stored version's rules.
+/// The strategy of the second version of a kind: its own defaults and conversion, and the rules of the stored version.
 #[derive(Debug, Clone, Copy)]
 pub struct SecondVersionStrategy {
     /// The second version.
     pub version: &'static SecondVersion,
-    /// The kind in the version that is stored.
+    /// The kind in the stored version.
     pub stored: &'static Kind,
 }
 
@@ -322,12 +325,12 @@ impl Strategy for SecondVersionStrategy {
 
     fn apply_defaults(&self, object: &mut Object) -> Result<(), String> {
         defaults::drop_nulls(object);
-        (self.version.default)(object);
+        (self.version.apply_defaults)(object);
         Ok(())
     }
 
     fn to_storage_version(&self, object: &mut Object) -> Result<(), String> {
-        *object = self.version.kept(std::mem::take(object));
+        *object = self.version.to_storage_version(std::mem::take(object));
         self.stored.apply_defaults(object)
     }
 
@@ -376,5 +379,124 @@ impl Strategy for SecondVersionStrategy {
 
     fn holds_deletion(&self, object: &Object) -> bool {
         (self.stored.holds_deletion)(object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::UserInfo;
+    use serde_json::json;
+    use time::OffsetDateTime;
+
+    use super::*;
+    use crate::testing::map;
+    use crate::versions::SECOND_VERSIONS;
+
+    const NO_ERRORS: [&str; 0] = [];
+
+    fn kind(group: &str, kind: &str) -> &'static Kind {
+        crate::find(group, kind).expect("a built-in kind")
+    }
+
+    /// Creates a stored PodDisruptionBudget with these members in its metadata, and with this spec.
+    fn budget(members: Value, spec: Value) -> Object {
+        let mut object = map(json!({"metadata": {"name": "b", "namespace": "n", "uid": "u", "resourceVersion": "1",
+            "generation": 1, "creationTimestamp": "2024-01-01T00:00:00Z"}, "spec": spec, "status": {}}));
+        metadata_mut(&mut object).extend(map(members));
+        object
+    }
+
+    fn texts(errors: &Errors) -> Vec<String> {
+        errors.iter().map(listwatch_meta::FieldError::to_string).collect()
+    }
+
+    /// Updates a PodDisruptionBudget and returns the errors.
+    fn update(new: &mut Object, old: &Object, subresource: Option<&Subresource>) -> Vec<String> {
+        let context = UpdateContext { subresource, now: OffsetDateTime::UNIX_EPOCH };
+        texts(&before_update(kind("policy", "PodDisruptionBudget"), new, old, context))
+    }
+
+    #[test]
+    fn create_sets_uid_time_generation_and_initial_status() {
+        let mut object = budget(json!({"uid": "client", "generation": 7}), json!({"minAvailable": 1}));
+        object.insert("status".to_owned(), json!({"currentHealthy": 5}));
+        let context = CreateContext { uid: "server", now: "2024-05-01T00:00:00Z", user: UserInfo::admin() };
+        let kind = kind("policy", "PodDisruptionBudget");
+        assert_eq!(texts(&before_create(kind, &mut object, context)), NO_ERRORS);
+        let metadata = metadata(&object);
+        let set = ["uid", "creationTimestamp", "generation"].map(|name| &metadata[name]);
+        assert_eq!(set, [&json!("server"), &json!("2024-05-01T00:00:00Z"), &json!(1)]);
+        assert_eq!(Some(&object["status"]), (kind.initial_status)().as_ref());
+    }
+
+    #[test]
+    fn update_increments_generation_only_for_a_changed_spec() {
+        let old = budget(json!({}), json!({"minAvailable": 1}));
+        for (members, available, generation) in [
+            (json!({}), 1, 1),
+            (json!({"labels": {"a": "b"}}), 1, 1),
+            (json!({"annotations": {"a": "b"}}), 1, 1),
+            (json!({"generation": 9}), 1, 1),
+            (json!({}), 2, 2),
+        ] {
+            let mut new = budget(members.clone(), json!({ "minAvailable": available }));
+            assert_eq!(update(&mut new, &old, None), NO_ERRORS);
+            assert_eq!(new["metadata"]["generation"], generation, "{members} {available}");
+        }
+    }
+
+    #[test]
+    fn status_update_keeps_spec_and_generation() {
+        let old = budget(json!({}), json!({"minAvailable": 1}));
+        let mut new = budget(json!({}), json!({"minAvailable": 2}));
+        new.insert("status".to_owned(), json!({"currentHealthy": 5}));
+        assert_eq!(update(&mut new, &old, Some(&Subresource::Status)), NO_ERRORS);
+        assert_eq!((&new["spec"], &new["metadata"]["generation"]), (&json!({"minAvailable": 1}), &json!(1)));
+        assert_eq!(new["status"], json!({"currentHealthy": 5}));
+    }
+
+    #[test]
+    fn update_of_invalid_deleted_object_may_only_remove_finalizers() {
+        let deleted =
+            |finalizers: Value| json!({"deletionTimestamp": "2024-01-02T00:00:00Z", "finalizers": finalizers});
+        let invalid = |available: i64| json!({"minAvailable": available, "maxUnavailable": 1});
+        let old = budget(deleted(json!(["example.com/x"])), invalid(1));
+        assert_eq!(update(&mut budget(deleted(json!([])), invalid(1)), &old, None), NO_ERRORS);
+        let errors = update(&mut budget(deleted(json!([])), invalid(2)), &old, None);
+        assert!(errors[0].ends_with("minAvailable and maxUnavailable cannot be both set"), "{errors:?}");
+        let old = budget(json!({"finalizers": ["example.com/x"]}), invalid(1));
+        assert_eq!(update(&mut budget(json!({"finalizers": []}), invalid(1)), &old, None).len(), 1, "not deleted");
+    }
+
+    #[test]
+    fn deletion_completes_only_without_finalizers_and_grace_period() {
+        let object = |members: Value| budget(members, json!({"finalizers": ["kubernetes"]}));
+        let time = "2024-01-02T00:00:00Z";
+        for (group, name, old, new, expected) in [
+            ("policy", "PodDisruptionBudget", json!({"deletionTimestamp": time}), json!({}), true),
+            ("policy", "PodDisruptionBudget", json!({}), json!({}), false),
+            (
+                "policy",
+                "PodDisruptionBudget",
+                json!({"deletionTimestamp": time}),
+                json!({"finalizers": ["a/b"]}),
+                false,
+            ),
+            ("", "Pod", json!({"deletionTimestamp": time, "deletionGracePeriodSeconds": 30}), json!({}), false),
+            ("", "Pod", json!({"deletionTimestamp": time, "deletionGracePeriodSeconds": 0}), json!({}), true),
+            ("", "Namespace", json!({"deletionTimestamp": time}), json!({}), false),
+        ] {
+            let (new, old) = (object(new), object(old));
+            assert_eq!(completes_deletion(kind(group, name), &new, &old), expected, "{name} {old:?}");
+        }
+    }
+
+    #[test]
+    fn object_written_in_second_version_is_stored_in_storage_version() {
+        let strategy = SecondVersionStrategy { version: SECOND_VERSIONS[0], stored: kind("", "Event") };
+        let mut event = map(json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "note": "hello"}));
+        strategy.apply_defaults(&mut event).unwrap();
+        strategy.to_storage_version(&mut event).unwrap();
+        assert_eq!((&event["apiVersion"], &event["message"]), (&json!("v1"), &json!("hello")));
     }
 }

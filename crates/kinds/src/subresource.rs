@@ -1,8 +1,9 @@
-//! The subresources that kinds have, as one table: what each is called, which kind it takes and
-//! answers, and which verbs it has.
+//! [`Subresource`]: the subresources of kinds as one table of names, kinds of bodies and verbs.
 //!
-//! Discovery, OpenAPI and routing are read off this table; which parts of an object a write to a
-//! subresource reaches is in [`crate::WriteScope`].
+//! Discovery, OpenAPI and routing read this table. [`crate::WriteScope`] lists the fields that a write to a subresource
+//! can change.
+//!
+//! Source: the storage maps in `pkg/registry/*/rest/storage_*.go` of Kubernetes v1.36.
 
 use std::borrow::Cow;
 
@@ -13,11 +14,11 @@ pub enum Subresource {
     Status,
     /// `/scale`: an `autoscaling/v1` Scale mapped onto the object by JSON paths (dotted, no leading dot).
     Scale {
-        /// Where the wanted replicas are, e.g. `spec.replicas`.
+        /// The path of the desired replicas, e.g. `spec.replicas`.
         spec_replicas: Cow<'static, str>,
-        /// Where the observed replicas are, e.g. `status.replicas`.
+        /// The path of the observed replicas, e.g. `status.replicas`.
         status_replicas: Cow<'static, str>,
-        /// Where the label selector is: a text for custom resources, a LabelSelector for built-ins.
+        /// The path of the label selector: a string in custom resources, a LabelSelector in built-in kinds.
         selector: Option<Cow<'static, str>>,
     },
     /// `/finalize` of namespaces: writes only `spec.finalizers`.
@@ -26,15 +27,15 @@ pub enum Subresource {
     Binding,
     /// `/eviction` of pods: deletes the pod.
     Eviction,
-    /// `/ephemeralcontainers` of pods.
+    /// `/ephemeralcontainers` of pods: adds ephemeral containers.
     EphemeralContainers,
-    /// `/resize` of pods: writes only what containers ask for and may use.
+    /// `/resize` of pods: writes only the resources of containers.
     Resize,
-    /// `/approval` of certificate signing requests.
+    /// `/approval` of certificate signing requests: writes the conditions `Approved` and `Denied`.
     Approval,
-    /// `/token` of service accounts: issues one.
+    /// `/token` of service accounts: issues a token.
     Token,
-    /// `/log` of pods: what the kubelet of the pod's node has.
+    /// `/log` of pods: returns the log from the kubelet of the pod's node.
     Log,
     /// `/attach` of pods: a stream to the kubelet of the pod's node.
     Attach,
@@ -42,26 +43,14 @@ pub enum Subresource {
     Exec,
     /// `/portforward` of pods: a stream to the kubelet of the pod's node.
     PortForward,
-    /// `/proxy` of nodes, pods and services: requests passed on to them, with the path behind it.
+    /// `/proxy` of nodes, pods and services: forwards requests with the rest of the path to them.
     Proxy {
-        /// The kind of its options, e.g. `PodProxyOptions`.
+        /// The kind of the options, e.g. `PodProxyOptions`.
         options: &'static str,
     },
 }
 
-/// How a subresource is spoken to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// The object, or another view of it, is read and written.
-    Object,
-    /// A body of a kind of its own is posted, and something comes of it.
-    Posted,
-    /// The request is passed on to somebody who is no part of this server.
-    Connected,
-}
-
-/// Group, version and kind of what a subresource takes and answers, where that is not the kind of its
-/// resource.
+/// The kind of the bodies of a subresource, if it is not the kind of the resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForeignKind {
     /// The API group; `""` for core.
@@ -72,12 +61,11 @@ pub struct ForeignKind {
     pub kind: &'static str,
 }
 
-/// One line of the table.
+/// One row of the table.
 struct Row {
     name: &'static str,
     kind: Option<ForeignKind>,
-    way: Way,
-    /// Sorted, as discovery shows them.
+    /// The verbs, sorted as in discovery.
     verbs: &'static [&'static str],
 }
 
@@ -92,7 +80,6 @@ impl Subresource {
     }
 
     fn row(&self) -> Row {
-        use Way::{Connected, Object, Posted};
         const READ_WRITE: &[&str] = &["get", "patch", "update"];
         const POST: &[&str] = &["create"];
         const STREAM: &[&str] = &["create", "get"];
@@ -100,46 +87,47 @@ impl Subresource {
         const fn foreign(group: &'static str, kind: &'static str) -> Option<ForeignKind> {
             Some(ForeignKind { group, version: "v1", kind })
         }
-        let (name, kind, way, verbs) = match self {
-            Subresource::Status => ("status", None, Object, READ_WRITE),
-            Subresource::Scale { .. } => ("scale", foreign("autoscaling", "Scale"), Object, READ_WRITE),
-            Subresource::Finalize => ("finalize", None, Object, &["update"][..]),
-            Subresource::Binding => ("binding", foreign("", "Binding"), Posted, POST),
-            Subresource::Eviction => ("eviction", foreign("policy", "Eviction"), Posted, POST),
-            Subresource::EphemeralContainers => ("ephemeralcontainers", None, Object, READ_WRITE),
-            Subresource::Resize => ("resize", None, Object, READ_WRITE),
-            Subresource::Approval => ("approval", None, Object, READ_WRITE),
-            Subresource::Token => ("token", foreign("authentication.k8s.io", "TokenRequest"), Posted, POST),
-            Subresource::Log => ("log", None, Connected, &["get"][..]),
-            Subresource::Attach => ("attach", foreign("", "PodAttachOptions"), Connected, STREAM),
-            Subresource::Exec => ("exec", foreign("", "PodExecOptions"), Connected, STREAM),
-            Subresource::PortForward => ("portforward", foreign("", "PodPortForwardOptions"), Connected, STREAM),
-            Subresource::Proxy { options } => ("proxy", foreign("", options), Connected, EVERYTHING),
+        let (name, kind, verbs) = match self {
+            Subresource::Status => ("status", None, READ_WRITE),
+            Subresource::Scale { .. } => ("scale", foreign("autoscaling", "Scale"), READ_WRITE),
+            Subresource::Finalize => ("finalize", None, &["update"][..]),
+            Subresource::Binding => ("binding", foreign("", "Binding"), POST),
+            Subresource::Eviction => ("eviction", foreign("policy", "Eviction"), POST),
+            Subresource::EphemeralContainers => ("ephemeralcontainers", None, READ_WRITE),
+            Subresource::Resize => ("resize", None, READ_WRITE),
+            Subresource::Approval => ("approval", None, READ_WRITE),
+            Subresource::Token => ("token", foreign("authentication.k8s.io", "TokenRequest"), POST),
+            Subresource::Log => ("log", None, &["get"][..]),
+            Subresource::Attach => ("attach", foreign("", "PodAttachOptions"), STREAM),
+            Subresource::Exec => ("exec", foreign("", "PodExecOptions"), STREAM),
+            Subresource::PortForward => ("portforward", foreign("", "PodPortForwardOptions"), STREAM),
+            Subresource::Proxy { options } => ("proxy", foreign("", options), EVERYTHING),
         };
-        Row { name, kind, way, verbs }
+        Row { name, kind, verbs }
     }
 
-    /// The path element.
+    /// The name of the subresource, which is the last segment of the path.
     pub fn name(&self) -> &'static str {
         self.row().name
     }
 
-    /// What it takes and answers; `None` for the kind of its resource.
+    /// The kind of the request and response bodies; `None` if it is the kind of the resource.
     pub fn kind(&self) -> Option<ForeignKind> {
         self.row().kind
     }
 
-    /// How it is spoken to.
-    pub fn way(&self) -> Way {
-        self.row().way
+    /// Whether the server forwards requests to a kubelet, pod or service.
+    pub fn is_connect(&self) -> bool {
+        use Subresource::{Attach, Exec, Log, PortForward, Proxy};
+        matches!(self, Log | Attach | Exec | PortForward | Proxy { .. })
     }
 
-    /// Its verbs, sorted as discovery shows them.
+    /// The verbs, sorted as discovery shows them.
     pub fn verbs(&self) -> &'static [&'static str] {
         self.row().verbs
     }
 
-    /// May the path go on behind it?
+    /// Whether a request can have a path after the name of the subresource.
     pub fn takes_path(&self) -> bool {
         matches!(self, Subresource::Proxy { .. })
     }

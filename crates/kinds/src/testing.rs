@@ -1,4 +1,4 @@
-//! Helpers of this crate's tests.
+//! Helpers for the tests of this crate.
 
 use listwatch_validation::{Errors, Object};
 use serde_json::{Value, json};
@@ -6,13 +6,13 @@ use time::OffsetDateTime;
 
 use crate::{Kind, Subresource, UpdateContext, defaults};
 
-/// The object in a JSON value.
+/// Converts a JSON value to an object.
 pub(crate) fn map(value: Value) -> Object {
     let Value::Object(map) = value else { panic!("not an object") };
     map
 }
 
-/// Checks the defaults of a kind, and that applying them again changes nothing.
+/// Checks the defaults of a kind, and that a second application of the defaults changes nothing.
 pub(crate) fn check_defaults(kind: &Kind, object: Value, expected: Value) {
     let mut object = map(object);
     defaults::apply(kind.defaults, &mut object);
@@ -22,23 +22,12 @@ pub(crate) fn check_defaults(kind: &Kind, object: Value, expected: Value) {
     assert_eq!(object, once, "the second application changes {kind:?}");
 }
 
-/// The errors of a kind's [`Kind::validate_transition`], as texts.
+/// Returns the errors of [`Kind::validate_transition`] as texts.
 pub(crate) fn transition_errors(kind: &Kind, new: Value, old: Value, subresource: Option<&Subresource>) -> Vec<String> {
     let mut errors = Errors::default();
     let context = UpdateContext { subresource, now: OffsetDateTime::UNIX_EPOCH };
     (kind.validate_transition)(&map(new), &map(old), context, &mut errors);
     errors.iter().map(listwatch_meta::FieldError::to_string).collect()
-}
-
-/// The errors of [`crate::Kind::validate_transition`], as texts.
-pub(crate) fn judged(
-    group: &str,
-    kind: &str,
-    new: Value,
-    old: Value,
-    subresource: Option<&Subresource>,
-) -> Vec<String> {
-    transition_errors(crate::find(group, kind).expect("a built-in kind"), new, old, subresource)
 }
 
 /// A pod spec with one container after kube-apiserver v1.36.2 has applied its defaults.

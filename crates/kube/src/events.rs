@@ -1,4 +1,4 @@
-//! Changes as kube-rs' watcher events: [`events`], and what is built of them.
+//! Converts changes to kube-rs' watcher events: [`events`], and a store and a controller over it.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -13,27 +13,26 @@ use listwatch_client::controller::{EventSource, SourceEvent};
 use listwatch_client::{Change, Object};
 use serde::de::DeserializeOwned;
 
-/// The stream that `kube::runtime::watcher` would give, from a listwatch source. The initial state
-/// comes between `Init` and `InitDone`; then `Apply` and `Delete` follow each other without another
-/// `Init`, also after a gap: what vanished in it is told as `Delete`.
+/// Converts a listwatch source to the stream of `kube::runtime::watcher`. The initial state arrives
+/// between `Init` and `InitDone`. Then `Apply` and `Delete` follow without another `Init`. Objects
+/// that were deleted during a gap are reported as `Delete`.
 ///
-/// An object that cannot be decoded into `K` is an error item
-/// ([`Error::WatchFailed`] with kube's `SerdeError`), and the stream goes on with the next one.
-/// Everything else that fails is waited for by the source, so no back-off is needed behind this. The
-/// stream ends when the source does.
+/// An object that cannot be decoded into `K` is an error item ([`Error::WatchFailed`] with kube's
+/// `SerdeError`), and the stream continues. The source retries all other failures itself, so no
+/// back-off is needed after this stream. The stream ends with the source.
 pub fn events<K>(source: impl EventSource) -> impl Stream<Item = Result<Event<K>, Error>> + Send
 where
     K: DeserializeOwned + Send + 'static,
 {
-    let state = Telling { source, synced: false, ready: VecDeque::from([Ok(Event::Init)]) };
+    let state = EventConverter { source, synced: false, ready: VecDeque::from([Ok(Event::Init)]) };
     stream::unfold(state, |mut state| async move {
         let event = state.next().await?;
         Some((event, state))
     })
 }
 
-/// [`events`] into a kube-rs store, as `reflector(writer, watcher(..))`: the store, and the stream
-/// that has to be polled to keep it true.
+/// Feeds a kube-rs store from [`events`], like `reflector(writer, watcher(..))`. Returns the store
+/// and the stream, which must be polled to update the store.
 pub fn reflect<K>(source: impl EventSource) -> (reflector::Store<K>, impl Stream<Item = Result<Event<K>, Error>> + Send)
 where
     K: Lookup + Clone + DeserializeOwned + Send + Sync + 'static,
@@ -43,9 +42,9 @@ where
     (reader, reflector::reflector(writer, events(source)))
 }
 
-/// A kube-rs controller of the objects of this source, in place of `Controller::new`. `owns_stream`
-/// and `watches_stream` take [`events`] of other sources (with `touched_objects`), so that no part
-/// of it watches through `kube::Client`.
+/// Creates a kube-rs controller for the objects of this source, instead of `Controller::new`. For
+/// other sources, pass [`events`] with `touched_objects` to `owns_stream` and `watches_stream`, so
+/// that no part of the controller watches through `kube::Client`.
 pub fn controller<K>(source: impl EventSource) -> Controller<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -54,14 +53,14 @@ where
     Controller::for_stream(stream.applied_objects(), reader)
 }
 
-struct Telling<S, K> {
+struct EventConverter<S, K> {
     source: S,
     synced: bool,
-    /// What was made of the last batch and not handed out.
+    /// The converted events of the last batch that were not returned yet.
     ready: VecDeque<Result<Event<K>, Error>>,
 }
 
-impl<S: EventSource, K: DeserializeOwned> Telling<S, K> {
+impl<S: EventSource, K: DeserializeOwned> EventConverter<S, K> {
     async fn next(&mut self) -> Option<Result<Event<K>, Error>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -70,7 +69,7 @@ impl<S: EventSource, K: DeserializeOwned> Telling<S, K> {
             match self.source.next().await? {
                 SourceEvent::Changes(changes) => {
                     let synced = self.synced;
-                    self.ready.extend(changes.iter().map(|change| told(change, synced)));
+                    self.ready.extend(changes.iter().map(|change| convert(change, synced)));
                 }
                 SourceEvent::Synced if !self.synced => {
                     self.synced = true;
@@ -82,7 +81,7 @@ impl<S: EventSource, K: DeserializeOwned> Telling<S, K> {
     }
 }
 
-fn told<K: DeserializeOwned>(change: &Change, synced: bool) -> Result<Event<K>, Error> {
+fn convert<K: DeserializeOwned>(change: &Change, synced: bool) -> Result<Event<K>, Error> {
     let decode = |object: &Object| {
         serde_json::from_slice(object.json()).map_err(|error| Error::WatchFailed(kube::Error::SerdeError(error)))
     };

@@ -1,5 +1,5 @@
-//! listwatch under kube-rs: code that was written for `kube::runtime` keeps its reconcilers, its
-//! `Store`s and its `Controller`, and gets its changes from listwatch's reflector.
+//! Runs kube-rs programs on listwatch. Code for `kube::runtime` keeps its reconcilers, its `Store`s
+//! and its `Controller`, and receives its changes from listwatch's reflector.
 //!
 //! ```text
 //!   kube_runtime::watcher(api, config)   ─┐
@@ -7,43 +7,51 @@
 //!   listwatch_kube::events(reflection)   ─┘                       └─▶ Controller::for_stream ─▶ reconcile
 //! ```
 //!
-//! Three depths, from least to most change:
-//! - [`controller`] is `Controller::new` with another source: one line of a program changes.
-//! - [`events()`] is the stream that `watcher` gives, for everything that takes one.
-//! - [`KubeStore`] reads listwatch's own cache through the calls of `kube::runtime::reflector::Store`:
-//!   objects stay bytes and are decoded when they are read, each version once.
+//! Three entry points, from the smallest to the largest change of a program:
+//! - [`controller`] replaces `Controller::new`: one line of the program changes.
+//! - [`events()`] replaces the stream of `watcher`, for everything that takes such a stream.
+//! - [`KubeStore`] reads listwatch's own cache through the methods of
+//!   `kube::runtime::reflector::Store`. Objects are stored as JSON and decoded when they are read,
+//!   once per version.
 //!
-//! What changes for such a program: a watch is resumed after every failure but a 410, deletes in a
-//! gap are told as deletes, one object that cannot be decoded does not stop the others, objects that
-//! did not change are not told again after a relist, and watches run over HTTP/2 with pings. What
-//! stays kube-rs': its scheduler, and that an owner is not told of an object that it lost.
+//! Differences for such a program:
+//! - A watch is resumed after every failure except a 410.
+//! - Deletions during a gap are reported as deletions.
+//! - An object that cannot be decoded does not stop the stream.
+//! - Unchanged objects are not reported again after a relist.
+//! - Watches use HTTP/2 with pings.
 //!
-//! kube-rs wants one version of `k8s-openapi` to be chosen in a program. By default this crate chooses
-//! `v1_36`; where the program chooses another one, take this crate with `default-features = false`.
+//! kube-rs' scheduler stays. An owner is still not reconciled for an object that it lost.
+//!
+//! kube-rs requires a program to choose one version of `k8s-openapi`. By default this crate chooses
+//! `v1_36`. For another version, depend on this crate with `default-features = false`.
 //!
 //! # Example
-//! ```no_run
-//! use std::sync::Arc;
+//! A kube-rs store that listwatch's reflector keeps up to date. The server is in this process; for a
+//! cluster, create the client with `Client::new(Config::load(None, None)?)?`.
+//! ```
+//! use std::pin::pin;
 //!
 //! use futures_util::StreamExt as _;
-//! use k8s_openapi::api::core::v1::ConfigMap;
-//! use kube::runtime::controller::Action;
-//! use listwatch_client::{Client, Config, Reflection, ReflectorConfig, Scope};
+//! use k8s_openapi::api::core::v1::Namespace;
+//! use kube::runtime::reflector::ObjectRef;
+//! use kube::runtime::watcher::Event;
+//! use listwatch_client::transport::ServiceTransport;
+//! use listwatch_client::{Client, Reflection, ReflectorConfig, Scope};
 //!
-//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-//! let client = Client::new(Config::load(None, None)?)?;
-//! let maps = client.discover("configmaps").await?;
-//! let source = Reflection::new(client.list_watch(&maps, &Scope::Cluster), ReflectorConfig::default());
-//! listwatch_kube::controller::<ConfigMap>(source) // instead of Controller::new(Api::all(..), ..)
-//!     .run(
-//!         async |_map: Arc<ConfigMap>, _| Ok::<_, std::io::Error>(Action::await_change()),
-//!         |_, _: &std::io::Error, _| Action::await_change(),
-//!         Arc::new(()),
-//!     )
-//!     .for_each(async |_| {})
-//!     .await;
-//! # Ok(())
-//! # }
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! let server = listwatch_apiserver::ApiServer::builder().build().await?;
+//! let client = Client::with_transport(ServiceTransport::new(server.service()), "default");
+//! let namespaces = client.discover("namespaces").await?;
+//! let source = Reflection::new(client.list_watch(&namespaces, &Scope::Cluster), ReflectorConfig::default());
+//!
+//! let (store, events) = listwatch_kube::reflect::<Namespace>(source); // instead of reflector(writer, watcher(..))
+//! let mut events = pin!(events);
+//! while !matches!(events.next().await, Some(Ok(Event::InitDone))) {}
+//! assert!(store.get(&ObjectRef::new("default")).is_some());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! listwatch's cache through kube-rs' reads: [`KubeStore`].
+//! Reads listwatch's cache with kube-rs' methods: [`KubeStore`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,18 +9,17 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 use listwatch_client::{Object, ObjectKey, Store, WaitError};
 use serde::de::DeserializeOwned;
 
-/// A reader with the methods of `kube::runtime::reflector::Store`, over listwatch's cache. Objects
-/// are kept as their bytes and decoded when they are read; what was decoded is kept for the next
-/// reader until the object changes. Memory is what was read, not what is there. Cheap to clone.
+/// A reader with the methods of `kube::runtime::reflector::Store` over listwatch's cache. Objects
+/// are stored as JSON and decoded when they are read. A decoded object is cached until the object
+/// changes, so memory grows with the objects that were read. Cheap to clone.
 ///
-/// An object that cannot be decoded is not there for these reads; [`KubeStore::undecodable`] knows
-/// it.
+/// These methods skip objects that cannot be decoded; [`KubeStore::undecodable`] lists them.
 pub struct KubeStore<K> {
     store: Store,
     decoded: Arc<Mutex<HashMap<ObjectKey, Decoded<K>>>>,
 }
 
-/// A state of an object and what it was decoded into.
+/// A version of an object and its decoded value.
 struct Decoded<K> {
     object: Object,
     value: Result<Arc<K>, String>,
@@ -42,61 +41,61 @@ impl<K: Lookup + DeserializeOwned + Clone + 'static> KubeStore<K>
 where
     K::DynamicType: Eq + std::hash::Hash + Clone,
 {
-    /// A reader of this cache, whose objects have to be of the kind `K`.
+    /// Creates a reader of this cache. The objects in the cache must be of the kind `K`.
     pub fn new(store: Store) -> Self {
         KubeStore { store, decoded: Arc::default() }
     }
 
-    /// The cache that is read, for what kube-rs has no call for: its version, namespaces, order.
+    /// The underlying cache, for its version, namespaces and order.
     pub fn inner(&self) -> &Store {
         &self.store
     }
 
-    /// The object of this reference, if it is there.
+    /// The object of this reference, if it exists and can be decoded.
     pub fn get(&self, key: &ObjectRef<K>) -> Option<Arc<K>> {
         let key = ObjectKey::new(key.namespace.as_deref().unwrap_or_default(), &key.name);
         let snapshot = self.store.snapshot();
         self.decode(snapshot.get(key.as_str())?).ok()
     }
 
-    /// Every object, in the order of the server's lists; kube-rs has none.
+    /// All objects in the order of the server's lists. kube-rs' store has no order.
     pub fn state(&self) -> Vec<Arc<K>> {
         self.state_filter(|_| true)
     }
 
-    /// The objects for which this holds.
+    /// The objects that satisfy a predicate.
     pub fn state_filter(&self, predicate: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
         let snapshot = self.store.snapshot();
-        self.forget_all_but(snapshot.len());
+        self.drop_stale_values(snapshot.len());
         snapshot.iter().filter_map(|object| self.decode(object).ok()).filter(|value| predicate(value)).collect()
     }
 
-    /// The first object for which this holds.
+    /// The first object that satisfies a predicate.
     pub fn find(&self, predicate: impl Fn(&K) -> bool) -> Option<Arc<K>> {
         let snapshot = self.store.snapshot();
         snapshot.iter().filter_map(|object| self.decode(object).ok()).find(|value| predicate(value))
     }
 
-    /// How many objects there are, decodable or not.
+    /// The number of objects, decodable or not.
     pub fn len(&self) -> usize {
         self.store.snapshot().len()
     }
 
-    /// True when there are none.
+    /// True if there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The objects that are there and cannot be decoded into `K`, with the reason.
+    /// The objects that cannot be decoded into `K`, with the errors.
     pub fn undecodable(&self) -> Vec<(ObjectKey, String)> {
         let snapshot = self.store.snapshot();
         snapshot.iter().filter_map(|object| Some((object.key().clone(), self.decode(object).err()?))).collect()
     }
 
-    /// Waits until the initial state was loaded, for ever if need be.
+    /// Waits until the initial state is loaded, without a time limit.
     ///
     /// # Errors
-    /// When nobody keeps the cache any more.
+    /// [`WaitError::Ended`] if the writer of the cache was dropped.
     pub async fn wait_until_ready(&self) -> Result<(), WaitError> {
         self.store.wait_until_synced(Duration::MAX).await.map(drop)
     }
@@ -113,8 +112,8 @@ where
         value
     }
 
-    /// What was decoded of objects that are gone is let go when it is as much as what is there.
-    fn forget_all_but(&self, present: usize) {
+    /// Drops decoded values of deleted objects, once they are as many as the existing objects.
+    fn drop_stale_values(&self, present: usize) {
         let mut decoded = self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
         if decoded.len() > 2 * present + 16 {
             let snapshot = self.store.snapshot();

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{serve, storage, watch};
+use crate::{kube_apiserver, serve, storage, watch};
 
-/// Kubernetes list-watch: a small API server that real clients cannot tell from kube-apiserver
-/// where lists and watches are concerned, and a client that watches any API server.
+/// Kubernetes list and watch: an API server that behaves as kube-apiserver does, and a client that watches
+/// any API server.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -18,33 +18,40 @@ pub(crate) struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   listwatch serve                                   an API server on https://127.0.0.1:6443
-  listwatch serve --in-memory --bind 127.0.0.1:0    a throw-away one on a free port
-  listwatch watch pods -A                           print changes, also after the server restarts
-  listwatch storage export backup.lwx               a copy of everything in the embedded store";
+  listwatch serve --in-memory --bind 127.0.0.1:0    the same in memory, on a free port
+  listwatch kube-apiserver --check-flags ...        which flags of a kube-apiserver work here
+  listwatch watch pods -A                           print changes, also after a restart of the server
+  listwatch storage export backup.lwx               a backup of the embedded store";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run an API server
     Serve(Box<serve::Serve>),
+    /// Run an API server with the flags of kube-apiserver
+    KubeApiserver(Box<kube_apiserver::KubeApiserver>),
     /// Print the changes of a resource as they happen
     Watch(Box<watch::Watch>),
     /// Back up, restore, move, check, compact and measure stores
     Storage(Box<storage::Storage>),
 }
 
-/// Does what was asked.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// One line for the user.
+/// A text for the user.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match cli.command {
         Command::Serve(serve) => serve.run().map(|()| ExitCode::SUCCESS),
+        Command::KubeApiserver(server) => server.run().map(|()| ExitCode::SUCCESS),
         Command::Watch(watch) => watch.run(),
         Command::Storage(storage) => storage.run(),
     }
 }
 
-/// Logs to standard error, so that standard output stays for the banner and for results.
+/// Starts the log on standard error. Standard output is for the banner and for results.
+///
+/// # Errors
+/// The level is not valid.
 pub(crate) fn start_logging(level: &str) -> Result<(), Box<dyn std::error::Error>> {
     use std::io::IsTerminal as _;
     let filter = tracing_subscriber::EnvFilter::try_new(level)

@@ -1,8 +1,12 @@
-//! The `listwatch` command: `serve`, `watch` and `storage`.
+//! The `listwatch` command: `serve`, `kube-apiserver`, `watch` and `storage`.
 
 mod cli;
+mod kube_apiserver;
+mod process;
 mod serve;
+mod snapshots;
 mod storage;
+mod store;
 mod trim;
 mod watch;
 
@@ -15,7 +19,7 @@ fn main() -> ExitCode {
     match cli::run(command) {
         Ok(code) => code,
         Err(error) => {
-            // One line that says what to do; the log has the rest.
+            // The message is one line about the remedy; the log has the details.
             eprintln!("listwatch: {error}");
             ExitCode::FAILURE
         }

@@ -1,11 +1,11 @@
-//! Gives memory back to the system after a peak: [`start`].
+//! Returns free memory to the system after a peak: [`start`].
 //!
-//! glibc keeps what was freed for the next allocation, and returns on its own only what lies at the end
-//! of a heap. `malloc_trim` returns every free page. It walks the free chunks of each heap under that
-//! heap's lock, so it is called when memory has grown and a few times after that, and never in a server
-//! whose memory is steady. Figures are in `docs/decisions/0009-memory-after-a-peak.md`.
+//! glibc keeps freed memory for later allocations, and returns only the end of a heap on its own. `malloc_trim` returns
+//! all free pages. It walks the free chunks of each heap under the heap's lock. It is therefore called after memory has
+//! grown and a few times later, and never in a server with steady memory. Figures are in
+//! `docs/decisions/0009-memory-after-a-peak.md`.
 
-/// Starts a thread that watches this process's memory. Does nothing where the allocator is not glibc's.
+/// Starts a thread that monitors the memory of this process. Does nothing if the allocator is not glibc's.
 pub(crate) fn start() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     glibc::start();
@@ -15,17 +15,18 @@ pub(crate) fn start() {
 mod glibc {
     use std::time::{Duration, Instant};
 
-    /// How often memory is looked at.
+    /// Interval between readings of resident memory.
     const CHECK_INTERVAL: Duration = Duration::from_secs(15);
-    /// Bytes that resident memory has to grow since the last trim for the next one.
+    /// Growth of resident memory, in bytes, that starts a trim.
     const GROWTH_BYTES: u64 = 32 * 1024 * 1024;
-    /// A trim in the middle of a peak returns little. It is repeated after [`CHECK_INTERVAL`], and after
-    /// twice the time each, up to this: answers are cut after 60 s, and histories forget after 75 s.
+    /// The longest delay before a repeated trim. A trim during a peak returns little memory, so it is repeated after
+    /// [`CHECK_INTERVAL`], and then each time after twice the previous delay. Responses end after 60 s, and histories
+    /// expire after 75 s.
     const LAST_REPEAT: Duration = Duration::from_secs(240);
 
-    /// When to trim: a plain value over readings of resident memory.
+    /// Decides when to trim, from readings of resident memory.
     pub(super) struct Schedule {
-        /// Resident bytes after the last trim, or fewer that were seen since.
+        /// The lowest number of resident bytes since the last trim.
         floor: u64,
         repeat: Option<(Instant, Duration)>,
     }
@@ -35,7 +36,7 @@ mod glibc {
             Schedule { floor: resident, repeat: None }
         }
 
-        /// Is a trim due?
+        /// Whether a trim is due at this reading.
         pub(super) fn handle_resident(&mut self, now: Instant, resident: u64) -> bool {
             self.floor = self.floor.min(resident);
             if resident >= self.floor + GROWTH_BYTES {
@@ -47,7 +48,7 @@ mod glibc {
             true
         }
 
-        /// A trim has left so much.
+        /// Records the resident bytes after a trim.
         pub(super) fn handle_trimmed(&mut self, resident: u64) {
             self.floor = resident;
         }
@@ -76,7 +77,7 @@ mod glibc {
         }
     }
 
-    /// Bytes of this process that are in memory.
+    /// The resident bytes of this process; `None` if they are unknown.
     fn resident() -> Option<u64> {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
         let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -86,9 +87,8 @@ mod glibc {
     #[allow(unsafe_code)] // the only way to glibc's heap; docs/decisions/0009-memory-after-a-peak.md measures it
     fn trim() {
         // SAFETY: `malloc_trim` takes no pointer and has no precondition. It is thread-safe (`MT-Safe` in
-        // malloc_trim(3)): it takes the lock of each heap, and touches free chunks alone. The global
-        // allocator of this binary is the system's, glibc's as `cfg` says; with another one the call
-        // would have nothing to return.
+        // malloc_trim(3)): it takes the lock of each heap, and touches only free chunks. The global
+        // allocator of this binary is glibc's, as `cfg` says; with another one the call would return nothing.
         unsafe {
             libc::malloc_trim(0);
         }
@@ -99,7 +99,7 @@ mod glibc {
         use super::*;
 
         #[test]
-        fn trim_is_due_after_growth_and_repeated_until_the_peak_is_over() {
+        fn memory_trim_is_due_after_growth_and_repeats_until_the_peak_ends() {
             let start = Instant::now();
             let at = |seconds: u64| start + Duration::from_secs(seconds);
             let mut schedule = Schedule::new(20 << 20);
@@ -108,7 +108,7 @@ mod glibc {
             schedule.handle_trimmed(390 << 20);
             let mut trims = Vec::new();
             for seconds in (45..3_600).step_by(15) {
-                // Freed one minute later, which returns nothing by itself.
+                // The memory is freed one minute later. Freeing alone returns no pages to the system.
                 let resident = if trims.last().is_some_and(|last| *last > 90) { 30 << 20 } else { 390 << 20 };
                 if schedule.handle_resident(at(seconds), resident) {
                     trims.push(seconds);
@@ -119,7 +119,7 @@ mod glibc {
         }
 
         #[test]
-        fn steady_memory_is_never_trimmed() {
+        fn steady_resident_memory_is_never_trimmed() {
             let start = Instant::now();
             let mut schedule = Schedule::new(500 << 20);
             for minutes in 0..600 {
@@ -129,8 +129,8 @@ mod glibc {
         }
 
         #[test]
-        fn freed_memory_goes_back_to_the_system() {
-            // Small blocks with a survivor among them: nothing lies free at the end of the heap alone.
+        fn trim_returns_freed_memory_to_the_system() {
+            // Surviving blocks among the freed ones keep the end of the heap in use.
             let blocks: Vec<Vec<u8>> = (0..6_400).map(|_| vec![1; 16 * 1024]).collect();
             let peak = resident().expect("a figure");
             let survivors: Vec<Vec<u8>> = blocks.into_iter().step_by(64).collect();

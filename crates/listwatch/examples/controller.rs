@@ -1,12 +1,12 @@
-//! A whole controller: it keeps a Secret beside every ConfigMap that is labelled `mirror=yes`, makes
-//! it anew when somebody deletes it, and removes it with its ConfigMap. It runs against an API server
-//! in this very process, changes a few things, shows what the controller did about them, and ends.
+//! A controller that mirrors every ConfigMap with the label `mirror=yes` as a Secret. It recreates
+//! deleted Secrets, and deletes a Secret with its ConfigMap. The example runs against an API server
+//! in this process, changes a few objects, prints the controller's reaction, and ends.
 //!
 //! ```text
 //! cargo run -p listwatch --example controller
 //! ```
 //!
-//! Against a cluster only [`Cluster`] changes: `Client::new(Config::load(None, None)?)?` reads, and
+//! For a cluster, only [`Cluster`] changes: `Client::new(Config::load(None, None)?)?` reads, and
 //! any HTTP client writes.
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Failure> {
     run().await
 }
 
-/// Reads through listwatch's client, writes by HTTP.
+/// Reads with listwatch's client, and writes by HTTP.
 #[derive(Clone)]
 struct Cluster {
     client: Client,
@@ -42,7 +42,7 @@ impl Cluster {
         Ok(Reflection::new(list_watch, config))
     }
 
-    /// The server's answer, and its code.
+    /// Sends a request and returns the status code and the body.
     async fn send(&self, method: &str, path: &str, body: Value) -> Result<(u16, Value), Failure> {
         let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let request = http::Request::builder().method(method).uri(path).header("content-type", kind);
@@ -53,15 +53,14 @@ impl Cluster {
     }
 }
 
-/// Makes the Secret what the ConfigMap says. Begins anywhere: the ConfigMap may be new, changed or
-/// gone, the Secret there or not.
+/// Creates, updates or deletes the Secret to match the ConfigMap, from any state of both.
 async fn reconcile(cluster: Cluster, secrets: SourceId, request: Request) -> Result<Outcome, Failure> {
     let key = request.key().clone();
     let path = format!("/api/v1/namespaces/{}/secrets", key.namespace());
     let there = request.cache(secrets).snapshot().get(key.as_str()).cloned();
     let Some(map) = request.object() else {
-        // The garbage collector does this for owned objects; what is outside of the cluster is always the
-        // controller's. Whoever comes second finds nothing, which is well.
+        // The garbage collector deletes owned objects inside the cluster; a controller must delete
+        // external ones. A second deletion finds nothing.
         if there.is_some() {
             cluster.send("DELETE", &format!("{path}/{}", key.name()), json!({})).await?;
         }
@@ -87,10 +86,10 @@ async fn reconcile(cluster: Cluster, secrets: SourceId, request: Request) -> Res
     match code {
         200 | 201 => {
             // The next reconcile of this key waits until the cache shows this write.
-            request.wrote(secrets, answer["metadata"]["resourceVersion"].as_str().unwrap_or_default());
+            request.record_write(secrets, answer["metadata"]["resourceVersion"].as_str().unwrap_or_default());
             Ok(Outcome::Done)
         }
-        // The cache was behind; the change it missed is on its way, and an error asks for another try.
+        // The cache is stale. Its update follows, and the error causes a retry.
         code => Err(format!("{code}: {}", answer["message"]).into()),
     }
 }
@@ -138,7 +137,7 @@ pub(crate) async fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks until the answer is right.
+/// Repeats a request until its response satisfies the condition.
 async fn eventually(cluster: &Cluster, path: &str, right: impl Fn(u16, &Value) -> bool) -> Result<Value, Failure> {
     let asking = async {
         loop {

@@ -1,6 +1,6 @@
-//! A server inside a process of one's own, for a client that is another process: no certificate, no
-//! token, nothing on disk but the kubeconfig. A client that lives in the same process needs no port
-//! either: `kube::Client::new(server.service(), "default")`.
+//! An API server inside a process, for clients in other processes. It needs no certificate and no
+//! token, and writes only the kubeconfig to disk. A client in the same process needs no port:
+//! `kube::Client::new(server.service(), "default")`.
 //! `cargo xtask e2e --kube-rs` runs kube-rs' own examples against it.
 //!
 //! ```sh
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How to reach a server that asks for no credential.
+/// A kubeconfig for a server without credentials.
 fn kubeconfig(url: &str) -> String {
     format!(
         "apiVersion: v1

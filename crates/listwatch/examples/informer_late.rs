@@ -1,5 +1,5 @@
-//! Handlers that join late, are slow, or leave: each is told the state that is there when it joins
-//! and what follows, at its own pace, and none holds up another.
+//! Handlers that join late, are slow, or leave. Each handler receives the state at the time when it
+//! joins and then the changes, at its own speed. None delays another.
 //!
 //! ```text
 //! cargo run -p listwatch --example informer_late
@@ -16,8 +16,8 @@ use listwatch::client::transport::ServiceTransport;
 use listwatch::client::{Client, Scope, SharedInformer};
 use tokio::sync::watch;
 
-/// Far above what anything here takes; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A time limit that only a hang reaches.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -35,9 +35,9 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
     let list_watch = client.list_watch(&resource, &Scope::Namespace("default".to_owned()));
     let informer = SharedInformer::new(list_watch, InformerConfig::named("configmaps"));
     informer.start()?;
-    informer.wait_until_synced(PATIENCE).await?;
+    informer.wait_until_synced(TIMEOUT).await?;
 
-    // A late stream that then does not look for a while; and a callback that wants each change.
+    // A stream that joins late and pauses, and a callback that receives each change.
     let mut late = informer.stream(HandlerOptions::named("late"));
     let (seen, mut has_seen) = watch::channel(String::new());
     let each = informer.on(HandlerOptions::named("each").policy(Policy::block()), move |event| {
@@ -46,35 +46,35 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
         }
         std::future::ready(())
     });
-    each.wait_until_synced(PATIENCE).await?;
+    each.wait_until_synced(TIMEOUT).await?;
     let mut newest = String::new();
     for round in 0..20 {
         let patch = Patch::Merge(serde_json::json!({"data": {"round": round.to_string()}}));
         let map = maps.patch("a", &PatchParams::default(), &patch).await?;
         newest = map.metadata.resource_version.unwrap_or_default();
     }
-    tokio::time::timeout(PATIENCE, has_seen.wait_for(|seen| *seen == newest)).await??;
+    tokio::time::timeout(TIMEOUT, has_seen.wait_for(|seen| *seen == newest)).await??;
 
-    // The late one is told the state as it is when it looks, once.
+    // The stream receives the current state once.
     let first = late.next().await.ok_or("the stream ended")?;
     println!("late: {first:?}; {:?}", late.lag());
     assert!(matches!(&first, Event::Added { object, .. } if object.resource_version() == newest));
     assert!(matches!(late.next().await, Some(Event::Synced)));
     assert_eq!(late.lag().waiting, 0);
 
-    // The other one was told each of them.
+    // The callback received each change.
     each.remove(Remaining::Drain).await;
-    let told = each.counts().told;
-    println!("each was told {told} events");
-    assert!(told >= 20);
+    let delivered = each.counts().delivered;
+    println!("the callback received {delivered} events");
+    assert!(delivered >= 20);
 
-    // A stopped informer says so, and keeps its handlers for the next start. Nobody looks into the
-    // stream meanwhile, so there is nobody to wait for.
+    // A stopped informer reports it, and keeps its handlers for the next start. Nobody polls the
+    // stream, so the stop does not wait for it.
     let _busy = informer.stop(Duration::ZERO).await;
     assert!(matches!(late.next().await, Some(Event::Stopped(_))));
     maps.create(&PostParams::default(), &named("b")?).await?;
     informer.start()?;
-    let next = tokio::time::timeout(PATIENCE, late.next()).await?;
+    let next = tokio::time::timeout(TIMEOUT, late.next()).await?;
     assert!(matches!(next, Some(Event::Added { object, .. }) if object.name() == "b"));
     Ok(())
 }

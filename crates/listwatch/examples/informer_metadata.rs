@@ -1,5 +1,5 @@
-//! A cache of metadata alone: of large objects the server sends names, labels and owners, and of
-//! those what is not wanted is dropped before it is allocated.
+//! A cache of metadata only. The server sends no other fields of large objects, and a projection
+//! drops unneeded metadata before it is copied.
 //!
 //! ```text
 //! cargo run -p listwatch --example informer_metadata
@@ -16,8 +16,8 @@ use listwatch::client::transport::ServiceTransport;
 use listwatch::client::{Client, Projection, ReflectorConfig, Stored as _};
 use listwatch::meta::LabelSelector;
 
-/// Far above what anything here takes; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A time limit that only a hang reaches.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -43,7 +43,7 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
         &key.clone().metadata_only().projection(Projection::everything().without(["metadata.managedFields"])),
     );
     factory.start()?;
-    factory.wait_until_synced(PATIENCE).await?;
+    factory.wait_until_synced(TIMEOUT).await?;
 
     let bytes = |informer: &listwatch::client::SharedInformer| {
         informer.store().snapshot().iter().map(|object| object.json().len()).sum::<usize>()
@@ -55,6 +55,6 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
     let even = snapshot.select(&LabelSelector::parse("parity=even")?);
     assert_eq!(even.len(), 25);
     println!("the first of them: {} {:?}", even[0].key(), even[0].label("parity"));
-    factory.shutdown(PATIENCE).await?;
+    factory.shutdown(TIMEOUT).await?;
     Ok(())
 }

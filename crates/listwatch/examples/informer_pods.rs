@@ -1,5 +1,5 @@
-//! A cache of typed pods with an index by node, and a handler that is told what happens to them.
-//! The server is in this process; against a cluster the client is made of its kubeconfig.
+//! A cache of typed pods with an index by node, and a handler that receives their changes. The
+//! server is in this process; for a cluster, create the client from a kubeconfig.
 //!
 //! ```text
 //! cargo run -p listwatch --example informer_pods
@@ -17,8 +17,8 @@ use listwatch::client::informer::{Event, HandlerOptions, InformerKey, SharedInfo
 use listwatch::client::transport::ServiceTransport;
 use listwatch::client::{Client, ReflectorConfig, Typed};
 
-/// Far above what anything here takes; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A time limit that only a hang reaches.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -32,7 +32,7 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
         pods.create(&PostParams::default(), &pod(name, node)?).await?;
     }
 
-    // Against a cluster: Client::new(Config::load(None, None)?)?
+    // For a cluster: Client::new(Config::load(None, None)?)?
     let client = Client::with_transport(ServiceTransport::new(server.service()), "default");
     let factory = SharedInformerFactory::new(&client, ReflectorConfig::default());
     let informer = factory.typed::<Pod>(&InformerKey::new(client.discover("pods").await?));
@@ -56,7 +56,7 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
         std::future::ready(())
     });
     factory.start()?;
-    handler.wait_until_synced(PATIENCE).await?;
+    handler.wait_until_synced(TIMEOUT).await?;
 
     let snapshot = informer.store().snapshot();
     for node in snapshot.index_values(&by_node) {
@@ -65,20 +65,20 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
     }
     assert_eq!(snapshot.by_index(&by_node, &"north".to_owned()).count(), 2);
 
-    // Read your own write: wait until the cache has seen it.
+    // Read your own write: wait until the cache includes it.
     let new = pods.create(&PostParams::default(), &pod("web-3", "south")?).await?;
     let version = new.metadata.resource_version.unwrap_or_default();
-    let snapshot = informer.store().wait_for_version(&version, PATIENCE).await?;
+    let snapshot = informer.store().wait_for_version(&version, TIMEOUT).await?;
     assert_eq!(snapshot.by_index(&by_node, &"south".to_owned()).count(), 2);
 
     pods.delete("web-1", &DeleteParams::default().grace_period(0)).await?;
-    // What was told before the stop is processed before it is over.
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    // The handler processes all earlier events before the stop ends.
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while informer.store().get("default/web-1").is_some() && tokio::time::Instant::now() < deadline {
         let seen = informer.store().snapshot();
         tokio::time::timeout_at(deadline, informer.store().changed(&seen)).await?;
     }
-    factory.shutdown(PATIENCE).await?;
+    factory.shutdown(TIMEOUT).await?;
     assert_eq!(gone.load(Ordering::Relaxed), 1);
     Ok(())
 }

@@ -1,14 +1,15 @@
-//! Minutes of trouble for informers: objects are written while connections are cut and frozen,
-//! versions expire, bookmarks vanish, namespaces come and go, handlers are slow, join late and leave.
-//! Ends with every handler's copy equal to the server, or says which is not.
+//! A soak test of informers under faults. Objects are written while connections are cut and frozen,
+//! versions expire, bookmarks are lost, and namespaces and handlers come and go. At the end every
+//! handler's copy must equal the server's state.
 //!
 //! ```text
 //! cargo run --release -p listwatch --example informer_soak -- --kubeconfig FILE --seconds 600
 //! ```
 //!
-//! Runs against any API server, with rights to make namespaces and ConfigMaps. Prints memory once a
-//! minute (Linux), and fails when the last quarter needed more than the second (above a tenth and
-//! [`SLACK_MIB`]). `--writes` (per second), `--objects` and `--seed` are the other flags.
+//! Runs against any API server, with permission to create namespaces and ConfigMaps. Prints the
+//! memory once per minute (Linux). Fails if the last quarter needed more memory than the second
+//! one, plus a tenth and [`SLACK_MIB`]. Other flags: `--writes` (per second), `--objects` and
+//! `--seed`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -38,7 +39,8 @@ use tokio::time::{Instant, sleep};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// How much more memory the last quarter may need besides a tenth: what an allocator keeps.
+/// The additional memory that the last quarter may need besides a tenth, in MiB: the allocator's
+/// reserve.
 pub(crate) const SLACK_MIB: f64 = 4.0;
 
 const NAMESPACES: [&str; 3] = ["soak-informer-a", "soak-informer-b", "soak-informer-c"];
@@ -46,7 +48,7 @@ const LABEL: &str = "soak=informer";
 
 const WRITERS: u64 = 4;
 
-/// How long after the last fault every copy has to be right.
+/// Time after the last fault within which every copy must converge.
 const HEALING: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug)]
@@ -80,7 +82,7 @@ async fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Runs the soak; the figures at the end.
+/// Runs the soak test and returns its figures.
 pub(crate) async fn run(plan: Plan) -> Outcome<String> {
     let kubeconfig = kube::config::Kubeconfig::read_from(&plan.kubeconfig)?;
     let direct = kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await?;
@@ -94,7 +96,7 @@ pub(crate) async fn run(plan: Plan) -> Outcome<String> {
     let resource = client.discover("configmaps").await?;
     let reflector = ReflectorConfig {
         type_name: Some(resource.type_name()),
-        // A frozen connection of HTTP/1.1 is found by its silence alone.
+        // A frozen HTTP/1.1 connection is detected only by its silence.
         idle_limit: Some(Duration::from_secs(5)),
         ..ReflectorConfig::default()
     };
@@ -122,7 +124,7 @@ pub(crate) async fn run(plan: Plan) -> Outcome<String> {
     let without = Projection::everything().without(["metadata.managedFields"]);
     let slim = factory.informer(&key.clone().metadata_only().projection(without));
 
-    let block = Policy::Block { changes_max: 64, patience: Duration::from_secs(2) };
+    let block = Policy::Block { changes_max: 64, timeout: Duration::from_secs(2) };
     let mirror = Policy::DropAndResync { objects_max: 20 };
     let mut copies = vec![
         Mirror::of(&whole, HandlerOptions::named("quick"), 0),
@@ -188,7 +190,7 @@ pub(crate) async fn run(plan: Plan) -> Outcome<String> {
             }
             6 if random.below(4) == 0 => {
                 happened("stops and starts");
-                // Whoever is still busy then goes on with what it has.
+                // A busy handler continues with its queue.
                 let _busy = typed.stop(Duration::from_secs(1)).await;
                 typed.start()?;
             }
@@ -222,7 +224,7 @@ pub(crate) async fn run(plan: Plan) -> Outcome<String> {
 
     let healing = Instant::now();
     let truth = loop {
-        // The server may just be coming back.
+        // The server may be restarting.
         match truth(&direct).await {
             Ok(truth) => break truth,
             Err(error) if healing.elapsed() > HEALING => return Err(error),
@@ -259,10 +261,10 @@ pub(crate) async fn run(plan: Plan) -> Outcome<String> {
     ))
 }
 
-/// What there is, by key: uid and version.
+/// The objects by key: uid and version.
 type Objects = BTreeMap<String, (String, String)>;
 
-/// A handler that keeps a copy, and notes what cannot be.
+/// A handler that keeps a copy and checks that its events are a legal history.
 struct Mirror {
     name: String,
     objects: Arc<Mutex<Objects>>,
@@ -303,7 +305,7 @@ impl Mirror {
         format!("{} {}", self.name, self.handler.lag())
     }
 
-    /// A difference to what there is, if there is one.
+    /// A difference from the server's state, if there is one.
     fn difference(&self, truth: &Objects) -> Option<String> {
         let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         let wrong = truth.iter().find(|(key, object)| objects.get(*key) != Some(object));
@@ -358,11 +360,11 @@ impl<S: Stored> AnyHandler for Handler<S> {
     }
 }
 
-/// What goes wrong on purpose.
+/// The injected faults.
 #[derive(Clone, Default)]
 struct Faults {
     network: watch::Sender<Network>,
-    /// The next watch is expired.
+    /// The next watch is rejected as expired.
     expire: Arc<AtomicBool>,
 }
 
@@ -372,8 +374,8 @@ struct Network {
     freezes: u64,
 }
 
-/// A proxy of TCP in front of the server that cuts connections, and freezes them: nothing comes, and
-/// nothing says so. Gives the address to use instead of the server's.
+/// A TCP proxy in front of the server that cuts connections, and freezes them: they stay open
+/// without data. Returns the proxy's address.
 async fn proxy(server: &http::Uri, faults: Faults) -> Outcome<http::Uri> {
     let authority = server.authority().ok_or("a server without an address")?;
     let port = authority.port_u16().unwrap_or(443);
@@ -401,7 +403,7 @@ async fn proxy(server: &http::Uri, faults: Faults) -> Outcome<http::Uri> {
     Ok(own)
 }
 
-/// A list and watch whose versions expire now and then, and whose bookmarks a proxy may swallow.
+/// A list and watch whose versions expire at random, and whose bookmarks may be lost.
 #[derive(Clone)]
 struct Faulty {
     inner: Arc<dyn ListWatch>,
@@ -434,7 +436,7 @@ impl ListWatch for Faulty {
     }
 }
 
-/// A small generator; what it gives follows from its seed.
+/// A small random generator with a seed.
 struct Random(u64);
 
 impl Random {
@@ -471,7 +473,8 @@ async fn write(
                 maps.patch(&name, &PatchParams::default(), &patch).await.map(drop)
             }
         };
-        // Not there, there already, or the server is away: all of it is part of the story.
+        // The object may not exist, may exist already, or the server may be down; all of this is
+        // expected.
         written.fetch_add(u64::from(done.is_ok()), Relaxed);
     }
     Ok(())
@@ -502,7 +505,7 @@ async fn truth(client: &kube::Client) -> Outcome<Objects> {
     Ok(list.items.into_iter().map(of).collect())
 }
 
-/// Removes what was written; what fails is left to whoever looks after the server.
+/// Removes the written objects. Failures are ignored.
 async fn clean_up(client: &kube::Client, truth: &Objects) {
     for key in truth.keys() {
         if let Some((namespace, name)) = key.split_once('/') {
@@ -516,7 +519,7 @@ async fn clean_up(client: &kube::Client, truth: &Objects) {
     }
 }
 
-/// Resident memory of this process; 0 where the system does not tell.
+/// The resident memory of this process in MiB; 0 if the system does not report it.
 fn rss_mib() -> f64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<f64>().ok()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! kube-rs against any API server, over TLS: lists, pages, watches, resumes, keeps a copy true with a
-//! reflector, runs a controller with finalizers, and defines a kind of its own.
+//! Uses kube-rs against any API server over TLS: lists, pages, watches, resumes, runs a reflector
+//! and a controller with finalizers, and defines a custom kind.
 //! `cargo xtask e2e` runs it against the built server.
 //!
 //! ```sh
@@ -28,8 +28,8 @@ use serde_json::json;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Far above what anything here takes; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// A time limit that only a hang reaches.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcome<()> {
@@ -41,7 +41,7 @@ async fn main() -> Outcome<()> {
         .await?
         .name_any();
     let maps = Api::namespaced(client.clone(), &made);
-    let story = tokio::time::timeout(PATIENCE, async {
+    let story = tokio::time::timeout(TIMEOUT, async {
         list_and_page(&maps).await?;
         watch_and_resume(&maps).await?;
         reflect(&maps).await?;
@@ -50,7 +50,7 @@ async fn main() -> Outcome<()> {
     });
     let told = story.await;
     namespaces.delete(&made, &DeleteParams::default()).await?;
-    told.map_err(|_| format!("not done within {PATIENCE:?}"))??;
+    told.map_err(|_| format!("not done within {TIMEOUT:?}"))??;
     println!("listed, paged, watched, resumed, reflected, controlled, defined a kind");
     Ok(())
 }
@@ -109,7 +109,7 @@ async fn watch_and_resume(maps: &Api<ConfigMap>) -> Outcome<()> {
     ensure(seen == wanted, || format!("watched: {seen:?}"))
 }
 
-/// A reflector, first in the way of list and watch, then in that of a streaming list.
+/// Runs a reflector, first with list and watch, then with a streaming list.
 async fn reflect(maps: &Api<ConfigMap>) -> Outcome<()> {
     for (n, config) in
         [watcher::Config::default(), watcher::Config::default().streaming_lists()].into_iter().enumerate()
@@ -136,11 +136,11 @@ async fn reflect(maps: &Api<ConfigMap>) -> Outcome<()> {
     Ok(())
 }
 
-/// What the controller below calls itself in `metadata.finalizers`.
+/// The finalizer of the controller below.
 const FINALIZER: &str = "listwatch.example/counted";
 
-/// One step of a controller: counts what a map holds into an annotation, and holds a map that goes
-/// until it has been seen.
+/// Reconciles a ConfigMap: writes the number of its entries into an annotation, and uses a
+/// finalizer.
 async fn count(map: Arc<ConfigMap>, maps: Arc<Api<ConfigMap>>) -> Result<Action, finalizer::Error<kube::Error>> {
     let own = Arc::clone(&maps);
     let step = |event: finalizer::Event<ConfigMap>| async move {
@@ -156,7 +156,7 @@ async fn count(map: Arc<ConfigMap>, maps: Arc<Api<ConfigMap>>) -> Result<Action,
     finalizer(&maps, FINALIZER, map, step).await
 }
 
-/// A controller of kube-rs keeps up with creates, updates and deletes.
+/// Runs a kube-rs controller through creates, updates and deletes.
 async fn control(maps: &Api<ConfigMap>) -> Outcome<()> {
     let chosen = watcher::Config::default().labels("counted=yes");
     let controller = Controller::new(maps.clone(), chosen)
@@ -183,7 +183,7 @@ async fn control(maps: &Api<ConfigMap>) -> Outcome<()> {
     Ok(())
 }
 
-/// A kind of one's own: defined, used through untyped objects, and gone with its definition.
+/// Defines a custom kind, uses it through untyped objects, and deletes the definition.
 async fn define(client: Client, namespace: &str) -> Outcome<()> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     // A group that no other run uses.
@@ -208,7 +208,7 @@ async fn define(client: Client, namespace: &str) -> Outcome<()> {
 
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(&group, "v1", "Gadget"));
     let gadgets: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource);
-    // As every informer does it: first the list, then a watch from its version.
+    // Like every informer: first a list, then a watch from its version.
     let from = gadgets.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
     let made = DynamicObject::new("g", &resource).data(json!({"spec": {"size": 1}}));
     gadgets.create(&PostParams::default(), &made).await?;

@@ -1,7 +1,7 @@
-//! Your own source of objects under an informer: anything that can list and watch.
+//! A custom source of objects for an informer: any implementation of `ListWatch`.
 //!
-//! Here it is a table in memory. What has to be true of it is what is true of an API server: a list
-//! says at which version it is, and a watch from a version brings everything after it, or says 410.
+//! The source of this example is a table in memory. It must fulfill the contract of an API server.
+//! A list has a version. A watch from a version delivers every later change, or fails with 410.
 //!
 //! ```text
 //! cargo run -p listwatch --example own_list_watch
@@ -22,10 +22,10 @@ use listwatch::meta::ListOptions;
 use listwatch::wire::{EventKind, ListMeta};
 use tokio::sync::watch;
 
-/// Far above what anything here takes; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A time limit that only a hang reaches.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Sensors and what they measured last.
+/// Sensors with their last measured values.
 #[derive(Clone)]
 struct Sensors {
     table: Arc<Mutex<Table>>,
@@ -43,7 +43,7 @@ impl Sensors {
         Sensors { table: Arc::default(), version: watch::Sender::new(1) }
     }
 
-    /// A new value. The history begins at version 1, so version `n` is event `n - 2`.
+    /// Records a value. The history begins at version 1, so version `n` is event `n - 2`.
     fn measure(&self, sensor: &str, value: i32) -> Result<(), Box<dyn Error>> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let version = *self.version.borrow() + 1;
@@ -73,7 +73,7 @@ impl ListWatch for Sensors {
         let from: u64 = options.resource_version.as_str().parse().unwrap_or(1);
         let start = (self.clone(), self.version.subscribe(), from);
         Ok(Box::pin(stream::unfold(start, |(sensors, mut version, from)| async move {
-            // An error is a sender that is gone, and the table holds one.
+            // The table holds the sender, so there is no error.
             let newest = *version.wait_for(|version| *version > from).await.ok()?;
             let table = sensors.table.lock().unwrap_or_else(PoisonError::into_inner);
             let events = table.history.iter().skip(usize::try_from(from - 1).ok()?).cloned().collect();
@@ -91,17 +91,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
 pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
     let sensors = Sensors::new();
     sensors.measure("kitchen", 21)?;
-    // A table of its own knows no WatchList, and does not lose its history.
+    // The table supports no WatchList and never loses its history.
     let reflector = ReflectorConfig { watch_list: false, check_server: false, ..ReflectorConfig::default() };
     let informer = SharedInformer::new(sensors.clone(), InformerConfig { name: "sensors".to_owned(), reflector });
     let mut events = informer.stream(HandlerOptions::named("print"));
     informer.start()?;
-    informer.wait_until_synced(PATIENCE).await?;
+    informer.wait_until_synced(TIMEOUT).await?;
     sensors.measure("cellar", 12)?;
     sensors.measure("kitchen", 22)?;
     let mut told = Vec::new();
     while told.len() < 4 {
-        let event = tokio::time::timeout(PATIENCE, events.next()).await?.ok_or("the stream ended")?;
+        let event = tokio::time::timeout(TIMEOUT, events.next()).await?.ok_or("the stream ended")?;
         told.push(match &event {
             Event::Synced => "synced".to_owned(),
             event => format!("{:?} {:?}", event.object(), event.reason()),

@@ -5,7 +5,8 @@
 //!  etcd, embedded ─▶ storage ─▶ cacher ─▶ apiserver ─▶ wire ══TCP══▶ wire ─▶ client ─▶ your code
 //! ```
 //!
-//! Each layer is a crate of its own and worth depending on alone; this one saves the names.
+//! Each layer is a separate crate that can be used alone. This facade is one dependency for all of
+//! them.
 //!
 //! # A controller test without a cluster
 //! ```

@@ -1,7 +1,7 @@
 //! The position and revision at which a paged list resumes: [`ContinueToken`].
 //!
 //! The format is that of kube-apiserver (`pkg/storage/continue.go`): unpadded URL-safe base64 of
-//! `{"v":"meta.k8s.io/v1","rv":<revision>,"start":"<key behind the collection's prefix>"}`.
+//! `{"v":"meta.k8s.io/v1","rv":<revision>,"start":"<key after the collection's prefix>"}`.
 //! A negative `rv` resumes at the latest state, which is what an expired token is exchanged for.
 
 use base64::alphabet::URL_SAFE;
@@ -174,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decode_never_panics(text in ".{0,60}") {
+        fn continue_token_decode_never_panics(text in ".{0,60}") {
             let _ = ContinueToken::decode(&text);
         }
     }

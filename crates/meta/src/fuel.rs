@@ -64,7 +64,7 @@ impl Tank {
         self.exhausted
     }
 
-    /// Runs a computation on this tank. It may be called several times, as a future is polled.
+    /// Runs a computation on this tank. The call may be repeated, as a future is polled.
     pub fn run<T>(&mut self, computation: impl FnOnce() -> T) -> T {
         /// Restores the tank and the outer meter, also when the computation panics.
         struct Installed<'a> {
@@ -144,8 +144,8 @@ pub fn exhaust() {
     charge(u64::MAX);
 }
 
-/// Runs uninterruptible work and takes the units of its duration. Returns `None` when they are not
-/// left, also when that shows only afterwards.
+/// Runs uninterruptible work and charges the units of its duration afterwards. Returns `None` if
+/// they exceed the remaining units.
 pub fn timed<T>(work: impl FnOnce() -> T) -> Option<T> {
     let begun = Instant::now();
     let done = work();
@@ -157,7 +157,7 @@ pub fn left() -> Option<u64> {
     TANK.with_borrow(|tank| tank.as_ref().map(|tank| if tank.exhausted { 0 } else { tank.left + SLICE.get() }))
 }
 
-/// Whether the running computation ran out of fuel. Its results must have no effect.
+/// Whether the running computation ran out of fuel. The results of the computation must have no effect.
 pub fn is_exhausted() -> bool {
     TANK.with_borrow(|tank| tank.as_ref().is_some_and(|tank| tank.exhausted))
 }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn tank_is_used_up_across_several_runs() {
+    fn fuel_tank_is_shared_by_several_runs() {
         let mut tank = Tank::new(25_000);
         for _ in 0..5 {
             assert!(tank.run(|| charge(5_000) && !is_exhausted()));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn tank_is_empty_after_deadline_or_cancellation() {
+    fn fuel_tank_is_empty_after_deadline_or_cancellation() {
         let mut late = Tank::new(u64::MAX / 2).until(Instant::now());
         assert!(!late.run(|| charge(1)));
         let flag = Arc::new(AtomicBool::new(false));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn tanks_nest_and_survive_panics() {
+    fn fuel_tanks_nest_and_are_restored_after_panics() {
         let mut outer = Tank::new(100);
         outer.run(|| {
             let mut inner = Tank::new(1);

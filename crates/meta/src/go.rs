@@ -81,7 +81,7 @@ pub fn print(value: &Value) -> String {
     }
 }
 
-/// A value as `%s` prints it, which is made for texts and says so.
+/// Formats a value as `%s` does: values other than strings have the form `%!s(type=value)`.
 pub fn print_as_text(value: &Value) -> String {
     match value {
         Value::Null => "%!s(<nil>)".to_owned(),
@@ -102,7 +102,7 @@ pub fn print_map(map: &Map<String, Value>) -> String {
     format!("map[{}]", members.join(" "))
 }
 
-/// The Go type that `encoding/json` decodes a value to when nothing else is asked for.
+/// The Go type to which `encoding/json` decodes a value into an `interface{}`; integers are `int64`.
 pub fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
@@ -115,23 +115,23 @@ pub fn type_name(value: &Value) -> &'static str {
     }
 }
 
-/// Whose words tell that a value is of a wrong type.
+/// The source of the error text for a value of the wrong type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Words {
-    /// `encoding/json`'s, which reads bodies and what most patches make of an object.
+    /// `encoding/json`, which decodes request bodies and the results of most patches.
     Decoder,
-    /// apimachinery's `runtime.DefaultUnstructuredConverter`'s, which reads what a strategic merge makes.
+    /// apimachinery's `runtime.DefaultUnstructuredConverter`, which decodes the result of a strategic merge patch.
     Converter,
 }
 
-/// What the converter says when it finds `value` where `wanted` is to be, a type by Go's name.
+/// The error text of apimachinery's converter for `value` in a field of the Go type `wanted`.
 pub fn cannot_convert(value: &Value, wanted: &str) -> String {
     let kind = match value {
         Value::Array(_) => "slice",
         Value::Object(_) => "map",
         scalar => type_name(scalar),
     };
-    // What has a decoder of its own is given to it, and that speaks for itself.
+    // The converter passes a value to the decoder of a type that has one, and returns its error.
     let decoder = |target: &str| {
         let found = match value {
             Value::Number(number) => format!("number {number}"),
@@ -172,7 +172,7 @@ impl Number {
         }
     }
 
-    /// As a float, rounded where needed.
+    /// Converts the number to a float, rounded if necessary.
     pub fn as_f64(self) -> f64 {
         match self {
             Number::Int(int) => int as f64,
@@ -225,14 +225,14 @@ pub fn json(value: &Value) -> String {
     out
 }
 
-/// As [`json`], and no further than about so many bytes.
+/// Writes a value like [`json`], and stops after about `bytes_max` bytes.
 pub fn json_within(value: &Value, bytes_max: usize) -> String {
     let mut out = String::new();
     write_json(value, &mut out, bytes_max);
     out
 }
 
-/// Writes nothing where there are more than `bytes_max` bytes already.
+/// Appends a value to `out`. Has no effect once `out` exceeds `bytes_max` bytes.
 fn write_json(value: &Value, out: &mut String, bytes_max: usize) {
     if out.len() > bytes_max {
         return;
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quote_escapes_what_go_escapes() {
+    fn quote_escapes_the_same_characters_as_go() {
         fn check(text: &str, expected: &str) {
             assert_eq!(quote(text), expected);
         }
@@ -328,14 +328,14 @@ mod tests {
     }
 
     #[test]
-    fn json_kinds_have_gos_names() {
+    fn json_value_kinds_have_the_names_of_go() {
         let named = |text: &str| json_kind(&serde_json::from_str(text).unwrap());
         let texts = ["null", "true", "1.5", "\"\"", "[{}]", "{}"];
         assert_eq!(texts.map(named), ["null", "bool", "number", "string", "array", "object"]);
     }
 
     #[test]
-    fn the_converter_tells_wrong_types_in_its_own_words() {
+    fn converter_error_for_wrong_type_equals_apimachinery() {
         for (value, wanted, expected) in [
             (json!({}), "[]v1.Container", "cannot restore slice from map"),
             (json!("a"), "map[string]string", "cannot restore map from string"),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn prints_as_go_does() {
+    fn values_print_as_in_go() {
         assert_eq!(print(&json!({"b": [1, null, "x"], "a": {"c": true}})), "map[a:map[c:true] b:[1 <nil> x]]");
         assert_eq!(type_name(&json!(1.5)), "float64");
         assert_eq!(json_kind(&json!([])), "array");
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_print_as_go_prints_them() {
+    fn floats_print_as_in_go() {
         fn check(value: f64, v: &str, in_json: &str) {
             assert_eq!((float(value).as_str(), float_json(value).as_str()), (v, in_json), "{value:e}");
         }

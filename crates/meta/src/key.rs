@@ -56,8 +56,8 @@ impl Key {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The element before the last one: the namespace of an object of a namespaced resource. It has
-    /// no meaning for cluster-scoped resources; the caller knows the scope.
+    /// The element before the last one: the namespace of an object of a namespaced resource. The
+    /// result has no meaning for cluster-scoped resources, so the caller checks the scope.
     pub fn namespace(&self) -> &str {
         self.0.rsplit('/').nth(1).unwrap_or_default()
     }
@@ -131,7 +131,7 @@ impl KeyRange {
         KeyRange { start: prefix.into(), end: format!("{stem}0").into() }
     }
 
-    /// The same range from `start` (inclusive) on, if `start` is behind the range's own start. A
+    /// The same range from `start` (inclusive) on, if `start` is after the range's own start. A
     /// paged list resumes with it.
     #[must_use]
     pub fn starting_at(&self, start: &str) -> Self {
@@ -146,7 +146,7 @@ impl KeyRange {
         &self.start
     }
 
-    /// The first key behind the range.
+    /// The first key after the range.
     pub fn end(&self) -> &str {
         &self.end
     }

@@ -12,6 +12,7 @@
 //!                          continue_token           limit, continue
 //!                          status                   v1.Status
 //!                          user                     UserInfo
+//!                          version_order            compare_versions: v1 before v1beta1
 //! ```
 //!
 //! Everything is a plain value. Two rules hold across the workspace:
@@ -50,6 +51,7 @@ pub mod selector;
 pub mod shard;
 pub mod status;
 pub mod user;
+mod version_order;
 
 pub use continue_token::ContinueToken;
 pub use event::{Change, Event};
@@ -61,6 +63,7 @@ pub use selector::{FieldSelector, LabelSelector};
 pub use shard::{InvalidShardSelector, ShardField, ShardSelector};
 pub use status::{FieldError, GroupResource, Status};
 pub use user::UserInfo;
+pub use version_order::compare_versions;
 
 /// The example of the README, as a documentation test.
 #[cfg(doctest)]

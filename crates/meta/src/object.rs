@@ -289,7 +289,7 @@ impl Object {
         let number = number.text();
         let head = change.frame_head();
         let version = spans[RESOURCE_VERSION];
-        // Either the present value is replaced, or a new member is inserted right behind the brace.
+        // Either the present value is replaced, or a new member is inserted right after the brace.
         let (cut_from, cut_to, prefix, suffix): (u32, u32, &[u8], &[u8]) = if version.is_absent() {
             let at = metadata.start + 1;
             let empty = metadata.of(value)[1..].iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'}');
@@ -410,7 +410,7 @@ impl Object {
         found
     }
 
-    /// Calls `visit` with the name and value of every label, in document order. It is cheaper than
+    /// Calls `visit` with the name and value of every label, in document order. One call is cheaper than
     /// [`Object::label`] for callers that need many labels.
     pub fn for_each_label<'a>(&'a self, mut visit: impl FnMut(&'a [u8], Cow<'a, str>)) {
         let labels = self.0.labels.of(&self.0.frame);

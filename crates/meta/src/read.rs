@@ -47,7 +47,7 @@ pub struct ListOptions {
     pub label_selector: String,
     /// Filter by fields.
     pub field_selector: String,
-    /// Only the objects of these shards.
+    /// Filter by shards.
     pub shard_selector: String,
 }
 
@@ -71,13 +71,13 @@ pub struct ListRequest {
     pub at: ReadAt,
     /// Page size; `None` for all objects.
     pub limit: Option<u64>,
-    /// The request's continue token, if it asks for a further page.
+    /// The request's continue token, if the request is for a further page.
     pub resume: Option<ContinueToken>,
     /// Filter by labels.
     pub labels: LabelSelector,
     /// Filter by fields.
     pub fields: FieldSelector,
-    /// Only the objects of these shards.
+    /// Filter by shards.
     pub shard: Option<ShardSelector>,
 }
 
@@ -112,7 +112,7 @@ pub struct WatchRequest {
     pub labels: LabelSelector,
     /// Filter by fields.
     pub fields: FieldSelector,
-    /// Only the objects of these shards.
+    /// Filter by shards.
     pub shard: Option<ShardSelector>,
 }
 
@@ -160,7 +160,7 @@ impl ListOptions {
     }
 
     /// Parses the options of a WATCH on a resource of this shape. `legacy_path` is true for the
-    /// deprecated `/watch/` paths without `?watch=true`. They are checked by the rules of LIST and
+    /// deprecated `/watch/` paths without `?watch=true`. These paths are checked by the rules of LIST and
     /// never default to WatchList.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl ListOptions {
     /// As [`ListOptions::watch`], for a path that names one object.
     ///
     /// # Errors
-    /// As [`ListOptions::watch`]; also 400 when a field selector does not select this very name.
+    /// As [`ListOptions::watch`]; also 400 when a field selector does not select exactly this name.
     pub fn watch_object(&self, name: &str, shape: &ObjectShape, legacy_path: bool) -> Result<WatchRequest, Status> {
         self.watch_of(Some(name), shape, legacy_path)
     }
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn list_options_parse_as_in_the_table() {
+    fn list_options_determine_revision_and_limit() {
         let revision = Revision::new(7);
         let token = ContinueToken::after(Revision::new(5), "a").encode();
         let inconsistent = ContinueToken::after(Revision::new(5), "a").inconsistent().encode();
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn watch_options_parse_as_in_the_table() {
+    fn watch_options_determine_the_start_of_the_watch() {
         let revision = Revision::new(7);
         for (text, expected) in [
             ("", WatchFrom::InitialEvents { at: ReadAt::MostRecent, mark_end: false }),
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn unparsable_option_returns_upstreams_status_code() {
+    fn unparsable_option_returns_the_status_code_of_kube_apiserver() {
         let syntax = "resourceVersion: Invalid value: \"abc\": strconv.ParseUint: parsing \"abc\": invalid syntax";
         assert_eq!(list("rv=abc"), Err((400, format!("invalid resource version: {syntax}"))));
         assert_eq!(watch("rv=abc"), Err((500, syntax.to_owned())));

@@ -15,7 +15,7 @@
 pub struct Span {
     /// The first byte's offset.
     pub start: u32,
-    /// The offset behind the last byte.
+    /// The offset after the last byte.
     pub end: u32,
 }
 
@@ -130,7 +130,7 @@ pub fn find(document: &[u8], paths: &PathSet, spans: &mut [Span]) -> Result<(), 
 }
 
 /// Finds values like [`find`] in the first of several documents, or in the rest of a list. Returns
-/// the offset behind the object.
+/// the offset after the object.
 ///
 /// # Errors
 /// [`Malformed`] when `document` does not begin with one whole JSON object, or is 4 GiB or larger.

@@ -545,7 +545,7 @@ impl FieldSelector {
         &self.terms
     }
 
-    /// The exact value that a term requires of a field, if there is such a term.
+    /// The value that a term with `=` requires of a field; `None` if no term does.
     pub fn requires_exact(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|term| !term.negated && term.field == field).map(|term| term.value.as_str())
     }

@@ -157,7 +157,7 @@ impl fmt::Display for ShardSelector {
     }
 }
 
-/// FNV-1a, 64 bits: what Go's `hash/fnv` calls `New64a`.
+/// The 64-bit FNV-1a hash (Go's `fnv.New64a`).
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
@@ -177,7 +177,7 @@ impl<'a> Parser<'a> {
         invalid(format!("CEL parse error: found {found}, expected {wanted}"))
     }
 
-    /// Takes a token and the whitespace behind it.
+    /// Takes a token and the whitespace after it.
     fn take(&mut self, token: &str) -> bool {
         match self.rest.strip_prefix(token) {
             Some(rest) => {
@@ -299,7 +299,7 @@ mod tests {
     const SECOND: &str = "shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')";
 
     #[test]
-    fn hash_equals_gos_fnv_64a() {
+    fn shard_hash_equals_fnv_64a_of_go() {
         for (text, hash) in
             [("", 0xcbf2_9ce4_8422_2325), ("a", 0xaf63_dc4c_8601_ec8c), ("foobar", 0x8594_4171_f739_67e8)]
         {
@@ -354,7 +354,7 @@ mod tests {
         }
 
         #[test]
-        fn equal_parts_hold_each_value_once(value in ".{0,40}", of in 1_u32..50) {
+        fn equal_shards_hold_each_value_once(value in ".{0,40}", of in 1_u32..50) {
             let parts = (0..of).map(|index| ShardSelector::part(ShardField::Uid, index, of).unwrap());
             let parts: Vec<_> = parts.inspect(|part| assert_eq!(ShardSelector::parse(&part.to_string()).as_ref(), Ok(part))).collect();
             prop_assert_eq!(parts.iter().filter(|part| part.holds(&value)).count(), 1);
@@ -362,7 +362,7 @@ mod tests {
         }
 
         #[test]
-        fn parsing_never_panics(text in "(shardRange|object.metadata.uid|[(),'\"| 0x8é]){0,20}") {
+        fn shard_selector_parsing_never_panics(text in "(shardRange|object.metadata.uid|[(),'\"| 0x8é]){0,20}") {
             if let Ok(shards) = ShardSelector::parse(&text) {
                 prop_assert_eq!(ShardSelector::parse(&shards.to_string()), Ok(shards));
             }

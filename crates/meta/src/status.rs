@@ -247,6 +247,11 @@ impl FieldError {
         FieldError { field: field.into(), reason: "FieldValueInvalid", message }
     }
 
+    /// As [`FieldError::invalid`], for a text, which is quoted as Go quotes it.
+    pub fn invalid_text(field: impl Into<String>, text: &str, detail: impl fmt::Display) -> Self {
+        FieldError::invalid(field, crate::go::quote(text), detail)
+    }
+
     /// The error for a missing required value.
     pub fn required(field: impl Into<String>, detail: impl fmt::Display) -> Self {
         let detail = detail.to_string();
@@ -535,6 +540,11 @@ impl Status {
     /// 503: this server is not serving now.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Status::failure(503, reason::SERVICE_UNAVAILABLE, message)
+    }
+
+    /// 504: the time or the computation that a request may take is used up.
+    pub fn request_timed_out() -> Self {
+        Status::timeout("request did not complete within the allotted timeout")
     }
 
     /// 504: the request took too long.

@@ -1,26 +1,26 @@
-//! `weigh FILE…`: what the schemas of CustomResourceDefinitions weigh in memory, and what is wrong
-//! with them. Each file is one definition as JSON.
+//! `weigh FILE…`: prints the memory of compiled CustomResourceDefinition schemas in bytes, and the
+//! errors of the schemas. Each file is one definition as JSON.
 //!
-//! `kubectl get crd -o json | jq -c '.items[]' | split -l 1 - crd-` makes such files.
+//! `kubectl get crd -o json | jq -c '.items[]' | split -l 1 - crd-` creates such files.
 #![allow(unsafe_code, reason = "an allocator that counts has to be one; it only passes on")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use listwatch_schema::{Interner, Schema, Surroundings, check};
+use listwatch_schema::{CheckContext, Interner, Schema, check};
 use serde_json::Value;
 
 static OUT: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, with a count of the bytes that are out.
+/// The system's allocator with a count of the allocated bytes.
 struct Counting;
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         OUT.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        // SAFETY: the caller fulfills the same requirements as for the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -45,12 +45,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let started = Instant::now();
         let mut errors = Vec::new();
         for version in &versions {
-            let surroundings = Surroundings {
+            let context = CheckContext {
                 at: "spec.validation",
                 status_subresource: version["subresources"].get("status").is_some(),
                 unchanged: false,
             };
-            errors.extend(check(&version["schema"]["openAPIV3Schema"], surroundings)?.errors);
+            errors.extend(check(&version["schema"]["openAPIV3Schema"], context)?.errors);
         }
         let took = started.elapsed();
         let before = OUT.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Paths into objects that a definition names: printer columns, selectable fields, the scale
-//! subresource, and where a rule reports its error.
+//! Paths into objects that a definition contains: printer columns, selectable fields, the scale
+//! subresource, and the `fieldPath` of a rule.
 //! Rules: apiextensions-apiserver `pkg/apis/apiextensions/validation/validation.go` and
 //! `pkg/apiserver/schema/cel/validation.go:ValidFieldPath`, Kubernetes 1.36.
 
@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use listwatch_meta::FieldError;
 use serde_json::Value;
 
-use crate::findings::{duplicate, invalid_str, required, too_many};
+use crate::field_errors::{duplicate, invalid_str, required, too_many};
 use crate::limits::SELECTABLE_FIELDS_MAX;
 use crate::path::Path;
 use crate::schema::{Kind, Node, Schema};
@@ -16,17 +16,17 @@ use crate::schema::{Kind, Node, Schema};
 const COLUMN_TYPES: &str = "boolean,date,integer,number,string";
 const COLUMN_FORMATS: &str = "byte,date,date-time,double,float,int32,int64,password";
 
-/// A field that was found by a path.
+/// The field at a path.
 pub(crate) struct FoundField<'n> {
-    /// The path in the one form that all spellings of it have.
+    /// The path in normalized form.
     pub(crate) path: String,
-    /// Its first element.
+    /// The first element of the path.
     root: String,
     pub(crate) node: &'n Node,
 }
 
-/// Finds the field that a path such as `.spec.a['b.c']` leads to; `brackets` allows the second kind
-/// of step.
+/// Finds the field of a path such as `.spec.a['b.c']`. Without `brackets`, bracket notation is an
+/// error.
 pub(crate) fn field_path<'n>(path: &str, node: &'n Node, brackets: bool) -> Result<FoundField<'n>, String> {
     const NO_FIELD: &str = "does not refer to a valid field";
     const END: &str = "unexpected end of JSON path";
@@ -58,14 +58,14 @@ pub(crate) fn field_path<'n>(path: &str, node: &'n Node, brackets: bool) -> Resu
             }
             found.path.push_str(&name);
         } else {
-            found.node = found.node.more_schema().ok_or(NO_FIELD)?;
+            found.node = found.node.additional_schema().ok_or(NO_FIELD)?;
             found.path.push_str(&format!("[{name}]"));
         }
     }
     Ok(found)
 }
 
-/// Splits at `.`, `[` and `]`, which are tokens themselves; a single-quoted part is one token.
+/// Splits at `.`, `[` and `]`, which are separate tokens. A single-quoted part is one token.
 struct Tokens<'a>(&'a str);
 
 impl<'a> Iterator for Tokens<'a> {
@@ -112,7 +112,7 @@ fn unescape(text: &str) -> Result<String, String> {
 }
 
 impl Schema {
-    /// The errors of the `selectableFields` of a version; `at` is their path.
+    /// Checks the `selectableFields` of a version; `at` is their path.
     pub fn check_selectable_fields(&self, json_paths: &[&str], at: &str) -> Vec<FieldError> {
         let at = Path::root(at);
         let mut errors = Vec::new();
@@ -152,7 +152,7 @@ impl Schema {
     }
 }
 
-/// The errors of an entry of `additionalPrinterColumns`; `at` is its path.
+/// Checks an entry of `additionalPrinterColumns`; `at` is its path.
 pub fn check_printer_column(column: &Value, at: &str) -> Vec<FieldError> {
     let at = Path::root(at);
     let text = |name: &str| column.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -180,7 +180,7 @@ pub fn check_printer_column(column: &Value, at: &str) -> Vec<FieldError> {
     errors
 }
 
-/// The errors of a `scale` subresource; `at` is the path of `subresources`.
+/// Checks a `scale` subresource; `at` is the path of `subresources`.
 pub fn check_scale(scale: &Value, at: &str) -> Vec<FieldError> {
     let at = Path::root(at);
     let text = |name: &str| scale.get(name).and_then(Value::as_str).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Defaulting, and the nulls around it.
-//! Rules: apiextensions-apiserver `pkg/apiserver/schema/defaulting`, Kubernetes 1.36.
+//! Sets defaults and removes nulls.
+//! Rules: apiextensions-apiserver `pkg/apiserver/schema/has_defaults`, Kubernetes 1.36.
 
 use listwatch_meta::fuel;
 use serde_json::{Map, Value};
@@ -7,30 +7,29 @@ use serde_json::{Map, Value};
 use crate::schema::{Node, Schema};
 
 impl Schema {
-    /// Sets missing fields, and null fields if null is not a valid value, to their defaults. It
-    /// applies only to existing objects: a default does not create its parent, unless the parent
-    /// has a default itself.
+    /// Sets missing fields to their defaults, and null fields that are not nullable. A default does
+    /// not create its parent, unless the parent has a default itself.
     pub fn default(&self, object: &mut Value) {
-        // There is no bound that could be reached.
+        // Without a limit there is no error.
         let _ = self.default_within(object, usize::MAX);
     }
 
-    /// As [`Schema::default`], with defaults of at most `bytes_max` bytes of JSON. Few bytes of an object can ask
-    /// for very many: `[{},{},{}]` may get a long default in each item.
+    /// As [`Schema::default`], with defaults of at most `bytes_max` bytes of JSON in total. A small
+    /// object can require large defaults: each item of `[{},{},{}]` may get one.
     ///
     /// # Errors
-    /// [`DefaultsTooLarge`]; `object` then has some of its defaults and must be thrown away.
+    /// [`DefaultsTooLarge`]; `object` then has only some of its defaults and must be discarded.
     pub fn default_within(&self, object: &mut Value, bytes_max: usize) -> Result<(), DefaultsTooLarge> {
         Defaulter { bytes_left: bytes_max }.value(object, &self.root)
     }
 
-    /// Removes nulls that are neither valid values nor replaced by a default. Nulls in lists stay.
+    /// Removes nulls that are not valid and have no default. Nulls in lists stay.
     pub fn prune_nulls(&self, object: &mut Value) {
         prune_nulls(object, Some(&self.root));
     }
 }
 
-/// The defaults of an object would be larger than they may be, or there is no fuel to set them.
+/// The defaults exceed their size limit, or the fuel is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the object's defaults are too large")]
 pub struct DefaultsTooLarge;
@@ -41,7 +40,7 @@ struct Defaulter {
 
 impl Defaulter {
     fn value(&mut self, value: &mut Value, node: &Node) -> Result<(), DefaultsTooLarge> {
-        if !node.defaulting {
+        if !node.has_defaults {
             return Ok(());
         }
         match value {
@@ -71,7 +70,7 @@ impl Defaulter {
         for (name, value) in members.iter_mut() {
             if let Some(property) = node.property(name) {
                 self.value(value, property)?;
-            } else if let Some(more) = node.more_schema() {
+            } else if let Some(more) = node.additional_schema() {
                 self.null(value, more)?;
                 self.value(value, more)?;
             }
@@ -99,7 +98,7 @@ impl Defaulter {
     }
 }
 
-/// About the bytes of a value's JSON.
+/// The approximate size of a value's JSON in bytes.
 fn json_bytes(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 4,

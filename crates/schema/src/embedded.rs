@@ -1,5 +1,5 @@
-//! Objects within objects (`x-kubernetes-embedded-resource`): their `apiVersion`, `kind` and
-//! `metadata` have the rules of every object, whatever the schema says.
+//! Embedded resources (`x-kubernetes-embedded-resource`): `apiVersion`, `kind` and `metadata`
+//! follow the rules of every object, for any schema.
 //! Rules: apiextensions-apiserver `pkg/apiserver/schema/objectmeta`, Kubernetes 1.36.
 
 use listwatch_k8s_types::{Field, Id, Omit, Shape, Type};
@@ -10,21 +10,21 @@ use listwatch_meta::selector::{
 };
 use serde_json::{Map, Value};
 
-use crate::findings;
+use crate::field_errors;
 use crate::golang::quote;
 use crate::limits::UNKNOWN_FIELDS_MAX;
 use crate::path::Path;
 use crate::schema::{Node, Schema};
 
-/// Bytes that all annotations of an object may have together.
+/// The total size of an object's annotations in bytes, as in Kubernetes.
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 
 impl Schema {
-    /// Coerces the metadata of embedded resources: unknown and empty fields are removed. The
-    /// object's own metadata is left to the server.
+    /// Coerces the metadata of embedded resources: removes unknown and empty fields. The server
+    /// handles the object's own metadata.
     ///
-    /// With `drop_invalid`, fields of the wrong type are removed too, as when reading from the store.
-    /// Returns the paths of unknown fields, sorted.
+    /// With `drop_invalid`, fields of the wrong type are removed too, as when reading from the
+    /// store. Returns the paths of unknown fields, sorted.
     ///
     /// # Errors
     /// Without `drop_invalid`: the first field of the wrong type.
@@ -33,7 +33,7 @@ impl Schema {
     }
 }
 
-/// [`Schema::coerce_embedded`] for any value; with `is_resource` the value is itself a resource.
+/// As [`Schema::coerce_embedded`] for any value; if `is_resource`, the value itself is a resource.
 pub(crate) fn coerce(
     value: &mut Value,
     node: &Node,
@@ -53,7 +53,7 @@ struct Coercer {
 
 impl Coercer {
     fn value(&mut self, value: &mut Value, node: &Node, embedded: bool, at: &Path<'_>) -> Result<(), FieldError> {
-        if !node.embedding && !embedded {
+        if !node.has_embedded_resources && !embedded {
             return Ok(());
         }
         match value {
@@ -64,7 +64,7 @@ impl Coercer {
                 for (name, value) in members.iter_mut() {
                     if let Some(property) = node.property(name) {
                         self.value(value, property, property.embedded, &at.child(name))?;
-                    } else if let Some(more) = node.more_schema() {
+                    } else if let Some(more) = node.additional_schema() {
                         self.value(value, more, more.embedded, &at.key(name))?;
                     }
                 }
@@ -88,7 +88,7 @@ impl Coercer {
                 Some(_) if self.drop_invalid => {
                     members.remove(name);
                 }
-                Some(other) => return Err(findings::invalid(at.child(name), other, "must be a string")),
+                Some(other) => return Err(field_errors::invalid(at.child(name), other, "must be a string")),
             }
         }
         let Some(metadata) = members.get("metadata") else { return Ok(()) };
@@ -105,12 +105,12 @@ impl Coercer {
                 Ok(())
             }
             Err(_) if self.drop_invalid => Ok(()),
-            Err(why) => Err(findings::invalid(at, metadata, why)),
+            Err(why) => Err(field_errors::invalid(at, metadata, why)),
         }
     }
 }
 
-/// Reads metadata as Go reads it into `ObjectMeta` and writes it again.
+/// Decodes metadata as Go decodes `ObjectMeta`, and returns the re-encoded form.
 fn read_object_meta(
     value: &Value,
     drop_invalid: bool,
@@ -145,11 +145,11 @@ fn cannot(found: &Value, target: &str) -> String {
     format!("json: cannot unmarshal {found} into Go {target}")
 }
 
-/// The value as Go writes it again; nothing if Go omits it.
+/// The value as Go encodes it again; `None` if Go omits it.
 fn read_field(value: &Value, field: &Field, of: &str, unknown: &mut Vec<String>) -> Result<Option<Value>, String> {
     let name = field.name();
     let wrong = |value: &Value, kind: &str| cannot(value, &format!("struct field {of}.{name} of type {kind}"));
-    // Go omits what is empty or zero, but never what a pointer points to.
+    // Go omits empty and zero values, but not those behind a pointer.
     let is_written = field.omit() == Omit::Never || field.shape() == Shape::Pointer;
     match (field.shape(), field.of(), value) {
         (_, _, Value::Null) => Ok(None),
@@ -204,7 +204,7 @@ fn read_field(value: &Value, field: &Field, of: &str, unknown: &mut Vec<String>)
             Err(format!("parsing time {shown} as \"2006-01-02T15:04:05Z07:00\": cannot parse {shown} as \"2006\""))
         }
         (_, Type::Time, other) => Err(cannot(other, "value of type string")),
-        // `FieldsV1`.
+        // `FieldsV1`: any object.
         (_, _, value) => Ok(Some(value.clone())),
     }
 }
@@ -217,8 +217,8 @@ fn is_rfc3339(text: &str) -> bool {
     }
 }
 
-/// Validates `apiVersion`, `kind` and `metadata` of embedded resources, and of the value itself if
-/// it is one or `is_resource` is true.
+/// Validates `apiVersion`, `kind` and `metadata` of embedded resources. The value itself is one if
+/// its schema has `x-kubernetes-embedded-resource` or if `is_resource`.
 pub(crate) fn validate(value: &Value, node: &Node, is_resource: bool, at: &Path<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     check(value, node, is_resource || node.embedded, at, &mut errors);
@@ -226,7 +226,7 @@ pub(crate) fn validate(value: &Value, node: &Node, is_resource: bool, at: &Path<
 }
 
 fn check(value: &Value, node: &Node, embedded: bool, at: &Path<'_>, errors: &mut Vec<FieldError>) {
-    if !node.embedding && !embedded {
+    if !node.has_embedded_resources && !embedded {
         return;
     }
     match value {
@@ -237,7 +237,7 @@ fn check(value: &Value, node: &Node, embedded: bool, at: &Path<'_>, errors: &mut
             for (name, value) in members {
                 if let Some(property) = node.property(name) {
                     check(value, property, property.embedded, &at.child(name), errors);
-                } else if let Some(more) = node.more_schema() {
+                } else if let Some(more) = node.additional_schema() {
                     check(value, more, more.embedded, &at.key(name), errors);
                 }
             }
@@ -256,35 +256,39 @@ fn check_resource(members: &Map<String, Value>, at: &Path<'_>, errors: &mut Vec<
     let api_version = at.child("apiVersion");
     let kind = at.child("kind");
     match members.get("apiVersion") {
-        None => errors.push(findings::required(api_version, "")),
+        None => errors.push(field_errors::required(api_version, "")),
         Some(Value::String(text)) if text.is_empty() => {
-            errors.push(findings::invalid_str(api_version, text, "must not be empty"));
+            errors.push(field_errors::invalid_str(api_version, text, "must not be empty"));
         }
         Some(Value::String(text)) if text.matches('/').count() > 1 => {
-            errors.push(findings::invalid_str(api_version, text, format!("unexpected GroupVersion string: {text}")));
+            errors.push(field_errors::invalid_str(
+                api_version,
+                text,
+                format!("unexpected GroupVersion string: {text}"),
+            ));
         }
         Some(Value::String(_)) => {}
-        Some(other) => errors.push(findings::invalid(api_version, other, "must be a string")),
+        Some(other) => errors.push(field_errors::invalid(api_version, other, "must be a string")),
     }
     match members.get("kind") {
-        None => errors.push(findings::required(kind, "")),
+        None => errors.push(field_errors::required(kind, "")),
         Some(Value::String(text)) if text.is_empty() => {
-            errors.push(findings::invalid_str(kind, text, "must not be empty"));
+            errors.push(field_errors::invalid_str(kind, text, "must not be empty"));
         }
         Some(Value::String(text)) => {
             let problems = dns_1035_label_problems(&text.to_lowercase());
             if !problems.is_empty() {
                 let detail = format!("may have mixed case, but should otherwise match: {}", problems.join(","));
-                errors.push(findings::invalid_str(kind, text, detail));
+                errors.push(field_errors::invalid_str(kind, text, detail));
             }
         }
-        Some(other) => errors.push(findings::invalid(kind, other, "must be a string")),
+        Some(other) => errors.push(field_errors::invalid(kind, other, "must be a string")),
     }
     let Some(metadata) = members.get("metadata") else { return };
     let at = at.child("metadata");
     match read_object_meta(metadata, false, &mut Vec::new()) {
         Ok(read) => check_metadata(&read, &at, errors),
-        Err(why) => errors.push(findings::invalid(at, metadata, why)),
+        Err(why) => errors.push(field_errors::invalid(at, metadata, why)),
     }
 }
 
@@ -302,26 +306,26 @@ fn check_metadata(metadata: &Map<String, Value>, at: &Path<'_>, errors: &mut Vec
         let name = text(field);
         if !name.is_empty() {
             let problems = path_segment(name, prefix).into_iter();
-            errors.extend(problems.map(|why| findings::invalid_str(at.child(field), name, why)));
+            errors.extend(problems.map(|why| field_errors::invalid_str(at.child(field), name, why)));
         }
     }
     let namespace = text("namespace");
     if !namespace.is_empty()
         && let Err(why) = validate_dns_label(namespace)
     {
-        errors.push(findings::invalid_str(at.child("namespace"), namespace, why));
+        errors.push(field_errors::invalid_str(at.child("namespace"), namespace, why));
     }
     if let Some(generation) = metadata.get("generation").filter(|value| value.as_i64().is_some_and(|n| n < 0)) {
-        errors.push(findings::invalid(at.child("generation"), generation, "must be greater than or equal to 0"));
+        errors.push(field_errors::invalid(at.child("generation"), generation, "must be greater than or equal to 0"));
     }
     let labels = at.child("labels");
     for (key, value) in metadata.get("labels").and_then(Value::as_object).into_iter().flatten() {
         if let Err(why) = validate_qualified_name(key) {
-            errors.push(findings::invalid_str(labels, key, why));
+            errors.push(field_errors::invalid_str(labels, key, why));
         }
         let value = value.as_str().unwrap_or_default();
         if let Err(why) = validate_label_value(value) {
-            errors.push(findings::invalid_str(labels, value, why));
+            errors.push(field_errors::invalid_str(labels, value, why));
         }
     }
     let annotations = at.child("annotations");
@@ -329,29 +333,33 @@ fn check_metadata(metadata: &Map<String, Value>, at: &Path<'_>, errors: &mut Vec
     for (key, value) in metadata.get("annotations").and_then(Value::as_object).into_iter().flatten() {
         bytes += key.len() + value.as_str().unwrap_or_default().len();
         if let Err(why) = validate_qualified_name(&key.to_lowercase()) {
-            errors.push(findings::invalid_str(annotations, key, why));
+            errors.push(field_errors::invalid_str(annotations, key, why));
         }
     }
     if bytes > ANNOTATIONS_BYTES_MAX {
-        errors.push(findings::too_long(annotations, ANNOTATIONS_BYTES_MAX as i64));
+        errors.push(field_errors::too_long(annotations, ANNOTATIONS_BYTES_MAX as i64));
     }
     let owners = at.child("ownerReferences");
     for (index, owner) in metadata.get("ownerReferences").and_then(Value::as_array).into_iter().flatten().enumerate() {
         let at = owners.index(index);
         let text = |name: &str| owner.get(name).and_then(Value::as_str).unwrap_or_default();
         if text("apiVersion").is_empty() || text("apiVersion").split('/').next_back().is_none_or(str::is_empty) {
-            errors.push(findings::invalid_str(at.child("apiVersion"), text("apiVersion"), "version must not be empty"));
+            errors.push(field_errors::invalid_str(
+                at.child("apiVersion"),
+                text("apiVersion"),
+                "version must not be empty",
+            ));
         }
         for name in ["kind", "name", "uid"] {
             if text(name).is_empty() {
-                errors.push(findings::invalid_str(at.child(name), "", "must not be empty"));
+                errors.push(field_errors::invalid_str(at.child(name), "", "must not be empty"));
             }
         }
     }
     for finalizer in metadata.get("finalizers").and_then(Value::as_array).into_iter().flatten() {
         let finalizer = finalizer.as_str().unwrap_or_default();
         if let Err(why) = validate_qualified_name(finalizer) {
-            errors.push(findings::invalid_str(at.child("finalizers"), finalizer, why));
+            errors.push(field_errors::invalid_str(at.child("finalizers"), finalizer, why));
         }
     }
 }

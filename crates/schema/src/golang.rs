@@ -1,5 +1,5 @@
 //! Formats values as Go does. Go's `fmt`, `strconv` and `encoding/json` produce the texts of field
-//! errors, and clients compare them. It covers only the forms that occur in error texts.
+//! errors, and clients compare them. Only the forms that occur in error texts are covered.
 
 use listwatch_meta::go::json_within;
 pub(crate) use listwatch_meta::go::{Number, float as float_v, json, quote};
@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::limits::FIELD_ERROR_BYTES_MAX;
 
-/// Whether a float counts as an integer by go-openapi's rule: within the integers that a float
-/// represents exactly, and whole up to a relative error of 1e-9.
+/// True if go-openapi treats a float as an integer: its magnitude is at most 2^53 - 1, and it is
+/// whole up to a relative error of 1e-9.
 pub(crate) fn is_whole(float: f64) -> bool {
     const WHOLE_MAX: f64 = 9_007_199_254_740_991.0;
     if !float.is_finite() || float.abs() > WHOLE_MAX {
@@ -19,16 +19,15 @@ pub(crate) fn is_whole(float: f64) -> bool {
     if float == nearest {
         return true;
     }
-    // Go compares with the unsigned conversion; for a negative number that is not whole the
-    // distance is then huge.
+    // Go converts to an unsigned integer for the comparison, so a negative fraction is far off.
     if float < 0.0 || nearest == 0.0 {
         return false;
     }
     (float - nearest).abs() / (float.abs() + nearest.abs()) < 1e-9
 }
 
-/// The value in a field error: simple values as `%v`, strings quoted, others as JSON. Formatting
-/// stops at the bound of an error's text.
+/// Formats the value in a field error: simple values as `%v`, strings quoted, others as JSON.
+/// Formatting stops at the size limit of an error.
 pub(crate) fn bad_value(value: &Value) -> String {
     match value {
         Value::String(text) => quote(prefix(text, FIELD_ERROR_BYTES_MAX)),
@@ -62,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_formatted_in_errors() {
+    fn error_values_are_formatted_as_in_go() {
         fn check(value: Value, expected: &str) {
             assert_eq!(bad_value(&value), expected);
         }

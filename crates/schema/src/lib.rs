@@ -6,9 +6,9 @@
 //!                                    └─validate────────▶ field errors of an invalid object
 //! ```
 //!
-//! The rules and messages are those of Kubernetes 1.36, because programs compare them.
+//! The rules and messages are those of Kubernetes 1.36, because clients compare them.
 //!
-//! A write passes through [`Schema::prune_nulls`], [`Schema::default`], [`Schema::prune`] and
+//! A write calls [`Schema::prune_nulls`], [`Schema::default`], [`Schema::prune`] and
 //! [`Schema::coerce_embedded`] in this order, and then [`Schema::validate`] or
 //! [`Schema::validate_update`].
 //!
@@ -35,18 +35,18 @@
 //! ```
 //!
 //! # Memory
-//! A [`Schema`] keeps only the data for requests, without descriptions; equal parts are stored
-//! once. Regular expressions and rules are compiled at their first use.
+//! A [`Schema`] contains only the data that requests need, without descriptions. Equal parts are
+//! stored once. Regular expressions and rules are compiled at their first use.
 //!
-//! # Bounds
-//! Each bound is a constant of [`limits`], whose doc says what happens at the bound.
+//! # Limits
+//! Every limit is a constant of [`limits`], which documents the behavior at the limit.
 #![forbid(unsafe_code)]
 
 mod check;
 mod columns;
 mod defaults;
 mod embedded;
-mod findings;
+mod field_errors;
 mod golang;
 pub mod limits;
 mod object;
@@ -60,7 +60,7 @@ mod schema;
 mod unique;
 mod validate;
 
-pub use check::{Checked, Surroundings, check};
+pub use check::{CheckContext, CheckReport, check};
 pub use columns::{check_printer_column, check_scale};
 pub use defaults::DefaultsTooLarge;
 pub use path::Path;

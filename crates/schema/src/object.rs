@@ -1,16 +1,16 @@
-//! The checks of an object in the order in which Kubernetes 1.36 makes them
-//! (apiextensions-apiserver `pkg/registry/customresource/strategy.go`, `validator.go`).
+//! Validates an object in the order of the checks of Kubernetes 1.36 (apiextensions-apiserver
+//! `pkg/registry/customresource/strategy.go`, `validator.go`).
 
 use listwatch_meta::FieldError;
 use serde_json::Value;
 
-use crate::findings;
+use crate::field_errors;
 use crate::path::Path;
 use crate::schema::Schema;
 use crate::{embedded, rules, unique, validate};
 
 impl Schema {
-    /// The errors of a new object. The server itself checks the object's metadata, `kind` and
+    /// Validates a new object. The server checks the object's own metadata, `kind` and
     /// `apiVersion`.
     pub fn validate(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = validate::validate(object, &self.root, None, &Path::NIL);
@@ -20,7 +20,7 @@ impl Schema {
         errors
     }
 
-    /// The errors of an object that replaces `old`. Errors in unchanged parts are tolerated.
+    /// Validates an object that replaces `old`. Errors in unchanged parts are tolerated.
     pub fn validate_update(&self, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = validate::validate(object, &self.root, Some(old), &Path::NIL);
         errors.extend(embedded::validate(object, &self.root, false, &Path::NIL));
@@ -29,8 +29,8 @@ impl Schema {
         errors
     }
 
-    /// The errors of an object whose status replaces that of `old`: of the status, and of rules and
-    /// lists of the whole object.
+    /// Validates a status update. The errors concern the status, and the rules and lists of the
+    /// whole object.
     pub fn validate_status_update(&self, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if let (Some(status), Some(node)) = (object.get("status"), self.root.property("status")) {
@@ -42,7 +42,7 @@ impl Schema {
         errors
     }
 
-    /// Lists that had the same item twice before may have it still.
+    /// Checks the uniqueness of list items. Duplicates that the old object has are tolerated.
     fn validate_unique_update(&self, object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
         if unique::validate(old, &self.root, &Path::NIL).is_empty() {
             errors.extend(unique::validate(object, &self.root, &Path::NIL));
@@ -50,15 +50,15 @@ impl Schema {
     }
 
     fn validate_rules(&self, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
-        if !self.root.ruled {
+        if !self.root.has_rules {
             return;
         }
-        if errors.iter().any(findings::is_blocking) {
+        if errors.iter().any(field_errors::is_blocking) {
             let detail = concat!(
                 "some validation rules were not checked because the object was invalid; ",
                 "correct the existing errors to complete validation"
             );
-            errors.push(findings::invalid(Path::NIL, &Value::Null, detail));
+            errors.push(field_errors::invalid(Path::NIL, &Value::Null, detail));
             return;
         }
         errors.extend(rules::validate(object, &self.root, old, true, &Path::NIL));

@@ -1,13 +1,13 @@
-//! Where in a document something is: a chain on the stack that becomes text only for an error.
+//! Paths of values in a document: linked lists on the stack that are formatted only for errors.
 
 use std::fmt;
 
 use crate::limits::STEP_SHOWN_BYTES_MAX;
 
-/// The name of a step as it is shown: whole, or its beginning.
-struct Shown<'a>(&'a str);
+/// A path element as it is shown, truncated if necessary.
+struct TruncatedName<'a>(&'a str);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for TruncatedName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut end = STEP_SHOWN_BYTES_MAX;
         if self.0.len() <= end {
@@ -36,7 +36,7 @@ enum Step<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// The path of the document itself.
+    /// The empty path.
     pub const NIL: Path<'static> = Path { parent: None, step: Step::Nil };
 
     /// A path that begins with this text; `""` is [`Path::NIL`].
@@ -44,17 +44,17 @@ impl<'a> Path<'a> {
         if text.is_empty() { Path::NIL } else { Path { parent: None, step: Step::Name(text) } }
     }
 
-    /// A named field below.
+    /// The path of a named field of this value.
     pub fn child(&'a self, name: &'a str) -> Path<'a> {
         Path { parent: Some(self), step: Step::Name(name) }
     }
 
-    /// An item of a list below.
+    /// The path of a list item of this value.
     pub fn index(&'a self, index: usize) -> Path<'a> {
         Path { parent: Some(self), step: Step::Index(index) }
     }
 
-    /// A key of a map below.
+    /// The path of a map value of this value.
     pub fn key(&'a self, key: &'a str) -> Path<'a> {
         Path { parent: Some(self), step: Step::Key(key) }
     }
@@ -70,10 +70,10 @@ impl<'a> Path<'a> {
         }
         match self.step {
             Step::Nil => Ok(()),
-            Step::Name(name) if parent.is_some() => write!(f, ".{}", Shown(name)),
-            Step::Name(name) => write!(f, "{}", Shown(name)),
+            Step::Name(name) if parent.is_some() => write!(f, ".{}", TruncatedName(name)),
+            Step::Name(name) => write!(f, "{}", TruncatedName(name)),
             Step::Index(index) => write!(f, "[{index}]"),
-            Step::Key(key) => write!(f, "[{}]", Shown(key)),
+            Step::Key(key) => write!(f, "[{}]", TruncatedName(key)),
         }
     }
 }
@@ -96,8 +96,8 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// A path inside a value as the value validator prints it (go-openapi): dots and indexes, and a key
-/// of a map has a dot before it even at the root.
+/// A path inside a value in the format of go-openapi's validator: dots and indexes. A map key has a
+/// leading dot even at the root.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ValuePath<'a> {
     parent: Option<&'a ValuePath<'a>>,
@@ -113,30 +113,30 @@ enum ValueStep<'a> {
 }
 
 impl<'a> ValuePath<'a> {
-    /// The value itself.
+    /// The path of the value itself.
     pub(crate) const ROOT: ValuePath<'static> = ValuePath { parent: None, step: ValueStep::Root };
 
-    /// A property that the schema names.
+    /// The path of a property in the schema.
     pub(crate) fn property(&'a self, name: &'a str) -> ValuePath<'a> {
         ValuePath { parent: Some(self), step: ValueStep::Property(name) }
     }
 
-    /// A key of a map, or a property that is missing.
+    /// The path of a map value, or of a missing property.
     pub(crate) fn key(&'a self, name: &'a str) -> ValuePath<'a> {
         ValuePath { parent: Some(self), step: ValueStep::Key(name) }
     }
 
-    /// An item of a list.
+    /// The path of a list item.
     pub(crate) fn index(&'a self, index: usize) -> ValuePath<'a> {
         ValuePath { parent: Some(self), step: ValueStep::Index(index) }
     }
 
-    /// The value that this is in; the root is in itself.
+    /// The path of the enclosing value. The root is its own parent.
     pub(crate) fn parent(&self) -> &ValuePath<'a> {
         self.parent.unwrap_or(self)
     }
 
-    /// Whether this is the value itself.
+    /// True if this is the path of the value itself.
     pub(crate) fn is_root(&self) -> bool {
         matches!(self.step, ValueStep::Root)
     }
@@ -149,8 +149,10 @@ impl fmt::Display for ValuePath<'_> {
         }
         match self.step {
             ValueStep::Root => Ok(()),
-            ValueStep::Property(name) if self.parent.is_some_and(ValuePath::is_root) => write!(f, "{}", Shown(name)),
-            ValueStep::Property(name) | ValueStep::Key(name) => write!(f, ".{}", Shown(name)),
+            ValueStep::Property(name) if self.parent.is_some_and(ValuePath::is_root) => {
+                write!(f, "{}", TruncatedName(name))
+            }
+            ValueStep::Property(name) | ValueStep::Key(name) => write!(f, ".{}", TruncatedName(name)),
             ValueStep::Index(index) => write!(f, "[{index}]"),
         }
     }

@@ -1,5 +1,5 @@
-//! `JSONSchemaProps` as sent, with everything that the checks need, before compilation. It exists
-//! only during a check; [`crate::Schema`] is kept.
+//! `JSONSchemaProps` as sent, with everything that the checks require. It exists only during a
+//! check; [`crate::Schema`] is the compiled form.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use serde_json::{Map, Value};
 
 use crate::limits::{SCHEMA_DEPTH_MAX, SCHEMA_NODES_MAX};
 
-/// Why a JSON value is no schema at all: the client's fault, a 400 or 422.
+/// A JSON value cannot be read as a schema. The client is at fault (400 or 422).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// A member has the wrong type.
     #[error("json: cannot unmarshal {found} into Go struct field JSONSchemaProps.{path} of type {expected}")]
     Type {
-        /// The member, from the root of the schema, with dots.
+        /// The dotted path of the member from the root of the schema.
         path: String,
-        /// The JSON type that was found.
+        /// The JSON type of the value.
         found: &'static str,
-        /// The type that was expected.
+        /// The expected type.
         expected: &'static str,
     },
     /// The schema nests deeper than [`SCHEMA_DEPTH_MAX`].
@@ -29,7 +29,7 @@ pub enum ParseError {
     TooLarge,
 }
 
-/// One schema as it was sent.
+/// A schema as it was sent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Props {
     pub(crate) id: String,
@@ -78,7 +78,7 @@ pub(crate) struct Props {
     pub(crate) rules: Vec<RuleProps>,
 }
 
-/// `items`: one schema, or several, which are rejected later.
+/// `items`: one schema, or the number of several, which are rejected later.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Items {
     One(Box<Props>),
@@ -104,7 +104,7 @@ pub(crate) struct RuleProps {
 }
 
 impl Props {
-    /// Reads a schema; `unknown` gets the paths of members that no schema has, from its root.
+    /// Parses a schema. Paths of members that schemas do not have are appended to `unknown`.
     pub(crate) fn parse(schema: &Value, unknown: &mut Vec<String>) -> Result<Props, ParseError> {
         let mut reader = Reader { path: Vec::new(), depth: 0, nodes: 0, unknown };
         let mut props = Props::default();
@@ -112,7 +112,7 @@ impl Props {
         Ok(props)
     }
 
-    /// The schema of items, where there is exactly one.
+    /// The schema of items, if there is exactly one.
     pub(crate) fn items(&self) -> Option<&Props> {
         match &self.items {
             Some(Items::One(items)) => Some(items),
@@ -120,7 +120,7 @@ impl Props {
         }
     }
 
-    /// The schema of additional properties, where they have one.
+    /// The schema of additional properties, if there is one.
     pub(crate) fn additional_schema(&self) -> Option<&Props> {
         match &self.additional {
             Some(Additional::Schema(schema)) => Some(schema),
@@ -128,17 +128,17 @@ impl Props {
         }
     }
 
-    /// Whether unknown fields below are preserved.
+    /// True if the schema preserves unknown fields.
     pub(crate) fn preserves(&self) -> bool {
         self.preserve_unknown_fields == Some(true)
     }
 
-    /// Whether `anyOf` means exactly "integer or string", as code generators write it.
+    /// True if `anyOf` is exactly "integer or string", as code generators write it.
     pub(crate) fn is_int_or_string_any_of(&self) -> bool {
         is_int_or_string(&self.any_of)
     }
 
-    /// Whether the first of `allOf` means exactly "integer or string".
+    /// True if the first entry of `allOf` is exactly "integer or string".
     pub(crate) fn is_int_or_string_all_of(&self) -> bool {
         self.all_of.first().is_some_and(|first| is_int_or_string(&first.any_of))
     }
@@ -157,7 +157,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a schema into its place: no copy of it is on the stack, however deep it nests.
+    /// Parses a schema in place, so that nested schemas are not copied on the stack.
     fn schema(&mut self, value: &Value, props: &mut Props) -> Result<(), ParseError> {
         self.nodes += 1;
         if self.nodes > SCHEMA_NODES_MAX {
@@ -173,8 +173,8 @@ impl Reader<'_> {
             other => return Err(self.wrong(other, "v1.JSONSchemaProps")),
         };
         for (name, value) in members.into_iter().flatten() {
-            // Go leaves a member at its zero value where the document says null; `enum`'s and
-            // `default`'s own nulls are inside the value.
+            // A null member keeps Go's zero value. Nulls of `enum` and `default` are inside the
+            // value.
             if value.is_null() {
                 continue;
             }

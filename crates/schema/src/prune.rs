@@ -5,14 +5,14 @@ use listwatch_meta::status::cut;
 use serde_json::{Map, Value};
 
 use crate::limits::{FIELD_ERROR_BYTES_MAX, UNKNOWN_FIELDS_BYTES_MAX, UNKNOWN_FIELDS_MAX};
-use crate::schema::{More, Node, Schema};
+use crate::schema::{AdditionalProperties, Node, Schema};
 
 impl Schema {
     /// Removes every field that the schema does not specify. `apiVersion`, `kind` and `metadata` of
     /// the object itself and of embedded resources stay as they are.
     ///
-    /// Returns the paths of removed fields, sorted, as `unknown field "…"` names them: at most
-    /// [`UNKNOWN_FIELDS_MAX`], of about [`UNKNOWN_FIELDS_BYTES_MAX`] bytes.
+    /// Returns the sorted paths of removed fields, in the form of `unknown field "…"`: at most
+    /// [`UNKNOWN_FIELDS_MAX`] paths and about [`UNKNOWN_FIELDS_BYTES_MAX`] bytes.
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
         let mut pruner = Pruner { path: String::new(), unknown: Vec::new(), unknown_bytes: 0 };
         match object {
@@ -23,7 +23,7 @@ impl Schema {
     }
 }
 
-/// [`Schema::prune`] for a part of a schema.
+/// As [`Schema::prune`] for a part of a schema.
 pub(crate) fn prune(value: &mut Value, node: &Node, is_resource: bool) {
     let mut pruner = Pruner { path: String::new(), unknown: Vec::new(), unknown_bytes: 0 };
     match value {
@@ -37,7 +37,7 @@ fn is_meta(name: &str) -> bool {
 }
 
 struct Pruner {
-    /// The path of the value that is looked at.
+    /// The path of the current value.
     path: String,
     unknown: Vec<String>,
     unknown_bytes: usize,
@@ -55,7 +55,7 @@ impl Pruner {
             Value::Array(items) => {
                 let below = node.and_then(|node| node.items.as_deref());
                 let preserves = node.is_some_and(|node| node.preserves);
-                // Below a list whose items are preserved without a schema nothing is known to be unknown.
+                // A preserved list without a schema for its items has no unknown fields.
                 if preserves && below.is_none() {
                     return;
                 }
@@ -73,7 +73,7 @@ impl Pruner {
         }
     }
 
-    /// A value within one that is preserved: pruned again only where its schema names fields.
+    /// Prunes a value within a preserved value: only objects whose schema has properties.
     fn skip(&mut self, value: &mut Value, node: &Node) {
         match value {
             Value::Object(members) => self.below_preserved(members, node, node.embedded),
@@ -108,9 +108,9 @@ impl Pruner {
             }
             match (node.property(name), &node.more) {
                 (Some(property), _) => self.enter(name, value, Some(property)),
-                (None, More::Schema(more)) => self.enter(name, value, Some(more)),
-                (None, More::Allowed(_)) => self.enter(name, value, None),
-                (None, More::Unset) => {
+                (None, AdditionalProperties::Schema(more)) => self.enter(name, value, Some(more)),
+                (None, AdditionalProperties::Allowed(_)) => self.enter(name, value, None),
+                (None, AdditionalProperties::Unset) => {
                     any_unknown = true;
                     if !is_meta(name) || !self.path.is_empty() {
                         self.record(name);
@@ -130,9 +130,9 @@ impl Pruner {
             }
             match (node.property(name), &node.more) {
                 (Some(property), _) => self.enter(name, value, Some(property)),
-                (None, More::Schema(more)) => self.enter(name, value, Some(more)),
-                (None, More::Allowed(_)) => self.enter(name, value, None),
-                (None, More::Unset) => {}
+                (None, AdditionalProperties::Schema(more)) => self.enter(name, value, Some(more)),
+                (None, AdditionalProperties::Allowed(_)) => self.enter(name, value, None),
+                (None, AdditionalProperties::Unset) => {}
             }
         }
     }

@@ -1,15 +1,15 @@
-//! The OpenAPI form of schemas, for `kubectl explain` and client-side validation. Source:
+//! Converts schemas to OpenAPI, for `kubectl explain` and client-side validation. Source:
 //! apiextensions-apiserver `pkg/controller/openapi/builder` and `v2`, Kubernetes 1.36.
 //!
-//! Made from the definition itself, since the compiled form has no descriptions.
+//! The input is the definition itself, because a compiled schema has no descriptions.
 
 use serde_json::{Map, Value, json};
 
 /// A version of OpenAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenApi {
-    /// Swagger 2.0, without `nullable` and `anyOf`. kubectl treats a schema's fields as complete,
-    /// so parts that preserve unknown fields are published without a type.
+    /// Swagger 2.0, without `nullable` and `anyOf`. kubectl rejects fields that a schema does not
+    /// contain, so parts that preserve unknown fields have no type.
     V2,
     /// OpenAPI 3.0.
     V3,
@@ -46,14 +46,14 @@ pub fn publish(schema: Option<&Value>, form: OpenApi, group: &str, version: &str
     Value::Object(published)
 }
 
-/// The descriptions of the members of every object, custom or built in.
+/// The descriptions of `apiVersion`, `kind` and `metadata`, for custom and built-in kinds.
 pub const TYPE_META: [(&str, &str); 3] = [
     ("apiVersion", "The group and version in which the object is written."),
     ("kind", "What the object is."),
     ("metadata", "What every object has: its name, labels, owners and so on."),
 ];
 
-/// The members of every object, whatever its schema.
+/// Adds the members of every object.
 fn type_meta(properties: &mut Map<String, Value>, form: OpenApi) {
     for (name, description) in TYPE_META {
         let of = match name {
@@ -64,7 +64,7 @@ fn type_meta(properties: &mut Map<String, Value>, form: OpenApi) {
     }
 }
 
-/// Members that are published as they are, and (below a junctor) all that there are.
+/// The keywords that are published unchanged; below a junctor, the only ones.
 const PLAIN: [&str; 30] = [
     "type",
     "description",
@@ -194,7 +194,8 @@ fn junctors(schema: &Map<String, Value>, out: &mut Map<String, Value>) {
     if !flag(schema, "x-kubernetes-int-or-string") {
         return;
     }
-    // Integers and strings are said in the words of OpenAPI too, unless the schema does so already.
+    // `x-kubernetes-int-or-string` is also expressed in OpenAPI's own keywords, unless the schema
+    // does so.
     let either = json!([{"type": "integer"}, {"type": "string"}]);
     let first = out.get("allOf").and_then(|all_of| all_of.get(0)).and_then(|first| first.get("anyOf"));
     if out.get("anyOf") == Some(&either) || first == Some(&either) {
@@ -210,7 +211,8 @@ fn junctors(schema: &Map<String, Value>, out: &mut Map<String, Value>) {
     }
 }
 
-/// A branch of a junctor: no additional properties, no defaults of defaults.
+/// Converts a branch of a junctor: only the keywords of [`PLAIN`], `items`, `properties` and nested
+/// junctors.
 fn nested(schema: &Value) -> Value {
     let Some(schema) = schema.as_object() else { return schema.clone() };
     let mut out: Map<String, Value> = schema

@@ -1,8 +1,8 @@
-//! Which part of an old object a part of a new one replaces, and whether it changed.
+//! Correlates the parts of a new object with those of the old one, and compares them.
 //! Rules: apiserver `pkg/cel/common/equality.go` and `maplist.go`, Kubernetes 1.36.
 //!
-//! Fields correlate by name where the schema has them. Items of a list correlate by their keys, and
-//! only where the list is of type map; items of other lists never do.
+//! Fields correlate by name if the schema contains them. Items of a list of type map correlate by
+//! their keys. Items of other lists never correlate.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::golang::Number;
 use crate::schema::{ListType, Node};
 
-/// An old value, and the schema that it and the new one have.
+/// An old value, and the schema of the old and the new value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Correlated<'a> {
     pub(crate) old: &'a Value,
@@ -20,14 +20,14 @@ pub(crate) struct Correlated<'a> {
 }
 
 impl<'a> Correlated<'a> {
-    /// The old value of a field that both have.
+    /// The old value of a field, if it exists.
     pub(crate) fn field(self, name: &str) -> Option<Correlated<'a>> {
         let old = self.old.as_object()?.get(name)?;
         Some(Correlated { old, node: self.node.field(name)? })
     }
 }
 
-/// Old items of a list of type map, by their keys.
+/// The old items of a list of type map, by their keys.
 pub(crate) struct OldItems<'a> {
     keys: &'a [Arc<str>],
     by_key: HashMap<String, &'a Value>,
@@ -35,7 +35,7 @@ pub(crate) struct OldItems<'a> {
 }
 
 impl<'a> OldItems<'a> {
-    /// The old items, where items correlate at all.
+    /// The old items, if the list is of type map.
     pub(crate) fn of(list: Correlated<'a>) -> Option<OldItems<'a>> {
         let keys = list.node.list_map_keys();
         if list.node.list_type != ListType::Map || keys.is_empty() {
@@ -51,14 +51,14 @@ impl<'a> OldItems<'a> {
         Some(OldItems { keys, by_key, node })
     }
 
-    /// The old item that has the keys of this one.
+    /// The old item with the same keys.
     pub(crate) fn get(&self, item: &Value) -> Option<Correlated<'a>> {
         let old = self.by_key.get(&composite_key(item, self.keys)?)?;
         Some(Correlated { old, node: self.node })
     }
 }
 
-/// The keys of an item as one text; nothing where a key is missing or no scalar.
+/// The keys of an item as one text. `None` if a key is missing or not a scalar.
 fn composite_key(item: &Value, keys: &[Arc<str>]) -> Option<String> {
     let item = item.as_object()?;
     let mut key = String::new();
@@ -77,8 +77,8 @@ fn composite_key(item: &Value, keys: &[Arc<str>]) -> Option<String> {
     Some(key)
 }
 
-/// Whether a value is unchanged. If the schema does not correlate the parts, the value counts as
-/// changed, as in Kubernetes.
+/// True if a value is unchanged. If the schema does not correlate its parts, the value is treated as changed,
+/// as in Kubernetes.
 pub(crate) fn is_unchanged(new: &Value, correlated: Correlated<'_>) -> bool {
     let Correlated { old, node } = correlated;
     match (old, new) {

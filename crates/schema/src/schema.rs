@@ -1,8 +1,8 @@
-//! The compiled form of a schema, which is kept while a definition is served.
+//! The compiled form of a schema, which exists while a definition is served.
 //!
-//! A schema is a graph of immutable nodes. Equal parts are one node, within a schema and between the
-//! versions of a definition; so is every string. What only few nodes have is a [`Constraint`], and a
-//! node pays for those it has. Descriptions are not kept: the published forms are made from the
+//! A schema is a graph of immutable nodes. Equal nodes and equal strings are shared, within a
+//! schema and between the versions of a definition. Rare keywords are a [`Constraint`], and a node
+//! uses memory only for those that it has. Descriptions are not kept: [`mod@crate::publish`] reads the
 //! definition itself.
 
 use std::collections::{HashMap, HashSet};
@@ -18,16 +18,16 @@ use crate::rules::Compiled;
 
 /// A schema of one version of a kind, compiled once and shared by all requests.
 ///
-/// Build it from a schema that passed [`crate::check()`]. For any other schema the behavior is
-/// defined too: unsupported parts have no effect.
+/// Build it from a schema that passed [`crate::check()`]. In other schemas, unsupported parts have
+/// no effect.
 #[derive(Clone, Debug)]
 pub struct Schema {
     pub(crate) root: Arc<Node>,
-    /// How many nodes there are, each counted once.
+    /// The number of distinct nodes.
     nodes: usize,
 }
 
-/// One schema within a schema.
+/// A part of a schema.
 #[derive(Debug, Default)]
 pub(crate) struct Node {
     pub(crate) kind: Kind,
@@ -38,15 +38,15 @@ pub(crate) struct Node {
     pub(crate) embedded: bool,
     pub(crate) int_or_string: bool,
     pub(crate) map_atomic: bool,
-    /// Whether this node or one below has rules; whole branches without are skipped.
-    pub(crate) ruled: bool,
-    /// Whether this node or one below has a default.
-    pub(crate) defaulting: bool,
-    /// Whether this node or one below is an embedded resource.
-    pub(crate) embedding: bool,
-    /// Whether this node or one below is a list of type set or map.
+    /// Whether this node or a descendant has rules. Validation skips other branches.
+    pub(crate) has_rules: bool,
+    /// Whether this node or a descendant has a default.
+    pub(crate) has_defaults: bool,
+    /// Whether this node or a descendant is an embedded resource.
+    pub(crate) has_embedded_resources: bool,
+    /// Whether this node or a descendant is a list of type set or map.
     pub(crate) unique: bool,
-    pub(crate) more: More,
+    pub(crate) more: AdditionalProperties,
     /// Sorted by name.
     pub(crate) properties: Box<[(Arc<str>, Arc<Node>)]>,
     pub(crate) items: Option<Arc<Node>>,
@@ -55,15 +55,15 @@ pub(crate) struct Node {
 
 /// `additionalProperties`.
 #[derive(Debug, Default)]
-pub(crate) enum More {
-    /// Absent: unknown fields are pruned, and valid where they are preserved.
+pub(crate) enum AdditionalProperties {
+    /// The keyword is absent: unknown fields are pruned, or valid if preserved.
     #[default]
     Unset,
     Allowed(bool),
     Schema(Arc<Node>),
 }
 
-/// The constraints that only some nodes have, in the order of their checks.
+/// The keywords that only some nodes have, in the order of their checks.
 #[derive(Debug)]
 pub(crate) enum Constraint {
     AnyOf(Box<[Arc<Node>]>),
@@ -88,7 +88,7 @@ pub(crate) enum Constraint {
     Rules(Box<[Rule]>),
 }
 
-/// One entry of `x-kubernetes-validations`, read when it is first evaluated.
+/// One entry of `x-kubernetes-validations`, compiled when it is first evaluated.
 #[derive(Debug)]
 pub(crate) struct Rule {
     pub(crate) rule: Arc<str>,
@@ -101,14 +101,14 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// The rule in its evaluated form; `node` is its schema.
+    /// The compiled rule; `node` is its schema.
     pub(crate) fn compiled(&self, node: &Node) -> &Compiled {
         self.compiled.get_or_init(|| Box::new(Compiled::new(self, node)))
     }
 }
 
-/// A regular expression in RE2 syntax, compiled at its first use, so that a definition without
-/// objects costs only the text.
+/// A regular expression in RE2 syntax, compiled at its first use, so that a definition
+/// without objects costs only the text.
 #[derive(Debug)]
 pub(crate) struct Pattern {
     pub(crate) text: Arc<str>,
@@ -123,23 +123,24 @@ impl Pattern {
 }
 
 impl Node {
-    /// The schema of a property by name.
+    /// The schema of a named property.
     pub(crate) fn property(&self, name: &str) -> Option<&Arc<Node>> {
         let at = self.properties.binary_search_by(|(known, _)| known.as_ref().cmp(name)).ok()?;
         Some(&self.properties[at].1)
     }
 
-    /// The schema of additional properties.
-    pub(crate) fn more_schema(&self) -> Option<&Arc<Node>> {
+    /// The schema of additional properties, if there is one.
+    pub(crate) fn additional_schema(&self) -> Option<&Arc<Node>> {
         match &self.more {
-            More::Schema(schema) => Some(schema),
+            AdditionalProperties::Schema(schema) => Some(schema),
             _ => None,
         }
     }
 
-    /// The schema that a field of an object has: its own, else that of additional properties.
+    /// The schema of a field of an object: that of the property, else that of additional
+    /// properties.
     pub(crate) fn field(&self, name: &str) -> Option<&Arc<Node>> {
-        self.property(name).or_else(|| self.more_schema())
+        self.property(name).or_else(|| self.additional_schema())
     }
 
     pub(crate) fn default_value(&self) -> Option<&Value> {
@@ -166,7 +167,8 @@ impl Node {
     }
 }
 
-/// Shares equal parts of schemas. One per definition, used for all of its versions and then dropped.
+/// Shares equal parts of schemas. Create one per definition, use it for all its versions, and drop
+/// it.
 #[derive(Default)]
 pub struct Interner {
     strings: HashSet<Arc<str>>,
@@ -184,7 +186,7 @@ impl Schema {
     /// Compiles a schema (`spec.versions[*].schema.openAPIV3Schema`).
     ///
     /// # Errors
-    /// When the JSON is not a schema or exceeds a bound; see [`ParseError`].
+    /// [`ParseError`] if the JSON is not a schema or exceeds a limit.
     pub fn parse(schema: &Value) -> Result<Schema, ParseError> {
         Schema::parse_shared(schema, &mut Interner::default())
     }
@@ -198,7 +200,7 @@ impl Schema {
         Ok(Schema::compile(&Props::parse(schema, &mut Vec::new())?, interner))
     }
 
-    /// The schema of a version without one: every field is known, nothing is checked.
+    /// The schema of a version without one: every field is known, and every value is valid.
     pub fn preserving() -> Schema {
         let root = Node { kind: Kind::Object, preserves: true, ..Node::default() };
         Schema { root: Arc::new(root), nodes: 1 }
@@ -210,12 +212,12 @@ impl Schema {
         Schema { root, nodes: (interner.nodes.len() - before).max(1) }
     }
 
-    /// How many nodes this schema added to its interner: a measure of its size in memory.
+    /// The number of nodes that this schema added to its interner, as a measure of its memory.
     pub fn node_count(&self) -> usize {
         self.nodes
     }
 
-    /// The root, for reading.
+    /// The root of the schema.
     pub fn root(&self) -> NodeRef<'_> {
         NodeRef(&self.root)
     }
@@ -227,8 +229,8 @@ impl Schema {
     }
 }
 
-/// A part of a [`Schema`], for code that derives other data from it, such as merging or printing
-/// rules.
+/// A part of a [`Schema`], for code that derives other data from it, for example the rules of a
+/// merge.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeRef<'a>(pub(crate) &'a Node);
 
@@ -238,37 +240,37 @@ impl<'a> NodeRef<'a> {
         self.0.kind
     }
 
-    /// Whether `null` is a valid value.
+    /// True if `null` is a valid value.
     pub fn is_nullable(self) -> bool {
         self.0.nullable
     }
 
-    /// Whether unknown fields are preserved.
+    /// True if unknown fields are preserved.
     pub fn preserves_unknown_fields(self) -> bool {
         self.0.preserves
     }
 
-    /// Whether the value is a whole object with its own `apiVersion`, `kind` and `metadata`.
+    /// True if the value is a whole object with its own `apiVersion`, `kind` and `metadata`.
     pub fn is_embedded_resource(self) -> bool {
         self.0.embedded
     }
 
-    /// Whether both integers and strings are valid.
+    /// True if both integers and strings are valid.
     pub fn is_int_or_string(self) -> bool {
         self.0.int_or_string
     }
 
-    /// How a list here is merged and checked.
+    /// The value of `x-kubernetes-list-type`, which controls merging and uniqueness.
     pub fn list_type(self) -> ListType {
         self.0.list_type
     }
 
-    /// The keys that items of a list of type map are known by.
+    /// The keys that identify the items of a list of type map.
     pub fn list_map_keys(self) -> impl Iterator<Item = &'a str> {
         self.0.list_map_keys().iter().map(AsRef::as_ref)
     }
 
-    /// Whether an object is replaced as a whole (`x-kubernetes-map-type: atomic`).
+    /// True if an object is replaced as a whole (`x-kubernetes-map-type: atomic`).
     pub fn is_map_atomic(self) -> bool {
         self.0.map_atomic
     }
@@ -288,17 +290,17 @@ impl<'a> NodeRef<'a> {
         self.0.items.as_deref().map(NodeRef)
     }
 
-    /// The schema of fields that are no properties.
+    /// The schema of additional properties.
     pub fn additional_properties(self) -> Option<NodeRef<'a>> {
-        self.0.more_schema().map(|node| NodeRef(node))
+        self.0.additional_schema().map(|node| NodeRef(node))
     }
 
-    /// The default.
+    /// The default value.
     pub fn default_value(self) -> Option<&'a Value> {
         self.0.default_value()
     }
 
-    /// Whether two parts are the same node in memory, so that derived data applies to both.
+    /// True if both are the same node in memory, so that derived data applies to both.
     pub fn is_same(self, other: NodeRef<'_>) -> bool {
         std::ptr::eq(self.0, other.0)
     }
@@ -320,7 +322,7 @@ impl Interner {
         self.patterns.entry(text.clone()).or_insert_with(fresh).clone()
     }
 
-    /// Compiles one schema; `structural` is false below `allOf`, `anyOf`, `oneOf` and `not`.
+    /// Compiles a schema. `structural` is false below `allOf`, `anyOf`, `oneOf` and `not`.
     fn node(&mut self, props: &Props, structural: bool) -> Arc<Node> {
         let mut node = Node {
             kind: Kind::parse(&props.kind),
@@ -345,21 +347,22 @@ impl Interner {
             _ => None,
         };
         node.more = match &props.additional {
-            None => More::Unset,
-            Some(Additional::Allowed(allowed)) => More::Allowed(*allowed),
-            Some(Additional::Schema(schema)) => More::Schema(self.node(schema, structural)),
+            None => AdditionalProperties::Unset,
+            Some(Additional::Allowed(allowed)) => AdditionalProperties::Allowed(*allowed),
+            Some(Additional::Schema(schema)) => AdditionalProperties::Schema(self.node(schema, structural)),
         };
         node.constraints = self.constraints(props, structural);
         let below = || {
-            let more = node.more_schema().into_iter();
+            let more = node.additional_schema().into_iter();
             node.properties.iter().map(|(_, node)| node).chain(node.items.iter()).chain(more)
         };
-        // Rules below `allOf` and its kin do not exist in a structural schema.
-        let ruled = structural && (!props.rules.is_empty() || below().any(|node| node.ruled));
-        let defaulting = below().any(|node| node.default_value().is_some() || node.defaulting);
-        let embedding = node.embedded || below().any(|node| node.embedding);
+        // A structural schema has no rules below `allOf`, `anyOf`, `oneOf` and `not`.
+        let has_rules = structural && (!props.rules.is_empty() || below().any(|node| node.has_rules));
+        let has_defaults = below().any(|node| node.default_value().is_some() || node.has_defaults);
+        let has_embedded_resources = node.embedded || below().any(|node| node.has_embedded_resources);
         let unique = node.list_type != ListType::Atomic || below().any(|node| node.unique);
-        (node.ruled, node.defaulting, node.embedding, node.unique) = (ruled, defaulting, embedding, unique);
+        (node.has_rules, node.has_defaults, node.has_embedded_resources, node.unique) =
+            (has_rules, has_defaults, has_embedded_resources, unique);
         self.share(node)
     }
 
@@ -427,7 +430,7 @@ impl Interner {
         }
     }
 
-    /// Finds the node that is equal to this one, or keeps this one.
+    /// Returns the existing equal node, or adds this one.
     fn share(&mut self, node: Node) -> Arc<Node> {
         let key = node.key();
         self.nodes.entry(key).or_insert_with(|| Arc::new(node)).clone()
@@ -435,8 +438,8 @@ impl Interner {
 }
 
 impl Node {
-    /// The identity of a node as bytes. Children and strings are shared already, so their addresses
-    /// represent them; the interner keeps them alive meanwhile.
+    /// The identity of a node as bytes. Children and strings are already shared, so their addresses
+    /// represent them. The interner keeps them alive.
     fn key(&self) -> Vec<u8> {
         let mut key = Key(Vec::with_capacity(64));
         let flags = [
@@ -445,17 +448,17 @@ impl Node {
             self.embedded,
             self.int_or_string,
             self.map_atomic,
-            self.ruled,
-            self.defaulting,
-            self.embedding,
+            self.has_rules,
+            self.has_defaults,
+            self.has_embedded_resources,
             self.unique,
         ];
         key.0.extend([self.kind as u8, self.list_type as u8, self.format as u8]);
         key.0.extend(flags.map(u8::from));
         match &self.more {
-            More::Unset => key.0.push(0),
-            More::Allowed(allowed) => key.0.push(1 + u8::from(*allowed)),
-            More::Schema(node) => key.node(3, node),
+            AdditionalProperties::Unset => key.0.push(0),
+            AdditionalProperties::Allowed(allowed) => key.0.push(1 + u8::from(*allowed)),
+            AdditionalProperties::Schema(node) => key.node(3, node),
         }
         match &self.items {
             None => key.0.push(0),

@@ -1,4 +1,4 @@
-//! Uniqueness in lists of type set and map.
+//! Checks the uniqueness of items in lists of type set and map.
 //! Rules: apiextensions-apiserver `pkg/apiserver/schema/listtype`, Kubernetes 1.36.
 
 use std::collections::HashMap;
@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use listwatch_meta::FieldError;
 use serde_json::{Map, Value};
 
-use crate::findings;
+use crate::field_errors;
 use crate::golang;
 use crate::limits::FIELD_ERRORS_MAX;
 use crate::path::Path;
 use crate::schema::{ListType, Node};
 
-/// Finds items of sets that are there twice, and items of list maps with the same keys.
+/// Finds duplicate items of sets, and items of list maps with equal keys.
 pub(crate) fn validate(value: &Value, node: &Node, at: &Path<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if let Value::Object(members) = value {
@@ -25,7 +25,7 @@ fn object(members: &Map<String, Value>, node: &Node, at: &Path<'_>, errors: &mut
     if !node.unique {
         return;
     }
-    if let Some(more) = node.more_schema() {
+    if let Some(more) = node.additional_schema() {
         for (name, value) in members {
             below(value, more, &at.key(name), errors);
         }
@@ -56,19 +56,19 @@ fn below(value: &Value, node: &Node, at: &Path<'_>, errors: &mut Vec<FieldError>
     }
 }
 
-/// Reports the second of duplicate items; `shown` is the text in errors.
+/// Reports the second of two equal items; `shown` contains the texts for errors.
 fn set<'v>(shown: &[Value], items: impl Iterator<Item = &'v Value>, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     let mut times: HashMap<String, usize> = HashMap::with_capacity(shown.len());
     for (index, item) in items.enumerate() {
         let times = times.entry(identity(item)).or_default();
         *times += 1;
         if *times == 2 && errors.len() < FIELD_ERRORS_MAX {
-            errors.push(findings::duplicate(at.index(index), &shown[index]));
+            errors.push(field_errors::duplicate(at.index(index), &shown[index]));
         }
     }
 }
 
-/// The equality of items: within items, an integer differs from a float of the same value.
+/// The identity of an item as text. Within an item, an integer differs from an equal float.
 fn identity(item: &Value) -> String {
     match item {
         Value::Number(number) => match golang::Number::of(number) {
@@ -82,7 +82,7 @@ fn identity(item: &Value) -> String {
 fn list_map(items: &[Value], node: &Node, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     if let Some((index, item)) = items.iter().enumerate().find(|(_, item)| !item.is_object() && !item.is_null()) {
         let detail = "must be an object for an array of list-type map";
-        errors.push(findings::invalid(at.index(index), item, detail));
+        errors.push(field_errors::invalid(at.index(index), item, detail));
         return;
     }
     if items.len() <= 1 {

@@ -1,8 +1,8 @@
 //! Validates values with the messages of Kubernetes 1.36 (kube-openapi `pkg/validation/validate`,
 //! apiextensions-apiserver `pkg/apiserver/validation`).
 //!
-//! On update, a part that did not change may stay invalid (ratcheting): a schema that became
-//! stricter does not lock up the objects that were there before.
+//! On update, an unchanged part may stay invalid (ratcheting), so that a stricter schema does not
+//! block existing objects.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,109 +13,109 @@ use listwatch_meta::fuel;
 use listwatch_meta::status::{cut, prefix};
 use serde_json::{Map, Value};
 
-use crate::findings;
+use crate::field_errors;
 use crate::golang::{self, Number};
 use crate::limits::{FIELD_ERROR_BYTES_MAX, FIELD_ERRORS_BYTES_MAX, FIELD_ERRORS_MAX, VALIDATION_STEPS_MAX};
 use crate::path::{Path, ValuePath};
 use crate::ratchet::{self, Correlated};
-use crate::schema::{Constraint, Kind, More, Node};
+use crate::schema::{AdditionalProperties, Constraint, Kind, Node};
 
 /// Validates a value against a schema; `old` is the replaced value. Errors have paths below `at`.
 pub(crate) fn validate(value: &Value, node: &Node, old: Option<&Value>, at: &Path<'_>) -> Vec<FieldError> {
     let mut validator = Validator { steps: 0 };
     let correlated = old.map(|old| Correlated { old, node });
     let mut outcome = validator.ratcheted(value, node, &ValuePath::ROOT, correlated);
-    // A branch of `not` or `oneOf` that ran out of steps counts as one that does not match: the value is refused
-    // here, whatever came of it.
+    // A branch of `not` or `oneOf` without budget counts as not matching. This check rejects the
+    // value in any case.
     if validator.steps > VALIDATION_STEPS_MAX && outcome.is_valid() {
-        outcome.unplaced(format!("the object takes more than {VALIDATION_STEPS_MAX} steps to validate"));
+        outcome.add_without_path(format!("the object takes more than {VALIDATION_STEPS_MAX} steps to validate"));
     }
-    outcome.findings.into_iter().map(|finding| finding.below(at)).collect()
+    outcome.errors.into_iter().map(|finding| finding.below(at)).collect()
 }
 
-/// The errors of one check, and its progress: if all alternatives fail, the errors of the one with
-/// the most progress are reported.
+/// The errors of one check and its progress. If all alternatives fail, the errors of the
+/// alternative with the most progress are reported.
 #[derive(Default)]
 struct Outcome {
-    findings: Vec<Finding>,
-    /// Bytes of the texts of the findings.
+    errors: Vec<OutcomeError>,
+    /// The total size of the errors in bytes.
     bytes: usize,
     matched: usize,
 }
 
-/// One error, with the text that makes it the same as another.
-struct Finding {
+/// An error, and the text that identifies duplicates.
+struct OutcomeError {
     text: String,
     error: FieldError,
-    /// Whether the error has its own path; others concern the whole value.
-    placed: bool,
+    /// Whether the error has a path; otherwise it concerns the whole value.
+    has_path: bool,
 }
 
-impl Finding {
+impl OutcomeError {
     fn below(self, at: &Path<'_>) -> FieldError {
         let FieldError { field, reason, message } = self.error;
         let name = field.strip_prefix('.').unwrap_or(&field);
-        let field = if !self.placed || name.is_empty() { at.to_string() } else { at.child(name).to_string() };
+        let field = if !self.has_path || name.is_empty() { at.to_string() } else { at.child(name).to_string() };
         FieldError { field, reason, message }
     }
 }
 
 impl Outcome {
     fn is_valid(&self) -> bool {
-        self.findings.is_empty()
+        self.errors.is_empty()
     }
 
-    /// Whether another error would be kept; if not, it need not be formatted.
+    /// False if a further error would be dropped, so that it need not be formatted.
     fn has_room(&self) -> bool {
-        self.findings.len() < FIELD_ERRORS_MAX && self.bytes < FIELD_ERRORS_BYTES_MAX
+        self.errors.len() < FIELD_ERRORS_MAX && self.bytes < FIELD_ERRORS_BYTES_MAX
     }
 
-    fn add(&mut self, finding: Finding) {
-        if self.has_room() && !self.findings.iter().any(|known| known.text == finding.text) {
+    fn add(&mut self, finding: OutcomeError) {
+        if self.has_room() && !self.errors.iter().any(|known| known.text == finding.text) {
             self.bytes += finding.error.field.len() + finding.error.message.len();
-            self.findings.push(finding);
+            self.errors.push(finding);
         }
     }
 
     fn merge(&mut self, other: Outcome) {
         self.matched += other.matched;
-        if self.findings.is_empty() {
-            self.findings = other.findings;
+        if self.errors.is_empty() {
+            self.errors = other.errors;
             self.bytes = other.bytes;
         } else {
-            other.findings.into_iter().for_each(|finding| self.add(finding));
+            other.errors.into_iter().for_each(|finding| self.add(finding));
         }
     }
 
-    /// An error about a value: `text` without the place in front.
-    fn invalid(&mut self, path: &ValuePath<'_>, value: &Value, text: std::fmt::Arguments<'_>) {
+    /// Adds an error about a value; `text` excludes the path.
+    fn add_invalid(&mut self, path: &ValuePath<'_>, value: &Value, text: std::fmt::Arguments<'_>) {
         if !self.has_room() {
             return;
         }
         let text = cut(format_args!("{path} {text}"), FIELD_ERROR_BYTES_MAX);
-        let error = findings::invalid(path, value, &text);
-        self.add(Finding { text, error, placed: true });
+        let error = field_errors::invalid(path, value, &text);
+        self.add(OutcomeError { text, error, has_path: true });
     }
 
-    /// The error of a mismatched type; `found` is Go's name of the value's type.
-    fn wrong_type(&mut self, path: &ValuePath<'_>, expected: &str, found: &str) {
+    /// Adds the error of a wrong type; `found` is Go's name of the value's type.
+    fn add_wrong_type(&mut self, path: &ValuePath<'_>, expected: &str, found: &str) {
         if !self.has_room() {
             return;
         }
         let shown = golang::quote(prefix(found, FIELD_ERROR_BYTES_MAX));
         let text = cut(format_args!("{path} in body must be of type {expected}: {shown}"), FIELD_ERROR_BYTES_MAX);
-        let error = findings::type_invalid(path, found, &text);
-        self.add(Finding { text, error, placed: true });
+        let error = field_errors::type_invalid(path, found, &text);
+        self.add(OutcomeError { text, error, has_path: true });
     }
 
-    fn classed(&mut self, text: String, error: FieldError) {
-        self.add(Finding { text, error, placed: true });
+    fn add_error(&mut self, text: String, error: FieldError) {
+        self.add(OutcomeError { text, error, has_path: true });
     }
 
-    /// An error that names its place in its text alone.
-    fn unplaced(&mut self, text: String) {
-        let error = findings::invalid_str("", "", &text);
-        self.add(Finding { text, error, placed: false });
+    /// Adds an error without a path; the text contains the path.
+    fn add_without_path(&mut self, text: String) {
+        let error = field_errors::invalid_str("", "", &text);
+        self.add(OutcomeError { text, error, has_path: false });
     }
 }
 
@@ -124,13 +124,14 @@ struct Validator {
 }
 
 impl Validator {
-    /// Takes steps from the budget, each a unit of fuel; false where one of them is used up.
+    /// Takes steps from the budget, each a unit of fuel. False if the budget or the fuel is used
+    /// up.
     fn spend(&mut self, steps: usize) -> bool {
         self.steps = self.steps.saturating_add(steps);
         self.steps <= VALIDATION_STEPS_MAX && fuel::charge(steps as u64)
     }
 
-    /// Validates a value, tolerating errors of unchanged parts.
+    /// Validates a value, and tolerates errors of unchanged parts.
     fn ratcheted(
         &mut self,
         value: &Value,
@@ -140,14 +141,14 @@ impl Validator {
     ) -> Outcome {
         let mut outcome = self.value(value, node, path, correlated);
         if !outcome.is_valid() && correlated.is_some_and(|correlated| ratchet::is_unchanged(value, correlated)) {
-            outcome.findings.clear();
+            outcome.errors.clear();
             outcome.bytes = 0;
         }
         outcome
     }
 
-    /// Validates a value; `correlated` is the replaced value with the schema that correlates the
-    /// parts of both (not always `node`, which may be a branch of `allOf`).
+    /// Validates a value. `correlated` is the replaced value with the schema that correlates the
+    /// parts; that schema is not `node` if `node` is a branch of `allOf`.
     fn value(
         &mut self,
         value: &Value,
@@ -156,11 +157,13 @@ impl Validator {
         correlated: Option<Correlated<'_>>,
     ) -> Outcome {
         let mut outcome = Outcome::default();
-        // Reading a text takes time by its length.
+        // The cost of a string depends on its length.
         let text_steps = value.as_str().map_or(0, |text| text.len() / 64);
         if !self.spend(1 + text_steps) {
-            outcome
-                .unplaced(format!("{:?} takes more than {VALIDATION_STEPS_MAX} steps to validate", path.to_string()));
+            outcome.add_without_path(format!(
+                "{:?} takes more than {VALIDATION_STEPS_MAX} steps to validate",
+                path.to_string()
+            ));
             return outcome;
         }
         let typed = node.kind != Kind::Any || node.int_or_string || node.format != Format::None;
@@ -180,7 +183,7 @@ impl Validator {
                 outcome.matched += 1;
                 if is_string_format(node.format) {
                     if !self.spend(text.len() / 64) || !node.format.accepts(text) {
-                        outcome.wrong_type(path, node.format.name(), text);
+                        outcome.add_wrong_type(path, node.format.name(), text);
                     }
                     outcome.matched += 1;
                 }
@@ -230,7 +233,7 @@ impl Validator {
                     }
                     if !valid {
                         let place = golang::quote(&path.to_string());
-                        outcome.unplaced(format!("{place} must validate at least one schema (anyOf)"));
+                        outcome.add_without_path(format!("{place} must validate at least one schema (anyOf)"));
                     }
                     outcome.merge(best.unwrap_or_default());
                 }
@@ -255,7 +258,9 @@ impl Validator {
                             valid => format!("Found {valid} valid alternatives"),
                         };
                         let place = golang::quote(&path.to_string());
-                        outcome.unplaced(format!("{place} must validate one and only one schema (oneOf). {found}"));
+                        outcome.add_without_path(format!(
+                            "{place} must validate one and only one schema (oneOf). {found}"
+                        ));
                         outcome.merge(best.unwrap_or_default());
                     }
                 }
@@ -269,21 +274,21 @@ impl Validator {
                     if valid < branches.len() {
                         let place = golang::quote(&path.to_string());
                         let none = if valid == 0 { ". None validated" } else { "" };
-                        outcome.unplaced(format!("{place} must validate all the schemas (allOf){none}"));
+                        outcome.add_without_path(format!("{place} must validate all the schemas (allOf){none}"));
                     }
                 }
                 Constraint::Not(branch) if self.value(value, branch, path, correlated).is_valid() => {
                     let place = golang::quote(&path.to_string());
-                    outcome.unplaced(format!("{place} must not validate the schema (not)"));
+                    outcome.add_without_path(format!("{place} must not validate the schema (not)"));
                 }
                 _ => {}
             }
         }
-        // One for the junctors' own count, one for having been asked.
+        // One for the number of junctors, and one for the evaluation.
         outcome.matched += 2;
     }
 
-    /// The first thing that is wrong with a string.
+    /// Reports the first error of a string.
     fn check_string(&mut self, value: &Value, text: &str, node: &Node, path: &ValuePath<'_>, outcome: &mut Outcome) {
         let mut length = None;
         let mut length = || *length.get_or_insert_with(|| text.chars().count() as i64);
@@ -291,17 +296,21 @@ impl Validator {
             match constraint {
                 Constraint::MaxLength(max) if length() > *max => {
                     let text = format!("{path} in body should be at most {max} chars long");
-                    return outcome.classed(text, findings::too_long(path, *max));
+                    return outcome.add_error(text, field_errors::too_long(path, *max));
                 }
                 Constraint::MinLength(min) if length() < *min => {
-                    return outcome.invalid(path, value, format_args!("in body should be at least {min} chars long"));
+                    return outcome.add_invalid(
+                        path,
+                        value,
+                        format_args!("in body should be at least {min} chars long"),
+                    );
                 }
                 Constraint::Pattern(pattern) => {
                     let matches = self.spend(text.len() / 64)
                         && pattern.matcher().is_ok_and(|matcher| matcher.is_match(text) == Some(true));
                     if !matches {
                         let pattern = &pattern.text;
-                        return outcome.invalid(path, value, format_args!("in body should match '{pattern}'"));
+                        return outcome.add_invalid(path, value, format_args!("in body should match '{pattern}'"));
                     }
                 }
                 _ => {}
@@ -329,17 +338,21 @@ impl Validator {
             match constraint {
                 Constraint::MinItems(min) if count < *min => {
                     let text = format_args!("in body should have at least {min} items");
-                    outcome.invalid(path, &count.into(), text);
+                    outcome.add_invalid(path, &count.into(), text);
                 }
                 Constraint::MaxItems(max) if count > *max => {
                     let text = format!("{path} in body should have at most {max} items");
-                    outcome.classed(text, findings::too_many(path, count, *max));
+                    outcome.add_error(text, field_errors::too_many(path, count, *max));
                 }
-                // The items' texts are written and compared; what they take was taken when they were visited.
+                // Visiting the items has already been charged; this charges the comparison.
                 Constraint::UniqueItems if self.spend(items.len()) => {
                     let mut seen: HashMap<String, ()> = HashMap::new();
                     if items.iter().any(|item| seen.insert(golang::json(item), ()).is_some()) {
-                        outcome.invalid(path, &Value::from(""), format_args!("in body shouldn't contain duplicates"));
+                        outcome.add_invalid(
+                            path,
+                            &Value::from(""),
+                            format_args!("in body shouldn't contain duplicates"),
+                        );
                     }
                 }
                 _ => {}
@@ -360,36 +373,37 @@ impl Validator {
             match constraint {
                 Constraint::MinProperties(min) if count < *min => {
                     let text = format_args!("in body should have at least {min} properties");
-                    outcome.invalid(path, &count.into(), text);
+                    outcome.add_invalid(path, &count.into(), text);
                 }
                 Constraint::MaxProperties(max) if count > *max => {
                     let text = format!("{path} in body should have at most {max} properties");
-                    outcome.classed(text, findings::too_many(path, count, *max));
+                    outcome.add_error(text, field_errors::too_many(path, count, *max));
                 }
                 _ => {}
             }
         }
-        if let More::Schema(_) | More::Allowed(false) = node.more {
+        if let AdditionalProperties::Schema(_) | AdditionalProperties::Allowed(false) = node.more {
             let mut unknown: Vec<&String> = members.keys().filter(|name| node.property(name).is_none()).collect();
             unknown.sort_unstable();
             for name in unknown {
                 let path = path.key(name);
                 match &node.more {
-                    More::Schema(more) => {
+                    AdditionalProperties::Schema(more) => {
                         let correlated = correlated.and_then(|correlated| correlated.field(name));
                         outcome.merge(self.ratcheted(&members[name], more, &path, correlated));
                     }
                     _ => {
                         let text = format!("{path} in body is a forbidden property");
                         let at = path.parent();
-                        outcome.classed(text.clone(), findings::invalid_str(at, name, &text));
+                        outcome.add_error(text.clone(), field_errors::invalid_str(at, name, &text));
                     }
                 }
             }
         }
         for (name, property) in &node.properties {
             let Some(value) = members.get(name.as_ref()) else { continue };
-            // The type of the object is the same before and after by its address.
+            // The URL of the request determines `kind` and `apiVersion`, so they are always
+            // validated as new.
             let is_type = path.is_root() && matches!(name.as_ref(), "kind" | "apiVersion");
             let correlated = correlated.filter(|_| !is_type).and_then(|correlated| correlated.field(name));
             outcome.merge(self.ratcheted(value, property, &path.property(name), correlated));
@@ -399,7 +413,7 @@ impl Validator {
             for name in names {
                 if !members.contains_key(name.as_ref()) {
                     let path = path.key(name);
-                    outcome.classed(format!("{path} in body is required"), findings::required(path, ""));
+                    outcome.add_error(format!("{path} in body is required"), field_errors::required(path, ""));
                 }
             }
         }
@@ -408,9 +422,9 @@ impl Validator {
     fn check_enum(&mut self, value: &Value, node: &Node, path: &ValuePath<'_>, outcome: &mut Outcome) {
         for constraint in &node.constraints {
             let Constraint::Enum(allowed) = constraint else { continue };
-            // Those that are looked at, and as many again to write an error.
+            // The comparisons, and the same number for formatting the error.
             if !self.spend(allowed.len().div_ceil(8)) {
-                outcome.unplaced(format!(
+                outcome.add_without_path(format!(
                     "{:?} takes more than {VALIDATION_STEPS_MAX} steps to validate",
                     path.to_string()
                 ));
@@ -423,10 +437,10 @@ impl Validator {
                 Value::String(text) => Cow::Borrowed(text.as_str()),
                 other => Cow::Owned(golang::json(other)),
             });
-            let names = findings::quoted(names, ", ");
+            let names = field_errors::quoted(names, ", ");
             self.steps += names.len() / 64;
             let text = format!("{path} in body should be one of [{names}]");
-            outcome.classed(text, findings::not_among(path, value, &names));
+            outcome.add_error(text, field_errors::not_among(path, value, &names));
         }
     }
 }
@@ -435,7 +449,7 @@ fn is_string_format(format: Format) -> bool {
     !matches!(format, Format::None | Format::Int32 | Format::Int64 | Format::Float | Format::Double)
 }
 
-/// The name of a type in error texts.
+/// The name of a node's type in error texts.
 fn type_name(node: &Node) -> &'static str {
     match node.kind {
         _ if node.int_or_string => "integer,string",
@@ -451,11 +465,11 @@ fn type_name(node: &Node) -> &'static str {
 
 fn check_type(value: &Value, node: &Node, path: &ValuePath<'_>, outcome: &mut Outcome) {
     let expected = type_name(node);
-    // What Go calls the value: a JSON type, and the format of a number.
+    // Go's name of the value's type: a JSON type, and the format of a number.
     let (found, found_format) = match value {
         Value::Null => {
             if !expected.is_empty() && !node.nullable {
-                outcome.wrong_type(path, expected, "null");
+                outcome.add_wrong_type(path, expected, "null");
             } else {
                 outcome.matched += 1;
             }
@@ -483,15 +497,16 @@ fn check_type(value: &Value, node: &Node, path: &ValuePath<'_>, outcome: &mut Ou
     let formatted = node.format != Format::None;
     let text_or_list = matches!(value, Value::String(_) | Value::Array(_));
     if formatted && !text_or_list && !is_expected && found_format != node.format.name() {
-        outcome.wrong_type(path, node.format.name(), found_format);
+        outcome.add_wrong_type(path, node.format.name(), found_format);
     } else if (formatted && text_or_list && !wants_integer && !wants_number) || is_expected {
         outcome.matched += 1;
     } else {
-        outcome.wrong_type(path, expected, found);
+        outcome.add_wrong_type(path, expected, found);
     }
 }
 
-/// Numbers are converted to the type of the allowed one, as Go converts them; null is never one.
+/// True if a value equals an enum value. Numbers are converted to the type of the enum value, as in
+/// Go; null equals nothing.
 fn is_enum_value(value: &Value, allowed: &Value) -> bool {
     match (value, allowed) {
         (Value::Null, _) | (_, Value::Null) => false,
@@ -506,7 +521,7 @@ fn is_enum_value(value: &Value, allowed: &Value) -> bool {
 
 fn check_number(value: &Value, number: Number, node: &Node, path: &ValuePath<'_>, outcome: &mut Outcome) {
     if let Some(text) = out_of_range(number, node, "Checked", path) {
-        outcome.unplaced(text);
+        outcome.add_without_path(text);
     }
     for constraint in &node.constraints {
         match constraint {
@@ -528,7 +543,7 @@ fn check_number(value: &Value, number: Number, node: &Node, path: &ValuePath<'_>
                 };
                 if below {
                     let relation = if *exclusive { "greater than" } else { "greater than or equal to" };
-                    outcome.invalid(path, value, format_args!("in body should be {relation} {shown}"));
+                    outcome.add_invalid(path, value, format_args!("in body should be {relation} {shown}"));
                 }
             }
             Constraint::Maximum(bound, exclusive) => {
@@ -545,7 +560,7 @@ fn check_number(value: &Value, number: Number, node: &Node, path: &ValuePath<'_>
                 };
                 if above {
                     let relation = if *exclusive { "less than" } else { "less than or equal to" };
-                    outcome.invalid(path, value, format_args!("in body should be {relation} {shown}"));
+                    outcome.add_invalid(path, value, format_args!("in body should be {relation} {shown}"));
                 }
             }
             _ => {}
@@ -553,14 +568,14 @@ fn check_number(value: &Value, number: Number, node: &Node, path: &ValuePath<'_>
     }
 }
 
-/// Whether a bound has the schema's type, so that integers are compared as integers.
+/// True if a bound has the schema's type. Then integers are compared as integers.
 fn fits(bound: f64, node: &Node) -> bool {
     out_of_range(Number::Float(bound), node, "", &ValuePath::ROOT).is_none()
 }
 
 fn check_bound_range(bound: f64, node: &Node, what: &str, path: &ValuePath<'_>, outcome: &mut Outcome) {
     if let Some(text) = out_of_range(Number::Float(bound), node, what, path) {
-        outcome.unplaced(text);
+        outcome.add_without_path(text);
     }
 }
 
@@ -587,21 +602,21 @@ fn check_multiple(
     if !positive {
         let text = format!("factor MultipleOf declared for {path} must be positive: {shown}");
         let shown = native.map_or_else(|| Value::from(factor), |(_, factor)| factor.into());
-        let error = findings::invalid(path, &shown, &text);
-        outcome.add(Finding { text, error, placed: true });
+        let error = field_errors::invalid(path, &shown, &text);
+        outcome.add(OutcomeError { text, error, has_path: true });
     } else if !multiple {
-        outcome.invalid(path, value, format_args!("in body should be a multiple of {shown}"));
+        outcome.add_invalid(path, value, format_args!("in body should be a multiple of {shown}"));
     }
 }
 
-/// The reason why a number exceeds its type and format.
+/// The error of a number outside the range of its type and format.
 fn out_of_range(number: Number, node: &Node, what: &str, path: &ValuePath<'_>) -> Option<String> {
     if node.int_or_string {
         return None;
     }
     let whole = match number {
         Number::Int(int) => Some(int),
-        // Go prints the float in full and reads it as an integer again.
+        // Go prints the float in full and parses it as an integer.
         Number::Float(float) => {
             let in_range = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&float);
             (float.fract() == 0.0 && in_range).then_some(float as i64)

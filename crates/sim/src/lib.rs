@@ -12,6 +12,14 @@
 //!
 //! [`run`] runs one seed and returns the first broken guarantee, if any. The same seed produces the
 //! same faults and the same traffic.
+//!
+//! # Example
+//! ```
+//! use listwatch_sim::{Scale, run};
+//!
+//! let result = run(7, &Scale { writes: 20, observers: 2 });
+//! assert!(result.is_ok(), "{result:?}");
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod checkers;
@@ -49,30 +57,30 @@ impl Default for Scale {
 
 /// A broken guarantee, with the seed that reproduces it.
 #[derive(Debug)]
-pub struct Broken {
+pub struct Violation {
     /// The seed that reproduces the run.
     pub seed: u64,
     /// The guarantee and how it broke.
-    pub promise: String,
+    pub guarantee: String,
 }
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}\n  replay with LISTWATCH_SIM_SEED={}", self.promise, self.seed)
+        write!(f, "{}\n  replay with LISTWATCH_SIM_SEED={}", self.guarantee, self.seed)
     }
 }
 
 /// Runs one seed on its own runtime with a virtual clock.
 ///
 /// # Errors
-/// [`Broken`] with the first broken guarantee.
+/// [`Violation`] with the first broken guarantee.
 ///
 /// # Panics
 /// When the setup fails.
-pub fn run(seed: u64, scale: &Scale) -> Result<(), Broken> {
+pub fn run(seed: u64, scale: &Scale) -> Result<(), Violation> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
-    runtime.block_on(play(seed, scale)).map_err(|promise| Broken { seed, promise })
+    runtime.block_on(play(seed, scale)).map_err(|guarantee| Violation { seed, guarantee })
 }
 
 async fn play(seed: u64, scale: &Scale) -> Result<(), String> {

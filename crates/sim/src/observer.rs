@@ -100,7 +100,7 @@ pub struct Segment {
 pub struct Trace {
     /// The observer's plan.
     pub plan: ObserverPlan,
-    /// Its watches in order.
+    /// The watches of the observer, in order.
     pub segments: Vec<Segment>,
     /// The observer's copy at the end.
     pub copy: Objects,
@@ -119,8 +119,8 @@ impl Observer {
     /// Starts an observer.
     pub fn start(plan: ObserverPlan, services: Vec<ApiService>, seed: u64) -> Self {
         let (until, stop) = watch::channel(None);
-        let eyes = Client { services, rng: StdRng::seed_from_u64(seed), stop };
-        Observer { until, task: tokio::spawn(eyes.observe(plan)) }
+        let client = Client { services, rng: StdRng::seed_from_u64(seed), stop };
+        Observer { until, task: tokio::spawn(client.observe(plan)) }
     }
 
     /// Waits until the observer has seen everything up to `last`, and returns its trace.
@@ -140,32 +140,32 @@ impl Client {
     async fn observe(mut self, plan: ObserverPlan) -> Trace {
         let mut trace = Trace { plan: plan.clone(), segments: Vec::new(), copy: Objects::new(), as_of: Revision::ZERO };
         let mut resume = None;
-        while !self.satisfied(&trace).await {
+        while !self.is_done(&trace).await {
             let from = match resume.take() {
                 Some(revision) => Some(revision),
                 None if plan.watch_list => None,
                 None => match self.list(&plan, &mut trace).await {
                     Some(revision) => Some(revision),
                     None => {
-                        self.rest().await;
+                        self.pause().await;
                         continue;
                     }
                 },
             };
             resume = self.watch(&plan, from, &mut trace).await;
-            self.rest().await;
+            self.pause().await;
         }
         trace
     }
 
-    /// Whether the observer is done. A final consistent list shows an observer without bookmarks
-    /// that no event follows.
-    async fn satisfied(&mut self, trace: &Trace) -> bool {
+    /// Whether the observer is done. Without bookmarks, it makes a final consistent list to detect that
+    /// no event follows.
+    async fn is_done(&mut self, trace: &Trace) -> bool {
         let until = *self.stop.borrow();
         matches!(until, Some(last) if trace.as_of >= last)
     }
 
-    async fn rest(&mut self) {
+    async fn pause(&mut self) {
         let ms = self.rng.random_range(1..300);
         tokio::time::sleep(Duration::from_millis(ms)).await;
     }
@@ -176,7 +176,7 @@ impl Client {
         format!("/api/v1/{scope}configmaps?{selector}")
     }
 
-    async fn ask(&mut self, uri: String) -> Option<Body> {
+    async fn request(&mut self, uri: String) -> Option<Body> {
         let service = self.services[self.rng.random_range(0..self.services.len())].clone();
         let request = Request::get(uri).body(Empty::<Bytes>::new()).expect("a request");
         let response = service.handle(request).await;
@@ -184,7 +184,7 @@ impl Client {
     }
 
     async fn list(&mut self, plan: &ObserverPlan, trace: &mut Trace) -> Option<Revision> {
-        let body = self.ask(Self::path(plan)).await?.collect().await.ok()?.to_bytes();
+        let body = self.request(Self::path(plan)).await?.collect().await.ok()?.to_bytes();
         let list: Value = serde_json::from_slice(&body).expect("a list is JSON");
         let revision = version(&list);
         let items: Objects = list["items"]
@@ -214,7 +214,7 @@ impl Client {
             Some(revision) => uri.push_str(&format!("&resourceVersion={revision}")),
             None => uri.push_str("&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"),
         }
-        let Some(mut body) = self.ask(uri).await else {
+        let Some(mut body) = self.request(uri).await else {
             return from;
         };
         let cut = match plan.cut_after {

@@ -35,7 +35,7 @@ pub(crate) enum NextAction {
 #[derive(Debug)]
 struct Watcher {
     range: KeyRange,
-    /// `Some(after)` while behind, `None` while current.
+    /// The position of a lagging watcher, after which it reads history; `None` while it is current.
     behind: Option<Revision>,
     /// Changes up to this revision are skipped, because the watcher begins later.
     floor: Revision,
@@ -152,7 +152,7 @@ impl Hub {
         NextAction::Wait
     }
 
-    /// Records a watcher's position: behind a revision, or current (`None`). Called while the
+    /// Records a watcher's position: a revision if it lags, or `None` if it is current. Called while the
     /// store's state is locked.
     pub(crate) fn moved(&self, id: WatcherId, behind: Option<Revision>) {
         if let Some(watcher) = self.registry.lock().watchers[id.0].as_mut() {
@@ -192,8 +192,8 @@ impl Hub {
     }
 }
 
-/// Whether every key of this range can find it by one of its prefixes. True for all keys below a
-/// prefix and for single keys.
+/// Whether each key in the range has the range's start as a prefix, so that [`Hub::changed`] finds
+/// the watchers of the range by the key. True for all keys below a prefix and for single keys.
 fn indexable(range: &KeyRange) -> bool {
     let (start, end) = (range.start(), range.end());
     let below = start.strip_suffix('/').is_some_and(|stem| end.strip_suffix('0') == Some(stem));

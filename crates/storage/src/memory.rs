@@ -99,7 +99,7 @@ struct State {
 impl MemoryStorage {
     /// Creates an empty store with the default [`Retention`].
     ///
-    /// It needs a tokio runtime only for keys with a TTL.
+    /// The store needs a tokio runtime only for keys with a TTL.
     pub fn new() -> Arc<Self> {
         Self::with_retention(Retention::default())
     }
@@ -151,7 +151,7 @@ impl Inner {
         Ok(revision)
     }
 
-    /// Ensures that the TTL task runs and knows the deadline of `revision`.
+    /// Notifies the TTL task, or starts it, if the deadline of `revision` is the next one.
     fn arm(self: &Arc<Self>, revision: Revision) {
         let is_next = {
             let state = self.state.read();
@@ -192,7 +192,7 @@ impl Inner {
 }
 
 impl State {
-    /// After a change: notifies the watchers, accounts the history and drops what left the window.
+    /// Notifies the watchers of a change, accounts its bytes, and drops history outside of the window.
     fn record_change(&mut self, revision: Revision, now: Millis, hub: &Hub, wake: &mut Vec<Waker>) {
         if let Some(entry) = self.mvcc.entry(revision) {
             self.keeper.added(cost(entry));

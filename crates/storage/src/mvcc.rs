@@ -64,7 +64,7 @@ struct Slot<V> {
 /// A page of keys with their states, borrowed.
 pub(crate) struct Page<'a, V> {
     pub items: Vec<(&'a Key, &'a Stored<V>)>,
-    /// Keys of the range that follow behind the last item.
+    /// Keys of the range that follow after the last item.
     pub remaining: u64,
 }
 

@@ -42,12 +42,11 @@ impl Default for Retention {
     }
 }
 
-/// Divisor of the age that gives the distance of marks, so that no entry needs its own clock
-/// reading. There are at most one more marks than this, and history is kept up to one part in this
-/// many longer than requested.
+/// The number of time marks per maximum age. A mark stands for all entries since the previous mark,
+/// so that entries need no timestamps. History is therefore kept up to 1/20 longer than requested.
 const AGE_MARKS: u64 = 20;
 
-/// Determines which revisions may be dropped; must be told of every added and dropped change.
+/// Determines which revisions may be dropped. The owner reports every added and dropped change.
 #[derive(Debug)]
 pub(crate) struct RetentionTracker {
     retention: Retention,

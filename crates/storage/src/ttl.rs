@@ -19,7 +19,7 @@ pub(crate) struct Deadlines {
     by_revision: HashMap<Revision, Deadline>,
 }
 
-/// One deadline; see [`Deadlines`].
+/// The deadline of a key on both clocks of [`Deadlines`].
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     due: Millis,
@@ -48,14 +48,14 @@ impl Deadlines {
         self.by_time.first_key_value().map(|((deadline, _), _)| *deadline)
     }
 
-    /// The earliest deadline that has passed at `now`, with its key and revision. It stays until
+    /// The earliest deadline that has passed at `now`, with its key and revision. The deadline stays until
     /// [`Deadlines::forget`].
     pub(crate) fn due(&self, now: Millis) -> Option<(Key, Revision)> {
         let ((deadline, revision), key) = self.by_time.first_key_value()?;
         (*deadline <= now).then(|| (key.clone(), *revision))
     }
 
-    /// Up to `limit` deadlines that have passed at `now`, earliest first. They stay until
+    /// Up to `limit` deadlines that have passed at `now`, earliest first. The deadlines stay until
     /// [`Deadlines::forget`].
     #[cfg_attr(not(feature = "embedded"), expect(dead_code, reason = "the embedded store removes in batches"))]
     pub(crate) fn all_due(&self, now: Millis, limit: usize) -> Vec<(Key, Revision)> {

@@ -43,9 +43,9 @@ pub struct ListPage {
     pub items: Vec<KeyValue>,
     /// The revision of this page. Pass it as [`ListQuery::at`] for the following pages.
     pub revision: Revision,
-    /// True when keys of the range follow behind the last item.
+    /// True when keys of the range follow after the last item.
     pub more: bool,
-    /// The number of keys of the range behind the last item, if the store counts them exactly;
+    /// The number of keys of the range after the last item, if the store counts them exactly;
     /// `None` means unknown.
     pub remaining: Option<u64>,
 }

@@ -5,12 +5,12 @@
 //!                     suggestion (a cached state, perhaps stale)
 //!                        │                       none: Read
 //!                        ▼                          │
-//!       ┌────────▶ Decide upon it ◀────── Read ◀────┤
-//!       │                │  fails, or changes nothing, upon a mere suggestion:
-//!       │                │  Read; unchanged since? then it stands, else Decide again
+//!       ┌────────▶ Decide on it ◀──────── Read ◀────┤
+//!       │                │  rejects or does not change a suggested state:
+//!       │                │  Read; if unchanged, the result is final, else Decide again
 //!       │                ▼
-//!       │        Create / Update / Delete at the revision decided upon
-//!       └── Conflict ────┤  (the answer holds the present state: no read needed)
+//!       │        Create / Update / Delete at the revision of that state
+//!       └── Conflict ────┤  (the response contains the current state: no read needed)
 //!                        ▼
 //!                      Done
 //! ```
@@ -66,7 +66,7 @@ pub enum Outcome {
         /// The revision of the removal.
         revision: Revision,
     },
-    /// Nothing was written; this state was read linearizably (not only suggested) and needed no
+    /// Nothing was written. The state was read linearizably (not only suggested) and needed no
     /// change.
     Unchanged(Option<KeyValue>),
 }
@@ -120,7 +120,7 @@ pub enum Step {
     Create {
         /// The value to write.
         value: Bytes,
-        /// Its TTL.
+        /// The TTL of the value; `None` for no TTL.
         ttl: Option<Duration>,
     },
     /// Update the key; report the result with [`UpdateLoop::updated`].
@@ -129,7 +129,7 @@ pub enum Step {
         expected: Revision,
         /// The value to write.
         value: Bytes,
-        /// Its TTL.
+        /// The TTL of the value; `None` for no TTL.
         ttl: Option<Duration>,
     },
     /// Delete the key; report the result with [`UpdateLoop::deleted`].
@@ -188,9 +188,9 @@ impl<E> UpdateLoop<E> {
         UpdateLoop { key, limits, lost: 0, state }
     }
 
-    /// Begins with the assumption that the key is absent: the first step is [`Step::Decide`] without a state, and a
-    /// refusal upon it stands without a read. If the key is present, the create fails and the loop goes on upon the
-    /// present state.
+    /// Begins with the assumption that the key is absent. The first step is [`Step::Decide`] without a state, and a
+    /// rejection of that state is final without a read. If the key exists, the create fails and the loop continues
+    /// with the existing state.
     pub fn assuming_absent(key: Key, limits: UpdateLimits) -> Self {
         UpdateLoop { key, limits, lost: 0, state: State::Deciding(Base { found: None, proven: true }) }
     }
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn current_suggestion_saves_the_read() {
+    fn update_with_current_suggestion_reads_nothing() {
         let a = at(5, "a");
         check(Some(a.clone()), &[Some(a.clone())], "b", "", "decide(a) update -> updated");
         check(Some(a.clone()), &[Some(a.clone())], "-", "", "decide(a) delete -> deleted");
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn conflict_continues_with_the_returned_state() {
+    fn update_retries_on_the_state_that_a_conflict_returned() {
         let (a, b) = (at(5, "a"), at(6, "b"));
         check(Some(a.clone()), &[Some(b.clone())], "c", "", "decide(a) update decide(b) update -> updated");
         check(Some(a.clone()), &[None], "c", "", "decide(a) update decide(none) create -> created");

@@ -5,15 +5,15 @@ use ::base64::alphabet::STANDARD;
 use ::base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD as BASE64};
 use serde_json::Value;
 
-/// Go's decoder ignores the bits after the last byte.
+/// Go's decoder ignores the unused bits of the last character.
 const GO_BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
-/// Rewrites base64 as Go prints it after decoding: without line breaks and with zero padding bits. Values that are
-/// not texts stay.
+/// Rewrites base64 in the form that Go writes after decoding: without line breaks and with zero
+/// padding bits. Values that are not strings are not changed.
 ///
 /// # Errors
-/// The text of Go's decoder if the value is not base64.
+/// The error text of Go's decoder, if the value is not base64.
 pub fn normalize_base64(value: Option<&mut Value>) -> Result<(), String> {
     let Some(Value::String(text)) = value else { return Ok(()) };
     if BASE64.decode(&*text).is_ok() {
@@ -29,17 +29,18 @@ pub fn normalize_base64(value: Option<&mut Value>) -> Result<(), String> {
         Err(error) => {
             let at = match error {
                 base64::DecodeError::InvalidByte(at, _) => at,
-                // Go names the start of the incomplete group of four.
+                // Go reports the start of the incomplete group of four.
                 _ => in_line.len().saturating_sub(1) / 4 * 4,
             };
-            // Go counts line breaks, too.
+            // Go's offsets include line breaks.
             let at = text.bytes().enumerate().filter(|(_, byte)| !is_end(byte)).nth(at).map_or(at, |(at, _)| at);
             Err(format!("illegal base64 data at input byte {at}"))
         }
     }
 }
 
-/// The number of bytes that a base64 text decodes to. The text was checked by [`normalize_base64`].
+/// The number of bytes that a base64 text decodes to. [`normalize_base64`] must have accepted the
+/// text.
 pub fn decoded_len(text: &str) -> usize {
     (text.len() / 4 * 3).saturating_sub(text.bytes().rev().take(2).filter(|byte| *byte == b'=').count())
 }
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_normalized_as_go_does() {
+    fn base64_is_normalized_as_in_go() {
         let check = |text: &str, expected: Result<&str, &str>| {
             let mut value = json!(text);
             let result = normalize_base64(Some(&mut value)).map(|()| value.as_str().unwrap_or_default().to_owned());
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn decoded_len_counts_bytes() {
+    fn decoded_len_returns_the_number_of_bytes() {
         for (text, bytes) in [("", 0), ("eHh4", 3), ("eHg=", 2), ("eA==", 1), ("eHh4eA==", 4)] {
             assert_eq!(decoded_len(text), bytes, "{text:?}");
         }

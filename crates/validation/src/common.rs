@@ -1,4 +1,4 @@
-//! Rules that several kinds share: label selectors, conditions, port names, sets of permitted values
+//! Rules that several kinds share: label selectors, conditions, port names, enumerations
 //! (`apimachinery/pkg/apis/meta/v1/validation`, `pkg/apis/core/validation`).
 
 use listwatch_meta::FieldError;
@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::names::NameRule;
 use crate::{Errors, Object, given, items, names, number, object_meta, objects, quoted, text, texts};
 
-/// Reports a text that is set and not one of the supported values. The field is `at` followed by `name`.
+/// Reports a set string that is not one of the supported values. The field is `at` followed by
+/// `name`.
 pub fn one_of(object: &Object, name: &str, at: &str, supported: &[&str], errors: &mut Errors) {
     let value = text(object, name);
     if !value.is_empty() && !supported.contains(&value) {
@@ -16,7 +17,7 @@ pub fn one_of(object: &Object, name: &str, at: &str, supported: &[&str], errors:
     }
 }
 
-/// A name, where one is given.
+/// Checks a name if it is not empty.
 pub fn named(name: &str, rule: NameRule, field: &str, errors: &mut Errors) {
     if !name.is_empty() {
         for problem in names::problems(rule, name, false) {
@@ -32,16 +33,16 @@ pub fn invalid_each(problems: Vec<String>, value: &str, field: &str, errors: &mu
     }
 }
 
-/// A label or annotation key (`ValidateLabelName`, `ValidateQualifiedName`).
+/// Checks a label or annotation key (`ValidateLabelName`, `ValidateQualifiedName`).
 pub fn qualified_name(value: &str, field: &str, errors: &mut Errors) {
     invalid_each(qualified_name_problems(value), value, field, errors);
 }
 
-/// The longest reason of a condition, and its longest message, in bytes.
+/// The maximum lengths of a condition's reason and message in bytes.
 const CONDITION_REASON_BYTES_MAX: usize = 1024;
 const CONDITION_MESSAGE_BYTES_MAX: usize = 32 * 1024;
 
-/// Conditions of the common type (`metav1.Condition`, `ValidateConditions`).
+/// Checks conditions of the common type (`metav1.Condition`, `ValidateConditions`).
 pub fn conditions(status: &Object, at: &str, errors: &mut Errors) {
     let mut seen = std::collections::HashSet::new();
     for (position, condition) in objects(status, "conditions") {
@@ -68,7 +69,8 @@ pub fn conditions(status: &Object, at: &str, errors: &mut Errors) {
     }
 }
 
-/// Checks the reason of a condition (`IsValidConditionReason`): required, a programmatic identifier of at most 1,024 bytes.
+/// Checks the reason of a condition (`IsValidConditionReason`): required, an identifier of at most
+/// 1,024 bytes.
 pub fn condition_reason(reason: &str, field: &str, errors: &mut Errors) {
     if reason.is_empty() {
         errors.push(FieldError::required(field, ""));
@@ -85,14 +87,14 @@ pub fn condition_reason(reason: &str, field: &str, errors: &mut Errors) {
     no_longer_than(reason, CONDITION_REASON_BYTES_MAX, field, errors);
 }
 
-/// A text has no more bytes than that.
+/// Reports a string with more than `bytes_max` bytes.
 pub fn no_longer_than(text: &str, bytes_max: usize, field: &str, errors: &mut Errors) {
     if text.len() > bytes_max {
         errors.push(FieldError::too_long(field, format_args!("may not be more than {bytes_max} bytes")));
     }
 }
 
-/// The name of a port (`IsValidPortName`): up to 15 of small letters, digits and dashes.
+/// Checks the name of a port (`IsValidPortName`): up to 15 lower-case letters, digits and dashes.
 pub fn port_name(name: &str, field: &str, errors: &mut Errors) {
     let mut wrong = |why: &str| errors.push(FieldError::invalid(field, quoted(name), why));
     let bytes = name.as_bytes();
@@ -113,7 +115,7 @@ pub fn port_name(name: &str, field: &str, errors: &mut Errors) {
     }
 }
 
-/// A label selector.
+/// Checks a label selector.
 pub fn selector(object: &Object, name: &str, at: &str, errors: &mut Errors) {
     let Some(Value::Object(selector)) = object.get(name) else { return };
     let field = format!("{at}{name}");

@@ -1,23 +1,23 @@
-//! What an error shows of two versions of a value: a unified diff of their lines (`apimachinery/pkg/util/diff`).
+//! A unified diff of the lines of two values, for errors (`apimachinery/pkg/util/diff`).
 
 use std::ops::Range;
 
 use serde::Serialize as _;
 use serde_json::Value;
 
-/// Lines around a difference that are shown.
+/// The number of unchanged lines around a difference.
 const CONTEXT_LINES: usize = 3;
-/// Lines that differ, of either version, up to which the shortest difference is looked for. More are shown as
-/// one that is replaced.
+/// The number of differing lines of either version up to which the shortest diff is computed. More
+/// lines are shown as one replacement.
 const ALIGNED_LINES_MAX: usize = 200;
-/// Bytes of a diff. A longer one is cut.
+/// The maximum size of a diff in bytes. A longer one is truncated.
 const DIFF_BYTES_MAX: usize = 16 * 1024;
 
-/// The lines of a value as Go prints it, indented by a space.
+/// The lines of a value in Go's indented JSON.
 fn lines(value: &Value) -> Vec<String> {
     let mut out = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
-    // A value is always printed.
+    // JSON values always serialize.
     let _ = value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, formatter));
     String::from_utf8_lossy(&out).lines().map(str::to_owned).collect()
 }
@@ -36,7 +36,7 @@ fn changes(old: &[String], new: &[String]) -> Vec<Change> {
     if a.len() > ALIGNED_LINES_MAX || b.len() > ALIGNED_LINES_MAX {
         return vec![(a, b)];
     }
-    // The longest common subsequence of what is between.
+    // The longest common subsequence of the differing part.
     let (a_lines, b_lines) = (&old[a.clone()], &new[b.clone()]);
     let width = b_lines.len() + 1;
     let mut lengths = vec![0u16; (a_lines.len() + 1) * width];
@@ -70,7 +70,7 @@ fn changes(old: &[String], new: &[String]) -> Vec<Change> {
     found
 }
 
-/// The unified diff of two values.
+/// Returns the unified diff of two values.
 pub fn unified(old: &Value, new: &Value) -> String {
     let (old, new) = (lines(old), lines(new));
     let mut hunks: Vec<Vec<Change>> = Vec::new();
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn differences_are_shown_with_three_lines_around() {
+    fn unified_diff_has_three_lines_of_context() {
         let value = |a: i64, z: i64| json!({"a": a, "b": 0, "c": 0, "d": 0, "e": 0, "f": 0, "g": 0, "h": 0, "z": z});
         assert_eq!(unified(&value(1, 1), &value(1, 1)), "");
         let first = "@@ -1,5 +1,5 @@\n {\n- \"a\": 1,\n+ \"a\": 2,\n  \"b\": 0,\n  \"c\": 0,\n  \"d\": 0,\n";

@@ -1,4 +1,4 @@
-//! Rules for one field: required choices, immutable fields, numbers that are not negative, percentages, paths.
+//! Rules for one field: enumerations, immutable fields, non-negative numbers, percentages, paths.
 //!
 //! Rules: `pkg/apis/apps/validation` and `apimachinery/pkg/api/validation` of Kubernetes v1.36.
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 use listwatch_schema::Path;
 
 use crate::formats::{IMMUTABLE, NOT_NEGATIVE};
-use crate::{Errors, Object, child, is_same, number, text};
+use crate::{Errors, Object, child, given, is_same, number, text};
 
-/// Reports each of these members that is negative.
+/// Reports each of these members with a negative value.
 pub fn not_negative(object: &Object, names: &[&str], at: &Path<'_>, errors: &mut Errors) {
     for name in names {
         if let Some(number) = number(object, name).filter(|number| *number < 0) {
@@ -18,7 +18,8 @@ pub fn not_negative(object: &Object, names: &[&str], at: &Path<'_>, errors: &mut
     }
 }
 
-/// Reports a changed member (`ValidateImmutableField`). `holder` names the object around it, `""` the root.
+/// Reports a changed member (`ValidateImmutableField`). `holder` is the path of the enclosing
+/// object, `""` for the root.
 pub fn immutable(new: &Object, old: &Object, holder: &str, name: &str, errors: &mut Errors) {
     let of = |object| if holder.is_empty() { object } else { child(object, holder) }.get(name);
     if !is_same(of(new), of(old)) {
@@ -36,7 +37,7 @@ fn percent(value: Option<&Value>) -> Option<u64> {
     is_number.then(|| digits.parse().unwrap_or(u64::MAX))
 }
 
-/// Whether a number or percentage is zero. A text that is no percentage counts as its number.
+/// True if a number or percentage is zero. Other strings are parsed as a number.
 pub fn is_zero(value: Option<&Value>) -> bool {
     match (percent(value), value) {
         (Some(percent), _) => percent == 0,
@@ -45,7 +46,8 @@ pub fn is_zero(value: Option<&Value>) -> bool {
     }
 }
 
-/// Reports a value that is neither a percentage nor a number of at least zero (`ValidatePositiveIntOrPercent`).
+/// Reports a value that is neither a percentage nor a non-negative number
+/// (`ValidatePositiveIntOrPercent`).
 pub fn int_or_percent(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
     match object.get(name) {
         Some(Value::String(text)) if percent(object.get(name)).is_none() => {
@@ -63,7 +65,7 @@ pub fn at_most_100_percent(object: &Object, name: &str, at: &Path<'_>, errors: &
     }
 }
 
-/// Reports a text that is absent or not one of the supported values.
+/// Reports a string that is absent or not one of the supported values.
 pub fn required_one_of(object: &Object, name: &str, supported: &[&str], at: &Path<'_>, errors: &mut Errors) {
     match text(object, name) {
         "" => errors.required(&at.child(name), ""),
@@ -72,7 +74,22 @@ pub fn required_one_of(object: &Object, name: &str, supported: &[&str], at: &Pat
     }
 }
 
-/// Checks the form of a text that may be absent.
+/// Reports a string that is neither empty nor one of the supported values.
+pub fn one_of(object: &Object, name: &str, supported: &[&str], at: &Path<'_>, errors: &mut Errors) {
+    if !text(object, name).is_empty() {
+        required_one_of(object, name, supported, at, errors);
+    }
+}
+
+/// Reports a string that is present and not one of the supported values. An empty string is present,
+/// like a non-nil pointer in Go.
+pub fn one_of_if_present(object: &Object, name: &str, supported: &[&str], at: &Path<'_>, errors: &mut Errors) {
+    if let Some(value) = given(object, name).and_then(Value::as_str).filter(|value| !supported.contains(value)) {
+        errors.not_supported(&at.child(name), value, supported);
+    }
+}
+
+/// Checks the form of an optional string.
 pub fn optional(
     object: &Object,
     name: &str,

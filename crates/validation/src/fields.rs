@@ -1,10 +1,12 @@
-//! Access to the members of JSON objects, as Go reads the fields of a struct: absent, `null` and zero are alike.
+//! Access to the members of JSON objects with the semantics of Go structs: absent, `null` and zero
+//! are equal.
 
 use serde_json::{Map, Value};
 
 use crate::Object;
 
-/// Whether a value is absent or the zero value of its Go type. Booleans are never empty: pointers to them are meant.
+/// True if a value is absent or the zero value of its Go type. Booleans are never empty, because
+/// they stand for pointers.
 pub fn is_empty(value: Option<&Value>) -> bool {
     match value {
         None | Some(Value::Null) => true,
@@ -16,54 +18,54 @@ pub fn is_empty(value: Option<&Value>) -> bool {
     }
 }
 
-/// The member, when it is given at all.
+/// The member if it is present and not null.
 pub fn given<'a>(object: &'a Object, name: &str) -> Option<&'a Value> {
     object.get(name).filter(|value| !value.is_null())
 }
 
-/// The text of a member; `""` where it is absent or not a text.
+/// The string of a member; `""` if it is absent or not a string.
 pub fn text<'a>(object: &'a Object, name: &str) -> &'a str {
     object.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The whole number of a member.
+/// The integer of a member.
 pub fn number(object: &Object, name: &str) -> Option<i64> {
     object.get(name).and_then(Value::as_i64)
 }
 
-/// A member that is an object; an empty one where it is not.
+/// The object of a member; empty if it is absent or not an object.
 pub fn child<'a>(object: &'a Object, name: &str) -> &'a Object {
     static EMPTY: std::sync::LazyLock<Object> = std::sync::LazyLock::new(Map::new);
     object.get(name).and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
-/// The items of a list member; none where it is absent or not a list.
+/// The items of a list member; empty if it is absent or not a list.
 pub fn items<'a>(object: &'a Object, name: &str) -> &'a [Value] {
     object.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The objects in a list, with their positions.
+/// The objects in a list with their positions.
 pub fn objects<'a>(object: &'a Object, name: &str) -> impl Iterator<Item = (usize, &'a Object)> {
     items(object, name).iter().enumerate().filter_map(|(position, item)| Some((position, item.as_object()?)))
 }
 
-/// A flag that is set.
+/// True if a flag is present and true.
 pub fn is_true(object: &Object, name: &str) -> bool {
     object.get(name) == Some(&Value::Bool(true))
 }
 
-/// The texts of a list.
+/// The strings in a list.
 pub fn texts<'a>(object: &'a Object, name: &str) -> impl Iterator<Item = &'a str> {
     items(object, name).iter().map(|item| item.as_str().unwrap_or_default())
 }
 
-/// A list as an error shows it.
+/// A list in the form of error texts.
 pub fn shown_list(object: &Object, name: &str) -> Value {
     object.get(name).cloned().unwrap_or_default()
 }
 
-/// Are two values the same to `equality.Semantic.DeepEqual`? An empty list, an empty map and an empty text
-/// are as good as none.
+/// True if two values are equal for `equality.Semantic.DeepEqual`. An empty list, map or string
+/// equals an absent one.
 pub fn is_same(a: Option<&Value>, b: Option<&Value>) -> bool {
     let none = |value: Option<&Value>| match value {
         None | Some(Value::Null) => true,
@@ -85,7 +87,7 @@ pub fn is_same(a: Option<&Value>, b: Option<&Value>) -> bool {
     }
 }
 
-/// A text as an error shows it.
+/// A string in the form of error texts.
 pub fn quoted(text: &str) -> Value {
     Value::String(text.to_owned())
 }
@@ -97,18 +99,18 @@ pub fn at<'a>(object: &'a Object, path: &str) -> Option<&'a Value> {
     steps.try_fold(first, |value, step| value.get(step))
 }
 
-/// `metadata`, which every tree here has.
+/// The member `metadata`; empty if it is absent.
 pub fn metadata(object: &Object) -> &Object {
     static EMPTY: std::sync::LazyLock<Object> = std::sync::LazyLock::new(Map::new);
     object.get("metadata").and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
-/// `metadata`, to be changed; made when it is not there.
+/// The member `metadata` for changes, created if it is absent.
 pub fn metadata_mut(object: &mut Object) -> &mut Object {
     child_mut(object, "metadata")
 }
 
-/// A member that is an object; made when it is not there or something else.
+/// The object of a member for changes, created if the member is absent or not an object.
 pub fn child_mut<'a>(object: &'a mut Object, name: &str) -> &'a mut Object {
     let member = object.entry(name).or_insert(Value::Null);
     if !member.is_object() {
@@ -116,7 +118,7 @@ pub fn child_mut<'a>(object: &'a mut Object, name: &str) -> &'a mut Object {
     }
     match member {
         Value::Object(member) => member,
-        // Made an object just above.
+        // The lines above have made it an object.
         _ => unreachable!("the member was made an object"),
     }
 }

@@ -1,8 +1,9 @@
-//! The forms of single values that many kinds share: addresses, ranges, names, amounts
+//! The formats of values that many kinds share: IP addresses, CIDR ranges, names, quantities
 //! (`apimachinery/pkg/util/validation`, Kubernetes v1.36).
 //!
-//! Fields older than v1.33 take an address or a range in any spelling; since v1.36 they refuse those that
-//! programs read differently (leading zeros, IPv4 inside IPv6). Newer fields take the canonical spelling alone.
+//! Fields older than v1.33 accept an IP address or range in any notation. Since v1.36 they reject
+//! ambiguous ones (leading zeros, IPv4 inside IPv6). Newer fields accept only the canonical
+//! notation.
 
 use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,25 +18,25 @@ use serde_json::{Value, json};
 
 use crate::{Errors, Object, items, objects, quantities, text};
 
-/// The largest prefix length with leading zeros that is read as a number.
+/// The number of digits up to which a prefix length with leading zeros is parsed.
 const PREFIX_DIGITS_MAX: usize = 6;
-/// Bytes of the name of a CSI driver or a driver of devices.
+/// The length of the name of a CSI or device driver in bytes.
 const DRIVER_NAME_BYTES_MAX: usize = 63;
 
 const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 const NO_RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-/// The text of an error about a field that may not change.
+/// The error text for an immutable field.
 pub const IMMUTABLE: &str = "field is immutable";
-/// The text of an error about a number below zero.
+/// The error text for a negative number.
 pub const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
 impl Errors {
-    /// The text at `at` is not allowed.
+    /// Reports an invalid string at `at`.
     pub fn invalid(&mut self, at: &Path<'_>, text: &str, why: impl std::fmt::Display) {
         self.push(FieldError::invalid(at, quote(text), why));
     }
 
-    /// The value at `at`, which is no text, is not allowed.
+    /// Reports an invalid value at `at` that is not a string.
     pub fn invalid_value(&mut self, at: &Path<'_>, value: impl std::fmt::Display, why: impl std::fmt::Display) {
         self.push(FieldError::invalid(at, value, why));
     }
@@ -45,32 +46,32 @@ impl Errors {
         self.push(FieldError::required(at, why));
     }
 
-    /// Reports a field that may not be set or changed here.
+    /// Reports a field that must not be set or changed.
     pub fn forbidden(&mut self, at: &Path<'_>, why: &str) {
         self.push(FieldError::forbidden(at, why));
     }
 
-    /// Reports a text that is not one of the supported values.
+    /// Reports a string that is not one of the supported values.
     pub fn not_supported(&mut self, at: &Path<'_>, text: &str, supported: &[&str]) {
         self.push(FieldError::not_supported(at, text, supported));
     }
 
-    /// Reports a text that occurs twice.
+    /// Reports a duplicate string.
     pub fn duplicate(&mut self, at: &Path<'_>, text: &str) {
         self.push(FieldError::duplicate(at, quote(text)));
     }
 
-    /// The value at `at` has more than `max` bytes.
+    /// Reports a value with more than `max` bytes.
     pub fn too_long(&mut self, at: &Path<'_>, max: usize) {
         self.push(FieldError::too_long(at, format_args!("may not be more than {max} bytes")));
     }
 
-    /// Reports a list of `actual` items that may have `max`.
+    /// Reports a list with `actual` items, of which `max` are allowed.
     pub fn too_many(&mut self, at: &Path<'_>, actual: usize, max: usize) {
         self.push(FieldError::too_many(at, actual, max));
     }
 
-    /// Adds one error for each problem of the text at `at`.
+    /// Adds one error for each problem of a string.
     pub fn problems(&mut self, at: &Path<'_>, text: &str, problems: Vec<String>) {
         for problem in problems {
             self.invalid(at, text, problem);
@@ -78,17 +79,17 @@ impl Errors {
     }
 }
 
-/// Is there room for more errors? Loops over large bodies end where there is none.
+/// True if no more errors are kept. Loops over large bodies then end.
 pub fn is_full(errors: &Errors) -> bool {
     errors.len() >= listwatch_schema::limits::FIELD_ERRORS_MAX
 }
 
-/// A value as Go's JSON encoder writes it; what a Go slice or map that is absent is, where there is none.
+/// A value in Go's JSON encoding; an absent one is the encoding of a nil slice or map.
 pub fn json(value: Option<&Value>) -> String {
     value.map_or_else(|| "null".to_owned(), Value::to_string)
 }
 
-// Addresses.
+// IP addresses.
 
 fn sloppy_ipv4(text: &str) -> Option<Ipv4Addr> {
     let mut octets = [0; 4];
@@ -101,7 +102,8 @@ fn sloppy_ipv4(text: &str) -> Option<Ipv4Addr> {
     parts.next().is_none().then(|| Ipv4Addr::from(octets))
 }
 
-/// Longest text that can be an IPv6 address, with some leading zeros in each group.
+/// The length of the longest string that is parsed as an IPv6 address, with some leading zeros in
+/// each group.
 const ADDRESS_BYTES_MAX: usize = 256;
 
 fn sloppy_ipv6(text: &str) -> Option<Ipv6Addr> {
@@ -124,17 +126,17 @@ fn sloppy_ipv6(text: &str) -> Option<Ipv6Addr> {
     parts.join(":").parse().ok()
 }
 
-/// An address in any spelling (`ParseIPSloppy` of `k8s.io/utils/net`).
+/// Parses an IP address in any notation (`ParseIPSloppy` of `k8s.io/utils/net`).
 pub fn sloppy_ip(text: &str) -> Option<IpAddr> {
     sloppy_ipv4(text).map(IpAddr::V4).or_else(|| sloppy_ipv6(text).map(IpAddr::V6))
 }
 
-/// Is this an IPv6 address to Go, which takes an IPv4 address inside an IPv6 one for the former?
+/// True if Go treats the address as IPv6. Go treats an IPv4-mapped IPv6 address as IPv4.
 pub fn is_ipv6(text: &str) -> bool {
     matches!(sloppy_ip(text), Some(IpAddr::V6(address)) if address.to_ipv4_mapped().is_none())
 }
 
-/// Whether a text is an IPv4 address.
+/// True if a string is an IPv4 address.
 pub fn is_ipv4(text: &str) -> bool {
     sloppy_ip(text).is_some() && !is_ipv6(text)
 }
@@ -153,12 +155,13 @@ fn read_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> Option<IpAddr> {
     (errors.len() == before).then_some(address)
 }
 
-/// An address in a field older than v1.33 (`IsValidIPForLegacyField`). Returns whether it is fine.
+/// Checks an IP address in a field older than v1.33 (`IsValidIPForLegacyField`). Returns whether it
+/// is valid.
 pub fn legacy_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
     read_ip(text, at, errors).is_some()
 }
 
-/// An address in its canonical spelling (`IsValidIP`). Returns whether it is fine.
+/// Checks an IP address in canonical notation (`IsValidIP`). Returns whether it is valid.
 pub fn strict_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
     let Some(address) = read_ip(text, at, errors) else { return false };
     let canonical = address.to_string();
@@ -168,7 +171,7 @@ pub fn strict_ip(text: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
     canonical == text
 }
 
-/// What keeps a name from being an address in its canonical spelling.
+/// The problems of a name that must be an IP address in canonical notation.
 pub fn strict_ip_problems(name: &str) -> Vec<String> {
     let mut errors = Errors::default();
     strict_ip(name, &Path::NIL, &mut errors);
@@ -176,7 +179,7 @@ pub fn strict_ip_problems(name: &str) -> Vec<String> {
     errors.iter().map(|error| error.message.trim_start_matches(&shown).to_owned()).collect()
 }
 
-/// An address that an endpoint can have (`ValidateEndpointIP`).
+/// Checks an IP address of an endpoint (`ValidateEndpointIP`).
 pub fn endpoint_ip(text: &str, at: &Path<'_>, errors: &mut Errors) {
     let Some(address) = sloppy_ip(text) else {
         errors.invalid(at, text, "must be a valid IP address");
@@ -204,17 +207,17 @@ pub fn endpoint_ip(text: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A range of addresses, as it was written: the address may have bits beyond the prefix.
+/// A CIDR range as it was written: the address may have bits after the prefix.
 #[derive(Clone, Copy)]
 pub struct Range {
-    /// The address before the slash.
+    /// The IP address before the slash.
     pub address: IpAddr,
-    /// The length of the prefix, in bits.
+    /// The length of the prefix in bits.
     pub prefix: u32,
 }
 
 impl Range {
-    /// A range in any spelling (`ParseCIDRSloppy`).
+    /// Parses a range in any notation (`ParseCIDRSloppy`).
     pub fn parse(text: &str) -> Option<Range> {
         let (address, prefix) = text.split_once('/')?;
         let address = sloppy_ip(address)?;
@@ -227,7 +230,7 @@ impl Range {
         (prefix <= bits(address)).then_some(Range { address, prefix })
     }
 
-    /// The first address.
+    /// The first IP address of the range.
     fn network(self) -> IpAddr {
         match self.address {
             IpAddr::V4(address) => {
@@ -241,15 +244,15 @@ impl Range {
         }
     }
 
-    /// Is every address of `other` in this range, and some of this not in `other`? As Go compares them:
-    /// by the length of the prefixes, whatever the family.
+    /// True if this range contains all of `other` and more. As in Go, only the prefix lengths are
+    /// compared, for any IP family.
     pub fn is_strictly_above(self, other: Range) -> bool {
         let inner = Range { address: other.network(), prefix: self.prefix };
         let same_family = self.address.is_ipv4() == other.address.is_ipv4();
         same_family && inner.network() == self.network() && self.prefix < other.prefix
     }
 
-    /// Whether the range is one of IPv6 addresses.
+    /// True if this is an IPv6 range.
     pub fn is_ipv6(self) -> bool {
         matches!(self.address, IpAddr::V6(address) if address.to_ipv4_mapped().is_none())
     }
@@ -279,12 +282,12 @@ fn read_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) -> Option<Range> {
     None
 }
 
-/// A range in a field older than v1.33 (`IsValidCIDRForLegacyField`).
+/// Checks a range in a field older than v1.33 (`IsValidCIDRForLegacyField`).
 pub fn legacy_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) {
     read_cidr(text, at, errors);
 }
 
-/// A range in its canonical spelling (`IsValidCIDR`).
+/// Checks a range in canonical notation (`IsValidCIDR`).
 pub fn strict_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) {
     let Some(range) = read_cidr(text, at, errors) else { return };
     let canonical = format!("{}/{}", range.address, range.prefix);
@@ -293,7 +296,8 @@ pub fn strict_cidr(text: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// An address with the length of its network's prefix, in the canonical spelling (`IsValidInterfaceAddress`).
+/// Checks an IP address with the prefix length of its network, in canonical notation
+/// (`IsValidInterfaceAddress`).
 pub fn interface_address(text: &str, at: &Path<'_>, errors: &mut Errors) {
     let Some(Range { address, mut prefix }) = Range::parse(text) else {
         errors.invalid(at, text, "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)");
@@ -331,12 +335,12 @@ pub fn label_value(text: &str, at: &Path<'_>, errors: &mut Errors) {
     errors.problems(at, text, label_value_problems(text));
 }
 
-/// A qualified name, which is also what the name of a label is.
+/// Checks a qualified name, which is also the format of label keys.
 pub fn qualified_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
     errors.problems(at, text, qualified_name_problems(text));
 }
 
-/// A name that is one element of a path (`IsPathSegmentName`).
+/// Checks a name that is one element of a path (`IsPathSegmentName`).
 pub fn path_segment(text: &str, at: &Path<'_>, errors: &mut Errors) {
     if matches!(text, "." | "..") {
         errors.invalid(at, text, format_args!("may not be '{text}'"));
@@ -349,7 +353,7 @@ pub fn path_segment(text: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The name of a driver (`ValidateCSIDriverName`).
+/// Checks the name of a driver (`ValidateCSIDriverName`).
 pub fn driver_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
     if text.is_empty() {
         errors.required(at, "");
@@ -361,7 +365,7 @@ pub fn driver_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
     errors.problems(at, text, dns_subdomain_problems(&text.to_lowercase()));
 }
 
-/// A domain name of two labels at least (`IsFullyQualifiedDomainName`).
+/// Checks a domain name with at least two labels (`IsFullyQualifiedDomainName`).
 pub fn domain_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
     if text.is_empty() {
         errors.required(at, "");
@@ -378,7 +382,7 @@ pub fn domain_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A domain, a slash and a path (`IsDomainPrefixedPath`).
+/// Checks a domain, a slash and a path (`IsDomainPrefixedPath`).
 pub fn domain_prefixed_path(text: &str, at: &Path<'_>, errors: &mut Errors) {
     if text.is_empty() {
         errors.required(at, "");
@@ -396,7 +400,7 @@ pub fn domain_prefixed_path(text: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A name of the host of a rule or of a status, which may begin with `*.` where it has a star at all.
+/// Checks a host name with a wildcard, which must begin with `*.`.
 pub fn wildcard_subdomain(text: &str, at: &Path<'_>, errors: &mut Errors) {
     const WHY: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
     if text.len() > 253 {
@@ -408,24 +412,24 @@ pub fn wildcard_subdomain(text: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The name of a host, with a star or without.
+/// Checks a host name with or without a wildcard.
 pub fn host(text: &str, at: &Path<'_>, errors: &mut Errors) {
     if text.contains('*') { wildcard_subdomain(text, at, errors) } else { subdomain(text, at, errors) }
 }
 
-/// The name of a port (`IsValidPortName`).
+/// Checks the name of a port (`IsValidPortName`).
 pub fn port_name(text: &str, at: &Path<'_>, errors: &mut Errors) {
     super::port_name(text, &at.to_string(), errors);
 }
 
-/// The number of a port (`IsValidPortNum`).
+/// Checks the number of a port (`IsValidPortNum`).
 pub fn port_number(number: i64, at: &Path<'_>, errors: &mut Errors) {
     if !(1..=65535).contains(&number) {
         errors.invalid_value(at, number, "must be between 1 and 65535, inclusive");
     }
 }
 
-/// Labels (`ValidateLabels`).
+/// Checks labels (`ValidateLabels`).
 pub fn labels(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(labels)) = object.get(name) else { return };
     for (name, value) in labels {
@@ -434,8 +438,8 @@ pub fn labels(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A label selector (`ValidateLabelSelector`). `values_too` is false where an older server has taken values
-/// that are none.
+/// Checks a label selector (`ValidateLabelSelector`). `values_too` is false if invalid label values
+/// are tolerated, because the old object has some.
 pub fn label_selector(selector: Option<&Value>, values_too: bool, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(selector)) = selector else { return };
     labels(selector, "matchLabels", &at.child("matchLabels"), errors);
@@ -460,15 +464,15 @@ pub fn label_selector(selector: Option<&Value>, values_too: bool, at: &Path<'_>,
     }
 }
 
-/// Is this label selector one that is refused today?
+/// True if the label selector is invalid by the current rules.
 pub fn is_invalid_selector(selector: Option<&Value>) -> bool {
     let mut errors = Errors::default();
     label_selector(selector, true, &Path::NIL, &mut errors);
     !errors.is_empty()
 }
 
-/// A selector of nodes (`ValidateNodeSelector`). `values_too` is false where an older server has taken
-/// values that are none.
+/// Checks a node selector (`ValidateNodeSelector`). `values_too` is false if invalid label values
+/// are tolerated, because the old object has some.
 pub fn node_selector(selector: &Object, values_too: bool, at: &Path<'_>, errors: &mut Errors) {
     let terms_at = at.child("nodeSelectorTerms");
     if items(selector, "nodeSelectorTerms").is_empty() {
@@ -528,15 +532,16 @@ fn node_field_requirement(requirement: &Object, at: &Path<'_>, errors: &mut Erro
     }
 }
 
-// Amounts.
+// Quantities.
 
-/// How an amount compares with zero; one that is too large to be counted has its sign alone.
+/// Compares a quantity with zero, also if it is too large to be represented.
 pub fn sign(amount: &str) -> Ordering {
     quantities::compare(amount, "0")
         .unwrap_or_else(|| if amount.starts_with('-') { Ordering::Less } else { Ordering::Greater })
 }
 
-/// How two amounts compare. Amounts too large to be counted are the largest, and equal.
+/// Compares two quantities. Quantities that are too large to be represented are the largest, and
+/// equal.
 pub fn compare(left: &str, right: &str) -> Ordering {
     let countable = |amount: &str| quantities::compare(amount, "0").is_some();
     match (countable(left), countable(right)) {
@@ -547,26 +552,26 @@ pub fn compare(left: &str, right: &str) -> Ordering {
     }
 }
 
-/// An amount as text; decoding has spelled it.
+/// A quantity as text. Decoding has already canonicalized it.
 pub fn amount(value: &Value) -> &str {
     value.as_str().unwrap_or("0")
 }
 
-/// An amount of zero at least (`ValidateNonnegativeQuantity`).
+/// Reports a negative quantity (`ValidateNonnegativeQuantity`).
 pub fn not_negative_amount(amount: &str, at: &Path<'_>, errors: &mut Errors) {
     if sign(amount) == Ordering::Less {
         errors.invalid(at, amount, NOT_NEGATIVE);
     }
 }
 
-/// An amount above zero (`ValidatePositiveQuantityValue`).
+/// Reports a quantity that is not positive (`ValidatePositiveQuantityValue`).
 pub fn positive_amount(amount: &str, at: &Path<'_>, errors: &mut Errors) {
     if sign(amount) != Ordering::Greater {
         errors.invalid(at, amount, "must be greater than zero");
     }
 }
 
-/// An amount in whole units, rounded away from zero (`Quantity.Value`).
+/// A quantity in whole units, rounded away from zero (`Quantity.Value`).
 pub fn whole(amount: &str) -> i64 {
     let Ok(Some(nanos)) = listwatch_meta::quantity::nanos(amount) else { return 0 };
     let units = nanos / 1_000_000_000 + i128::from(nanos % 1_000_000_000 != 0) * nanos.signum();
@@ -575,8 +580,9 @@ pub fn whole(amount: &str) -> i64 {
 
 // Equality.
 
-/// Are two members equal to Go's `Semantic.DeepEqual`? A member that is absent is as good as its zero value,
-/// since most of upstream's fields are no pointers; for the others this tolerates more than upstream does.
+/// True if two members are equal for Go's `Semantic.DeepEqual`. An absent member equals its zero
+/// value, because most of upstream's fields are not pointers. For pointer fields this tolerates
+/// more than upstream.
 pub fn same(left: Option<&Value>, right: Option<&Value>) -> bool {
     fn is_nothing(value: Option<&Value>) -> bool {
         match value {
@@ -601,12 +607,12 @@ pub fn same(left: Option<&Value>, right: Option<&Value>) -> bool {
     }
 }
 
-/// A node selector as Go prints upstream's internal type, without JSON names.
+/// A node selector in Go's form of upstream's internal type, without JSON names.
 pub fn go_node_selector(selector: &Value) -> Value {
     json!({ "NodeSelectorTerms": selector.get("nodeSelectorTerms").map(go_node_selector_terms) })
 }
 
-/// The terms of a node selector as Go prints upstream's internal type.
+/// The terms of a node selector in Go's form of upstream's internal type.
 pub fn go_node_selector_terms(terms: &Value) -> Value {
     let requirements = |term: &Value, name: &str| {
         let list = term.get(name)?.as_array()?.iter();
@@ -628,7 +634,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_in_any_spelling_and_refused_where_programs_disagree() {
+    fn legacy_ip_fields_accept_any_notation_except_ambiguous_ones() {
         let check = |text: &str, legacy: &str, strict: &str| {
             for (form, expected) in
                 [(legacy_ip as fn(&str, &Path<'_>, &mut Errors) -> bool, legacy), (strict_ip, strict)]
@@ -656,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_refused_where_bits_are_left_or_the_spelling_is_another() {
+    fn cidr_with_host_bits_or_other_notation_is_rejected() {
         let check = |text: &str, legacy: &str, strict: &str| {
             for (form, expected) in [(legacy_cidr as fn(&str, &Path<'_>, &mut Errors), legacy), (strict_cidr, strict)] {
                 let mut errors = Errors::default();
@@ -684,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_compared_by_prefix() {
+    fn cidr_ranges_are_compared_by_prefix_length() {
         let above =
             |outer: &str, inner: &str| Range::parse(outer).unwrap().is_strictly_above(Range::parse(inner).unwrap());
         assert!(above("10.0.0.0/8", "10.1.0.0/16"));
@@ -695,7 +701,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_too_large_to_count_still_compare() {
+    fn unrepresentably_large_quantities_compare_as_largest() {
         let huge = "1e40";
         assert_eq!(compare(huge, "1"), Ordering::Greater);
         assert_eq!(compare("1", huge), Ordering::Less);

@@ -1,14 +1,14 @@
-//! LabelSelectors as objects carry them (`matchLabels`, `matchExpressions`): read in one place, by whoever
-//! matches labels with them or shows them as a text (`LabelSelectorAsSelector`).
+//! Label selectors in objects (`matchLabels`, `matchExpressions`): parsed, matched and formatted
+//! (`LabelSelectorAsSelector`).
 
 use serde_json::{Map, Value};
 
-/// A selector.
+/// A parsed label selector.
 #[derive(Debug, Default)]
 pub struct LabelSelector {
-    /// By key; those of `matchLabels` are `key=value`.
+    /// The requirements of `matchLabels` and `matchExpressions`, in the order of the object.
     requirements: Vec<Requirement>,
-    /// An operator that does not exist was used.
+    /// Whether an unknown operator was used.
     broken: bool,
 }
 
@@ -29,7 +29,7 @@ enum Operator {
 }
 
 impl LabelSelector {
-    /// Reads a LabelSelector.
+    /// Parses a label selector.
     pub fn of(selector: &Map<String, Value>) -> Self {
         let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
         let mut read = LabelSelector::default();
@@ -44,12 +44,12 @@ impl LabelSelector {
         read
     }
 
-    /// Asks for a label with a value.
+    /// Adds the requirement that a label has a value.
     pub fn equal(&mut self, key: String, value: String) {
         self.requirements.push(Requirement { key, operator: Operator::Equals, values: vec![value] });
     }
 
-    /// Asks what an item of `matchExpressions` asks.
+    /// Adds the requirement of an item of `matchExpressions`.
     pub fn expression(&mut self, key: String, operator: &str, values: Vec<String>) {
         let operator = match operator {
             "In" => Operator::In,
@@ -64,8 +64,8 @@ impl LabelSelector {
         self.requirements.push(Requirement { key, operator, values });
     }
 
-    /// Does it select these labels? One that asks for nothing selects everything; what an operator that
-    /// does not exist would select, is not known.
+    /// True if the selector matches these labels. An empty selector matches everything. `None` if
+    /// an operator is unknown.
     pub fn selects(&self, labels: &Map<String, Value>) -> Option<bool> {
         let all = self.requirements.iter().all(|requirement| {
             let value = labels.get(&requirement.key).map(|value| value.as_str().unwrap_or_default());
@@ -80,7 +80,7 @@ impl LabelSelector {
         (!self.broken).then_some(all)
     }
 
-    /// The selector as a text, by key; `None` with an operator that does not exist.
+    /// Formats the selector, sorted by key. `None` if an operator is unknown.
     pub fn text(&self) -> Option<String> {
         let mut terms: Vec<(&str, String)> = Vec::with_capacity(self.requirements.len());
         for Requirement { key, operator, values } in &self.requirements {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_selects_what_it_says() {
+    fn label_selector_matches_labels_by_its_requirements() {
         let labels = json!({"a": "1", "b": "2"});
         let check = |selector: Value, expected: Option<bool>| {
             assert_eq!(read(&selector).selects(labels.as_object().unwrap()), expected, "{selector}");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_is_told_by_key() {
+    fn label_selector_is_formatted_sorted_by_key() {
         let check = |selector: Value, expected: Option<&str>| {
             assert_eq!(read(&selector).text().as_deref(), expected, "{selector}");
         };

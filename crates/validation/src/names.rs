@@ -1,39 +1,38 @@
-//! Which names an object may have, and how a name is made from `generateName`.
+//! Validates object names, and generates names from `generateName`.
 //!
 //! Rules and texts: `apimachinery/pkg/api/validation/name.go`, `pkg/util/validation`,
 //! `pkg/storage/names/generate.go`.
 
 use listwatch_meta::selector::{dns_1035_label_problems, dns_label_problems, dns_subdomain_problems};
 
-/// `generateName` is cut to this many bytes before the random end is put behind it.
+/// The length of `generateName` in bytes after truncation, before the random suffix is appended.
 const GENERATED_BASE_BYTES_MAX: usize = 58;
-/// Characters of the random end.
+/// The number of characters of the random suffix.
 const GENERATED_END_CHARS: usize = 5;
-/// What the random end is made of: no vowels and nothing that looks like something else, so that
-/// no word comes out.
+/// The characters of the random suffix: no vowels and no look-alikes, so that no words result.
 const GENERATED_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// How names of a resource are checked (`apimachinery/pkg/api/validation`).
+/// The validation rule for the names of a resource (`apimachinery/pkg/api/validation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameRule {
-    /// RFC 1123 subdomain, most kinds.
+    /// RFC 1123 subdomain: most kinds.
     Subdomain,
     /// RFC 1123 label: namespaces.
     Label,
     /// RFC 1035 label: services.
     Rfc1035Label,
-    /// Anything that is one path element: RBAC kinds.
+    /// One path element: RBAC kinds.
     PathSegment,
-    /// An IP address in its canonical spelling: IPAddress.
+    /// An IP address in canonical notation: IPAddress.
     Address,
 }
 
-/// What is wrong with a name, in apimachinery's words; nothing when it is fine. `prefix` is true
-/// for `generateName`, behind which something will follow.
+/// The problems of a name, in apimachinery's words; empty if it is valid. `prefix` is true for
+/// `generateName`, because a suffix follows.
 pub fn problems(rule: NameRule, name: &str, prefix: bool) -> Vec<String> {
     let masked;
     let name = if prefix && name.len() > 1 && name.ends_with('-') {
-        // A generated name ends in something else, so an end dash is fine here.
+        // A generated suffix follows, so a trailing dash is valid.
         masked = format!("{}a", &name[..name.len() - 1]);
         &masked
     } else {
@@ -48,12 +47,12 @@ pub fn problems(rule: NameRule, name: &str, prefix: bool) -> Vec<String> {
     }
 }
 
-/// What is wrong with a name that must be a subdomain by RFC 1123.
+/// The problems of a name that must be an RFC 1123 subdomain.
 pub fn dns_subdomain(name: &str) -> Vec<String> {
     problems(NameRule::Subdomain, name, false)
 }
 
-/// The rule that every name must meet whatever its kind: it is one element of a path.
+/// The rule for all names of all kinds: one element of a path.
 fn path_segment(name: &str, prefix: bool) -> Vec<String> {
     let mut problems = Vec::new();
     if !prefix && (name == "." || name == "..") {
@@ -67,7 +66,7 @@ fn path_segment(name: &str, prefix: bool) -> Vec<String> {
     problems
 }
 
-/// A name made from `generateName`. `random` gives numbers below its argument.
+/// Generates a name from `generateName`. `random` returns numbers below its argument.
 pub fn generate(base: &str, mut random: impl FnMut(usize) -> usize) -> String {
     let mut end = base.len().min(GENERATED_BASE_BYTES_MAX);
     while !base.is_char_boundary(end) {
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_by_kind() {
+    fn names_are_validated_by_the_rule_of_their_kind() {
         use NameRule::{Label, PathSegment, Rfc1035Label, Subdomain};
         for (rule, name, fine) in [
             (Subdomain, "web-1.example", true),
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_names_are_cut_and_ended() {
+    fn generated_name_is_truncated_and_gets_a_random_suffix() {
         assert_eq!(generate("web-", |_| 0), "web-bbbbb");
         assert_eq!(generate("web-", |below| below - 1), "web-99999");
         assert_eq!(generate(&"a".repeat(100), |_| 0).len(), 63);

@@ -1,7 +1,7 @@
-//! `ObjectMeta`: its shape, its order, what a client may set and what the server keeps
+//! `ObjectMeta`: its decoding, its canonical form, and the fields of clients and of the server
 //! (`apimachinery/pkg/api/validation/objectmeta.go`, `pkg/registry/rest/{create,update,meta}.go`).
 //!
-//! Works on the `metadata` member of a parsed object. All functions are pure; ids and times are
+//! The functions work on the `metadata` member of a parsed object. All are pure; uids and times are
 //! arguments.
 
 use std::collections::HashSet;
@@ -15,21 +15,24 @@ use serde_json::{Map, Value};
 use crate::Errors;
 use crate::names::{self, NameRule};
 
-/// All keys and values of `annotations` together may have this many bytes.
+/// The total size of all keys and values of `annotations` in bytes.
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 
-/// Each reference that is one controller too many is an error that shows the whole list; when the
-/// list has more bytes than this, only the first such error is given.
+/// The size of a list of owner references in bytes up to which each additional controller is a
+/// separate error. Each error shows the whole list. For a longer list, only the first error is
+/// reported.
 const OWNERS_REPEATED_BYTES_MAX: usize = 4 * 1024;
 
-/// The finalizer by which deletion with `propagationPolicy=Orphan` waits for the garbage collector.
+/// The finalizer of a deletion with `propagationPolicy=Orphan`, which the garbage collector
+/// removes.
 pub const FINALIZER_ORPHAN: &str = "orphan";
-/// The finalizer by which deletion with `propagationPolicy=Foreground` waits for it.
+/// The finalizer of a deletion with `propagationPolicy=Foreground`, which the garbage collector
+/// removes.
 pub const FINALIZER_FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer in a namespace's `spec.finalizers`.
 pub const FINALIZER_KUBERNETES: &str = "kubernetes";
 
-/// The members of `ObjectMeta` in their order, with the Go type that a wrong value is measured by.
+/// The members of `ObjectMeta` in their order, with their types for decoding errors.
 const FIELDS: [(&str, Shape); 15] = [
     ("name", Shape::Text),
     ("generateName", Shape::Text),
@@ -53,18 +56,18 @@ enum Shape {
     Text,
     Number,
     Time,
-    /// A map of texts.
+    /// A map of strings.
     Texts,
-    /// A list of texts.
+    /// A list of strings.
     List,
     /// A list of objects.
     Objects,
 }
 
-/// Checks that `metadata` can be an `ObjectMeta`.
+/// Checks that `metadata` can be decoded as `ObjectMeta`.
 ///
 /// # Errors
-/// What Go's decoder says.
+/// The error text of Go's decoder.
 pub fn check_shape(kind: &str, words: Words, metadata: &Value) -> Result<(), String> {
     let cannot = |value: &Value, field: &str, wanted: &str| {
         if words == Words::Converter {
@@ -162,17 +165,17 @@ fn check_time(text: &str) -> Result<(), String> {
     }
 }
 
-/// Names of members that `ObjectMeta` does not have, as `metadata.<name>`.
+/// The members that `ObjectMeta` does not have, as `metadata.<name>`.
 pub fn unknown_fields(metadata: &Map<String, Value>) -> impl Iterator<Item = String> + '_ {
     metadata.keys().filter(|name| !FIELDS.iter().any(|(known, _)| known == name)).map(|name| format!("metadata.{name}"))
 }
 
-/// A text member; `""` where absent.
+/// A string member; `""` if it is absent.
 pub fn text<'a>(metadata: &'a Map<String, Value>, name: &str) -> &'a str {
     metadata.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Is a member set to something else than null?
+/// True if a member is present and not null.
 pub fn is_set(metadata: &Map<String, Value>, name: &str) -> bool {
     metadata.get(name).is_some_and(|value| !value.is_null())
 }
@@ -182,8 +185,8 @@ pub fn finalizers(metadata: &Map<String, Value>) -> Vec<&str> {
     metadata.get("finalizers").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// Brings `metadata` into Kubernetes' order, without empty members and without what `ObjectMeta`
-/// does not have. A label or an annotation that is null is empty. `resourceVersion` goes: it is never stored.
+/// Converts `metadata` to Kubernetes' member order, without empty and unknown members. A null label
+/// or annotation becomes empty. `resourceVersion` is removed, because it is never stored.
 pub fn canonical(metadata: Map<String, Value>) -> Map<String, Value> {
     let mut places: [Option<(String, Value)>; FIELDS.len()] = Default::default();
     for (name, mut value) in metadata {
@@ -208,7 +211,8 @@ pub fn canonical(metadata: Map<String, Value>) -> Map<String, Value> {
     places.into_iter().flatten().collect()
 }
 
-/// Takes away what only the server sets, and sets it: a new object begins.
+/// Prepares the metadata of a new object: removes the fields that only the server sets, and sets
+/// uid and creation time.
 pub fn begin(metadata: &mut Map<String, Value>, uid: String, now: String) {
     for name in ["selfLink", "generation", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         metadata.swap_remove(name);
@@ -217,8 +221,8 @@ pub fn begin(metadata: &mut Map<String, Value>, uid: String, now: String) {
     metadata.insert("creationTimestamp".to_owned(), Value::String(now));
 }
 
-/// Puts back what an update may leave out and can never change: uid when none is given, and the
-/// times and generation always. Whatever else differs is for [`validate_update`] to refuse.
+/// Restores the immutable fields on update: the uid if the client omits it, and always the times
+/// and the generation. [`validate_update`] rejects other differences.
 pub fn carry_over(metadata: &mut Map<String, Value>, old: &Map<String, Value>) {
     let restore = |metadata: &mut Map<String, Value>, name: &str| {
         if let Some(value) = old.get(name) {
@@ -241,15 +245,15 @@ pub fn carry_over(metadata: &mut Map<String, Value>, old: &Map<String, Value>) {
     }
 }
 
-/// Sets or raises `metadata.generation`.
+/// Increments `metadata.generation`, or sets it to 1.
 pub fn raise_generation(metadata: &mut Map<String, Value>) {
     let next = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0).saturating_add(1);
     metadata.insert("generation".to_owned(), Value::Number(next.into()));
 }
 
-/// Removes owner references that stand twice.
+/// Removes duplicate owner references.
 ///
-/// Returns the warning that kube-apiserver gives, when there were any.
+/// Returns kube-apiserver's warning if there were any.
 pub fn dedup_owners(metadata: &mut Map<String, Value>) -> Option<String> {
     let Some(Value::Array(owners)) = metadata.get_mut("ownerReferences") else { return None };
     let mut seen: HashSet<&Value> = HashSet::with_capacity(owners.len());
@@ -274,18 +278,18 @@ pub fn dedup_owners(metadata: &mut Map<String, Value>) -> Option<String> {
     ))
 }
 
-/// What decides how `metadata` is checked.
+/// The properties of a kind that determine the validation of `metadata`.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Whether objects of the kind live in namespaces.
+    /// Whether the kind is namespaced.
     pub namespaced: bool,
     /// The rule for names.
     pub names: NameRule,
-    /// A custom resource; built-in kinds are stricter about finalizers.
+    /// Whether the kind is a custom resource. Built-in kinds have stricter rules for finalizers.
     pub custom: bool,
 }
 
-/// Checks everything a client may set.
+/// Validates all fields that a client may set.
 pub fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut Errors) {
     let invalid = |field: &str, value: &str, why: &str| FieldError::invalid(field, go::quote(value), why);
     let generate_name = text(metadata, "generateName");
@@ -326,7 +330,7 @@ pub fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut Errors
     validate_finalizers(&finalizers(metadata), rules.custom, errors);
 }
 
-/// Checks a map of labels that stands at `field`.
+/// Validates a map of labels at `field`.
 pub fn validate_labels(labels: &Map<String, Value>, field: &str, errors: &mut Errors) {
     for (name, value) in labels {
         for why in qualified_name_problems(name) {
@@ -343,11 +347,11 @@ fn validate_annotations(annotations: &Map<String, Value>, errors: &mut Errors) {
     validate_annotations_at(annotations, &Path::root("metadata").child("annotations"), errors);
 }
 
-/// Checks annotations that stand at `at`.
+/// Validates annotations at `at`.
 pub fn validate_annotations_at(annotations: &Map<String, Value>, at: &Path<'_>, errors: &mut Errors) {
     let mut bytes = 0;
     for (name, value) in annotations {
-        // Case does not matter in annotations' names.
+        // Annotation keys are case-insensitive for this rule.
         for why in qualified_name_problems(&name.to_lowercase()) {
             errors.push(FieldError::invalid(at, go::quote(name), why));
         }
@@ -384,7 +388,7 @@ fn validate_owners(owners: &[Value], errors: &mut Errors) {
             let this = format!("{}/{}", text(owner, "kind"), text(owner, "name"));
             match &controller {
                 None => controller = Some(this),
-                // The second error repeats a list only when it is short.
+                // The second error repeats the list only if it is short.
                 Some(_) if printed.as_ref().is_some_and(|list| list.len() > OWNERS_REPEATED_BYTES_MAX) => {}
                 Some(first) => {
                     let list = printed.get_or_insert_with(|| Value::Array(owners.to_vec()).to_string());
@@ -398,7 +402,7 @@ fn validate_owners(owners: &[Value], errors: &mut Errors) {
     }
 }
 
-/// What is to be warned of in the finalizers of a custom resource that were not among the `known` ones
+/// The warnings for finalizers of a custom resource that are not in `known`
 /// (`generateWarningsFromObj` of `pkg/registry/customresource/strategy.go`).
 pub fn finalizer_warnings(metadata: &Map<String, Value>, known: &[String]) -> Vec<String> {
     let mut added = finalizers(metadata);
@@ -447,7 +451,7 @@ fn validate_finalizers(finalizers: &[&str], custom: bool, errors: &mut Errors) {
     }
 }
 
-/// Checks what an update changed.
+/// Validates the changes of an update.
 pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, errors: &mut Errors) {
     if is_set(old, "deletionTimestamp") {
         let known: HashSet<&str> = finalizers(old).into_iter().collect();
@@ -498,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_sets_is_checked() {
+    fn invalid_client_metadata_is_rejected() {
         let with = |field: &str, value: Value| json!({"name": "x", "namespace": "n", field: value});
         check(with("labels", json!({"a/b": "c", "d": ""})), POD, &[]);
         check(json!({"namespace": "n"}), POD, &["metadata.name: Required value: name or generateName is required"]);
@@ -555,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_update_may_not_change() {
+    fn update_rejects_changed_immutable_metadata() {
         check_changed(json!({"name": "a", "uid": "u"}), json!({"name": "a", "uid": "u"}), &[]);
         check_changed(
             json!({"name": "a", "uid": "v", "deletionTimestamp": "2001-01-01T00:00:00Z"}),
@@ -575,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_shapes_are_told_in_gos_words() {
+    fn metadata_of_wrong_type_returns_go_decoding_error() {
         let check = |metadata: Value, expected: &str| {
             assert_eq!(
                 check_shape("ConfigMap", Words::Decoder, &metadata),
@@ -609,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_kubernetes() {
+    fn canonical_metadata_has_the_member_order_of_kubernetes() {
         let shuffled = map(json!({
             "labels": {"a": "b", "c": null}, "annotations": {}, "uid": "u", "namespace": "n", "resourceVersion": "5", "name": "x",
             "creationTimestamp": null, "managedFields": [{}], "odd": 1, "generation": 0
@@ -621,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_that_stand_twice_are_dropped_with_a_warning() {
+    fn duplicate_owner_references_are_removed_with_a_warning() {
         let mut metadata = map(json!({"ownerReferences": [{"uid": "a"}, {"uid": "b"}, {"uid": "a"}]}));
         let warning = dedup_owners(&mut metadata).unwrap();
         assert!(warning.ends_with("duplicate UID(s) observed: a"), "{warning}");

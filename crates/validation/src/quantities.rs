@@ -1,19 +1,20 @@
-//! Amounts of resources in the bodies of writes, spelled as Kubernetes does ([`listwatch_meta::quantity`]).
+//! Converts resource quantities in request bodies to their canonical form
+//! ([`listwatch_meta::quantity`]).
 
 use listwatch_meta::quantity::canonical;
 pub use listwatch_meta::quantity::compare;
 use serde_json::Value;
 
-/// Spells an amount as Kubernetes does.
+/// Converts a quantity to its canonical form.
 ///
 /// # Errors
-/// What a decoder says about an amount that is none.
-pub fn spell(amount: &mut Value) -> Result<(), String> {
+/// The decoder's error text if the value is not a quantity.
+pub fn canonicalize(amount: &mut Value) -> Result<(), String> {
     let text = match &*amount {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),
         Value::Null => return Ok(()),
-        // Whatever it is, it is no amount.
+        // Values of other types are not quantities.
         other => other.to_string(),
     };
     *amount = Value::String(canonical(&text)?.unwrap_or(text));
@@ -27,10 +28,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_become_texts() {
+    fn quantities_are_converted_to_canonical_text() {
         let check = |amount: Value, expected: Option<Value>| {
-            let mut spelled = amount.clone();
-            assert_eq!(spell(&mut spelled).ok().map(|()| spelled), expected, "{amount}");
+            let mut canonical = amount.clone();
+            assert_eq!(canonicalize(&mut canonical).ok().map(|()| canonical), expected, "{amount}");
         };
         check(json!("1000m"), Some(json!("1")));
         check(json!(1500), Some(json!("1500")));

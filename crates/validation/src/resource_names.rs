@@ -7,7 +7,7 @@ use listwatch_schema::Path;
 use crate::Errors;
 use crate::formats::{not_negative_amount, qualified_name};
 
-/// Resources whose amounts are whole numbers.
+/// Resources with integer quantities.
 const COUNTED: [&str; 9] = [
     "pods",
     "resourcequotas",
@@ -20,7 +20,7 @@ const COUNTED: [&str; 9] = [
     "services.loadbalancers",
 ];
 
-/// Resources whose amounts may be fractions.
+/// Resources with fractional quantities.
 const MEASURED: [&str; 10] = [
     "cpu",
     "memory",
@@ -34,7 +34,7 @@ const MEASURED: [&str; 10] = [
     "requests.storage",
 ];
 
-/// Whether this is `hugepages-` with a size (`IsHugePageResourceName`).
+/// True for `hugepages-` with a size (`IsHugePageResourceName`).
 pub fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
@@ -43,7 +43,7 @@ fn is_quota_huge_page(name: &str) -> bool {
     is_huge_page(name) || name.starts_with("requests.hugepages-")
 }
 
-/// Whether a ResourceQuota knows this name (`IsStandardQuotaResourceName`).
+/// True for a standard name of a ResourceQuota (`IsStandardQuotaResourceName`).
 pub fn is_quota_name(name: &str) -> bool {
     COUNTED.contains(&name) || MEASURED.contains(&name) || is_quota_huge_page(name)
 }
@@ -53,12 +53,12 @@ fn is_standard_name(name: &str) -> bool {
     is_quota_name(name) || name == "storage"
 }
 
-/// Whether Kubernetes itself defines the resource (`IsNativeResource`).
+/// True if Kubernetes itself defines the resource (`IsNativeResource`).
 pub fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// Whether a vendor defines the resource (`IsExtendedResourceName`).
+/// True if a vendor defines the resource (`IsExtendedResourceName`).
 pub fn is_extended(name: &str) -> bool {
     let for_quota = || format!("requests.{name}");
     !is_native(name)
@@ -88,7 +88,7 @@ pub fn container_resource_name(name: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates the amount of a resource (`ValidateResourceQuantityValue`).
+/// Validates the quantity of a resource (`ValidateResourceQuantityValue`).
 pub fn amount_of(name: &str, amount: &str, at: &Path<'_>, errors: &mut Errors) {
     not_negative_amount(amount, at, errors);
     if COUNTED.contains(&name) || is_extended(name) {

@@ -16,18 +16,18 @@ const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce
 /// The volume modes of volumes and claims.
 pub const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
 
-/// What an update does not check because an older server stored it
+/// Checks that an update skips if the stored claim already violates them
 /// (`PersistentVolumeClaimSpecValidationOptions`).
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimSpecOptions {
-    /// Check the label values of the selector.
+    /// Whether to check the label values of the selector.
     pub label_values: bool,
-    /// Check the API groups of data sources.
+    /// Whether to check the API groups of data sources.
     pub api_groups: bool,
 }
 
 impl ClaimSpecOptions {
-    /// The options for a new claim: check everything.
+    /// The options for a new claim: all checks.
     pub const ALL: ClaimSpecOptions = ClaimSpecOptions { label_values: true, api_groups: true };
 }
 
@@ -85,11 +85,11 @@ fn data_sources(spec: &Object, check_groups: bool, at: &Path<'_>, errors: &mut E
     } else {
         return;
     };
-    // Upstream shows the path here, and its Go type prints as `{}`.
+    // Upstream shows the path as the value; its Go type prints as `{}`.
     errors.invalid_value(at, "{}", why);
 }
 
-/// Reports unknown access modes and modes that exclude each other.
+/// Reports unknown and mutually exclusive access modes.
 pub fn access_modes(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     let modes = || items(spec, "accessModes").iter().map(|mode| mode.as_str().unwrap_or_default());
     for mode in modes().filter(|mode| !ACCESS_MODES.contains(mode)) {

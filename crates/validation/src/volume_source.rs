@@ -1,4 +1,4 @@
-//! Validates the sources of volumes that PersistentVolumes and pods share: NFS, iSCSI, CSI and others.
+//! Validates volume sources that PersistentVolumes and pods share: NFS, iSCSI, CSI and others.
 //!
 //! Rules: `validate*VolumeSource` in `pkg/apis/core/validation` of Kubernetes v1.36.
 
@@ -10,14 +10,14 @@ use crate::field_rules::no_backsteps;
 use crate::formats::{driver_name, json as go_json, label, subdomain};
 use crate::{Errors, Object, child, given, is_empty, items, number, text};
 
-/// Reports each of these members that is empty.
+/// Reports each of these members with an empty value.
 pub fn required(source: &Object, names: &[&str], at: &Path<'_>, errors: &mut Errors) {
     for name in names.iter().filter(|name| is_empty(source.get(**name))) {
         errors.required(&at.child(name), "");
     }
 }
 
-/// Reports the members that a reference to a secret lacks.
+/// Reports the missing members of a reference to a secret.
 fn secret_ref(source: &Object, names: &[&str], at: &Path<'_>, errors: &mut Errors) {
     if let Some(Value::Object(secret)) = given(source, "secretRef") {
         required(secret, names, &at.child("secretRef"), errors);
@@ -37,7 +37,7 @@ pub fn lun(source: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates one source of the kind that its member name says. `name` is the name of the volume.
+/// Validates a volume source; `kind` is its member name, `name` the name of the volume.
 pub fn volume_source(kind: &str, source: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
     match kind {
         "hostPath" => host_path(source, at, errors),
@@ -152,10 +152,11 @@ fn quobyte(source: &Object, at: &Path<'_>, errors: &mut Errors) {
     required(source, &["volume"], at, errors);
 }
 
-/// Bytes of a Quobyte registry up to which each wrong pair gets an error of its own; a longer one gets one error.
+/// The length of a Quobyte registry in bytes up to which each invalid pair is a separate error. A
+/// longer one gets one error.
 const REGISTRY_SHOWN_BYTES_MAX: usize = 1024;
 
-/// Whether `net.SplitHostPort` accepts the text.
+/// True if `net.SplitHostPort` accepts the text.
 fn is_host_and_port(text: &str) -> bool {
     if let Some(rest) = text.strip_prefix('[') {
         return rest
@@ -194,10 +195,10 @@ fn iscsi(source: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Whether this is the name of an iSCSI target or initiator, as upstream's regular expressions decide.
+/// True if the text is the name of an iSCSI target or initiator by upstream's regular expressions.
 ///
-/// The forms are `iqn.` with a date, a domain and a text; `eui.` with 16 and `naa.` with 32 letters and digits.
-/// Upstream's expression for `iqn.` is not anchored at the start.
+/// The forms are `iqn.` with a date, a domain and a text; `eui.` with 16 and `naa.` with 32 letters
+/// and digits. Upstream's expression for `iqn.` is not anchored at the start.
 pub fn is_iscsi_name(name: &str) -> bool {
     let alphanumeric = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let rest_of =
@@ -210,7 +211,7 @@ pub fn is_iscsi_name(name: &str) -> bool {
     is("eui", 16) || is("naa", 32)
 }
 
-/// Whether a text can follow `iqn.`, such as `2024-01.com.example:text`.
+/// True if a text can follow `iqn.`, such as `2024-01.com.example:text`.
 fn is_qualified_iscsi_name(rest: &str) -> bool {
     let bytes = rest.as_bytes();
     let digits =

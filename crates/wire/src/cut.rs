@@ -76,7 +76,7 @@ impl ValueSplitter {
         }
     }
 
-    /// Whether a value was begun.
+    /// Whether a part of a value was read.
     pub(crate) fn in_value(&self) -> bool {
         self.scan.started
     }
@@ -128,7 +128,7 @@ impl ValueSplitter {
                     return Ok(Some(self.partial.split().freeze()));
                 }
                 Ok(None) if chunk.len() > room => {
-                    // A number of exactly the limit's size may end right behind it.
+                    // A number of exactly the limit's size may end right after it.
                     if self.scan.is_scalar() && !is_scalar(chunk[room]) {
                         self.partial.extend_from_slice(&chunk.split_to(room));
                         self.offset += room as u64;

@@ -27,12 +27,12 @@ pub enum EventKind {
     Deleted,
     /// Everything up to the object's resource version was sent.
     Bookmark,
-    /// The object is a `Status`; the stream ends behind it.
+    /// The object is a `Status`; the stream ends after it.
     Error,
 }
 
 impl EventKind {
-    /// Every type.
+    /// All event types.
     pub const ALL: [EventKind; 5] =
         [EventKind::Added, EventKind::Modified, EventKind::Deleted, EventKind::Bookmark, EventKind::Error];
 
@@ -177,10 +177,10 @@ fn encode_frame(kind: EventKind, object: &[u8]) -> Bytes {
 /// The error of reading a watch stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadEventError {
-    /// The stream is not a sequence of documents. Final.
+    /// The stream is not a sequence of JSON documents. No further event can be read.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// One document is not an event. The stream continues behind it.
+    /// One document is not an event. The stream continues after it.
     #[error(transparent)]
     Event(#[from] EventError),
 }
@@ -254,7 +254,7 @@ pub struct Bookmark<'a> {
     pub revision: Revision,
     /// Whether it ends the initial events.
     pub initial_events_end: bool,
-    /// The members behind `metadata` that Go prints for an empty object of this kind, without a
+    /// The members after `metadata` that Go prints for an empty object of this kind, without a
     /// leading comma: `"spec":{"containers":null},"status":{}` for a Pod, empty for most kinds.
     pub zero_members: &'a str,
 }
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn events_round_trip() {
+    fn encoded_events_decode_to_equal_events() {
         for kind in [EventKind::Added, EventKind::Modified, EventKind::Deleted, EventKind::Bookmark, EventKind::Error] {
             let event = WatchEvent { kind, object: Bytes::from_static(br#"{"metadata":{}}"#) };
             let frame = event.encode();
@@ -400,7 +400,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_pass_reader_agrees_with_two_passes(
+        fn one_pass_event_reader_agrees_with_two_passes(
             stream in prop::collection::vec(prop_oneof![
                 Just(r#"{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}"#),
                 Just(r#"{"object":{"kind":"}"},"type":"DELETED"}"#),

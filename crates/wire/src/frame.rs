@@ -119,7 +119,7 @@ impl Default for JsonFrames {
 /// Splits a stream into frames with 4-byte big-endian lengths.
 #[derive(Debug)]
 pub struct LengthFrames {
-    /// The received bytes of the current frame and behind it.
+    /// The received bytes of the current frame and after it.
     buffer: BytesMut,
     /// The chunk of which frames are slices while `buffer` is empty.
     chunk: Bytes,
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn length_frames_have_their_prefixed_length() {
+    fn length_prefixed_stream_is_split_into_frames() {
         fn check(stream: &[u8], expected: &[&[u8]], end: Result<(), FrameError>) {
             let (found, found_end) = read(lengths(4), &[stream]);
             assert_eq!(found, expected, "{stream:?}");
@@ -415,7 +415,7 @@ mod tests {
         }
 
         #[test]
-        fn valid_documents_round_trip(
+        fn json_documents_round_trip_through_frames(
             documents in prop::collection::vec("[a-z{}\\[\\]\"\\\\ ,:]{0,20}", 0..8),
             separator in prop_oneof![Just(""), Just("\n"), Just(" \r\n ")],
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),

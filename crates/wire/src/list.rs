@@ -76,7 +76,7 @@ impl ListMeta {
         head.into()
     }
 
-    /// The bytes behind the last item, with the newline that ends every body.
+    /// The bytes after the last item, with the newline that ends every body.
     pub fn tail(&self, style: ListStyle) -> Bytes {
         match style {
             ListStyle::Typed => Bytes::from_static(b"]}\n"),
@@ -150,12 +150,12 @@ impl<I: Iterator<Item = Object>> ListSource for I {
 
 /// A list body in chunks: an iterator of bytes over objects.
 ///
-/// It holds at most one chunk of [`CHUNK_BYTES`] and one item. Objects are taken from `items` only
+/// The body holds at most one chunk of [`CHUNK_BYTES`] and one item. Objects are taken from `items` only
 /// as chunks are requested, so the work stops when a client stops reading.
 #[derive(Debug)]
 pub struct ListBody<I> {
     items: I,
-    /// The next bytes: the head, or a large item behind its separator.
+    /// The next bytes: the head, or a large item after its separator.
     next: Option<Bytes>,
     tail: Option<Bytes>,
     first: bool,

@@ -14,7 +14,7 @@
 //! | custom object or list | yes | yes | 406 | behind a gate |
 //! | `as=Table` | yes | yes | 406 | 406 |
 //! | `as=PartialObjectMetadata(List)`, custom too | yes | yes | yes | behind a gate |
-//! | watch | yes | 406 | as above | as `application/cbor-seq`, asked for as `application/cbor` |
+//! | watch | yes | 406 | as above | as `application/cbor-seq`, requested as `application/cbor` |
 
 use listwatch_meta::Status;
 use listwatch_meta::status::{StatusDetails, reason};
@@ -33,13 +33,13 @@ pub const CBOR_SEQUENCE: &str = "application/cbor-seq";
 /// The encoding of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// One document; a watch is one document per line.
+    /// JSON: a body is one document, and a watch has one document per line.
     Json,
-    /// For bodies only; a watch has no YAML.
+    /// YAML, for bodies only.
     Yaml,
-    /// Kubernetes' `k8s\0` envelope; a watch is framed by 4-byte lengths.
+    /// Protobuf in Kubernetes' `k8s\0` envelope. Each frame of a watch begins with its 4-byte length.
     Protobuf,
-    /// Self-described items; a watch is a sequence of them.
+    /// CBOR: a body is one self-described item, and a watch is a sequence of items.
     Cbor,
 }
 
@@ -100,7 +100,7 @@ pub struct Served {
     pub table: bool,
     /// `as=PartialObjectMetadata` and `as=PartialObjectMetadataList`.
     pub partial: bool,
-    /// Whether the resource is built in: the router's check comes first.
+    /// Whether the resource is built in. For built-in resources the router checks the header first.
     pub builtin: bool,
 }
 
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn first_matching_clause_is_chosen() {
+    fn first_matching_accept_clause_is_chosen() {
         use Encoding::{Json, Protobuf, Yaml};
         use Purpose::{List, Object};
         check("", List, BUILTIN, Ok((Json, View::Full)));
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn view_is_chosen_by_as_v_and_g() {
+    fn accept_parameters_as_v_and_g_choose_the_view() {
         use Purpose::{List, Object, Watch};
         let table = Ok((Encoding::Json, View::Table { v1beta1: false }));
         let kubectl = format!("{TABLE},application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json");
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn quality_is_weighed_as_in_go() {
+    fn accept_quality_is_weighed_as_in_go() {
         use Encoding::{Json, Yaml};
         use Purpose::List;
         let check = |accept, expected| check(accept, List, CUSTOM, Ok((expected, View::Full)));
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn pretty_applies_to_browsers_and_on_request() {
+    fn json_is_indented_for_browsers_and_on_request() {
         fn check(query: Option<&str>, accept: &str, agent: &str, expected: bool) {
             let negotiated = negotiate(Some(accept), Purpose::List, &CUSTOM).unwrap();
             assert_eq!(wants_pretty(query, &negotiated, Some(agent)), expected, "{query:?} {accept} {agent}");
@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn body_and_patch_types_are_negotiated() {
+    fn unsupported_body_or_patch_type_returns_415() {
         fn body(content_type: Option<&str>, served: Served, expected: Result<Encoding, &str>) {
             let found = negotiate_body(content_type, &served).map_err(|status| (status.code, status.message));
             assert_eq!(found, expected.map_err(|text| (415, text.to_owned())), "{content_type:?}");
@@ -662,7 +662,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_is_negotiated_or_rejected(accept in "[a-z*/;=,.+ q0-9\"]{0,60}|.{0,40}") {
+        fn unmatched_random_accept_header_returns_406(accept in "[a-z*/;=,.+ q0-9\"]{0,60}|.{0,40}") {
             for purpose in [Purpose::Object, Purpose::List, Purpose::Watch] {
                 for served in [BUILTIN, CUSTOM] {
                     if let Err(status) = negotiate(Some(&accept), purpose, &served) {

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn read_finds_identity_and_version() {
+    fn metadata_read_finds_identity_and_version() {
         let object = br#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"w\u0065b","namespace":"default","uid":"u","resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}},"spec":{"name":"x"}}"#;
         let found = Metadata::read(object).unwrap();
         assert_eq!((&*found.kind, &*found.api_version), ("Pod", "v1"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_and_non_string_values_are_empty() {
+    fn absent_and_non_string_metadata_is_empty() {
         let found = Metadata::read(br#"{"metadata":{"name":null,"annotations":{"k8s.io/initial-events-end":"yes"}}}"#);
         assert_eq!(found, Ok(Metadata::default()));
         assert!(Metadata::read(b"[]").is_err());

@@ -23,7 +23,7 @@ impl<'a> Query<'a> {
         Query { pairs: self.pairs.iter().map(|(key, value)| (owned(key), owned(value))).collect() }
     }
 
-    /// Decodes the part of a URL behind `?`. Never fails: a pair with an invalid percent escape or
+    /// Decodes the part of a URL after `?`. Never fails: a pair with an invalid percent escape or
     /// a `;` is dropped, as in Go. Invalid UTF-8 becomes U+FFFD.
     pub fn parse(query: &'a str) -> Self {
         let pairs = query
@@ -177,7 +177,7 @@ pub fn list_options(query: &Query<'_>) -> Result<(ListOptions, Extra), Status> {
     Ok((options, extra))
 }
 
-/// Whether the raw query requests a watch, even if the rest cannot be decoded. It determines the
+/// Whether the raw query requests a watch, even if the rest cannot be decoded. The result determines the
 /// verb for authorization (`NewRequestInfo`).
 pub fn is_watch(query: &str) -> bool {
     Query::parse(query).bool("watch").unwrap_or(false)
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_decode_as_in_go() {
+    fn query_pairs_decode_as_in_go() {
         fn check(query: &str, expected: &[(&str, &str)]) {
             let found = Query::parse(query);
             let found: Vec<_> = found.pairs.iter().map(|(key, value)| (&**key, &**value)).collect();
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn write_options_are_parsed() {
+    fn write_options_are_parsed_from_the_query() {
         let query = Query::parse("dryRun=All&dryRun=x&fieldManager=kubectl&force&gracePeriodSeconds=0");
         let options = WriteOptions::from_query(&query).unwrap();
         assert_eq!(options.dry_run, ["All", "x"]);
@@ -493,7 +493,7 @@ mod tests {
         }
 
         #[test]
-        fn any_query_is_decoded_or_rejected(query in "[a-z%&=;+0-9]{0,60}|.{0,60}", duration in ".{0,20}") {
+        fn random_query_never_panics(query in "[a-z%&=;+0-9]{0,60}|.{0,60}", duration in ".{0,20}") {
             let query = format!("{query}&timeout={duration}");
             if let Ok((_, extra)) = parse_list_options(&query) {
                 let _ = extra.timeout();

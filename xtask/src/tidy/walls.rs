@@ -12,11 +12,19 @@ const PURE: &[&str] = &[
     "crates/access/src/impersonation.rs",
     "crates/access/src/known_users.rs",
     "crates/access/src/rules.rs",
-    "crates/apiserver/src/gc/facts.rs",
-    "crates/apiserver/src/openapi/",
-    "crates/apiserver/src/request_info.rs",
-    "crates/apiserver/src/routing.rs",
-    "crates/apiserver/src/table/",
+    "crates/aggregator/src/api_service.rs",
+    "crates/aggregator/src/availability.rs",
+    "crates/aggregator/src/discovery.rs",
+    "crates/aggregator/src/documents.rs",
+    "crates/aggregator/src/identity.rs",
+    "crates/aggregator/src/openapi.rs",
+    "crates/aggregator/src/order.rs",
+    "crates/aggregator/src/resolve.rs",
+    "crates/apiextensions/src/",
+    "crates/apiserver/src/documents/openapi/",
+    "crates/apiserver/src/request/info.rs",
+    "crates/apiserver/src/request/routing.rs",
+    "crates/apiserver/src/response/table/",
     "crates/apply/src/",
     "crates/cacher/src/bookmark.rs",
     "crates/cacher/src/cache.rs",
@@ -31,9 +39,19 @@ const PURE: &[&str] = &[
     "crates/client/src/reflector/",
     "crates/client/src/work_queue/core.rs",
     "crates/client/src/work_queue/ready.rs",
+    "crates/controllers/src/gc/facts.rs",
     "crates/k8s-types/src/",
     "crates/kinds/src/",
     "crates/meta/src/",
+    "crates/proxy/src/error.rs",
+    "crates/proxy/src/headers.rs",
+    "crates/registry/src/builtin.rs",
+    "crates/registry/src/cache_budget.rs",
+    "crates/registry/src/conversion.rs",
+    "crates/registry/src/custom/catalog.rs",
+    "crates/registry/src/custom/resources.rs",
+    "crates/registry/src/registry.rs",
+    "crates/registry/src/resource.rs",
     "crates/schema/src/",
     "crates/storage/src/embedded/plan.rs",
     "crates/storage/src/embedded/recent.rs",
@@ -44,6 +62,15 @@ const PURE: &[&str] = &[
     "crates/storage/src/ttl.rs",
     "crates/validation/src/",
     "crates/wire/src/",
+    "crates/write/src/decode.rs",
+    "crates/write/src/document.rs",
+    "crates/write/src/json_patch.rs",
+    "crates/write/src/options.rs",
+    "crates/write/src/ownership.rs",
+    "crates/write/src/patch.rs",
+    "crates/write/src/strategic.rs",
+    "crates/write/src/typed.rs",
+    "crates/write/src/yaml_reader.rs",
 ];
 
 /// What a pure module must not name.
@@ -70,13 +97,22 @@ const EXEMPT: &[(&str, &str, &str)] = &[
 /// its subfolders.
 const HTTP: &[&str] = &[
     "crates/access/src/",
+    "crates/aggregator/src/aggregator.rs",
+    "crates/aggregator/src/fetch.rs",
+    "crates/aggregator/src/identity.rs",
     "crates/apiserver/src/*",
-    "crates/kinds/src/definitions/approval.rs", // parses a URI
+    "crates/apiserver/src/aggregation/",
+    "crates/apiextensions/src/approval.rs", // parses a URI
     "crates/apiserver/src/filters/",
+    "crates/apiserver/src/handlers/",
+    "crates/apiserver/src/request/",
+    "crates/apiserver/src/response/",
+    "crates/apiserver/src/transport/",
     "crates/client/src/client.rs",
     "crates/client/src/config/",
     "crates/client/src/credentials.rs",
     "crates/client/src/transport/",
+    "crates/proxy/src/",
     "crates/sim/src/",
 ];
 
@@ -93,7 +129,7 @@ const GENERATED: &[&str] = &["crates/k8s-types/src/table.rs"];
 const CRATE_LINES_MAX: usize = 15_000;
 
 /// Larger crates, with their size when they were listed. A number here may only shrink.
-const LARGE_CRATES: &[(&str, usize)] = &[("apiserver", 26_000), ("kinds", 16_200)];
+const LARGE_CRATES: &[(&str, usize)] = &[];
 
 /// Applies every wall to the tree: path from the root, and text.
 pub(super) fn check(files: &[(String, String)]) -> Vec<String> {
@@ -255,7 +291,7 @@ mod tests {
         planted("crates/apply/src/a.rs", "#[cfg(test)]\nmod tests {\n    use tokio::x;\n}\n", &[]);
         planted("crates/apply/src/a/tests.rs", "use tokio::x;\n", &[]);
         planted("crates/apply/tests/it/a.rs", "use tokio::x;\n", &[]);
-        planted("crates/apiserver/src/server.rs", "use tokio::x;\n", &[]);
+        planted("crates/apiserver/src/transport/listener.rs", "use tokio::x;\n", &[]);
     }
 
     #[test]
@@ -271,7 +307,7 @@ mod tests {
         let text = "use http::Method;\n";
         let refused = ["1: this module must not use the http crate"];
         planted("crates/cacher/src/planted.rs", text, &refused);
-        planted("crates/apiserver/src/write/planted.rs", text, &refused);
+        planted("crates/write/src/planted.rs", text, &refused);
         planted("crates/apiserver/src/planted.rs", text, &[]);
         planted("crates/client/src/transport/planted.rs", text, &[]);
         planted("crates/cacher/src/planted.rs", "use crate::http::x; // http::Method\n", &[]);

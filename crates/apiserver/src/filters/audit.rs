@@ -1,4 +1,4 @@
-//! The audit id: each response carries the id of its request (`filters/request_received_time.go`,
+//! Sets the audit id: each response carries the id of its request (`filters/request_received_time.go`,
 //! `filters/audit_init.go`).
 
 use http::header::HeaderName;
@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue};
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
-/// The id that the client chose, or a new one.
+/// Returns the audit id from the request headers, or a new one.
 pub(crate) fn id(headers: &HeaderMap) -> HeaderValue {
     headers
         .get(&AUDIT_ID)
@@ -15,7 +15,7 @@ pub(crate) fn id(headers: &HeaderMap) -> HeaderValue {
         .unwrap_or_else(|| HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).expect("a UUID is plain ASCII"))
 }
 
-/// Adds the id to a response.
+/// Adds the audit id to a response.
 pub(crate) fn add(headers: &mut HeaderMap, id: HeaderValue) {
     headers.insert(AUDIT_ID, id);
 }
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn audit_id_of_the_client_is_kept_and_a_missing_one_is_made() {
+    fn audit_id_of_the_client_is_kept_or_else_generated() {
         let mut request = HeaderMap::new();
         let (one, other) = (id(&request), id(&request));
         assert!(one.len() == 36 && one != other, "{one:?} {other:?}");

@@ -1,43 +1,45 @@
-//! Authentication: which user sent a request (`filters/authentication.go`).
+//! Authentication: finds the user who sent a request (`filters/authentication.go`).
 
 use std::sync::{Arc, LazyLock};
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
-use listwatch_access::{Authentication, AuthenticationRequest, AuthenticatorChain, Impersonation};
+use listwatch_access::{Authentication, AuthenticationRequest, AuthenticatorChain, Impersonation, PeerCertificates};
 use listwatch_meta::{Status, UserInfo};
 
-use crate::request_info::RequestInfo;
-use crate::websocket;
+use crate::auth::AnonymousAuth;
+use crate::request::info::RequestInfo;
+use crate::request::websocket;
 
 /// The user who sent a request.
 #[derive(Debug)]
 pub(crate) struct Sender {
     pub(crate) user: Arc<UserInfo>,
-    /// An authenticator found the user.
+    /// Whether an authenticator found the user.
     pub(crate) is_authenticated: bool,
 }
 
-/// Finds the sender of a request. Health and version take anonymous requests, too, if they impersonate
-/// nobody.
+/// Finds the sender of a request. A request without credentials is anonymous if `anonymous_auth` allows it.
 ///
 /// # Errors
-/// 401.
+/// 401 for an invalid credential, or for a missing one where anonymous requests are not allowed.
 pub(crate) async fn authenticate(
     authenticators: &AuthenticatorChain,
+    anonymous_auth: AnonymousAuth,
     parts: &Parts,
     info: &RequestInfo<'_>,
     now: i64,
 ) -> Result<Sender, Status> {
     let headers = &parts.headers;
     let of_websocket =
-        if websocket::is_upgrade_request(parts) { websocket::bearer(headers).ok().flatten() } else { None };
+        if websocket::is_upgrade_request(parts) { websocket::bearer_token(headers).ok().flatten() } else { None };
     let mut tokens = [bearer(headers), of_websocket.as_deref()].into_iter().flatten();
-    // A request without a token has one try, too: other credentials may be in its headers.
+    let certificates = parts.extensions.get::<Arc<PeerCertificates>>().map(|certificates| &**certificates);
+    // Authenticators also run for a request without a token, because other headers may contain credentials.
     let mut token = tokens.next();
     let answer = loop {
-        let request = AuthenticationRequest::of_token(token, now).with_headers(headers);
+        let request = AuthenticationRequest::of_token(token, now).with_headers(headers).with_certificates(certificates);
         let answer = authenticators.authenticate(&request).await;
         token = match (&answer, tokens.next()) {
             (Authentication::NotRecognized, Some(next)) => Some(next),
@@ -47,8 +49,17 @@ pub(crate) async fn authenticate(
     match answer {
         Authentication::Authenticated { user, .. } => Ok(Sender { user, is_authenticated: true }),
         Authentication::Rejected | Authentication::NotRecognized => {
-            let is_open = info.is_health_or_version() && matches!(Impersonation::from_headers(headers), Ok(None));
-            match is_open {
+            let has_credential = bearer(headers).is_some_and(|token| !token.is_empty())
+                || of_websocket.is_some()
+                || certificates.is_some();
+            let is_open = match anonymous_auth {
+                AnonymousAuth::Enabled => true,
+                AnonymousAuth::HealthOnly => {
+                    info.is_health_or_version() && matches!(Impersonation::from_headers(headers), Ok(None))
+                }
+                AnonymousAuth::Disabled => false,
+            };
+            match is_open && !has_credential {
                 true => Ok(Sender { user: Arc::clone(&ANONYMOUS), is_authenticated: false }),
                 false => Err(Status::unauthorized()),
             }
@@ -77,8 +88,12 @@ mod tests {
 
     use super::*;
 
-    /// The user name of a request, or the code of its failure.
+    /// Returns the user name of a request, or the code of the failure.
     async fn sender(line: &str, headers: &[(&str, &str)]) -> Result<String, u16> {
+        sender_with(AnonymousAuth::HealthOnly, line, headers).await
+    }
+
+    async fn sender_with(anonymous_auth: AnonymousAuth, line: &str, headers: &[(&str, &str)]) -> Result<String, u16> {
         let chain = AuthenticatorChain::new().with(AdminToken::new("s3cret"));
         let (method, path) = line.split_once(' ').unwrap();
         let mut request = Request::builder().method(method).uri(path);
@@ -87,7 +102,7 @@ mod tests {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let info = RequestInfo::new(&parts.method, parts.uri.path(), &Query::default());
-        let sender = authenticate(&chain, &parts, &info, 0).await.map_err(|status| status.code)?;
+        let sender = authenticate(&chain, anonymous_auth, &parts, &info, 0).await.map_err(|status| status.code)?;
         assert_eq!(sender.is_authenticated, sender.user.username != "system:anonymous");
         Ok(sender.user.username.clone())
     }
@@ -128,7 +143,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn health_and_version_take_anonymous_requests_without_impersonation() {
+    async fn anonymous_auth_setting_decides_on_requests_without_credentials() {
+        use AnonymousAuth::{Disabled, Enabled, HealthOnly};
+        let anonymous = || Ok("system:anonymous".to_owned());
+        let wrong: &[(&str, &str)] = &[("authorization", "Bearer wrong")];
+        for (anonymous_auth, path, headers, expected) in [
+            (Enabled, "/api/v1/pods", &[][..], anonymous()),
+            (Enabled, "/readyz", &[], anonymous()),
+            (Enabled, "/readyz", wrong, Err(401)),
+            (Enabled, "/api/v1/pods", wrong, Err(401)),
+            (HealthOnly, "/readyz", &[], anonymous()),
+            (HealthOnly, "/readyz", wrong, Err(401)),
+            (HealthOnly, "/api/v1/pods", &[], Err(401)),
+            (Disabled, "/readyz", &[], Err(401)),
+            (Disabled, "/api/v1/pods", &[], Err(401)),
+        ] {
+            let found = sender_with(anonymous_auth, &format!("GET {path}"), headers).await;
+            assert_eq!(found, expected, "{anonymous_auth:?} {path} {headers:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn health_and_version_accept_anonymous_requests_without_impersonation() {
         for path in ["/version", "/healthz", "/livez/ping", "/readyz/poststarthook/x", "/readyz/"] {
             assert_eq!(sender(&format!("GET {path}"), &[]).await, Ok("system:anonymous".to_owned()), "{path}");
             for name in ["impersonate-user", "impersonate-group"] {

@@ -1,16 +1,16 @@
-//! Authorization: whether a user may do what a request asks for (`filters/authorization.go`).
+//! Authorization: decides whether a user may make a request (`filters/authorization.go`).
 
 use listwatch_access::{Attributes, AuthorizerChain};
 use listwatch_meta::go::quote;
 use listwatch_meta::status::reason;
 use listwatch_meta::{GroupResource, Status, UserInfo};
 
-use crate::request_info::RequestInfo;
+use crate::request::info::RequestInfo;
 
-/// Asks the authorizers.
+/// Calls the authorizers.
 ///
 /// # Errors
-/// 403 unless one of them allows the request.
+/// 403 unless an authorizer allows the request.
 pub(crate) async fn authorize(
     authorizers: &AuthorizerChain,
     info: &RequestInfo<'_>,
@@ -21,7 +21,7 @@ pub(crate) async fn authorize(
     if answer.is_allowed() { Ok(()) } else { Err(forbidden(&attributes, &answer.reason)) }
 }
 
-/// The 403 with the text of kube-apiserver (`responsewriters/errors.go`).
+/// Returns the 403 with the text of kube-apiserver (`responsewriters/errors.go`).
 pub(crate) fn forbidden(attributes: &Attributes<'_>, why: &str) -> Status {
     let Attributes { verb, api_group: group, resource, subresource, namespace, name, path, .. } = attributes;
     let user = quote(&attributes.user.username);
@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// Allows reads, denies deletes, and has no opinion on the rest.
+    /// Allows reads, denies deletes, and has no opinion on other requests.
     struct ReadOnly;
 
     impl Authorizer for ReadOnly {

@@ -1,4 +1,4 @@
-//! Responses are not cached, unless their handler says otherwise (`filters/cachecontrol.go`).
+//! Disables caching of responses, unless their handler sets `Cache-Control` (`filters/cachecontrol.go`).
 
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue};
@@ -13,7 +13,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cache_control_of_the_handler_is_kept() {
+    fn cache_control_header_of_the_handler_is_kept() {
         let mut headers = HeaderMap::new();
         add(&mut headers);
         assert_eq!(headers[CACHE_CONTROL], "no-cache, private");

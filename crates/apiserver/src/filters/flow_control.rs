@@ -1,13 +1,13 @@
-//! Flow control: how many requests are served at once (`filters/maxinflight.go`), and how much memory
-//! the bodies of writes take together.
+//! Flow control: limits the number of requests in flight (`filters/maxinflight.go`), and the total memory of the bodies
+//! of writes.
 //!
 //! ```text
-//!  read   ──▶ seat ─────────────────────────────────────▶ handler ──▶ response is sent ──▶ free
-//!  write  ──▶ body is received ──▶ seat ──▶ memory ──▶ handler ──▶ response is sent ──▶ free
+//!  read   ──▶ slot ─────────────────────────────────────▶ handler ──▶ response is sent ──▶ free
+//!  write  ──▶ body is received ──▶ slot ──▶ memory ──▶ handler ──▶ response is sent ──▶ free
 //!  watch, health, version ──────────────────────────────▶ handler
 //! ```
 //!
-//! A write takes its seat when its body has arrived, so that a client that sends slowly holds none.
+//! A write takes its slot only after its body has arrived, so that a slow client holds no slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,32 +17,33 @@ use http::{HeaderValue, Response, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::body::{Body, Hold};
-use crate::request_info::RequestInfo;
-use crate::respond;
-use crate::seats::{Seat, Seats};
+use crate::request::in_flight::{InFlightLimit, InFlightSlot};
+use crate::request::info::RequestInfo;
+use crate::response::body::{Body, Hold};
+use crate::response::respond;
 
-/// Reads served at once, until their responses are sent, watches not counted
-/// (`--max-requests-inflight`). A further one takes the seat of a slow response or is a 429.
-const READS_IN_FLIGHT_MAX: usize = 400;
-/// Writes served at once, until their responses are sent (`--max-mutating-requests-inflight`). A further
-/// one takes the seat of a slow response or is a 429.
-const WRITES_IN_FLIGHT_MAX: usize = 200;
+/// The largest number of reads in flight until their responses are sent, without watches (`--max-requests-inflight`). A
+/// further read takes the slot of a slow response, or is answered with 429.
+pub(crate) const READS_IN_FLIGHT_MAX: usize = 400;
+/// The largest number of writes in flight until their responses are sent (`--max-mutating-requests-inflight`). A
+/// further write takes the slot of a slow response, or is answered with 429.
+pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
 
-/// Bytes of memory of all parsed bodies of writes, each counted as the most that one of its length can take,
-/// and then of their responses until they are sent. Further writes wait, within the time of their request.
+/// The largest total memory of all parsed bodies of writes, and then of their responses until they are sent, in bytes.
+/// A body is charged with the largest memory that a body of its length can need. Further writes wait until their
+/// deadline.
 const WRITES_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// Bytes of a body that is parsed without room of [`WRITES_BYTES_MAX`].
+/// The largest body that is parsed without a share of [`WRITES_BYTES_MAX`], in bytes.
 const SMALL_BODY_BYTES_MAX: usize = 16 * 1024;
-/// A write that waits for that memory cuts one slow response each such time.
+/// The interval in which a write that waits for memory aborts one slow response.
 const WRITES_BYTES_RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
 
-/// All seats are taken.
+/// All slots are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooManyRequests;
 
 impl TooManyRequests {
-    /// The 429: no Status, as in kube-apiserver.
+    /// Returns the 429 without a Status, as in kube-apiserver.
     pub(crate) fn response(self) -> Response<Body> {
         let text = "Too many requests, please try again later.\n".to_owned();
         let mut response = respond::text(StatusCode::TOO_MANY_REQUESTS, text);
@@ -51,76 +52,77 @@ impl TooManyRequests {
     }
 }
 
-/// The seats and the memory of one server.
+/// The slots and the memory of one server.
 pub(crate) struct FlowControl {
-    reads: Arc<Seats>,
-    writes: Arc<Seats>,
-    /// Bytes of memory that are left for bodies of writes, parsed, and their responses.
+    reads: Arc<InFlightLimit>,
+    writes: Arc<InFlightLimit>,
+    /// The free part of [`WRITES_BYTES_MAX`], in bytes.
     writes_bytes: Arc<Semaphore>,
 }
 
 impl FlowControl {
-    /// All seats and all memory are free.
-    pub(crate) fn new() -> Self {
+    /// Creates slots for the given numbers of reads and writes. All slots and all memory are free.
+    pub(crate) fn new(reads: usize, writes: usize) -> Self {
         FlowControl {
-            reads: Seats::new(READS_IN_FLIGHT_MAX),
-            writes: Seats::new(WRITES_IN_FLIGHT_MAX),
+            reads: InFlightLimit::new(reads),
+            writes: InFlightLimit::new(writes),
             writes_bytes: Arc::new(Semaphore::new(WRITES_BYTES_MAX)),
         }
     }
 
-    /// Admits a request: a read takes its seat.
+    /// Admits a request. A read takes a slot.
     ///
     /// # Errors
-    /// [`TooManyRequests`] when there is no seat, and no slow response that holds one.
+    /// [`TooManyRequests`] if no slot is free and no slow response can be aborted.
     pub(crate) fn admit(
         &self,
         info: &RequestInfo<'_>,
         now: impl FnOnce() -> Instant,
     ) -> Result<Admission<'_>, TooManyRequests> {
-        let takes_seat = !info.is_watch() && !info.is_mutating() && !info.is_health_or_version();
-        let seat = if takes_seat { Some(self.reads.take(now).ok_or(TooManyRequests)?) } else { None };
-        Ok(Admission { control: self, seat, memory: None })
+        let takes_slot = !info.is_watch() && !info.is_mutating() && !info.is_health_or_version();
+        let slot = if takes_slot { Some(self.reads.acquire(now).ok_or(TooManyRequests)?) } else { None };
+        Ok(Admission { control: self, slot, memory: None })
     }
 
-    /// Cuts the responses whose time is over.
-    pub(crate) fn sweep(&self, now: Instant) {
-        self.reads.sweep(now);
-        self.writes.sweep(now);
+    /// Aborts the responses past their deadline.
+    #[cfg(feature = "serve")]
+    pub(crate) fn abort_expired(&self, now: Instant) {
+        self.reads.abort_expired(now);
+        self.writes.abort_expired(now);
     }
 
-    /// How many reads and writes are in flight.
+    /// The numbers of reads and writes in flight.
     pub(crate) fn in_flight(&self) -> (usize, usize) {
         (self.reads.taken(), self.writes.taken())
     }
 }
 
-/// What a request holds until its response is sent.
+/// The slot and the memory that a request holds until its response is sent.
 pub(crate) struct Admission<'a> {
     control: &'a FlowControl,
-    seat: Option<Seat>,
+    slot: Option<InFlightSlot>,
     memory: Option<OwnedSemaphorePermit>,
 }
 
 impl Admission<'_> {
-    /// Takes the seat of a write whose body has arrived.
+    /// Takes a slot for a write whose body has arrived.
     ///
     /// # Errors
-    /// [`TooManyRequests`] when there is no seat, and no slow response that holds one.
-    pub(crate) fn take_write_seat(&mut self) -> Result<(), TooManyRequests> {
-        self.seat = Some(self.control.writes.take(Instant::now).ok_or(TooManyRequests)?);
+    /// [`TooManyRequests`] if no slot is free and no slow response can be aborted.
+    pub(crate) fn take_write_slot(&mut self) -> Result<(), TooManyRequests> {
+        self.slot = Some(self.control.writes.acquire(Instant::now).ok_or(TooManyRequests)?);
         Ok(())
     }
 
-    /// Waits until there is memory for a large body, which takes up to `parsed_bytes` when it is parsed. A small
-    /// one waits for none.
+    /// Waits for the memory of a large body, which needs up to `parsed_bytes` when it is parsed. A small body does not
+    /// wait.
     pub(crate) async fn wait_for_memory(&mut self, body_bytes: usize, parsed_bytes: usize) {
-        // A small write, such as a lease, never waits behind large ones. The seats bound what small ones take
-        // together: 200 times 1.6 MiB.
+        // A small write, such as that of a lease, never waits for large ones. The slots limit the memory of small
+        // bodies to 200 times 1.6 MiB.
         if body_bytes <= SMALL_BODY_BYTES_MAX {
             return;
         }
-        // No body asks for more than there is, and the semaphore is never closed.
+        // No body needs more than the whole memory, and the semaphore is never closed.
         let bytes = u32::try_from(parsed_bytes.min(WRITES_BYTES_MAX)).unwrap_or(u32::MAX);
         let mut memory = std::pin::pin!(Arc::clone(&self.control.writes_bytes).acquire_many_owned(bytes));
         loop {
@@ -134,12 +136,12 @@ impl Admission<'_> {
         }
     }
 
-    /// Leaves the seat, and the memory that the response itself takes, with the response until it is sent.
+    /// Moves the slot and the memory to the response, which holds them until it is sent.
     pub(crate) fn hold_until_sent(self, response: &mut Response<Body>, deadline: Instant) {
-        let Some(seat) = self.seat else { return };
+        let Some(slot) = self.slot else { return };
         let bytes = usize::try_from(http_body::Body::size_hint(response.body()).lower()).unwrap_or(usize::MAX);
         let memory = self.memory.and_then(|mut memory| memory.split(bytes.min(memory.num_permits())));
-        response.body_mut().hold(Hold::new(seat, deadline, memory));
+        response.body_mut().hold(Hold::new(slot, deadline, memory));
     }
 }
 
@@ -159,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn reads_take_seats_and_watches_and_health_take_none() {
-        let control = FlowControl { reads: Seats::new(1), ..FlowControl::new() };
+    fn only_reads_take_a_slot_on_admission() {
+        let control = FlowControl::new(1, 1);
         for exempt in ["GET /api/v1/pods?watch=1", "GET /readyz", "GET /version", "POST /api/v1/namespaces/a/pods"] {
             let _admission = admit(&control, exempt).unwrap();
             assert_eq!(control.in_flight(), (0, 0), "{exempt}");
@@ -174,15 +176,15 @@ mod tests {
     }
 
     #[test]
-    fn write_takes_its_seat_when_its_body_has_arrived() {
-        let control = FlowControl { writes: Seats::new(1), ..FlowControl::new() };
+    fn write_takes_a_slot_only_after_its_body_has_arrived() {
+        let control = FlowControl::new(1, 1);
         let mut first = admit(&control, "POST /api/v1/namespaces").unwrap();
         let mut second = admit(&control, "PUT /api/v1/namespaces/a").unwrap();
-        assert_eq!(first.take_write_seat(), Ok(()));
-        assert_eq!(second.take_write_seat(), Err(TooManyRequests));
+        assert_eq!(first.take_write_slot(), Ok(()));
+        assert_eq!(second.take_write_slot(), Err(TooManyRequests));
         let mut response = Response::new(Body::empty());
         first.hold_until_sent(&mut response, Instant::now());
-        assert_eq!(control.in_flight(), (0, 1), "the response holds the seat");
+        assert_eq!(control.in_flight(), (0, 1), "the response holds the slot");
         drop(response);
         assert_eq!(control.in_flight(), (0, 0));
     }
@@ -201,7 +203,7 @@ mod tests {
         let taken = Arc::clone(memory).acquire_many_owned(WRITES_BYTES_MAX as u32).await.unwrap();
         let mut waiting = std::pin::pin!(send(100_000));
         let soon = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
-        assert!(soon.is_err(), "there is room for no large body");
+        assert!(soon.is_err(), "no memory is free for a large body");
         assert_eq!(send(1).await, StatusCode::CREATED, "a small write does not wait behind large ones");
         drop(taken);
         assert_eq!(waiting.await, StatusCode::CREATED);

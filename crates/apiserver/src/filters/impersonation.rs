@@ -1,4 +1,4 @@
-//! Impersonation: which user a request acts as (`filters/impersonation`).
+//! Impersonation: finds the user as whom a request acts (`filters/impersonation`).
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use listwatch_meta::{Status, UserInfo};
 
 use super::authorization::forbidden;
 
-/// The impersonated user; the sender where the request impersonates nobody. The sender has to be allowed
-/// the verb `impersonate` on each part of the impersonated user.
+/// Returns the impersonated user, or the sender if the request does not impersonate. The sender needs the verb
+/// `impersonate` for each part of the impersonated user.
 ///
 /// # Errors
 /// 400 for headers without a user name, 403 for a sender that may not impersonate the user.
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_sender_that_may_impersonate_acts_as_another_user() {
+    async fn impersonation_needs_permission_and_a_user_name() {
         let bob = [("impersonate-user", "bob")];
         assert_eq!(acts_as("admin", &[]).await, Ok("admin".to_owned()));
         assert_eq!(acts_as("admin", &bob).await, Ok("bob".to_owned()));

@@ -1,4 +1,4 @@
-//! A panic ends its request with a 500, and nothing else (`filters/wrap.go`).
+//! Converts a panic to a 500 response of its request (`filters/wrap.go`). Other requests continue.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -6,10 +6,10 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt as _;
 use http::{Response, StatusCode};
 
-use crate::body::Body;
-use crate::respond;
+use crate::response::body::Body;
+use crate::response::respond;
 
-/// The response of a handler, or a 500 when it panics. The panic hook has logged the panic.
+/// Returns the response of a handler, or a 500 if the handler panics. The panic hook has logged the panic.
 pub(crate) async fn recover(handler: impl Future<Output = Response<Body>> + Unpin) -> Response<Body> {
     AssertUnwindSafe(handler).catch_unwind().await.unwrap_or_else(|_| {
         let text = "This request caused apiserver to panic. Look in the logs for details.\n";
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn panic_becomes_a_500() {
+    async fn panic_of_a_handler_returns_500() {
         let fine = recover(Box::pin(async { Response::new(Body::empty()) })).await;
         assert_eq!(fine.status(), 200);
         let panicked = recover(Box::pin(async { panic!("on purpose") })).await;

@@ -9,50 +9,55 @@ use listwatch_meta::Status;
 use listwatch_wire::query::{Extra, Query};
 use tokio::time::Instant;
 
-use crate::compute;
-use crate::request_info::RequestInfo;
+use crate::request::info::RequestInfo;
 
-/// How long a request may take, watches excepted, unless it asks for less (`--request-timeout`).
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest duration of a request, except watches (`--request-timeout`). The client can set a shorter one.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// When the time of a request is over.
+/// The time at which a request must be complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestDeadline {
     at: Instant,
 }
 
 impl RequestDeadline {
-    /// The deadline of a request that arrived at `now`. A watch ignores it; its own deadline is far behind.
+    /// Computes the deadline of a request that arrived at `now` and may take `limit`. Watches ignore it, because they
+    /// have a later deadline of their own.
     ///
     /// # Errors
-    /// 400 for a timeout that is no duration. A long-running request ignores `?timeout=` where it is invalid.
-    pub(crate) fn new(info: &RequestInfo<'_>, query: &Query<'_>, now: Instant) -> Result<Self, Status> {
+    /// 400 for an invalid `?timeout=`. A long-running request ignores an invalid value.
+    pub(crate) fn new(
+        info: &RequestInfo<'_>,
+        query: &Query<'_>,
+        now: Instant,
+        limit: Duration,
+    ) -> Result<Self, Status> {
         let extra = Extra { timeout: query.get("timeout").map(str::to_owned), ..Extra::default() };
         let asked = match extra.timeout() {
             Err(status) if !info.long_running => return Err(status),
             asked => asked.ok().flatten(),
         };
-        Ok(RequestDeadline { at: now + asked.map_or(REQUEST_TIMEOUT, |asked| asked.min(REQUEST_TIMEOUT)) })
+        Ok(RequestDeadline { at: now + asked.map_or(limit, |asked| asked.min(limit)) })
     }
 
-    /// The deadline.
+    /// The time of the deadline.
     pub(crate) fn at(self) -> Instant {
         self.at
     }
 
-    /// The outcome, or a 504 at the deadline.
+    /// Awaits the work, and returns a 504 at the deadline.
     ///
-    /// Takes the work by reference: an `async fn` would hold it twice, as its argument and inside the timeout.
+    /// The work is passed by reference: an `async fn` would store it twice, as its argument and inside the timeout.
     pub(crate) async fn enforce<T, E, F>(self, mut work: Pin<&mut F>) -> Result<T, E>
     where
         E: From<Status>,
         F: Future<Output = Result<T, E>>,
     {
-        // Most reads wait for nothing and need no timer.
+        // Most reads complete without waiting, so they need no timer.
         if let Some(done) = work.as_mut().now_or_never() {
             return done;
         }
-        tokio::time::timeout_at(self.at, work).await.map_err(|_| E::from(compute::timed_out()))?
+        tokio::time::timeout_at(self.at, work).await.map_err(|_| E::from(Status::request_timed_out()))?
     }
 }
 
@@ -67,7 +72,9 @@ mod tests {
     fn deadline(path: &str, query: &str, now: Instant) -> Result<Duration, String> {
         let query = Query::parse(query);
         let info = RequestInfo::new(&Method::GET, path, &query);
-        RequestDeadline::new(&info, &query, now).map(|deadline| deadline.at - now).map_err(|status| status.message)
+        RequestDeadline::new(&info, &query, now, REQUEST_TIMEOUT)
+            .map(|deadline| deadline.at - now)
+            .map_err(|status| status.message)
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Warnings: texts for the user of a client, as `Warning` headers (`filters/warning.go`).
+//! Sends warnings for the user of a client as `Warning` headers (`filters/warning.go`).
 
 use std::collections::HashSet;
 
@@ -6,11 +6,11 @@ use http::header::WARNING;
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 
-/// Characters of all warnings of a response (`truncateAtTotalRunes`). If there are more, each warning is cut
-/// to [`WARNING_CHARS_MAX`], and further warnings are left out.
+/// The largest number of characters of all warnings of a response (`truncateAtTotalRunes`). If there are more, each
+/// warning is truncated to [`WARNING_CHARS_MAX`], and further warnings are omitted.
 const WARNINGS_CHARS_MAX: usize = 4 * 1024;
 
-/// Characters of one warning where warnings are cut (`truncateItemRunes`).
+/// The largest number of characters of one warning if warnings are truncated (`truncateItemRunes`).
 const WARNING_CHARS_MAX: usize = 256;
 
 /// Collects the warnings of one request (`WarningRecorder`).
@@ -21,13 +21,13 @@ impl WarningRecorder {
     /// Adds warnings to the response.
     pub(crate) fn add(&self, warnings: impl IntoIterator<Item = String>) {
         let mut warnings = warnings.into_iter().peekable();
-        // Most requests have none.
+        // Most requests have no warnings.
         if warnings.peek().is_some() {
             self.0.lock().extend(warnings);
         }
     }
 
-    /// Writes the headers.
+    /// Writes the warnings as headers.
     pub(crate) fn write_to(self, headers: &mut HeaderMap) {
         let warnings = self.0.into_inner();
         if !warnings.is_empty() {
@@ -36,7 +36,7 @@ impl WarningRecorder {
     }
 }
 
-/// Writes `Warning: 299 - "text"`, each text once and within limits.
+/// Writes `Warning: 299 - "text"` headers. Each text is written once, within the limits.
 fn write(headers: &mut HeaderMap, warnings: &[String]) {
     let mut seen = HashSet::new();
     let each: Vec<&str> =
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warning_is_quoted_and_written_once() {
+    fn duplicate_warning_is_quoted_and_written_once() {
         let mut headers = HeaderMap::new();
         write(&mut headers, &["a \"b\"".to_owned(), "a \"b\"".to_owned(), "c\n".to_owned()]);
         let values: Vec<&str> = headers.get_all(WARNING).iter().map(|value| value.to_str().unwrap()).collect();
@@ -84,11 +84,12 @@ mod tests {
         };
         assert_eq!(texts(vec!["x".repeat(4096)]), [4096]);
         assert_eq!(texts(vec!["x".repeat(2 << 20)]), [256]);
-        // Within 4096 characters nothing is cut; beyond, all are, those before as well.
+        // Up to 4096 characters, no warning is truncated. Above, all warnings are truncated, including the earlier
+        // ones.
         assert_eq!(texts(vec!["x".repeat(3000), "y".repeat(1096)]), [3000, 1096]);
         assert_eq!(texts(vec!["x".repeat(3000), "y".repeat(1097)]), [256, 256]);
         let many: Vec<String> = (0..1000).map(|n| format!("unknown field \"{n:06}\"")).collect();
-        // Quotes are escaped, and not counted twice.
+        // Quotes are escaped and counted once.
         assert_eq!(texts(many), vec!["unknown field \"000000\"".len() + 2; 187]);
     }
 

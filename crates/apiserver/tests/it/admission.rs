@@ -1,4 +1,4 @@
-//! Admission plugins that a program adds to the server.
+//! Tests of admission plugins that a program adds to the server.
 
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full};
@@ -39,7 +39,7 @@ impl MutatingAdmission for CopyTier {
     }
 }
 
-/// Rejects ConfigMaps without a tier, and the deletion of those of the tier `prod`.
+/// Rejects ConfigMaps without a tier, and the deletion of ConfigMaps with the tier `prod`.
 struct GuardTier;
 
 impl ValidatingAdmission for GuardTier {
@@ -66,7 +66,7 @@ impl ValidatingAdmission for GuardTier {
     }
 }
 
-/// Rejects services without an address.
+/// Rejects services without a cluster address.
 struct NeedsAddress;
 
 impl ValidatingAdmission for NeedsAddress {
@@ -124,7 +124,7 @@ async fn mutating_plugin_changes_what_validating_plugin_sees_and_store_keeps() {
 }
 
 #[tokio::test]
-async fn validating_plugin_is_asked_for_updates_patches_and_deletes() {
+async fn validating_plugin_runs_on_updates_patches_and_deletes() {
     let server = server().await;
     for namespace in ["prod", "dev"] {
         let maps = format!("/api/v1/namespaces/{namespace}/configmaps");
@@ -153,4 +153,60 @@ async fn validating_plugin_sees_the_allocated_address_of_a_service() {
     let server = server().await;
     let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
     assert_eq!(send(&server, Method::POST, "/api/v1/namespaces/dev/services", service).await.0, 201);
+}
+
+/// Rejects the deletion of pods.
+struct KeepPods;
+
+impl ValidatingAdmission for KeepPods {
+    fn name(&self) -> &str {
+        "KeepPods"
+    }
+
+    fn handles(&self, request: &AdmissionRequest<'_>) -> bool {
+        request.resource == "pods" && request.operation == Operation::Delete
+    }
+
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, _: &'a Map<String, Value>) -> AdmissionFuture<'a, ()> {
+        Box::pin(std::future::ready(Err(request.forbidden("it is kept"))))
+    }
+}
+
+#[tokio::test]
+async fn rejected_eviction_neither_marks_the_pod_nor_uses_up_its_budget() {
+    let server = ApiServer::builder().validating_admission(KeepPods).build().await.unwrap();
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"metadata": {"name": "p", "labels": {"app": "a"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    assert_eq!(send(&server, Method::POST, pods, pod).await.0, 201);
+    let running = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    assert_eq!(send(&server, Method::PATCH, &format!("{pods}/p/status"), running).await.0, 200);
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget =
+        json!({"metadata": {"name": "b"}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "a"}}}});
+    assert_eq!(send(&server, Method::POST, budgets, budget).await.0, 201);
+    let counted = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 1,
+        "desiredHealthy": 0, "expectedPods": 1}});
+    let (code, before) = send(&server, Method::PATCH, &format!("{budgets}/b/status"), counted).await;
+    assert_eq!(code, 200, "{before}");
+
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+    let (code, refused) = send(&server, Method::POST, &format!("{pods}/p/eviction"), eviction).await;
+    assert_eq!((code, &refused["message"]), (403, &json!("pods \"p\" is forbidden: it is kept")));
+    let (_, after) = send(&server, Method::GET, &format!("{budgets}/b"), Value::Null).await;
+    assert_eq!(after["status"], before["status"], "the budget was counted down");
+    let (_, pod) = send(&server, Method::GET, &format!("{pods}/p"), Value::Null).await;
+    assert!(!pod["status"].to_string().contains("DisruptionTarget"), "the pod was marked: {}", pod["status"]);
+}
+
+#[tokio::test]
+async fn name_that_is_invalid_in_a_key_is_rejected_by_validation() {
+    let server = server().await;
+    let maps = "/api/v1/namespaces/prod/configmaps";
+    let taken = json!({"metadata": {"name": "unnamed"}});
+    assert_eq!(send(&server, Method::POST, maps, taken).await.0, 201);
+    let map = json!({"metadata": {"name": "a/b"}});
+    let (code, refused) = send(&server, Method::POST, maps, map).await;
+    assert_eq!((code, &refused["reason"]), (422, &json!("Invalid")), "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("metadata.name"), "{refused}");
 }

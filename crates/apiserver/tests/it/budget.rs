@@ -1,4 +1,4 @@
-//! A server whose caches may take less than its objects need: it answers the same, and lives.
+//! A server whose cache budget is smaller than its objects: it serves the same responses from the store.
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -25,7 +25,7 @@ async fn create(service: &ApiService, name: &str, bytes: usize) {
     assert_eq!(ask(service, request, body).await.status(), StatusCode::CREATED);
 }
 
-/// The names in a list or a watch stream, in order.
+/// Returns the names in a list or a watch stream, in order.
 fn names(text: &str) -> Vec<String> {
     text.split("\"name\":\"map-").skip(1).map(|rest| rest[..3].to_owned()).collect()
 }
@@ -47,14 +47,14 @@ async fn server_above_its_cache_budget_serves_completely_from_the_store() {
     for name in &expected {
         create(&service, &format!("map-{name}"), 1024).await;
     }
-    // The watch ends cleanly, when the caches are weighed, and what it was to tell was told before.
+    // When the cache is dropped, the watch ends cleanly after it has delivered all its events.
     let stream = watched.await.expect("no panic").expect("a clean end").to_bytes();
     let stream = String::from_utf8(stream.to_vec()).expect("text");
     let seen = names(&stream);
     assert_eq!(seen, expected[..seen.len()], "a watch that was ended had told everything up to there");
     assert_eq!(without(&service).await, "1");
 
-    // Its client comes back where it was, and reads go on.
+    // The client resumes its watch, and reads are served.
     let last = stream.rsplit("\"resourceVersion\":\"").next().expect("an event");
     let version = last.split('"').next().expect("a version");
     let again = ask(
@@ -73,7 +73,7 @@ async fn server_above_its_cache_budget_serves_completely_from_the_store() {
     assert_eq!(names(&text(&service, PATH).await), all);
     assert_eq!(names(&text(&service, &format!("{PATH}?resourceVersion=0")).await), all);
 
-    // When they are gone, the cache comes back.
+    // When the objects are deleted, the cache is restored.
     let request = Request::delete(PATH);
     assert_eq!(ask(&service, request, String::new()).await.status(), StatusCode::OK);
     tokio::time::sleep(std::time::Duration::from_secs(120)).await;

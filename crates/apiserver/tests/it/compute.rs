@@ -1,5 +1,5 @@
-//! Expensive writes beside cheap requests, all on one thread: what is expensive is computed elsewhere, ends when
-//! its time is up, and has its effect once.
+//! Tests of expensive writes and cheap requests on one thread. Expensive writes run on compute slots, end at their
+//! deadline, and take effect once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
-/// Values of the enumeration, and items that are compared with it.
+/// The number of values in the enumeration, and of items that are compared with each value.
 const COUNT: usize = 4_000;
 
 struct World {
@@ -22,7 +22,7 @@ struct World {
 }
 
 impl World {
-    /// A server with a kind whose objects are expensive to validate.
+    /// Creates a server with a kind whose objects are expensive to validate.
     async fn new() -> Self {
         let world = World { server: Arc::new(ApiServer::builder().build().await.expect("a server")) };
         let allowed: Vec<String> = (0..COUNT).map(|number| format!("value-{number}")).collect();
@@ -64,12 +64,12 @@ fn widget(name: &str, members: Value) -> String {
     widget.to_string()
 }
 
-/// Each item is compared with all values.
+/// A widget whose validation compares each item with all values.
 fn expensive(name: &str) -> String {
     widget(name, json!({"items": vec![format!("value-{}", COUNT - 1); COUNT]}))
 }
 
-/// Asks for `/livez` and writes a lease again and again. Counts the answers, and gives the longest wait.
+/// Requests `/livez` and writes a lease in a loop. Counts the responses, and returns the longest wait.
 async fn probe(world: Arc<World>, answers: Arc<AtomicUsize>) -> Duration {
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"},
         "spec": {"holderIdentity": "me"}});
@@ -105,7 +105,7 @@ async fn expensive_write_does_not_delay_other_writes() {
     assert_eq!(code, 201, "it takes time and is valid");
     let answered = answers.fetch_add(usize::MAX / 2 + 1, Ordering::Relaxed);
     let longest = probes.await.expect("no panic");
-    // The one thread of this test serves everything: had it validated the widget, there would be no answers.
+    // One thread serves all requests. If it had validated the widget, there would be no responses.
     assert!(answered >= 3, "{answered} answers in {took:?}");
     assert!(longest < took.max(Duration::from_millis(200)), "one waited {longest:?} of {took:?}");
 }
@@ -119,7 +119,7 @@ async fn timeout_interrupts_an_expensive_write() {
     assert_eq!(status["message"], "Timeout: request did not complete within the allotted timeout");
     assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
     assert_eq!(world.send("GET", &format!("{WIDGETS}/a"), String::new()).await.0, 404, "it had no effect");
-    // The seat is free again.
+    // The compute slot is free again.
     assert_eq!(world.send("POST", WIDGETS, widget("b", json!({"text": "ab"}))).await.0, 201);
     assert_eq!(world.send("POST", WIDGETS, expensive("c")).await.0, 201);
 }
@@ -169,11 +169,11 @@ async fn object_nested_100_levels_deep_is_stored_and_read() {
     assert!(status["message"].as_str().is_some_and(|text| text.contains("exceeded max depth")), "{status}");
 }
 
-/// So long after its time is up an answer may take on a busy machine.
+/// The longest delay of a response after its deadline, on a busy machine.
 const GRACE: Duration = Duration::from_secs(4);
 
 #[tokio::test]
-async fn hostile_bodies_are_answered_within_their_timeout() {
+async fn expensive_hostile_body_is_answered_within_the_request_timeout() {
     let world = World::new().await;
     let strings = |count: usize| (0..count).map(|number| format!("{number}")).collect::<Vec<_>>();
     let patch = |count: usize| vec![json!({"op": "add", "path": "/free/list/0", "value": 1}); count];
@@ -232,7 +232,7 @@ async fn hostile_bodies_are_answered_within_their_timeout() {
 }
 
 #[tokio::test]
-async fn impersonated_users_share_the_turns_of_the_authenticated_user() {
+async fn impersonated_requests_use_the_compute_turns_of_the_authenticated_user() {
     const REQUESTS: usize = 190;
     let world = Arc::new(World::new().await);
     let body = Bytes::from(expensive("x").replace(r#""name":"x""#, r#""generateName":"x-""#));
@@ -244,7 +244,7 @@ async fn impersonated_users_share_the_turns_of_the_authenticated_user() {
         let (world, request) = (Arc::clone(&world), request.expect("a request"));
         requests.spawn(async move { world.server.service().handle(request).await.status().as_u16() });
     }
-    // One or a few compute and 50 wait. The queue of all users has room for more than these requests.
+    // Up to a few requests compute and 50 wait. The queue of all users has room for more requests than these.
     while let Some(code) = requests.join_next().await {
         match code.expect("no panic") {
             429 => return,

@@ -1,5 +1,4 @@
-//! CustomResourceDefinitions as clients see them, from definition to deletion, through the service and
-//! without a network.
+//! Tests of CustomResourceDefinitions from definition to deletion, through the service and without a network.
 
 mod world;
 
@@ -83,7 +82,7 @@ async fn conflicting_names_are_reported_and_not_served() {
 }
 
 #[tokio::test]
-async fn existing_definitions_are_served_after_a_start() {
+async fn stored_definitions_are_served_after_a_server_start() {
     let store = MemoryStorage::new();
     let first = World::over(store.clone()).await;
     first.define(&definition()).await;
@@ -109,7 +108,7 @@ async fn definition_is_served_at_once_by_another_server_on_the_store() {
 }
 
 #[tokio::test]
-async fn custom_object_writes_match_kubernetes() {
+async fn writes_of_custom_objects_have_the_results_of_kube_apiserver() {
     let world = World::new().await;
     let mut defined = definition();
     defined["spec"]["versions"][0]["subresources"] = json!({"status": {},
@@ -121,7 +120,7 @@ async fn custom_object_writes_match_kubernetes() {
     assert_eq!(created.get("status"), None, "the status has a door of its own");
     assert_eq!(created["metadata"]["generation"], 1);
 
-    // The generation counts the spec alone.
+    // The generation counts only changes of the spec.
     let path = format!("{WIDGETS}/a");
     let merge = |body: Value| world.patch(&path, "application/merge-patch+json", body);
     assert_eq!(merge(json!({"metadata": {"labels": {"x": "y"}}})).await.1["metadata"]["generation"], 1);
@@ -150,7 +149,7 @@ async fn custom_object_writes_match_kubernetes() {
 }
 
 #[tokio::test]
-async fn scale_without_replicas_fails() {
+async fn scale_of_object_without_replicas_path_is_rejected() {
     let world = World::new().await;
     let mut defined = definition();
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
@@ -161,7 +160,7 @@ async fn scale_without_replicas_fails() {
         object["spec"] = spec;
         assert_eq!(world.post(WIDGETS, &object).await.0, 201);
     }
-    // Objects are older than their scale.
+    // The objects were created before the scale subresource.
     let definition = format!("{CRDS}/widgets.example.com");
     let mut scaled = world.get(&definition).await.1;
     scaled["spec"]["versions"][0]["subresources"] =
@@ -192,7 +191,7 @@ async fn unsupported_method_of_custom_resource_returns_405() {
     let mut defined = definition();
     defined["spec"]["versions"][0]["subresources"] = json!({"status": {}});
     world.define(&defined).await;
-    // The name in the path of a POST is not looked at.
+    // The name in the path of a POST is ignored.
     assert_eq!(world.post(&format!("{WIDGETS}/other"), &widget("a")).await.1["metadata"]["name"], "a");
     let (code, told) = world.post(&format!("{WIDGETS}/a/status"), &widget("a")).await;
     let why = "create is not supported on resources of kind \"widgets.example.com\"";
@@ -229,7 +228,7 @@ async fn unqualified_finalizer_causes_a_warning() {
 }
 
 #[tokio::test]
-async fn versions_share_stored_objects() {
+async fn versions_of_a_custom_resource_share_stored_objects() {
     let world = World::new().await;
     let mut defined = definition();
     let v1 = defined["spec"]["versions"][0].clone();
@@ -254,13 +253,13 @@ async fn versions_share_stored_objects() {
         let events = world.watch(&format!("{path}?watch=true&resourceVersion=0&timeoutSeconds=1")).await;
         assert_eq!(events[0]["object"]["apiVersion"], version, "{path}");
     }
-    // The columns are each version's own.
+    // Each version has its own columns.
     let columns = |table: Value| names(&table["columnDefinitions"]);
     assert_eq!(columns(world.table(WIDGETS).await), ["Name", "Age"]);
     assert_eq!(columns(world.table(&v2_path).await), ["Name", "Size"]);
     let (code, _) = world.get("/apis/example.com/v3/widgets").await;
     assert_eq!(code, 404);
-    // An update through one version is an update of the other's object.
+    // An update through one version also changes the object in the other version.
     let patched =
         world.patch(&format!("{WIDGETS}/a"), "application/merge-patch+json", json!({"spec": {"size": "xl"}})).await.1;
     assert_eq!(patched["apiVersion"], "example.com/v1");
@@ -292,7 +291,7 @@ async fn new_storage_version_is_stored_at_the_next_write() {
     let (_, same) = world.get(&format!("{WIDGETS}/a")).await;
     assert_eq!(world.put(&format!("{WIDGETS}/a"), &same).await.0, 200);
     assert_eq!(stored().await, "example.com/v2", "what is written is written in the storage version");
-    // Versions in which objects may be stored do not go.
+    // A version in which objects may be stored cannot be removed.
     defined = world.get(path).await.1;
     defined["spec"]["versions"].as_array_mut().unwrap().remove(0);
     assert_eq!(world.put(path, &defined).await.0, 422);
@@ -352,7 +351,7 @@ fn names_of(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn deleted_definition_deletes_its_objects() {
+async fn deletion_of_a_definition_deletes_its_objects() {
     let world = World::new().await;
     world.define(&definition()).await;
     world.established("widgets.example.com").await;
@@ -398,13 +397,13 @@ async fn deleted_definition_deletes_its_objects() {
     assert_eq!(world.get(WIDGETS).await.0, 404);
     assert_eq!(world.get("/apis/example.com/v1").await.0, 404);
 
-    // Another definition of that name begins with nothing.
+    // A new definition of the same name starts without objects.
     world.define(&definition()).await;
     assert_eq!(names_of(&world.get(WIDGETS).await.1), [""; 0]);
     assert_eq!(world.post(WIDGETS, &widget("a")).await.0, 201);
 }
 
-/// Puts a value in the place of another one, past the server. Returns what was there.
+/// Replaces a stored value behind the server's back, and returns the old value.
 async fn overwrite(storage: &MemoryStorage, path: &str, value: bytes::Bytes) -> bytes::Bytes {
     let key = Key::from_path(path).expect("a key");
     let (found, _) = storage.get(&key).await.expect("read");
@@ -425,7 +424,7 @@ async fn definition_with_unreadable_objects_deletes_none_of_them() {
     let value = overwrite(&storage, path, "k8s:enc:x".into()).await;
     let definition = format!("{CRDS}/widgets.example.com");
     world.delete(&definition).await;
-    // Its job has failed a few times by then.
+    // The deletion has failed several times by this time.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let key = Key::from_path("/example.com/widgets/default/a").expect("a key");
     assert!(storage.get(&key).await.expect("read").0.is_some(), "an object beside an unreadable one was deleted");
@@ -457,7 +456,7 @@ async fn unreadable_definition_does_not_affect_others() {
     let storage = MemoryStorage::new();
     let world = World::over(storage.clone()).await;
     let prefix = "/apiextensions.k8s.io/customresourcedefinitions";
-    // One that could never be read, and one that was served before.
+    // One definition was never readable, and the other one was served before.
     let never = Key::from_path(&format!("{prefix}/nevers.example.com")).expect("a key");
     let created = storage.create(&never, "k8s\0".into(), None).await.expect("created");
     world.define(&definition()).await;
@@ -480,7 +479,7 @@ async fn unreadable_definition_does_not_affect_others() {
     let gear = json!({"apiVersion": "example.com/v1", "kind": "Gear", "metadata": {"name": "a"}});
     assert_eq!(world.post("/apis/example.com/v1/namespaces/default/gears", &gear).await.0, 201);
     assert_eq!(world.get(&format!("{WIDGETS}/a")).await.0, 200, "a definition that cannot be read is not gone");
-    // They go while it is unreadable, and come back with it.
+    // The resources are not served while their definition is unreadable, and are served again afterwards.
     world.delete(&format!("{CRDS}/gears.example.com")).await;
     world.gone(&format!("{CRDS}/gears.example.com")).await;
     overwrite(&storage, &path, value).await;
@@ -497,7 +496,8 @@ async fn deletion_of_a_definition_can_be_watched_to_its_end() {
     world.established("widgets.example.com").await;
     let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     assert_eq!(world.delete(&format!("{crds}/widgets.example.com")).await.0, 200);
-    // As kube-rs' examples do it: from whatever is there, some work after the answer to the deletion.
+    // As in the examples of kube-rs: the watch starts from the current state, some time after the response to the
+    // deletion.
     for _ in 0..10_000 {
         tokio::task::yield_now().await;
     }
@@ -558,7 +558,7 @@ async fn custom_objects_are_served_in_every_encoding_and_view() {
     assert!(String::from_utf8(body.to_vec()).unwrap().contains("kind: Widget"));
 }
 
-/// Many definitions: all are served, none costs a cache, and the time does not grow with the square.
+/// Serves hundreds of definitions without a cache for each, in a time that does not grow with their square.
 #[tokio::test]
 async fn hundreds_of_definitions_are_served_quickly() {
     let server = Arc::new(ApiServer::builder().build().await.expect("a server"));
@@ -575,7 +575,7 @@ async fn hundreds_of_definitions_are_served_quickly() {
     assert!(groups["groups"].as_array().unwrap().len() > 300);
 }
 
-/// A definition whose schema has something of everything.
+/// A definition whose schema has one example of each feature.
 fn strict_definition() -> Value {
     let mut defined = definition();
     defined["spec"]["versions"][0]["subresources"] = json!({"status": {}});
@@ -712,8 +712,8 @@ async fn default_added_later_applies_to_stored_objects() {
     assert_eq!(again["metadata"]["resourceVersion"], written["metadata"]["resourceVersion"], "now nothing changes");
 }
 
-/// The definition of widgets with a `v2` that knows `spec.extra` and not `spec.replicas`; `storage` is
-/// the version in which objects are stored.
+/// A definition of widgets with a version `v2` that has `spec.extra` and lacks `spec.replicas`. `storage` is the
+/// version in which objects are stored.
 fn two_versions(storage: &str) -> Value {
     let mut defined = definition();
     let mut v2 = defined["spec"]["versions"][0].clone();
@@ -740,7 +740,7 @@ async fn field_unknown_to_the_storage_version_is_not_stored() {
     let mut new = widget("new");
     new["apiVersion"] = json!("example.com/v2");
     new["spec"]["extra"] = json!("hi");
-    // Whoever writes through another version is told what is left of it, also when only trying.
+    // A write in another version returns only the stored fields, also in a dry run.
     for query in ["?dryRun=All", ""] {
         let (code, created) = world.post(&format!("{v2_path}{query}"), &new).await;
         let told = (&created["apiVersion"], &created["spec"]);
@@ -761,7 +761,7 @@ async fn field_unknown_to_the_storage_version_is_not_stored() {
     shown(&v2_path, "old", json!({"size": "m"})).await;
     shown(&v2_path, "new", json!({"size": "m"})).await;
 
-    // Another storage version changes no object that is there, and what is written from then on.
+    // A change of the storage version applies only to later writes.
     let mut defined = world.established("widgets.example.com").await;
     defined["spec"]["versions"] = two_versions("v2")["spec"]["versions"].clone();
     assert_eq!(world.put(crd, &defined).await.0, 200);
@@ -782,7 +782,7 @@ async fn field_removed_from_its_version_is_not_served_by_another() {
     let store = MemoryStorage::new();
     let world = World::over(store.clone()).await;
     world.define(&two_versions("v1")).await;
-    // As an older definition may have left it: v1 does not know `extra` any more.
+    // An older definition may have left this object: v1 no longer has `extra`.
     use listwatch_storage::Storage as _;
     let key = listwatch_meta::Key::new("example.com/widgets", Some("default"), "a").unwrap();
     let mut left = widget("a");

@@ -1,4 +1,4 @@
-//! HTTP/1.1 on the wire, from clients that are hostile or clumsy.
+//! Tests of HTTP/1.1 with raw bytes, for hostile or incorrect clients.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use listwatch_storage::{MemoryStorage, Storage as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// Far above what anything here takes; only a hang reaches it.
+/// The time limit of every wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -34,7 +34,7 @@ impl World {
         TcpStream::connect(self.serving.address()).await.expect("connected")
     }
 
-    /// The answer to the bytes of a request behind which the server closes.
+    /// Sends the bytes of a request, and returns the response, after which the server closes the connection.
     async fn exchange(&self, request: &str) -> String {
         let mut stream = self.connect().await;
         stream.write_all(request.as_bytes()).await.expect("sent");
@@ -44,7 +44,7 @@ impl World {
         String::from_utf8(answer).expect("text")
     }
 
-    /// A GET behind which the connection ends.
+    /// Sends a GET that closes the connection.
     async fn get(&self, path: &str) -> String {
         self.exchange(&request("GET", path, "Connection: close\r\n")).await
     }
@@ -56,7 +56,7 @@ impl World {
     }
 }
 
-/// The head of a request of an authenticated client.
+/// Returns the head of a request with a valid token.
 fn request(method: &str, path: &str, headers: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n{headers}\r\n")
 }
@@ -88,7 +88,7 @@ async fn request_without_exactly_one_host_header_is_rejected() {
 }
 
 #[tokio::test]
-async fn namespace_of_dots_is_an_invalid_key() {
+async fn collection_of_a_namespace_named_with_dots_is_rejected() {
     let world = World::new().await;
     for (method, namespace, key) in [
         ("GET", "%2e%2e", "/configmaps/.."),
@@ -107,7 +107,7 @@ async fn namespace_of_dots_is_an_invalid_key() {
 }
 
 #[tokio::test]
-async fn slow_bodies_occupy_no_seats_of_other_writes() {
+async fn slow_bodies_occupy_no_slots_of_other_writes() {
     let world = World::new().await;
     let mut slow = Vec::new();
     for _ in 0..220 {
@@ -122,7 +122,7 @@ async fn slow_bodies_occupy_no_seats_of_other_writes() {
         let answer = world.create(&format!("map-{n}")).await;
         assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
     }
-    // Those that send the rest are served as well.
+    // The clients that send the rest of their bodies are served as well.
     for (n, stream) in slow.iter_mut().take(5).enumerate() {
         let rest = format!(r#""metadata":{{"name":"slow-{n}"}}}}"#);
         stream.write_all(format!("{rest:<99}").as_bytes()).await.expect("sent");
@@ -149,7 +149,7 @@ async fn client_that_is_still_sending_receives_the_whole_error() {
             if framing.starts_with('T') {
                 stream.write_all(format!("{bytes:x}\r\n").as_bytes()).await.expect("sent");
             }
-            // All of it, before the client looks for an answer, as simple clients do.
+            // The client sends the whole body before it reads the response, as simple clients do.
             stream.write_all(&vec![b' '; bytes]).await.expect("the server takes what it does not want");
             let mut answer = Vec::new();
             let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
@@ -163,7 +163,7 @@ async fn client_that_is_still_sending_receives_the_whole_error() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unread_http1_response_keeps_its_seat_until_its_deadline() {
+async fn unread_http1_response_keeps_its_slot_until_its_deadline() {
     let store = MemoryStorage::new();
     let data = "x".repeat(16 * 1024);
     for n in 0..1_000 {
@@ -190,7 +190,7 @@ async fn unread_http1_response_keeps_its_seat_until_its_deadline() {
     };
     assert_eq!(reads().await, "2", "the list and the one that asks");
     while reads().await != "1" {
-        assert!(begun.elapsed() < PATIENCE, "the answer keeps its seat");
+        assert!(begun.elapsed() < PATIENCE, "the response keeps its slot");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(begun.elapsed() >= Duration::from_secs(2), "cut before its time");

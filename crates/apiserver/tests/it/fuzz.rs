@@ -1,11 +1,11 @@
-//! The fuzzer's targets on random bytes, for everybody who has no nightly compiler: the same functions,
-//! fed by proptest. More cases: `PROPTEST_CASES=20000`.
+//! Runs the fuzz targets on random bytes by proptest, which needs no nightly compiler. `PROPTEST_CASES=20000` runs more
+//! cases.
 
 mod targets;
 
 use proptest::prelude::*;
 
-/// Pieces of objects and patches; random bytes alone seldom get past the first.
+/// Pieces of objects and patches. Random bytes alone rarely pass the parser.
 const WORDS: [&[u8]; 56] = [
     b"{",
     b"}",
@@ -75,16 +75,16 @@ fn input() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn random_body_fails_no_target(input in input()) {
+    fn fuzz_target_does_not_panic_on_random_bodies(input in input()) {
         for (_, target) in targets::ALL {
             target(&input);
         }
     }
 }
 
-/// Bodies of which at least one is taken: the targets reach what is behind the parser.
+/// Bodies of which each target accepts at least one, so that the code behind the parser runs.
 #[test]
-fn valid_bodies_pass_the_targets() {
+fn fuzz_target_accepts_valid_bodies() {
     for body in [
         r#"{"metadata":{"name":"m"},"data":{"a":"b"}}"#,
         "metadata: {name: m}\ndata: &x {a: b}\n",
@@ -96,9 +96,9 @@ fn valid_bodies_pass_the_targets() {
     }
 }
 
-/// Every target has its file in the fuzzer's folder.
+/// Checks that every target has a file in the fuzzer's folder.
 #[test]
-fn every_target_has_its_fuzzer_file() {
+fn every_fuzz_target_has_a_fuzzer_file() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("the fuzzer's manifest");
     for (name, _) in targets::ALL {

@@ -1,12 +1,16 @@
 //! All integration tests of this crate in one program, which is linked once.
 
 mod admission;
+mod aggregation;
 mod budget;
 mod compute;
 mod crds;
 mod edge;
+mod fuel;
 mod fuzz;
 mod parameters;
 mod reads;
+mod second_versions;
 mod server;
 mod streams;
+mod unenforced;

@@ -1,10 +1,10 @@
-//! Thousands of random combinations of list and watch parameters, each with the outcome that
-//! Kubernetes' rules ask for: a Status with its code, reason and message, a list of given objects at
-//! a given version, or a stream of given events. Never another 500, never a hang.
+//! Compares thousands of random combinations of list and watch parameters with the outcome of Kubernetes' rules. An
+//! outcome is a Status with code, reason and message, a list of objects at a version, or a stream of events. No
+//! combination may hang or fail with an unexpected 500.
 //!
-//! The rules stand in `parameters/rules.rs`, written from Kubernetes' documentation and from what
-//! kube-apiserver 1.36 answers, over a model so small that it can be read: a list of changes. More
-//! combinations: `LISTWATCH_PARAMETERS=100000`; others: `LISTWATCH_PARAMETERS_SEED=7`.
+//! `parameters/rules.rs` contains the rules, from Kubernetes' documentation and from responses of kube-apiserver 1.36.
+//! The model of the store is a list of changes. `LISTWATCH_PARAMETERS=100000` sets the number of combinations, and
+//! `LISTWATCH_PARAMETERS_SEED=7` the seed.
 
 mod rules;
 mod world;
@@ -18,17 +18,17 @@ use rand::{Rng as _, SeedableRng as _};
 use rules::{Asked, Outcome};
 use world::World;
 
-/// Combinations tried in each world.
+/// The number of combinations per world.
 const COMBINATIONS: u32 = 3000;
 
-/// On the test's clock. A read waits for three seconds at most, a watch lasts one or two.
+/// The time limit of a request, on the paused clock. A read waits for at most 3 s, and a watch lasts 1 s or 2 s.
 const HANG: Duration = Duration::from_secs(30);
 
 fn number_of(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// One of the values, or (`None`) the parameter left out.
+/// Returns a random value; `None` omits the parameter.
 fn one_of(rng: &mut StdRng, values: &[Option<&str>]) -> Option<String> {
     values.choose(rng).copied().flatten().map(str::to_owned)
 }
@@ -75,7 +75,7 @@ fn asked(rng: &mut StdRng, world: &World) -> Asked {
         continue_token: one_of(rng, &tokens),
         send_initial_events: one_of(rng, &[None, None, None, None, Some("true"), Some("false")]),
         allow_watch_bookmarks: one_of(rng, &[None, Some("true"), Some("false")]),
-        // A watch without one lasts half an hour, which the test's clock would run through.
+        // A watch without a timeout would last half an hour on the paused clock.
         timeout_seconds: one_of(
             rng,
             &[Some("1"), Some("1"), Some("1"), Some("1"), Some("1"), Some("2"), Some("2"), Some("-1"), Some("1x")],
@@ -128,7 +128,7 @@ async fn every_combination_has_its_outcome(world: World) {
         assert!(differs.is_none(), "GET {path}\n{}\nfound:  {found:?}\n(seed {seed})", differs.unwrap_or_default());
         *seen.entry(class(&wanted)).or_default() += 1;
     }
-    // A generator that makes nothing but refusals would prove little.
+    // The test fails if nearly all combinations are rejected, because such a run proves little.
     for wanted in ["list", "watch", "400", "422"] {
         assert!(seen.contains_key(wanted), "no {wanted} among {seen:?} (seed {seed})");
     }

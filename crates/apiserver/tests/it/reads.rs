@@ -1,5 +1,4 @@
-//! LIST, GET and WATCH as clients see them: requests in, whole responses out, through the service
-//! and without a network.
+//! Tests of LIST, GET and WATCH: whole requests and responses, through the service and without a network.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +60,7 @@ impl World {
         self.server.service().handle(request.body(Empty::<Bytes>::new()).expect("a request")).await
     }
 
-    /// Code, content type and body.
+    /// Returns code, content type and body.
     async fn get(&self, path: &str, accept: &str) -> (u16, String, String) {
         let response = self.ask(path, accept).await;
         let code = response.status().as_u16();
@@ -70,7 +69,7 @@ impl World {
         (code, content_type.unwrap_or_default(), String::from_utf8(body.to_vec()).expect("text"))
     }
 
-    /// The body as it is.
+    /// Returns code, content type and the bytes of the body.
     async fn bytes(&self, path: &str, accept: &str) -> (u16, String, Bytes) {
         let response = self.ask(path, accept).await;
         let code = response.status().as_u16();
@@ -78,7 +77,7 @@ impl World {
         (code, content_type, response.into_body().collect().await.expect("a body").to_bytes())
     }
 
-    /// The lines of a watch that ends by itself.
+    /// Returns the lines of a watch that ends after its timeout.
     async fn watch(&self, query: &str, accept: &str) -> Vec<String> {
         let (code, _, body) = self.get(&format!("/api/v1/namespaces/shop/configmaps?watch=true&{query}"), accept).await;
         assert_eq!(code, 200, "{body}");
@@ -93,7 +92,7 @@ fn object(name: &str, app: &str, n: u32, revision: Revision) -> String {
     )
 }
 
-/// An object inside a list, which names the type for all its items.
+/// Returns an object in the form of a list item, without `apiVersion` and `kind`.
 fn item(name: &str, app: &str, n: u32, revision: Revision) -> String {
     object(name, app, n, revision).replacen(r#""kind":"ConfigMap","apiVersion":"v1","#, "", 1)
 }
@@ -129,7 +128,7 @@ async fn list_equals_the_joined_stored_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_show_one_revision_and_count_the_rest() {
+async fn list_pages_have_one_revision_and_the_remaining_item_count() {
     let world = World::new().await;
     for name in ["a", "b", "c"] {
         world.create(name, "web").await;
@@ -320,7 +319,7 @@ async fn uncached_watch_equals_a_cached_one() {
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// Reads a protobuf body back into JSON.
+/// Decodes a protobuf body to JSON.
 fn decoded(body: &[u8]) -> serde_json::Value {
     let decoded = listwatch_wire::protobuf::decode(body).expect("protobuf");
     serde_json::from_slice(&decoded.json).expect("JSON")
@@ -342,7 +341,7 @@ async fn protobuf_reads_equal_json_reads() {
         assert_eq!((code, content_type.as_str()), (200, PROTOBUF), "{path}");
         let json: serde_json::Value = serde_json::from_str(&world.get(path, "").await.2).expect("JSON");
         let mut found = decoded(&body);
-        // The remaining count and the token differ in nothing.
+        // The remaining count and the continue token are equal.
         assert_eq!(found["metadata"], json["metadata"], "{path}");
         let (items, expected) = (found["items"].take(), json["items"].clone());
         assert_eq!(items.as_array().map(Vec::len), expected.as_array().map(Vec::len), "{path}");
@@ -433,7 +432,7 @@ async fn error_status_has_the_requested_encoding() {
         "apiVersion: v1\ncode: 404\ndetails:\n  kind: configmaps\n  name: none\nkind: Status\n\
          message: configmaps \"none\" not found\nmetadata: {}\nreason: NotFound\nstatus: Failure\n"
     );
-    // A Status is no Table; kubectl names plain JSON behind it.
+    // A Status has no Table form, so the response has the second accepted type, plain JSON.
     let (code, content_type, body) = world.get(path, &format!("{TABLE},application/json")).await;
     assert_eq!((code, content_type.as_str()), (404, "application/json"));
     assert!(body.starts_with("{\"kind\":\"Status\"") && body.ends_with("}\n"), "{body}");
@@ -492,7 +491,7 @@ async fn event_is_sent_without_waiting_for_a_timer() {
     let path = format!("/api/v1/namespaces/shop/configmaps?watch=true&resourceVersion={start}");
     for accept in ["", TABLE, PARTIAL, PROTOBUF] {
         let mut body = world.ask(&path, accept).await.into_body();
-        // The clock stands still unless everything waits for it.
+        // The paused clock advances only when every task waits for it.
         let begun = tokio::time::Instant::now();
         for n in 1..10 {
             world.update("a", "web", n).await;
@@ -542,7 +541,7 @@ async fn large_reads_and_watch_lists_are_compressed_on_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn metrics_count_requests_and_cached_objects() {
+async fn metrics_report_the_number_of_requests_and_cached_objects() {
     let world = World::new().await;
     world.create("a", "web").await;
     world.get("/api/v1/configmaps", "").await;
@@ -559,7 +558,7 @@ async fn metrics_count_requests_and_cached_objects() {
         format!("apiserver_request_total{{code=\"200\",{}}} 1", labels("cluster", "LIST")),
         format!("apiserver_request_total{{code=\"400\",{}}} 1", labels("cluster", "LIST")),
         format!("apiserver_request_total{{code=\"200\",{}}} 1", labels("namespace", "WATCH")),
-        // Two are the server's own.
+        // Two of the requests are from the server itself.
         "apiserver_resource_objects{group=\"\",resource=\"configmaps\"} 3".to_owned(),
         "apiserver_init_events_total{group=\"\",resource=\"configmaps\"} 1".to_owned(),
         "listwatch_store_up 1".to_owned(),
@@ -632,7 +631,7 @@ async fn cbor_reads_equal_json_reads_if_enabled() {
     }
 }
 
-/// The main promise, on the whole path from store to response body.
+/// Checks the order of events on the whole path from store to response body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousand_watchers_see_thousand_updates_in_one_order() {
     const WATCHERS: usize = 1_000;
@@ -669,10 +668,10 @@ async fn thousand_watchers_see_thousand_updates_in_one_order() {
     }
 }
 
-/// Two replicas of a client, each with half of the hashes: together they see everything, nothing
-/// twice, in lists, in pages and in watches.
+/// Two replicas of a client have one half of the hashes each. Together they receive each object exactly once, in lists,
+/// pages and watches.
 #[tokio::test(start_paused = true)]
-async fn shards_partition_a_collection() {
+async fn shards_together_return_each_object_once() {
     let world = World::new().await;
     let stored = |n: u32, text: &str| -> Bytes {
         format!(

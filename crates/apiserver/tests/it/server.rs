@@ -1,4 +1,4 @@
-//! The server on a port: TLS, HTTP/1.1 on the wire, and peers that misbehave.
+//! Tests of a server on a port: TLS, raw HTTP/1.1, and misbehaving peers.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Far above what anything here takes; only a hang reaches it.
+/// The time limit of every wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct World {
@@ -56,7 +56,7 @@ impl World {
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake")
     }
 
-    /// Sends raw HTTP/1.1 and reads until the server closes.
+    /// Sends raw HTTP/1.1, and reads until the server closes the connection.
     async fn exchange(&self, request: &str) -> String {
         let mut stream = self.connect(b"http/1.1").await;
         stream.write_all(request.as_bytes()).await.expect("sent");
@@ -70,7 +70,7 @@ impl World {
 
 async fn read_to_end(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
     let mut bytes = Vec::new();
-    // A peer that closes without a TLS goodbye is an error here, and no news.
+    // A peer that closes without a TLS close_notify causes an error, which is expected.
     let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("the server answers in time");
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -108,7 +108,7 @@ async fn request_without_token_reaches_only_health_and_version() {
 }
 
 #[tokio::test]
-async fn http1_watch_is_chunked_and_delivers_events_at_once() {
+async fn http1_watch_is_chunked_and_sends_events_without_delay() {
     let world = World::new().await;
     let mut watch = world.connect(b"http/1.1").await;
     let path = "/api/v1/namespaces/default/configmaps?watch=true&allowWatchBookmarks=true";
@@ -133,7 +133,7 @@ async fn http1_watch_is_chunked_and_delivers_events_at_once() {
     let event = read_until(&mut watch, "}\n\r\n").await;
     assert!(event.contains("{\"type\":\"ADDED\",\"object\":{\"kind\":\"ConfigMap\""), "{event}");
 
-    // The end is clean: the last chunk.
+    // The stream ends cleanly with the last chunk.
     world.server.shutdown();
     assert!(read_until(&mut watch, "0\r\n\r\n").await.ends_with("0\r\n\r\n"));
 }
@@ -150,14 +150,14 @@ async fn http1_connection_is_reused_after_a_watch() {
         let watched = read_until(&mut stream, "0\r\n\r\n").await;
         assert!(watched.starts_with("HTTP/1.1 200 OK\r\n"), "{watched}");
     }
-    // One that comes while the watch is open, and is longer than what is taken so early.
+    // The early request is longer than the limit for early bytes.
     let padding = "x".repeat(5_000);
     let early = [request(SHORT_WATCH, ""), request("/version", &format!("X-Padding: {padding}\r\n"))].concat();
     stream.write_all(early.as_bytes()).await.expect("sent");
     let both = read_until(&mut stream, "gitVersion").await;
     let (watched, next) = both.split_once("\r\n0\r\n\r\n").unwrap_or_else(|| panic!("no end of the watch in {both}"));
     assert!(watched.starts_with("HTTP/1.1 200 OK\r\n") && next.starts_with("HTTP/1.1 200 OK\r\n"), "{both}");
-    // A byte at a time, the second request begun only then.
+    // The second request starts only after the watch, byte by byte.
     let (first, second) = (request(SHORT_WATCH, ""), request("/healthz", "Connection: close\r\n"));
     stream.write_all(first.as_bytes()).await.expect("sent");
     read_until(&mut stream, "\r\n\r\n").await;
@@ -189,7 +189,7 @@ async fn http1_connection_closes_after_a_watch_if_requested() {
 
 #[tokio::test]
 async fn watch_of_a_disconnected_client_ends() {
-    // The only watches of config maps are those of the clients.
+    // Only the clients of this test watch ConfigMaps.
     let world = World::with(Controllers::NONE).await;
     let open = async || -> usize {
         let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{}Connection: close\r\n\r\n", world.bearer());
@@ -218,14 +218,14 @@ async fn watch_of_a_disconnected_client_ends() {
     }
 }
 
-/// The client's half of a WebSocket.
+/// The client's side of a WebSocket.
 struct Socket {
     stream: TlsStream<TcpStream>,
     decoder: listwatch_wire::websocket::Decoder,
 }
 
 impl Socket {
-    /// Asks for a watch; what the server answers up to the end of its headers.
+    /// Opens a watch, and returns the response up to the end of its headers.
     async fn open(world: &World, path: &str, headers: &str) -> (String, Self) {
         let mut stream = world.connect(b"http/1.1").await;
         let request = format!(
@@ -285,7 +285,7 @@ async fn watch_is_served_over_websocket() {
     socket.send(Kind::Ping, b"there?").await;
     assert_eq!(socket.next().await, Message::Pong("there?".into()));
 
-    // Protobuf without its length, the token among the subprotocols, and a close that is answered.
+    // The options are protobuf without lengths and a token in the subprotocols. The server responds to the close frame.
     let token = base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, world.pki.token());
     let headers = format!(
         "Origin: http://x\r\nAccept: application/vnd.kubernetes.protobuf\r\nSec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.{token}, chat\r\n"
@@ -304,7 +304,7 @@ async fn watch_is_served_over_websocket() {
     };
     assert_eq!(code, 1000);
 
-    // The end of the server is a close, too.
+    // The server also ends with a close frame.
     world.server.shutdown();
     let Message::Close(Some(close)) = socket.next().await else { panic!("a close") };
     assert_eq!(close.code, 1000);
@@ -382,18 +382,18 @@ async fn long_list_and_watch_are_complete_over_http2_with_tls() {
 async fn server_survives_misbehaving_peers() {
     let world = World::new().await;
 
-    // Not TLS at all, but HTTP: told so in a way that an HTTP client can show.
+    // A client of plain HTTP on a TLS port receives a response that it can show.
     let mut plain = TcpStream::connect(world.address()).await.expect("connected");
     plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
     let answer = read_to_end(&mut plain).await;
     assert!(answer.starts_with("HTTP/1.0 400 Bad Request\r\n") && answer.contains("HTTPS server"), "{answer}");
 
-    // A broken hello.
+    // An invalid TLS hello.
     let mut broken = TcpStream::connect(world.address()).await.expect("connected");
     broken.write_all(&[22, 3, 1, 0, 5, 1, 2, 3, 4, 5, 6]).await.expect("sent");
     read_to_end(&mut broken).await;
 
-    // Half a request, then nothing; and one that hangs up.
+    // Half a request without an end, and a connection that closes at once.
     let mut half = world.connect(b"http/1.1").await;
     half.write_all(b"GET /api/v1/po").await.expect("sent");
     let mut hung_up = world.connect(b"http/1.1").await;
@@ -403,7 +403,7 @@ async fn server_survives_misbehaving_peers() {
         .expect("sent");
     drop(hung_up);
 
-    // Not HTTP.
+    // Bytes that are not HTTP.
     let nonsense = world.exchange("NONSENSE\r\n\r\n").await;
     assert!(nonsense.is_empty() || nonsense.starts_with("HTTP/1.1 400 "), "{nonsense}");
 
@@ -422,7 +422,7 @@ async fn body_over_the_limit_returns_413() {
         limit + 1
     );
     stream.write_all(head.as_bytes()).await.expect("sent");
-    // The server may answer and close before it has read everything.
+    // The server may respond and close before it has read everything.
     let _ = stream.write_all(&vec![b' '; limit + 1]).await;
     let answer = read_until(&mut stream, "\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
@@ -442,7 +442,7 @@ async fn shutdown_completes_requests_then_closes_connections() {
 }
 
 #[tokio::test]
-async fn kubeconfig_of_a_free_port_reaches_its_server() {
+async fn kubeconfig_of_a_test_server_connects_to_its_port() {
     let server = ApiServer::builder().auth(Auth::Token("a-token-of-the-test".to_owned())).build().await.expect("built");
     let served = server.serve_on_free_port().await.expect("served");
     assert!(served.kubeconfig().contains("token: a-token-of-the-test\n"), "{}", served.kubeconfig());
@@ -452,7 +452,7 @@ async fn kubeconfig_of_a_free_port_reaches_its_server() {
 #[tokio::test]
 async fn protobuf_body_is_decoded_and_invalid_one_rejected() {
     let world = World::new().await;
-    // What `kubectl create namespace web` sends: k8s\0, then Unknown{TypeMeta, raw}.
+    // The bytes of `kubectl create namespace web`: k8s\0, then Unknown{TypeMeta, raw}.
     let namespace: &[u8] =
         b"k8s\0\n\x0f\n\x02v1\x12\tNamespace\x12\x17\n\x11\n\x03web\x12\0\x1a\0\"\0*\0\x32\0\x38\0B\0\x12\0\x1a\0\x1a\0\"\0";
     for (body, expected) in

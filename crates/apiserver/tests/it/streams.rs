@@ -1,4 +1,4 @@
-//! Many requests on one HTTP/2 connection, and what they owe each other.
+//! Tests of many requests on one HTTP/2 connection.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -22,9 +22,9 @@ use listwatch_meta::Key;
 use listwatch_storage::{MemoryStorage, Storage as _};
 use tokio::net::TcpStream;
 
-/// Far above what anything here takes; only a hang reaches it.
+/// The time limit of every wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes a client takes of one stream before it has read them.
+/// The number of bytes of one stream that a client accepts before it reads them.
 const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 
 struct World {
@@ -38,7 +38,7 @@ impl World {
         World::with_streams(300).await
     }
 
-    /// A server that allows so many streams on one connection.
+    /// Creates a server with a limit of streams per connection.
     async fn with_streams(streams_max: u32) -> Self {
         let store = MemoryStorage::new();
         let builder = ApiServer::builder().storage(store.clone()).auth(Auth::Token("secret".to_owned()));
@@ -60,7 +60,7 @@ impl World {
         self.connect_with_window(STREAM_WINDOW_BYTES).await
     }
 
-    /// A client that takes so many bytes of each answer before it reads it.
+    /// Connects a client with a flow-control window of `bytes` per response.
     async fn connect_with_window(&self, bytes: u32) -> Client {
         let stream = TcpStream::connect(self.serving.address()).await.expect("connected");
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -106,13 +106,13 @@ async fn next(body: &mut Incoming) -> Bytes {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_of_one_connection_do_not_starve_each_other() {
+async fn stalled_streams_do_not_block_other_streams_of_their_connection() {
     let world = World::new().await;
     for n in 0..400 {
         world.create(&format!("large-{n}"), 8 * 1024).await;
     }
     let client = world.connect().await;
-    // Some take the head of a long list and read nothing of it.
+    // Some clients accept the head of a long list and read none of its body.
     let mut stalled = Vec::new();
     for _ in 0..20 {
         stalled.push(client.get("/api/v1/namespaces/shop/configmaps").await);
@@ -134,7 +134,7 @@ async fn streams_of_one_connection_do_not_starve_each_other() {
     let list = client.get("/api/v1/namespaces/shop/configmaps").await.into_body().collect();
     let list = tokio::time::timeout(PATIENCE, list).await.expect("in time").expect("whole").to_bytes();
     assert!(list.len() > 400 * 8 * 1024 && list.ends_with(b"]}\n"));
-    // And those that stood still find everything in its place.
+    // The stalled clients still receive their complete lists.
     for response in stalled {
         let list =
             tokio::time::timeout(PATIENCE, response.into_body().collect()).await.expect("in time").expect("whole");
@@ -142,7 +142,7 @@ async fn streams_of_one_connection_do_not_starve_each_other() {
     }
 }
 
-/// A body of many pieces that counts how many of them were taken.
+/// A body of many pieces, with a count of the pieces that were read.
 struct Pieces {
     left: usize,
     taken: Arc<AtomicUsize>,
@@ -180,13 +180,13 @@ async fn rejected_upload_is_drained_then_answered() {
         assert_eq!(taken.load(Ordering::Relaxed), 12, "the client was cut off while it was sending: {path}");
         response.into_body().collect().await.expect("a whole answer");
     }
-    // The connection of an authenticated client is as good as new.
+    // The connection of an authenticated client can still be used.
     let body = Pieces { left: 12, taken: Arc::default() };
     assert_eq!(client.send(Method::POST, "/api/v1/nonsense", "secret", BoxBody::new(body)).await.status(), 404);
     assert_eq!(client.get("/api/v1/namespaces/shop/configmaps").await.status(), 200);
 }
 
-/// How many reads `/metrics` says are in flight, besides itself; none while it finds no seat.
+/// The number of reads in flight by `/metrics`, without this request; `None` if it finds no free slot.
 async fn reads_in_flight(client: &Client) -> Option<usize> {
     let response = client.get("/metrics").await;
     if response.status() != 200 {
@@ -199,7 +199,7 @@ async fn reads_in_flight(client: &Client) -> Option<usize> {
     Some(figure.parse::<usize>().expect("a number") - 1)
 }
 
-/// Clients that take a few bytes of each answer and never read them.
+/// Opens requests whose responses the clients accept for a few bytes and never read.
 async fn stalled(world: &World, answers: usize, path: &str) -> Vec<Response<Incoming>> {
     let mut stalled = Vec::new();
     while stalled.len() < answers {
@@ -214,28 +214,28 @@ async fn stalled(world: &World, answers: usize, path: &str) -> Vec<Response<Inco
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unread_responses_lose_their_seats_to_waiting_requests() {
+async fn unread_responses_lose_their_slots_to_waiting_requests() {
     let world = World::with_streams(100).await;
     for n in 0..4 {
         world.create(&format!("large-{n}"), 32 * 1024).await;
     }
     let client = world.connect().await;
     assert_eq!(reads_in_flight(&client).await, Some(0));
-    // Lists, whose chunks are made as they go, and objects, whose bytes are the cache's.
+    // Lists produce their chunks on demand, and objects are the bytes of the cache.
     let mut unread = stalled(&world, 350, "/api/v1/namespaces/shop/configmaps").await;
     unread.extend(stalled(&world, 49, "/api/v1/namespaces/shop/configmaps/large-1").await);
-    let one_seat_is_free = reads_in_flight(&client).await;
-    assert_eq!(one_seat_is_free, Some(399), "an answer that nobody reads has no seat");
+    let in_flight = reads_in_flight(&client).await;
+    assert_eq!(in_flight, Some(399), "an unread response has lost its slot");
     unread.extend(stalled(&world, 1, "/api/v1/namespaces/shop/configmaps").await);
     tokio::time::sleep(Duration::from_millis(1_100)).await;
-    // All are taken, and those who read are served all the same.
+    // All slots are taken, and clients that read are still served.
     for _ in 0..20 {
         let response = client.get("/api/v1/namespaces/shop/configmaps").await;
         assert_eq!(response.status(), 200);
         let list = response.into_body().collect().await.expect("whole").to_bytes();
         assert!(list.ends_with(b"]}\n"));
     }
-    // One seat was freed for all of them, since each was given back when its answer was read.
+    // All requests used one freed slot in turn, because each request freed the slot after its response was read.
     let ended = unread.into_iter().filter_map(|response| response.into_body().collect().now_or_never());
     let cut = ended.filter(Result::is_err).count();
     assert!((1..=20).contains(&cut), "{cut} answers were cut");
@@ -245,7 +245,7 @@ async fn unread_responses_lose_their_seats_to_waiting_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unread_response_is_cut_at_its_request_deadline() {
+async fn unread_response_is_aborted_at_its_request_deadline() {
     let world = World::new().await;
     for n in 0..4 {
         world.create(&format!("large-{n}"), 32 * 1024).await;
@@ -256,7 +256,7 @@ async fn unread_response_is_cut_at_its_request_deadline() {
     assert_eq!(reads_in_flight(&client).await, Some(11));
     let begun = std::time::Instant::now();
     while reads_in_flight(&client).await != Some(1) {
-        assert!(begun.elapsed() < PATIENCE, "the answers keep their seats");
+        assert!(begun.elapsed() < PATIENCE, "the responses keep their slots");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for response in unread {
@@ -283,7 +283,7 @@ async fn connection_has_the_configured_number_of_streams() {
 #[tokio::test]
 async fn unauthenticated_connection_accepts_no_further_request_but_keeps_its_watches() {
     let world = World::new().await;
-    for (path, token, code) in [("/api/v1/namespaces/shop/configmaps", "wrong", 401), ("/readyz", "wrong", 200)] {
+    for (path, token, code) in [("/api/v1/namespaces/shop/configmaps", "wrong", 401), ("/readyz", "", 200)] {
         let client = world.connect().await;
         let path_of_watch =
             "/api/v1/namespaces/shop/configmaps?watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
@@ -317,7 +317,7 @@ async fn shutdown_ends_every_watch_cleanly_in_turn() {
         let end = tokio::time::timeout(PATIENCE, watch.collect()).await.expect("in time");
         assert_eq!(end.expect("a clean end").to_bytes(), "");
     }
-    // 200 a second: the last of forty leaves after 195 ms.
+    // 200 watches end per second, so the last of forty ends after 195 ms.
     assert!(begun.elapsed() >= Duration::from_millis(190), "all at once: {:?}", begun.elapsed());
     tokio::time::timeout(PATIENCE, world.serving.shutdown()).await.expect("nothing is left");
 }

@@ -24,9 +24,9 @@ pub struct Comparison {
 /// The representation in which an object is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum View {
-    /// As the Go struct decoded from it, without the zero values that Go omits.
+    /// The Go struct decoded from the JSON, without the zero values that Go omits.
     Struct,
-    /// As it is in the JSON.
+    /// The JSON as received.
     Plain,
 }
 

@@ -170,7 +170,7 @@ fn applying_the_same_value_shares_ownership() {
 }
 
 #[test]
-fn reapplying_changes_nothing() {
+fn reapplying_the_same_configuration_changes_nothing() {
     let mut story = maps();
     story.apply("m", &map(json!({"a": "1"})));
     let before = story.object.clone();
@@ -276,7 +276,7 @@ fn applied_items_have_the_order_of_the_configuration() {
 }
 
 #[test]
-fn set_items_are_unique_and_shared() {
+fn set_item_of_two_managers_is_shared_and_duplicate_is_rejected() {
     let with = |finalizers: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "finalizers": finalizers}});
     maps()
         .apply("m", &with(json!(["x/1", "x/2"])))
@@ -456,7 +456,7 @@ fn versions_of_a_custom_kind_share_managed_fields() {
 }
 
 #[test]
-fn fields_of_a_now_atomic_map_become_one_leaf() {
+fn fields_of_a_map_that_became_atomic_become_one_leaf() {
     let schema = |whole: &str| json!({"type": "object", "properties": {"spec": {"type": "object", "x-kubernetes-map-type": whole, "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}}});
     let kind =
         |whole: &str| Kind::custom("e.com/v1", "T", Typing::of_custom_resource(&schema(whole), false), Vec::new());
@@ -472,7 +472,7 @@ fn fields_of_a_now_atomic_map_become_one_leaf() {
 }
 
 #[test]
-fn duplicate_items_are_one_leaf() {
+fn duplicate_list_items_are_owned_as_one_leaf() {
     let twice = json!([{"name": "a", "image": "1"}, {"name": "a", "image": "2"}]);
     let mut story = Scenario::built_in("v1", "Pod");
     story.update("u", |object| *object = pod(twice.clone()));

@@ -35,7 +35,7 @@ fn keys(path: &str) -> Option<&'static [&'static str]> {
 }
 
 /// Adds a value and its subtree. The Service itself, its metadata and its spec always exist, and
-/// nobody owns names.
+/// no manager owns names.
 fn collect(value: &Value, path: &str, paths: &mut Paths) {
     let atomic = matches!(path, ".spec.selector" | ".spec.externalIPs");
     match value {
@@ -104,7 +104,7 @@ fn model(live: Option<&Value>, write: &Write) -> Option<(Paths, Owners)> {
 
     let mut after = wanted.clone();
     if write.apply.is_some() {
-        // Paths that this applier applied before, does not apply now, and nobody else owns are
+        // Paths that this applier applied before, does not apply now, and no other manager owns are
         // removed with their subtree.
         let others: BTreeSet<&String> =
             owners.iter().filter(|(owner, _)| **owner != me).flat_map(|(_, owned)| owned).chain(&own).collect();

@@ -8,7 +8,7 @@ use serde_json::Value;
 const STORIES: &str = include_str!("story/kubernetes.txt");
 
 #[test]
-fn scenarios_end_as_in_kubernetes() {
+fn apply_scenarios_end_as_in_kubernetes() {
     let mut told = 0;
     let (mut refusals, mut owners) = (0, 0);
     for line in STORIES.lines().filter(|line| !line.starts_with('#')) {

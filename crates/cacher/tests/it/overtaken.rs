@@ -29,7 +29,7 @@ async fn list(cacher: &Cacher, words: &[&str]) -> Result<List, ReadError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cache_is_filled_despite_compaction_behind_every_page() {
+async fn cache_is_filled_despite_compaction_after_every_page() {
     let store = store().await;
     let cacher = Cacher::start(store.clone(), config(small_pages()));
     cacher.wait_ready().await.unwrap();
@@ -38,7 +38,7 @@ async fn cache_is_filled_despite_compaction_behind_every_page() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uncached_list_completes_despite_compaction_behind_every_page() {
+async fn uncached_list_completes_despite_compaction_after_every_page() {
     let store = store().await;
     let cacher = Cacher::direct(store.clone(), config(small_pages()));
     let whole = list(&cacher, &[]).await.unwrap();

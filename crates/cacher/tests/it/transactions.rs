@@ -107,7 +107,7 @@ fn watch_with_initial_events_from_the_store_continues_without_gap() {
         cacher.wait_ready().await.unwrap();
         settle().await;
         // The cache has not seen these writes, so it reads the state from the store. The changes
-        // behind that list reach the cache before the watch begins.
+        // after that list reach the cache before the watch begins.
         store.write(&five());
         store.stage(vec![put("a/x"), put("b/x")]);
         let mut watcher = watch(&cacher, &Scope::All, &["bookmarks"], MINUTE).await;
@@ -237,7 +237,7 @@ fn cache_is_ready_after_the_revision_that_was_current_at_its_start() {
 enum Op {
     /// Writes one revision.
     Write(Transaction),
-    /// Writes one revision behind the next page of a list, or before the next watch of the store.
+    /// Writes one revision after the next page of a list, or before the next watch of the store.
     Stage(Transaction),
     Forget,
     Advance {
@@ -323,7 +323,8 @@ struct World {
     server: Server,
     store: Arc<TransactionStore>,
     cacher: Cacher,
-    /// The number of stopped servers: their faults do not excuse their successors.
+    /// The number of stopped servers. Faults of a stopped server do not excuse errors of later
+    /// servers.
     restarts: u64,
     readers: Vec<Option<Reader>>,
 }

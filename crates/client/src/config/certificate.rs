@@ -19,7 +19,7 @@ impl Certificate {
         Certificate { der: CertificateDer::from(der.into()) }
     }
 
-    /// Every certificate of a PEM file, in file order.
+    /// Reads all certificates of a PEM file, in file order.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] when there is none, or one is not base64.
@@ -32,7 +32,7 @@ impl Certificate {
         &self.der
     }
 
-    /// For rustls.
+    /// Converts to rustls' type.
     #[cfg(feature = "tls")]
     pub(crate) fn into_der(self) -> CertificateDer<'static> {
         self.der
@@ -71,7 +71,7 @@ impl Identity {
         self.key.secret_der()
     }
 
-    /// As [`Identity::from_pem`]; each text with its name for messages.
+    /// Parses a chain and its key like [`Identity::from_pem`]; each text has a name for error messages.
     pub(super) fn parse(certificates: (&[u8], &str), key: (&[u8], &str)) -> Result<Self, ConfigError> {
         let certificates = parse_certificates(certificates.0, certificates.1)?;
         let (pem, what) = key;
@@ -80,7 +80,7 @@ impl Identity {
         Ok(Identity { certificates, key })
     }
 
-    /// For rustls.
+    /// Converts to rustls' types.
     #[cfg(feature = "tls")]
     pub(crate) fn into_der(self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
         (self.certificates.into_iter().map(Certificate::into_der).collect(), self.key)

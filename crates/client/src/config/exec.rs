@@ -20,7 +20,7 @@ use tokio::process::Command;
 use super::Identity;
 use crate::problem::Cause;
 
-/// The longest output of a plugin in bytes; one that writes more has failed.
+/// The longest output of a plugin in bytes; a longer output is an error.
 pub const OUTPUT_LIMIT_BYTES: usize = 1024 * 1024;
 
 /// Time for a plugin that cannot interact with the user, after which it is killed.
@@ -30,21 +30,22 @@ pub const RUN_LIMIT: Duration = Duration::from_secs(60);
 /// is killed.
 pub const INTERACTIVE_LIMIT: Duration = Duration::from_secs(600);
 
-/// Bytes of a plugin's error output in the error, counted from the end.
-const COMPLAINT_LIMIT_BYTES: usize = 2 * 1024;
+/// The longest part of a plugin's standard error in an error message, in bytes, counted from the
+/// end.
+const STDERR_LIMIT_BYTES: usize = 2 * 1024;
 
 /// Whether a plugin may interact with the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum InteractiveMode {
-    /// It never asks; it gets no standard input.
+    /// The plugin never interacts and gets no standard input.
     Never,
-    /// It asks if there is a terminal.
+    /// The plugin interacts if there is a terminal.
     IfAvailable,
     /// The plugin requires interaction; without a terminal it fails before it is run.
     Always,
 }
 
-/// Which version of the protocol a plugin speaks.
+/// The protocol version of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecVersion {
     /// `client.authentication.k8s.io/v1`.
@@ -54,7 +55,7 @@ pub enum ExecVersion {
 }
 
 impl ExecVersion {
-    /// The version as it is written.
+    /// The version as in `apiVersion`.
     pub fn as_str(self) -> &'static str {
         match self {
             ExecVersion::V1 => "client.authentication.k8s.io/v1",
@@ -68,12 +69,12 @@ impl ExecVersion {
     }
 }
 
-/// A program that hands out credentials.
+/// A credential plugin: a program that prints credentials.
 #[derive(Clone)]
 pub struct ExecPlugin {
     /// The program: a path, or a name that is searched in PATH.
     pub command: PathBuf,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<String>,
     /// Variables added to this process's environment.
     pub env: Vec<(String, String)>,
@@ -81,7 +82,7 @@ pub struct ExecPlugin {
     pub version: ExecVersion,
     /// Whether the plugin may interact with the user.
     pub interactive: InteractiveMode,
-    /// A hint for users who do not have the program.
+    /// The `installHint` of the kubeconfig, shown if the program is missing.
     pub install_hint: String,
     /// The cluster information for the program, as JSON; `None` without `provideClusterInfo`.
     pub cluster: Option<serde_json::Value>,
@@ -97,7 +98,7 @@ impl fmt::Debug for ExecPlugin {
 /// The credentials of a plugin: a token, a client certificate, or both.
 #[derive(Debug)]
 pub struct ExecCredentials {
-    /// Goes into `Authorization: Bearer`.
+    /// The token for `Authorization: Bearer`.
     pub token: Option<Secret>,
     /// The client certificate.
     pub identity: Option<Identity>,
@@ -105,7 +106,7 @@ pub struct ExecCredentials {
     pub lasts: Option<Duration>,
 }
 
-/// Text that does not print.
+/// Text that `Debug` does not print.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -127,14 +128,14 @@ pub enum ExecError {
         /// The kubeconfig's hint.
         hint: String,
     },
-    /// It cannot be run.
+    /// The program cannot be run.
     #[error("the credential plugin {} cannot be run: {why}", command.display())]
     NotRunnable {
         /// The program.
         command: PathBuf,
-        /// The system's error.
+        /// The system's error as text.
         why: String,
-        /// The error of the system.
+        /// The system's error.
         source: Cause,
     },
     /// The plugin requires interaction, and there is no terminal.
@@ -143,7 +144,7 @@ pub enum ExecError {
         /// The program.
         command: PathBuf,
     },
-    /// It took too long and was killed.
+    /// The program exceeded its time limit and was killed.
     #[error("the credential plugin {} took longer than {} s", command.display(), limit.as_secs())]
     TooSlow {
         /// The program.
@@ -156,9 +157,9 @@ pub enum ExecError {
     Failed {
         /// The program.
         command: PathBuf,
-        /// Its exit code or signal.
+        /// The program's exit code or signal.
         code: String,
-        /// The end of its standard error, unless that went to the user's terminal.
+        /// The end of the program's standard error, unless that went to the user's terminal.
         said: String,
     },
     /// The plugin's output is not a credential.
@@ -314,7 +315,8 @@ impl ExecPlugin {
     }
 }
 
-/// Reads all of it, or says that it is too much. Reads on in any case, so that the writer ends.
+/// Reads a pipe to its end. Above the limit the rest is read and dropped, so that the writer does
+/// not block, and the result is an error.
 async fn read_bounded(reader: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, String> {
     let Some(mut reader) = reader else { return Ok(Vec::new()) };
     let (mut read, mut chunk, mut excess) = (Vec::new(), vec![0; 8 * 1024], false);
@@ -329,13 +331,13 @@ async fn read_bounded(reader: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>,
     }
 }
 
-/// Reads all of it and keeps the end.
+/// Reads a pipe to its end and keeps the last [`STDERR_LIMIT_BYTES`].
 async fn read_end(reader: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut reader) = reader else { return String::new() };
     let (mut end, mut chunk) = (Vec::new(), vec![0; 8 * 1024]);
     while let Ok(n @ 1..) = reader.read(&mut chunk).await {
         end.extend_from_slice(&chunk[..n]);
-        let surplus = end.len().saturating_sub(COMPLAINT_LIMIT_BYTES);
+        let surplus = end.len().saturating_sub(STDERR_LIMIT_BYTES);
         end.drain(..surplus);
     }
     String::from_utf8_lossy(&end).into_owned()
@@ -371,8 +373,8 @@ mod tests {
 
     async fn check(script: &str, expected: Result<&str, &str>) {
         let folder = tempfile::tempdir().unwrap();
-        // A file that another test's child still holds open for writing cannot be run; a moment
-        // later it can.
+        // A file that another test's child still holds open for writing cannot be run, so the run
+        // is repeated.
         let mut found = plugin(folder.path(), script).run_with_terminal(false).await;
         for _ in 0..20 {
             if !matches!(&found, Err(ExecError::NotRunnable { .. })) {

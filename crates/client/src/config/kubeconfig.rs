@@ -10,12 +10,12 @@ use super::{Auth, Config, ConfigError, Identity, TlsOptions, parse_certificates,
 use super::{ExecPlugin, ExecVersion, InteractiveMode};
 use crate::transport::{ProxyUrl, TransportOptions};
 
-/// The cluster extension whose content is handed to exec plugins.
+/// The cluster extension that is passed to exec plugins.
 #[cfg(feature = "exec")]
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// One or several kubeconfig files, merged: the first of several entries with one name counts, and
-/// the first current context.
+/// One or several kubeconfig files, merged as by kubectl. The first entry of a name and the first
+/// current context win.
 #[derive(Debug, Default)]
 pub struct Kubeconfig {
     clusters: Vec<(String, Cluster, PathBuf)>,
@@ -110,7 +110,7 @@ struct Exec {
     provide_cluster_info: bool,
 }
 
-/// Without the feature `exec`: as much as a message needs.
+/// Without the feature `exec`: the fields that the error message needs.
 #[cfg(not(feature = "exec"))]
 #[derive(Clone, Deserialize)]
 struct Exec {
@@ -153,7 +153,7 @@ impl Kubeconfig {
         Ok(merged)
     }
 
-    /// Reads and merges several files; those that do not exist are passed over, as by kubectl.
+    /// Reads and merges several files. Missing files are skipped, as by kubectl.
     ///
     /// # Errors
     /// [`ConfigError::Unreadable`] when none exists or one cannot be read, and
@@ -287,11 +287,11 @@ impl Cluster {
             folder,
             "certificate-authority-data",
         )?;
-        let mut told = serde_json::Map::new();
-        told.insert("server".to_owned(), self.server.clone().into());
+        let mut info = serde_json::Map::new();
+        info.insert("server".to_owned(), self.server.clone().into());
         let mut put = |name: &str, value: Option<serde_json::Value>| {
             if let Some(value) = value {
-                told.insert(name.to_owned(), value);
+                info.insert(name.to_owned(), value);
             }
         };
         put("tls-server-name", self.tls_server_name.clone().filter(|name| !name.is_empty()).map(Into::into));
@@ -303,7 +303,7 @@ impl Cluster {
         let extensions = self.extensions.iter().flatten();
         let mut own = extensions.filter(|extension| extension.name == EXEC_EXTENSION).map(|own| own.extension.clone());
         put("config", own.next_back());
-        Ok(told.into())
+        Ok(info.into())
     }
 }
 
@@ -333,7 +333,7 @@ impl Exec {
         };
         let variables = self.env.iter().flatten();
         Ok(ExecPlugin {
-            // A path is looked for beside the kubeconfig, a bare name in PATH.
+            // A path is relative to the kubeconfig; a bare name is searched in PATH.
             command: if self.command.contains('/') { folder.join(&self.command) } else { self.command.clone().into() },
             args: self.args.clone().unwrap_or_default(),
             env: variables.map(|variable| (variable.name.clone(), variable.value.clone())).collect(),
@@ -358,7 +358,7 @@ impl Exec {
 impl User {
     fn auth(&self, folder: &Path, cluster: &Cluster, cluster_folder: &Path) -> Result<Auth, ConfigError> {
         let has_token = self.token_file.is_some() || self.token.as_ref().is_some_and(|token| !token.is_empty());
-        // What is written down wins over a program, as in client-go.
+        // Static credentials precede a plugin, as in client-go.
         if let Some(exec) = self.exec.as_ref().filter(|_| !has_token && self.username.is_none()) {
             return exec.auth(folder, cluster, cluster_folder);
         }
@@ -368,7 +368,7 @@ impl User {
                 "; client-go dropped it as well, for exec plugins",
             ));
         }
-        // A token file wins over a token, as in client-go: it is the one that is kept fresh.
+        // A token file precedes a token, as in client-go, because the file is refreshed.
         if let Some(file) = &self.token_file {
             return Ok(Auth::TokenFile(folder.join(file)));
         }
@@ -400,7 +400,7 @@ impl User {
     }
 }
 
-/// Embedded data wins over a file; the name of the source is for messages.
+/// Embedded data precedes a file. The second value names the source for error messages.
 fn pem(
     data: Option<&str>,
     file: Option<&Path>,
@@ -459,7 +459,7 @@ clusters:
   cluster: {{server: "https://x", proxy-url: "http://p:3128", disable-compression: true}}
 - name: badly-proxied
   cluster: {{server: "https://x", proxy-url: "ftp://p"}}
-- name: told
+- name: info
   cluster:
     server: https://far:6443
     certificate-authority-data: {}
@@ -502,7 +502,7 @@ contexts:
 - name: half
   context: {{cluster: plain, user: half}}
 - name: cloud
-  context: {{cluster: told, user: cloud}}
+  context: {{cluster: info, user: cloud}}
 - name: old
   context: {{cluster: dev, user: old}}
 - name: older
@@ -537,7 +537,7 @@ contexts:
     }
 
     #[test]
-    fn client_certificates_are_loaded() {
+    fn kubeconfig_client_certificates_are_loaded() {
         let config = parse(&sample()).unwrap().config(Some("cert")).unwrap();
         assert!(config.tls.identity.is_some());
         assert!(config.tls.insecure_skip_verify);
@@ -587,7 +587,7 @@ contexts:
             "none",
             "the kubeconfig has no context \"none\"; it has: dev, cert, half, cloud, old, older, moody, provided, badly-proxied, proxied, lost",
         );
-        check("lost", "the kubeconfig has no cluster \"gone\"; it has: dev, plain, proxied, badly-proxied, told");
+        check("lost", "the kubeconfig has no cluster \"gone\"; it has: dev, plain, proxied, badly-proxied, info");
         check("half", "the client key: has no client-certificate beside it");
         check(
             "older",

@@ -1,8 +1,8 @@
 //! The address and credentials of a server: [`Config`], from a kubeconfig or from inside a cluster.
 //!
-//! This module parses the relevant members itself, because a client library would add its own HTTP
-//! stack. Unsupported features (auth providers that client-go also dropped, proxies behind TLS) are
-//! rejected with a message, never ignored.
+//! This module parses kubeconfig itself, because a client library would add another HTTP stack.
+//! Unsupported features (auth providers that client-go also dropped, proxies behind TLS) are
+//! rejected with a message.
 
 mod certificate;
 #[cfg(feature = "exec")]
@@ -35,7 +35,7 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The address, credentials and connection options of one API server.
 #[derive(Debug)]
 pub struct Config {
-    /// `https://host:port`, perhaps with a path in front of the API.
+    /// `https://host:port`, with an optional path prefix of the API.
     pub server: Uri,
     /// The TLS options.
     pub tls: TlsOptions,
@@ -45,8 +45,9 @@ pub struct Config {
     pub namespace: String,
     /// The connection options.
     pub transport: TransportOptions,
-    /// Ask for lists as gzip: less to carry, more to compute, at both ends. A kubeconfig says no
-    /// with `disable-compression`; next to the server (in its cluster, on its machine) it is off.
+    /// Requests lists as gzip, which saves traffic and costs CPU time on both sides.
+    /// `disable-compression` in a kubeconfig turns it off. Compression is off for servers in the same
+    /// cluster or on this machine.
     pub compression: bool,
 }
 
@@ -72,11 +73,11 @@ impl Config {
 /// The options of TLS connections.
 #[derive(Clone, Debug, Default)]
 pub struct TlsOptions {
-    /// The authorities that may have signed the server's certificate; empty: the system's.
+    /// The certificate authorities that are trusted; empty for the system's.
     pub authorities: Vec<Certificate>,
-    /// Accept any certificate. The server's identity is not verified.
+    /// Accepts any certificate. The server's identity is not verified.
     pub insecure_skip_verify: bool,
-    /// The name the server's certificate must carry, if not the host of the URL.
+    /// The name in the server's certificate, if it is not the host of the URL.
     pub server_name: Option<String>,
     /// The client's own certificate chain and key.
     pub identity: Option<Identity>,
@@ -86,19 +87,19 @@ pub struct TlsOptions {
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Auth {
-    /// Not at all, or by the client certificate.
+    /// No credentials besides a client certificate.
     #[default]
     None,
-    /// `Authorization: Bearer …`.
+    /// A bearer token: `Authorization: Bearer …`.
     Token(String),
-    /// As [`Auth::Token`], from a file that is read again every minute, and when the server rejects
-    /// the token, because service account tokens rotate.
+    /// A bearer token from a file. Service account tokens rotate, so the file is read again every
+    /// minute and when the server rejects the token.
     TokenFile(PathBuf),
-    /// A program provides tokens, client certificates, or both. It is run for the first request,
-    /// before its credentials expire, and when the server rejects them.
+    /// A program that provides tokens, client certificates, or both. The program runs before the first
+    /// request, before its credentials expire, and when the server rejects them.
     #[cfg(feature = "exec")]
     Exec(Box<ExecPlugin>),
-    /// `Authorization: Basic …`.
+    /// HTTP basic authentication: `Authorization: Basic …`.
     Basic {
         /// The user.
         username: String,
@@ -109,7 +110,7 @@ pub enum Auth {
 
 impl fmt::Debug for Auth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Credentials do not belong into logs.
+        // Credentials must not reach logs.
         f.write_str(match self {
             Auth::None => "None",
             Auth::Token(_) => "Token(…)",
@@ -121,7 +122,7 @@ impl fmt::Debug for Auth {
     }
 }
 
-/// The error of an unusable configuration. Each message names the file or variable.
+/// A configuration cannot be used. Each message names the file or variable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -133,7 +134,7 @@ pub enum ConfigError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// A kubeconfig is no kubeconfig.
+    /// A file is not a kubeconfig.
     #[error("{}: {why}", path.display())]
     Malformed {
         /// The file.
@@ -143,17 +144,17 @@ pub enum ConfigError {
         /// The parser's error.
         source: BoxError,
     },
-    /// A context, cluster or user is named and not there.
+    /// A context, cluster or user does not exist.
     #[error("the kubeconfig has no {what} {name:?}; it has: {}", known.join(", "))]
     Unknown {
         /// `context`, `cluster` or `user`.
         what: &'static str,
         /// The name.
         name: String,
-        /// The names there are.
+        /// The existing names.
         known: Vec<String>,
     },
-    /// Nothing says which cluster is meant.
+    /// There is no kubeconfig, and the process does not run in a cluster.
     #[error("no kubeconfig at {} and not inside a cluster; name a file with --kubeconfig or KUBECONFIG", tried.display())]
     Nothing {
         /// The paths that were searched.
@@ -170,7 +171,7 @@ pub enum ConfigError {
     /// A value cannot be used.
     #[error("{what}: {why}")]
     Invalid {
-        /// Which value.
+        /// The name of the value.
         what: String,
         /// The problem.
         why: String,
@@ -185,7 +186,7 @@ impl ConfigError {
         ConfigError::Invalid { what: what.into(), why: why.to_string(), source: None }
     }
 
-    /// The same error with its cause; only [`ConfigError::Invalid`] has one.
+    /// Adds the cause of the error. Only [`ConfigError::Invalid`] keeps it.
     pub(crate) fn caused_by(mut self, error: impl Into<BoxError>) -> Self {
         if let ConfigError::Invalid { source, .. } = &mut self {
             *source = Some(error.into());
@@ -195,10 +196,10 @@ impl ConfigError {
 }
 
 impl Config {
-    /// The configuration kubectl would use: `kubeconfig` if given, else the files named by
-    /// `KUBECONFIG`, else `~/.kube/config`, else the cluster this process runs in. `context`
-    /// chooses among the contexts of a kubeconfig; `None` is its current one. Where the kubeconfig
-    /// names no proxy the environment may: `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
+    /// Finds the configuration as kubectl does: `kubeconfig` if given, else the files of
+    /// `KUBECONFIG`, else `~/.kube/config`, else the cluster of this pod. `context` selects a
+    /// context of the kubeconfig; `None` is the current one. If the kubeconfig names no proxy,
+    /// `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` apply.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -266,7 +267,7 @@ impl Config {
     }
 }
 
-/// Whether the server is on this machine.
+/// True if the server is on this machine.
 fn is_local(server: &Uri) -> bool {
     let host = server.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
@@ -292,7 +293,7 @@ fn parse_server(server: &str) -> Result<Uri, ConfigError> {
 mod tests {
     use super::*;
 
-    /// Any certificate will do: it is decoded, not verified.
+    /// The certificate is decoded, not verified, so any bytes suffice.
     pub(super) const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nAAEC\n-----END CERTIFICATE-----\n";
 
     #[test]

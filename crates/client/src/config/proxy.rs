@@ -8,10 +8,10 @@ use http::Uri;
 use super::{ConfigError, is_local};
 use crate::transport::ProxyUrl;
 
-/// The proxy for this server, if the environment names one: `HTTPS_PROXY` for `https://`,
-/// `HTTP_PROXY` for `http://`. A server on this machine is never reached through one, nor is one
-/// that `NO_PROXY` names: `*`, a name (and everything below it), an address, or a network
-/// (`10.0.0.0/8`), each perhaps with a port, separated by commas.
+/// The proxy of the environment for this server: `HTTPS_PROXY` for `https://`, `HTTP_PROXY` for
+/// `http://`. A server on this machine has no proxy, and neither has a server that `NO_PROXY`
+/// names. Entries of `NO_PROXY` are separated by commas: `*`, a name (with all its subdomains), an
+/// address, or a network (`10.0.0.0/8`), each with an optional port.
 pub(super) fn from_environment(
     server: &Uri,
     variable: &dyn Fn(&str) -> Option<String>,
@@ -22,16 +22,16 @@ pub(super) fn from_environment(
     };
     let name = if server.scheme_str() == Some("https") { "HTTPS_PROXY" } else { "HTTP_PROXY" };
     let Some(url) = given(name) else { return Ok(None) };
-    if is_local(server) || given("NO_PROXY").is_some_and(|list| is_excepted(server, &list)) {
+    if is_local(server) || given("NO_PROXY").is_some_and(|list| is_no_proxy(server, &list)) {
         return Ok(None);
     }
-    // Go takes a bare host for one that speaks HTTP.
+    // Go treats a value without a scheme as `http://`.
     let url = if url.contains("://") { url } else { format!("http://{url}") };
     let invalid = |why: String| ConfigError::invalid(format!("the environment variable {name}"), why);
     ProxyUrl::parse(&url).map(Some).map_err(invalid)
 }
 
-fn is_excepted(server: &Uri, list: &str) -> bool {
+fn is_no_proxy(server: &Uri, list: &str) -> bool {
     let host = server.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_lowercase();
     let port = server.port_u16().unwrap_or(if server.scheme_str() == Some("https") { 443 } else { 80 });
     let address: Option<IpAddr> = host.parse().ok();
@@ -43,7 +43,7 @@ fn is_excepted(server: &Uri, list: &str) -> bool {
             return is_within(address, network, bits);
         }
         let (name, only) = match entry.rsplit_once(':') {
-            // An IPv6 address has colons of its own.
+            // An IPv6 address contains colons itself.
             Some((name, only)) if !name.contains(':') || name.ends_with(']') => (name.to_owned(), only.parse().ok()),
             _ => (entry.clone(), None),
         };

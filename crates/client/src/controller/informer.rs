@@ -6,9 +6,9 @@ use super::{EventSource, SourceEvent};
 use crate::informer::{Event, EventStream, HandlerOptions, Reason, SharedInformer};
 use crate::{Change, Object, Origin, Store};
 
-/// A handler of a [`SharedInformer`] for a controller, so that several controllers and other
-/// handlers share one cache. It keeps the informer running while it exists. The informer's owner
-/// starts it, and the controller waits for that.
+/// A handler of a [`SharedInformer`] as a source of a controller. Several controllers and other
+/// handlers can share one cache. The source keeps the informer running but does not start it; the
+/// controller waits until its owner does.
 ///
 /// The handler coalesces changes: a slow controller receives the latest state of each object, which
 /// suffices for a queue of keys.
@@ -24,7 +24,7 @@ impl std::fmt::Debug for InformerSource {
 }
 
 impl InformerSource {
-    /// Registers a handler with this name, which first receives the current state.
+    /// Registers a handler with this name. The handler first receives the current state.
     pub fn new(informer: &SharedInformer<Object>, name: &str) -> Self {
         InformerSource { events: informer.stream(HandlerOptions::named(name)), store: informer.store() }
     }
@@ -53,7 +53,7 @@ impl EventSource for InformerSource {
                     tracing::warn!(?why, "the informer of a controller was stopped");
                     continue;
                 }
-                // A handler that coalesces is not reset.
+                // A coalescing handler never receives a reset.
                 Event::Reset => continue,
             };
             return Some(SourceEvent::Changes(vec![change]));

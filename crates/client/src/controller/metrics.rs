@@ -4,22 +4,22 @@ use std::fmt::Write as _;
 
 use crate::work_queue::{Histogram, QueueMetrics};
 
-/// A controller in numbers.
+/// The metrics of a controller.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ControllerMetrics {
-    /// Reconciles that ended with nothing more to do.
+    /// Reconciles with the result [`Outcome::Done`](super::Outcome::Done).
     pub done: u64,
-    /// Reconciles that asked to be called again after a time.
+    /// Reconciles with the result [`Outcome::RequeueAfter`](super::Outcome::RequeueAfter).
     pub requeued: u64,
     /// Reconciles that returned an error.
     pub errors: u64,
     /// Reconciles that panicked.
     pub panics: u64,
-    /// Reconciles that were dropped because they took too long.
+    /// Reconciles that exceeded their time limit and were dropped.
     pub timeouts: u64,
-    /// Reconciles that were dropped when the controller's time to stop was over.
+    /// Reconciles that were dropped at the end of the controller's drain time.
     pub aborted: u64,
-    /// Reconciles that began although a cache did not show the last write of their key.
+    /// Reconciles that started although a cache did not show the last write of their key.
     pub behind: u64,
     /// The durations of reconciles, including failed ones.
     pub reconcile_duration: Histogram,
@@ -27,17 +27,17 @@ pub struct ControllerMetrics {
     pub active_workers: usize,
     /// The maximum number of concurrent reconciles.
     pub max_workers: usize,
-    /// The queue.
+    /// The metrics of the queue.
     pub queue: QueueMetrics,
 }
 
 impl ControllerMetrics {
-    /// Errors, panics and timeouts.
+    /// The sum of errors, panics and timeouts.
     pub fn failures(&self) -> u64 {
         self.errors + self.panics + self.timeouts
     }
 
-    /// These numbers and the queue's in Prometheus' text format.
+    /// Formats these metrics and the queue's as Prometheus text.
     pub fn to_prometheus(&self, controller: &str) -> String {
         let mut out = String::from("# TYPE controller_runtime_reconcile_total counter\n");
         for (result, count) in [("success", self.done), ("requeue_after", self.requeued), ("error", self.failures())] {

@@ -12,17 +12,18 @@
 //! [`SharedInformer`](crate::SharedInformer), or any other implementation of [`EventSource`].
 //!
 //! Guarantees:
-//! - No key is reconciled before every source has loaded its whole state.
-//! - A key is never reconciled twice at once, and always once after the last change that maps to it.
-//! - An update is mapped by the old and by the new object, so that an owner that lost a dependent is
-//!   reconciled too.
+//! - No key is reconciled before every source has loaded its initial state.
+//! - A key is never reconciled by two workers at once, and always once after the last change that
+//!   maps to it.
+//! - An update is mapped by the old and by the new object. An owner that lost a dependent is
+//!   therefore reconciled too.
 //! - The initial state and a relist have a lower priority than live changes.
-//! - An error, a panic and a timeout are all failures: counted, logged, and tried again with
-//!   back-off. None ends the controller.
-//! - After [`Request::wrote`] the same key is not reconciled with a cache that does not show the
-//!   write, for as long as [`ControllerConfig::write_wait`].
-//! - When the controller is stopped, ready keys are still reconciled for at most
-//!   [`ControllerConfig::drain_wait`]; then running reconciles are dropped at their next await.
+//! - An error, a panic and a timeout are failures: they are counted and logged, and the key is
+//!   retried with back-off. The controller continues.
+//! - After [`Request::record_write`] the key waits until the cache shows the write, for at most
+//!   [`ControllerConfig::write_wait`].
+//! - A stopped controller reconciles ready keys for at most [`ControllerConfig::drain_wait`]. Then
+//!   it drops running reconciles at their next await.
 
 mod informer;
 mod metrics;
@@ -52,7 +53,7 @@ use crate::work_queue::{QueueConfig, WorkQueue};
 pub struct ControllerConfig {
     /// The name in logs and metrics.
     pub name: String,
-    /// The number of concurrent reconciles; zero counts as one.
+    /// The number of concurrent reconciles; zero is raised to one.
     pub workers: usize,
     /// Time limit of one reconcile, after which it is dropped at its next await and counted as a
     /// failure; `None` for no limit. Default: 5 min.
@@ -60,10 +61,10 @@ pub struct ControllerConfig {
     /// Time for which a key waits until a cache shows the writes of its last reconcile. Then the
     /// key is reconciled anyway, and [`Request::is_behind`] is true. Default: 10 s.
     pub write_wait: Duration,
-    /// Time for which a stopped controller continues. Default: 25 s, just below a pod's grace
-    /// period of 30 s.
+    /// Time for which a stopped controller still processes ready keys. Default: 25 s, just below a
+    /// pod's grace period of 30 s.
     pub drain_wait: Duration,
-    /// The queue. Default: client-go's limits, and namespaces take turns.
+    /// The queue's options. Default: client-go's limits, and namespaces take turns.
     pub queue: QueueConfig<ObjectKey>,
 }
 
@@ -81,7 +82,7 @@ impl ControllerConfig {
     }
 }
 
-/// Which of a controller's sources is meant.
+/// Identifies a source of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SourceId(usize);
 
@@ -93,9 +94,9 @@ impl SourceId {
 /// The result of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing to do until something changes.
+    /// The key is reconciled again at its next change.
     Done,
-    /// Look again after this time, whatever happens.
+    /// The key is reconciled again after this time, or earlier at a change.
     RequeueAfter(Duration),
 }
 
@@ -115,7 +116,7 @@ impl Request {
         &self.key
     }
 
-    /// The object as the cache has it; `None` when it is gone.
+    /// The object in the cache; `None` if it is deleted.
     pub fn object(&self) -> Option<Object> {
         self.cache(SourceId::OWN).snapshot().get(self.key.as_str()).cloned()
     }
@@ -123,27 +124,28 @@ impl Request {
     /// The cache of a source.
     ///
     /// # Panics
-    /// When the id is of another controller that has more sources.
+    /// If the id belongs to another controller that has more sources.
     pub fn cache(&self, source: SourceId) -> &Store {
         &self.shared.stores[source.0]
     }
 
-    /// The number of earlier failures of this key in a row.
+    /// The number of consecutive failures of this key before this attempt.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// True when a cache still did not show this key's last write after
-    /// [`ControllerConfig::write_wait`]: decide nothing that an older state could spoil.
+    /// True if a cache still did not show this key's last write after
+    /// [`ControllerConfig::write_wait`]. A reconcile should then make no decision that depends on
+    /// the newest state.
     pub fn is_behind(&self) -> bool {
         self.behind
     }
 
-    /// Says that an object of this source's kind was written, and with which resource version the
-    /// server answered. The key is not reconciled again before the cache shows it. The newest
-    /// version counts; versions that cannot be compared are not waited for.
-    pub fn wrote(&self, source: SourceId, version: &str) {
-        self.shared.note_write(&self.key, source, version);
+    /// Records a write of an object of this source's kind, with the resource version of the
+    /// server's response. The key is not reconciled again before the cache shows that version. The
+    /// newest recorded version counts. Versions that are not numbers are ignored.
+    pub fn record_write(&self, source: SourceId, version: &str) {
+        self.shared.record_write(&self.key, source, version);
     }
 }
 
@@ -157,7 +159,7 @@ pub trait Reconcile: Send + Sync + 'static {
     /// every change, so it must work from any intermediate state.
     ///
     /// # Errors
-    /// Whatever is worth another try, with back-off.
+    /// Any error is retried with back-off.
     fn reconcile(&self, request: Request) -> impl Future<Output = Result<Outcome, Self::Error>> + Send;
 }
 
@@ -177,23 +179,23 @@ where
 /// The reason why a controller ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControllerError {
-    /// A source ended. Without it, reconciles would use an outdated cache.
+    /// A source ended. Reconciles would use an outdated cache from then on.
     #[error("source {} of the controller ended", which.0)]
     SourceEnded {
-        /// Which one.
+        /// The source.
         which: SourceId,
     },
     /// A source, or the mapping of its objects to keys, panicked.
     #[error("source {} of the controller panicked: {message}", which.0)]
     SourcePanicked {
-        /// Which one.
+        /// The source.
         which: SourceId,
-        /// With what.
+        /// The panic's message.
         message: String,
     },
 }
 
-/// See the [module](self).
+/// A controller that is not started yet: its sources and options; see the [module](self).
 pub struct Controller {
     config: ControllerConfig,
     queue: WorkQueue<ObjectKey>,
@@ -207,21 +209,20 @@ impl fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// A controller of the objects of this source.
+    /// Creates a controller for the objects of this source.
     pub fn new(config: ControllerConfig, own: impl EventSource) -> Self {
         let queue = WorkQueue::new(config.queue.clone());
         Controller { config, queue, sources: vec![(Box::new(own), Mapping::Own)] }
     }
 
-    /// Also reconciles the owner of an object of this source that changed: the owner reference that
-    /// is marked as controller and is of this type. Its version does not matter, its group and kind
-    /// do.
+    /// Adds a source of dependents. A changed dependent reconciles its owner: the owner reference
+    /// with `controller: true` of this group and kind, in any version.
     pub fn owns(&mut self, source: impl EventSource, owner: OwnerType) -> SourceId {
         self.add(Box::new(source), Mapping::Owner(owner))
     }
 
-    /// Also reconciles what an object of this source that changed is mapped to. An update is mapped
-    /// twice, as it was and as it is.
+    /// Adds a source whose objects are mapped to keys by a function. An update maps both the old
+    /// and the new object.
     pub fn watches(
         &mut self,
         source: impl EventSource,
@@ -235,13 +236,13 @@ impl Controller {
         SourceId(self.sources.len() - 1)
     }
 
-    /// The queue, for keys that come from elsewhere: a timer, a webhook.
+    /// The queue, for keys from other origins, for example a timer or a webhook.
     pub fn queue(&self) -> &WorkQueue<ObjectKey> {
         &self.queue
     }
 
-    /// Starts the controller on the current tokio runtime. It runs until it is stopped through the
-    /// handle, or the handle is dropped.
+    /// Starts the controller on the current tokio runtime. The controller runs until the handle stops it or is
+    /// dropped.
     pub fn start(self, reconcile: impl Reconcile) -> ControllerHandle {
         run::start(self, reconcile)
     }

@@ -1,5 +1,5 @@
-//! A running controller: tasks that read the sources, workers, and the shutdown.
-//! [`ControllerHandle`].
+//! Runs a controller: tasks that read the sources, the workers, and the shutdown.
+//! [`ControllerHandle`] is the handle.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -26,9 +26,9 @@ use crate::{Store, WaitError};
 pub(super) struct Shared {
     pub(super) stores: Vec<Store>,
     counts: Mutex<ControllerMetrics>,
-    /// The writes of a key's last reconcile, until the caches show them.
+    /// The writes of each key's last reconcile that the caches do not show yet.
     writes: Mutex<HashMap<ObjectKey, Vec<(SourceId, String)>>>,
-    /// The number of sources that have loaded their state.
+    /// The number of sources that have loaded their initial state.
     synced: watch::Sender<usize>,
 }
 
@@ -43,7 +43,7 @@ impl Shared {
         change(&mut lock(&self.counts));
     }
 
-    pub(super) fn note_write(&self, key: &ObjectKey, source: SourceId, version: &str) {
+    pub(super) fn record_write(&self, key: &ObjectKey, source: SourceId, version: &str) {
         let mut writes = lock(&self.writes);
         let of_key = writes.entry(key.clone()).or_default();
         match of_key.iter_mut().find(|(other, _)| *other == source) {
@@ -55,15 +55,15 @@ impl Shared {
         }
     }
 
-    /// Waits until the caches show the writes of the key's last reconcile; false after the wait, or
-    /// if the caches have ended.
-    async fn wait_for_writes(&self, key: &ObjectKey, patience: Duration) -> bool {
+    /// Waits until the caches show the writes of the key's last reconcile. False after the time
+    /// limit, or if a cache has ended.
+    async fn wait_for_writes(&self, key: &ObjectKey, timeout: Duration) -> bool {
         let Some(writes) = lock(&self.writes).remove(key) else { return true };
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         for (source, version) in writes {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.stores[source.0].wait_for_version(&version, left).await {
-                // What cannot be compared cannot be waited for.
+                // Versions that cannot be compared are not waited for.
                 Ok(_) | Err(WaitError::Incomparable { .. }) => {}
                 Err(WaitError::TimedOut { .. } | WaitError::Ended { .. }) => return false,
             }
@@ -76,14 +76,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A controller that runs. Dropping the handle stops it at once, without draining.
+/// A running controller. Dropping the handle stops it at once, without draining.
 pub struct ControllerHandle {
     name: String,
     queue: WorkQueue<ObjectKey>,
     shared: Arc<Shared>,
     stop: watch::Sender<bool>,
     task: JoinHandle<Result<(), ControllerError>>,
-    /// The result of the task, once it has ended.
+    /// The result of the task after its end.
     over: Option<Result<(), ControllerError>>,
 }
 
@@ -100,18 +100,18 @@ impl Drop for ControllerHandle {
 }
 
 impl ControllerHandle {
-    /// The queue, for keys that come from elsewhere.
+    /// The queue, for keys from other origins.
     pub fn queue(&self) -> &WorkQueue<ObjectKey> {
         &self.queue
     }
 
-    /// The controller in numbers.
+    /// The metrics of the controller.
     pub fn metrics(&self) -> ControllerMetrics {
         ControllerMetrics { queue: self.queue.metrics(), ..lock(&self.shared.counts).clone() }
     }
 
-    /// Waits until every source has loaded its state and workers have begun. Returns also when the
-    /// controller ends before.
+    /// Waits until every source has loaded its initial state and the workers have started, or until
+    /// the controller ends.
     pub async fn synced(&self) {
         let mut synced = self.shared.synced.subscribe();
         let all = self.shared.stores.len();
@@ -128,12 +128,12 @@ impl ControllerHandle {
         }
     }
 
-    /// Stops the controller: sources are no longer read, ready keys are processed for up to
-    /// [`ControllerConfig::drain_wait`], and running reconciles are then dropped. Returns when
-    /// everything has ended.
+    /// Stops the controller and returns after its end. Sources are no longer read, ready keys are
+    /// processed for up to [`ControllerConfig::drain_wait`], and running reconciles are then
+    /// dropped.
     ///
     /// # Errors
-    /// [`ControllerError`] when the controller had already ended by itself.
+    /// [`ControllerError`] if the controller had already ended.
     pub async fn stop(mut self) -> Result<(), ControllerError> {
         self.stop.send_replace(true);
         self.ended().await
@@ -143,7 +143,7 @@ impl ControllerHandle {
     /// Cancel-safe.
     ///
     /// # Errors
-    /// [`ControllerError`]: why.
+    /// [`ControllerError`] names the source that ended.
     pub async fn ended(&mut self) -> Result<(), ControllerError> {
         if let Some(over) = &self.over {
             return over.clone();
@@ -151,7 +151,7 @@ impl ControllerHandle {
         let over = match (&mut self.task).await {
             Ok(result) => result,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // Aborted, which only the runtime's end does while the handle is here.
+            // The task was aborted. While the handle exists, only the end of the runtime does that.
             Err(_) => Ok(()),
         };
         self.over = Some(over.clone());
@@ -183,7 +183,7 @@ struct Running<R> {
 }
 
 impl<R: Reconcile> Running<R> {
-    /// Everything ends with this future: tasks it started are aborted when it is dropped.
+    /// Runs the controller. Dropping this future aborts the tasks that it started.
     async fn run(
         self,
         sources: Vec<(Box<dyn EventSource>, Mapping)>,
@@ -194,7 +194,7 @@ impl<R: Reconcile> Running<R> {
         for (index, (source, mapping)) in sources.into_iter().enumerate() {
             let (queue, shared) = (self.queue.clone(), self.shared.clone());
             pumps.spawn(async move {
-                let pumped = unwinding(pump(source, mapping, queue, shared)).await;
+                let pumped = catch_panic(pump(source, mapping, queue, shared)).await;
                 let which = SourceId(index);
                 match pumped {
                     Ok(()) => ControllerError::SourceEnded { which },
@@ -204,7 +204,7 @@ impl<R: Reconcile> Running<R> {
         }
         let mut workers = JoinSet::new();
         let mut synced = self.shared.synced.subscribe();
-        // Without the guard that `wait_for` gives: it must not be held while workers run.
+        // Without the guard that `wait_for` returns, because it must not be held while workers run.
         let loaded = async { drop(synced.wait_for(|count| *count >= all).await) };
         let outcome = tokio::select! {
             () = loaded => {
@@ -214,11 +214,11 @@ impl<R: Reconcile> Running<R> {
                 }
                 tokio::select! {
                     error = ended(&mut pumps) => Err(error),
-                    () = told(&mut stopped) => Ok(()),
+                    () = stop_requested(&mut stopped) => Ok(()),
                 }
             }
             error = ended(&mut pumps) => Err(error),
-            () = told(&mut stopped) => Ok(()),
+            () = stop_requested(&mut stopped) => Ok(()),
         };
         pumps.shutdown().await;
         self.queue.shut_down();
@@ -243,19 +243,20 @@ async fn ended(pumps: &mut JoinSet<ControllerError>) -> ControllerError {
     match pumps.join_next().await {
         Some(Ok(error)) => error,
         Some(Err(error)) => ControllerError::SourcePanicked { which: SourceId::OWN, message: error.to_string() },
-        // A controller has a source.
+        // A controller has at least one source.
         None => std::future::pending().await,
     }
 }
 
-async fn told(stopped: &mut watch::Receiver<bool>) {
+async fn stop_requested(stopped: &mut watch::Receiver<bool>) {
     if stopped.wait_for(|stopped| *stopped).await.is_err() {
-        // Nobody is left who could say so; the handle's drop ends this task.
+        // The sender is gone; the drop of the handle ends this task.
         std::future::pending::<()>().await;
     }
 }
 
-/// Carries one source's changes into the queue, which never makes it wait: a key is in there once.
+/// Passes the changes of one source to the queue. The queue never blocks, because it holds each key
+/// once.
 async fn pump(mut source: Box<dyn EventSource>, mapping: Mapping, queue: WorkQueue<ObjectKey>, shared: Arc<Shared>) {
     let mut synced = false;
     while let Some(event) = source.next().await {
@@ -288,11 +289,11 @@ async fn work<R: Reconcile>(
             counts.active_workers += 1;
             counts.behind += u64::from(behind);
         });
-        let active = Active(&shared);
+        let active = ActiveWorkerGuard(&shared);
         let request = Request { key: item.key().clone(), failures: item.failures(), behind, shared: shared.clone() };
         let begun = Instant::now();
         // Inside the block, so that a panic before the future exists is caught as well.
-        let reconciling = unwinding(async { reconcile.reconcile(request).await });
+        let reconciling = catch_panic(async { reconcile.reconcile(request).await });
         let result = match config.timeout {
             Some(limit) => match tokio::time::timeout(limit, reconciling).await {
                 Ok(result) => result.map_err(Failure::Panic),
@@ -306,10 +307,10 @@ async fn work<R: Reconcile>(
     }
 }
 
-/// Counts one active worker down, also when the worker is aborted.
-struct Active<'s>(&'s Shared);
+/// Decrements the number of active workers when dropped, also if the worker is aborted.
+struct ActiveWorkerGuard<'s>(&'s Shared);
 
-impl Drop for Active<'_> {
+impl Drop for ActiveWorkerGuard<'_> {
     fn drop(&mut self) {
         self.0.count(|counts| counts.active_workers -= 1);
     }
@@ -356,8 +357,8 @@ fn settle<E: fmt::Display>(
     }
 }
 
-/// Turns a panic of a future into an error. The future is not polled again after one.
-async fn unwinding<F: Future>(future: F) -> Result<F::Output, String> {
+/// Runs a future and returns its panic as an error. The future is not polled after a panic.
+async fn catch_panic<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(Poll::Pending) => Poll::Pending,

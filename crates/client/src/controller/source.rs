@@ -1,4 +1,4 @@
-//! The event sources of a controller ([`EventSource`]), and the keys that a change concerns.
+//! The event sources of a controller ([`EventSource`]), and the mapping of changes to keys.
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -12,16 +12,16 @@ use crate::{Change, Origin, Store};
 /// A message of a source.
 #[derive(Clone, Debug)]
 pub enum SourceEvent {
-    /// The cache changed; readers see it already.
+    /// The cache changed. Readers already see these changes.
     Changes(Vec<Change>),
-    /// The initial state was loaded and reported completely. Sent at least once.
+    /// The initial state was loaded, and all of it was reported. Sent at least once.
     Synced,
 }
 
-/// Changes of one kind of objects with the cache that shows them.
+/// The changes of one kind of objects, and the cache that shows them.
 #[async_trait]
 pub trait EventSource: Send + 'static {
-    /// The cache. It shows every change before [`EventSource::next`] returns the change.
+    /// The cache, which shows every change before [`EventSource::next`] returns the change.
     fn store(&self) -> Store;
 
     /// The next message; `None` after the last one. Cancel-safe.
@@ -47,8 +47,8 @@ impl<L: ListWatch> EventSource for Reflection<L> {
     }
 }
 
-/// The type that an owner reference names, as far as it identifies an object: versions of a group
-/// are views of the same objects.
+/// The type in an owner reference. The version is left out, because all versions of a group show
+/// the same objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerType {
     /// The API group; empty for core.
@@ -60,21 +60,21 @@ pub struct OwnerType {
     pub namespaced: bool,
 }
 
-/// Which keys the objects of a source concern.
+/// The mapping of a source's objects to keys.
 pub(super) enum Mapping {
     Own,
     Owner(OwnerType),
     Custom(Box<MapObject>),
 }
 
-/// From an object to the keys that it concerns.
+/// Returns the keys to reconcile for an object.
 type MapObject = dyn Fn(&Object) -> Vec<ObjectKey> + Send + Sync;
 
 impl Mapping {
-    /// The keys a change concerns; some perhaps twice.
+    /// Returns the keys to reconcile for a change, possibly with duplicates.
     pub(super) fn keys(&self, change: &Change) -> Vec<ObjectKey> {
         match change {
-            // Both states have the key.
+            // The old and the new object have the same key.
             Change::Updated { new, .. } if matches!(self, Mapping::Own) => self.keys_of(new),
             Change::Updated { old, new, .. } => {
                 let mut keys = self.keys_of(old);
@@ -95,7 +95,7 @@ impl Mapping {
     }
 }
 
-/// The priority of a change.
+/// The priority of the keys of a change.
 pub(super) fn priority(change: &Change) -> i32 {
     match change.origin() {
         Origin::Live => PRIORITY_NORMAL,
@@ -129,8 +129,8 @@ struct OwnerReference {
     controller: Option<bool>,
 }
 
-/// The object's controller, if it is of this type. Owners are in the namespace of their dependents,
-/// or cluster-scoped.
+/// The key of the object's controller, if the controller is of this type. An owner is in the
+/// namespace of its dependents or cluster-scoped.
 fn owner_of(object: &Object, owner: &OwnerType) -> Option<ObjectKey> {
     let owned: Owned = serde_json::from_slice(object.json()).ok()?;
     let references = owned.metadata.owner_references?;

@@ -1,4 +1,4 @@
-//! A controller over sources that a test feeds by hand.
+//! Tests of a controller with sources that the test controls.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,15 +23,16 @@ const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The end of a source that a test holds. Dropping it ends the source.
-struct Feed {
+/// Sends changes to a source of a test. Dropping it ends the source.
+struct SourceControl {
     listed: Arc<Notify>,
     events: mpsc::UnboundedSender<WatchedEvent>,
     version: u64,
     _alive: oneshot::Sender<()>,
 }
 
-/// A server whose list comes when the test says so, and whose one watch is what happens.
+/// A server whose list is returned when the test allows it, and whose only watch sends the test's
+/// events.
 struct Scripted {
     names: Vec<String>,
     listed: Arc<Notify>,
@@ -57,13 +58,13 @@ impl ListWatch for Scripted {
     }
 }
 
-struct Fed {
+struct TestSource {
     reflection: Reflection<Scripted>,
     ended: oneshot::Receiver<()>,
 }
 
 #[async_trait]
-impl EventSource for Fed {
+impl EventSource for TestSource {
     fn store(&self) -> Store {
         self.reflection.store()
     }
@@ -76,7 +77,7 @@ impl EventSource for Fed {
     }
 }
 
-/// The paused clock leaps to the next deadline; a silent server must not be given up for that.
+/// The paused clock advances to the next deadline, so the idle limit is off.
 fn patient() -> ReflectorConfig {
     ReflectorConfig {
         watch_list: false,
@@ -100,29 +101,29 @@ fn owned_by(kind: &str, name: &str) -> String {
     )
 }
 
-impl Feed {
-    /// A source whose initial state holds these objects.
-    fn new(names: &[&str]) -> (Feed, Fed) {
-        let (feed, scripted, ended) = Feed::scripted(names);
-        (feed, Fed { reflection: Reflection::with_seed(scripted, patient(), 7), ended })
+impl SourceControl {
+    /// Creates a source with these objects as its initial state.
+    fn new(names: &[&str]) -> (SourceControl, TestSource) {
+        let (feed, scripted, ended) = SourceControl::scripted(names);
+        (feed, TestSource { reflection: Reflection::with_seed(scripted, patient(), 7), ended })
     }
 
-    /// As [`Feed::new`], with nothing between it and the server.
-    fn scripted(names: &[&str]) -> (Feed, Scripted, oneshot::Receiver<()>) {
+    /// As [`SourceControl::new`], but returns the server without a reflection over it.
+    fn scripted(names: &[&str]) -> (SourceControl, Scripted, oneshot::Receiver<()>) {
         let (events, received) = mpsc::unbounded_channel();
         let (alive, ended) = oneshot::channel();
         let listed = Arc::new(Notify::new());
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         let scripted = Scripted { names, listed: listed.clone(), events: Mutex::new(Some(received)) };
-        (Feed { listed, events, version: 1, _alive: alive }, scripted, ended)
+        (SourceControl { listed, events, version: 1, _alive: alive }, scripted, ended)
     }
 
-    /// The initial state is told.
+    /// Allows the initial list.
     fn sync(&mut self) {
         self.listed.notify_one();
     }
 
-    fn happen(&mut self, kind: EventKind, name: &str, more: &str) {
+    fn send(&mut self, kind: EventKind, name: &str, more: &str) {
         self.version += 1;
         self.events.send(WatchedEvent { kind, object: object(name, self.version, more) }).unwrap();
     }
@@ -131,7 +132,7 @@ impl Feed {
 /// The reconciled keys in order: `name@version`, or `name gone`.
 type Log = Arc<Mutex<Vec<String>>>;
 
-fn noting(log: &Log) -> impl Reconcile<Error = String> + use<> {
+fn recording(log: &Log) -> impl Reconcile<Error = String> + use<> {
     let log = log.clone();
     move |request: Request| {
         let log = log.clone();
@@ -146,7 +147,7 @@ fn noting(log: &Log) -> impl Reconcile<Error = String> + use<> {
     }
 }
 
-/// Lets every task run until none has anything to do: time is paused, so it passes at once.
+/// Lets every task run until all of them wait. The clock is paused, so no time passes.
 async fn settle() {
     tokio::time::sleep(millis(1)).await;
 }
@@ -157,12 +158,12 @@ fn take(log: &Log) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn reconcile_starts_after_every_source_is_synced() {
-    let (mut own, source) = Feed::new(&["a", "b"]);
-    let (mut other, other_source) = Feed::new(&[]);
+    let (mut own, source) = SourceControl::new(&["a", "b"]);
+    let (mut other, other_source) = SourceControl::new(&[]);
     let mut controller = Controller::new(ControllerConfig::new("test"), source);
     controller.watches(other_source, |_| Vec::new());
     let log = Log::default();
-    let handle = controller.start(noting(&log));
+    let handle = controller.start(recording(&log));
     own.sync();
     settle().await;
     assert!(take(&log).is_empty(), "a reconcile saw a cache that was not loaded");
@@ -170,9 +171,9 @@ async fn reconcile_starts_after_every_source_is_synced() {
     handle.synced().await;
     settle().await;
     assert_eq!(take(&log), ["a@1", "b@1"]);
-    own.happen(EventKind::Modified, "b", "");
+    own.send(EventKind::Modified, "b", "");
     settle().await;
-    own.happen(EventKind::Deleted, "a", "");
+    own.send(EventKind::Deleted, "a", "");
     settle().await;
     assert_eq!(take(&log), ["b@2", "a gone"]);
     handle.stop().await.unwrap();
@@ -180,26 +181,26 @@ async fn reconcile_starts_after_every_source_is_synced() {
 
 #[tokio::test(start_paused = true)]
 async fn owner_is_reconciled_for_gained_and_lost_dependents() {
-    let (mut own, source) = Feed::new(&[]);
-    let (mut owned, owned_source) = Feed::new(&[]);
+    let (mut own, source) = SourceControl::new(&[]);
+    let (mut owned, owned_source) = SourceControl::new(&[]);
     let mut controller = Controller::new(ControllerConfig::new("test"), source);
     let owner = OwnerType { group: "apps".to_owned(), kind: "Deployment".to_owned(), namespaced: true };
     controller.owns(owned_source, owner);
     let log = Log::default();
-    let handle = controller.start(noting(&log));
+    let handle = controller.start(recording(&log));
     own.sync();
     owned.sync();
     handle.synced().await;
-    owned.happen(EventKind::Added, "pod", &owned_by("Deployment", "web"));
+    owned.send(EventKind::Added, "pod", &owned_by("Deployment", "web"));
     settle().await;
     assert_eq!(take(&log), ["web gone"]);
-    owned.happen(EventKind::Modified, "pod", &owned_by("Deployment", "front"));
+    owned.send(EventKind::Modified, "pod", &owned_by("Deployment", "front"));
     settle().await;
     assert_eq!(take(&log), ["web gone", "front gone"], "an owner that lost an object was not told");
-    owned.happen(EventKind::Modified, "pod", &owned_by("StatefulSet", "front"));
+    owned.send(EventKind::Modified, "pod", &owned_by("StatefulSet", "front"));
     settle().await;
     assert_eq!(take(&log), ["front gone"]);
-    owned.happen(EventKind::Deleted, "pod", &owned_by("StatefulSet", "front"));
+    owned.send(EventKind::Deleted, "pod", &owned_by("StatefulSet", "front"));
     settle().await;
     assert!(take(&log).is_empty(), "an owner of another kind is not ours");
     handle.stop().await.unwrap();
@@ -207,14 +208,14 @@ async fn owner_is_reconciled_for_gained_and_lost_dependents() {
 
 #[tokio::test(start_paused = true)]
 async fn mapped_source_enqueues_the_mapped_keys() {
-    let (mut own, source) = Feed::new(&[]);
-    let (mut other, other_source) = Feed::new(&["settings"]);
+    let (mut own, source) = SourceControl::new(&[]);
+    let (mut other, other_source) = SourceControl::new(&["settings"]);
     let mut controller = Controller::new(ControllerConfig::new("test"), source);
     controller.watches(other_source, |object| {
         vec![ObjectKey::new(object.namespace(), "x"), ObjectKey::new(object.namespace(), "y")]
     });
     let log = Log::default();
-    let handle = controller.start(noting(&log));
+    let handle = controller.start(recording(&log));
     own.sync();
     other.sync();
     handle.synced().await;
@@ -228,7 +229,7 @@ async fn mapped_source_enqueues_the_mapped_keys() {
 
 #[tokio::test(start_paused = true)]
 async fn reconcile_is_retried_after_error_panic_and_timeout() {
-    let (mut own, source) = Feed::new(&["errs", "hangs", "panics", "panics-at-once"]);
+    let (mut own, source) = SourceControl::new(&["errs", "hangs", "panics", "panics-at-once"]);
     let mut config = ControllerConfig::new("test");
     config.timeout = Some(millis(500));
     let tries: Arc<Mutex<BTreeMap<String, u32>>> = Arc::default();
@@ -268,7 +269,7 @@ async fn reconcile_is_retried_after_error_panic_and_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn requeue_after_reconciles_the_key_again() {
-    let (mut own, source) = Feed::new(&["a"]);
+    let (mut own, source) = SourceControl::new(&["a"]);
     let times = Arc::new(AtomicU64::new(0));
     let counting = times.clone();
     let handle = Controller::new(ControllerConfig::new("test"), source).start(move |_: Request| {
@@ -286,7 +287,7 @@ async fn requeue_after_reconciles_the_key_again() {
 #[tokio::test(start_paused = true)]
 async fn key_has_one_worker_while_different_keys_run_in_parallel() {
     let names: Vec<String> = (0..20).map(|n| format!("k{n}")).collect();
-    let (mut own, source) = Feed::new(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let (mut own, source) = SourceControl::new(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let mut config = ControllerConfig::new("test");
     config.workers = 5;
     let running: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -311,7 +312,7 @@ async fn key_has_one_worker_while_different_keys_run_in_parallel() {
     handle.synced().await;
     for _ in 0..10 {
         tokio::time::sleep(millis(30)).await;
-        names.iter().for_each(|name| own.happen(EventKind::Modified, name, ""));
+        names.iter().for_each(|name| own.send(EventKind::Modified, name, ""));
     }
     tokio::time::sleep(Duration::from_secs(10)).await;
     let metrics = handle.metrics();
@@ -322,7 +323,7 @@ async fn key_has_one_worker_while_different_keys_run_in_parallel() {
 
 #[tokio::test(start_paused = true)]
 async fn reconcile_reads_its_own_previous_writes() {
-    let (mut own, source) = Feed::new(&["a"]);
+    let (mut own, source) = SourceControl::new(&["a"]);
     let log = Log::default();
     let noted = log.clone();
     let mut config = ControllerConfig::new("test");
@@ -333,7 +334,7 @@ async fn reconcile_reads_its_own_previous_writes() {
             let seen = request.object().map(|object| object.resource_version().into_owned()).unwrap_or_default();
             noted.lock().unwrap().push(format!("{seen}{}", if request.is_behind() { " behind" } else { "" }));
             match seen.as_str() {
-                "1" if !request.is_behind() => request.wrote(SourceId::OWN, "3"),
+                "1" if !request.is_behind() => request.record_write(SourceId::OWN, "3"),
                 _ => {}
             }
             Ok::<_, String>(Outcome::Done)
@@ -343,27 +344,27 @@ async fn reconcile_reads_its_own_previous_writes() {
     handle.synced().await;
     settle().await;
     assert_eq!(take(&log), ["1"]);
-    own.happen(EventKind::Modified, "a", "");
+    own.send(EventKind::Modified, "a", "");
     tokio::time::sleep(millis(500)).await;
     assert!(take(&log).is_empty(), "a reconcile began with a cache older than what the one before it wrote");
-    own.happen(EventKind::Modified, "a", "");
+    own.send(EventKind::Modified, "a", "");
     settle().await;
     let seen = take(&log);
-    // Perhaps twice: both changes came while the key was held.
+    // The key may be reconciled twice, because both changes arrived while it waited.
     assert!(!seen.is_empty() && seen.iter().all(|version| version == "3"), "{seen:?}");
     handle.stop().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn wait_for_an_own_write_is_bounded() {
-    let (mut own, source) = Feed::new(&["a"]);
+    let (mut own, source) = SourceControl::new(&["a"]);
     let log = Log::default();
     let noted = log.clone();
     let mut config = ControllerConfig::new("test");
     config.write_wait = Duration::from_secs(3);
     let handle = Controller::new(config, source).start(move |request: Request| {
         noted.lock().unwrap().push(if request.is_behind() { "behind" } else { "current" }.to_owned());
-        request.wrote(SourceId::OWN, "99");
+        request.record_write(SourceId::OWN, "99");
         async { Ok::<_, String>(Outcome::Done) }
     });
     own.sync();
@@ -378,7 +379,7 @@ async fn wait_for_an_own_write_is_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn stopped_controller_finishes_within_its_deadline() {
-    let (mut own, source) = Feed::new(&["a", "b", "c"]);
+    let (mut own, source) = SourceControl::new(&["a", "b", "c"]);
     let log = Log::default();
     let noted = log.clone();
     let slow = move |request: Request| {
@@ -408,22 +409,22 @@ async fn stopped_controller_finishes_within_its_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn controller_reports_a_lost_source() {
-    let (mut own, source) = Feed::new(&["a"]);
-    let (other, other_source) = Feed::new(&[]);
+    let (mut own, source) = SourceControl::new(&["a"]);
+    let (other, other_source) = SourceControl::new(&[]);
     let mut controller = Controller::new(ControllerConfig::new("test"), source);
     let lost = controller.watches(other_source, |_| Vec::new());
-    let mut handle = controller.start(noting(&Log::default()));
+    let mut handle = controller.start(recording(&Log::default()));
     own.sync();
     drop(other);
     let error = ControllerError::SourceEnded { which: lost };
     assert_eq!(handle.ended().await, Err(error.clone()));
     assert_eq!(handle.stop().await, Err(error), "it says so as often as it is asked");
 
-    let (mut own, source) = Feed::new(&["a"]);
+    let (mut own, source) = SourceControl::new(&["a"]);
     let mut controller = Controller::new(ControllerConfig::new("test"), source);
-    let (mut other, other_source) = Feed::new(&["bad"]);
+    let (mut other, other_source) = SourceControl::new(&["bad"]);
     let broken = controller.watches(other_source, |_| panic!("cannot map this"));
-    let mut handle = controller.start(noting(&Log::default()));
+    let mut handle = controller.start(recording(&Log::default()));
     own.sync();
     other.sync();
     let error = ControllerError::SourcePanicked { which: broken, message: "cannot map this".to_owned() };
@@ -432,19 +433,19 @@ async fn controller_reports_a_lost_source() {
 
 #[tokio::test(start_paused = true)]
 async fn two_controllers_share_one_informer() {
-    let (mut feed, scripted, _ended) = Feed::scripted(&["a", "b"]);
+    let (mut feed, scripted, _ended) = SourceControl::scripted(&["a", "b"]);
     let config = InformerConfig { reflector: patient(), ..InformerConfig::named("shared") };
     let informer = SharedInformer::new(scripted, config);
     let logs = [Log::default(), Log::default()];
     let start = |log: &Log| {
         let source = InformerSource::new(&informer, "controller");
-        Controller::new(ControllerConfig::new("test"), source).start(noting(log))
+        Controller::new(ControllerConfig::new("test"), source).start(recording(log))
     };
     let first = start(&logs[0]);
     informer.start().unwrap();
     settle().await;
     assert!(take(&logs[0]).is_empty(), "a reconcile saw a cache that was not loaded");
-    // One list, one watch: the script has no second one.
+    // The script has only one list and one watch.
     feed.sync();
     first.synced().await;
     settle().await;
@@ -453,14 +454,14 @@ async fn two_controllers_share_one_informer() {
     late.synced().await;
     settle().await;
     assert_eq!(take(&logs[1]), ["a@1", "b@1"], "a late controller is told the state that is there");
-    feed.happen(EventKind::Modified, "a", "");
-    feed.happen(EventKind::Deleted, "b", "");
+    feed.send(EventKind::Modified, "a", "");
+    feed.send(EventKind::Deleted, "b", "");
     settle().await;
     for log in &logs {
         assert_eq!(take(log), ["a@2", "b gone"]);
     }
     first.stop().await.unwrap();
-    feed.happen(EventKind::Modified, "a", "");
+    feed.send(EventKind::Modified, "a", "");
     settle().await;
     assert_eq!((take(&logs[0]).len(), take(&logs[1])), (0, vec!["a@4".to_owned()]), "one that ended stops no other");
     late.stop().await.unwrap();

@@ -13,32 +13,32 @@ use crate::stored::Stored;
 /// One step from one state of the store to the next.
 #[derive(Clone, Debug)]
 pub enum Delta<S: Stored = Object> {
-    /// The object is in this state now. Whether that is an addition or an update, the store knows.
+    /// The object's current state. The store determines whether this is an addition or an update.
     Upsert(S),
-    /// The object is gone.
+    /// The object was deleted.
     Delete {
-        /// Which one.
+        /// The deleted object.
         key: ObjectKey,
-        /// Its state at the deletion, if the watch sent one and it could be decoded.
+        /// The state of the object at the deletion, if the watch sent one and it could be decoded.
         last: Option<S>,
     },
     /// The object's newest version could not be decoded; the store keeps the last decodable one.
     Quarantine {
-        /// Which one.
+        /// The object.
         key: ObjectKey,
         /// The reason.
         entry: Arc<Quarantined>,
     },
-    /// The object is unchanged and reported because of a resync.
+    /// The object is unchanged, and is reported because of a resync.
     Sync(S),
-    /// Everything up to this version was reported.
+    /// All changes up to this version were reported.
     Version(String),
-    /// A whole state, found by listing.
+    /// The complete state of a list, which replaces the current one.
     Replace(Replacement<S>),
 }
 
 impl<S: Stored> Delta<S> {
-    /// The key of the one object that this is about.
+    /// The key of the object; `None` for [`Delta::Version`] and [`Delta::Replace`].
     pub fn key(&self) -> Option<&ObjectKey> {
         match self {
             Delta::Upsert(object) | Delta::Sync(object) => Some(object.key()),
@@ -48,27 +48,28 @@ impl<S: Stored> Delta<S> {
     }
 }
 
-/// A whole state and the way to it from the one before. What did not change is shared with it.
+/// A complete state and its differences from the previous state. Unchanged objects are shared
+/// between both.
 #[derive(Clone, Debug)]
 pub struct Replacement<S: Stored> {
     pub(crate) before: OrdMap<ObjectKey, S>,
     pub(crate) after: OrdMap<ObjectKey, S>,
     pub(crate) quarantine: OrdMap<ObjectKey, Arc<Quarantined>>,
-    /// The objects only in `before`, in key order.
+    /// The objects that are only in `before`, in key order.
     pub(crate) vanished: Vec<ObjectKey>,
-    /// The objects only in `after`, or with another state than in `before`, in key order. `None`
-    /// means all of `after`.
+    /// The objects that are only in `after`, or have another version than in `before`, in key
+    /// order. `None` means all of `after`.
     pub(crate) upserted: Option<Vec<ObjectKey>>,
     pub(crate) version: String,
 }
 
 impl<S: Stored> Replacement<S> {
-    /// The version of the whole state.
+    /// The resource version of the complete state.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The numbers of removed objects, and of added or changed ones.
+    /// The number of removed objects, and the number of added or changed objects.
     pub fn differences(&self) -> (usize, usize) {
         (self.vanished.len(), self.upserted.as_ref().map_or(self.after.len(), Vec::len))
     }
@@ -99,8 +100,8 @@ impl Quarantined {
         &self.error
     }
 
-    /// The object as it was received, while
-    /// [`QUARANTINE_BYTES_MAX`](super::QUARANTINE_BYTES_MAX) is not reached.
+    /// The object's JSON as received. `None` if
+    /// [`QUARANTINE_BYTES_MAX`](super::QUARANTINE_BYTES_MAX) was reached.
     pub fn raw(&self) -> Option<&Bytes> {
         self.raw.as_ref()
     }

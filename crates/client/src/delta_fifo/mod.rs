@@ -12,13 +12,13 @@
 //! call.
 //!
 //! - **Order.** Deltas leave the queue in the order of their arrival, across objects.
-//! - **Once.** A version of an object is decoded (and transformed) exactly once. A version that the store
-//!   or the queue holds already is recognized by uid and version before it is decoded. An unchanged object
-//!   of a relist costs one look-up, keeps its allocation, and causes no change.
-//! - **Exact differences after a gap.** A whole state ([`DeltaFifo::commit_replace`]) is compared with the
-//!   state at the end of the queue, queued deltas included. An object that vanished is a delete; a name
-//!   with another uid is a delete and an add.
-//! - **No time travel.** An event that is older than the known state of its object is dropped.
+//! - **Once.** A version of an object is decoded (and transformed) exactly once. A version that the
+//!   store or the queue already holds is recognized by uid and version before decoding. An
+//!   unchanged object of a relist costs one look-up, keeps its allocation, and causes no change.
+//! - **Exact differences after a gap.** A complete state ([`DeltaFifo::commit_replace`]) is
+//!   compared with the state at the end of the queue, queued deltas included. A missing object is a
+//!   delete; a name with another uid is a delete and an add.
+//! - **No time travel.** An event older than the known state of its object is dropped.
 //! - **Quarantine.** An object that cannot be decoded affects no other object. Its key is quarantined
 //!   with the error and (up to [`QUARANTINE_BYTES_MAX`]) its bytes; the store keeps the last good
 //!   state of the same uid, if there was one. A version that can be decoded, the deletion, or
@@ -29,9 +29,10 @@
 //!   deletion before it.
 //!
 //! The order of calls: the producer calls [`DeltaFifo::push`], or [`DeltaFifo::begin_replace`],
-//! [`DeltaFifo::collect`], [`DeltaFifo::commit_replace`]; the consumer calls
-//! [`DeltaFifo::pop_batch`], applies the batch to the [`Indexer`](crate::Indexer), and calls it
-//! again. The snapshot handed in must show every batch but the last one, and may show that.
+//! [`DeltaFifo::collect`], [`DeltaFifo::commit_replace`]. The consumer calls
+//! [`DeltaFifo::pop_batch`], applies the batch to the [`Indexer`](crate::Indexer), and repeats. The
+//! snapshot that is passed to these calls must include every batch except the last one, and may
+//! include that.
 
 mod delta;
 mod replace;
@@ -57,39 +58,39 @@ use replace::Collecting;
 /// one network chunk.
 pub const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Accounted bytes of a delta besides its object: slot, key, and its entry in the table of queued
-/// keys.
+/// The bytes that a delta counts besides its object: its slot, its key, and its entry in the table
+/// of queued keys.
 pub const DELTA_BYTES: usize = 192;
 
-/// Bytes of undecodable objects that are kept for inspection and another try. Objects above the
-/// bound are quarantined without their bytes: they are named, with their error, but not tried
-/// again.
+/// Bytes of undecodable objects that are kept for inspection and another attempt. Above the limit
+/// an object is quarantined with its error but without its bytes, and it is not decoded again.
 pub const QUARANTINE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Empty slots that a queue may have in addition to its number of deltas.
+/// The number of empty slots above which the queue removes them, in addition to its number of
+/// deltas.
 const EMPTY_SLOTS_MAX: usize = 64;
 
-/// The treatment of several states of one object in the queue.
+/// The treatment of several queued states of one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compaction {
     /// The consumer receives each state of the watch.
     #[default]
     KeepEvery,
-    /// The consumer receives the newest state, at its own position; earlier states in the queue are left
-    /// out. An object that was created and deleted within the queue is left out. Memory is bounded by the
-    /// number of objects, at any rate of change.
+    /// The consumer receives only the newest queued state, at the position of that state. An object
+    /// that was created and deleted within the queue is left out. Memory is bounded by the number
+    /// of objects, at any rate of change.
     LatestPerKey,
 }
 
 /// The options of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct FifoConfig {
-    /// See [`QUEUE_BYTES_MAX`].
+    /// The limit of queued bytes: see [`QUEUE_BYTES_MAX`].
     pub bytes_max: usize,
     /// The handling of several states of one object.
     pub compaction: Compaction,
-    /// A batch has each object at most once, so each reported state is in the store at that time.
-    /// Otherwise a handler may see the effect of later deltas of its batch in the store.
+    /// A batch contains each object at most once, so the store shows each reported state when it is
+    /// reported. Otherwise the store may already show later deltas of the same batch.
     pub distinct_keys: bool,
 }
 
@@ -99,36 +100,36 @@ impl Default for FifoConfig {
     }
 }
 
-/// The effect of an object that was handed to a queue.
+/// The result of passing an object to a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pushed {
-    /// It is queued, or part of the state that is collected.
+pub enum PushOutcome {
+    /// The object is queued, or is part of the collected state.
     Queued,
     /// The version is already known, or the deleted object is unknown.
     Unchanged,
-    /// Something newer is known of this object.
+    /// A newer version of this object is known.
     Stale,
-    /// It could not be decoded, and its key is in quarantine now.
+    /// The object could not be decoded, and its key is quarantined now.
     Quarantined(Arc<Quarantined>),
-    /// No state is being collected.
+    /// No complete state is being collected.
     NotCollecting,
 }
 
-/// See the [module](self).
+/// The queue of deltas between a reflector and its store; see the [module](self).
 pub struct DeltaFifo<D: Decode> {
     decoder: D,
     config: FifoConfig,
     type_name: Option<TypeName>,
     queue: VecDeque<Slot<D::Stored>>,
-    /// The number of the first slot of the queue, counted from the first ever.
+    /// The number of the queue's first slot, counted since the queue was created.
     first: u64,
     bytes: usize,
-    /// Deltas in the queue, without emptied slots.
+    /// The number of queued deltas, without empty slots.
     len: usize,
-    /// Queued and currently applied states by key: one layer for each whole state in the queue, and
-    /// one below. Only the last layer describes the end of the queue.
+    /// Queued and currently applied states by key: one layer for each complete state in the queue,
+    /// and one below them. Only the last layer describes the end of the queue.
     layers: VecDeque<Layer<D::Stored>>,
-    /// The batch that is being applied.
+    /// The keys of the batch that is being applied.
     taken: Vec<ObjectKey>,
     taken_replacement: bool,
     batch: u64,
@@ -136,21 +137,21 @@ pub struct DeltaFifo<D: Decode> {
     /// The quarantined objects at the end of the queue.
     quarantine: OrdMap<ObjectKey, Arc<Quarantined>>,
     quarantine_bytes: usize,
-    /// The key behind which a resync continues.
+    /// The last key of a running resync; the resync continues after it.
     resync: Option<Option<ObjectKey>>,
-    /// Room to spell a key in.
+    /// A buffer for the text of a key.
     text: String,
 }
 
 struct Slot<S: Stored> {
-    /// `None` once a newer state took it out.
+    /// `None` after a newer state replaced it.
     delta: Option<Delta<S>>,
     bytes: usize,
 }
 
-/// The changes on top of the store, or of a whole state.
+/// The changes on top of the store or of a complete state.
 struct Layer<S: Stored> {
-    /// The whole state below, until the store shows it itself.
+    /// The complete state below, until the store shows it.
     below: Option<OrdMap<ObjectKey, S>>,
     keys: HashMap<ObjectKey, Tail<S>>,
 }
@@ -163,15 +164,15 @@ impl<S: Stored> Default for Layer<S> {
 
 /// The state of one object at the end of the queue.
 struct Tail<S> {
-    /// Its state; `None` when it is gone.
+    /// The object's state; `None` if it is deleted.
     latest: Option<S>,
     /// The version of the deletion, or the newest version that could not be decoded.
     floor: Option<Box<str>>,
-    /// The slot of `latest`, and whether the consumer knows the object at that point.
+    /// The slot of `latest`, and whether the consumer knew the object before that slot.
     upsert: Option<(u64, bool)>,
-    /// Deltas of this key that are queued or being applied.
+    /// The number of deltas of this key that are queued or being applied.
     deltas: usize,
-    /// The last batch that took one of them.
+    /// The last batch that took a delta of this key.
     batch: u64,
 }
 
@@ -198,113 +199,114 @@ impl<D: Decode> DeltaFifo<D> {
         }
     }
 
-    /// Changes how the queue behaves from here on.
+    /// Changes the options. Queued deltas are not affected.
     pub(crate) fn set_config(&mut self, config: FifoConfig) {
         self.config = config;
     }
 
-    /// Names the type that list items without one get.
+    /// Sets the type of list items without a type.
     pub fn set_type_name(&mut self, type_name: &TypeName) {
         if self.type_name.as_ref() != Some(type_name) {
             self.type_name = Some(type_name.clone());
         }
     }
 
-    /// Deltas that wait.
+    /// The number of queued deltas.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when no delta waits. A resync may still be in progress.
+    /// True if no delta is queued. A resync may still be in progress.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes of queued objects: see [`QUEUE_BYTES_MAX`].
+    /// The bytes of queued objects and deltas: see [`QUEUE_BYTES_MAX`].
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// False when the producer should wait until the consumer has caught up. Deltas pushed
-    /// nevertheless are accepted.
+    /// False if the producer should wait until the consumer has caught up. Deltas that are pushed
+    /// anyway are accepted.
     pub fn has_room(&self) -> bool {
         self.bytes < self.config.bytes_max
     }
 
     // ===== the producer: live events =====
 
-    /// Pushes a watch event. `known` is the store's state; the [module](self) says how current it
-    /// must be.
-    pub fn push(&mut self, known: &Snapshot<D::Stored>, change: EventChange, raw: &RawObject) -> Pushed {
+    /// Pushes a watch event. `known` is the store's snapshot; the [module](self) docs state which
+    /// batches it must include.
+    pub fn push(&mut self, known: &Snapshot<D::Stored>, change: EventChange, raw: &RawObject) -> PushOutcome {
         let metadata = raw.metadata();
         let older_than =
             |than: &str| compare_versions(&metadata.resource_version, than).is_some_and(|order| order.is_lt());
-        // What is known already needs no key of its own.
+        // A known version needs no allocation for its key.
         let mut text = std::mem::take(&mut self.text);
-        spell(&mut text, &metadata);
+        write_key(&mut text, &metadata);
         let (held, floor) = self.tail(known, &text);
         let is_stale = held.is_some_and(|held| older_than(&held.resource_version())) || floor.is_some_and(older_than);
         let held = held.cloned();
         self.text = text;
         if is_stale {
-            return Pushed::Stale;
+            return PushOutcome::Stale;
         }
         let key = match &held {
             Some(held) => held.key().clone(),
             None => ObjectKey::new(&metadata.namespace, &metadata.name),
         };
-        // Most stores never have one.
-        let set_aside = if self.quarantine.is_empty() { None } else { self.quarantine.get(&key).cloned() };
-        if set_aside.as_ref().is_some_and(|entry| older_than(&entry.version)) {
-            return Pushed::Stale;
+        // Most stores never have a quarantined object.
+        let was_quarantined = if self.quarantine.is_empty() { None } else { self.quarantine.get(&key).cloned() };
+        if was_quarantined.as_ref().is_some_and(|entry| older_than(&entry.version)) {
+            return PushOutcome::Stale;
         }
         let same_uid = held.as_ref().is_some_and(|held| held.uid() == metadata.uid);
         if change == EventChange::Deleted {
-            if held.is_none() && set_aside.is_none() {
-                return Pushed::Unchanged;
+            if held.is_none() && was_quarantined.is_none() {
+                return PushOutcome::Unchanged;
             }
-            // The state at the deletion is told if it is a state of what is known, and readable.
+            // The deletion carries the final state, if that is decodable and has the known uid.
             let last = if same_uid { self.decode(raw, key.clone()).ok() } else { None };
             self.release(&key);
             self.push_delete(known, key, last, &metadata.resource_version);
-            return Pushed::Queued;
+            return PushOutcome::Queued;
         }
-        let seen = match (&set_aside, &held) {
-            // Tried before, and found wanting.
+        let seen = match (&was_quarantined, &held) {
+            // This version was already tried.
             (Some(entry), _) => *entry.uid == *metadata.uid && *entry.version == *metadata.resource_version,
             (None, Some(held)) => same_uid && held.resource_version() == metadata.resource_version,
             (None, None) => false,
         };
         if seen {
-            return Pushed::Unchanged;
+            return PushOutcome::Unchanged;
         }
         match self.decode(raw, key.clone()) {
             Ok(object) => {
                 self.release(&key);
-                self.push_upsert(held.as_ref(), set_aside.is_some(), object);
-                Pushed::Queued
+                self.push_upsert(held.as_ref(), was_quarantined.is_some(), object);
+                PushOutcome::Queued
             }
             Err(error) => {
-                // Of another object of that name nothing is left but its end.
+                // The stored object had another uid, so it is reported as deleted.
                 let held = if held.is_some() && !same_uid {
                     self.push_delete(known, key.clone(), None, &metadata.resource_version);
                     None
                 } else {
                     held
                 };
-                let entry = self.set_aside(raw, key.clone(), error);
+                let entry = self.quarantine_object(raw, key.clone(), error);
                 let delta = Delta::Quarantine { key: key.clone(), entry: entry.clone() };
                 let (_, tail) = self.enqueue_keyed(key, delta, DELTA_BYTES, held);
-                // From here on the consumer knows of it, whatever it knew before.
+                // The consumer learns of the object here, whatever it knew before.
                 if let Some((_, known_before)) = &mut tail.upsert {
                     *known_before = true;
                 }
-                Pushed::Quarantined(entry)
+                PushOutcome::Quarantined(entry)
             }
         }
     }
 
-    /// Everything up to this version was pushed: a bookmark, or the end of a batch of events.
+    /// Records that everything up to this version was pushed: at a bookmark, or at the end of a
+    /// batch of events.
     pub fn push_version(&mut self, version: &str) {
         if let Some(Slot { delta: Some(Delta::Version(last)), .. }) = self.queue.back_mut() {
             version.clone_into(last);
@@ -315,10 +317,9 @@ impl<D: Decode> DeltaFifo<D> {
 
     // ===== the producer: asking again =====
 
-    /// Starts a resync, which reports every object once more behind the queued deltas. Objects are
-    /// reported in key order, with their state at that time, and only while no delta waits. An
-    /// object that changes meanwhile is reported with its change instead. A running resync starts
-    /// again.
+    /// Starts a resync, which reports every object once more in key order, after the queued deltas.
+    /// Each object is reported with its state at that time, and only while no delta is queued. An
+    /// object that changes before its turn is not reported again. A running resync starts again.
     pub fn resync(&mut self) {
         self.resync = Some(None);
     }
@@ -329,7 +330,7 @@ impl<D: Decode> DeltaFifo<D> {
     }
 
     /// Decodes quarantined objects again if their bytes were kept, for transforms that depend on
-    /// other state. Returns the number of released objects.
+    /// other state. Returns the number of objects that could be decoded.
     pub(crate) fn retry_quarantined(&mut self, known: &Snapshot<D::Stored>) -> usize {
         let waiting: Vec<_> = self.quarantine.iter().map(|(key, entry)| (key.clone(), entry.clone())).collect();
         let mut released = 0;
@@ -347,8 +348,8 @@ impl<D: Decode> DeltaFifo<D> {
 
     // ===== the consumer =====
 
-    /// The next deltas, at most `max`, in order; empty when none waits. A whole state is a separate
-    /// batch. The call confirms that the previous batch was applied and is part of `known`.
+    /// Returns the next deltas, at most `max`, in order; none if the queue is empty. A complete
+    /// state is a separate batch. The call confirms that `known` includes the previous batch.
     pub fn pop_batch(&mut self, known: &Snapshot<D::Stored>, max: usize) -> Vec<Delta<D::Stored>> {
         self.finish_batch();
         self.batch += 1;
@@ -384,7 +385,7 @@ impl<D: Decode> DeltaFifo<D> {
         batch
     }
 
-    /// Says that the last batch was applied, and is shown by every snapshot handed in from now on.
+    /// Confirms that the last batch was applied and that all later snapshots include it.
     pub fn finish_batch(&mut self) {
         let mut taken = std::mem::take(&mut self.taken);
         let keys = &mut self.front_layer().keys;
@@ -403,7 +404,7 @@ impl<D: Decode> DeltaFifo<D> {
         }
     }
 
-    /// Whether this delta may be in one batch with the taken ones.
+    /// True if this delta may be in one batch with the taken ones.
     fn may_join(&self, delta: &Delta<D::Stored>) -> bool {
         let Some(key) = delta.key().filter(|_| self.config.distinct_keys) else { return true };
         let tail = self.layers.front().and_then(|layer| layer.keys.get(key));
@@ -439,7 +440,8 @@ impl<D: Decode> DeltaFifo<D> {
         &mut self.layers[last]
     }
 
-    /// The state of an object at the end of the queue, and a version that is known to be past.
+    /// The state of an object at the end of the queue, and a version below which events of it are
+    /// stale.
     fn tail<'a>(&'a self, known: &'a Snapshot<D::Stored>, key: &str) -> (Option<&'a D::Stored>, Option<&'a str>) {
         let Some(layer) = self.layers.back() else { return (known.objects.get(key), None) };
         if let Some(tail) = layer.keys.get(key) {
@@ -456,7 +458,7 @@ impl<D: Decode> DeltaFifo<D> {
         self.first + self.queue.len() as u64 - 1
     }
 
-    /// Queues a delta of one object of which `held` is known.
+    /// Queues a delta of one object. `held` is the object's known state.
     fn enqueue_keyed(
         &mut self,
         key: ObjectKey,
@@ -471,15 +473,15 @@ impl<D: Decode> DeltaFifo<D> {
         (position, tail)
     }
 
-    /// `held` is the object's state at the end of the queue; `was_set_aside` tells whether its key
+    /// `held` is the object's state at the end of the queue. `was_quarantined` is true if its key
     /// was quarantined there.
-    fn push_upsert(&mut self, held: Option<&D::Stored>, was_set_aside: bool, object: D::Stored) {
+    fn push_upsert(&mut self, held: Option<&D::Stored>, was_quarantined: bool, object: D::Stored) {
         let key = object.key().clone();
-        // Where a newer state takes the place of a queued one, the consumer knows what it knew
-        // before that one. Another uid is another object, and what was before is told as deleted.
+        // If a newer state replaces a queued one, the consumer knows what it knew before the queued
+        // one. Another uid is another object: the previous object is reported as deleted.
         let same = held.is_some_and(|held| held.uid() == object.uid());
-        let replaced = if same { self.take_out(&key) } else { None };
-        let known_before = replaced.unwrap_or(held.is_some()) || was_set_aside;
+        let replaced = if same { self.remove_queued(&key) } else { None };
+        let known_before = replaced.unwrap_or(held.is_some()) || was_quarantined;
         let bytes = object.size_bytes() + DELTA_BYTES;
         let (position, tail) = self.enqueue_keyed(key, Delta::Upsert(object.clone()), bytes, None);
         tail.upsert = Some((position, known_before));
@@ -488,8 +490,8 @@ impl<D: Decode> DeltaFifo<D> {
     }
 
     fn push_delete(&mut self, known: &Snapshot<D::Stored>, key: ObjectKey, last: Option<D::Stored>, version: &str) {
-        if self.take_out(&key) == Some(false) {
-            // The consumer never heard of it, and never will.
+        if self.remove_queued(&key) == Some(false) {
+            // The consumer never received the object, so it does not receive the deletion either.
             let layer = self.back_layer();
             let below = layer.below.as_ref().unwrap_or(&known.objects);
             let below_has_it = below.contains_key(&key);
@@ -508,9 +510,9 @@ impl<D: Decode> DeltaFifo<D> {
         tail.floor = Some(version.into());
     }
 
-    /// Removes the queued state of an object, if the policy keeps only the newest one and it was
-    /// not taken. Returns whether the consumer knows the object there.
-    fn take_out(&mut self, key: &ObjectKey) -> Option<bool> {
+    /// Removes the queued state of an object, if the policy keeps only the newest one and no batch
+    /// has taken it. Returns whether the consumer knew the object before that slot.
+    fn remove_queued(&mut self, key: &ObjectKey) -> Option<bool> {
         if self.config.compaction == Compaction::KeepEvery {
             return None;
         }
@@ -523,13 +525,13 @@ impl<D: Decode> DeltaFifo<D> {
         slot.delta = None;
         self.bytes -= std::mem::take(&mut slot.bytes);
         self.len -= 1;
-        self.squeeze();
+        self.remove_empty_slots();
         Some(known_before)
     }
 
-    /// Gives emptied slots back once they are more than those in use: an object that never rests
-    /// must not make the queue long.
-    fn squeeze(&mut self) {
+    /// Removes empty slots if there are more of them than deltas. A constantly changing object
+    /// therefore does not lengthen the queue.
+    fn remove_empty_slots(&mut self) {
         if self.queue.len() < 2 * self.len + EMPTY_SLOTS_MAX {
             return;
         }
@@ -549,7 +551,7 @@ impl<D: Decode> DeltaFifo<D> {
 
     // ===== quarantine =====
 
-    fn set_aside(&mut self, raw: &RawObject, key: ObjectKey, error: DecodeError) -> Arc<Quarantined> {
+    fn quarantine_object(&mut self, raw: &RawObject, key: ObjectKey, error: DecodeError) -> Arc<Quarantined> {
         self.release(&key);
         let entry = Arc::new(quarantined(raw, error, self.quarantine_bytes));
         self.quarantine_bytes += entry.raw.as_ref().map_or(0, bytes::Bytes::len);
@@ -558,7 +560,7 @@ impl<D: Decode> DeltaFifo<D> {
     }
 
     fn release(&mut self, key: &ObjectKey) {
-        // Most stores never have one.
+        // Most stores never have a quarantined object.
         if !self.quarantine.is_empty()
             && let Some(entry) = self.quarantine.remove(key)
         {
@@ -567,8 +569,8 @@ impl<D: Decode> DeltaFifo<D> {
     }
 }
 
-/// Writes an object's key as [`ObjectKey`] has it.
-fn spell(text: &mut String, metadata: &Metadata<'_>) {
+/// Writes the text of an object's key, like [`ObjectKey`].
+fn write_key(text: &mut String, metadata: &Metadata<'_>) {
     text.clear();
     if !metadata.namespace.is_empty() {
         text.push_str(&metadata.namespace);
@@ -577,7 +579,7 @@ fn spell(text: &mut String, metadata: &Metadata<'_>) {
     text.push_str(&metadata.name);
 }
 
-/// An entry, with a copy of the object's bytes if there is room for it.
+/// Creates a quarantine entry, with a copy of the object's bytes if the limit allows it.
 fn quarantined(raw: &RawObject, error: DecodeError, kept_bytes: usize) -> Quarantined {
     let metadata = raw.metadata();
     let room = kept_bytes + raw.json().len() <= QUARANTINE_BYTES_MAX;

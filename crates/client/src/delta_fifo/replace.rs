@@ -1,9 +1,9 @@
-//! A whole state, collected beside the one in use and compared with it: the relist half of
+//! Collects a complete state beside the current one and compares the two: the relist half of
 //! [`DeltaFifo`].
 //!
-//! Unchanged objects are found by uid and version, marked, and dropped on arrival, so collecting a
-//! known state costs one pointer per object. Changed objects are inserted into a copy that shares
-//! everything else.
+//! Unchanged objects are found by uid and version, marked, and dropped on arrival. Collecting a
+//! known state therefore costs one pointer per object. Changed objects are inserted into a copy
+//! that shares all other objects.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use imbl::OrdMap;
 use listwatch_meta::Change as EventChange;
 use listwatch_wire::Metadata;
 
-use super::{DELTA_BYTES, Delta, DeltaFifo, Layer, Pushed, Quarantined, Replacement, quarantined, spell};
+use super::{DELTA_BYTES, Delta, DeltaFifo, Layer, PushOutcome, Quarantined, Replacement, quarantined, write_key};
 use crate::decode::Decode;
 use crate::indexer::Snapshot;
 use crate::object::{ObjectKey, RawObject, compare_versions};
@@ -21,12 +21,12 @@ use crate::stored::Stored;
 pub(super) struct Collecting<S: Stored> {
     /// The state at the end of the queue.
     before: OrdMap<ObjectKey, S>,
-    /// The same with what changed.
+    /// The collected state: `before` with the changes so far.
     after: OrdMap<ObjectKey, S>,
-    /// The arrived objects of `before`, or those whose name arrived, by the address of their key.
-    /// `before` keeps the keys alive, so an address belongs to one key.
-    came: HashSet<usize>,
-    /// The keys that differ, perhaps. Not kept where `before` is empty: then all do.
+    /// The objects of `before` whose names have arrived, by the address of their key. `before`
+    /// keeps the keys alive, so an address belongs to one key.
+    seen: HashSet<usize>,
+    /// The keys that may differ. Empty if `before` is empty: then all differ.
     touched: Vec<ObjectKey>,
     quarantine: OrdMap<ObjectKey, Arc<Quarantined>>,
     quarantine_bytes: usize,
@@ -35,27 +35,27 @@ pub(super) struct Collecting<S: Stored> {
 impl<S: Stored> Collecting<S> {
     fn mark(&mut self, key: &str) {
         if let Some(before) = self.before.get(key) {
-            self.came.insert(before.key().address());
+            self.seen.insert(before.key().address());
         }
     }
 
     fn unmark(&mut self, key: &str) {
         if let Some(before) = self.before.get(key) {
-            self.came.remove(&before.key().address());
+            self.seen.remove(&before.key().address());
         }
     }
 }
 
 impl<D: Decode> DeltaFifo<D> {
-    /// Begins to collect a whole state; an earlier collection is dropped. The current state is
-    /// unaffected. Nothing may be pushed before [`DeltaFifo::commit_replace`] or
+    /// Begins to collect a complete state and drops an earlier collection. The current state is not
+    /// affected. Nothing may be pushed before [`DeltaFifo::commit_replace`] or
     /// [`DeltaFifo::discard_replace`].
     pub fn begin_replace(&mut self, known: &Snapshot<D::Stored>) {
         let before = self.state(known);
         self.collecting = Some(Collecting {
             after: before.clone(),
             before,
-            came: HashSet::new(),
+            seen: HashSet::new(),
             touched: Vec::new(),
             quarantine: OrdMap::new(),
             quarantine_bytes: 0,
@@ -67,20 +67,21 @@ impl<D: Decode> DeltaFifo<D> {
         self.collecting = None;
     }
 
-    /// Collects one object of the whole state; `Deleted` takes it out again. No version is
-    /// compared with that of the state in use: a server that lost its history is believed.
-    pub fn collect(&mut self, change: EventChange, raw: &RawObject) -> Pushed {
-        let Some(mut collecting) = self.collecting.take() else { return Pushed::NotCollecting };
+    /// Collects one object of the complete state; a deletion removes it again. Versions are not
+    /// compared with the current state, because a server may have lost its history.
+    pub fn collect(&mut self, change: EventChange, raw: &RawObject) -> PushOutcome {
+        let Some(mut collecting) = self.collecting.take() else { return PushOutcome::NotCollecting };
         let metadata = raw.metadata();
         let mut text = std::mem::take(&mut self.text);
-        spell(&mut text, &metadata);
+        write_key(&mut text, &metadata);
         let pushed = self.collect_into(&mut collecting, change, raw, &metadata, &text);
         self.text = text;
         self.collecting = Some(collecting);
         pushed
     }
 
-    /// Unchanged objects are found by the text of their key, without an allocation.
+    /// Collects one object. Unchanged objects are found by the text of their key, without an
+    /// allocation.
     fn collect_into(
         &self,
         collecting: &mut Collecting<D::Stored>,
@@ -88,7 +89,7 @@ impl<D: Decode> DeltaFifo<D> {
         raw: &RawObject,
         metadata: &Metadata<'_>,
         text: &str,
-    ) -> Pushed {
+    ) -> PushOutcome {
         let before = collecting.before.get(text);
         let now = collecting.after.get(text);
         let collected = match (before, now) {
@@ -96,37 +97,37 @@ impl<D: Decode> DeltaFifo<D> {
             (None, Some(_)) => true,
             (_, None) => false,
         };
-        // Within one state that is being collected, what came last may not be older.
+        // Within one collected state a later version of an object may not be older.
         let is_older =
             |than: &str| compare_versions(&metadata.resource_version, than).is_some_and(|order| order.is_lt());
         if collected && now.is_some_and(|now| is_older(&now.resource_version())) {
-            return Pushed::Stale;
+            return PushOutcome::Stale;
         }
         if change == EventChange::Deleted {
             collecting.unmark(text);
             let known = collecting.after.remove(text).is_some();
-            let set_aside = collecting.quarantine.remove(text).is_some();
-            return if known || set_aside { Pushed::Queued } else { Pushed::Unchanged };
+            let was_quarantined = collecting.quarantine.remove(text).is_some();
+            return if known || was_quarantined { PushOutcome::Queued } else { PushOutcome::Unchanged };
         }
         let is_version_of = |uid: &str, version: &str| {
             uid == metadata.uid && version == metadata.resource_version && !version.is_empty()
         };
         let tried = |entry: &&Arc<Quarantined>| is_version_of(&entry.uid, &entry.version);
         if collecting.quarantine.get(text).is_some_and(|entry| tried(&entry)) {
-            return Pushed::Unchanged;
+            return PushOutcome::Unchanged;
         }
         if let Some(entry) = self.quarantine.get(text).filter(tried) {
             collecting.mark(text);
             collecting.quarantine_bytes += entry.raw.as_ref().map_or(0, bytes::Bytes::len);
             let key = ObjectKey::new(&metadata.namespace, &metadata.name);
             collecting.quarantine.insert(key, entry.clone());
-            return Pushed::Unchanged;
+            return PushOutcome::Unchanged;
         }
         if let Some(now) = now
             && is_version_of(&now.uid(), &now.resource_version())
         {
             collecting.mark(text);
-            return Pushed::Unchanged;
+            return PushOutcome::Unchanged;
         }
         let is_same_uid = now.is_some_and(|now| now.uid() == metadata.uid);
         let key = before.map(|before| before.key().clone());
@@ -139,10 +140,10 @@ impl<D: Decode> DeltaFifo<D> {
                     collecting.touched.push(key.clone());
                 }
                 collecting.after.insert(key, object);
-                Pushed::Queued
+                PushOutcome::Queued
             }
             Err(error) => {
-                // The last good state stays, unless it is that of another object of the name.
+                // The last decodable state stays, unless it has another uid.
                 if is_same_uid {
                     collecting.mark(text);
                 } else {
@@ -152,23 +153,23 @@ impl<D: Decode> DeltaFifo<D> {
                 let entry = Arc::new(quarantined(raw, error, collecting.quarantine_bytes));
                 collecting.quarantine_bytes += entry.raw.as_ref().map_or(0, bytes::Bytes::len);
                 collecting.quarantine.insert(key, entry.clone());
-                Pushed::Quarantined(entry)
+                PushOutcome::Quarantined(entry)
             }
         }
     }
 
     /// Queues the collected state as its difference from the state at the end of the queue. False
-    /// when none was collected.
+    /// if no state was collected.
     pub fn commit_replace(&mut self, version: &str) -> bool {
         let Some(collecting) = self.collecting.take() else { return false };
-        let Collecting { before, mut after, came, mut touched, quarantine, quarantine_bytes } = collecting;
+        let Collecting { before, mut after, seen, mut touched, quarantine, quarantine_bytes } = collecting;
         let vanished: Vec<ObjectKey> = before
             .iter()
-            .filter(|(_, object)| !came.contains(&object.key().address()))
+            .filter(|(_, object)| !seen.contains(&object.key().address()))
             .map(|(key, _)| key.clone())
             .collect();
         for key in &vanished {
-            // A name that was taken out and came again while the state was collected stays.
+            // A name that was removed and added again during the collection stays.
             if after.get(key).is_some_and(|now| before.get(key).is_some_and(|before| before.is_same(now))) {
                 after.remove(key);
             }

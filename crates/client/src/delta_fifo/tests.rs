@@ -1,5 +1,5 @@
-//! The queue's promises. Q1 to Q7 are the conformance checks that client-go's queues were distilled
-//! to; where ours differs on purpose, the test says so.
+//! The guarantees of the queue. Q1 to Q7 check the rules of client-go's queues; a comment names
+//! each intentional difference.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,17 +28,17 @@ fn bad(name: &str, uid: &str, version: u64) -> RawObject {
 }
 
 /// A queue and its store.
-struct Pair<D: Decode> {
+struct QueueAndStore<D: Decode> {
     fifo: DeltaFifo<D>,
     indexer: Indexer<D::Stored>,
 }
 
-impl<D: Decode> Pair<D> {
+impl<D: Decode> QueueAndStore<D> {
     fn new(decoder: D, config: FifoConfig) -> Self {
-        Pair { fifo: DeltaFifo::new(decoder, config), indexer: Indexer::new() }
+        QueueAndStore { fifo: DeltaFifo::new(decoder, config), indexer: Indexer::new() }
     }
 
-    fn push(&mut self, change: EventChange, object: &RawObject) -> Pushed {
+    fn push(&mut self, change: EventChange, object: &RawObject) -> PushOutcome {
         self.fifo.push(self.indexer.current(), change, object)
     }
 
@@ -50,7 +50,7 @@ impl<D: Decode> Pair<D> {
         assert!(self.fifo.commit_replace(version));
     }
 
-    /// The next batch, applied.
+    /// Applies the next batch and returns its changes.
     fn batch(&mut self, max: usize) -> Vec<String> {
         let mut changes = Vec::new();
         for delta in self.fifo.pop_batch(self.indexer.current(), max) {
@@ -60,13 +60,13 @@ impl<D: Decode> Pair<D> {
         changes.iter().map(show).collect()
     }
 
-    /// All that waits, applied.
+    /// Applies everything that is queued.
     fn drain(&mut self) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         while !self.fifo.is_empty() {
-            told.extend(self.batch(100));
+            received.extend(self.batch(100));
         }
-        told
+        received
     }
 
     fn state(&self) -> Vec<String> {
@@ -85,16 +85,16 @@ fn show<S: Stored>(change: &Change<S>) -> String {
     }
 }
 
-fn keep_every() -> Pair<KeepJson> {
-    Pair::new(KeepJson, FifoConfig::default())
+fn keep_every() -> QueueAndStore<KeepJson> {
+    QueueAndStore::new(KeepJson, FifoConfig::default())
 }
 
-fn latest() -> Pair<KeepJson> {
-    Pair::new(KeepJson, FifoConfig { compaction: Compaction::LatestPerKey, ..FifoConfig::default() })
+fn latest() -> QueueAndStore<KeepJson> {
+    QueueAndStore::new(KeepJson, FifoConfig { compaction: Compaction::LatestPerKey, ..FifoConfig::default() })
 }
 
-/// Numbers from `data`; anything else is undecodable. Counts its calls.
-fn numbers() -> (Pair<impl Decode<Stored = Typed<u64>>>, Arc<AtomicU64>) {
+/// Decodes the number in `data` and counts its calls. Anything else is undecodable.
+fn numbers() -> (QueueAndStore<impl Decode<Stored = Typed<u64>>>, Arc<AtomicU64>) {
     #[derive(serde::Deserialize)]
     struct Data {
         data: u64,
@@ -106,7 +106,7 @@ fn numbers() -> (Pair<impl Decode<Stored = Typed<u64>>>, Arc<AtomicU64>) {
         let data: Data = serde_json::from_slice(raw.json()).map_err(DecodeError::new)?;
         Ok(data.data)
     });
-    (Pair::new(decoder, FifoConfig::default()), calls)
+    (QueueAndStore::new(decoder, FifoConfig::default()), calls)
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn q3_relist_is_compared_with_queued_changes_too() {
     pair.push(Added, &raw("a", "1", 1));
     pair.replace(&[], "2");
     assert_eq!(pair.drain(), ["+a@1 Live", "-a@1 known Initial"]);
-    // In the middle of a batch that is being applied, too.
+    // Also while a batch is being applied.
     let mut pair = keep_every();
     pair.push(Added, &raw("a", "1", 1));
     let before = pair.indexer.current().clone();
@@ -156,7 +156,7 @@ fn q4_changed_uid_is_a_delete_and_an_add() {
     pair.push(Deleted, &raw("a", "1", 3));
     pair.replace(&[raw("a", "2", 4)], "4");
     assert_eq!(pair.drain(), ["-a@3 final Live", "+a@4 Relist"]);
-    // client-go tells one update from one object to the other.
+    // client-go reports one update from the old object to the new one.
     pair.replace(&[raw("a", "3", 6)], "6");
     assert_eq!(pair.drain(), ["-a@4 known Relist", "+a@6 Relist"]);
     pair.push(Added, &raw("a", "4", 8));
@@ -170,14 +170,14 @@ fn q5_resync_never_reports_an_old_state() {
     pair.drain();
     pair.push(Modified, &raw("a", "1", 5));
     pair.fifo.resync();
-    // What changes comes first; then every object as it is by then, in parts.
+    // Changes precede the resync, which reports each object in its current state.
     assert_eq!(pair.batch(2), ["a@1>5 Live"]);
     assert_eq!(pair.batch(2), ["a@5>5 Resync", "b@2>2 Resync"]);
     pair.push(Modified, &raw("c", "3", 7));
     assert_eq!(pair.batch(2), ["c@3>7 Live"], "a resync went before what changed");
     assert_eq!(pair.batch(2), ["c@7>7 Resync"]);
     assert!(!pair.fifo.is_resyncing());
-    // An object that changes while a part is being applied is not told in its old state.
+    // An object that changes during the resync is not reported in its old state.
     pair.fifo.resync();
     let sync = pair.fifo.pop_batch(pair.indexer.current(), 1);
     pair.push(Deleted, &raw("a", "1", 9));
@@ -190,16 +190,16 @@ fn q5_resync_never_reports_an_old_state() {
 
 #[test]
 fn q6_distinct_keys_allows_each_key_once_per_batch() {
-    let events = |pair: &mut Pair<KeepJson>| {
+    let events = |pair: &mut QueueAndStore<KeepJson>| {
         pair.push(Added, &raw("a", "1", 1));
         pair.push(Added, &raw("b", "2", 2));
         pair.push(Modified, &raw("a", "1", 3));
     };
-    let mut pair = Pair::new(KeepJson, FifoConfig { distinct_keys: true, ..FifoConfig::default() });
+    let mut pair = QueueAndStore::new(KeepJson, FifoConfig { distinct_keys: true, ..FifoConfig::default() });
     events(&mut pair);
     assert_eq!(pair.batch(10), ["+a@1 Live", "+b@2 Live"]);
     assert_eq!(pair.batch(10), ["a@1>3 Live"]);
-    // Otherwise a batch ends where it is full.
+    // Otherwise only `max` limits a batch.
     let mut pair = keep_every();
     events(&mut pair);
     assert_eq!(pair.batch(2), ["+a@1 Live", "+b@2 Live"]);
@@ -207,7 +207,7 @@ fn q6_distinct_keys_allows_each_key_once_per_batch() {
 }
 
 #[test]
-fn q7_replacement_is_a_batch_of_its_own_and_may_be_empty() {
+fn q7_replacement_is_a_separate_batch_and_may_be_empty() {
     let mut pair = keep_every();
     pair.push(Added, &raw("z", "9", 1));
     pair.replace(&[raw("a", "1", 2), raw("b", "2", 3), raw("c", "3", 4)], "4");
@@ -235,16 +235,16 @@ fn order_across_objects_is_kept() {
 #[test]
 fn duplicate_and_older_events_are_dropped() {
     let mut pair = keep_every();
-    assert_eq!(pair.push(Deleted, &raw("a", "1", 1)), Pushed::Unchanged, "a delete of what never was");
-    assert_eq!(pair.push(Added, &raw("a", "1", 2)), Pushed::Queued);
-    assert_eq!(pair.push(Added, &raw("a", "1", 2)), Pushed::Unchanged, "what is queued was queued again");
-    assert_eq!(pair.push(Modified, &raw("a", "1", 1)), Pushed::Stale);
-    assert_eq!(pair.push(Deleted, &raw("a", "1", 4)), Pushed::Queued);
-    assert_eq!(pair.push(Deleted, &raw("a", "1", 4)), Pushed::Unchanged, "two deletes are one");
-    assert_eq!(pair.push(Added, &raw("a", "1", 3)), Pushed::Stale, "a deleted object came back");
-    assert_eq!(pair.push(Added, &raw("a", "2", 5)), Pushed::Queued);
+    assert_eq!(pair.push(Deleted, &raw("a", "1", 1)), PushOutcome::Unchanged, "a delete of what never was");
+    assert_eq!(pair.push(Added, &raw("a", "1", 2)), PushOutcome::Queued);
+    assert_eq!(pair.push(Added, &raw("a", "1", 2)), PushOutcome::Unchanged, "what is queued was queued again");
+    assert_eq!(pair.push(Modified, &raw("a", "1", 1)), PushOutcome::Stale);
+    assert_eq!(pair.push(Deleted, &raw("a", "1", 4)), PushOutcome::Queued);
+    assert_eq!(pair.push(Deleted, &raw("a", "1", 4)), PushOutcome::Unchanged, "two deletes are one");
+    assert_eq!(pair.push(Added, &raw("a", "1", 3)), PushOutcome::Stale, "a deleted object came back");
+    assert_eq!(pair.push(Added, &raw("a", "2", 5)), PushOutcome::Queued);
     assert_eq!(pair.drain(), ["+a@2 Live", "-a@4 final Live", "+a@5 Live"]);
-    assert_eq!(pair.push(Added, &raw("a", "2", 5)), Pushed::Unchanged);
+    assert_eq!(pair.push(Added, &raw("a", "2", 5)), PushOutcome::Unchanged);
 }
 
 #[test]
@@ -257,13 +257,14 @@ fn latest_per_key_keeps_the_position_of_the_newest_state() {
     pair.push(Modified, &raw("a", "1", 4));
     pair.push(Modified, &raw("b", "2", 5));
     assert_eq!((pair.fifo.len(), pair.drain()), (2, vec!["a@1>4 Live".to_owned(), "+b@5 Live".to_owned()]));
-    // What came and went unseen is not told; what was known and went is.
+    // An object that was created and deleted in the queue is not reported; a known object's
+    // deletion is.
     pair.push(Added, &raw("c", "3", 6));
     pair.push(Modified, &raw("b", "2", 7));
     pair.push(Deleted, &raw("c", "3", 8));
     pair.push(Deleted, &raw("b", "2", 9));
     assert_eq!(pair.drain(), ["-b@9 final Live"]);
-    // Another uid is another object: its predecessor's end is told.
+    // Another uid is another object: the deletion of the previous one is reported.
     pair.push(Deleted, &raw("a", "1", 10));
     pair.push(Added, &raw("a", "5", 11));
     pair.push(Modified, &raw("a", "5", 12));
@@ -274,14 +275,14 @@ fn latest_per_key_keeps_the_position_of_the_newest_state() {
 #[test]
 fn full_queue_stops_its_producer_and_drops_nothing() {
     let config = FifoConfig { bytes_max: 5 * (DELTA_BYTES + 80), ..FifoConfig::default() };
-    let mut pair = Pair::new(KeepJson, config);
+    let mut pair = QueueAndStore::new(KeepJson, config);
     let mut version = 0;
     while pair.fifo.has_room() {
         version += 1;
         pair.push(Added, &raw("a", "1", version));
     }
     assert!((4..=6).contains(&version), "{version} deltas");
-    // What had been read already is taken all the same.
+    // Objects that were already read are accepted above the limit.
     pair.push(Added, &raw("b", "2", 100));
     assert!(!pair.fifo.has_room());
     assert_eq!(pair.fifo.len() as u64, version + 1);
@@ -289,15 +290,15 @@ fn full_queue_stops_its_producer_and_drops_nothing() {
     assert!(pair.fifo.has_room());
     assert_eq!(pair.drain().len() as u64, version - 1);
     assert_eq!(pair.fifo.bytes(), 0, "the books are wrong");
-    // Under the other policy an object that never rests does not fill it.
-    let mut pair = Pair::new(KeepJson, FifoConfig { compaction: Compaction::LatestPerKey, ..config });
+    // With `LatestPerKey` a constantly changing object does not fill the queue.
+    let mut pair = QueueAndStore::new(KeepJson, FifoConfig { compaction: Compaction::LatestPerKey, ..config });
     for version in 1..10_000 {
         pair.push(Added, &raw("a", "1", version));
     }
     assert!(pair.fifo.has_room());
     assert!(pair.fifo.queue.len() < 2 * EMPTY_SLOTS_MAX, "emptied slots were kept");
     assert_eq!(pair.drain(), ["+a@9999 Live"]);
-    // Its slots are found again after others were given back.
+    // The state is still found after empty slots were removed.
     for version in 10_000..10_500 {
         pair.push(Added, &raw(&format!("o{}", version % 3), "1", version));
         pair.push(Added, &raw("b", "1", version));
@@ -325,7 +326,7 @@ fn transform_runs_once_per_version_of_an_object() {
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
     pair.drain();
     assert_eq!(calls(), 2);
-    // A relist, a repeated event and a resync bring nothing new.
+    // A relist, a repeated event and a resync do not decode again.
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "3");
     pair.push(Added, &raw("a", "1", 1));
     pair.fifo.resync();
@@ -345,7 +346,7 @@ fn undecodable_object_is_quarantined_and_others_are_delivered() {
     let (mut pair, calls) = numbers();
     pair.replace(&[raw("a", "1", 1), bad("b", "2", 2), raw("c", "3", 3)], "3");
     assert_eq!(pair.drain(), ["+a@1 Initial", "+c@3 Initial"]);
-    fn quarantined<D: Decode>(pair: &Pair<D>) -> Vec<String> {
+    fn quarantined<D: Decode>(pair: &QueueAndStore<D>) -> Vec<String> {
         let entries = pair.indexer.current().quarantine();
         entries.map(|(key, entry)| format!("{key}@{}", entry.version())).collect()
     }
@@ -353,28 +354,28 @@ fn undecodable_object_is_quarantined_and_others_are_delivered() {
     let entry = pair.indexer.current().quarantined("b").unwrap();
     assert!(entry.error().to_string().contains("invalid type: string \"x\""), "{entry:?}");
     assert_eq!(entry.raw().unwrap(), bad("b", "2", 2).json());
-    // The last good state stays, and no delete is invented.
-    assert!(matches!(pair.push(Modified, &bad("a", "1", 4)), Pushed::Quarantined(_)));
+    // The last decodable state stays, and no deletion is reported.
+    assert!(matches!(pair.push(Modified, &bad("a", "1", 4)), PushOutcome::Quarantined(_)));
     pair.push(Modified, &raw("c", "3", 5));
     assert_eq!(pair.drain(), ["c@3>5 Live"]);
     assert_eq!(**pair.indexer.current().get("a").unwrap(), 1);
     assert_eq!(quarantined(&pair), ["a@4", "b@2"]);
-    // It is not tried again in vain, and nothing older takes its place.
+    // The same version is not decoded again, and no older version replaces it.
     let before = calls.load(Ordering::Relaxed);
-    assert_eq!(pair.push(Modified, &bad("a", "1", 4)), Pushed::Unchanged);
-    assert_eq!(pair.push(Modified, &raw("a", "1", 3)), Pushed::Stale);
+    assert_eq!(pair.push(Modified, &bad("a", "1", 4)), PushOutcome::Unchanged);
+    assert_eq!(pair.push(Modified, &raw("a", "1", 3)), PushOutcome::Stale);
     pair.replace(&[bad("a", "1", 4), bad("b", "2", 2), raw("c", "3", 5)], "6");
     assert_eq!(pair.drain(), [""; 0]);
     assert_eq!(calls.load(Ordering::Relaxed), before);
-    // A good version releases it, and so does its deletion.
+    // A decodable version releases the key, and so does the deletion.
     pair.push(Modified, &raw("a", "1", 7));
     pair.push(Deleted, &bad("b", "2", 8));
     assert_eq!(pair.drain(), ["a@1>7 Live"]);
     assert_eq!(quarantined(&pair), [""; 0]);
-    // A deletion whose last state cannot be read is told with the last good one.
+    // A deletion with an undecodable last state carries the last decodable one.
     pair.push(Deleted, &bad("a", "1", 9));
     assert_eq!(pair.drain(), ["-a@7 known Live"]);
-    // What a relist no longer brings is gone, set aside or not.
+    // A relist without the object removes it, quarantined or not.
     pair.push(Modified, &bad("c", "3", 10));
     pair.push(Added, &bad("d", "4", 11));
     pair.replace(&[], "12");
@@ -432,7 +433,7 @@ fn quarantined_objects_are_decoded_again_on_request() {
         0 => Err(DecodeError::new("not yet")),
         number => Ok(number),
     });
-    let mut pair = Pair::new(decoder, FifoConfig::default());
+    let mut pair = QueueAndStore::new(decoder, FifoConfig::default());
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
     assert_eq!(pair.drain(), [""; 0]);
     assert_eq!(pair.fifo.retry_quarantined(pair.indexer.current()), 0);
@@ -444,7 +445,7 @@ fn quarantined_objects_are_decoded_again_on_request() {
 
 #[test]
 fn quarantined_bytes_are_bounded() {
-    let mut pair = Pair::new(decode_with(|_| Err::<(), _>(DecodeError::new("no"))), FifoConfig::default());
+    let mut pair = QueueAndStore::new(decode_with(|_| Err::<(), _>(DecodeError::new("no"))), FifoConfig::default());
     let filler = "x".repeat(QUARANTINE_BYTES_MAX / 3);
     for name in ["a", "b", "c", "d"] {
         let json =
@@ -473,10 +474,10 @@ fn initial_events_may_delete_and_recreate_an_object() {
     ] {
         pair.fifo.collect(change, &object);
     }
-    assert_eq!(pair.fifo.collect(Modified, &raw("b", "9", 5)), Pushed::Stale);
+    assert_eq!(pair.fifo.collect(Modified, &raw("b", "9", 5)), PushOutcome::Stale);
     pair.fifo.commit_replace("7");
     assert_eq!(pair.drain(), ["-a@1 known Relist", "-b@2 known Relist", "+b@6 Relist"]);
-    assert_eq!(pair.fifo.collect(Added, &raw("x", "1", 1)), Pushed::NotCollecting);
+    assert_eq!(pair.fifo.collect(Added, &raw("x", "1", 1)), PushOutcome::NotCollecting);
 }
 
 #[test]
@@ -486,7 +487,7 @@ fn relist_of_a_server_that_lost_its_history_is_accepted() {
     pair.drain();
     pair.replace(&[raw("a", "1", 4)], "5");
     assert_eq!(pair.drain(), ["a@90>4 Relist"]);
-    assert_eq!(pair.push(Modified, &raw("a", "1", 6)), Pushed::Queued);
+    assert_eq!(pair.push(Modified, &raw("a", "1", 6)), PushOutcome::Queued);
 }
 
 #[test]
@@ -505,7 +506,7 @@ fn applied_keys_use_no_memory_in_the_queue() {
     assert!(pair.fifo.layers[0].keys.is_empty() && pair.fifo.layers[0].below.is_none());
 }
 
-/// One event, or a whole state, or the consumer at work.
+/// One event, one relist, or one action of the consumer.
 #[derive(Clone, Debug)]
 enum Step {
     Event { name: u8, operation: u8, undecodable: bool },
@@ -527,8 +528,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The consumer works at its own pace, on any policy; the changes it is told are a legal
-    /// history, and lead to what the server has.
+    /// The consumer works at any speed, with any policy. The changes are a legal history and end in
+    /// the server's state.
     #[test]
     fn every_history_is_legal_and_ends_in_the_servers_state(
         steps in prop::collection::vec(any_step(), 0..120),
@@ -543,12 +544,12 @@ proptest! {
         // uid, version, decodable
         let mut server: BTreeMap<String, (u64, u64, bool)> = BTreeMap::new();
         let mut mirror: BTreeMap<String, (String, u64)> = BTreeMap::new();
-        let mut told: Vec<u64> = Vec::new();
+        let mut received: Vec<u64> = Vec::new();
         let mut taken = None;
         let make = |name: &str, (uid, version, good): (u64, u64, bool)| {
             if good { raw(name, &uid.to_string(), version) } else { bad(name, &uid.to_string(), version) }
         };
-        let mut apply = |pair: &mut Pair<_>, batch: Vec<Delta<Typed<u64>>>| -> Result<(), TestCaseError> {
+        let mut apply = |pair: &mut QueueAndStore<_>, batch: Vec<Delta<Typed<u64>>>| -> Result<(), TestCaseError> {
             let mut changes = Vec::new();
             for delta in batch {
                 pair.indexer.apply(delta, &mut changes);
@@ -558,7 +559,7 @@ proptest! {
                 let name = change.key().to_string();
                 let state = (change.object().uid().into_owned(), change.object().resource_version().parse().unwrap());
                 if change.origin() == Origin::Live && !matches!(change, Change::Deleted { last_is_final: false, .. }) {
-                    told.push(state.1);
+                    received.push(state.1);
                 }
                 match &change {
                     Change::Added { .. } => prop_assert!(mirror.insert(name, state).is_none(), "added twice"),
@@ -585,7 +586,7 @@ proptest! {
                     let (change, state) = match server.get(&name).copied() {
                         None => (Added, (version, version, good)),
                         Some((uid, _, _)) if operation == 0 => (Deleted, (uid, version, good)),
-                        // The delete and the add between two states were not seen.
+                        // The watch reports the deletion and the creation as one modification.
                         Some(_) if operation == 1 => (Modified, (version, version, good)),
                         Some((uid, _, _)) => (Modified, (uid, version, good)),
                     };
@@ -595,7 +596,7 @@ proptest! {
                         server.insert(name.clone(), state);
                     }
                     let pushed = pair.push(change, &make(&name, state));
-                    prop_assert!(!matches!(pushed, Pushed::Stale | Pushed::Unchanged), "an event was lost");
+                    prop_assert!(!matches!(pushed, PushOutcome::Stale | PushOutcome::Unchanged), "an event was lost");
                 }
                 Step::Relist => {
                     let objects: Vec<_> = server.iter().map(|(name, state)| make(name, *state)).collect();
@@ -620,7 +621,7 @@ proptest! {
             apply(&mut pair, batch)?;
         }
         pair.fifo.finish_batch();
-        prop_assert!(told.is_sorted(), "order across objects was lost: {:?}", told);
+        prop_assert!(received.is_sorted(), "order across objects was lost: {:?}", received);
         prop_assert_eq!(pair.fifo.bytes(), 0, "the books are wrong");
         prop_assert!(pair.fifo.layers.iter().all(|layer| layer.keys.is_empty()), "a key was kept for nothing");
         let snapshot = pair.indexer.current();

@@ -1,4 +1,4 @@
-//! The difference between two states of a store, one object at a time: [`Change`].
+//! One difference between two states of a store: [`Change`].
 
 use crate::object::{Object, ObjectKey};
 use crate::stored::Stored;
@@ -6,21 +6,21 @@ use crate::stored::Stored;
 /// The reason of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// The first state ever loaded.
+    /// Part of the first state that the store loaded.
     Initial,
     /// A watch event.
     Live,
-    /// The difference found by listing again after a gap; states in between were not seen.
+    /// A difference that a relist found after a gap. States in between were not seen.
     Relist,
-    /// The object is unchanged and reported on request. Always [`Change::Updated`] with equal `old`
-    /// and `new`.
+    /// The object is unchanged and was reported because of a resync. Always [`Change::Updated`]
+    /// with equal `old` and `new`.
     Resync,
 }
 
 /// One difference between two states of the store.
 #[derive(Clone, Debug)]
 pub enum Change<S = Object> {
-    /// The object was not there before.
+    /// The object was not in the store before.
     Added {
         /// The object.
         object: S,
@@ -29,17 +29,17 @@ pub enum Change<S = Object> {
     },
     /// The same object (same uid) in another version.
     Updated {
-        /// The state before.
+        /// The previous state.
         old: S,
-        /// The state now.
+        /// The current state.
         new: S,
         /// The reason.
         origin: Origin,
     },
-    /// The object is gone.
+    /// The object was deleted.
     Deleted {
-        /// The last state: for [`Origin::Live`] with an unchanged uid the one at its deletion,
-        /// otherwise the last one this store knew.
+        /// The last state. For [`Origin::Live`] with an unchanged uid: the state at the deletion.
+        /// Otherwise: the last state that this store had.
         last: S,
         /// True when `last` is the state at the deletion, false when it may be older.
         last_is_final: bool,
@@ -54,7 +54,7 @@ impl<S: Stored> Change<S> {
         self.object().key()
     }
 
-    /// The object in its newest state: for a delete the last one.
+    /// The object in its newest state; for a deletion, its last state.
     pub fn object(&self) -> &S {
         match self {
             Change::Added { object, .. } => object,

@@ -1,8 +1,8 @@
-//! Secondary indexes: from a value to the objects that have it.
+//! Secondary indexes, which map a value to the objects that have it.
 //!
-//! An index is one persistent ordered set of (value, key). A snapshot of it costs a pointer, an
-//! object with several values has several entries, and an update that keeps its values costs the
-//! index nothing. Equal values share one allocation.
+//! An index is one persistent ordered set of (value, key). A snapshot of it costs one pointer. An
+//! object with several values has several entries. An update that keeps its values does not touch
+//! the index. Equal values share one allocation.
 
 use std::any::Any;
 use std::cmp::Ordering;
@@ -14,7 +14,7 @@ use imbl::{OrdMap, OrdSet};
 use crate::object::ObjectKey;
 use crate::stored::Stored;
 
-/// A type whose values can be index keys.
+/// A type whose values can be keys of an index.
 pub trait IndexValue: Ord + Clone + Send + Sync + 'static {}
 
 impl<V: Ord + Clone + Send + Sync + 'static> IndexValue for V {}
@@ -41,32 +41,32 @@ impl<S, V> fmt::Debug for Index<S, V> {
 }
 
 /// One entry. Ordered by value, then key.
-struct Place<V> {
+struct IndexEntry<V> {
     value: Arc<V>,
     key: ObjectKey,
 }
 
-impl<V> Clone for Place<V> {
+impl<V> Clone for IndexEntry<V> {
     fn clone(&self) -> Self {
-        Place { value: self.value.clone(), key: self.key.clone() }
+        IndexEntry { value: self.value.clone(), key: self.key.clone() }
     }
 }
 
-impl<V: Ord> PartialEq for Place<V> {
+impl<V: Ord> PartialEq for IndexEntry<V> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl<V: Ord> Eq for Place<V> {}
+impl<V: Ord> Eq for IndexEntry<V> {}
 
-impl<V: Ord> PartialOrd for Place<V> {
+impl<V: Ord> PartialOrd for IndexEntry<V> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<V: Ord> Ord for Place<V> {
+impl<V: Ord> Ord for IndexEntry<V> {
     fn cmp(&self, other: &Self) -> Ordering {
         let same = Arc::ptr_eq(&self.value, &other.value);
         let values = if same { Ordering::Equal } else { self.value.cmp(&other.value) };
@@ -74,12 +74,12 @@ impl<V: Ord> Ord for Place<V> {
     }
 }
 
-/// An index whose type of value is forgotten.
+/// An index over values of any type.
 pub(crate) trait AnyIndex<S>: Send + Sync {
-    /// An object changed: `None` is absence.
+    /// Updates the index after a change of an object; `None` means absent.
     fn update(&mut self, old: Option<&S>, new: Option<&S>);
 
-    /// Everything changed.
+    /// Builds the index from all objects.
     fn rebuild(&mut self, objects: &OrdMap<ObjectKey, S>);
 
     fn boxed(&self) -> Box<dyn AnyIndex<S>>;
@@ -89,36 +89,36 @@ pub(crate) trait AnyIndex<S>: Send + Sync {
 
 pub(crate) struct IndexBy<S, V> {
     function: Arc<IndexFunction<S, V>>,
-    places: OrdSet<Place<V>>,
+    entries: OrdSet<IndexEntry<V>>,
 }
 
 impl<S: Stored, V: IndexValue> IndexBy<S, V> {
     pub(crate) fn new(function: Arc<IndexFunction<S, V>>) -> Self {
-        IndexBy { function, places: OrdSet::new() }
+        IndexBy { function, entries: OrdSet::new() }
     }
 
-    /// Whether this is the index of that handle.
+    /// True if this is the index of that handle.
     pub(crate) fn is_of(&self, index: &Index<S, V>) -> bool {
         Arc::ptr_eq(&self.function, &index.function)
     }
 
-    /// The keys of the objects with this value, in order.
+    /// The keys of the objects with this value, in key order.
     pub(crate) fn keys<'s>(&'s self, value: &V) -> impl Iterator<Item = &'s ObjectKey> + use<'s, S, V> {
-        let first = Place { value: Arc::new(value.clone()), key: ObjectKey::first() };
+        let first = IndexEntry { value: Arc::new(value.clone()), key: ObjectKey::first() };
         let value = first.value.clone();
-        self.places.range(first..).take_while(move |place| *place.value == *value).map(|place| &place.key)
+        self.entries.range(first..).take_while(move |place| *place.value == *value).map(|place| &place.key)
     }
 
-    /// Keys with their values, from this value on, in the order of values and then keys.
+    /// Values and keys from this value on, ordered by value, then key.
     pub(crate) fn from<'s>(&'s self, value: &V) -> impl Iterator<Item = (&'s V, &'s ObjectKey)> + use<'s, S, V> {
-        let first = Place { value: Arc::new(value.clone()), key: ObjectKey::first() };
-        self.places.range(first..).map(|place| (&*place.value, &place.key))
+        let first = IndexEntry { value: Arc::new(value.clone()), key: ObjectKey::first() };
+        self.entries.range(first..).map(|place| (&*place.value, &place.key))
     }
 
-    /// The values in use, in order.
+    /// The values that at least one object has, in order.
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         let mut last: Option<&Arc<V>> = None;
-        self.places.iter().filter_map(move |place| {
+        self.entries.iter().filter_map(move |place| {
             let new = last.is_none_or(|last| !Arc::ptr_eq(last, &place.value) && **last != *place.value);
             last = Some(&place.value);
             new.then_some(&*place.value)
@@ -133,10 +133,10 @@ impl<S: Stored, V: IndexValue> IndexBy<S, V> {
     }
 
     fn insert(&mut self, value: V, key: ObjectKey) {
-        let first = Place { value: Arc::new(value), key: ObjectKey::first() };
-        let known = self.places.get_next(&first).filter(|place| place.value == first.value);
+        let first = IndexEntry { value: Arc::new(value), key: ObjectKey::first() };
+        let known = self.entries.get_next(&first).filter(|place| place.value == first.value);
         let value = known.map_or(first.value, |place| place.value.clone());
-        self.places.insert(Place { value, key });
+        self.entries.insert(IndexEntry { value, key });
     }
 }
 
@@ -149,7 +149,7 @@ impl<S: Stored, V: IndexValue> AnyIndex<S> for IndexBy<S, V> {
         if let Some(old) = old {
             for value in &before {
                 if after.binary_search(value).is_err() {
-                    self.places.remove(&Place { value: Arc::new(value.clone()), key: old.key().clone() });
+                    self.entries.remove(&IndexEntry { value: Arc::new(value.clone()), key: old.key().clone() });
                 }
             }
         }
@@ -163,7 +163,7 @@ impl<S: Stored, V: IndexValue> AnyIndex<S> for IndexBy<S, V> {
     }
 
     fn rebuild(&mut self, objects: &OrdMap<ObjectKey, S>) {
-        self.places = OrdSet::new();
+        self.entries = OrdSet::new();
         for object in objects.values() {
             for value in self.values_of(Some(object)) {
                 self.insert(value, object.key().clone());
@@ -172,7 +172,7 @@ impl<S: Stored, V: IndexValue> AnyIndex<S> for IndexBy<S, V> {
     }
 
     fn boxed(&self) -> Box<dyn AnyIndex<S>> {
-        Box::new(IndexBy { function: self.function.clone(), places: self.places.clone() })
+        Box::new(IndexBy { function: self.function.clone(), entries: self.entries.clone() })
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -180,7 +180,7 @@ impl<S: Stored, V: IndexValue> AnyIndex<S> for IndexBy<S, V> {
     }
 }
 
-/// The indexes of one state.
+/// The indexes of one snapshot.
 pub(crate) struct Indexes<S>(Vec<Box<dyn AnyIndex<S>>>);
 
 impl<S: Stored> Indexes<S> {
@@ -204,7 +204,7 @@ impl<S: Stored> Indexes<S> {
         }
     }
 
-    /// The index of a handle, if this state has it.
+    /// The index of a handle, if this snapshot has it.
     pub(crate) fn get<V: IndexValue>(&self, index: &Index<S, V>) -> Option<&IndexBy<S, V>> {
         let found = self.0.get(index.slot)?.as_any().downcast_ref::<IndexBy<S, V>>()?;
         found.is_of(index).then_some(found)

@@ -66,7 +66,7 @@ pub use writes::{OWN_WRITES_MAX, OwnWrites, RecordError};
 
 /// The effect of a delta on the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Applied {
+pub enum ApplyOutcome {
     /// The state changed.
     Changed,
     /// The store already has this version, or never had the deleted object.
@@ -79,8 +79,8 @@ pub enum Applied {
 pub struct Indexer<S: Stored = Object> {
     current: Snapshot<S>,
     shared: Arc<Shared<S>>,
-    tell: watch::Sender<u64>,
-    /// The readers do not see `current` yet.
+    publications: watch::Sender<u64>,
+    /// The readers do not see the newest state of `current` yet.
     unpublished: bool,
 }
 
@@ -88,33 +88,33 @@ impl<S: Stored> Indexer<S> {
     /// An empty store.
     pub fn new() -> Self {
         let shared = Arc::new(Shared { published: ArcSwap::from_pointee(Snapshot::default()) });
-        Indexer { current: Snapshot::default(), shared, tell: watch::Sender::new(0), unpublished: false }
+        Indexer { current: Snapshot::default(), shared, publications: watch::Sender::new(0), unpublished: false }
     }
 
-    /// A reader.
+    /// Creates a reader.
     pub fn reader(&self) -> Store<S> {
-        Store { shared: self.shared.clone(), told: self.tell.subscribe() }
+        Store { shared: self.shared.clone(), publications: self.publications.subscribe() }
     }
 
-    /// The state as the readers see it.
+    /// The state that readers see.
     pub(crate) fn published(&self) -> Arc<Snapshot<S>> {
         self.shared.published.load_full()
     }
 
-    /// The state is whole, for a writer that makes it of several.
+    /// Marks the state as synced, for a writer that merges several sources.
     pub(crate) fn set_synced(&mut self) {
         self.unpublished |= !self.current.synced;
         self.current.synced = true;
     }
 
-    /// The state as the writer sees it, published or not.
+    /// The state that the writer sees, published or not.
     pub fn current(&self) -> &Snapshot<S> {
         &self.current
     }
 
-    /// Adds an index: `function` returns any number of values of an object, and must return equal
-    /// values for equal objects. Existing objects are indexed and published at once. Equal values
-    /// share one allocation, and each object costs one entry per value.
+    /// Adds an index. `function` returns any number of values of an object, and must return equal
+    /// values for equal objects. Existing objects are indexed and published at once. Each object
+    /// costs one entry per value; equal values share one allocation.
     ///
     /// # Panics
     /// A panic of `function` propagates to the caller that applies an object.
@@ -134,8 +134,8 @@ impl<S: Stored> Indexer<S> {
         index
     }
 
-    /// Adds the index that [`Snapshot::select`] finds candidates with: one entry for each label of
-    /// each object. A second call does nothing.
+    /// Adds the index that [`Snapshot::select`] uses to find candidates. The index has one entry for each
+    /// label of each object. A second call does nothing.
     pub fn add_label_index(&mut self) {
         if self.current.labels.is_some() {
             return;
@@ -150,75 +150,75 @@ impl<S: Stored> Indexer<S> {
         self.publish();
     }
 
-    /// Applies one delta and appends its changes to `changes`: none, one, a delete and an add if
-    /// the name belongs to another object now, or all differences of a whole state (first the
-    /// removed objects, then the others, each in key order).
+    /// Applies one delta and appends its changes to `changes`: none, one, or a delete and an add if
+    /// the uid differs. A replacement appends all its differences: first the removed objects, then
+    /// the others, each in key order.
     ///
-    /// An object older than the stored one is skipped, so no reader goes back in time; a
-    /// [`Replacement`] is accepted at any version. A replacement must be relative to the store's
-    /// current state, as [`DeltaFifo`](crate::DeltaFifo) makes them.
-    pub fn apply(&mut self, delta: Delta<S>, changes: &mut Vec<Change<S>>) -> Applied {
+    /// An object older than the stored one is skipped, so the store never goes back in time. A
+    /// [`Replacement`] is accepted at any version. The replacement must be relative to the store's current
+    /// state, like those of [`DeltaFifo`](crate::DeltaFifo).
+    pub fn apply(&mut self, delta: Delta<S>, changes: &mut Vec<Change<S>>) -> ApplyOutcome {
         match delta {
             Delta::Upsert(object) => self.upsert(object, changes),
             Delta::Delete { key, last } => self.delete(&key, last, changes),
             Delta::Quarantine { key, entry } => {
                 self.unpublished = true;
                 self.current.quarantine.insert(key, entry);
-                Applied::Changed
+                ApplyOutcome::Changed
             }
             Delta::Sync(object) => {
-                // What changed or went since was told with its change.
+                // A later change of the object was already reported.
                 if !self.current.objects.get(object.key()).is_some_and(|stored| stored.is_same(&object)) {
-                    return Applied::Stale;
+                    return ApplyOutcome::Stale;
                 }
                 changes.push(Change::Updated { old: object.clone(), new: object, origin: Origin::Resync });
-                Applied::Unchanged
+                ApplyOutcome::Unchanged
             }
             Delta::Version(version) => {
                 if self.current.version == version {
-                    return Applied::Unchanged;
+                    return ApplyOutcome::Unchanged;
                 }
                 self.current.version = version;
                 self.unpublished = true;
-                Applied::Changed
+                ApplyOutcome::Changed
             }
             Delta::Replace(replacement) => {
                 self.replace(replacement, changes);
-                Applied::Changed
+                ApplyOutcome::Changed
             }
         }
     }
 
-    fn upsert(&mut self, object: S, changes: &mut Vec<Change<S>>) -> Applied {
+    fn upsert(&mut self, object: S, changes: &mut Vec<Change<S>>) -> ApplyOutcome {
         let old = self.current.objects.get(object.key());
         let order = old.and_then(|old| compare_versions(&object.resource_version(), &old.resource_version()));
         if order.is_some_and(std::cmp::Ordering::is_lt) {
-            return Applied::Stale;
+            return ApplyOutcome::Stale;
         }
         let same_uid = old.is_some_and(|old| old.uid() == object.uid());
         if same_uid && old.is_some_and(|old| old.resource_version() == object.resource_version()) {
             self.release(object.key());
-            return Applied::Unchanged;
+            return ApplyOutcome::Unchanged;
         }
         self.unpublished = true;
         self.release(object.key());
         let old = self.current.objects.insert(object.key().clone(), object.clone());
         self.current.indexes.update(old.as_ref(), Some(&object));
         difference(old, object, same_uid, Origin::Live, changes);
-        Applied::Changed
+        ApplyOutcome::Changed
     }
 
-    fn delete(&mut self, key: &ObjectKey, last: Option<S>, changes: &mut Vec<Change<S>>) -> Applied {
+    fn delete(&mut self, key: &ObjectKey, last: Option<S>, changes: &mut Vec<Change<S>>) -> ApplyOutcome {
         let released = self.release(key);
         let Some(stored) = self.current.objects.remove(key) else {
-            return if released { Applied::Changed } else { Applied::Unchanged };
+            return if released { ApplyOutcome::Changed } else { ApplyOutcome::Unchanged };
         };
         self.unpublished = true;
         self.current.indexes.update(Some(&stored), None);
         let last = last.filter(|last| last.uid() == stored.uid());
         let last_is_final = last.is_some();
         changes.push(Change::Deleted { last: last.unwrap_or(stored), last_is_final, origin: Origin::Live });
-        Applied::Changed
+        ApplyOutcome::Changed
     }
 
     fn replace(&mut self, replacement: Replacement<S>, changes: &mut Vec<Change<S>>) {
@@ -256,12 +256,12 @@ impl<S: Stored> Indexer<S> {
         released
     }
 
-    /// Publishes the state to the readers, if it changed, and wakes waiting readers. Called once
-    /// per batch, so that a batch costs one snapshot.
+    /// Publishes the state to the readers if it changed, and wakes waiting readers. Call it once
+    /// per batch, because each publication costs one snapshot.
     pub fn publish(&mut self) {
         if std::mem::take(&mut self.unpublished) {
             self.shared.published.store(Arc::new(self.current.clone()));
-            self.tell.send_modify(|publications| *publications += 1);
+            self.publications.send_modify(|publications| *publications += 1);
         }
     }
 }
@@ -278,7 +278,8 @@ impl<S: Stored> fmt::Debug for Indexer<S> {
     }
 }
 
-/// A name with a changed uid gives two changes, so that two objects are never confused.
+/// Appends the changes from `old` to `new`. A changed uid gives a delete and an add, because it is
+/// another object.
 fn difference<S: Stored>(old: Option<S>, new: S, same_uid: bool, origin: Origin, changes: &mut Vec<Change<S>>) {
     match old {
         None => changes.push(Change::Added { object: new, origin }),
@@ -290,8 +291,8 @@ fn difference<S: Stored>(old: Option<S>, new: S, same_uid: bool, origin: Origin,
     }
 }
 
-/// A label's key in the label index. No label key contains `=`, so the labels of one key are
-/// adjacent.
+/// The text of a label in the label index. A label key cannot contain `=`, so the labels of one key
+/// are adjacent.
 pub(crate) fn label_text(key: &str, value: &str) -> Box<str> {
     format!("{key}={value}").into()
 }

@@ -1,4 +1,4 @@
-//! Reading a store: [`Store`], from any task at any time, and its [`Snapshot`] values.
+//! Readers of a store: [`Store`], for any task at any time, and its [`Snapshot`]s.
 
 use std::fmt;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ impl<S: Stored> Snapshot<S> {
         self.objects.range(first..).take_while(inside).map(|(_, object)| object)
     }
 
-    /// The objects behind a key, in key order, for reading a large store in parts over several
-    /// snapshots.
+    /// The objects after a key, in key order, to read a large store in parts over several
+    /// snapshots. `None` begins with the first object.
     pub fn after<'s>(&'s self, key: Option<&ObjectKey>) -> impl Iterator<Item = &'s S> + use<'s, S> {
         use std::ops::Bound::{Excluded, Unbounded};
         let start = key.cloned().map_or(Unbounded, Excluded);
@@ -68,7 +68,7 @@ impl<S: Stored> Snapshot<S> {
 
     /// The objects with this value in an index, in key order.
     ///
-    /// A snapshot older than the index examines every object.
+    /// If the snapshot is older than the index, every object is examined.
     pub fn by_index<'s, V: IndexValue>(
         &'s self,
         index: &Index<S, V>,
@@ -89,7 +89,7 @@ impl<S: Stored> Snapshot<S> {
         }
     }
 
-    /// The values of an index that are in use, in order.
+    /// The values of an index that at least one object has, in order.
     pub fn index_values<V: IndexValue>(&self, index: &Index<S, V>) -> Vec<V> {
         if let Some(index) = self.indexes.get(index) {
             return index.values().cloned().collect();
@@ -103,7 +103,7 @@ impl<S: Stored> Snapshot<S> {
     /// The objects whose labels match, in key order.
     ///
     /// With a label index ([`Indexer::add_label_index`](super::Indexer::add_label_index)), a
-    /// requirement that a label exists or has one of some values finds the candidates; otherwise
+    /// requirement that a label exists or has one of some values finds the candidates. Otherwise
     /// every object is examined.
     pub fn select(&self, selector: &LabelSelector) -> Vec<&S> {
         let matches = |object: &&S| selector.matches(|key| object.label(key));
@@ -113,8 +113,8 @@ impl<S: Stored> Snapshot<S> {
         }
     }
 
-    /// The sorted keys that satisfy one requirement of the selector, if the label index can
-    /// determine them.
+    /// The sorted keys that satisfy one requirement of the selector. `None` if the label index
+    /// cannot determine them.
     fn candidates(&self, selector: &LabelSelector) -> Option<Vec<ObjectKey>> {
         let index = self.indexes.get(self.labels.as_ref()?)?;
         let requirements = selector.requirements();
@@ -149,14 +149,14 @@ impl<S: Stored> Snapshot<S> {
         self.objects.is_empty()
     }
 
-    /// The resource version this state is known to be current for; empty before the first. Moves
-    /// with bookmarks, also where no object changes.
+    /// The resource version up to which this state is current; empty before the first state.
+    /// Bookmarks advance it without a change of an object.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Whether this state includes everything up to `version`. `None` if unknown, because one of
-    /// the versions is not a number and they differ.
+    /// Whether this state includes everything up to `version`. `None` if the versions differ and
+    /// one of them is not a number.
     pub fn has_reached(&self, version: &str) -> Option<bool> {
         if self.version == version {
             return Some(true);
@@ -184,11 +184,11 @@ impl<S: Stored> Snapshot<S> {
     }
 }
 
-/// A reader of the local copy. Cheap to clone; never blocks, and nothing blocks it.
+/// A reader of the local copy. Cheap to clone. It never blocks and is never blocked.
 pub struct Store<S: Stored = Object> {
     pub(super) shared: Arc<Shared<S>>,
-    /// Told after each publication; holds the number of publications.
-    pub(super) told: watch::Receiver<u64>,
+    /// The number of publications; a change wakes waiting readers.
+    pub(super) publications: watch::Receiver<u64>,
 }
 
 #[derive(Debug)]
@@ -199,7 +199,8 @@ pub(super) struct Shared<S: Stored> {
 /// The error of a wait for a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {
-    /// The wait is over. The store may lag, or the version may belong to another resource.
+    /// The time limit was reached. The store may lag, or the version may belong to another
+    /// resource.
     #[error("version {wanted} was not reached in {waited:?}: the store is at {reached:?}")]
     TimedOut {
         /// The awaited version.
@@ -209,7 +210,7 @@ pub enum WaitError {
         /// The duration of the wait.
         waited: Duration,
     },
-    /// The versions cannot be compared: one of them is no number.
+    /// One of the versions is not a number, so they cannot be compared.
     #[error("version {wanted:?} cannot be compared with the store's {reached:?}")]
     Incomparable {
         /// The awaited version.
@@ -226,49 +227,49 @@ pub enum WaitError {
 }
 
 impl<S: Stored> Store<S> {
-    /// The state as of now. Later changes do not show in it.
+    /// The current state. Later changes do not affect the returned snapshot.
     pub fn snapshot(&self) -> Arc<Snapshot<S>> {
         self.shared.published.load_full()
     }
 
-    /// The object with this key as of now.
+    /// The object with this key in the current state.
     pub fn get(&self, key: &str) -> Option<S> {
         self.shared.published.load().get(key).cloned()
     }
 
     /// Waits until the store includes everything up to `version`, for example the version of a
-    /// write's response, for at most `patience`. Dropping the future ends the wait.
+    /// write's response, for at most `timeout`. Dropping the future ends the wait.
     ///
     /// # Errors
-    /// [`WaitError`], with where the store is.
-    pub async fn wait_for_version(&self, version: &str, patience: Duration) -> Result<Arc<Snapshot<S>>, WaitError> {
+    /// [`WaitError`], with the version that the store has reached.
+    pub async fn wait_for_version(&self, version: &str, timeout: Duration) -> Result<Arc<Snapshot<S>>, WaitError> {
         let reached = |snapshot: &Snapshot<S>| match snapshot.has_reached(version) {
             Some(true) => Ok(true),
             Some(false) => Ok(false),
             None => Err(WaitError::Incomparable { wanted: version.to_owned(), reached: snapshot.version.clone() }),
         };
-        self.wait_until(reached, patience, version).await
+        self.wait_until(reached, timeout, version).await
     }
 
-    /// Waits until the initial state was loaded, for at most `patience`.
+    /// Waits until the initial state is loaded, for at most `timeout`.
     ///
     /// # Errors
-    /// [`WaitError::TimedOut`] and [`WaitError::Ended`]. Why it takes so long is known to the
-    /// reflector: see [`ReflectorState`](crate::ReflectorState).
-    pub async fn wait_until_synced(&self, patience: Duration) -> Result<Arc<Snapshot<S>>, WaitError> {
-        self.wait_until(|snapshot| Ok(snapshot.synced), patience, "of the initial state").await
+    /// [`WaitError::TimedOut`] and [`WaitError::Ended`]. For the reason see
+    /// [`ReflectorState`](crate::ReflectorState).
+    pub async fn wait_until_synced(&self, timeout: Duration) -> Result<Arc<Snapshot<S>>, WaitError> {
+        self.wait_until(|snapshot| Ok(snapshot.synced), timeout, "of the initial state").await
     }
 
-    /// Waits for the next publication after the one of `seen`; returns at once if there was one.
-    /// False when no further one can follow.
+    /// Waits for a publication later than `seen`; returns at once if there was one. False if the
+    /// store's writer was dropped.
     pub async fn changed(&self, seen: &Arc<Snapshot<S>>) -> bool {
-        let mut told = self.told.clone();
+        let mut publications = self.publications.clone();
         loop {
-            told.borrow_and_update();
+            publications.borrow_and_update();
             if !Arc::ptr_eq(seen, &*self.shared.published.load()) {
                 return true;
             }
-            if told.changed().await.is_err() {
+            if publications.changed().await.is_err() {
                 return !Arc::ptr_eq(seen, &*self.shared.published.load());
             }
         }
@@ -277,30 +278,30 @@ impl<S: Stored> Store<S> {
     async fn wait_until(
         &self,
         is_there: impl Fn(&Snapshot<S>) -> Result<bool, WaitError>,
-        patience: Duration,
+        timeout: Duration,
         wanted: &str,
     ) -> Result<Arc<Snapshot<S>>, WaitError> {
         let wait = async {
-            let mut told = self.told.clone();
+            let mut publications = self.publications.clone();
             loop {
-                // Marked before the look: what is published in between is not slept through.
-                told.borrow_and_update();
+                // Marked as seen before the check, so that no publication in between is missed.
+                publications.borrow_and_update();
                 let snapshot = self.snapshot();
                 if is_there(&snapshot)? {
                     return Ok(snapshot);
                 }
-                if told.changed().await.is_err() {
+                if publications.changed().await.is_err() {
                     let snapshot = self.snapshot();
                     let reached = snapshot.version.clone();
                     return if is_there(&snapshot)? { Ok(snapshot) } else { Err(WaitError::Ended { reached }) };
                 }
             }
         };
-        match tokio::time::timeout(patience, wait).await {
+        match tokio::time::timeout(timeout, wait).await {
             Ok(found) => found,
             Err(_) => {
                 let reached = self.snapshot().version.clone();
-                Err(WaitError::TimedOut { wanted: wanted.to_owned(), reached, waited: patience })
+                Err(WaitError::TimedOut { wanted: wanted.to_owned(), reached, waited: timeout })
             }
         }
     }
@@ -308,7 +309,7 @@ impl<S: Stored> Store<S> {
 
 impl<S: Stored> Clone for Store<S> {
     fn clone(&self) -> Self {
-        Store { shared: self.shared.clone(), told: self.told.clone() }
+        Store { shared: self.shared.clone(), publications: self.publications.clone() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The store: changes, snapshots, indexes, waits, own writes.
+//! Tests of changes, snapshots, indexes, waits and own writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(crate) fn show(changes: &[Change]) -> Vec<String> {
     changes.iter().map(show).collect()
 }
 
-/// A store behind its queue.
+/// A store with its queue.
 struct Copy {
     fifo: DeltaFifo<KeepJson>,
     indexer: Indexer,
@@ -118,9 +118,9 @@ fn indexer_rejects_older_versions() {
     let mut indexer = Indexer::new();
     let mut changes = Vec::new();
     let mut apply = |version| indexer.apply(Delta::Upsert(object(&raw("a", "1", version))), &mut changes);
-    assert_eq!(apply(5), Applied::Changed);
-    assert_eq!(apply(5), Applied::Unchanged);
-    assert_eq!(apply(4), Applied::Stale);
+    assert_eq!(apply(5), ApplyOutcome::Changed);
+    assert_eq!(apply(5), ApplyOutcome::Unchanged);
+    assert_eq!(apply(4), ApplyOutcome::Stale);
     assert_eq!(indexer.current().get("n/a").unwrap().resource_version(), "5");
 }
 
@@ -152,9 +152,9 @@ fn readers_see_whole_batches_and_snapshots_stay_unchanged() {
 }
 
 #[test]
-fn index_follows_changes_and_may_be_added_later() {
+fn index_follows_changes_whenever_it_is_added() {
     let mut copy = Copy::new();
-    // Two values for each object: the first letter, and the version's parity.
+    // Each object has two values: its first letter and the parity of its version.
     let values = |object: &Object| {
         let odd = object.resource_version().parse::<u64>().unwrap() % 2 == 1;
         [object.name()[..1].to_owned(), if odd { "odd".to_owned() } else { "even".to_owned() }]
@@ -176,7 +176,7 @@ fn index_follows_changes_and_may_be_added_later() {
     assert_eq!(names(copy.indexer.current(), &index, "odd"), [""; 0]);
     assert_eq!(copy.indexer.current().index_values(&index), ["a", "even"]);
     assert_eq!(names(&old, &index, "odd"), ["a1", "b1"], "a snapshot changed");
-    // An index that comes later knows what is stored; an older snapshot is searched instead.
+    // An index that is added later contains the stored objects; older snapshots are searched.
     let late = copy.indexer.add_index(|object: &Object| [object.uid().into_owned()]);
     assert_eq!(names(copy.indexer.current(), &late, "2"), ["a2"]);
     assert_eq!(names(&old, &late, "3"), ["b1"]);
@@ -275,14 +275,15 @@ fn own_writes_overlay_the_store_until_it_catches_up() {
     copy.replace(&[raw("a", "1", 5), raw("b", "2", 2)], "5");
     copy.indexer.publish();
     assert_eq!(read(&mut writes).as_deref(), Some("5"));
-    writes.wrote(object(&raw("a", "1", 8))).unwrap();
-    writes.wrote(object(&raw("a", "1", 7))).unwrap();
-    writes.wrote(object(&raw("c", "3", 9))).unwrap();
+    writes.record_write(object(&raw("a", "1", 8))).unwrap();
+    writes.record_write(object(&raw("a", "1", 7))).unwrap();
+    writes.record_write(object(&raw("c", "3", 9))).unwrap();
     assert_eq!(read(&mut writes).as_deref(), Some("8"), "an older answer took the place of a newer one");
     let list: Vec<String> = writes.list().iter().map(|object| format!("{object:?}")).collect();
     assert_eq!(list.len(), 3);
     assert!(list[0].starts_with("n/a@8") && list[2].starts_with("n/c@9"), "{list:?}");
-    // The store sees 8 of a, and later that it is gone; c was deleted by others before it was seen.
+    // The store sees version 8 of a, and later its deletion. Others deleted c before the store saw
+    // it.
     copy.event(EventChange::Modified, &raw("a", "1", 8));
     copy.indexer.publish();
     assert_eq!(writes.forget_seen(), 1);
@@ -302,16 +303,16 @@ fn own_deletions_hide_objects_until_the_store_catches_up() {
     let key = ObjectKey::new("n", "a");
     copy.replace(&[raw("a", "1", 5)], "5");
     copy.indexer.publish();
-    writes.deleted(&key, "1", None).unwrap();
+    writes.record_deletion(&key, "1", None).unwrap();
     assert!(writes.get("n/a").is_none() && writes.list().is_empty());
-    // A successor of the same name is not what was deleted.
+    // A later object with the same name has another uid and is shown.
     copy.event(EventChange::Added, &raw("a", "2", 9));
     copy.indexer.publish();
     assert_eq!(writes.get("n/a").unwrap().uid(), "2");
-    // Created and deleted before the store has seen either: the late creation is not shown.
-    writes.wrote(object(&raw("b", "3", 12))).unwrap();
+    // An object that was created and deleted before the store saw either stays hidden.
+    writes.record_write(object(&raw("b", "3", 12))).unwrap();
     let key = ObjectKey::new("n", "b");
-    writes.deleted(&key, "3", None).unwrap();
+    writes.record_deletion(&key, "3", None).unwrap();
     assert!(writes.get("n/b").is_none());
     copy.event(EventChange::Added, &raw("b", "3", 12));
     copy.indexer.publish();
@@ -323,7 +324,7 @@ fn own_deletions_hide_objects_until_the_store_catches_up() {
     assert!(writes.get("n/b").is_none());
     assert_eq!(writes.forget_seen(), 0);
     let odd = RawObject::new(Bytes::from_static(br#"{"metadata":{"name":"x","resourceVersion":"?"}}"#)).unwrap();
-    assert!(matches!(writes.wrote(object(&odd)), Err(RecordError::Incomparable { .. })));
+    assert!(matches!(writes.record_write(object(&odd)), Err(RecordError::Incomparable { .. })));
 }
 
 #[test]
@@ -331,17 +332,17 @@ fn unseen_own_writes_are_bounded() {
     let copy = Copy::new();
     let mut writes = OwnWrites::new(copy.indexer.reader());
     for number in 0..OWN_WRITES_MAX {
-        writes.wrote(object(&raw(&format!("o{number}"), "1", 5))).unwrap();
+        writes.record_write(object(&raw(&format!("o{number}"), "1", 5))).unwrap();
     }
-    assert_eq!(writes.wrote(object(&raw("x", "1", 5))), Err(RecordError::Full));
-    writes.wrote(object(&raw("o1", "1", 6))).unwrap();
+    assert_eq!(writes.record_write(object(&raw("x", "1", 5))), Err(RecordError::Full));
+    writes.record_write(object(&raw("o1", "1", 6))).unwrap();
 }
 
 proptest! {
-    /// A reader that knows only the changes ends with the same objects as the store, and every
-    /// index says what a look at each object says.
+    /// A reader that receives only the changes ends with the same objects as the store, and every
+    /// index agrees with a scan of all objects.
     #[test]
-    fn changes_and_indexes_lead_to_the_state(
+    fn changes_and_indexes_agree_with_the_state(
         steps in prop::collection::vec((0_u8..4, 0_u8..4, 0_u8..2, any::<bool>()), 1..60),
     ) {
         let mut copy = Copy::new();

@@ -1,4 +1,4 @@
-//! Reading one's own writes before the server's events arrive: [`OwnWrites`].
+//! Overlays the store with this process's own writes until their events arrive: [`OwnWrites`].
 //!
 //! A controller that writes an object and then reads its cache finds the state before the write,
 //! and repeats its work. With this type it records the server's response, and reads through the
@@ -10,15 +10,16 @@ use crate::indexer::{Snapshot, Store};
 use crate::object::{Object, ObjectKey, compare_versions};
 use crate::stored::Stored;
 
-/// Remembered writes that the store does not show yet. Above the bound a write is not recorded, and
-/// the caller receives [`RecordError::Full`]: it should wait for the store instead.
+/// The maximum number of recorded writes that the store does not show yet. Above the limit a write
+/// is not recorded, and the caller receives [`RecordError::Full`]: it should wait for the store
+/// instead.
 pub const OWN_WRITES_MAX: usize = 10_000;
 
-/// Writes of this process that the store may not show yet, laid over it.
+/// An overlay of the store with writes of this process that the store may not show yet.
 ///
-/// A write is forgotten as soon as the store has reached its version, or shows the object in that
-/// or a newer version: then the store knows better, also if it shows nothing. So a late answer
-/// brings nothing back that was deleted meanwhile.
+/// A write is dropped as soon as the store has reached its version, or shows the object in that or
+/// a newer version. From then on the store is authoritative. A late response therefore does not
+/// bring back a deleted object.
 ///
 /// # Example
 /// ```
@@ -29,9 +30,9 @@ pub const OWN_WRITES_MAX: usize = 10_000;
 /// let mut writes = OwnWrites::new(indexer.reader());
 /// let answer = br#"{"metadata":{"name":"web","uid":"u","resourceVersion":"7"}}"#;
 /// let answer = RawObject::new(Bytes::from_static(answer)).unwrap();
-/// writes.wrote(Typed::new(&answer, 3)).unwrap();
+/// writes.record_write(Typed::new(&answer, 3)).unwrap();
 /// assert_eq!(*writes.get("web").unwrap(), 3);
-/// writes.deleted(&ObjectKey::new("", "web"), "u", Some("8")).unwrap();
+/// writes.record_deletion(&ObjectKey::new("", "web"), "u", Some("8")).unwrap();
 /// assert!(writes.get("web").is_none());
 /// ```
 #[derive(Debug)]
@@ -43,21 +44,21 @@ pub struct OwnWrites<S: Stored = Object> {
 #[derive(Clone, Debug)]
 enum Write<S> {
     Object(S),
-    /// Deleted, at this version if the server returned one.
+    /// The object was deleted, at this version if the server returned one.
     Deleted {
         uid: Box<str>,
         version: Option<Box<str>>,
-        /// The version of a write before it that the store did not show: a store that does not
-        /// have the object yet has not seen its deletion.
+        /// The version of an earlier own write that the store did not show. A store without that
+        /// write has not seen the deletion.
         behind: Option<Box<str>>,
     },
 }
 
-/// The error of recording a write. Nothing changed; the store will show the write later, and
-/// [`Store::wait_for_version`] waits for it.
+/// A write was not recorded. The store will show it later, and [`Store::wait_for_version`] waits
+/// for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// [`OWN_WRITES_MAX`] writes are waiting to be seen.
+    /// [`OWN_WRITES_MAX`] recorded writes are not in the store yet.
     #[error("{OWN_WRITES_MAX} writes are waiting to be seen in the store")]
     Full,
     /// The version is not a number, so it cannot be compared with the store's.
@@ -69,7 +70,7 @@ pub enum RecordError {
 }
 
 impl<S: Stored> OwnWrites<S> {
-    /// No writes over this store.
+    /// An overlay without writes.
     pub fn new(store: Store<S>) -> Self {
         OwnWrites { store, written: HashMap::new() }
     }
@@ -79,7 +80,7 @@ impl<S: Stored> OwnWrites<S> {
     ///
     /// # Errors
     /// [`RecordError`].
-    pub fn wrote(&mut self, object: S) -> Result<(), RecordError> {
+    pub fn record_write(&mut self, object: S) -> Result<(), RecordError> {
         let version = object.resource_version().into_owned();
         let key = object.key().clone();
         if self.written.get(&key).is_some_and(|write| write.is_newer_than(&version)) {
@@ -88,13 +89,14 @@ impl<S: Stored> OwnWrites<S> {
         self.record(key, &version, Write::Object(object))
     }
 
-    /// Records that the server has deleted an object. `version` is that of the deletion, if
-    /// returned; without one the object is hidden until the store drops or replaces it. A deletion
-    /// that waits for finalizers is a write: pass its response to [`OwnWrites::wrote`].
+    /// Records that the server has deleted an object. `version` is the version of the deletion, if
+    /// the server returned one. Without it the object is hidden until the store drops or replaces
+    /// it. A deletion that waits for finalizers is a write: pass its response to
+    /// [`OwnWrites::record_write`].
     ///
     /// # Errors
     /// [`RecordError`].
-    pub fn deleted(&mut self, key: &ObjectKey, uid: &str, version: Option<&str>) -> Result<(), RecordError> {
+    pub fn record_deletion(&mut self, key: &ObjectKey, uid: &str, version: Option<&str>) -> Result<(), RecordError> {
         let behind = match self.written.get(key) {
             Some(Write::Object(object)) if object.uid() == uid => Some(object.resource_version().into()),
             _ => None,
@@ -117,7 +119,7 @@ impl<S: Stored> OwnWrites<S> {
         Ok(())
     }
 
-    /// The object as this process has written it, or as the store has it, whichever is newer.
+    /// The object of the last own write or of the store, whichever is newer.
     pub fn get(&mut self, key: &str) -> Option<S> {
         let snapshot = self.store.snapshot();
         match self.written.get(key) {
@@ -131,8 +133,8 @@ impl<S: Stored> OwnWrites<S> {
         }
     }
 
-    /// Every object of the store overlaid with the own writes, in key order, including objects that
-    /// only the writes have.
+    /// All objects of the store with the own writes applied, in key order, including objects that
+    /// the store does not show yet.
     pub fn list(&mut self) -> Vec<S> {
         let snapshot = self.store.snapshot();
         self.forget_seen_in(&snapshot);
@@ -168,7 +170,7 @@ impl<S: Stored> Write<S> {
         compare_versions(&own, than).is_some_and(|order| order.is_gt())
     }
 
-    /// Whether the store is at or past the version of this write's response.
+    /// True if the store has reached the version of this write's response.
     fn is_seen<T: Stored>(&self, key: &str, snapshot: &Snapshot<T>) -> bool {
         let reached = |version: &str| {
             let shown = snapshot.get(key).map(|stored| stored.resource_version().into_owned());

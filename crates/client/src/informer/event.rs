@@ -11,17 +11,18 @@ use crate::stored::Stored;
 /// The reason of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// Part of the initial state of the handler, or of a namespace or shard that was added.
+    /// Part of the handler's initial state, or of a namespace or shard that was added.
     Initial,
     /// A watch event.
     Live,
     /// A difference found by a relist after a gap; states in between were not seen.
     Relist,
-    /// Nothing changed; the handler's resync is due. Always [`Event::Updated`] with the same state twice.
+    /// The handler's resync is due and nothing changed. Always [`Event::Updated`] with the same
+    /// state twice.
     Resync,
-    /// Part of the state that follows an [`Event::Reset`].
+    /// Part of the complete state that follows an [`Event::Reset`].
     Refill,
-    /// Its namespace or shard is no longer watched; the object may still exist.
+    /// The namespace or shard of the object is no longer watched. The object may still exist.
     Unwatched,
 }
 
@@ -36,9 +37,9 @@ impl From<Origin> for Reason {
     }
 }
 
-/// An event of a handler. The order is a legal history of each object: it is added before it is updated
-/// or deleted, an update's `old` is the state that this handler received last, and a name that belongs to
-/// another object now (another uid) is deleted, then added.
+/// An event of a handler. The events of an object are a legal history. It is added before it is
+/// updated or deleted. The `old` of an update is the state that this handler received last. A name
+/// with another uid is deleted, then added.
 #[derive(Clone, Debug)]
 pub enum Event<S = Object> {
     /// The object is new to this handler.
@@ -52,13 +53,12 @@ pub enum Event<S = Object> {
     Updated {
         /// The state that this handler received last.
         old: S,
-        /// The state now. States in between may have been left out, see
-        /// [`Policy`](super::Policy).
+        /// The current state. States in between may be left out, see [`Policy`](super::Policy).
         new: S,
         /// The cause of the event.
         reason: Reason,
     },
-    /// The object is gone.
+    /// The object was deleted.
     Deleted {
         /// The last state known.
         last: S,
@@ -67,21 +67,21 @@ pub enum Event<S = Object> {
         /// The cause of the event.
         reason: Reason,
     },
-    /// The newest version of an object could not be decoded. The store keeps the last good state, if
-    /// there was one. The next version that can be decoded, or the deletion, is the next change.
+    /// The newest version of an object could not be decoded. The store keeps the last decodable
+    /// state, if any. The next change is the next decodable version or the deletion.
     Quarantined {
-        /// Which one.
+        /// The object.
         key: ObjectKey,
-        /// Which version, and why.
+        /// The version of the object and the decoding error.
         entry: Arc<Quarantined>,
     },
-    /// The handler has processed the whole initial state, or the whole state after a reset.
+    /// The handler has processed the complete initial state, or the complete state after a reset.
     Synced,
-    /// The handler was too slow for its bound ([`Policy::DropAndResync`](super::Policy)) and must forget
-    /// every object. The current state follows as [`Reason::Refill`], then [`Event::Synced`].
+    /// The handler exceeded the limit of [`Policy::DropAndResync`](super::Policy) and must drop all
+    /// its objects. The current state follows as [`Reason::Refill`], then [`Event::Synced`].
     Reset,
-    /// The informer stopped. No event follows unless it is started again.
-    Stopped(Stop),
+    /// The informer stopped. No event follows until the informer is started again.
+    Stopped(StopReason),
 }
 
 impl<S: Stored> Event<S> {
@@ -114,7 +114,7 @@ impl<S: Stored> Event<S> {
     }
 }
 
-/// A change of the store as an event, for a handler that sees every change.
+/// Converts a change for a handler that receives every change.
 impl<S> From<Change<S>> for Event<S> {
     fn from(change: Change<S>) -> Self {
         match change {
@@ -129,29 +129,29 @@ impl<S> From<Change<S>> for Event<S> {
 
 /// The reason why an informer stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// It was stopped; it can be started again.
-    Asked,
-    /// Its last handle was dropped.
+pub enum StopReason {
+    /// A holder stopped the informer. The informer can be started again.
+    Requested,
+    /// The last handle was dropped.
     Unused,
-    /// Its task panicked, in a `ListWatch` or a decoder. It cannot be started again.
+    /// The informer's task panicked, in a `ListWatch` or a decoder. The informer cannot be started again.
     Panicked {
         /// The panic's message.
         message: String,
     },
-    /// The runtime it ran on ended its task. It cannot be started again.
+    /// The tokio runtime ended the task. The informer cannot be started again.
     Aborted,
 }
 
-impl fmt::Display for Stop {
+impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stop::Asked => f.write_str("the informer was stopped"),
-            Stop::Unused => f.write_str("nobody held the informer any more"),
-            Stop::Panicked { message } => write!(f, "the informer's task panicked: {message}"),
-            Stop::Aborted => f.write_str("the runtime ended the informer's task"),
+            StopReason::Requested => f.write_str("the informer was stopped"),
+            StopReason::Unused => f.write_str("nobody held the informer any more"),
+            StopReason::Panicked { message } => write!(f, "the informer's task panicked: {message}"),
+            StopReason::Aborted => f.write_str("the runtime ended the informer's task"),
         }
     }
 }
 
-impl std::error::Error for Stop {}
+impl std::error::Error for StopReason {}

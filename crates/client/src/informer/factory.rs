@@ -11,7 +11,7 @@ use listwatch_meta::{ListOptions, ShardField, ShardSelector};
 use serde::de::DeserializeOwned;
 
 use super::shared_informer::{InformerConfig, SharedInformer, WeakInformer};
-use super::status::{InformerStatus, METRIC_TYPES, NotSynced, StartError, StillBusy};
+use super::status::{DrainTimeout, InformerStatus, METRIC_TYPES, NotSynced, StartError};
 #[cfg(feature = "http")]
 use crate::client::Client;
 use crate::decode::{Decode, Json, KeepJson, Project};
@@ -24,28 +24,27 @@ use crate::resource::{ApiResource, Scope};
 use crate::shard::ShardListWatch;
 use crate::stored::{Stored, Typed};
 
-/// Which namespaces an informer covers.
+/// The namespaces that an informer covers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Namespaces {
-    /// All of them, in one list and watch; also for cluster-scoped resources.
+    /// All namespaces, in one list and watch. Also for cluster-scoped resources.
     #[default]
     All,
     /// These namespaces. A single one is a plain list and watch. Several have one list and watch
-    /// each, and more can be added or removed ([`SharedInformer::add_part`]), which affects all
-    /// users of the informer.
+    /// each. [`SharedInformer::add_part`] adds more, for all users of the informer.
     Only(BTreeSet<String>),
 }
 
-/// Which part of a collection an informer covers.
+/// The part of a collection that an informer covers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Shards {
-    /// All of it, in one list and watch.
+    /// The whole collection, in one list and watch.
     #[default]
     Whole,
     /// The shard of this replica, for example [`ShardSelector::part`]`(ShardField::Uid, 0, 3)`.
     Selected(ShardSelector),
-    /// All of it, in this many lists and watches by uid. With several namespaces, which are lists
-    /// and watches of their own anyway, the same as `Whole`.
+    /// The whole collection, in this number of lists and watches by uid. With several namespaces,
+    /// which have their own lists and watches, the same as `Whole`.
     Split(u32),
 }
 
@@ -54,23 +53,23 @@ pub enum Shards {
 pub struct InformerKey {
     /// The resource.
     pub resource: ApiResource,
-    /// Its namespaces.
+    /// The namespaces of the informer.
     pub namespaces: Namespaces,
-    /// Only objects whose labels match; empty for all.
+    /// The label selector; empty for all objects.
     pub labels: String,
-    /// Only objects whose fields match; empty for all.
+    /// The field selector; empty for all objects.
     pub fields: String,
-    /// Which part of the collection.
+    /// The part of the collection.
     pub shards: Shards,
-    /// Requests only metadata from the server, which saves traffic and memory. The objects are of
-    /// the kind `PartialObjectMetadata`.
+    /// Whether to request only metadata from the server, which saves traffic and memory. The
+    /// objects are of the kind `PartialObjectMetadata`.
     pub metadata_only: bool,
-    /// Which fields are kept of each object; for informers of bytes.
+    /// The fields that are kept of each object; for informers that keep JSON.
     pub projection: Option<Projection>,
 }
 
 impl InformerKey {
-    /// Every object of this resource, whole.
+    /// All objects of this resource with all their fields.
     pub fn new(resource: ApiResource) -> Self {
         InformerKey {
             resource,
@@ -83,49 +82,49 @@ impl InformerKey {
         }
     }
 
-    /// Only these namespaces.
+    /// Restricts the informer to these namespaces.
     #[must_use]
     pub fn namespaces<N: Into<String>>(mut self, namespaces: impl IntoIterator<Item = N>) -> Self {
         self.namespaces = Namespaces::Only(namespaces.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Only objects whose labels match.
+    /// Restricts the informer to objects whose labels match.
     #[must_use]
     pub fn labels(mut self, selector: &str) -> Self {
         selector.clone_into(&mut self.labels);
         self
     }
 
-    /// Only objects whose fields match.
+    /// Restricts the informer to objects whose fields match.
     #[must_use]
     pub fn fields(mut self, selector: &str) -> Self {
         selector.clone_into(&mut self.fields);
         self
     }
 
-    /// Only some shards, or all of them one by one.
+    /// Restricts the informer to a shard, or splits it into several.
     #[must_use]
     pub fn shards(mut self, shards: Shards) -> Self {
         self.shards = shards;
         self
     }
 
-    /// Only metadata, cut by the server.
+    /// Requests only metadata from the server.
     #[must_use]
     pub fn metadata_only(mut self) -> Self {
         self.metadata_only = true;
         self
     }
 
-    /// Only these fields of each object.
+    /// Keeps only these fields of each object.
     #[must_use]
     pub fn projection(mut self, projection: Projection) -> Self {
         self.projection = Some(projection);
         self
     }
 
-    /// The key as text, for names of informers.
+    /// The key as text, for the names of informers.
     fn name(&self) -> String {
         let mut name = self.resource.qualified_name();
         if let Namespaces::Only(namespaces) = &self.namespaces {
@@ -149,7 +148,7 @@ impl InformerKey {
     }
 }
 
-/// Makes the list and watch of a key in one scope.
+/// Creates the list and watch of a key in one scope.
 type MakeListWatch = dyn Fn(&InformerKey, &Scope) -> Arc<dyn ListWatch> + Send + Sync;
 
 /// Shares one informer per [`InformerKey`] and type. An informer stops when its last handle is dropped;
@@ -167,13 +166,13 @@ struct Inner {
     informers: Mutex<Informers>,
 }
 
-/// The hashable parts of a key, the kept type, and the decoder's name.
+/// The hashable parts of a key, the stored type, and the decoder's name.
 type Identity = (String, TypeId, String);
 
 type Informers = HashMap<Identity, Vec<(InformerKey, Box<dyn AnyWeak>)>>;
 
 impl SharedInformerFactory {
-    /// A factory over this client. The reflectors' configuration is that of all informers.
+    /// A factory over this client. All its informers use this reflector configuration.
     #[cfg(feature = "http")]
     pub fn new(client: &Client, reflector: ReflectorConfig) -> Self {
         let client = client.clone();
@@ -183,9 +182,9 @@ impl SharedInformerFactory {
         })
     }
 
-    /// A factory over lists and watches of another origin: `make` gives that of a key in one scope,
-    /// with its selectors, and of metadata alone if the key says so. Shards and projections are the
-    /// factory's.
+    /// A factory over a custom [`ListWatch`]. `make` returns the list and watch of a key in one
+    /// scope. `make` applies the key's selectors and `metadata_only`; the factory applies shards and
+    /// projections.
     pub fn with_list_watch(
         reflector: ReflectorConfig,
         make: impl Fn(&InformerKey, &Scope) -> Arc<dyn ListWatch> + Send + Sync + 'static,
@@ -194,8 +193,8 @@ impl SharedInformerFactory {
         SharedInformerFactory { inner: Arc::new(inner) }
     }
 
-    /// The informer of this key that keeps objects as bytes, projected if the key says so. It is
-    /// not started, unless another holder has started it.
+    /// The informer of this key that keeps objects as JSON, projected if the key has a projection.
+    /// The informer is not started, unless another holder has started it.
     pub fn informer(&self, key: &InformerKey) -> SharedInformer<Object> {
         match &key.projection {
             Some(projection) => self.with_decoder(key, "", || Project(projection.clone())),
@@ -203,14 +202,14 @@ impl SharedInformerFactory {
         }
     }
 
-    /// The informer of this key that keeps values of a type, for example one of `k8s-openapi`,
-    /// through serde.
+    /// The informer of this key that keeps values of a Rust type, for example of `k8s-openapi`,
+    /// decoded by serde.
     pub fn typed<T: DeserializeOwned + Send + Sync + 'static>(&self, key: &InformerKey) -> SharedInformer<Typed<T>> {
         self.with_decoder(key, "", Json::<T>::new)
     }
 
-    /// The informer of this key with a custom decoder. `decoder` distinguishes it from others that
-    /// keep the same type.
+    /// The informer of this key with a custom decoder. The name `decoder` distinguishes it from
+    /// other decoders of the same type.
     pub fn with_decoder<D: Decode>(
         &self,
         key: &InformerKey,
@@ -222,7 +221,7 @@ impl SharedInformerFactory {
         let mut informers = self.informers();
         let known = informers.entry(identity).or_default();
         known.retain(|(_, informer)| informer.is_of_use());
-        // Two keys may read alike; the list has one or two entries.
+        // Different keys may have the same text; a list holds the informers of one text.
         let found = known.iter().find(|(other, _)| other == key);
         let found = found.and_then(|(_, informer)| informer.as_any().downcast_ref::<WeakInformer<D::Stored>>());
         if let Some(informer) = found.and_then(WeakInformer::upgrade) {
@@ -235,7 +234,8 @@ impl SharedInformerFactory {
 
     fn make<D: Decode>(&self, key: &InformerKey, name: String, decoder: D) -> SharedInformer<D::Stored> {
         let mut reflector = self.inner.reflector.clone();
-        // Metadata alone is of no kind of the resource's: the first object tells.
+        // `PartialObjectMetadata` is not the resource's kind, so the first object determines the
+        // type.
         let type_name = key.resource.type_name();
         reflector.type_name = Some(type_name).filter(|name| *name != TypeName::default() && !key.metadata_only);
         let config = InformerConfig { name, reflector };
@@ -280,10 +280,10 @@ impl SharedInformerFactory {
     /// Starts every informer that has a handle and is not running.
     ///
     /// # Errors
-    /// The first [`StartError`]; the others are started all the same.
+    /// The first [`StartError`]. The other informers are started anyway.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Outside a tokio runtime.
     pub fn start(&self) -> Result<(), StartError> {
         let mut result = Ok(());
         for informer in self.held() {
@@ -292,13 +292,13 @@ impl SharedInformerFactory {
         result
     }
 
-    /// Waits until every informer in use has its initial state, for at most `patience` in total.
+    /// Waits until every informer in use has its initial state, for at most `timeout` in total.
     /// Dropping the future ends the wait.
     ///
     /// # Errors
-    /// The informers that have not, each with the reason.
-    pub async fn wait_until_synced(&self, patience: Duration) -> Result<(), InformersNotSynced> {
-        let until = tokio::time::Instant::now() + patience;
+    /// The informers that are not synced, each with the reason.
+    pub async fn wait_until_synced(&self, timeout: Duration) -> Result<(), InformersNotSynced> {
+        let until = tokio::time::Instant::now() + timeout;
         let mut missing = Vec::new();
         for informer in self.held() {
             let left = until.saturating_duration_since(tokio::time::Instant::now());
@@ -309,13 +309,13 @@ impl SharedInformerFactory {
         if missing.is_empty() { Ok(()) } else { Err(InformersNotSynced { missing }) }
     }
 
-    /// Shuts down every informer in use: see [`SharedInformer::shutdown`]. `patience` is the total
-    /// for all of them.
+    /// Shuts down every informer in use: see [`SharedInformer::shutdown`]. `timeout` is the total
+    /// time for all of them.
     ///
     /// # Errors
-    /// [`StillBusy`] names the handlers that were not done in time.
-    pub async fn shutdown(&self, patience: Duration) -> Result<(), StillBusy> {
-        let until = tokio::time::Instant::now() + patience;
+    /// [`DrainTimeout`] names the handlers that did not finish in time.
+    pub async fn shutdown(&self, timeout: Duration) -> Result<(), DrainTimeout> {
+        let until = tokio::time::Instant::now() + timeout;
         let mut handlers = Vec::new();
         for informer in self.held() {
             let left = until.saturating_duration_since(tokio::time::Instant::now());
@@ -323,7 +323,7 @@ impl SharedInformerFactory {
                 handlers.extend(busy.handlers);
             }
         }
-        if handlers.is_empty() { Ok(()) } else { Err(StillBusy { handlers }) }
+        if handlers.is_empty() { Ok(()) } else { Err(DrainTimeout { handlers }) }
     }
 
     /// The status of every informer in use, by name.
@@ -365,7 +365,7 @@ impl fmt::Debug for SharedInformerFactory {
 /// Informers that did not sync in time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InformersNotSynced {
-    /// Their names, each with the reason.
+    /// The names of the informers, each with the reason.
     pub missing: Vec<(String, NotSynced)>,
 }
 
@@ -381,7 +381,7 @@ impl fmt::Display for InformersNotSynced {
 
 impl std::error::Error for InformersNotSynced {}
 
-/// A part whose name is no shard.
+/// A part whose name is not a valid shard.
 struct Misconfigured {
     why: String,
 }
@@ -397,10 +397,10 @@ impl ListWatch for Misconfigured {
     }
 }
 
-/// An informer of any type, that is not a reason for it to run.
+/// A weak reference to an informer of any type.
 trait AnyWeak: Send + Sync {
     fn as_any(&self) -> &dyn Any;
-    /// The informer is in use and has not ended for good.
+    /// True if the informer has a handle and can still run.
     fn is_of_use(&self) -> bool;
     fn hold(&self) -> Option<Box<dyn AnyInformer>>;
 }
@@ -424,8 +424,8 @@ impl<S: Stored> AnyWeak for WeakInformer<S> {
 trait AnyInformer: Send + Sync {
     fn start(&self) -> Result<(), StartError>;
     fn status(&self) -> InformerStatus;
-    async fn wait_until_synced(&self, patience: Duration) -> Result<(), NotSynced>;
-    async fn shutdown(&self, patience: Duration) -> Result<(), StillBusy>;
+    async fn wait_until_synced(&self, timeout: Duration) -> Result<(), NotSynced>;
+    async fn shutdown(&self, timeout: Duration) -> Result<(), DrainTimeout>;
 }
 
 #[async_trait]
@@ -438,11 +438,11 @@ impl<S: Stored> AnyInformer for SharedInformer<S> {
         SharedInformer::status(self)
     }
 
-    async fn wait_until_synced(&self, patience: Duration) -> Result<(), NotSynced> {
-        SharedInformer::wait_until_synced(self, patience).await
+    async fn wait_until_synced(&self, timeout: Duration) -> Result<(), NotSynced> {
+        SharedInformer::wait_until_synced(self, timeout).await
     }
 
-    async fn shutdown(&self, patience: Duration) -> Result<(), StillBusy> {
-        SharedInformer::shutdown(self, patience).await
+    async fn shutdown(&self, timeout: Duration) -> Result<(), DrainTimeout> {
+        SharedInformer::shutdown(self, timeout).await
     }
 }

@@ -1,10 +1,9 @@
-//! The receivers of events: callbacks ([`Handler`]) and streams ([`EventStream`]), each with its
-//! own view.
+//! Receivers of events: callbacks ([`Handler`]) and streams ([`EventStream`]). Each has its own
+//! view.
 //!
-//! A callback runs in a task of its own and is given one event at a time; the next one comes when it
-//! is done. A panic in it ends that handler, says so ([`HandlerEnd::Panicked`]), and concerns no
-//! other. A stream is the same thing the other way round: an event counts as processed when the
-//! next one is asked for, and dropping the stream removes the handler.
+//! A callback runs in its own task and receives one event at a time. A panic in the callback ends
+//! only that handler, with [`HandlerEnd::Panicked`]. A stream is polled by its owner: an event
+//! counts as processed when the next one is requested. Dropping the stream removes the handler.
 
 use std::any::Any;
 use std::fmt;
@@ -31,25 +30,25 @@ pub struct HandlerOptions {
     pub name: String,
     /// The behavior when the handler is slower than the changes.
     pub policy: Policy,
-    /// The period in which the handler receives every unchanged object again, spread over that
-    /// time; `None` for never. At least [`RESYNC_PERIOD_MIN`](super::RESYNC_PERIOD_MIN).
+    /// The period in which the handler receives every unchanged object again, spread over the
+    /// period; `None` for no resync. At least [`RESYNC_PERIOD_MIN`](super::RESYNC_PERIOD_MIN).
     pub resync: Option<Duration>,
 }
 
 impl HandlerOptions {
-    /// With this name, [`Policy::Coalesce`] and no resync.
+    /// Options with this name, [`Policy::Coalesce`] and no resync.
     pub fn named(name: &str) -> Self {
         HandlerOptions { name: name.to_owned(), ..HandlerOptions::default() }
     }
 
-    /// With this policy.
+    /// Sets the policy.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// With a resync.
+    /// Sets the resync period.
     #[must_use]
     pub fn resync(mut self, period: Duration) -> Self {
         self.resync = Some(period);
@@ -60,17 +59,17 @@ impl HandlerOptions {
 /// The reason why a handler receives no more events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandlerEnd {
-    /// The handler was removed, or its informer was shut down, and its waiting events were
-    /// processed or dropped as requested.
+    /// The handler was removed, or its informer was shut down. Waiting events were processed or
+    /// dropped as requested.
     Removed,
-    /// Its stream was dropped.
+    /// The handler's stream was dropped.
     Dropped,
-    /// It panicked.
+    /// The callback panicked.
     Panicked {
         /// The panic's message.
         message: String,
     },
-    /// The runtime ended its task.
+    /// The tokio runtime ended the handler's task.
     Aborted,
 }
 
@@ -85,17 +84,17 @@ impl fmt::Display for HandlerEnd {
     }
 }
 
-/// The handling of events that wait for a removed handler.
+/// The treatment of events that wait for a removed handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remaining {
-    /// The waiting events are delivered first.
+    /// Waiting events are delivered first.
     Drain,
-    /// They are dropped.
+    /// Waiting events are dropped.
     Drop,
 }
 
-/// A registered callback. Dropping this changes nothing for the callback, but it no longer keeps the
-/// informer running: an informer without handles is stopped.
+/// A registered callback. Dropping this handle does not remove the callback, but the handle no
+/// longer keeps the informer running: an informer without handles stops.
 #[derive(Clone)]
 pub struct Handler<S: Stored = Object> {
     pub(super) slot: Arc<Slot<S>>,
@@ -113,21 +112,21 @@ impl<S: Stored> Handler<S> {
         self.slot.has_synced()
     }
 
-    /// Waits until the handler has processed the initial state, for at most `patience`. Dropping
-    /// the future ends the wait.
+    /// Waits until the handler has processed the initial state, for at most `timeout`. Dropping the
+    /// future ends the wait.
     ///
     /// # Errors
-    /// [`NotSynced::Ended`] when the handler has ended, [`NotSynced::TimedOut`] after the wait.
+    /// [`NotSynced::Ended`] if the handler has ended, [`NotSynced::TimedOut`] after the time limit.
     /// [`SharedInformer::wait_until_synced`](super::SharedInformer::wait_until_synced) reports why
     /// the informer itself is not synced.
-    pub async fn wait_until_synced(&self, patience: Duration) -> Result<(), NotSynced> {
+    pub async fn wait_until_synced(&self, timeout: Duration) -> Result<(), NotSynced> {
         let mut progress = self.slot.progress();
         let wait = progress.wait_for(|progress| progress.synced || progress.ended.is_some());
-        match tokio::time::timeout(patience, wait).await {
+        match tokio::time::timeout(timeout, wait).await {
             Ok(Ok(progress)) if progress.synced => Ok(()),
             Ok(Ok(progress)) => Err(NotSynced::Ended { why: progress.ended.clone().unwrap_or(HandlerEnd::Removed) }),
             Ok(Err(_)) => Err(NotSynced::Ended { why: HandlerEnd::Removed }),
-            Err(_) => Err(NotSynced::TimedOut { waited: patience, parts: Vec::new() }),
+            Err(_) => Err(NotSynced::TimedOut { waited: timeout, parts: Vec::new() }),
         }
     }
 
@@ -141,7 +140,7 @@ impl<S: Stored> Handler<S> {
         self.slot.counts()
     }
 
-    /// Removes the handler and waits until its task has processed the remaining events.
+    /// Removes the handler and waits until its task has processed or dropped the waiting events.
     pub async fn remove(&self, remaining: Remaining) -> HandlerEnd {
         self.slot.change(|view| view.close(remaining == Remaining::Drain));
         self.ended().await
@@ -161,8 +160,8 @@ impl<S: Stored> fmt::Debug for Handler<S> {
     }
 }
 
-/// The events of an informer as a stream. Ends (`None`) when the informer is shut down, after
-/// [`Event::Stopped`]. Keeps the informer running while it lives.
+/// The events of an informer as a stream. After a shutdown the stream ends with [`Event::Stopped`],
+/// then `None`. The stream keeps the informer running while it exists.
 pub struct EventStream<S: Stored = Object> {
     pub(super) slot: Arc<Slot<S>>,
     pub(super) timer: Timer,
@@ -170,12 +169,12 @@ pub struct EventStream<S: Stored = Object> {
 }
 
 impl<S: Stored> EventStream<S> {
-    /// The next event. The call confirms that the previous one is processed. Cancel-safe.
+    /// Returns the next event. The call confirms that the previous one is processed. Cancel-safe.
     pub async fn next(&mut self) -> Option<Event<S>> {
         poll_fn(|context| self.slot.poll_take(context, &mut self.timer)).await
     }
 
-    /// The lag of this stream's reader.
+    /// The lag of the stream's reader.
     pub fn lag(&self) -> Lag {
         self.slot.lag()
     }
@@ -207,14 +206,14 @@ impl<S: Stored> fmt::Debug for EventStream<S> {
     }
 }
 
-/// Tells a callback, one event at a time, until its view is over or it panics.
+/// Passes events to a callback, one at a time, until the view is closed or the callback panics.
 pub(super) async fn run_handler<S, F, Fut>(slot: Arc<Slot<S>>, mut callback: F)
 where
     S: Stored,
     F: FnMut(Event<S>) -> Fut + Send,
     Fut: Future<Output = ()> + Send,
 {
-    // Says so if the runtime drops this task.
+    // Records the end if the runtime drops this task.
     struct Guard<S: Stored>(Arc<Slot<S>>);
     impl<S: Stored> Drop for Guard<S> {
         fn drop(&mut self) {
@@ -234,12 +233,12 @@ where
             guard.0.end(HandlerEnd::Panicked { message });
             return;
         }
-        // A backlog must not keep a thread from everybody else.
+        // A long queue must not occupy a thread of the runtime.
         tokio::task::consume_budget().await;
     }
 }
 
-/// Runs a future; a panic in it is an error with its message.
+/// Runs a future and returns its panic as an error with the panic's message.
 pub(super) async fn catch_panic<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let mut future = pin!(future);
     poll_fn(|context| match std::panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {

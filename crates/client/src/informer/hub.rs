@@ -1,8 +1,8 @@
 //! Distributes the changes of one informer to its handlers: [`Hub`].
 //!
-//! The hub holds the last distributed state. A joining handler begins with that state and receives
-//! all later changes; both happen under the hub's lock, so there is no gap and no duplicate. The
-//! lock is held while a batch is added to the views, never during a wait.
+//! The hub holds the last distributed state. A new handler begins with that state and receives all
+//! later changes. Both happen under the hub's lock, so there is no gap and no duplicate. The lock
+//! is held while a batch is added to the views, never during a wait.
 
 use std::future::{Future as _, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use tokio::time::Instant;
 
-use super::event::{Reason, Stop};
+use super::event::{Reason, StopReason};
 use super::slot::Slot;
 use super::view::Policy;
 use crate::delta_fifo::Quarantined;
@@ -18,43 +18,44 @@ use crate::indexer::{Change, Snapshot};
 use crate::object::ObjectKey;
 use crate::stored::Stored;
 
-/// See the [module](self).
+/// Distributes the changes of an informer to its handlers; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Hub<S: Stored> {
-    state: Mutex<State<S>>,
+    state: Mutex<HubState<S>>,
 }
 
 #[derive(Debug)]
-struct State<S: Stored> {
+struct HubState<S: Stored> {
     /// The last distributed state; `None` before the first.
-    told: Option<Arc<Snapshot<S>>>,
-    /// It was the whole state at the beginning, or followed it.
+    distributed: Option<Arc<Snapshot<S>>>,
+    /// The first distributed state was complete, or has become complete.
     whole: bool,
-    stopped: Option<Stop>,
+    stopped: Option<StopReason>,
     closed: bool,
     slots: Vec<Arc<Slot<S>>>,
 }
 
-/// A batch that every handler has, but for those under [`Policy::Block`] that have no room for all of
-/// it. Before the next batch is pushed, [`Hub::feed`] or [`Pushed::finish_now`] hands out the rest.
+/// A batch that all handlers have received, except those under [`Policy::Block`] without room for
+/// all of it. Before the next batch is pushed, [`Hub::feed`] or [`PartialPush::finish_now`]
+/// delivers the rest.
 #[must_use = "the handlers that are behind never get the rest otherwise"]
-pub(crate) struct Pushed<S: Stored> {
+pub(crate) struct PartialPush<S: Stored> {
     changes: Vec<Change<S>>,
     why: Option<Reason>,
-    behind: Vec<Backlog<S>>,
+    behind: Vec<PendingHandler<S>>,
 }
 
-/// A handler that has taken only the first changes of a batch.
-struct Backlog<S: Stored> {
+/// A handler that has received only the first changes of a batch.
+struct PendingHandler<S: Stored> {
     slot: Arc<Slot<S>>,
     /// The number of changes in the batch.
     taken: usize,
 }
 
-impl<S: Stored> Pushed<S> {
-    /// Does not wait: each lagging handler gets the rest coalesced.
+impl<S: Stored> PartialPush<S> {
+    /// Coalesces the rest for each lagging handler without waiting.
     pub(crate) fn finish_now(self) {
-        for Backlog { slot, taken } in &self.behind {
+        for PendingHandler { slot, taken } in &self.behind {
             slot.push_rest_now(&self.changes[*taken..], self.why);
         }
     }
@@ -62,21 +63,21 @@ impl<S: Stored> Pushed<S> {
 
 impl<S: Stored> Hub<S> {
     pub(crate) fn new() -> Self {
-        let state = State { told: None, whole: false, stopped: None, closed: false, slots: Vec::new() };
+        let state = HubState { distributed: None, whole: false, stopped: None, closed: false, slots: Vec::new() };
         Hub { state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<S>> {
+    fn lock(&self) -> MutexGuard<'_, HubState<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a handler in.
+    /// Adds a handler.
     pub(crate) fn add(&self, slot: Arc<Slot<S>>) {
         let mut state = self.lock();
         let now = Instant::now().into_std();
         slot.change(|view| {
-            if let Some(told) = &state.told {
-                view.begin(now, told.clone());
+            if let Some(distributed) = &state.distributed {
+                view.begin(now, distributed.clone());
             }
             if state.whole {
                 view.end_initial();
@@ -93,23 +94,23 @@ impl<S: Stored> Hub<S> {
     }
 
     /// Sets the first state, whose objects are not changes.
-    pub(crate) fn begin(&self, told: &Arc<Snapshot<S>>) {
+    pub(crate) fn begin(&self, distributed: &Arc<Snapshot<S>>) {
         let mut state = self.lock();
-        if state.told.is_some() {
+        if state.distributed.is_some() {
             return;
         }
-        state.told = Some(told.clone());
+        state.distributed = Some(distributed.clone());
         let now = Instant::now().into_std();
         for slot in &state.slots {
-            slot.change(|view| view.begin(now, told.clone()));
+            slot.change(|view| view.begin(now, distributed.clone()));
         }
     }
 
     pub(crate) fn has_begun(&self) -> bool {
-        self.lock().told.is_some()
+        self.lock().distributed.is_some()
     }
 
-    /// The state at the beginning is whole.
+    /// Marks the initial state as complete.
     pub(crate) fn end_initial(&self) {
         let mut state = self.lock();
         state.whole = true;
@@ -118,42 +119,48 @@ impl<S: Stored> Hub<S> {
         }
     }
 
-    /// Tells every handler what changed. Those that have no room for all of it get the rest through
-    /// [`Hub::feed`].
-    pub(crate) fn push(&self, changes: Vec<Change<S>>, why: Option<Reason>, told: &Arc<Snapshot<S>>) -> Pushed<S> {
+    /// Pushes changes to every handler. A handler without room for all of them receives the rest
+    /// through [`Hub::feed`].
+    pub(crate) fn push(
+        &self,
+        changes: Vec<Change<S>>,
+        why: Option<Reason>,
+        distributed: &Arc<Snapshot<S>>,
+    ) -> PartialPush<S> {
         let mut state = self.lock();
-        state.told = Some(told.clone());
+        state.distributed = Some(distributed.clone());
         state.slots.retain(|slot| !slot.has_ended());
         let now = Instant::now().into_std();
         let mut behind = Vec::new();
         for slot in &state.slots {
             if matches!(slot.policy(), Policy::Block { .. }) {
-                let taken = slot.begin_parts(&changes, why, told);
+                let taken = slot.begin_parts(&changes, why, distributed);
                 if taken < changes.len() {
-                    behind.push(Backlog { slot: slot.clone(), taken });
+                    behind.push(PendingHandler { slot: slot.clone(), taken });
                 } else {
                     slot.change(super::view::View::end_parts);
                 }
             } else {
-                slot.change(|view| view.push(now, &changes, why, told.clone()));
+                slot.change(|view| view.push(now, &changes, why, distributed.clone()));
             }
         }
-        Pushed { changes, why, behind }
+        PartialPush { changes, why, behind }
     }
 
-    /// Waits for all handlers that are behind, at the same time. The wait counts against the patience of
-    /// every handler that takes nothing during it although it could, including handlers that still have
-    /// room. Stuck handlers therefore delay the others by one patience in total, in whatever order their
-    /// queues fill up.
+    /// Waits for all lagging handlers at the same time. The wait counts against the timeout of
+    /// every handler that has events and takes none, including handlers that still have room. Stuck
+    /// handlers therefore delay the others by one timeout in total, in whatever order their queues
+    /// fill up.
     ///
-    /// If this future is dropped before it ends, call [`Pushed::finish_now`].
-    pub(crate) async fn feed(&self, pushed: &mut Pushed<S>) {
-        let Pushed { changes, why, behind } = pushed;
+    /// If this future is dropped before its end, call [`PartialPush::finish_now`].
+    pub(crate) async fn feed(&self, pushed: &mut PartialPush<S>) {
+        let PartialPush { changes, why, behind } = pushed;
         if behind.is_empty() {
             return;
         }
         let from = Instant::now().into_std();
-        let waits = behind.iter_mut().map(|Backlog { slot, taken }| Box::pin(slot.push_rest(changes, *why, taken)));
+        let waits =
+            behind.iter_mut().map(|PendingHandler { slot, taken }| Box::pin(slot.push_rest(changes, *why, taken)));
         let mut waits: Vec<_> = waits.collect();
         poll_fn(|context| {
             waits.retain_mut(|wait| wait.as_mut().poll(context).is_pending());
@@ -164,21 +171,21 @@ impl<S: Stored> Hub<S> {
         behind.clear();
         let to = Instant::now().into_std();
         for slot in &self.lock().slots {
-            slot.note_wait(from, to);
+            slot.record_wait(from, to);
         }
     }
 
-    /// An object could not be decoded.
+    /// Reports an object that could not be decoded.
     pub(crate) fn push_quarantined(&self, key: &ObjectKey, entry: &Arc<Quarantined>) {
         let state = self.lock();
-        // Those who have not begun find it in the state they begin with.
-        for slot in state.slots.iter().filter(|_| state.told.is_some()) {
+        // A handler without a state finds the object in the state with which it begins.
+        for slot in state.slots.iter().filter(|_| state.distributed.is_some()) {
             slot.change(|view| view.push_quarantined(key, entry));
         }
     }
 
     /// Records that the informer stopped.
-    pub(crate) fn stop(&self, why: &Stop) {
+    pub(crate) fn stop(&self, why: &StopReason) {
         let mut state = self.lock();
         state.stopped = Some(why.clone());
         for slot in &state.slots {
@@ -186,7 +193,7 @@ impl<S: Stored> Hub<S> {
         }
     }
 
-    /// The informer runs again.
+    /// Records that the informer runs again.
     pub(crate) fn restart(&self) {
         let mut state = self.lock();
         state.stopped = None;
@@ -195,7 +202,7 @@ impl<S: Stored> Hub<S> {
         }
     }
 
-    /// There will be no more, ever: handlers end when they have processed what there is.
+    /// Closes all views: handlers end after they have processed the waiting events.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;

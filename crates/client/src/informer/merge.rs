@@ -1,12 +1,12 @@
-//! Merges several lists and watches into one state; pure functions: [`fold`], [`take_out`].
+//! Merges several lists and watches into one state. Pure functions: [`fold`], [`removal_deltas`].
 //!
-//! The parts of a merged informer are namespaces or shards. Each is a copy of its own; the merged
-//! state is their union. What each part reports is right for that part, but parts are not in step:
-//! a name that was deleted and made anew may be in another shard, where it is added before the
-//! first shard hears of the deletion. So a deletion concerns only the incarnation (uid) that it
-//! names, and of two incarnations the one with the newer version is shown. The other one is on its
-//! way out, unless a part found by listing again that the shown one is gone: then the server may
-//! have been put back to an older state, and what another part has of that name takes its place.
+//! The parts of a merged informer are namespaces or shards. Each part is a separate copy, and the
+//! merged state is their union. Parts are not synchronized with each other. A name that was deleted
+//! and created again may be in another shard, and that shard may report the creation before the
+//! first shard reports the deletion. A deletion therefore removes only the uid that it names. If
+//! two parts have a name with different uids, the newer version is shown. There is one exception: a
+//! relist of the part with the shown object finds it deleted. The server may have been restored to
+//! an older state, so the object of the other part is shown.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -16,13 +16,13 @@ use crate::indexer::{Change, Origin, Snapshot};
 use crate::object::{ObjectKey, compare_versions};
 use crate::stored::Stored;
 
-/// The versions at which names were deleted, while a part may still report earlier states. Bounded
-/// by the deletions between the slowest and the fastest part: see [`DeletedVersions::forget`].
+/// The versions of deleted names, while a part may still report earlier states. Bounded by the
+/// number of deletions between the slowest and the fastest part: see [`DeletedVersions::forget`].
 #[derive(Debug, Default)]
 pub(crate) struct DeletedVersions(HashMap<ObjectKey, u64>);
 
 impl DeletedVersions {
-    /// Notes a deletion whose version is known.
+    /// Records a deletion whose version is known.
     pub(crate) fn note<S: Stored>(&mut self, change: &Change<S>) {
         if let Change::Deleted { last, last_is_final: true, .. } = change
             && let Ok(version) = last.resource_version().parse()
@@ -31,7 +31,7 @@ impl DeletedVersions {
         }
     }
 
-    /// Forgets what every part has passed.
+    /// Drops the versions that every part has passed.
     pub(crate) fn forget(&mut self, oldest: u64) {
         self.0.retain(|_, version| *version > oldest);
     }
@@ -42,8 +42,8 @@ impl DeletedVersions {
     }
 }
 
-/// The effect of a part's change on the merged state. `others` are the parts that may have the same
-/// key; there are none for namespaces, whose keys differ.
+/// Returns the effect of a part's change on the merged state. `others` are the parts that may have
+/// the same key; none for namespaces, whose keys differ.
 pub(crate) fn fold<'o, S: Stored>(
     merged: &Snapshot<S>,
     change: &Change<S>,
@@ -55,7 +55,8 @@ pub(crate) fn fold<'o, S: Stored>(
     match change {
         Change::Added { object: new, origin } | Change::Updated { new, origin, .. } => {
             let Some(shown) = shown else {
-                // The part is behind: it is yet to tell that this went before another came and went.
+                // The part lags: it has yet to report the deletion that preceded this object's
+                // successor.
                 let late = *origin == Origin::Live && floors.is_below(new);
                 return if late { Vec::new() } else { vec![Delta::Upsert(new.clone())] };
             };
@@ -63,8 +64,8 @@ pub(crate) fn fold<'o, S: Stored>(
             if !older {
                 return vec![Delta::Upsert(new.clone())];
             }
-            // A part that lists again believes what it is told, also after a restored backup; the
-            // merged state follows. Of another incarnation it is an old one.
+            // A relist of this part is authoritative, also after a backup was restored. An object
+            // with another uid is an older one.
             if shown.uid() == new.uid() && *origin != Origin::Live {
                 let gone = Delta::Delete { key: key.clone(), last: None };
                 return vec![gone, Delta::Upsert(new.clone())];
@@ -91,8 +92,8 @@ pub(crate) fn fold<'o, S: Stored>(
     }
 }
 
-/// The changes that remove a part from the merged state, with the last known states.
-pub(crate) fn take_out<S: Stored>(merged: &Snapshot<S>, part: &Snapshot<S>) -> Vec<Delta<S>> {
+/// Returns the deltas that remove a part from the merged state, with the last known states.
+pub(crate) fn removal_deltas<S: Stored>(merged: &Snapshot<S>, part: &Snapshot<S>) -> Vec<Delta<S>> {
     let gone = |object: &S| Change::Deleted { last: object.clone(), last_is_final: false, origin: Origin::Live };
     part.iter().flat_map(|object| fold(merged, &gone(object), &DeletedVersions::default(), [])).collect()
 }
@@ -215,7 +216,7 @@ mod tests {
             while (0..3).any(|part| world.deliver(part)) {}
             if let Some(part) = removed {
                 let mut told = Vec::new();
-                for delta in take_out(world.merged.current(), world.parts[part].current()) {
+                for delta in removal_deltas(world.merged.current(), world.parts[part].current()) {
                     world.merged.apply(delta, &mut told);
                 }
                 world.hear(&told);

@@ -1,4 +1,4 @@
-//! Shared informers: one cache of a resource, whose changes any number of handlers receive.
+//! Shared informers: one cache of a resource whose changes any number of handlers receive.
 //!
 //! ```text
 //!   Reflection ──▶ SharedInformer ──▶ store: snapshots, indexes
@@ -8,14 +8,14 @@
 //!                       └──▶ view ──▶ stream
 //! ```
 //!
-//! - A handler receives a legal history of each object, however slow it is: [`view`] has the rules.
-//! - Its [`Policy`] decides what happens when it is slow. By default a slow handler delays no other.
+//! - A handler receives a legal history of each object, however slow it is. [`view`] has the rules.
+//! - A [`Policy`] decides what happens to a slow handler. By default it delays no other handler.
 //! - A handler may join at any time. It receives the current state first, then the changes.
 //! - Each [`Event`] carries a [`Reason`].
 //! - [`SharedInformer::wait_until_synced`] and [`SharedInformer::status`] name the reason when an
 //!   informer is not synced. Every handler receives [`Event::Stopped`] when the informer stops.
 //! - An informer can be stopped and started again. Its handlers stay registered, and receive the
-//!   changes of the time between.
+//!   changes that happened in between.
 //! - [`SharedInformerFactory`] shares one informer per resource, scope and projection while at least
 //!   one handle to it exists.
 //!
@@ -53,12 +53,12 @@ mod slot;
 mod status;
 mod view;
 
-pub use event::{Event, Reason, Stop};
+pub use event::{Event, Reason, StopReason};
 pub use factory::{InformerKey, InformersNotSynced, Namespaces, Shards, SharedInformerFactory};
 pub use handler::{EventStream, Handler, HandlerEnd, HandlerOptions, Remaining};
 pub use shared_informer::{InformerConfig, SharedInformer};
-pub use status::{HandlerStatus, InformerStatus, METRIC_TYPES, NotSynced, PartStatus, Phase, StartError, StillBusy};
+pub use status::{DrainTimeout, HandlerStatus, InformerStatus, METRIC_TYPES, NotSynced, PartStatus, Phase, StartError};
 pub use view::{
-    BLOCK_CHANGES_MAX, BLOCK_PATIENCE, Counts, DROP_OBJECTS_MAX, Lag, Policy, RESYNC_PERIOD_MIN, RESYNC_TICK,
+    BLOCK_CHANGES_MAX, BLOCK_WAIT_MAX, Counts, DROP_OBJECTS_MAX, Lag, Policy, RESYNC_PERIOD_MIN, RESYNC_TICK,
     RESYNC_TURN, View,
 };

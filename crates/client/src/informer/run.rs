@@ -1,5 +1,5 @@
-//! The tasks of an informer: one per part, which polls the part's [`Reflection`], and one that
-//! passes the changes to the hub.
+//! The tasks of an informer: one task per part, which polls the part's [`Reflection`], and one
+//! worker, which passes the changes to the hub.
 //!
 //! ```text
 //!   part "a": Reflection ─┐ one message      ┌──▶ view ──▶ handler task
@@ -7,9 +7,9 @@
 //!   part "c": Reflection ─┘  waits  (Merge)  └──▶ view ──▶ stream
 //! ```
 //!
-//! A handler under [`Policy::Block`](super::Policy) makes the worker wait, the worker makes the parts
-//! wait, and a reflection that is not polled does not read from its connection. Every wait in this module
-//! ends when the informer is stopped.
+//! A handler under [`Policy::Block`](super::Policy) makes the worker wait, and the worker makes the
+//! parts wait. A reflection that is not polled does not read from its connection. Every wait in
+//! this module ends when the informer is stopped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
@@ -22,9 +22,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use super::event::{Reason, Stop};
+use super::event::{Reason, StopReason};
 use super::handler::panic_message;
-use super::hub::{Hub, Pushed};
+use super::hub::{Hub, PartialPush};
 use super::merge::{self, DeletedVersions};
 use super::status::{PartStatus, Phase};
 use crate::decode::Decode;
@@ -36,25 +36,25 @@ use crate::problem::Problem;
 use crate::reflector::ReflectorState;
 use crate::stored::Stored;
 
-/// Batches that the parts may be ahead of the worker, together, besides the one that each holds. What
-/// waits here is no more than what one chunk of the network brought.
+/// The number of batches in the channel to the worker, for all parts together. Each part holds one
+/// further batch. A batch is at most the events of one network chunk.
 const PART_BATCHES_MAX: usize = 1;
 
-/// Commands that may wait for the worker. A sender waits while there are more.
+/// The number of commands in the channel to the worker. A sender above the limit waits.
 const COMMANDS_MAX: usize = 16;
 
 /// The interval at which the version of a merged state is raised to the oldest of its parts.
 const MERGED_VERSION_TICK: Duration = Duration::from_secs(1);
 
-/// A running list and watch, whatever its types.
+/// A running list and watch of any type.
 #[async_trait]
 pub(super) trait Source<S: Stored>: Send {
     async fn next(&mut self) -> Notice<S>;
-    fn told(&self) -> Arc<Snapshot<S>>;
+    fn notice_snapshot(&self) -> Arc<Snapshot<S>>;
     fn store(&self) -> Store<S>;
     fn health(&self) -> Health;
     fn indexer(&mut self) -> &mut Indexer<S>;
-    /// Drops the connection, and returns the known but unreported changes.
+    /// Drops the connection, and returns the changes that were read but not reported.
     fn suspend(&mut self) -> Vec<NoticeWithState<S>>;
 }
 
@@ -64,8 +64,8 @@ impl<L: ListWatch, D: Decode> Source<D::Stored> for Reflection<L, D> {
         Reflection::next(self).await
     }
 
-    fn told(&self) -> Arc<Snapshot<D::Stored>> {
-        Reflection::told(self).clone()
+    fn notice_snapshot(&self) -> Arc<Snapshot<D::Stored>> {
+        Reflection::notice_snapshot(self).clone()
     }
 
     fn store(&self) -> Store<D::Stored> {
@@ -83,36 +83,36 @@ impl<L: ListWatch, D: Decode> Source<D::Stored> for Reflection<L, D> {
     fn suspend(&mut self) -> Vec<NoticeWithState<D::Stored>> {
         let left = self.take_notices();
         Reflection::suspend(self);
-        // That it was suspended is no news to who suspends it.
+        // The caller caused this state change, so it is not reported.
         drop(self.take_notices());
         left
     }
 }
 
-/// Makes the list and watch of a part.
+/// Creates the list and watch of a part by its name.
 pub(super) type MakeSource<S> = Box<dyn Fn(&str) -> Box<dyn Source<S>> + Send + Sync>;
 
-/// Something to be done with the store's writer.
+/// A function that uses the writer of the store.
 pub(super) type WithIndexer<S> = Box<dyn FnOnce(&mut Indexer<S>) + Send>;
 
 /// The parts of a merged informer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartKind {
-    /// No key is in two of them.
+    /// Parts with distinct keys.
     Namespaces,
-    /// A recreated name may move between parts.
+    /// Parts between which a recreated name may move.
     Shards,
 }
 
-/// A request to a running worker, besides a stop.
+/// A command to a running worker, besides a stop.
 pub(super) enum Command<S: Stored> {
     AddPart { name: String, done: oneshot::Sender<bool> },
     RemovePart { name: String, done: oneshot::Sender<bool> },
     WithIndexer(WithIndexer<S>),
 }
 
-/// The channels to a running worker. A stop has its own channel, so that it never waits behind
-/// commands that the worker defers while it waits for a handler.
+/// The channels to a running worker. A stop has its own channel, so it never waits behind commands
+/// that the worker defers while it waits for a handler.
 pub(super) struct CommandSender<S: Stored> {
     pub(super) queue: mpsc::Sender<Command<S>>,
     pub(super) stop: mpsc::Sender<()>,
@@ -138,11 +138,11 @@ pub(super) struct Shared<S: Stored> {
     parts: Mutex<BTreeMap<Arc<str>, PartRecord>>,
     /// The worker while it does not run.
     parked: Mutex<Option<Worker<S>>>,
-    /// The informer has no holder. Set under the lock of `parked`.
+    /// The informer has no handle. Set under the lock of `parked`.
     unheld: AtomicBool,
 }
 
-/// The conditions that handles wait for.
+/// The values that handles wait for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Condition {
     pub(super) phase: Phase,
@@ -190,12 +190,13 @@ impl<S: Stored> Shared<S> {
         parts.iter().map(status).collect()
     }
 
-    /// Drops the last holder's informer: a running worker ends by itself, a parked one ends here.
+    /// Ends the informer after its last handle is dropped. A running worker ends by itself; a
+    /// parked one ends here.
     pub(super) fn release(&self) {
         let mut parked = self.parked();
         self.unheld.store(true, Ordering::Relaxed);
         if parked.take().is_some() {
-            self.finish(Stop::Unused, true);
+            self.finish(StopReason::Unused, true);
         }
     }
 
@@ -203,8 +204,8 @@ impl<S: Stored> Shared<S> {
         self.condition.send_modify(|condition| condition.phase = phase);
     }
 
-    /// The informer does not run any more; `over` when it never will again.
-    pub(super) fn finish(&self, why: Stop, over: bool) {
+    /// Records that the informer has stopped. `over` is true if it cannot be started again.
+    pub(super) fn finish(&self, why: StopReason, over: bool) {
         self.hub.stop(&why);
         if over {
             self.hub.close();
@@ -213,20 +214,20 @@ impl<S: Stored> Shared<S> {
     }
 }
 
-/// One part of an informer while it does not run.
+/// A part of an informer that does not run.
 struct ParkedPart<S: Stored> {
     source: Box<dyn Source<S>>,
-    told: Arc<Snapshot<S>>,
+    snapshot: Arc<Snapshot<S>>,
     synced: bool,
 }
 
-/// One part of an informer that runs.
+/// A part of a running informer.
 struct RunningPart<S: Stored> {
-    /// Tells this part from an earlier one of the same name.
+    /// Distinguishes this part from an earlier one of the same name.
     number: u64,
-    /// Dropping it ends the part's task.
+    /// Dropping the sender ends the part's task.
     commands: mpsc::Sender<WithIndexer<S>>,
-    told: Arc<Snapshot<S>>,
+    snapshot: Arc<Snapshot<S>>,
     store: Store<S>,
     synced: bool,
 }
@@ -236,7 +237,7 @@ struct PartMessage<S: Stored> {
     part: Arc<str>,
     number: u64,
     notice: Notice<S>,
-    told: Arc<Snapshot<S>>,
+    snapshot: Arc<Snapshot<S>>,
 }
 
 /// A part whose task has ended.
@@ -244,26 +245,26 @@ struct EndedPart<S: Stored> {
     part: Arc<str>,
     number: u64,
     source: Box<dyn Source<S>>,
-    /// The state that it had not reported.
+    /// The notices that the part did not report.
     left: Vec<NoticeWithState<S>>,
 }
 
-/// The changes of a part, to be pushed batch by batch.
+/// The changes of a part, in batches.
 struct PartChanges<S: Stored> {
     part: Arc<str>,
     changes: Vec<Vec<Change<S>>>,
-    /// The part's state after the last batch.
-    told: Arc<Snapshot<S>>,
+    /// The part's snapshot after the last batch.
+    snapshot: Arc<Snapshot<S>>,
 }
 
-/// Everything an informer is made of, but its handlers. See the [module](self).
+/// The state of an informer without its handlers. See the [module](self).
 pub(super) struct Worker<S: Stored> {
     parked: BTreeMap<Arc<str>, ParkedPart<S>>,
     running: BTreeMap<Arc<str>, RunningPart<S>>,
     next_number: u64,
     merged: Option<Merged<S>>,
     make: Option<MakeSource<S>>,
-    /// The requests that arrived while the worker waited for a handler.
+    /// The commands that arrived while the worker waited for a handler.
     deferred: VecDeque<Command<S>>,
 }
 
@@ -274,7 +275,7 @@ struct Merged<S: Stored> {
 }
 
 impl<S: Stored> Worker<S> {
-    /// Of one part, whose store is the informer's.
+    /// A worker with one part, whose store is the informer's store.
     pub(super) fn single(source: Box<dyn Source<S>>, shared: &Shared<S>) -> Self {
         let mut worker = Worker {
             parked: BTreeMap::new(),
@@ -288,7 +289,7 @@ impl<S: Stored> Worker<S> {
         worker
     }
 
-    /// Of several parts, merged into `indexer`.
+    /// A worker with several parts, which it merges into `indexer`.
     pub(super) fn merged(
         kind: PartKind,
         names: impl IntoIterator<Item = String>,
@@ -313,11 +314,11 @@ impl<S: Stored> Worker<S> {
     fn park(&mut self, name: Arc<str>, source: Box<dyn Source<S>>, shared: &Shared<S>) {
         let record = PartRecord { health: source.health(), synced: false, problem: None, skipped: 0, quarantined: 0 };
         shared.parts().insert(name.clone(), record);
-        let told = source.told();
-        self.parked.insert(name, ParkedPart { source, told, synced: false });
+        let snapshot = source.notice_snapshot();
+        self.parked.insert(name, ParkedPart { source, snapshot, synced: false });
     }
 
-    /// Takes a part in while nothing runs; false when it is there already.
+    /// Adds a part while the informer does not run. False if the part exists.
     pub(super) fn add_parked(&mut self, name: &str, shared: &Shared<S>) -> bool {
         let Some(make) = &self.make else { return false };
         if self.parked.contains_key(name) {
@@ -328,16 +329,16 @@ impl<S: Stored> Worker<S> {
         true
     }
 
-    /// Takes a part out while nothing runs; false when it was not there. Its objects are deleted
-    /// for everybody.
+    /// Removes a part while the informer does not run, and deletes its objects for all handlers.
+    /// False if there is no such part.
     pub(super) fn remove_parked(&mut self, name: &str, shared: &Shared<S>) -> bool {
         let Some(part) = self.parked.remove(name) else { return false };
         shared.parts().remove(name);
-        self.take_out(&part.told, shared);
+        self.remove_objects(&part.snapshot, shared);
         true
     }
 
-    /// Runs a function on the store's writer while no part runs.
+    /// Runs a function with the store's writer while no part runs.
     pub(super) fn with_indexer(&mut self, action: WithIndexer<S>) {
         match (&mut self.merged, self.parked.values_mut().next()) {
             (Some(merged), _) => action(&mut merged.indexer),
@@ -346,33 +347,34 @@ impl<S: Stored> Worker<S> {
         }
     }
 
-    /// Runs in a task until stopped, and then parks the worker.
+    /// Runs the worker in a task until it is stopped, and then parks it.
     pub(super) fn spawn(self, shared: Arc<Shared<S>>) -> CommandSender<S> {
-        // Says so if the runtime drops the task.
+        // Records the end if the runtime drops the task.
         struct Guard<S: Stored>(Option<Arc<Shared<S>>>);
         impl<S: Stored> Drop for Guard<S> {
             fn drop(&mut self) {
                 if let Some(shared) = self.0.take() {
-                    shared.finish(Stop::Aborted, true);
+                    shared.finish(StopReason::Aborted, true);
                 }
             }
         }
         let (queue, queued) = mpsc::channel(COMMANDS_MAX);
-        // Whoever asks for a stop after the first one waits for the same.
+        // A second stop waits for the end of the first one.
         let (stop, stops) = mpsc::channel(1);
-        let asked = CommandReceiver { queue: queued, stop: stops };
+        let receiver = CommandReceiver { queue: queued, stop: stops };
         shared.set_phase(Phase::Running);
         shared.hub.restart();
         tokio::spawn(async move {
             let mut guard = Guard(Some(shared.clone()));
             let mut worker = self;
-            let run = super::handler::catch_panic(worker.run(&shared, asked)).await;
-            let why = run.unwrap_or_else(|message| Stop::Panicked { message });
+            let run = super::handler::catch_panic(worker.run(&shared, receiver)).await;
+            let why = run.unwrap_or_else(|message| StopReason::Panicked { message });
             tracing::debug!(informer = %shared.name, %why, "an informer ended");
             guard.0 = None;
-            // One step for everybody else: who finds the worker finds that it has stopped.
+            // Parking and stopping are one step: a caller that finds the parked worker sees it
+            // stopped.
             let mut parked = shared.parked();
-            let over = why != Stop::Asked || shared.unheld.load(Ordering::Relaxed);
+            let over = why != StopReason::Requested || shared.unheld.load(Ordering::Relaxed);
             shared.finish(why, over);
             if !over {
                 *parked = Some(worker);
@@ -381,7 +383,7 @@ impl<S: Stored> Worker<S> {
         CommandSender { queue, stop }
     }
 
-    async fn run(&mut self, shared: &Shared<S>, mut asked: CommandReceiver<S>) -> Stop {
+    async fn run(&mut self, shared: &Shared<S>, mut receiver: CommandReceiver<S>) -> StopReason {
         let (out, mut messages) = mpsc::channel(PART_BATCHES_MAX);
         let mut tasks = JoinSet::new();
         for (name, part) in std::mem::take(&mut self.parked) {
@@ -399,15 +401,15 @@ impl<S: Stored> Worker<S> {
             let next_command = async {
                 match self.deferred.pop_front() {
                     Some(command) => Some(command),
-                    None => asked.queue.recv().await,
+                    None => receiver.queue.recv().await,
                 }
             };
             let is_merged = self.merged.is_some();
             tokio::select! {
                 biased;
-                Some(()) = asked.stop.recv() => break Stop::Asked,
+                Some(()) = receiver.stop.recv() => break StopReason::Requested,
                 command = next_command => match command {
-                    None => break Stop::Unused,
+                    None => break StopReason::Unused,
                     Some(Command::WithIndexer(action)) => self.with_running_indexer(action).await,
                     Some(Command::AddPart { name, done }) => {
                         let added = !self.running.contains_key(&*name) && self.add_parked(&name, shared);
@@ -421,21 +423,21 @@ impl<S: Stored> Worker<S> {
                         let _ = done.send(part.is_some());
                         if let Some(part) = part {
                             shared.parts().remove(&*name);
-                            self.take_out(&part.told, shared);
+                            self.remove_objects(&part.snapshot, shared);
                             self.check_synced(shared);
                         }
                     }
                 },
                 Some(ended) = tasks.join_next() => {
-                    // The task of a part that was taken out ends; any other end is a panic.
+                    // The task of a removed part ends normally; any other end is a panic.
                     if let Err(error) = ended
                         && error.is_panic()
                     {
-                        break Stop::Panicked { message: panic_message(&*error.into_panic()) };
+                        break StopReason::Panicked { message: panic_message(&*error.into_panic()) };
                     }
                 }
                 Some(message) = messages.recv() => {
-                    if let Err(why) = self.handle(message, shared, &mut asked).await {
+                    if let Err(why) = self.handle(message, shared, &mut receiver).await {
                         break why;
                     }
                 }
@@ -457,13 +459,13 @@ impl<S: Stored> Worker<S> {
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
         let number = self.next_number;
         self.next_number += 1;
-        let ParkedPart { source, told, synced } = part;
+        let ParkedPart { source, snapshot, synced } = part;
         let store = source.store();
-        self.running.insert(name.clone(), RunningPart { number, commands, told, store, synced });
+        self.running.insert(name.clone(), RunningPart { number, commands, snapshot, store, synced });
         tasks.spawn(run_part(name, number, source, out.clone(), receiver));
     }
 
-    /// Ends the tasks of all parts, passes their pending reports to the hub, and parks them.
+    /// Ends the tasks of all parts, passes their pending notices to the hub, and parks the parts.
     async fn stop_parts(
         &mut self,
         shared: &Shared<S>,
@@ -472,38 +474,43 @@ impl<S: Stored> Worker<S> {
     ) {
         let mut stopped = BTreeMap::new();
         for (name, part) in std::mem::take(&mut self.running) {
-            // The sender goes, and with it the task's reason to go on.
-            stopped.insert(name, (part.number, part.told, part.synced));
+            // Dropping the sender ends the task.
+            stopped.insert(name, (part.number, part.snapshot, part.synced));
         }
         let mut ended = Vec::new();
         while let Some(part) = tasks.join_next().await {
             ended.extend(part.ok());
         }
         messages.close();
-        // What handlers are told before the stop is what the store shows at the stop.
+        // At the stop, the handlers have received the same state that the store shows.
         let mut last = Vec::new();
         while let Ok(message) = messages.try_recv() {
             last.push(message);
         }
         for EndedPart { part, number, left, .. } in &mut ended {
             let left = left.drain(..);
-            last.extend(left.map(|(notice, told)| PartMessage { part: part.clone(), number: *number, notice, told }));
+            last.extend(left.map(|(notice, snapshot)| PartMessage {
+                part: part.clone(),
+                number: *number,
+                notice,
+                snapshot,
+            }));
         }
         for message in last {
             let known = stopped.get_mut(&message.part).filter(|(number, ..)| *number == message.number);
-            let Some((_, told, synced)) = known else { continue };
-            told.clone_from(&message.told);
+            let Some((_, snapshot, synced)) = known else { continue };
+            snapshot.clone_from(&message.snapshot);
             *synced |= matches!(message.notice, Notice::Synced);
-            let Some(batches) = self.tell(message, shared) else { continue };
+            let Some(batches) = self.record_report(message, shared) else { continue };
             for changes in batches.changes {
-                if let Some(pushed) = self.push(&batches.part, changes, &batches.told, shared) {
+                if let Some(pushed) = self.push(&batches.part, changes, &batches.snapshot, shared) {
                     pushed.finish_now();
                 }
             }
         }
         for EndedPart { part, number, source, .. } in ended {
-            if let Some((_, told, synced)) = stopped.remove(&part).filter(|(known, ..)| *known == number) {
-                self.parked.insert(part, ParkedPart { source, told, synced });
+            if let Some((_, snapshot, synced)) = stopped.remove(&part).filter(|(known, ..)| *known == number) {
+                self.parked.insert(part, ParkedPart { source, snapshot, synced });
             }
         }
     }
@@ -512,21 +519,21 @@ impl<S: Stored> Worker<S> {
         &mut self,
         message: PartMessage<S>,
         shared: &Shared<S>,
-        asked: &mut CommandReceiver<S>,
-    ) -> Result<(), Stop> {
+        receiver: &mut CommandReceiver<S>,
+    ) -> Result<(), StopReason> {
         let known = self.running.get_mut(&message.part).filter(|part| part.number == message.number);
-        // A part that was taken out has nothing to say.
+        // Messages of a removed part are dropped.
         let Some(part) = known else { return Ok(()) };
-        part.told.clone_from(&message.told);
+        part.snapshot.clone_from(&message.snapshot);
         part.synced |= matches!(message.notice, Notice::Synced);
         let mut stop = None;
-        if let Some(batches) = self.tell(message, shared) {
+        if let Some(batches) = self.record_report(message, shared) {
             for changes in batches.changes {
-                // One batch after the other: a handler that is behind gets the rest of the first one
-                // before anything of the second.
-                let Some(pushed) = self.push(&batches.part, changes, &batches.told, shared) else { continue };
+                // Batches are pushed one after the other: a lagging handler receives the rest of
+                // the first one before the second one.
+                let Some(pushed) = self.push(&batches.part, changes, &batches.snapshot, shared) else { continue };
                 if stop.is_none() {
-                    stop = self.feed(pushed, shared, asked).await.err();
+                    stop = self.feed(pushed, shared, receiver).await.err();
                 } else {
                     pushed.finish_now();
                 }
@@ -536,13 +543,13 @@ impl<S: Stored> Worker<S> {
         stop.map_or(Ok(()), Err)
     }
 
-    /// Waits for the handlers that are behind, but not once the informer is stopped.
+    /// Waits for the lagging handlers, until the informer is stopped.
     async fn feed(
         &mut self,
-        mut pushed: Pushed<S>,
+        mut pushed: PartialPush<S>,
         shared: &Shared<S>,
-        asked: &mut CommandReceiver<S>,
-    ) -> Result<(), Stop> {
+        receiver: &mut CommandReceiver<S>,
+    ) -> Result<(), StopReason> {
         let stop = {
             let mut feed = pin!(shared.hub.feed(&mut pushed));
             loop {
@@ -551,10 +558,10 @@ impl<S: Stored> Worker<S> {
                     biased;
                     () = &mut feed => return Ok(()),
                     // A stop does not wait for a slow handler.
-                    Some(()) = asked.stop.recv() => break Stop::Asked,
-                    command = asked.queue.recv(), if room => match command {
+                    Some(()) = receiver.stop.recv() => break StopReason::Requested,
+                    command = receiver.queue.recv(), if room => match command {
                         Some(command) => self.deferred.push_back(command),
-                        None => break Stop::Unused,
+                        None => break StopReason::Unused,
                     },
                 }
             }
@@ -563,9 +570,10 @@ impl<S: Stored> Worker<S> {
         Err(stop)
     }
 
-    /// Records a part's report. [`Worker::push`] then pushes its changes, batch by batch.
-    fn tell(&mut self, message: PartMessage<S>, shared: &Shared<S>) -> Option<PartChanges<S>> {
-        let PartMessage { part: name, notice, told, .. } = message;
+    /// Records a notice of a part. If it contains changes, [`Worker::push`] then pushes them batch
+    /// by batch.
+    fn record_report(&mut self, message: PartMessage<S>, shared: &Shared<S>) -> Option<PartChanges<S>> {
+        let PartMessage { part: name, notice, snapshot, .. } = message;
         let mut parts = shared.parts();
         let record = parts.get_mut(&name)?;
         match notice {
@@ -575,12 +583,12 @@ impl<S: Stored> Worker<S> {
                     Some(_) => split_by_origin(changes),
                     None => vec![changes],
                 };
-                return Some(PartChanges { part: name.clone(), changes, told });
+                return Some(PartChanges { part: name.clone(), changes, snapshot });
             }
             Notice::Synced => {
                 record.synced = true;
                 if self.merged.is_none() {
-                    shared.hub.begin(&told);
+                    shared.hub.begin(&snapshot);
                 }
             }
             Notice::State(state) => {
@@ -611,33 +619,33 @@ impl<S: Stored> Worker<S> {
         None
     }
 
-    /// Pushes a batch of a part's changes to the hub; `None` when no handler receives it.
+    /// Pushes a batch of a part's changes to the hub. `None` if no handler receives it.
     fn push(
         &mut self,
         part: &str,
         changes: Vec<Change<S>>,
-        told: &Arc<Snapshot<S>>,
+        snapshot: &Arc<Snapshot<S>>,
         shared: &Shared<S>,
-    ) -> Option<Pushed<S>> {
+    ) -> Option<PartialPush<S>> {
         if self.merged.is_some() {
             return self.push_merged(part, &changes, shared);
         }
-        // The first state is begun with, it is not news.
+        // The first state is the handlers' initial state, not a change.
         if !shared.hub.has_begun() {
-            shared.hub.begin(told);
+            shared.hub.begin(snapshot);
             return None;
         }
-        Some(shared.hub.push(changes, None, told))
+        Some(shared.hub.push(changes, None, snapshot))
     }
 
-    /// Brings a batch of a part's changes, which have one reason, into the merged state.
-    fn push_merged(&mut self, name: &str, changes: &[Change<S>], shared: &Shared<S>) -> Option<Pushed<S>> {
+    /// Applies a batch of a part's changes, which have one reason, to the merged state.
+    fn push_merged(&mut self, name: &str, changes: &[Change<S>], shared: &Shared<S>) -> Option<PartialPush<S>> {
         let merged = self.merged.as_mut()?;
         let others: Vec<&Snapshot<S>> = match merged.kind {
             PartKind::Namespaces => Vec::new(),
             PartKind::Shards => {
                 let others = self.running.iter().filter(|(other, _)| ***other != *name);
-                others.map(|(_, part)| &*part.told).collect()
+                others.map(|(_, part)| &*part.snapshot).collect()
             }
         };
         let mut differences = Vec::new();
@@ -650,11 +658,11 @@ impl<S: Stored> Worker<S> {
         merged.push(differences, why, shared)
     }
 
-    /// Takes the objects of a part out of the merged state.
-    fn take_out(&mut self, part: &Snapshot<S>, shared: &Shared<S>) {
+    /// Removes the objects of a part from the merged state.
+    fn remove_objects(&mut self, part: &Snapshot<S>, shared: &Shared<S>) {
         let Some(merged) = &mut self.merged else { return };
         let mut differences = Vec::new();
-        for delta in merge::take_out(merged.indexer.current(), part) {
+        for delta in merge::removal_deltas(merged.indexer.current(), part) {
             merged.indexer.apply(delta, &mut differences);
         }
         if let Some(pushed) = merged.push(differences, Some(Reason::Unwatched), shared) {
@@ -662,7 +670,7 @@ impl<S: Stored> Worker<S> {
         }
     }
 
-    /// The informer is synced once every part has been.
+    /// Marks the informer as synced when every part is synced.
     fn check_synced(&mut self, shared: &Shared<S>) {
         if shared.condition.borrow().synced || !self.running.values().all(|part| part.synced) {
             return;
@@ -676,7 +684,7 @@ impl<S: Stored> Worker<S> {
         shared.condition.send_modify(|condition| condition.synced = true);
     }
 
-    /// A merged state is current for the oldest version of its parts.
+    /// Sets the version of the merged state to the oldest version of its parts.
     fn move_version(&mut self) {
         let Some(merged) = &mut self.merged else { return };
         let versions = self.running.values().map(|part| part.store.snapshot().version().parse::<u64>().ok());
@@ -691,8 +699,8 @@ impl<S: Stored> Worker<S> {
     async fn with_running_indexer(&mut self, action: WithIndexer<S>) {
         match (&mut self.merged, self.running.values().next()) {
             (Some(merged), _) => action(&mut merged.indexer),
-            // An error is a part whose task has ended; the action is dropped, and who waits for
-            // it is told so.
+            // An error means that the part's task has ended. The action is dropped, and with it the
+            // caller's channel.
             (None, Some(part)) => drop(part.commands.send(action).await),
             (None, None) => {}
         }
@@ -700,7 +708,7 @@ impl<S: Stored> Worker<S> {
 }
 
 impl<S: Stored> Merged<S> {
-    fn push(&mut self, changes: Vec<Change<S>>, why: Option<Reason>, shared: &Shared<S>) -> Option<Pushed<S>> {
+    fn push(&mut self, changes: Vec<Change<S>>, why: Option<Reason>, shared: &Shared<S>) -> Option<PartialPush<S>> {
         self.indexer.publish();
         if changes.is_empty() {
             return None;
@@ -708,12 +716,12 @@ impl<S: Stored> Merged<S> {
         if self.kind == PartKind::Shards {
             changes.iter().for_each(|change| self.floors.note(change));
         }
-        let told = self.indexer.reader().snapshot();
-        Some(shared.hub.push(changes, why, &told))
+        let snapshot = self.indexer.reader().snapshot();
+        Some(shared.hub.push(changes, why, &snapshot))
     }
 }
 
-/// Changes in batches with one reason each, in their order.
+/// Splits changes into batches with one reason each, in order.
 fn split_by_origin<S: Stored>(changes: Vec<Change<S>>) -> Vec<Vec<Change<S>>> {
     let mut batches: Vec<Vec<Change<S>>> = Vec::new();
     for change in changes {
@@ -725,7 +733,7 @@ fn split_by_origin<S: Stored>(changes: Vec<Change<S>>) -> Vec<Vec<Change<S>>> {
     batches
 }
 
-/// Polls one part until told to end.
+/// Polls one part until its command channel is closed.
 async fn run_part<S: Stored>(
     part: Arc<str>,
     number: u64,
@@ -733,18 +741,18 @@ async fn run_part<S: Stored>(
     out: mpsc::Sender<PartMessage<S>>,
     mut commands: mpsc::Receiver<WithIndexer<S>>,
 ) -> EndedPart<S> {
-    // What was taken from the source and has no place with the worker yet. A part that waits for
-    // news holds no place: it is the parts that have some that share the few there are.
+    // A notice that the worker has not received yet. A waiting part holds no place in the channel;
+    // only parts with notices compete for places.
     let mut unsent: Option<NoticeWithState<S>> = None;
     loop {
         let next = async {
             if unsent.is_none() {
                 let notice = source.next().await;
-                unsent = Some((notice, source.told()));
+                unsent = Some((notice, source.notice_snapshot()));
             }
             let place = out.reserve().await.ok()?;
-            if let Some((notice, told)) = unsent.take() {
-                place.send(PartMessage { part: part.clone(), number, notice, told });
+            if let Some((notice, snapshot)) = unsent.take() {
+                place.send(PartMessage { part: part.clone(), number, notice, snapshot });
             }
             Some(())
         };

@@ -9,11 +9,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::event::{Event, Stop};
+use super::event::{Event, StopReason};
 use super::handler::{EventStream, Handler, HandlerOptions, run_handler};
 use super::run::{Command, CommandSender, PartKind, Shared, Source, Worker};
 use super::slot::{Slot, Timer};
-use super::status::{HandlerStatus, InformerStatus, NotSynced, Phase, StartError, StillBusy};
+use super::status::{DrainTimeout, HandlerStatus, InformerStatus, NotSynced, Phase, StartError};
 use crate::decode::{Decode, DecodeError, KeepJson};
 use crate::driver::Reflection;
 use crate::indexer::{Index, IndexValue, Indexer, Store};
@@ -32,7 +32,7 @@ pub struct InformerConfig {
 }
 
 impl InformerConfig {
-    /// With this name and the defaults of a reflector.
+    /// Options with this name and the default reflector.
     pub fn named(name: &str) -> Self {
         InformerConfig { name: name.to_owned(), ..InformerConfig::default() }
     }
@@ -40,8 +40,9 @@ impl InformerConfig {
 
 /// A cache of one resource, whose changes any number of handlers receive. Cheap to clone.
 ///
-/// The informer stops when its last handle is dropped: a clone, a [`Handler`], or an [`EventStream`].
-/// Callbacks without a handle then end when they have processed their queue. See the [module](super).
+/// The informer stops when its last handle is dropped: a clone, a [`Handler`], or an
+/// [`EventStream`]. Callbacks without a handle then end after they have processed their queue. See
+/// the [module](super).
 pub struct SharedInformer<S: Stored = Object> {
     inner: Arc<Inner<S>>,
 }
@@ -49,7 +50,7 @@ pub struct SharedInformer<S: Stored = Object> {
 struct Inner<S: Stored> {
     shared: Arc<Shared<S>>,
     store: Store<S>,
-    /// Reaches the worker while it runs; dropping it ends it.
+    /// The channels to the running worker; dropping them ends it.
     commands: Mutex<Option<CommandSender<S>>>,
     next_handler: Mutex<u64>,
 }
@@ -67,22 +68,21 @@ impl<S: Stored> Drop for Inner<S> {
 }
 
 impl SharedInformer<Object> {
-    /// An informer that keeps objects as their bytes. It is not started.
+    /// An informer that keeps objects as JSON. The informer is not started.
     pub fn new(list_watch: impl ListWatch, config: InformerConfig) -> Self {
         SharedInformer::with_decoder(list_watch, config, KeepJson)
     }
 }
 
 impl<S: Stored> SharedInformer<S> {
-    /// An informer that keeps what `decoder` makes of the objects: typed values, some fields, or
-    /// all bytes. It is not started.
+    /// An informer that keeps the values of a decoder: Rust types, some fields, or JSON. The informer
+    /// is not started.
     pub fn with_decoder<D: Decode<Stored = S>>(list_watch: impl ListWatch, config: InformerConfig, decoder: D) -> Self {
         let reflection = Reflection::with_decoder(list_watch, config.reflector, decoder);
         SharedInformer::over(reflection, &config.name)
     }
 
-    /// An informer over a reflection that was made, and perhaps given indexes, by the caller. It is
-    /// not started.
+    /// An informer over an existing reflection, which may already have indexes. The informer is not started.
     pub fn over<L: ListWatch, D: Decode<Stored = S>>(reflection: Reflection<L, D>, name: &str) -> Self {
         let shared = Shared::new(name.to_owned());
         let store = reflection.store();
@@ -92,9 +92,9 @@ impl<S: Stored> SharedInformer<S> {
 
     /// Creates an informer over several namespaces, each with the list and watch that `list_watch`
     /// returns for its name. Namespaces can be added and removed ([`SharedInformer::add_part`],
-    /// [`SharedInformer::remove_part`]). It is not started.
+    /// [`SharedInformer::remove_part`]). The informer is not started.
     ///
-    /// Handlers receive each namespace as it is loaded; an unreadable one delays only
+    /// Handlers receive each namespace as it is loaded. An unreadable namespace delays only
     /// [`Event::Synced`].
     pub fn over_namespaces<L: ListWatch, D: Decode<Stored = S>>(
         namespaces: impl IntoIterator<Item = String>,
@@ -107,7 +107,7 @@ impl<S: Stored> SharedInformer<S> {
 
     /// Creates an informer over several shards of one collection, each with the list and watch that
     /// `list_watch` returns for its name, for example a [`ShardListWatch`](crate::ShardListWatch)
-    /// of that selector. It is not started.
+    /// of that selector. The informer is not started.
     pub fn over_shards<L: ListWatch, D: Decode<Stored = S>>(
         shards: impl IntoIterator<Item = String>,
         list_watch: impl Fn(&str) -> L + Send + Sync + 'static,
@@ -148,14 +148,14 @@ impl<S: Stored> SharedInformer<S> {
 
     // ===== running =====
 
-    /// Starts the informer, also after a stop: then it resumes from its version, and handlers
-    /// receive the changes since. Has no effect while it runs.
+    /// Starts the informer. After a stop it resumes from its version, and handlers receive the
+    /// changes since then. Has no effect on a running informer.
     ///
     /// # Errors
-    /// [`StartError`], when it is just stopping, or ended in a way that leaves nothing to start.
+    /// [`StartError`] if the informer is stopping or has ended permanently.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Outside a tokio runtime.
     pub fn start(&self) -> Result<(), StartError> {
         let mut commands = self.inner.commands();
         let mut parked = self.inner.shared.parked();
@@ -170,22 +170,22 @@ impl<S: Stored> SharedInformer<S> {
         Ok(())
     }
 
-    /// Stops the informer and waits, for at most `patience`, until its handlers have processed all
-    /// events, with [`Event::Stopped`] last. Handlers stay registered for the next start; the store
-    /// stays readable.
+    /// Stops the informer and waits, for at most `timeout`, until its handlers have processed all
+    /// events. The last one is [`Event::Stopped`]. Handlers stay registered for the next start, and
+    /// the store stays readable.
     ///
     /// # Errors
-    /// [`StillBusy`] names the handlers that were not done in time.
-    pub async fn stop(&self, patience: Duration) -> Result<(), StillBusy> {
-        let until = Instant::now() + patience;
+    /// [`DrainTimeout`] names the handlers that did not finish in time.
+    pub async fn stop(&self, timeout: Duration) -> Result<(), DrainTimeout> {
+        let until = Instant::now() + timeout;
         let commands = self.inner.commands().clone();
         if let Some(commands) = commands {
-            // An error is a worker that has ended already, or was told to stop already.
+            // An error means that the worker has ended or was already stopped.
             let _ = commands.stop.try_send(());
         }
         let mut condition = self.inner.shared.condition.subscribe();
         let stands_still = |phase: &Phase| matches!(phase, Phase::New | Phase::Stopped(_));
-        // The worker waits for nobody once it is told to stop; an error is one that is gone.
+        // A stopped worker waits for no handler; an error means that it has ended.
         let _ = condition.wait_for(|condition| stands_still(&condition.phase)).await;
         let mut busy = Vec::new();
         for slot in self.inner.shared.hub.slots() {
@@ -193,40 +193,41 @@ impl<S: Stored> SharedInformer<S> {
                 busy.push(slot.name.to_string());
             }
         }
-        if busy.is_empty() { Ok(()) } else { Err(StillBusy { handlers: busy }) }
+        if busy.is_empty() { Ok(()) } else { Err(DrainTimeout { handlers: busy }) }
     }
 
-    /// Stops it for good: as [`SharedInformer::stop`], and then its handlers and streams end.
+    /// Stops the informer permanently: as [`SharedInformer::stop`], and then its handlers and
+    /// streams end.
     ///
     /// # Errors
-    /// [`StillBusy`] names the handlers that were not done in time; they end when they are.
-    pub async fn shutdown(&self, patience: Duration) -> Result<(), StillBusy> {
-        let stopped = self.stop(patience).await;
+    /// [`DrainTimeout`] names the handlers that did not finish in time. These handlers end when they finish.
+    pub async fn shutdown(&self, timeout: Duration) -> Result<(), DrainTimeout> {
+        let stopped = self.stop(timeout).await;
         let was_new = matches!(self.inner.shared.condition.borrow().phase, Phase::New);
         if self.inner.shared.parked().take().is_some() && was_new {
-            self.inner.shared.finish(Stop::Asked, true);
+            self.inner.shared.finish(StopReason::Requested, true);
         }
         self.inner.shared.hub.close();
         stopped
     }
 
-    /// Waits until the initial state is in the store, for at most `patience`. Handlers may still
+    /// Waits until the initial state is in the store, for at most `timeout`. Handlers may still
     /// process it: see [`Handler::wait_until_synced`]. An informer that is not started is also
     /// awaited, because another holder may start it. Dropping the future ends the wait.
     ///
     /// # Errors
     /// [`NotSynced`], with the reason.
-    pub async fn wait_until_synced(&self, patience: Duration) -> Result<(), NotSynced> {
+    pub async fn wait_until_synced(&self, timeout: Duration) -> Result<(), NotSynced> {
         let mut condition = self.inner.shared.condition.subscribe();
         let wait = condition.wait_for(|condition| condition.synced || matches!(condition.phase, Phase::Stopped(_)));
-        let ended = tokio::time::timeout(patience, wait).await.map(|ended| ended.map(|condition| condition.clone()));
+        let ended = tokio::time::timeout(timeout, wait).await.map(|ended| ended.map(|condition| condition.clone()));
         match ended {
             Ok(Ok(condition)) => match condition.phase {
                 _ if condition.synced => Ok(()),
                 Phase::Stopped(why) => Err(NotSynced::Stopped(why)),
                 Phase::New | Phase::Running | Phase::Stopping => Ok(()),
             },
-            Ok(Err(_)) => Err(NotSynced::Stopped(Stop::Unused)),
+            Ok(Err(_)) => Err(NotSynced::Stopped(StopReason::Unused)),
             Err(_) => {
                 let now = Instant::now().into_std();
                 let parts = self.inner.shared.part_statuses().into_iter().filter(|part| !part.synced);
@@ -239,35 +240,35 @@ impl<S: Stored> SharedInformer<S> {
                         _ => (part.name, state),
                     }
                 });
-                Err(NotSynced::TimedOut { waited: patience, parts: described.collect() })
+                Err(NotSynced::TimedOut { waited: timeout, parts: described.collect() })
             }
         }
     }
 
-    /// True once the initial state is in place.
+    /// True once the initial state is in the store.
     pub fn has_synced(&self) -> bool {
         self.inner.shared.condition.borrow().synced
     }
 
-    /// Waits until it does not run any more, and says why.
-    pub async fn stopped(&self) -> Stop {
+    /// Waits until the informer does not run, and returns the reason.
+    pub async fn stopped(&self) -> StopReason {
         let mut condition = self.inner.shared.condition.subscribe();
         let stopped = condition.wait_for(|condition| matches!(condition.phase, Phase::Stopped(_))).await;
         match stopped.map(|condition| condition.phase.clone()) {
             Ok(Phase::Stopped(why)) => why,
-            _ => Stop::Unused,
+            _ => StopReason::Unused,
         }
     }
 
     // ===== reading =====
 
-    /// The cache. Stays readable when the informer stops.
+    /// The cache, which stays readable after the informer stops.
     pub fn store(&self) -> Store<S> {
         self.inner.store.clone()
     }
 
-    /// Adds an index to the cache, also to one that is filled and running: see
-    /// [`Indexer::add_index`]. `None` when the informer has ended for good.
+    /// Adds an index to the cache, also while the informer runs: see [`Indexer::add_index`]. `None`
+    /// if the informer has ended permanently.
     pub async fn add_index<V, I>(&self, function: impl Fn(&S) -> I + Send + Sync + 'static) -> Option<Index<S, V>>
     where
         V: IndexValue,
@@ -275,7 +276,7 @@ impl<S: Stored> SharedInformer<S> {
     {
         let (done, index) = oneshot::channel();
         let action = Box::new(move |indexer: &mut Indexer<S>| {
-            // Who asked may be gone; the index stays all the same.
+            // The caller may be gone; the index stays.
             let _ = done.send(indexer.add_index(function));
         });
         if let Some(worker) = &mut *self.inner.shared.parked() {
@@ -313,11 +314,11 @@ impl<S: Stored> SharedInformer<S> {
 
     // ===== handlers =====
 
-    /// Registers a callback at any time. It runs in its own task, one event at a time, and first
-    /// receives the current state.
+    /// Registers a callback, at any time. The callback runs in its own task, receives one event at a time,
+    /// and receives the current state first.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Outside a tokio runtime.
     pub fn on<F, Fut>(&self, options: HandlerOptions, callback: F) -> Handler<S>
     where
         F: FnMut(Event<S>) -> Fut + Send + 'static,
@@ -328,7 +329,7 @@ impl<S: Stored> SharedInformer<S> {
         Handler { slot, _hold: self.hold() }
     }
 
-    /// The events as a stream, at any time: the state that is there first.
+    /// Registers a stream, at any time. The stream receives the current state first.
     pub fn stream(&self, options: HandlerOptions) -> EventStream<S> {
         EventStream { slot: self.slot(&options), timer: Timer::default(), _hold: self.hold() }
     }
@@ -349,8 +350,8 @@ impl<S: Stored> SharedInformer<S> {
 
     // ===== parts =====
 
-    /// Adds a namespace or shard; all handlers receive its objects as added. False when it is there
-    /// already, when this informer is not made of parts, or has ended for good.
+    /// Adds a namespace or shard. All handlers receive its objects as added. False if the part
+    /// exists, if this informer has no parts, or if it has ended permanently.
     pub async fn add_part(&self, name: &str) -> bool {
         if let Some(worker) = &mut *self.inner.shared.parked() {
             return worker.add_parked(name, &self.inner.shared);
@@ -358,8 +359,8 @@ impl<S: Stored> SharedInformer<S> {
         self.command(|done| Command::AddPart { name: name.to_owned(), done }).await
     }
 
-    /// Removes a namespace or shard; all handlers receive its objects as deleted, with
-    /// [`Reason::Unwatched`](super::Reason::Unwatched). False when it is not there.
+    /// Removes a namespace or shard. All handlers receive its objects as deleted, with
+    /// [`Reason::Unwatched`](super::Reason::Unwatched). False if there is no such part.
     pub async fn remove_part(&self, name: &str) -> bool {
         if let Some(worker) = &mut *self.inner.shared.parked() {
             return worker.remove_parked(name, &self.inner.shared);
@@ -373,7 +374,7 @@ impl<S: Stored> SharedInformer<S> {
         commands.queue.send(command(done)).await.is_ok() && answer.await.unwrap_or(false)
     }
 
-    /// True when it has ended for good.
+    /// True if the informer has ended permanently.
     pub(super) fn is_over(&self) -> bool {
         let parked = self.inner.shared.parked();
         parked.is_none() && matches!(self.inner.shared.condition.borrow().phase, Phase::Stopped(_))
@@ -396,7 +397,7 @@ impl<S: Stored> fmt::Debug for SharedInformer<S> {
     }
 }
 
-/// An informer as a factory knows it: not a reason for it to run.
+/// A weak reference to an informer, as a factory holds it.
 pub(super) struct WeakInformer<S: Stored>(std::sync::Weak<Inner<S>>);
 
 impl<S: Stored> WeakInformer<S> {
@@ -405,7 +406,7 @@ impl<S: Stored> WeakInformer<S> {
     }
 }
 
-/// One decoder for all parts.
+/// A decoder that all parts share.
 struct SharedDecoder<D>(Arc<D>);
 
 impl<D> Clone for SharedDecoder<D> {

@@ -1,5 +1,5 @@
-//! One handler's [`View`] behind a lock, with its waiters: the handler waits for events, the informer for
-//! room, and others for the handler to be synced or to end.
+//! One handler's [`View`] behind a lock, with its waiters. The handler waits for events, the
+//! informer waits for room, and handles wait for the handler to be synced or to end.
 //!
 //! A waiter checks its condition and stores its waker under the same lock, so no wake-up is lost. The
 //! lock is held for a few map operations, never across an `await`.
@@ -18,22 +18,22 @@ use super::view::{Counts, Lag, Policy, View};
 use crate::indexer::{Change, Snapshot};
 use crate::stored::Stored;
 
-/// See the [module](self).
+/// The view of one handler, shared by the handler's task and the informer; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Slot<S: Stored> {
     pub(crate) name: Arc<str>,
-    state: Mutex<State<S>>,
+    state: Mutex<SlotState<S>>,
     progress: watch::Sender<Progress>,
 }
 
 #[derive(Debug)]
-struct State<S: Stored> {
+struct SlotState<S: Stored> {
     view: View<S>,
     consumer: Option<Waker>,
     producer: Option<Waker>,
 }
 
-/// The conditions that other tasks may wait for.
+/// The values that other tasks wait for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Progress {
     pub(crate) synced: bool,
@@ -44,13 +44,13 @@ pub(crate) struct Progress {
 
 impl<S: Stored> Slot<S> {
     pub(crate) fn new(name: &str, policy: Policy, resync: Option<Duration>) -> Self {
-        let state = State { view: View::new(policy, resync), consumer: None, producer: None };
+        let state = SlotState { view: View::new(policy, resync), consumer: None, producer: None };
         let progress = Progress { idle: true, ..Progress::default() };
         Slot { name: name.into(), state: Mutex::new(state), progress: watch::Sender::new(progress) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<S>> {
-        // A view is changed by code that does not panic halfway; a poisoned lock is still a view.
+    fn lock(&self) -> MutexGuard<'_, SlotState<S>> {
+        // Changes of a view do not panic halfway, so a poisoned lock holds a valid view.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -68,12 +68,12 @@ impl<S: Stored> Slot<S> {
         result
     }
 
-    /// The next event for the handler. `Ready(None)` once the view is closed.
+    /// The next event for the handler. `Ready(None)` after the view is closed.
     pub(crate) fn poll_take(&self, context: &mut Context<'_>, timer: &mut Timer) -> Poll<Option<Event<S>>> {
         loop {
             let mut state = self.lock();
             let event = state.view.take(Instant::now().into_std());
-            // Taking makes room.
+            // Taking an event makes room.
             let producer = if state.view.has_room() { state.producer.take() } else { None };
             let over = event.is_none() && state.view.is_over();
             let timeout = state.view.poll_timeout();
@@ -102,7 +102,7 @@ impl<S: Stored> Slot<S> {
         }
     }
 
-    /// The handler processes nothing any more; the first reason counts.
+    /// Records that the handler takes no more events. The first reason is kept.
     pub(crate) fn end(&self, why: HandlerEnd) {
         self.change(|view| view.close(false));
         self.progress.send_if_modified(|progress| {
@@ -138,31 +138,31 @@ impl<S: Stored> Slot<S> {
         self.lock().view.policy()
     }
 
-    /// Called under the lock, so that the last word is the true one.
+    /// Called under the lock, so that the last value is the current one.
     fn set_idle(&self, idle: bool) {
         self.progress.send_if_modified(|progress| std::mem::replace(&mut progress.idle, idle) != idle);
     }
 
-    /// Waits until the handler has processed everything there is, or ended.
+    /// Waits until the handler has processed all events, or has ended.
     pub(crate) async fn idle(&self) {
-        // An error is a slot that is gone, and this is one that is not.
+        // The sender is in this slot, so there is no error.
         let _ = self.progress.subscribe().wait_for(|progress| progress.idle || progress.ended.is_some()).await;
     }
 
-    /// Pushes a batch into the view of a handler that may make others wait: the part that was not
-    /// taken at once. See [`View::begin_parts`].
+    /// Pushes a batch into the view of a handler under [`Policy::Block`]. Returns the number of
+    /// changes that it has taken. See [`View::begin_parts`].
     pub(crate) fn begin_parts(&self, changes: &[Change<S>], why: Option<Reason>, state: &Arc<Snapshot<S>>) -> usize {
         let now = Instant::now().into_std();
         self.change(|view| view.begin_parts(now, changes, why, state.clone()))
     }
 
-    /// Pushes the rest of such a batch as there is room. The wait ends when the handler takes
-    /// nothing for as long as its policy allows; earlier waits count, see [`View::stalled`].
-    /// Cancel-safe up to the rest of the batch: after dropping this, call [`Slot::push_rest_now`].
+    /// Pushes the rest of a batch of [`Slot::begin_parts`] while there is room. The wait ends when the handler takes
+    /// nothing for its policy's timeout; earlier waits count, see [`View::stalled`]. If this future
+    /// is dropped, call [`Slot::push_rest_now`] for the rest of the batch.
     pub(crate) async fn push_rest(&self, changes: &[Change<S>], why: Option<Reason>, taken: &mut usize) {
-        let Policy::Block { patience, .. } = self.policy() else { return };
+        let Policy::Block { timeout, .. } = self.policy() else { return };
         let mut waiting_since = Instant::now();
-        let mut allowed = patience.saturating_sub(self.lock().view.stalled());
+        let mut allowed = timeout.saturating_sub(self.lock().view.stalled());
         while *taken < changes.len() {
             let waiter = poll_fn(|context| {
                 let mut state = self.lock();
@@ -182,41 +182,41 @@ impl<S: Stored> Slot<S> {
                 match last_take.filter(|at| *at > waiting_since) {
                     Some(at) => waiting_since = at,
                     None => {
-                        tracing::warn!(handler = %self.name, ?patience, "a handler that wants each change took none; what follows is coalesced for it");
-                        self.change(View::lose_patience);
+                        tracing::warn!(handler = %self.name, ?timeout, "a handler that wants each change took none; what follows is coalesced for it");
+                        self.change(View::stop_blocking);
                     }
                 }
             }
-            // Either it took something, or it is not waited for any more.
-            allowed = patience;
+            // The handler took an event, or its timeout was reached.
+            allowed = timeout;
         }
         self.change(View::end_parts);
     }
 
-    /// The informer waited for handlers from then to then. See [`View::note_wait`].
-    pub(crate) fn note_wait(&self, from: StdInstant, to: StdInstant) {
-        self.lock().view.note_wait(from, to);
+    /// Records that the informer waited for handlers during this time. See [`View::record_wait`].
+    pub(crate) fn record_wait(&self, from: StdInstant, to: StdInstant) {
+        self.lock().view.record_wait(from, to);
     }
 
-    /// Pushes the rest of such a batch at once, coalesced.
+    /// Pushes the rest of a batch of [`Slot::begin_parts`] at once, coalesced.
     pub(crate) fn push_rest_now(&self, changes: &[Change<S>], why: Option<Reason>) {
         let now: StdInstant = Instant::now().into_std();
         self.change(|view| {
-            view.lose_patience();
+            view.stop_blocking();
             view.push_part(now, changes, why);
             view.end_parts();
         });
     }
 }
 
-/// A sleep that is kept between polls.
+/// A timer that is kept between polls.
 #[derive(Debug, Default)]
 pub(crate) struct Timer {
     sleep: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
 }
 
 impl Timer {
-    /// Ready at `due`; never without it.
+    /// Ready at `due`; pending forever without it.
     fn poll(&mut self, context: &mut Context<'_>, due: Option<StdInstant>) -> Poll<()> {
         let Some(due) = due.map(Instant::from_std) else {
             self.sleep = None;

@@ -3,79 +3,80 @@
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-use super::event::Stop;
+use super::event::StopReason;
 use super::handler::HandlerEnd;
 use super::view::{Counts, Lag};
 use crate::problem::Problem;
 use crate::reflector::ReflectorState;
 
-/// The phase of an informer's life.
+/// Whether an informer runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// The informer has not been started.
     #[default]
     New,
-    /// It runs.
+    /// The informer runs.
     Running,
-    /// It was asked to stop.
+    /// A stop was requested, and the worker has not ended yet.
     Stopping,
     /// The informer has stopped.
-    Stopped(Stop),
+    Stopped(StopReason),
 }
 
-/// One list and watch of an informer: the whole of it, one namespace, or one shard.
+/// The status of one list and watch of an informer: the whole resource, one namespace, or one
+/// shard.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartStatus {
-    /// The namespace or shard; empty where there is only one part.
+    /// The namespace or shard; empty if there is only one part.
     pub name: String,
-    /// The state of its reflector, which names the reason if the copy is not current.
+    /// The state of the reflector, with the reason if the copy is not current.
     pub state: ReflectorState,
-    /// Its initial state is in place.
+    /// Whether the initial state is loaded.
     pub synced: bool,
-    /// The last problem since the last progress.
+    /// The last problem since data was last received.
     pub problem: Option<Problem>,
-    /// Objects that were skipped because they had no name or were of another kind.
+    /// The number of objects that were skipped because they had no name or were of another kind.
     pub skipped: u64,
     /// The number of failed decodings.
     pub quarantined: u64,
 }
 
-/// One handler of an informer.
+/// The status of one handler of an informer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandlerStatus {
     /// The name.
     pub name: String,
     /// Whether the handler has processed the initial state.
     pub synced: bool,
-    /// The lag.
+    /// The handler's lag.
     pub lag: Lag,
-    /// The counters.
+    /// The handler's counters.
     pub counts: Counts,
 }
 
-/// An informer at one moment.
+/// The status of an informer at one time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InformerStatus {
     /// The name.
     pub name: String,
-    /// Whether it runs.
+    /// Whether the informer runs.
     pub phase: Phase,
-    /// Its whole initial state is in place.
+    /// Whether the complete initial state is loaded.
     pub synced: bool,
     /// The number of objects.
     pub objects: usize,
-    /// The version that it is current for.
+    /// The resource version up to which the cache is current.
     pub version: String,
-    /// Its lists and watches, by name.
+    /// The status of the informer's lists and watches, by name.
     pub parts: Vec<PartStatus>,
-    /// Its handlers, in the order of their registration.
+    /// The status of the informer's handlers, in the order of registration.
     pub handlers: Vec<HandlerStatus>,
 }
 
-/// The error of a wait for the initial state.
+/// An informer or a handler has not loaded its initial state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NotSynced {
-    /// The time is over.
+    /// The time limit was reached.
     TimedOut {
         /// The length of the wait.
         waited: Duration,
@@ -83,8 +84,8 @@ pub enum NotSynced {
         parts: Vec<(String, String)>,
     },
     /// The informer stopped.
-    Stopped(Stop),
-    /// The handler ended first.
+    Stopped(StopReason),
+    /// The handler ended before.
     Ended {
         /// The reason.
         why: HandlerEnd,
@@ -114,26 +115,26 @@ impl fmt::Display for NotSynced {
 
 impl std::error::Error for NotSynced {}
 
-/// Parts that an error names; further ones are counted.
+/// The number of parts that an error names; further ones are counted.
 const NAMED_PARTS_MAX: usize = 3;
 
-/// The error of starting an informer.
+/// An informer cannot be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    /// It is about to stop; try again when that is done.
+    /// The informer is stopping. A start is possible after the stop.
     #[error("the informer is still stopping")]
     Stopping,
-    /// The informer ended for good.
+    /// The informer has ended permanently.
     #[error("the informer cannot be started again: {0}")]
-    Over(Stop),
+    Over(StopReason),
 }
 
-/// Handlers that were still busy when the patience of a stop ended. The informer has stopped; the
+/// Handlers that still processed events at the timeout of a stop. The informer has stopped. The
 /// handlers continue with their queues.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("handlers were still busy: {}", .handlers.join(", "))]
-pub struct StillBusy {
-    /// Their names.
+pub struct DrainTimeout {
+    /// The names of the handlers.
     pub handlers: Vec<String>,
 }
 
@@ -187,11 +188,11 @@ impl InformerStatus {
             if let Some(versions) = versions {
                 line("handler_lag_versions", labels, format_args!("{versions}"));
             }
-            let Counts { told, coalesced, resets, impatience } = handler.counts;
-            line("handler_told_total", labels, format_args!("{told}"));
+            let Counts { delivered, coalesced, resets, block_timeouts } = handler.counts;
+            line("handler_events_total", labels, format_args!("{delivered}"));
             line("handler_coalesced_total", labels, format_args!("{coalesced}"));
             line("handler_resets_total", labels, format_args!("{resets}"));
-            line("handler_impatience_total", labels, format_args!("{impatience}"));
+            line("handler_block_timeouts_total", labels, format_args!("{block_timeouts}"));
         }
     }
 }
@@ -219,14 +220,14 @@ pub const METRIC_TYPES: &str = "\
 # TYPE listwatch_informer_handler_lag_seconds gauge
 # HELP listwatch_informer_handler_lag_versions Versions between what the handler has processed and the newest state.
 # TYPE listwatch_informer_handler_lag_versions gauge
-# HELP listwatch_informer_handler_told_total Events that the handler took.
-# TYPE listwatch_informer_handler_told_total counter
+# HELP listwatch_informer_handler_events_total Events that the handler took.
+# TYPE listwatch_informer_handler_events_total counter
 # HELP listwatch_informer_handler_coalesced_total Changes that were collapsed into one that waited.
 # TYPE listwatch_informer_handler_coalesced_total counter
 # HELP listwatch_informer_handler_resets_total How often all that waited was dropped.
 # TYPE listwatch_informer_handler_resets_total counter
-# HELP listwatch_informer_handler_impatience_total How often the informer stopped waiting for the handler.
-# TYPE listwatch_informer_handler_impatience_total counter
+# HELP listwatch_informer_handler_block_timeouts_total How often the informer stopped waiting for the handler.
+# TYPE listwatch_informer_handler_block_timeouts_total counter
 ";
 
 /// A label's value, quoted.

@@ -5,109 +5,110 @@
 //!                        │ web: saw @3, now @9   db: gone @7    │ ─┐
 //!                        └──────────────────────────────────────┘  │ take, in turns
 //!                        ┌ replay of a snapshot, key by key ────┐  ├──────▶ the handler
-//!                        │ told up to "shop/web"                │ ─┤
+//!                        │ sent up to "shop/web"                │ ─┤
 //!                        └──────────────────────────────────────┘  │
 //!                        ┌ resync, when it is due ──────────────┐ ─┘
 //!                        └──────────────────────────────────────┘
 //! ```
 //!
 //! A view has at most one entry per object, however often the object changes, so its memory is
-//! bounded by the number of objects. Several changes of one object coalesce into the events that lead
-//! from the state that the handler saw last to the current one:
+//! bounded by the number of objects. Several changes of one object coalesce into the events that
+//! lead from the state that the handler saw last to the current one:
 //!
-//! | saw it | then | told |
+//! | object seen before | changes | events |
 //! |---|---|---|
 //! | no | added, updated… | added, in the latest state |
 //! | no | added, …, deleted | nothing |
-//! | yes | updated, updated… | updated, from the state it saw to the latest |
+//! | yes | updated, updated… | updated, from the last seen state to the latest |
 //! | yes | …, deleted | deleted |
-//! | yes | deleted, added with the same uid (it left a selector and came back) | updated, or nothing if it is in the same version |
+//! | yes | deleted, added with the same uid (left a selector and matched again) | updated, or nothing if the version is the same |
 //! | yes | deleted, added with another uid | deleted, and added |
 //! | yes | deleted, added, deleted | deleted, once |
 //!
 //! An entry keeps its position while it changes: objects are delivered in the order of their first
 //! change, so a constantly changing object does not starve the others.
+//! **The initial state** is not queued. The view iterates over the newest snapshot in key order (a
+//! replay). A change of a key that was already delivered becomes an entry. A change of a later key
+//! needs no entry, because the replay will deliver the new state. A handler that joins late
+//! therefore costs one pointer, and receives each object exactly once.
 //!
-//! **The initial state** is not queued. The view walks through the newest snapshot in key order. A
-//! change behind the walk becomes an entry; a change ahead of it is left to the walk. A handler that
-//! joins late therefore costs one pointer, and receives each object exactly once.
+//! **Resync** also iterates over the snapshot, spread over the period, and yields to entries
+//! ([`RESYNC_TURN`]). It skips an object with an entry, because the entry delivers a newer state.
 //!
-//! **Resync** also walks through the snapshot, spread over the period, and yields to entries
-//! ([`RESYNC_TURN`]). It skips an object with an entry, because a newer state of it follows.
-//!
-//! The caller passes the time with each call, and [`View::poll_timeout`] returns when to call again.
-//! Order of calls: [`View::begin`] with the first state, then [`View::push`] for each change after it,
-//! and [`View::end_initial`] when the initial state is complete; [`View::take`] at any time.
+//! The caller passes the time with each call, and [`View::poll_timeout`] returns the time of the
+//! next call. Order of calls: [`View::begin`] with the first state, then [`View::push`] for each
+//! change after it, and [`View::end_initial`] when the initial state is complete. [`View::take`]
+//! may be called at any time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::event::{Event, Reason, Stop};
+use super::event::{Event, Reason, StopReason};
 use crate::delta_fifo::Quarantined;
 use crate::indexer::{Change, Snapshot};
 use crate::object::ObjectKey;
 use crate::stored::Stored;
 
-/// Default number of changes by which a handler that requires each of them may lag before the
+/// The default number of changes by which a handler under [`Policy::Block`] may lag before the
 /// informer waits for it.
 pub const BLOCK_CHANGES_MAX: usize = 1024;
 
-/// Default total time for which the informer waits for stuck handlers under [`Policy::Block`].
+/// The default total time for which the informer waits for stuck handlers under [`Policy::Block`].
 /// Other handlers are delayed by at most this time, however many handlers are stuck.
-pub const BLOCK_PATIENCE: Duration = Duration::from_secs(10);
+pub const BLOCK_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Of how many objects a handler under [`Policy::DropAndResync`] may have changes to see, unless its
-/// policy says otherwise.
+/// The default number of objects whose changes may wait for a handler under
+/// [`Policy::DropAndResync`].
 pub const DROP_OBJECTS_MAX: usize = 10_000;
 
-/// Maximum number of other events before a due resync is delivered.
+/// The maximum number of other events before a due resync event.
 pub const RESYNC_TURN: u32 = 8;
 
-/// Resyncs that are due within this time are delivered together, so that a large cache does not
-/// wake its handlers for every object.
+/// Resync events that are due within this time are delivered together, so that a large cache does
+/// not wake its handlers once per object.
 pub const RESYNC_TICK: Duration = Duration::from_millis(100);
 
 /// The shortest resync period; a shorter one is raised to it. client-go's `minimumResyncPeriod`.
 pub const RESYNC_PERIOD_MIN: Duration = Duration::from_secs(1);
 
-/// The behavior towards a handler that is slower than the changes.
+/// The treatment of a handler that is slower than the changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The handler receives the latest state of each object; states in between are left out. It delays
-    /// no other handler, and its queue is bounded by the number of objects.
+    /// The handler receives the latest state of each object; states in between are left out. It
+    /// delays no other handler, and its queue is bounded by the number of objects.
     #[default]
     Coalesce,
     /// The handler receives each change. While `changes_max` changes wait for it, the informer
-    /// reads nothing from the server, which delays all its handlers. After `patience` without
-    /// progress of the handler, its changes are coalesced until half of the queue is processed, and
-    /// the informer continues.
+    /// reads nothing from the server, which delays all its handlers. If the handler takes no event
+    /// for `timeout`, its changes are coalesced until half of its queue is processed, and the
+    /// informer continues.
     ///
-    /// The informer waits for all such handlers at the same time, and each wait counts against the
-    /// patience of every handler that takes nothing during it. Stuck handlers therefore delay the
-    /// others by one patience in total, the longest of theirs.
+    /// The informer waits for all such handlers at the same time. Each wait counts against the
+    /// timeout of every handler that takes nothing during it. Stuck handlers therefore delay the
+    /// others by the longest of their timeouts in total.
     ///
-    /// The initial state is delivered as it is at the time, without its history.
+    /// The initial state is delivered without the history before it.
     Block {
         /// The number of changes that may wait; at least one.
         changes_max: usize,
-        /// The total time for which the informer waits for a stuck handler, since the handler last
+        /// The total time for which the informer waits for a stuck handler since the handler last
         /// took an event.
-        patience: Duration,
+        timeout: Duration,
     },
-    /// As `Coalesce`, but when changes of more than `objects_max` objects wait, all of them are
-    /// dropped: the handler receives [`Event::Reset`], then the whole state at its own pace. Its queue
-    /// is bounded by `objects_max`. For handlers that mirror the state.
+    /// As `Coalesce`, up to changes of `objects_max` objects. Above that limit all waiting changes
+    /// are dropped: the handler receives [`Event::Reset`], then the complete state at its own
+    /// speed. For handlers that mirror the state.
     DropAndResync {
-        /// Of how many objects changes may wait; at least one.
+        /// The number of objects whose changes may wait; at least one.
         objects_max: usize,
     },
 }
 
 impl Policy {
-    /// [`Policy::Block`] with [`BLOCK_CHANGES_MAX`] and [`BLOCK_PATIENCE`].
+    /// [`Policy::Block`] with [`BLOCK_CHANGES_MAX`] and [`BLOCK_WAIT_MAX`].
     pub fn block() -> Self {
-        Policy::Block { changes_max: BLOCK_CHANGES_MAX, patience: BLOCK_PATIENCE }
+        Policy::Block { changes_max: BLOCK_CHANGES_MAX, timeout: BLOCK_WAIT_MAX }
     }
 
     /// [`Policy::DropAndResync`] with [`DROP_OBJECTS_MAX`].
@@ -119,36 +120,38 @@ impl Policy {
 /// The lag of a handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lag {
-    /// Waiting objects (for [`Policy::Block`] changes). Objects that a walk through the state has
-    /// not reached are not counted.
+    /// The number of objects with waiting changes; under [`Policy::Block`], the number of waiting
+    /// changes. Objects of an unfinished replay are not counted.
     pub waiting: usize,
-    /// A walk through the state, at the beginning or after a reset, is not over.
+    /// Whether a replay of the complete state, initially or after a reset, is in progress.
     pub replaying: bool,
-    /// The age of the oldest waiting or processed event; zero if there is none.
+    /// The age of the oldest event that waits or is being processed; zero if there is none.
     pub age: Duration,
-    /// The number of versions between the handler's processed state and the newest state; zero when
-    /// it is current. `None` during a replay, and if versions are not numbers.
+    /// The difference between the newest resource version and the one that the handler has
+    /// processed; zero if it is current. `None` during a replay, and if versions are not numbers.
     pub versions: Option<u64>,
 }
 
 /// The counters of a view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Events that the handler took, markers included.
-    pub told: u64,
-    /// Changes that were collapsed into one that waited already.
+    /// Events that the handler took, including [`Event::Synced`], [`Event::Reset`] and
+    /// [`Event::Stopped`].
+    pub delivered: u64,
+    /// Changes that were merged into a waiting one.
     pub coalesced: u64,
     /// The number of times that all waiting events were dropped ([`Policy::DropAndResync`]).
     pub resets: u64,
-    /// The number of times that the informer's patience with the handler ended ([`Policy::Block`]).
-    pub impatience: u64,
+    /// The number of times that the informer stopped waiting for the handler after its timeout
+    /// ([`Policy::Block`]).
+    pub block_timeouts: u64,
 }
 
-/// See the [module](self).
+/// The events that wait for one handler; see the [module](self).
 #[derive(Debug)]
 pub struct View<S: Stored> {
     policy: Policy,
-    /// The state that everything pushed so far leads to.
+    /// The newest state, after all pushed changes.
     latest: Arc<Snapshot<S>>,
     latest_version: Option<u64>,
     /// The events to deliver, oldest first.
@@ -156,77 +159,78 @@ pub struct View<S: Stored> {
     /// The newest entry of each object, into which further changes are merged.
     index: HashMap<ObjectKey, u64>,
     next_entry: u64,
-    /// Undecodable objects to report.
-    notes: BTreeMap<ObjectKey, Arc<Quarantined>>,
+    /// The undecodable objects to report.
+    quarantined: BTreeMap<ObjectKey, Arc<Quarantined>>,
     replay: Option<Replay>,
-    /// The last event was one of the replay: an entry is next.
+    /// The last event was one of the replay, so the next one is an entry.
     replayed: bool,
     synced: Synced,
     resync: Option<Resync>,
     reset_due: bool,
-    /// [`Policy::Block`]: the informer no longer waits for the handler, until it has caught up.
-    impatient: bool,
-    /// A batch is being pushed in parts, and `latest` is ahead of the entries: the state before it.
+    /// [`Policy::Block`]: the timeout was reached, so the informer does not wait for the handler
+    /// until half of its queue is processed.
+    block_timed_out: bool,
+    /// While a batch is pushed in parts, the state before it; `latest` is already the state after
+    /// it.
     feeding: Option<Arc<Snapshot<S>>>,
-    stop: Option<Stop>,
+    stop: Option<StopReason>,
     closed: bool,
-    in_hand: Option<Since>,
+    in_hand: Option<WaitingSince>,
     last_take: Option<Instant>,
-    /// See [`View::stalled`].
+    /// The time for which the informer has waited; see [`View::stalled`].
     stalled: Duration,
     counts: Counts,
 }
 
-/// The changes from the state that the handler saw to the current one.
+/// The changes of one object from the state that the handler saw last to the current one.
 #[derive(Debug)]
 struct Entry<S> {
     key: ObjectKey,
-    /// The state that the handler will have seen at this event.
-    saw: Option<S>,
-    /// The deletion of the object that the handler saw.
-    gone: Option<Gone<S>>,
-    /// The current state.
+    /// The state that the handler has at the time of this event.
+    seen: Option<S>,
+    /// The deletion of the object in `seen`.
+    deleted: Option<Deletion<S>>,
+    /// The current state; `None` if the object is deleted.
     now: Option<(S, Reason)>,
-    since: Since,
+    since: WaitingSince,
 }
 
 #[derive(Debug)]
-struct Gone<S> {
+struct Deletion<S> {
     last: S,
     last_is_final: bool,
     reason: Reason,
 }
 
-/// The time since which an event waits, and the version up to which everything before was
-/// delivered.
+/// The time since which an event waits, and the version whose changes were delivered before it.
 #[derive(Clone, Copy, Debug)]
-struct Since {
+struct WaitingSince {
     at: Instant,
     version: Option<u64>,
 }
 
-/// A walk through the newest snapshot.
+/// A replay: an iteration over the newest snapshot.
 #[derive(Debug)]
 struct Replay {
     /// The last delivered key.
-    told: Option<ObjectKey>,
+    last_delivered: Option<ObjectKey>,
     reason: Reason,
     since: Instant,
 }
 
 #[derive(Debug)]
 enum Synced {
-    /// The state is not whole.
+    /// The state is not complete.
     Loading,
     /// The initial state is complete and is delivered before this entry.
     Marked(u64),
-    Told,
+    Delivered,
 }
 
 #[derive(Debug)]
 struct Resync {
     period: Duration,
-    /// The current pass: its start, its number of objects, and the completed ones.
+    /// The current pass over the objects.
     pass: Option<Pass>,
     /// The start of the next pass.
     next: Option<Instant>,
@@ -239,11 +243,11 @@ struct Pass {
     began: Instant,
     objects: usize,
     done: usize,
-    told: Option<ObjectKey>,
+    last_delivered: Option<ObjectKey>,
 }
 
 impl<S: Stored> View<S> {
-    /// A view that knows of no state yet. A resync period is at least [`RESYNC_PERIOD_MIN`].
+    /// Creates a view without a state. A resync period is at least [`RESYNC_PERIOD_MIN`].
     pub fn new(policy: Policy, resync: Option<Duration>) -> Self {
         let resync =
             resync.map(|period| Resync { period: period.max(RESYNC_PERIOD_MIN), pass: None, next: None, others: 0 });
@@ -254,13 +258,13 @@ impl<S: Stored> View<S> {
             entries: BTreeMap::new(),
             index: HashMap::new(),
             next_entry: 0,
-            notes: BTreeMap::new(),
+            quarantined: BTreeMap::new(),
             replay: None,
             replayed: false,
             synced: Synced::Loading,
             resync,
             reset_due: false,
-            impatient: false,
+            block_timed_out: false,
             feeding: None,
             stop: None,
             closed: false,
@@ -273,14 +277,13 @@ impl<S: Stored> View<S> {
 
     // ===== what happens =====
 
-    /// Sets the initial state, which is delivered object by object, before or between later pushes.
-    /// To be called once, first.
+    /// Sets the initial state, which is delivered object by object. Call this once, first.
     pub fn begin(&mut self, now: Instant, state: Arc<Snapshot<S>>) {
         for (key, entry) in state.quarantine() {
-            self.notes.insert(key.clone(), Arc::new(entry.clone()));
+            self.quarantined.insert(key.clone(), Arc::new(entry.clone()));
         }
         self.set_latest(state);
-        self.replay = Some(Replay { told: None, reason: Reason::Initial, since: now });
+        self.replay = Some(Replay { last_delivered: None, reason: Reason::Initial, since: now });
     }
 
     /// Marks the initial state as complete: [`Event::Synced`] follows the current entries.
@@ -290,29 +293,29 @@ impl<S: Stored> View<S> {
         }
     }
 
-    /// Some changes, and the state that they lead to. `why` replaces the changes' own reason.
+    /// Pushes changes and the state after them. `why` replaces the reasons of the changes.
     pub fn push(&mut self, now: Instant, changes: &[Change<S>], why: Option<Reason>, state: Arc<Snapshot<S>>) {
         self.push_whole(now, changes, why, state);
     }
 
-    /// Reports an object whose newest version could not be decoded. It is delivered once per object
+    /// Reports an object whose newest version could not be decoded. The report is delivered once per object
     /// and version, or not at all if a decodable version or the deletion comes first.
     pub(crate) fn push_quarantined(&mut self, key: &ObjectKey, entry: &Arc<Quarantined>) {
         if !self.closed {
-            self.notes.insert(key.clone(), entry.clone());
+            self.quarantined.insert(key.clone(), entry.clone());
         }
     }
 
-    /// Advances the state's version without a change for this view.
+    /// Sets the newest state without a change for this view.
     pub(crate) fn set_latest(&mut self, state: Arc<Snapshot<S>>) {
         self.latest_version = state.version().parse().ok();
         self.latest = state;
     }
 
-    /// Begins to push a batch in parts, for [`Policy::Block`]: how many of the changes were taken
-    /// at once. The rest goes through [`View::push_part`], then [`View::end_parts`].
+    /// Begins to push a batch in parts, for [`Policy::Block`]. Returns the number of changes that
+    /// were taken. Pass the rest to [`View::push_part`], then call [`View::end_parts`].
     ///
-    /// All pushes are accepted while the initial state is being delivered.
+    /// All changes are taken while the initial state is being delivered.
     pub fn begin_parts(
         &mut self,
         now: Instant,
@@ -329,33 +332,33 @@ impl<S: Stored> View<S> {
         self.push_part(now, changes, why)
     }
 
-    /// Pushes more of a batch: how many of these changes were taken.
+    /// Pushes more of a batch. Returns the number of changes that were taken.
     pub fn push_part(&mut self, now: Instant, changes: &[Change<S>], why: Option<Reason>) -> usize {
         let Some(before) = self.feeding.clone() else { return changes.len() };
-        let since = Since::new(now, &before);
+        let since = WaitingSince::new(now, &before);
         for (taken, change) in changes.iter().enumerate() {
             if !self.has_room() {
                 return taken;
             }
-            self.push_one(since, change, why, &before, self.impatient);
+            self.push_one(since, change, why, &before, self.block_timed_out);
         }
         changes.len()
     }
 
-    /// The batch was pushed.
+    /// Ends a batch that was pushed in parts.
     pub fn end_parts(&mut self) {
         self.feeding = None;
     }
 
-    /// [`Policy::Block`]: the informer does not wait for the handler until it has processed half of
-    /// its queue.
-    pub fn lose_patience(&mut self) {
-        self.impatient = true;
-        self.counts.impatience += 1;
+    /// [`Policy::Block`]: records that the timeout was reached. The informer does not wait for the
+    /// handler until half of its queue is processed.
+    pub fn stop_blocking(&mut self) {
+        self.block_timed_out = true;
+        self.counts.block_timeouts += 1;
     }
 
-    /// The informer waited for handlers, this one or others, from then to then.
-    pub(crate) fn note_wait(&mut self, from: Instant, to: Instant) {
+    /// Records that the informer waited for this handler or others during this time.
+    pub(crate) fn record_wait(&mut self, from: Instant, to: Instant) {
         if !self.is_idle() {
             let from = self.last_take.map_or(from, |last_take| last_take.max(from));
             self.stalled += to.saturating_duration_since(from);
@@ -363,26 +366,26 @@ impl<S: Stored> View<S> {
     }
 
     /// Records that the informer stopped: [`Event::Stopped`] follows the current entries.
-    pub fn stop(&mut self, why: Stop) {
+    pub fn stop(&mut self, why: StopReason) {
         self.stop = Some(why);
     }
 
-    /// The informer was started again.
+    /// Records that the informer was started again.
     pub fn restart(&mut self) {
         self.stop = None;
     }
 
-    /// Closes the view; waiting events are dropped unless `drain`.
+    /// Closes the view. Waiting events are dropped unless `drain`.
     pub fn close(&mut self, drain: bool) {
         self.closed = true;
         if !drain {
             self.entries.clear();
             self.index.clear();
-            self.notes.clear();
+            self.quarantined.clear();
             self.replay = None;
             self.reset_due = false;
             self.stop = None;
-            self.synced = Synced::Told;
+            self.synced = Synced::Delivered;
         }
         self.resync = None;
     }
@@ -394,18 +397,18 @@ impl<S: Stored> View<S> {
         let event = self.next_event(now)?;
         self.last_take = Some(now);
         self.stalled = Duration::ZERO;
-        self.counts.told += 1;
+        self.counts.delivered += 1;
         if let Policy::Block { changes_max, .. } = self.policy
             && self.entries.len() <= changes_max.max(1) / 2
         {
-            self.impatient = false;
+            self.block_timed_out = false;
         }
         Some(event)
     }
 
     // ===== questions =====
 
-    /// When [`View::take`] may have something although nothing happened.
+    /// The time at which [`View::take`] may return an event without a further push.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if !self.may_resync() {
             return None;
@@ -417,35 +420,36 @@ impl<S: Stored> View<S> {
         }
     }
 
-    /// True once the handler took [`Event::Synced`], and has processed the initial state.
+    /// True once the handler has processed the initial state, which is when it takes the event
+    /// after [`Event::Synced`].
     pub fn has_synced(&self) -> bool {
-        matches!(self.synced, Synced::Told)
+        matches!(self.synced, Synced::Delivered)
     }
 
-    /// True when the view is closed and everything was delivered.
+    /// True if the view is closed and all events were delivered.
     pub fn is_over(&self) -> bool {
         self.closed && self.is_empty()
     }
 
-    /// True when no event waits or is being processed.
+    /// True if no event waits or is being processed.
     pub fn is_idle(&self) -> bool {
         self.in_hand.is_none() && self.is_empty()
     }
 
     fn is_empty(&self) -> bool {
         self.entries.is_empty()
-            && self.notes.is_empty()
+            && self.quarantined.is_empty()
             && self.replay.is_none()
             && !self.reset_due
             && self.stop.is_none()
             && !matches!(self.synced, Synced::Marked(_))
     }
 
-    /// [`Policy::Block`]: may another change be pushed without anybody having to wait?
+    /// True if another change can be pushed without a wait ([`Policy::Block`]).
     pub fn has_room(&self) -> bool {
         match self.policy {
             Policy::Block { changes_max, .. } => {
-                self.impatient || self.closed || self.replay.is_some() || self.entries.len() < changes_max.max(1)
+                self.block_timed_out || self.closed || self.replay.is_some() || self.entries.len() < changes_max.max(1)
             }
             Policy::Coalesce | Policy::DropAndResync { .. } => true,
         }
@@ -456,12 +460,12 @@ impl<S: Stored> View<S> {
         self.policy
     }
 
-    /// When the handler last took something.
+    /// The time at which the handler last took an event.
     pub(crate) fn last_take(&self) -> Option<Instant> {
         self.last_take
     }
 
-    /// The time for which the informer has waited for any handler since this one, with events
+    /// The time for which the informer has waited for handlers since this handler, with events
     /// available, last took one.
     pub fn stalled(&self) -> Duration {
         self.stalled
@@ -502,7 +506,7 @@ impl<S: Stored> View<S> {
     fn push_whole(&mut self, now: Instant, changes: &[Change<S>], why: Option<Reason>, state: Arc<Snapshot<S>>) {
         let before = self.latest.clone();
         self.set_latest(state);
-        let since = Since::new(now, &before);
+        let since = WaitingSince::new(now, &before);
         for change in changes {
             self.push_one(since, change, why, &before, true);
         }
@@ -510,7 +514,7 @@ impl<S: Stored> View<S> {
 
     fn push_one(
         &mut self,
-        since: Since,
+        since: WaitingSince,
         change: &Change<S>,
         why: Option<Reason>,
         before: &Snapshot<S>,
@@ -520,9 +524,13 @@ impl<S: Stored> View<S> {
             return;
         }
         let key = change.key();
-        self.notes.remove(key);
-        // What the walk has not reached it will find as it is then.
-        if self.replay.as_ref().is_some_and(|replay| replay.told.as_ref().is_none_or(|told| key > told)) {
+        self.quarantined.remove(key);
+        // The replay will deliver the new state of a key that it has not reached.
+        if self
+            .replay
+            .as_ref()
+            .is_some_and(|replay| replay.last_delivered.as_ref().is_none_or(|last_delivered| key > last_delivered))
+        {
             return;
         }
         let reason = why.unwrap_or_else(|| change.origin().into());
@@ -532,7 +540,7 @@ impl<S: Stored> View<S> {
         }
         if coalesce && let Some(place) = waiting {
             self.counts.coalesced += 1;
-            let keep = self.entries.get_mut(&place).is_some_and(|entry| entry.absorb(change, reason));
+            let keep = self.entries.get_mut(&place).is_some_and(|entry| entry.merge(change, reason));
             if !keep {
                 self.entries.remove(&place);
                 self.index.remove(key);
@@ -542,12 +550,12 @@ impl<S: Stored> View<S> {
         let place = self.next_entry;
         self.next_entry += 1;
         self.index.insert(key.clone(), place);
-        // A deletion carries the state at the deletion, which is newer than what was seen.
-        let saw = match waiting {
+        // A deletion carries the final state, which is newer than the seen one.
+        let seen = match waiting {
             Some(place) => self.entries.get(&place).and_then(|entry| entry.now.as_ref().map(|(now, _)| now)),
             None => before.get(key.as_str()),
         };
-        let entry = Entry::new(since, change, saw, reason);
+        let entry = Entry::new(since, change, seen, reason);
         self.entries.insert(place, entry);
         if let Policy::DropAndResync { objects_max } = self.policy
             && self.entries.len() > objects_max.max(1)
@@ -559,7 +567,7 @@ impl<S: Stored> View<S> {
     fn reset(&mut self, now: Instant) {
         self.entries.clear();
         self.index.clear();
-        self.replay = Some(Replay { told: None, reason: Reason::Refill, since: now });
+        self.replay = Some(Replay { last_delivered: None, reason: Reason::Refill, since: now });
         self.reset_due = true;
         self.counts.resets += 1;
         if !matches!(self.synced, Synced::Loading) {
@@ -575,10 +583,10 @@ impl<S: Stored> View<S> {
         if std::mem::take(&mut self.reset_due) {
             return Some(Event::Reset);
         }
-        if let Some((key, entry)) = self.notes.pop_first() {
+        if let Some((key, entry)) = self.quarantined.pop_first() {
             return Some(Event::Quarantined { key, entry });
         }
-        // The walk and the entries are about different objects: they take turns.
+        // The replay and the entries are about different objects, so they alternate.
         if self.replay.is_some()
             && (self.entries.is_empty() || !self.replayed)
             && let Some(event) = self.next_replayed()
@@ -591,7 +599,7 @@ impl<S: Stored> View<S> {
             && self.replay.is_none()
             && self.entries.keys().next().is_none_or(|first| *first >= place)
         {
-            self.synced = Synced::Told;
+            self.synced = Synced::Delivered;
             return Some(Event::Synced);
         }
         if self.resync_is_next()
@@ -613,11 +621,11 @@ impl<S: Stored> View<S> {
 
     fn next_replayed(&mut self) -> Option<Event<S>> {
         let replay = self.replay.as_mut()?;
-        match self.latest.after(replay.told.as_ref()).next() {
+        match self.latest.after(replay.last_delivered.as_ref()).next() {
             Some(object) => {
-                replay.told = Some(object.key().clone());
+                replay.last_delivered = Some(object.key().clone());
                 let (object, reason) = (object.clone(), replay.reason);
-                self.in_hand = Some(Since { at: replay.since, version: None });
+                self.in_hand = Some(WaitingSince { at: replay.since, version: None });
                 Some(Event::Added { object, reason })
             }
             None => {
@@ -632,10 +640,11 @@ impl<S: Stored> View<S> {
         let place = *first.key();
         let entry = first.get_mut();
         self.in_hand = Some(entry.since);
-        if let Some(gone) = entry.gone.take() {
-            entry.saw = None;
+        if let Some(deleted) = entry.deleted.take() {
+            entry.seen = None;
             let over = entry.now.is_none();
-            let event = Event::Deleted { last: gone.last, last_is_final: gone.last_is_final, reason: gone.reason };
+            let event =
+                Event::Deleted { last: deleted.last, last_is_final: deleted.last_is_final, reason: deleted.reason };
             if over {
                 self.remove_first(place);
             }
@@ -643,7 +652,7 @@ impl<S: Stored> View<S> {
         }
         let entry = self.remove_first(place)?;
         let (new, reason) = entry.now?;
-        Some(match entry.saw {
+        Some(match entry.seen {
             Some(old) => Event::Updated { old, new, reason },
             None => Event::Added { object: new, reason },
         })
@@ -661,7 +670,8 @@ impl<S: Stored> View<S> {
         self.has_synced() && self.replay.is_none() && self.feeding.is_none() && !self.closed
     }
 
-    /// With entries waiting a resync has a turn now and then; it must not starve either.
+    /// A due resync event is delivered after [`RESYNC_TURN`] other events, so that it does not
+    /// starve.
     fn resync_is_next(&self) -> bool {
         self.may_resync() && self.resync.as_ref().is_some_and(|resync| resync.others >= RESYNC_TURN)
     }
@@ -678,38 +688,39 @@ impl<S: Stored> View<S> {
                 if now < next {
                     return None;
                 }
-                resync.pass = Some(Pass { began: now, objects: self.latest.len(), done: 0, told: None });
+                resync.pass = Some(Pass { began: now, objects: self.latest.len(), done: 0, last_delivered: None });
                 continue;
             };
             if now < pass.due_at(resync.period) {
                 return None;
             }
-            let Some(object) = self.latest.after(pass.told.as_ref()).next() else {
-                // The next pass begins a period after this one, or now if this one took longer.
+            let Some(object) = self.latest.after(pass.last_delivered.as_ref()).next() else {
+                // The next pass begins one period after this one, or now if this one took longer.
                 resync.next = Some(pass.began + resync.period);
                 resync.pass = None;
                 continue;
             };
-            pass.told = Some(object.key().clone());
+            pass.last_delivered = Some(object.key().clone());
             pass.done += 1;
-            // Something newer is about to be told.
+            // The object has an entry, which delivers a newer state.
             if self.index.contains_key(object.key()) {
                 continue;
             }
-            self.in_hand = Some(Since { at: now, version: self.latest_version });
+            self.in_hand = Some(WaitingSince { at: now, version: self.latest_version });
             return Some(Event::Updated { old: object.clone(), new: object.clone(), reason: Reason::Resync });
         }
     }
 }
 
-impl Since {
+impl WaitingSince {
     fn new<S: Stored>(at: Instant, before: &Snapshot<S>) -> Self {
-        Since { at, version: before.version().parse().ok() }
+        WaitingSince { at, version: before.version().parse().ok() }
     }
 }
 
 impl Pass {
-    /// When the next object is due: spread evenly over the period, at whole ticks.
+    /// The time of the next object: objects are spread evenly over the period, at multiples of
+    /// [`RESYNC_TICK`].
     fn due_at(&self, period: Duration) -> Instant {
         let share = self.done as f64 / self.objects.max(1) as f64;
         let offset = period.mul_f64(share.min(1.0));
@@ -719,48 +730,48 @@ impl Pass {
 }
 
 impl<S: Stored> Entry<S> {
-    fn new(since: Since, change: &Change<S>, saw: Option<&S>, reason: Reason) -> Self {
+    fn new(since: WaitingSince, change: &Change<S>, seen: Option<&S>, reason: Reason) -> Self {
         let key = change.key().clone();
         match change {
             Change::Added { object, .. } => {
-                Entry { key, saw: None, gone: None, now: Some((object.clone(), reason)), since }
+                Entry { key, seen: None, deleted: None, now: Some((object.clone(), reason)), since }
             }
             Change::Updated { old, new, .. } => {
-                Entry { key, saw: Some(old.clone()), gone: None, now: Some((new.clone(), reason)), since }
+                Entry { key, seen: Some(old.clone()), deleted: None, now: Some((new.clone(), reason)), since }
             }
             Change::Deleted { last, last_is_final, .. } => {
-                let gone = Gone { last: last.clone(), last_is_final: *last_is_final, reason };
-                Entry { key, saw: Some(saw.unwrap_or(last).clone()), gone: Some(gone), now: None, since }
+                let deleted = Deletion { last: last.clone(), last_is_final: *last_is_final, reason };
+                Entry { key, seen: Some(seen.unwrap_or(last).clone()), deleted: Some(deleted), now: None, since }
             }
         }
     }
 
-    /// Merges a further change of the same object; false when nothing remains to deliver.
-    fn absorb(&mut self, change: &Change<S>, reason: Reason) -> bool {
+    /// Merges a further change of the same object. False if nothing remains to deliver.
+    fn merge(&mut self, change: &Change<S>, reason: Reason) -> bool {
         match change {
             Change::Added { object: new, .. } | Change::Updated { new, .. } => {
-                let came_back = self.gone.is_some()
+                let came_back = self.deleted.is_some()
                     && self.now.is_none()
-                    && self.saw.as_ref().is_some_and(|saw| saw.uid() == new.uid());
+                    && self.seen.as_ref().is_some_and(|seen| seen.uid() == new.uid());
                 if came_back {
-                    self.gone = None;
+                    self.deleted = None;
                 }
-                // Of something that was never told the first reason counts: it is still part of
+                // An object that was never delivered keeps its first reason: it is still part of
                 // the initial state, in a newer version.
-                let reason = match (&self.now, &self.saw, &self.gone) {
+                let reason = match (&self.now, &self.seen, &self.deleted) {
                     (Some((_, first)), None, None) => *first,
                     _ => reason,
                 };
                 self.now = Some((new.clone(), reason));
-                let same = |saw: &S| saw.uid() == new.uid() && saw.resource_version() == new.resource_version();
-                !(self.gone.is_none() && self.saw.as_ref().is_some_and(same))
+                let same = |seen: &S| seen.uid() == new.uid() && seen.resource_version() == new.resource_version();
+                !(self.deleted.is_none() && self.seen.as_ref().is_some_and(same))
             }
             Change::Deleted { last, last_is_final, .. } => {
                 self.now = None;
-                if self.gone.is_none() && self.saw.is_some() {
-                    self.gone = Some(Gone { last: last.clone(), last_is_final: *last_is_final, reason });
+                if self.deleted.is_none() && self.seen.is_some() {
+                    self.deleted = Some(Deletion { last: last.clone(), last_is_final: *last_is_final, reason });
                 }
-                self.gone.is_some()
+                self.deleted.is_some()
             }
         }
     }

@@ -3,20 +3,20 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time for which a server is remembered not to support WatchList.
+/// Time for which a server is treated as not supporting WatchList.
 pub const WATCH_LIST_MEMORY: Duration = Duration::from_secs(30 * 60);
 
-/// Number of silent WatchLists in a row, streams at the same time counted as one, after which a server
-/// that never sent an end marker is remembered not to know WatchList.
+/// The number of WatchLists in a row without an end marker after which a server is treated as not
+/// supporting WatchList, unless it ever sent an end marker. Simultaneous streams count as one.
 pub const SILENT_WATCH_LISTS: u32 = 2;
 
 /// Knowledge about one server that its reflectors share. Clones share it, also the clones of a
 /// [`ReflectorConfig`](super::ReflectorConfig).
 ///
-/// A server is remembered not to know WatchList when it refuses one, or when it omits the end marker
-/// [`SILENT_WATCH_LISTS`] times in a row. One silent stream is no evidence against the server, because a
-/// broken network silences all streams at the same time. Streams that overlap in time therefore count
-/// once, and none counts after the server has sent an end marker.
+/// A server is treated as not supporting WatchList after it rejects one, or after it omits the end
+/// marker [`SILENT_WATCH_LISTS`] times in a row. One silent stream does not count against the
+/// server, because a broken network silences all streams at the same time. Streams that overlap in
+/// time therefore count once, and none counts after the server has sent an end marker.
 #[derive(Clone, Debug, Default)]
 pub struct ServerMemory(Arc<Mutex<Memory>>);
 
@@ -30,28 +30,28 @@ struct Memory {
 }
 
 impl ServerMemory {
-    /// Nothing is known.
+    /// Knowledge about a new server.
     pub fn new() -> Self {
         ServerMemory::default()
     }
 
-    /// True while the server is remembered not to know WatchList.
+    /// True while the server is treated as not supporting WatchList.
     pub(crate) fn refuses_watch_list(&self, now: Instant) -> bool {
         self.lock().refused_until.is_some_and(|until| now < until)
     }
 
-    /// Records a rejected WatchList: no reflector tries another one for [`WATCH_LIST_MEMORY`].
+    /// Records a rejected WatchList. No reflector requests another one for [`WATCH_LIST_MEMORY`].
     pub(crate) fn remember_refusal(&self, now: Instant) {
         *self.lock() = Memory { refused_until: Some(now + WATCH_LIST_MEMORY), ..Memory::default() };
     }
 
-    /// The server sent the end marker of a WatchList.
+    /// Records the end marker of a WatchList.
     pub(crate) fn remember_end_marker(&self) {
         *self.lock() = Memory { knows_watch_list: true, ..Memory::default() };
     }
 
-    /// Records a WatchList requested at `asked` that became silent before its end marker, noticed
-    /// at `now`.
+    /// Records a WatchList that was requested at `asked` and became silent before its end marker,
+    /// detected at `now`.
     pub(crate) fn remember_silence(&self, asked: Instant, now: Instant) {
         let mut memory = self.lock();
         let overlaps = memory.last_silence.is_some_and(|last| asked <= last);
@@ -66,7 +66,7 @@ impl ServerMemory {
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory> {
-        // Nothing panics while it is held.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -100,7 +100,7 @@ mod tests {
             memory.remember_silence(start + seconds(100 * round), start + seconds(100 * round + 15));
         }
         assert!(!memory.refuses_watch_list(start + seconds(1_000)));
-        // What the server says itself counts.
+        // A rejection by the server counts.
         memory.remember_refusal(start + seconds(1_000));
         assert!(memory.refuses_watch_list(start + seconds(1_001)));
         memory.remember_end_marker();

@@ -1,4 +1,4 @@
-//! The state of a reflector as reported to others: a value and its text.
+//! The state of a reflector for its users: a value and its text.
 
 use std::time::Instant;
 
@@ -7,46 +7,46 @@ use crate::problem::Problem;
 /// The state of a reflector, with the reason if its copy is not current.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReflectorState {
-    /// Nothing was asked yet.
+    /// The reflector has sent no request yet.
     Starting,
-    /// Waiting for page `page` (from 1) of a list.
+    /// The reflector waits for page `page` (from 1) of a list.
     Listing {
-        /// The page.
+        /// The page number, from 1.
         page: u32,
         /// Items so far, over all pages.
         items: u64,
-        /// Since when.
+        /// The start of the request.
         since: Instant,
     },
-    /// Initial events arrive through a watch; its end marker has not come.
+    /// Initial events arrive through a watch. The end marker has not arrived.
     AwaitingInitialEvents {
         /// Events so far.
         events: u64,
-        /// Since when.
+        /// The start of the request.
         since: Instant,
     },
-    /// The server is being asked whether it has reached the resume version.
+    /// The reflector checks whether the server has reached the resume version.
     Checking {
-        /// Since when.
+        /// The start of the request.
         since: Instant,
     },
-    /// A watch was requested and is not answered yet.
+    /// A watch was requested, and the server has not responded yet.
     Connecting {
-        /// Since when.
+        /// The start of the request.
         since: Instant,
     },
-    /// The copy follows the server.
+    /// The watch is open and the copy is current.
     Watching {
-        /// Since when.
+        /// The start of the watch.
         since: Instant,
     },
-    /// A problem occurred; the next try is at `until`.
+    /// A problem occurred; the next attempt is at `until`.
     BackingOff {
         /// The last problem.
         problem: Problem,
-        /// Tries since the last progress.
+        /// Attempts since the last progress.
         attempts: u32,
-        /// The time of the next try.
+        /// The time of the next attempt.
         until: Instant,
     },
 }

@@ -12,10 +12,10 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
 
-/// An error of a body or a service, of any type.
+/// A boxed error of a body or a service.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The body of a request, known before the request is sent. The default is empty.
+/// The body of a request, complete before the request is sent. The default is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestBody {
     bytes: Bytes,
@@ -52,7 +52,7 @@ impl Body for RequestBody {
     }
 }
 
-/// The body of a response: chunks as they arrive. Dropping it ends the exchange.
+/// The body of a response, in chunks as they arrive. Dropping it cancels the request.
 pub struct ResponseBody {
     body: UnsyncBoxBody<Bytes, BoxError>,
 }
@@ -73,7 +73,7 @@ impl ResponseBody {
             match poll_fn(|context| Pin::new(&mut self.body).poll_frame(context)).await? {
                 Ok(frame) => match frame.into_data() {
                     Ok(bytes) => return Some(Ok(bytes)),
-                    // Trailers, which Kubernetes does not send.
+                    // Trailers are ignored; Kubernetes sends none.
                     Err(_) => continue,
                 },
                 Err(error) => return Some(Err(error)),

@@ -1,9 +1,10 @@
-//! Making a connection to one server: directly, or through a proxy ([`ProxyUrl`]), and TLS over it.
+//! Opens connections to one server, directly or through a proxy ([`ProxyUrl`]), with TLS if
+//! required.
 //!
-//! A connection whose other end vanished without a word is noticed by the kernel within
-//! [`super::TransportOptions::silence_limit`]: keep-alive probes find it when nothing is sent, the
-//! user timeout when something is. HTTP/2 pings find what the kernel cannot see, a machine in the
-//! middle that answers and forwards nothing.
+//! The kernel detects a connection with an unreachable peer within
+//! [`super::TransportOptions::silence_limit`]: by keep-alive probes while nothing is sent, and by
+//! the user timeout otherwise. HTTP/2 pings also detect a middlebox that acknowledges packets and
+//! forwards nothing.
 
 use std::fmt;
 use std::future::Future;
@@ -49,10 +50,10 @@ impl fmt::Debug for ProxyUrl {
 }
 
 impl ProxyUrl {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// The problem.
+    /// The reason why the URL cannot be used.
     pub fn parse(text: &str) -> Result<Self, String> {
         let uri: Uri = text.trim_end_matches('/').parse().map_err(|error| format!("is no URL: {error}"))?;
         let (kind, port) = match uri.scheme_str() {
@@ -73,7 +74,7 @@ impl ProxyUrl {
         Ok(ProxyUrl { kind, host, port: authority.port_u16().unwrap_or(port), login })
     }
 
-    /// A connection through the proxy.
+    /// Connects to a host through the proxy.
     async fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let opened = match self.kind {
@@ -95,7 +96,7 @@ impl ProxyUrl {
         }
         request.push_str("\r\n");
         stream.write_all(request.as_bytes()).await?;
-        // Byte by byte: what follows the answer belongs to TLS.
+        // Read byte by byte, because the bytes after the response belong to TLS.
         let mut answer = Vec::new();
         while !answer.ends_with(b"\r\n\r\n") {
             if answer.len() >= PROXY_ANSWER_LIMIT_BYTES {
@@ -109,7 +110,8 @@ impl ProxyUrl {
         if agreed { Ok(()) } else { Err(io::Error::other(format!("it said {line:?}"))) }
     }
 
-    /// RFC 1928, and RFC 1929 where there is a password. Names are resolved by the proxy.
+    /// Requests a connection: RFC 1928, and RFC 1929 if there is a password. The proxy resolves the
+    /// name.
     async fn ask_socks5(&self, stream: &mut TcpStream, host: &str, port: u16) -> io::Result<()> {
         let offer: &[u8] = if self.login.is_some() { &[5, 2, 0, 2] } else { &[5, 1, 0] };
         stream.write_all(offer).await?;
@@ -187,12 +189,12 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// A host as the resolver wants it: without the brackets of an IPv6 address.
+/// The host for the resolver: an IPv6 address without its brackets.
 pub(super) fn bare(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Makes connections to one server.
+/// Opens connections to one server.
 #[derive(Clone)]
 pub(super) struct Connector {
     pub(super) tls: Option<Tls>,
@@ -217,7 +219,7 @@ impl Connector {
         })
     }
 
-    /// Best effort: a system that does not know an option keeps its own time.
+    /// Sets the keep-alive options. A system that does not support one keeps its own value.
     fn keep_alive(&self, stream: &TcpStream) {
         const PROBES: u32 = 3;
         let socket = SockRef::from(stream);
@@ -261,7 +263,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// A connection, secured or not.
+/// A connection with or without TLS.
 pub(super) enum ServerStream {
     Plain(TcpStream),
     Tls(Box<TlsStream>),

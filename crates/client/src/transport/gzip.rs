@@ -1,8 +1,8 @@
 //! Decompresses response bodies: [`decompressed`].
 //!
-//! Compression reduces lists of objects to a tenth of their size. That pays on a slow or metered
-//! connection, but close to the server it costs both sides more than it saves. The requester
-//! decides; compressed responses are always accepted.
+//! Compression reduces lists of objects to about a tenth of their size. It pays on slow or metered
+//! connections. Close to the server it costs both sides more than it saves, so each request
+//! decides. Compressed responses are always accepted.
 
 use std::io::Write as _;
 use std::pin::Pin;
@@ -16,11 +16,11 @@ use http_body::{Body, Frame};
 
 use super::{BoxError, ResponseBody};
 
-/// Input bytes that are decompressed at a time. The output is at most a thousand times as large,
-/// which bounds memory for any body.
+/// The number of input bytes per decompression step. The output is at most a thousand times as
+/// large, which bounds memory for any body.
 const STEP_BYTES: usize = 2 * 1024;
 
-/// The response with a decompressed body, if it was gzip.
+/// Decompresses the body of a response if it is gzip.
 pub(crate) fn decompressed(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     let coded = response.headers().get(CONTENT_ENCODING);
     if !coded.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"gzip")) {
@@ -59,7 +59,7 @@ impl Body for Gunzip {
                         continue;
                     }
                     Some(Err(error)) => Err(error),
-                    // Says whether the last member was whole.
+                    // The end of the stream is an error if the last member is incomplete.
                     None => {
                         this.over = true;
                         this.decoder.try_finish().map_err(BoxError::from)
@@ -76,7 +76,7 @@ impl Body for Gunzip {
                     Err(error) => Err(error.into()),
                 }
             };
-            // A flush shows what the input so far amounts to: events of a watch must not wait.
+            // Flushes the decoder, so that an event of a watch does not wait for later input.
             let done =
                 done.and_then(|()| if this.over { Ok(()) } else { this.decoder.flush().map_err(BoxError::from) });
             if let Err(error) = done {

@@ -1,8 +1,8 @@
 //! Requests to one server: [`Transport`], over the network ([`HttpTransport`]) or to a tower service in
 //! this process ([`ServiceTransport`]).
 //!
-//! HTTP/2 where the server speaks it (ALPN), with pings, so that a dead connection is noticed in
-//! seconds instead of at the next timeout; HTTP/1.1 otherwise, one connection per watch.
+//! The transport uses HTTP/2 if the server supports it (ALPN), with pings, so that a dead
+//! connection is detected within seconds. Otherwise it uses HTTP/1.1 with one connection per watch.
 //!
 //! A server limits the streams per HTTP/2 connection (kube-apiserver: 100 by default). A request above
 //! the limit would wait in the client until another stream ends, which takes minutes for a watch.
@@ -40,33 +40,33 @@ use self::tls::Tls;
 use crate::config::{ConfigError, TlsOptions};
 use crate::problem::Problem;
 
-/// Flow control window of one HTTP/2 stream in bytes: how much a server may send ahead of a slow
-/// consumer.
+/// The flow control window of one HTTP/2 stream in bytes: the amount that a server may send before
+/// the consumer reads.
 pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 
-/// Flow control window of one HTTP/2 connection in bytes, shared by its streams.
+/// The flow control window of one HTTP/2 connection in bytes, shared by its streams.
 pub const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 
-/// Most groups of streams with a connection of their own. Beyond `CONNECTIONS_MAX × streams_max`
-/// streams the least used connections take more, and some may wait.
+/// The maximum number of connections with `streams_max` streams each. Further streams share the
+/// least used connections, and some may wait.
 pub const CONNECTIONS_MAX: usize = 64;
 
-/// Time for which an idle connection is kept.
+/// Time after which an idle connection is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
 
-/// Idle HTTP/1.1 connections that are kept; more are closed.
+/// The number of idle HTTP/1.1 connections to keep; further ones are closed.
 const IDLE_MAX: usize = 8;
 
 /// The options of connections.
 #[derive(Clone, Debug)]
 pub struct TransportOptions {
-    /// The proxy that connections go through.
+    /// The proxy for all connections.
     pub proxy: Option<ProxyUrl>,
     /// Time to establish a connection, including proxy and TLS.
     pub connect_limit: Duration,
-    /// After this much silence an HTTP/2 connection with open streams is pinged.
+    /// An HTTP/2 connection with open streams is pinged after this time without input.
     pub ping_interval: Duration,
-    /// Time for the answer to a ping, after which the connection is closed.
+    /// The time limit for the answer to a ping. Then the connection is closed.
     pub ping_limit: Duration,
     /// Streams per HTTP/2 connection; at least 1.
     pub streams_max: usize,
@@ -79,28 +79,28 @@ impl Default for TransportOptions {
             connect_limit: Duration::from_secs(10),
             ping_interval: Duration::from_secs(15),
             ping_limit: Duration::from_secs(10),
-            // Below the 100 of a kube-apiserver, with room for short requests in between.
+            // Below the 100 of kube-apiserver, with room for short requests.
             streams_max: 80,
         }
     }
 }
 
 impl TransportOptions {
-    /// Time without network activity after which a connection with open streams is closed, whatever
-    /// is between client and server. client-go needs 45 s.
+    /// Time without input after which a connection with open streams is closed, for any kind of
+    /// failure on the path. client-go needs 45 s.
     pub fn silence_limit(&self) -> Duration {
         self.ping_interval + self.ping_limit
     }
 }
 
-/// Sends a request and returns the response. The path of the request is absolute and complete; scheme and
-/// authority are the transport's.
+/// Sends requests and returns responses. The path of a request is absolute; the transport adds
+/// scheme and authority.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
     /// Sends the request.
     ///
     /// # Errors
-    /// [`Problem::Disconnected`] when there is no response. An HTTP error is a response.
+    /// [`Problem::Disconnected`] if there is no response. An HTTP error status is a response.
     async fn send(&self, request: Request<RequestBody>) -> Result<Response<ResponseBody>, Problem>;
 }
 
@@ -118,23 +118,23 @@ struct Connections {
     authority: http::uri::Authority,
 }
 
-/// A separate client, which keeps one HTTP/2 connection.
+/// A client with its own HTTP/2 connection.
 struct Lane {
     client: legacy::Client<Connector, RequestBody>,
     open: AtomicUsize,
 }
 
-/// A request or response that is under way in a lane.
-struct Open(Arc<Lane>);
+/// An open request or response of a lane. Counts until it is dropped.
+struct OpenStream(Arc<Lane>);
 
-impl Open {
+impl OpenStream {
     fn new(lane: &Arc<Lane>) -> Self {
         lane.open.fetch_add(1, Ordering::Relaxed);
-        Open(lane.clone())
+        OpenStream(lane.clone())
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
@@ -177,22 +177,22 @@ impl HttpTransport {
 }
 
 impl Connections {
-    /// A lane with room; what has become empty is let go, except for the first one.
-    fn lane(&self) -> Open {
+    /// Returns a lane with room. Empty lanes except the first are dropped.
+    fn lane(&self) -> OpenStream {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let open = |lane: &Arc<Lane>| lane.open.load(Ordering::Relaxed);
         if let Some(lane) = lanes.iter().find(|lane| open(lane) < self.options.streams_max.max(1)) {
-            let chosen = Open::new(lane);
+            let chosen = OpenStream::new(lane);
             let mut first = true;
             lanes.retain(|lane| std::mem::take(&mut first) || open(lane) > 0);
             return chosen;
         }
         if lanes.len() < CONNECTIONS_MAX {
             lanes.push(Arc::new(Lane { client: self.client(), open: AtomicUsize::new(0) }));
-            return Open::new(&lanes[lanes.len() - 1]);
+            return OpenStream::new(&lanes[lanes.len() - 1]);
         }
         let least = lanes.iter().min_by_key(|lane| open(lane)).expect("there are lanes");
-        Open::new(least)
+        OpenStream::new(least)
     }
 
     fn client(&self) -> legacy::Client<Connector, RequestBody> {
@@ -219,17 +219,17 @@ impl Transport for HttpTransport {
         *request.uri_mut() = Uri::from_parts(parts).map_err(disconnected)?;
         let open = self.inner.lane();
         let response = open.0.client.request(request).await.map_err(disconnected)?;
-        Ok(response.map(|body| ResponseBody::new(Held { body, _open: open })))
+        Ok(response.map(|body| ResponseBody::new(TrackedBody { body, _open: open })))
     }
 }
 
-/// A body that keeps its place in a lane.
-struct Held {
+/// A response body that occupies a stream of its connection until it is dropped.
+struct TrackedBody {
     body: Incoming,
-    _open: Open,
+    _open: OpenStream,
 }
 
-impl Body for Held {
+impl Body for TrackedBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -280,7 +280,7 @@ where
     }
 }
 
-/// Formats an error with its causes, in which hyper has the network's error.
+/// Formats a network error with its causes, because hyper's own text does not contain them.
 pub(crate) fn disconnected(error: impl Into<BoxError>) -> Problem {
     let error = error.into();
     let mut why = error.to_string();
@@ -292,7 +292,7 @@ pub(crate) fn disconnected(error: impl Into<BoxError>) -> Problem {
         }
         source = cause.source();
     }
-    // rustls explains itself by a link, which says nothing to whoever reads a log.
+    // rustls explains this error by a link only, so the text is added here.
     let why = why.split(": https://docs.rs/").next().unwrap_or_default().to_owned();
     Problem::disconnected(why).caused_by(error)
 }

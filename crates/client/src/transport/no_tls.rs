@@ -6,11 +6,11 @@ use tokio::net::TcpStream;
 
 use crate::config::{ConfigError, TlsOptions};
 
-/// The client side of TLS, which cannot be had.
+/// The client side of TLS, which is not compiled in.
 #[derive(Clone)]
 pub(super) enum Tls {}
 
-/// A placeholder for a TLS connection, which is never established.
+/// A placeholder for a TLS connection.
 pub(super) type TlsStream = TcpStream;
 
 impl Tls {

@@ -23,7 +23,7 @@ pub(super) struct Tls {
 pub(super) type TlsStream = tokio_rustls::client::TlsStream<TcpStream>;
 
 impl Tls {
-    /// TLS to this host, or to the name that the options give it.
+    /// Creates the TLS options for this host, or for the server name in the options.
     pub(super) fn new(host: &str, tls: TlsOptions) -> Result<Self, ConfigError> {
         let name = tls.server_name.clone().unwrap_or_else(|| host.to_owned());
         let name = ServerName::try_from(name)
@@ -42,7 +42,7 @@ pub(super) fn inspect(stream: &TlsStream) -> (&TcpStream, bool) {
     (tcp, tls.alpn_protocol() == Some(b"h2"))
 }
 
-/// The client side of TLS as these options want it, HTTP/2 preferred.
+/// Converts the options to rustls' configuration, with HTTP/2 preferred.
 fn tls_config(tls: TlsOptions) -> Result<ClientConfig, ConfigError> {
     let invalid = |what: &str, error: rustls::Error| ConfigError::invalid(what, &error).caused_by(error);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -54,7 +54,7 @@ fn tls_config(tls: TlsOptions) -> Result<ClientConfig, ConfigError> {
     } else {
         let mut roots = RootCertStore::empty();
         if tls.authorities.is_empty() {
-            // Some of the system's certificates are always odd; those that can be read count.
+            // Unreadable certificates of the system are skipped.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
         for authority in tls.authorities {
@@ -75,7 +75,7 @@ fn tls_config(tls: TlsOptions) -> Result<ClientConfig, ConfigError> {
     Ok(config)
 }
 
-/// Accepts any certificate, if the user configured that; signatures are still checked.
+/// Accepts any certificate if the user configured that. Signatures are still verified.
 #[derive(Debug)]
 struct AnyServer {
     provider: Arc<CryptoProvider>,

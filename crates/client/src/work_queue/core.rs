@@ -1,5 +1,5 @@
-//! The queue as a state machine: [`WorkQueueCore`]. Its inputs are operations and the time, its
-//! outputs keys and the number of workers to wake; it has no lock, clock or task.
+//! The queue as a state machine: [`WorkQueueCore`]. Its inputs are operations and the time. Its
+//! outputs are keys and the number of workers to wake. It has no lock, clock or task.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::limiter::{RetryPolicy, TokenBucket};
 use super::metrics::QueueMetrics;
-use super::ready::{Group, Place, Ready};
+use super::ready::{Group, Position, Ready};
 
 /// The longest delay of a key; longer ones are reduced to it. One year keeps times far within a
 /// clock's range.
@@ -22,8 +22,8 @@ pub struct QueueConfig<K> {
     pub retry: RetryPolicy,
     /// The limit of retries over all keys.
     pub bucket: TokenBucket,
-    /// Time after which a waiting key is overdue: every other turn belongs to the oldest overdue
-    /// key, whatever its priority and group. So no key starves: with `n` older keys it is taken
+    /// Time after which a waiting key is overdue. Every other turn belongs to the oldest overdue
+    /// key, whatever its priority and group, so no key starves. A key with `n` older keys is taken
     /// within `2n + 2` turns of becoming overdue. Default: 10 s.
     pub overdue_after: Duration,
     group: Option<GroupOf<K>>,
@@ -43,9 +43,9 @@ impl<K> Default for QueueConfig<K> {
 }
 
 impl<K> QueueConfig<K> {
-    /// Keys for which this gives equal values form a group, and groups of one priority take turns:
-    /// `fair_by(|key: &ObjectKey| key.namespace().to_owned())` keeps a crowded namespace from
-    /// delaying the others. Only a hash of the value is kept.
+    /// Groups keys by a function. Groups of one priority take turns. With `fair_by(|key:
+    /// &ObjectKey| key.namespace().to_owned())`, a namespace with many keys does not delay the
+    /// others. Only a hash of the group is kept.
     #[must_use]
     pub fn fair_by<G: Hash>(mut self, group: impl Fn(&K) -> G + Send + Sync + 'static) -> Self {
         self.group = Some(Arc::new(move |key| {
@@ -68,55 +68,57 @@ impl<K> fmt::Debug for QueueConfig<K> {
     }
 }
 
-/// Whether a queue takes and gives.
+/// Whether the queue accepts and hands out keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Keys are added and taken.
+    /// Keys are added and handed out.
     Open,
-    /// Adds are ignored; ready keys, and those added again while being processed, can still be
-    /// taken.
+    /// Adds are ignored. Ready keys, and keys that were added again while in processing, are still
+    /// handed out.
     ShuttingDown,
-    /// Shut down, nothing is ready, nothing is being processed.
+    /// The queue is shut down, and no key is ready or in processing.
     Drained,
 }
 
-/// A key as a worker gets it.
+/// A key that a worker has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken<K> {
+pub struct TakenKey<K> {
     /// The key.
     pub key: K,
     /// The priority with which the key was taken; a retry keeps it.
     pub priority: i32,
     /// The number of failures in a row.
     pub failures: u32,
-    /// Time for which the key was ready.
+    /// The time for which the key was ready.
     pub waited: Duration,
 }
 
-/// The answer to a worker.
+/// The result of [`WorkQueueCore::poll_take`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Take<K> {
-    /// Work. The worker owes a [`WorkQueueCore::handle_done`].
-    Key(Taken<K>),
-    /// Nothing yet: ask again when woken, and at this time if there is one.
+pub enum PollTake<K> {
+    /// A key. The worker must call [`WorkQueueCore::handle_done`] for it.
+    Key(TakenKey<K>),
+    /// No key is ready. Ask again after a wake-up, and at this time if there is one.
     Wait(Option<Instant>),
     /// The queue is shut down and empty.
     Closed,
 }
 
-/// See the [module](super). Order of calls: any, with `now` never going back. After each `handle_*`
-/// and each [`WorkQueueCore::poll_take`] wake as many waiting workers as
-/// [`WorkQueueCore::poll_wakes`] says.
+/// The queue as a state machine without locks and timers; see the [module](super).
+///
+/// Calls may have any order, but `now` must never decrease. After each
+/// `handle_*` and each [`WorkQueueCore::poll_take`], wake as many waiting workers as
+/// [`WorkQueueCore::poll_wakes`] returns.
 #[derive(Debug)]
 pub struct WorkQueueCore<K> {
     config: QueueConfig<K>,
-    entries: HashMap<K, Entry>,
+    entries: HashMap<K, KeyState>,
     ready: Ready<K>,
-    /// Keys that wait for their time.
+    /// Delayed keys by the time at which they become ready.
     delayed: BTreeMap<(Instant, u64), K>,
-    /// Keys whose failures are forgotten at that time.
+    /// Failing keys by the time at which their failures expire.
     fading: BTreeMap<(Instant, u64), K>,
-    /// When each running worker took its key.
+    /// Keys in processing by the time at which they were taken.
     running: BTreeSet<(Instant, u64)>,
     bucket: TokenBucket,
     shut_down: bool,
@@ -125,19 +127,19 @@ pub struct WorkQueueCore<K> {
     metrics: QueueMetrics,
 }
 
-/// The state of a key; dropped when it is empty.
+/// The state of a key. Dropped when it is empty.
 #[derive(Debug, Default)]
-struct Entry {
-    ready: Option<Place>,
+struct KeyState {
+    ready: Option<Position>,
     processing: Option<(Instant, u64)>,
-    /// Added while processing, with the highest priority it was added with.
+    /// The highest priority of the adds during processing; `None` if there were none.
     dirty: Option<i32>,
     delayed: Option<(Instant, u64, i32)>,
     failures: u32,
     fades: Option<(Instant, u64)>,
 }
 
-impl Entry {
+impl KeyState {
     fn is_idle(&self) -> bool {
         self.ready.is_none() && self.processing.is_none() && self.delayed.is_none() && self.failures == 0
     }
@@ -172,9 +174,9 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         self.add(now, key, priority);
     }
 
-    /// Adds a key after a delay. Of several delays of a key, the earliest end counts, with the
+    /// Adds a key after a delay. If a key has several delays, the earliest end counts, with the
     /// highest of their priorities. A delay of zero adds now. An add without delay does not cancel
-    /// a delayed one. Delays are reduced to one year. Ignored after shutdown, which also drops
+    /// a delayed one. Delays are limited to one year. Ignored after shutdown, which also drops
     /// delayed keys.
     pub fn handle_add_after(&mut self, now: Instant, key: K, delay: Duration, priority: i32) {
         if self.shut_down {
@@ -199,7 +201,7 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         entry.delayed = Some((due, sequence, priority));
         self.delayed.insert((due, sequence), key);
         if first.is_none_or(|first| due < first) {
-            // Whoever sleeps until the first time sleeps too long now.
+            // Sleeping workers must wake up earlier now.
             self.wakes += 1;
         }
     }
@@ -227,7 +229,7 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         delay
     }
 
-    /// Forgets the failures of a key: it worked, or it is not to be tried again.
+    /// Resets the failures of a key, after a success or when it is not retried.
     pub fn handle_forget(&mut self, key: &K) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         entry.failures = 0;
@@ -237,7 +239,7 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         self.drop_if_idle(key);
     }
 
-    /// Ends the processing of a key. False when no worker held it.
+    /// Ends the processing of a key. False if the key was not in processing.
     pub fn handle_done(&mut self, now: Instant, key: &K) -> bool {
         let Some(entry) = self.entries.get_mut(key) else { return false };
         let Some(taken) = entry.processing.take() else { return false };
@@ -268,19 +270,19 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         self.wakes = usize::MAX;
     }
 
-    /// Records that a waiting worker left without a key. Another one takes over its wait.
+    /// Records that a waiting worker left without a key. Another worker takes over its wait.
     pub fn handle_cancel(&mut self) {
         self.pass_on();
     }
 
-    /// Work for a worker, if there is some.
-    pub fn poll_take(&mut self, now: Instant) -> Take<K> {
+    /// Returns a key for a worker, if one is ready.
+    pub fn poll_take(&mut self, now: Instant) -> PollTake<K> {
         self.advance(now);
         let Some((key, place)) = self.ready.pop(now, self.config.overdue_after) else {
             if self.phase() == Phase::Drained || (self.shut_down && !self.is_any_dirty()) {
-                return Take::Closed;
+                return PollTake::Closed;
             }
-            return Take::Wait(self.poll_timeout());
+            return PollTake::Wait(self.poll_timeout());
         };
         let sequence = self.sequence();
         let waited = now.saturating_duration_since(place.since);
@@ -291,20 +293,20 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         entry.processing = Some((now, sequence));
         let failures = entry.failures;
         self.pass_on();
-        Take::Key(Taken { key, priority: place.priority, failures, waited })
+        PollTake::Key(TakenKey { key, priority: place.priority, failures, waited })
     }
 
-    /// The number of waiting workers to wake; `usize::MAX` for all. Zero at the next call.
+    /// The number of waiting workers to wake; `usize::MAX` for all. The call resets it to zero.
     pub fn poll_wakes(&mut self) -> usize {
         std::mem::take(&mut self.wakes)
     }
 
-    /// When the first delay ends. Failure counts that fade wait for the next call.
+    /// The end of the first delay. The expiry of failures needs no timer.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.delayed.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// Whether the queue takes and gives.
+    /// Whether the queue accepts and hands out keys.
     pub fn phase(&self) -> Phase {
         match self.shut_down {
             false => Phase::Open,
@@ -313,7 +315,7 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         }
     }
 
-    /// The number of failures of a key since it was forgotten.
+    /// The number of failures of a key since the last [`WorkQueueCore::handle_forget`].
     pub fn failures(&self, key: &K) -> u32 {
         self.entries.get(key).map_or(0, |entry| entry.failures)
     }
@@ -323,12 +325,12 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         self.entries.len()
     }
 
-    /// True when no key is known.
+    /// True if no key is tracked.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The queue in numbers.
+    /// The metrics of the queue.
     pub fn metrics(&self, now: Instant) -> QueueMetrics {
         let since = |at: &Instant| now.saturating_duration_since(*at);
         QueueMetrics {
@@ -343,7 +345,7 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         }
     }
 
-    /// Moves what has become due.
+    /// Moves due keys from delayed to ready, and drops expired failures.
     fn advance(&mut self, now: Instant) {
         while let Some(first) = self.delayed.first_entry()
             && first.key().0 <= now
@@ -373,7 +375,7 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         match &mut entry.ready {
             None => self.enqueue(now, key, priority),
             Some(place) if place.priority < priority => {
-                // It moves up, and its age stays: it is the same wait.
+                // The key moves up but keeps its age, because it is still the same wait.
                 self.ready.remove(place);
                 place.priority = priority;
                 let place = *place;
@@ -385,14 +387,14 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
 
     fn enqueue(&mut self, now: Instant, key: K, priority: i32) {
         let group = self.config.group.as_ref().map_or(0, |group| group(&key));
-        let place = Place { priority, group, sequence: self.sequence(), since: now };
+        let place = Position { priority, group, sequence: self.sequence(), since: now };
         self.entries.entry(key.clone()).or_default().ready = Some(place);
         self.ready.insert(key, place);
         self.metrics.adds += 1;
         self.wakes = self.wakes.saturating_add(1);
     }
 
-    /// A worker that stops waiting may have been the only one to be woken for the remaining keys.
+    /// A worker that stops waiting may be the only one that was woken for the remaining keys.
     fn pass_on(&mut self) {
         if !self.ready.is_empty() || !self.delayed.is_empty() {
             self.wakes = self.wakes.saturating_add(1);
@@ -402,13 +404,13 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
     }
 
     fn is_any_dirty(&self) -> bool {
-        // Only keys in processing can be dirty, and there are no more of them than workers; this is
-        // asked after shutdown alone.
+        // Only keys in processing can be dirty, and their number is bounded by the number of
+        // workers. This is only called after shutdown.
         self.entries.values().any(|entry| entry.dirty.is_some())
     }
 
     fn drop_if_idle(&mut self, key: &K) {
-        if self.entries.get(key).is_some_and(Entry::is_idle) {
+        if self.entries.get(key).is_some_and(KeyState::is_idle) {
             self.entries.remove(key);
         }
     }

@@ -25,69 +25,68 @@ impl RetryPolicy {
     /// overflows.
     pub fn delay(&self, failures: u32) -> Duration {
         let factor = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
-        // From 2^31 on the factor stays where it is; the maximum was passed long before, or the
-        // initial delay is below a nanosecond's billionth of it.
+        // The exponent is limited to 31. For any realistic initial delay the maximum is reached
+        // before.
         self.initial.checked_mul(factor).unwrap_or(self.max).min(self.max)
     }
 
-    /// Time after which an unused failure count is dropped: twice the largest delay, as in
-    /// `flowcontrol.Backoff`. A later failure of the key starts at the first delay.
+    /// Time after which an unused failure count expires: twice the largest delay, as in
+    /// `flowcontrol.Backoff`. A later failure of the key starts again at the first delay.
     pub fn memory(&self) -> Duration {
         self.max.saturating_mul(2)
     }
 }
 
-/// A token bucket that hands out reservations: how long to wait until a token is there.
+/// A token bucket that hands out reservations: the time until a token is available.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
-    /// Time per token; zero is no limit.
+    /// Time per token; zero for no limit.
     interval: Duration,
     /// The number of tokens in a full bucket.
     burst: u32,
-    /// Waits longer than this are cut to it, so that a burst of failures cannot push retries into
-    /// the far future.
+    /// The longest wait. A burst of failures cannot delay retries further.
     wait_max: Duration,
-    /// When the bucket will be empty of debt: the time up to which tokens are spoken for.
-    spoken_for: Option<Instant>,
+    /// The time at which all reserved tokens will have been produced.
+    reserved_until: Option<Instant>,
 }
 
 impl TokenBucket {
-    /// A full bucket of `burst` tokens, filled with `per_second`. Zero or less per second is no
-    /// limit; a burst of zero counts as one. No wait is longer than `wait_max`.
+    /// A full bucket of `burst` tokens that is refilled with `per_second` tokens. Zero or less per
+    /// second means no limit. A burst of zero is raised to one. No wait is longer than `wait_max`.
     pub fn new(per_second: f64, burst: u32, wait_max: Duration) -> Self {
         let interval = if per_second > 0.0 {
             Duration::try_from_secs_f64(1.0 / per_second).unwrap_or(wait_max)
         } else {
             Duration::ZERO
         };
-        TokenBucket { interval, burst: burst.max(1), wait_max, spoken_for: None }
+        TokenBucket { interval, burst: burst.max(1), wait_max, reserved_until: None }
     }
 
-    /// No limit.
+    /// A bucket without a limit.
     pub fn unlimited() -> Self {
         TokenBucket::new(0.0, 1, Duration::ZERO)
     }
 
-    /// Takes a token and says how long to wait for it.
+    /// Reserves a token and returns the time until it is available.
     pub fn reserve(&mut self, now: Instant) -> Duration {
         if self.interval.is_zero() {
             return Duration::ZERO;
         }
-        let from = self.spoken_for.map_or(now, |at| at.max(now));
+        let from = self.reserved_until.map_or(now, |at| at.max(now));
         let room = self.interval.saturating_mul(self.burst);
         let until = from + self.interval;
         let wait = until.saturating_duration_since(now).saturating_sub(room);
         if wait > self.wait_max {
-            // The token is not taken: whoever waits the longest wait does not make others wait more.
+            // At the maximum wait no token is reserved, so that later waits do not grow.
             return self.wait_max;
         }
-        self.spoken_for = Some(until);
+        self.reserved_until = Some(until);
         wait
     }
 }
 
 impl Default for TokenBucket {
-    /// Ten a second, a hundred at once, and no wait above 1,000 s.
+    /// Ten tokens per second, a burst of a hundred, and waits of at most 1,000 s.
     fn default() -> Self {
         TokenBucket::new(10.0, 100, RetryPolicy::default().max)
     }

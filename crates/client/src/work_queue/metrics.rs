@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Upper bounds of the buckets in seconds: client-go's, from 10 ns to 10 s by tens, and beyond
-/// them 100 s and 1,000 s, because reconciling can be slow.
+/// The upper bounds of the buckets in seconds: client-go's, from 10 ns to 10 s in powers of ten,
+/// and 100 s and 1,000 s for slow reconciles.
 const BOUNDS_SECONDS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1_000.0];
 
 /// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
-    /// One count per bound, and the last one for durations above all bounds. Not cumulative.
+    /// One count per bound, and a last one for longer durations. Not cumulative.
     buckets: [u64; BOUNDS_SECONDS.len() + 1],
     sum: Duration,
     max: Duration,
@@ -31,17 +31,18 @@ impl Histogram {
         self.buckets.iter().sum()
     }
 
-    /// All of them together.
+    /// The sum of the durations.
     pub fn sum(&self) -> Duration {
         self.sum
     }
 
-    /// The longest one.
+    /// The longest duration.
     pub fn max(&self) -> Duration {
         self.max
     }
 
-    /// Bounds in seconds with how many were at most that long, rising; the last bound is infinite.
+    /// The bounds in seconds, rising, each with the number of durations up to it. The last bound is
+    /// infinite.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let bounds = BOUNDS_SECONDS.iter().copied().chain([f64::INFINITY]);
         bounds.zip(self.buckets).scan(0, |total, (bound, count)| {
@@ -62,39 +63,39 @@ impl Histogram {
     }
 }
 
-/// The state of a queue in numbers.
+/// The metrics of a queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueMetrics {
-    /// Keys that are ready and wait for a worker.
+    /// The number of ready keys.
     pub depth: usize,
-    /// Delayed keys that are not due.
+    /// The number of delayed keys.
     pub delayed: usize,
-    /// Keys that a worker holds.
+    /// The number of keys in processing.
     pub processing: usize,
-    /// Keys whose failures are remembered.
+    /// The number of keys with failures.
     pub failing: usize,
-    /// Keys that became ready, over the queue's life; adds of a key that was ready already do not
-    /// count.
+    /// The number of times that a key became ready since the queue was created. Adds of a ready key
+    /// do not count.
     pub adds: u64,
-    /// Adds after a failure, over the queue's life.
+    /// The number of adds after a failure since the queue was created.
     pub retries: u64,
-    /// Adds that were ignored because the queue was shut down.
+    /// The number of adds that were ignored after shutdown.
     pub ignored: u64,
-    /// Durations from ready to taken.
+    /// The time between ready and taken.
     pub queue_duration: Histogram,
-    /// Durations from taken to done.
+    /// The time between taken and done.
     pub work_duration: Histogram,
-    /// The total time for which the keys in processing have been held.
+    /// The total time since the keys in processing were taken.
     pub unfinished_work: Duration,
-    /// The longest time for which a key in processing has been held.
+    /// The longest time since a key in processing was taken.
     pub longest_running: Duration,
-    /// The longest time for which a ready key has waited.
+    /// The longest time since a ready key became ready.
     pub oldest_ready: Duration,
 }
 
 impl QueueMetrics {
-    /// These numbers in Prometheus' text format, under client-go's names, labelled with the queue's
-    /// name.
+    /// Formats these metrics as Prometheus text, under client-go's names, with the queue's name as
+    /// a label.
     pub fn to_prometheus(&self, queue: &str) -> String {
         let mut out = String::new();
         let labels = format!("name={queue:?}");

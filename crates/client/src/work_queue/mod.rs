@@ -20,11 +20,11 @@
 //! - No key is held by two workers at once.
 //! - A delayed key is not processed for that add before its time.
 //! - No key starves: see [`QueueConfig::overdue_after`].
-//! - A queue that is shut down hands out all that was ready, and what became dirty before.
+//! - A queue that is shut down still hands out the keys that were ready or dirty at the shutdown.
 //!
-//! Beyond client-go: priorities with aging, turns between namespaces, and failure counts that
-//! expire (client-go keeps them until `Forget` is called). A [`WorkItem`] returns its key when
-//! dropped, so that a panicking worker does not hold its key forever.
+//! Differences from client-go: priorities with aging, groups that take turns, and failure counts
+//! that expire (client-go keeps them until `Forget` is called). A [`WorkItem`] returns its key when
+//! it is dropped, so a panicking worker does not hold its key forever.
 
 mod core;
 mod limiter;
@@ -34,12 +34,12 @@ mod ready;
 #[cfg(test)]
 mod tests;
 
-pub use self::core::{Phase, QueueConfig, Take, Taken, WorkQueueCore};
+pub use self::core::{Phase, PollTake, QueueConfig, TakenKey, WorkQueueCore};
 pub use self::limiter::{RetryPolicy, TokenBucket};
 pub use self::metrics::{Histogram, QueueMetrics};
 pub use self::queue::{WorkItem, WorkQueue};
 
-/// The default priority. Higher ones come first.
+/// The default priority. Higher priorities are served first.
 pub const PRIORITY_NORMAL: i32 = 0;
 
 /// The priority of the initial state, a relist and a resync. The value is controller-runtime's.

@@ -1,4 +1,4 @@
-//! The queue for tasks: [`WorkQueue`], a lock and wake-ups around [`WorkQueueCore`].
+//! The queue for async workers: [`WorkQueue`], a lock and wake-ups around [`WorkQueueCore`].
 
 use std::fmt;
 use std::hash::Hash;
@@ -10,17 +10,17 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::PRIORITY_NORMAL;
-use super::core::{Phase, QueueConfig, Take, Taken, WorkQueueCore};
+use super::core::{Phase, PollTake, QueueConfig, TakenKey, WorkQueueCore};
 use super::metrics::QueueMetrics;
 
-/// A queue of keys, shared by producers and workers. It is cheap to clone; see the [module](super)
-/// for its guarantees. It spawns no task: waiting workers keep the time of delays.
+/// A queue of keys, shared by producers and workers. Cheap to clone. The [module](super) lists its
+/// guarantees. The queue spawns no task; waiting workers run the timers of delays.
 pub struct WorkQueue<K: Clone + Eq + Hash> {
     shared: Arc<Shared<K>>,
 }
 
 struct Shared<K> {
-    /// Held for one operation, never across an await.
+    /// Locked for one operation, never across an await.
     core: Mutex<WorkQueueCore<K>>,
     work: Notify,
     drained: Notify,
@@ -52,18 +52,18 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         WorkQueue { shared: Arc::new(Shared { core, work: Notify::new(), drained: Notify::new() }) }
     }
 
-    /// Adds a key. Nothing happens if it is ready already, or the queue is shut down.
+    /// Adds a key. No effect if the key is ready, or if the queue is shut down.
     pub fn add(&self, key: K) {
         self.add_with_priority(key, PRIORITY_NORMAL);
     }
 
-    /// Adds a key with a priority; higher ones come first. A key that is ready with a lower
+    /// Adds a key with a priority. Higher priorities are served first. A ready key with a lower
     /// priority moves up.
     pub fn add_with_priority(&self, key: K, priority: i32) {
         self.change(|core, now| core.handle_add(now, key, priority));
     }
 
-    /// Adds a key when the delay is over. Of several delays the one that ends first counts.
+    /// Adds a key after a delay. If the key has several delays, the earliest end counts.
     pub fn add_after(&self, key: K, delay: Duration) {
         self.add_after_with_priority(key, delay, PRIORITY_NORMAL);
     }
@@ -73,38 +73,38 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.change(|core, now| core.handle_add_after(now, key, delay, priority));
     }
 
-    /// Adds a key that failed, when its back-off and the overall limit allow; returns the delay.
+    /// Adds a key that failed, after its back-off and the limit over all keys. Returns the delay.
     pub fn add_rate_limited(&self, key: K) -> Duration {
         self.change(|core, now| core.handle_failure(now, key, PRIORITY_NORMAL))
     }
 
-    /// Forgets the failures of a key.
+    /// Resets the failures of a key.
     pub fn forget(&self, key: &K) {
         self.change(|core, _| core.handle_forget(key));
     }
 
-    /// The number of failures of a key since it was forgotten.
+    /// The number of failures of a key since the last [`WorkQueue::forget`].
     pub fn failures(&self, key: &K) -> u32 {
         self.lock().failures(key)
     }
 
-    /// Waits for the next key; `None` when the queue is shut down and empty. Any number of workers
-    /// may wait. Cancel-safe: a dropped future has taken no key, and another worker is woken in its
-    /// place.
+    /// Waits for the next key. `None` if the queue is shut down and empty. Any number of workers
+    /// may wait. Cancel-safe: a dropped future has taken no key, and another worker is woken
+    /// instead.
     pub async fn get(&self) -> Option<WorkItem<K>> {
         let mut waiting = Waiting { queue: self, took: false };
         loop {
-            // Registered before looking, so that nothing added in between is missed.
+            // Registered before the check, so that no add in between is missed.
             let mut woken = pin!(self.shared.work.notified());
             woken.as_mut().enable();
             match self.change(|core, now| core.poll_take(now)) {
-                Take::Key(taken) => {
+                PollTake::Key(taken) => {
                     waiting.took = true;
                     return Some(WorkItem { queue: self.clone(), taken });
                 }
-                Take::Closed => return None,
-                Take::Wait(None) => woken.await,
-                Take::Wait(Some(due)) => {
+                PollTake::Closed => return None,
+                PollTake::Wait(None) => woken.await,
+                PollTake::Wait(Some(due)) => {
                     let _ = tokio::time::timeout_at(Instant::from_std(due), woken).await;
                 }
             }
@@ -118,8 +118,8 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.change(|core, now| core.handle_shut_down(now));
     }
 
-    /// Shuts down like [`WorkQueue::shut_down`], and waits until all keys are processed. It ends
-    /// only if workers take the remaining keys.
+    /// Shuts down like [`WorkQueue::shut_down`], and waits until all keys are processed. Workers
+    /// must take the remaining keys, or the wait never ends.
     pub async fn shut_down_with_drain(&self) {
         self.shut_down();
         loop {
@@ -132,17 +132,17 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
-    /// Whether the queue takes and gives.
+    /// Whether the queue accepts and hands out keys.
     pub fn phase(&self) -> Phase {
         self.lock().phase()
     }
 
-    /// Keys that are ready.
+    /// The number of ready keys.
     pub fn depth(&self) -> usize {
         self.metrics().depth
     }
 
-    /// The queue in numbers.
+    /// The metrics of the queue.
     pub fn metrics(&self) -> QueueMetrics {
         self.lock().metrics(Instant::now().into_std())
     }
@@ -163,13 +163,13 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, WorkQueueCore<K>> {
-        // Only a key's own `Eq`, `Hash` or group can panic in there, before anything is changed in
-        // halves that matter; going on is better than ending every worker.
+        // Only the key's own `Eq`, `Hash` or group function can panic here, and not in the middle
+        // of a change. The queue therefore continues after a panic.
         self.shared.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A waiting worker. If dropped without a key, another worker keeps the time.
+/// A waiting worker. If it is dropped without a key, another worker takes over its timer.
 struct Waiting<'q, K: Clone + Eq + Hash> {
     queue: &'q WorkQueue<K>,
     took: bool,
@@ -183,11 +183,11 @@ impl<K: Clone + Eq + Hash> Drop for Waiting<'_, K> {
     }
 }
 
-/// A key held by a worker; no other worker gets it meanwhile. Dropping it ends the work without a
-/// result; the methods report one.
+/// A key that a worker holds. No other worker receives it meanwhile. Dropping it ends the
+/// processing without a result; the methods report a result.
 pub struct WorkItem<K: Clone + Eq + Hash> {
     queue: WorkQueue<K>,
-    taken: Taken<K>,
+    taken: TakenKey<K>,
 }
 
 impl<K: Clone + Eq + Hash> WorkItem<K> {
@@ -206,23 +206,23 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         self.taken.priority
     }
 
-    /// Time between becoming ready and being taken.
+    /// The time for which the key was ready.
     pub fn waited(&self) -> Duration {
         self.taken.waited
     }
 
-    /// Completes the work and resets the key's failures.
+    /// Ends the processing and resets the key's failures.
     pub fn finish(self) {
         self.queue.forget(&self.taken.key);
     }
 
-    /// Completes the work, resets the key's failures, and adds the key again after this delay.
+    /// Ends the processing, resets the key's failures, and adds the key again after this delay.
     pub fn finish_and_requeue(self, after: Duration) {
         self.queue.forget(&self.taken.key);
         self.queue.add_after_with_priority(self.taken.key.clone(), after, self.taken.priority);
     }
 
-    /// The work failed and is tried again, with the priority it had; returns the delay.
+    /// Reports a failure. The key is retried with the same priority. Returns the delay.
     pub fn retry(self) -> Duration {
         let (key, priority) = (self.taken.key.clone(), self.taken.priority);
         self.queue.change(|core, now| core.handle_failure(now, key, priority))

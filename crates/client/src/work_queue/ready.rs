@@ -6,41 +6,40 @@
 //!   by age        k1 k2 k3 k4                   overdue ones come from here, every other turn
 //! ```
 //!
-//! Two rules, both without scanning. The highest priority that has keys is served; its groups take
-//! turns, so that a namespace with ten thousand keys delays another one by one key. And when the
-//! oldest key of all is overdue, every other turn is its: so a key that is overdue with `n` older
-//! ones before it is served within `2n + 2` turns, whatever arrives; and half of all turns still go
-//! by priority, however far behind the queue is.
+//! Two rules determine the order, both without a scan. The queue serves the highest priority with
+//! keys. Its groups take turns, so a namespace with ten thousand keys delays another namespace by
+//! one key. If the oldest key is overdue, every other turn belongs to the oldest key. A key that is
+//! overdue behind `n` older keys is therefore served within `2n + 2` turns. Half of all turns still
+//! follow the priorities, however long the queue is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-/// The group of a key, as a hash: keys of groups that collide share a turn, no more.
+/// The group of a key, as a hash. Groups with equal hashes share their turns.
 pub(super) type Group = u64;
 
 /// The position of a ready key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) priority: i32,
     pub(super) group: Group,
     pub(super) sequence: u64,
     pub(super) since: Instant,
 }
 
-/// Ready keys. Memory is O(keys in it).
+/// The ready keys. Memory is proportional to their number.
 #[derive(Debug)]
 pub(super) struct Ready<K> {
     levels: BTreeMap<Reverse<i32>, Level<K>>,
-    by_age: BTreeMap<(Instant, u64), (K, Place)>,
-    /// Whether the last turn was given to an overdue key.
+    by_age: BTreeMap<(Instant, u64), (K, Position)>,
+    /// Whether the last turn belonged to an overdue key.
     overdue_served: bool,
 }
 
 #[derive(Debug)]
 struct Level<K> {
-    /// Groups with keys, in order of their turns; the first one is served next. Each group occurs
-    /// once.
+    /// The groups with keys, in the order of their turns. Each group occurs once.
     turns: BTreeMap<u64, Group>,
     groups: HashMap<Group, Members<K>>,
     next_turn: u64,
@@ -49,7 +48,7 @@ struct Level<K> {
 #[derive(Debug)]
 struct Members<K> {
     turn: u64,
-    /// By sequence, with since when each is ready. Never empty.
+    /// The keys by sequence number, each with the time at which it became ready. Never empty.
     keys: BTreeMap<u64, (K, Instant)>,
 }
 
@@ -65,7 +64,7 @@ impl<K> Level<K> {
         turn
     }
 
-    fn insert(&mut self, key: K, place: &Place) {
+    fn insert(&mut self, key: K, place: &Position) {
         let member = (key, place.since);
         if let Some(members) = self.groups.get_mut(&place.group) {
             members.keys.insert(place.sequence, member);
@@ -75,7 +74,7 @@ impl<K> Level<K> {
         self.groups.insert(place.group, Members { turn, keys: BTreeMap::from([(place.sequence, member)]) });
     }
 
-    fn remove(&mut self, place: &Place) {
+    fn remove(&mut self, place: &Position) {
         let Some(members) = self.groups.get_mut(&place.group) else { return };
         members.keys.remove(&place.sequence);
         if members.keys.is_empty() {
@@ -84,7 +83,7 @@ impl<K> Level<K> {
         }
     }
 
-    /// The first key of the group whose turn it is; the group goes to the end of the turns.
+    /// Takes the first key of the group whose turn it is. The group moves to the end of the turns.
     fn pop(&mut self) -> Option<(K, Group, u64, Instant)> {
         let (_, group) = self.turns.pop_first()?;
         let mut members = self.groups.remove(&group)?;
@@ -110,18 +109,18 @@ impl<K: Clone> Ready<K> {
         self.by_age.is_empty()
     }
 
-    /// Since when the oldest key has been ready.
+    /// The time at which the oldest key became ready.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.by_age.first_key_value().map(|((since, _), _)| *since)
     }
 
-    pub(super) fn insert(&mut self, key: K, place: Place) {
+    pub(super) fn insert(&mut self, key: K, place: Position) {
         self.by_age.insert((place.since, place.sequence), (key.clone(), place));
         self.levels.entry(Reverse(place.priority)).or_insert_with(Level::new).insert(key, &place);
     }
 
     /// Removes the key at this position.
-    pub(super) fn remove(&mut self, place: &Place) {
+    pub(super) fn remove(&mut self, place: &Position) {
         self.by_age.remove(&(place.since, place.sequence));
         if let Some(level) = self.levels.get_mut(&Reverse(place.priority)) {
             level.remove(place);
@@ -131,8 +130,8 @@ impl<K: Clone> Ready<K> {
         }
     }
 
-    /// The key whose turn it is.
-    pub(super) fn pop(&mut self, now: Instant, overdue_after: Duration) -> Option<(K, Place)> {
+    /// Takes the key whose turn it is.
+    pub(super) fn pop(&mut self, now: Instant, overdue_after: Duration) -> Option<(K, Position)> {
         let (_, (key, place)) = self.by_age.first_key_value()?;
         let overdue = now.saturating_duration_since(place.since) >= overdue_after;
         if overdue && !self.overdue_served {
@@ -149,6 +148,6 @@ impl<K: Clone> Ready<K> {
             level.remove();
         }
         self.by_age.remove(&(since, sequence));
-        Some((key, Place { priority, group, sequence, since }))
+        Some((key, Position { priority, group, sequence, since }))
     }
 }

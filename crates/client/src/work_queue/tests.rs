@@ -1,5 +1,5 @@
-//! The queue against client-go's rules, against a model that is too slow to be wrong, and its
-//! wake-ups against every order of events that chance finds.
+//! Compares the queue with client-go's rules and with a simple model, and checks its wake-ups in
+//! random interleavings.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,7 +17,7 @@ const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A core with a clock of its own, driven by words.
+/// A core with a test clock, controlled by a small script language.
 struct Script {
     core: WorkQueueCore<String>,
     start: Instant,
@@ -33,8 +33,9 @@ impl Script {
         self.start + self.now
     }
 
-    /// `+a` adds, `+a@7` adds with priority 7, `+a~5` adds in 5 ms, `!a` fails, `?a` forgets, `.a`
-    /// is done, `*20` lets 20 ms pass, `#` shuts down, `>` takes. What came out, in words.
+    /// Runs a script. `+a` adds, `+a@7` adds with priority 7, `+a~5` adds in 5 ms, `!a` fails, `?a`
+    /// resets failures, `.a` is done, `*20` advances 20 ms, `#` shuts down, `>` takes. Returns the
+    /// outputs as text.
     fn run(&mut self, words: &str) -> String {
         let mut out = Vec::new();
         for word in words.split_whitespace() {
@@ -59,10 +60,10 @@ impl Script {
                 "*" => self.now += millis(rest.parse().unwrap()),
                 "#" => self.core.handle_shut_down(at),
                 ">" => out.push(match self.core.poll_take(at) {
-                    Take::Key(taken) => taken.key,
-                    Take::Wait(None) => "-".to_owned(),
-                    Take::Wait(Some(due)) => format!("-{}ms", (due - at).as_millis()),
-                    Take::Closed => "closed".to_owned(),
+                    PollTake::Key(taken) => taken.key,
+                    PollTake::Wait(None) => "-".to_owned(),
+                    PollTake::Wait(Some(due)) => format!("-{}ms", (due - at).as_millis()),
+                    PollTake::Closed => "closed".to_owned(),
                 }),
                 _ => panic!("{word} is no operation"),
             }
@@ -127,7 +128,7 @@ fn higher_priorities_come_first_without_starving_lower_ones() {
     check("a higher priority moves a ready key up", "+a@-100 +b@-100 +b@5 > > >", "b a -");
     check("a lower one does not move it down", "+a@5 +b@4 +a@1 > >", "a b");
     check("a dirty key has the highest priority it was added with", "+a > +a@9 +a@3 +b@5 .a > >", "a a b");
-    // Overdue after 10 s: every other turn goes to the oldest.
+    // Keys are overdue after 10 s: every other turn belongs to the oldest.
     check(
         "an overdue key gets every other turn",
         "+old@-9 +older@-9 *10000 +a@5 +b@5 +c@5 > > > > >",
@@ -157,7 +158,7 @@ fn memory_is_bounded_by_keys_and_unused_failure_counts_expire() {
     assert_eq!(script.core.len(), 3, "a queue's memory is its keys, not its adds");
     let metrics = script.core.metrics(script.at());
     assert_eq!((metrics.depth, metrics.delayed, metrics.failing), (1, 2, 1));
-    // Past the longest delay (1,000 s), and twice that again without a failure.
+    // After the longest delay (1,000 s), and twice that time without a failure.
     script.run("*1001000 > > > .a .b .c");
     assert_eq!(script.core.len(), 1, "failures are remembered");
     script.run("*2000000 >");
@@ -181,7 +182,7 @@ fn huge_delays_do_not_overflow() {
     let mut script = Script::new(QueueConfig::default());
     let at = script.at();
     script.core.handle_add_after(at, "a".to_owned(), Duration::MAX, 0);
-    assert!(matches!(script.core.poll_take(at), Take::Wait(Some(due)) if due > at));
+    assert!(matches!(script.core.poll_take(at), PollTake::Wait(Some(due)) if due > at));
 }
 
 // ---- against a model ----
@@ -193,7 +194,7 @@ enum Op {
     Fail(u8),
     Forget(u8),
     Take,
-    /// The n-th of those in processing is done.
+    /// The n-th key in processing is done.
     Done(usize),
     Advance(u64),
     ShutDown,
@@ -212,11 +213,11 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Every key in a row of plain fields; everything is found by looking at all of them.
+/// A slow model of the queue: a table of keys, searched linearly.
 #[derive(Default)]
 struct Model {
     keys: BTreeMap<u8, Row>,
-    /// (priority, group) in the order of their turns.
+    /// The groups with keys as (priority, group), in the order of their turns.
     turns: Vec<(i32, u8)>,
     sequence: u64,
     overdue_served: bool,
@@ -225,7 +226,7 @@ struct Model {
 
 #[derive(Clone, Default)]
 struct Row {
-    /// Since when, in which order, and how urgent.
+    /// The time at which the key became ready, its sequence number and its priority.
     ready: Option<(u64, u64, i32)>,
     processing: bool,
     dirty: Option<i32>,
@@ -255,7 +256,7 @@ impl Model {
         self.settle_turns();
     }
 
-    /// Groups that have keys stand in line; those that have none do not.
+    /// Adds groups with keys to the turns, and removes groups without keys.
     fn settle_turns(&mut self) {
         let standing: Vec<(i32, u8)> =
             self.keys.iter().filter_map(|(key, row)| Some((row.ready?.2, group(*key)))).collect();
@@ -313,7 +314,7 @@ impl Model {
     }
 }
 
-/// A bug that the checks have to find: the queue is not told what it was.
+/// A deliberate bug that the checks must detect.
 #[derive(Clone, Copy, PartialEq)]
 enum Plant {
     None,
@@ -323,7 +324,7 @@ enum Plant {
     LosesDirtyKeys,
 }
 
-/// Runs the core beside the model; what a key is still owed is kept apart from both.
+/// Runs the core beside the model. The obligations of each key are tracked separately from both.
 fn run(ops: &[Op], plant: Plant) -> Result<(), TestCaseError> {
     let mut config = QueueConfig::default().fair_by(|key: &u8| group(*key));
     config.overdue_after = millis(OVERDUE);
@@ -334,7 +335,7 @@ fn run(ops: &[Op], plant: Plant) -> Result<(), TestCaseError> {
     let start = Instant::now();
     let mut now = 0_u64;
     let mut processing: Vec<u8> = Vec::new();
-    // Keys that were added since they were last handed out, with the earliest time they may come.
+    // Keys that were added after they were last taken, with their earliest times.
     let mut owed: BTreeMap<u8, u64> = BTreeMap::new();
     let mut adds_ready = 0_u64;
 
@@ -394,7 +395,7 @@ fn run(ops: &[Op], plant: Plant) -> Result<(), TestCaseError> {
             Op::Take => {
                 let expected = model.take(now);
                 match core.poll_take(at) {
-                    Take::Key(taken) => {
+                    PollTake::Key(taken) => {
                         prop_assert!(
                             !processing.contains(&taken.key),
                             "two workers hold {} (step {})",
@@ -405,14 +406,14 @@ fn run(ops: &[Op], plant: Plant) -> Result<(), TestCaseError> {
                         prop_assert!(due.is_some(), "{} was handed out and nobody added it (step {})", taken.key, step);
                         prop_assert!(due <= Some(now), "{} came before its time (step {})", taken.key, step);
                         prop_assert_eq!(Some(taken.key), expected, "keys come in their order (step {})", step);
-                        // A delayed add that is still to come is owed on its own.
+                        // A pending delayed add is a separate obligation.
                         if let Some((due, ..)) = model.keys[&taken.key].delayed {
                             owe(&mut owed, taken.key, due);
                         }
                         processing.push(taken.key);
                         adds_ready += 1;
                     }
-                    Take::Wait(due) => {
+                    PollTake::Wait(due) => {
                         prop_assert_eq!(expected, None, "a ready key was not handed out (step {})", step);
                         let first = model.keys.values().filter_map(|row| row.delayed).map(|(at, ..)| at).min();
                         prop_assert_eq!(
@@ -422,7 +423,7 @@ fn run(ops: &[Op], plant: Plant) -> Result<(), TestCaseError> {
                             step
                         );
                     }
-                    Take::Closed => {
+                    PollTake::Closed => {
                         prop_assert!(
                             model.shut && expected.is_none(),
                             "an open queue said it was closed (step {})",
@@ -443,7 +444,7 @@ fn run(ops: &[Op], plant: Plant) -> Result<(), TestCaseError> {
             }
             Op::Advance(by) => now += by,
             Op::ShutDown => {
-                // What is due by now is not delayed any more; what is not is lost, as documented.
+                // Due keys are not delayed any more. The shutdown drops the others, as documented.
                 model.advance(now);
                 core.handle_shut_down(at);
                 model.shut = true;
@@ -454,7 +455,7 @@ fn run(ops: &[Op], plant: Plant) -> Result<(), TestCaseError> {
                 }
             }
         }
-        // A planted bug is to be found by what it does to users, not by a number that gives it away.
+        // A planted bug must be detected by its effect on users, not by a metric.
         if plant == Plant::None {
             let counted = core.metrics(at).processing;
             prop_assert_eq!(counted, processing.len(), "processing is counted (step {})", step);
@@ -499,7 +500,7 @@ fn checker_reports_each_planted_bug_by_its_name() {
 
 // ---- wake-ups ----
 
-/// A waker that notes that it was called.
+/// A waker that records its call.
 #[derive(Default)]
 struct Flag(AtomicBool);
 
@@ -511,7 +512,7 @@ impl Wake for Flag {
 
 type Getting = Pin<Box<dyn Future<Output = Option<WorkItem<u8>>>>>;
 
-/// A worker that waits, polled by hand and only when it was woken.
+/// A waiting worker that is polled by hand, and only after a wake-up.
 struct Worker {
     getting: Getting,
     flag: Arc<Flag>,
@@ -536,16 +537,16 @@ impl Worker {
 #[derive(Clone, Debug)]
 enum Act {
     Get,
-    /// The n-th waiting worker runs, if it was woken.
+    /// Polls the n-th waiting worker, if it was woken.
     Poll(usize),
-    /// The n-th waiting worker gives up.
+    /// Drops the n-th waiting worker.
     Cancel(usize),
     Add(u8),
     AddAfter(u8, u64),
     Done(usize),
     Retry(usize),
     Advance(u64),
-    /// Every woken worker runs until none is woken; then nothing may lie there unseen.
+    /// Polls woken workers until none is woken. Then no ready key may remain.
     Settle,
     ShutDown,
 }
@@ -564,7 +565,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Runs woken workers until none is woken.
+/// Polls woken workers until none is woken.
 fn settle(workers: &mut Vec<Worker>, held: &mut Vec<WorkItem<u8>>) -> usize {
     let mut ended = 0;
     while workers.iter().any(|worker| worker.flag.0.load(Ordering::SeqCst)) {
@@ -610,7 +611,7 @@ async fn interleave(acts: Vec<Act>) -> Result<(), TestCaseError> {
                     workers.is_empty() || depth == 0,
                     "{depth} keys are ready and nobody was woken (step {step})"
                 );
-                // Whoever waits also watches for what is delayed.
+                // A waiting worker also runs the timers of delayed keys.
                 let delayed = queue.metrics().delayed;
                 if !workers.is_empty() && delayed > 0 {
                     tokio::time::advance(Duration::from_secs(2_000)).await;
@@ -703,7 +704,7 @@ async fn concurrent_workers_and_producers_lose_no_key() {
     const KEYS: u64 = 40;
     const ROUNDS: u64 = 50;
     let queue: WorkQueue<u64> = WorkQueue::default();
-    // What each key was last asked to be, and what its worker last saw of that.
+    // The last requested value of each key, and the last value that its worker saw.
     let wanted: Arc<Vec<std::sync::atomic::AtomicU64>> = Arc::new((0..KEYS).map(|_| 0.into()).collect());
     let seen: Arc<Vec<std::sync::atomic::AtomicU64>> = Arc::new((0..KEYS).map(|_| 0.into()).collect());
     let workers: Vec<_> = (0..8)

@@ -1,16 +1,16 @@
-//! Reflector, delta queue and indexer against a model of a server that misbehaves: streams are cut,
-//! versions expire, requests fail, states come from lagging caches, markers are swallowed, objects
-//! cannot be decoded, and the consumer takes its time. The promises:
+//! Tests reflector, delta queue and indexer against a model of a faulty server. Streams are cut,
+//! versions expire, requests fail, caches lag, end markers are lost, objects cannot be decoded, and
+//! the consumer is slow. The guarantees:
 //!
-//! - *converging*: when the faults stop, the copy equals the server;
-//! - *complete*: what happened since the last list was reported event by event, none missing;
-//! - *unique*: nothing is reported twice;
-//! - *no time travel*: of one object, no older state follows a newer one;
-//! - *once*: no version is decoded twice, unless a state that was being collected was given up;
-//! - *quarantined*: what cannot be decoded is named, and nothing else is;
-//! - *indexed*: an index says what a look at every object says.
+//! - *converging*: after the faults stop, the copy equals the server;
+//! - *complete*: every event since the last list was reported;
+//! - *unique*: no change is reported twice;
+//! - *no time travel*: no older state of an object follows a newer one;
+//! - *once*: no version is decoded twice, unless an incomplete list was dropped;
+//! - *quarantined*: exactly the undecodable objects are in quarantine;
+//! - *indexed*: an index agrees with a scan of all objects.
 //!
-//! For each promise a bug is planted, to see that the checker finds it.
+//! Each guarantee has a planted bug that the checker must detect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use listwatch_client::reflector::{
-    Action, FirstRead, Reflector, ReflectorConfig, ReflectorState, TimeAndRandom, Verdict,
+    Action, EventAction, FirstRead, Reflector, ReflectorConfig, ReflectorState, TimeAndRandom,
 };
 use listwatch_client::{
     Change, Compaction, Decode, DecodeError, Delta, DeltaFifo, FifoConfig, Index, Indexer, ObjectKey, Origin, Problem,
@@ -34,11 +34,11 @@ type State = BTreeMap<String, Item>;
 struct Item {
     uid: u64,
     version: u64,
-    /// It can be decoded.
+    /// Whether the object can be decoded.
     good: bool,
 }
 
-/// Keeps the version as a number; counts what it is asked for.
+/// Decodes the version as a number, and counts the calls.
 #[derive(Clone, Default)]
 struct Versions(Arc<Mutex<BTreeMap<(String, String), usize>>>);
 
@@ -54,19 +54,19 @@ impl Decode for Versions {
     }
 }
 
-/// A bug that is planted.
+/// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Plant {
     None,
-    /// The store forgets to tell deletes.
+    /// Deletes are not reported.
     LoseDeletes,
-    /// Everything is told twice.
+    /// Every change is reported twice.
     TellTwice,
-    /// Updates are told the wrong way around.
+    /// Old and new state of an update are swapped.
     Backwards,
-    /// Drops undecodable objects.
+    /// Undecodable objects are dropped.
     DropUndecodable,
-    /// Every event is decoded to look at it.
+    /// Every event is decoded twice.
     DecodeTwice,
 }
 
@@ -77,7 +77,7 @@ struct Happened {
     item: Item,
 }
 
-/// The server's handling of a WatchList.
+/// The server's reaction to a WatchList.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum InitialEvents {
     Known,
@@ -90,7 +90,7 @@ struct Server {
     states: Vec<State>,
     /// The changes between versions; `history[v]` leads to `states[v + 1]`.
     history: Vec<Happened>,
-    /// Watches from before this version are expired, and so are page tokens.
+    /// Watches and page tokens from before this version are expired.
     window: u64,
     initial_events: InitialEvents,
     page_size: usize,
@@ -119,13 +119,13 @@ impl Server {
         self.history.push(Happened { change, name, item });
     }
 
-    /// A version that a cache may be at which must have reached `at_least`.
+    /// The version of a lagging cache that must have reached `at_least`.
     fn lagging(&self, at_least: u64, lag: u64) -> u64 {
         self.current().saturating_sub(lag).max(at_least).max(1)
     }
 }
 
-/// The open exchange.
+/// The open request.
 #[derive(Debug)]
 enum Exchange {
     Idle,
@@ -140,9 +140,9 @@ struct World {
     fifo: DeltaFifo<Versions>,
     indexer: Indexer<Typed<u64>>,
     by_parity: Index<Typed<u64>, u64>,
-    /// Every state is expected to be told: the queue may not join them.
+    /// Every state must be reported: the queue may not compact.
     every: bool,
-    /// The number of deltas that one step applies; the rest waits.
+    /// The number of deltas that one step applies.
     pace: usize,
     plant: Plant,
     exchange: Exchange,
@@ -152,14 +152,14 @@ struct World {
     lag: u64,
     /// The failures of the next requests.
     failures: Vec<Problem>,
-    /// The knowledge of a reader of the changes.
+    /// The state of a reader that applies the changes.
     mirror: State,
     /// The newest version seen of each name, deletes included.
     newest: BTreeMap<String, u64>,
     /// Live changes since the last whole state, and the version of that state.
     live: Vec<(String, u64)>,
     since: u64,
-    /// The names that were held at that state.
+    /// The names in the store at that state.
     held: BTreeSet<String>,
 }
 
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// The consumer works, as far as its pace lets it.
+    /// Applies deltas, up to the consumer's speed.
     fn drain(&mut self) {
         for _ in 0..self.pace {
             if self.fifo.is_empty() {
@@ -239,7 +239,7 @@ impl World {
         assert!(!twice, "broke once: {:?}", self.decoded.0.lock().unwrap());
     }
 
-    /// One batch.
+    /// Applies one batch.
     fn take(&mut self) {
         let mut whole = None;
         let mut changes = Vec::new();
@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// The copy is the server's state at this version, but for what cannot be decoded.
+    /// Checks that the copy is the server's state at this version, except for undecodable objects.
     fn check_copy(&self, version: u64) {
         let snapshot = self.indexer.current();
         let state = &self.server.states[version as usize];
@@ -353,7 +353,7 @@ impl World {
         self.act();
     }
 
-    /// One step of the open exchange: an answer, an event, or nothing if there is none.
+    /// Performs one step of the open request: a response, an event, or nothing.
     fn deliver(&mut self) -> bool {
         if matches!(self.exchange, Exchange::List { .. } | Exchange::Watch { open: false, .. })
             && let Some(problem) = self.failures.pop()
@@ -423,8 +423,10 @@ impl World {
         for (name, item) in state.iter().skip(start).take(limit) {
             let object = Self::object(name, item);
             match self.reflector.handle_item(moment, &object.metadata()) {
-                Verdict::Collect => drop(self.fifo.collect(EventChange::Added, &object)),
-                verdict => assert_eq!((verdict, options.limit), (Verdict::Ignore, 1), "a good item was passed over"),
+                EventAction::Collect => drop(self.fifo.collect(EventChange::Added, &object)),
+                verdict => {
+                    assert_eq!((verdict, options.limit), (EventAction::Ignore, 1), "a good item was passed over")
+                }
             }
         }
         let more = state.len() > start.saturating_add(limit);
@@ -468,31 +470,31 @@ impl World {
             EventKind::Modified => EventChange::Modified,
             _ => EventChange::Deleted,
         };
-        if self.plant == Plant::DecodeTwice && matches!(verdict, Verdict::Apply) {
+        if self.plant == Plant::DecodeTwice && matches!(verdict, EventAction::Apply) {
             drop(self.decoded.decode(object, ObjectKey::new("", &object.metadata().name), None));
         }
         match verdict {
-            Verdict::Apply => drop(self.fifo.push(self.indexer.current(), change, object)),
-            Verdict::Collect => drop(self.fifo.collect(change, object)),
-            Verdict::Bookmark | Verdict::Ignore => {}
-            Verdict::Skip(reason) => panic!("a good event was passed over: {reason:?}"),
+            EventAction::Apply => drop(self.fifo.push(self.indexer.current(), change, object)),
+            EventAction::Collect => drop(self.fifo.collect(change, object)),
+            EventAction::Bookmark | EventAction::Ignore => {}
+            EventAction::Skip(reason) => panic!("a good event was passed over: {reason:?}"),
         }
         self.drain();
         self.act();
     }
 
-    /// Time goes by, but nothing is due.
+    /// Advances the time without reaching a timeout.
     fn pass(&mut self, wait: Duration) {
         let due = self.reflector.poll_timeout();
         if due.is_none_or(|due| self.now + wait < due) {
             self.now += wait;
             let at = self.at();
             self.reflector.handle_timeout(at);
-            assert!(self.reflector.poll_action().is_none(), "broke patience: a timeout before its time");
+            assert!(self.reflector.poll_action().is_none(), "the reflector acted before its timeout");
         }
     }
 
-    /// Time goes by until the reflector wants something.
+    /// Advances the time to the next timeout of the reflector.
     fn tick(&mut self) {
         if let Some(due) = self.reflector.poll_timeout() {
             self.now = self.now.max(due);
@@ -515,25 +517,25 @@ fn filler() -> Happened {
 #[derive(Clone, Debug)]
 enum Step {
     Write(u8, u8, bool),
-    /// The consumer takes this many batches.
+    /// The consumer takes this number of batches.
     Take(u8),
-    /// Time passes in which nothing is due.
+    /// Advances the time without reaching a timeout.
     Pass(u8),
     Deliver(u8),
     /// The connection breaks.
     Cut,
     /// The server ends the response.
     End,
-    /// The server forgets its history.
+    /// The server drops its history.
     Expire,
-    /// A bookmark, if everything was sent.
+    /// The server sends a bookmark, if all events were sent.
     Bookmark,
     Tick,
     /// The next requests fail.
     Fail(u8),
-    /// The next answers come from a cache that is behind.
+    /// The next responses come from a lagging cache.
     Lag(u8),
-    /// An ERROR event.
+    /// The server sends an ERROR event.
     Error(u8),
 }
 
@@ -689,7 +691,7 @@ proptest! {
     }
 }
 
-/// The checker must be able to fail: a copy that misses one event is caught.
+/// Checks the checker: a copy that misses one event must be detected.
 #[test]
 #[should_panic(expected = "broke")]
 fn checker_detects_a_lost_event() {
@@ -703,7 +705,7 @@ fn checker_detects_a_lost_event() {
     heal(&mut world);
 }
 
-/// A story in which every promise has something to lose.
+/// A run in which a planted bug breaks its guarantee.
 fn with(plant: Plant) {
     let mut world = World::new(InitialEvents::Known, FirstRead::MostRecent, true);
     run(&[Step::Deliver(8)], &mut world);

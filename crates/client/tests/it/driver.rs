@@ -1,10 +1,10 @@
-//! The real driver ([`Reflection`]) against a server whose whole history is known, by WatchList and by
-//! list, with faults at any time. The promises:
+//! Tests the driver ([`Reflection`]) with WatchList and with list, against a server with a known
+//! history and faults at any time. The guarantees:
 //!
-//! - *complete*: the copy at a version is the server's state at that version, at every moment that a
-//!   reader may look, in the middle of initial events too;
-//! - *legal history*, *unique*: the changes lead from each state that was told to the next one;
-//! - *converging*: when the faults stop, the copy equals the server.
+//! - *complete*: the copy at a version is the server's state at that version, whenever a reader
+//!   looks, also between initial events;
+//! - *legal history*, *unique*: each change follows the previously reported state;
+//! - *converging*: after the faults stop, the copy equals the server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use listwatch_client::{Change, Notice, Object, Problem, Reflection, ReflectorCon
 use listwatch_meta::Status;
 use proptest::prelude::*;
 
-/// Names of objects.
+/// The number of object names.
 const NAMES: u8 = 6;
 
 type State = BTreeMap<String, u64>;
@@ -30,7 +30,7 @@ fn copy(snapshot: &Snapshot) -> State {
 struct World {
     server: Fake,
     reflection: Reflection<Fake>,
-    /// The state that results from the changes.
+    /// The state of a reader that applies the changes.
     mirror: State,
     synced: bool,
 }
@@ -48,7 +48,7 @@ impl World {
         self.server.keys().into_iter().filter_map(at).collect()
     }
 
-    /// Readers see a state of the server, the one of its version.
+    /// Checks that the store is the server's state at the store's version.
     fn check_store(&self) {
         let snapshot = self.reflection.store().snapshot();
         if !snapshot.is_synced() {
@@ -81,7 +81,11 @@ impl World {
                         }
                     }
                 }
-                assert_eq!(self.mirror, copy(self.reflection.told()), "broke complete: the changes lead elsewhere");
+                assert_eq!(
+                    self.mirror,
+                    copy(self.reflection.notice_snapshot()),
+                    "broke complete: the changes lead elsewhere"
+                );
             }
             Notice::Synced => self.synced = true,
             Notice::Skipped { key, .. } | Notice::Quarantined { key, .. } => panic!("{key} is a good object"),
@@ -89,7 +93,7 @@ impl World {
         }
     }
 
-    /// Whatever comes within this time.
+    /// Handles the notices of this time.
     async fn run(&mut self, time: Duration) {
         let until = tokio::time::Instant::now() + time;
         while let Ok(notice) = tokio::time::timeout_at(until, self.reflection.next()).await {
@@ -104,14 +108,14 @@ impl World {
 enum Step {
     Put(u8),
     Delete(u8),
-    /// The driver works for so many milliseconds.
+    /// The driver runs for this number of milliseconds.
     Run(u16),
     Cut,
     Expire,
     Freeze,
     Refuse(bool),
     Lag(u8),
-    /// The reflection is suspended, as by an informer that stops.
+    /// The reflection is suspended, as by a stopped informer.
     Suspend,
 }
 
@@ -174,7 +178,7 @@ async fn initial_events_of_a_watch_list_become_the_copy_at_its_end_marker() {
     for name in 0..NAMES {
         world.server.put(&format!("n/o{name}"));
     }
-    // The first batch of initial events has come, the marker has not.
+    // The first batch of initial events has arrived, but not the end marker.
     world.run(Duration::from_millis(10)).await;
     assert!(!world.synced && world.reflection.store().snapshot().is_empty(), "broke complete: synced too early");
     world.run(Duration::from_secs(1)).await;
@@ -185,14 +189,15 @@ async fn initial_events_of_a_watch_list_become_the_copy_at_its_end_marker() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deletion_among_initial_events_takes_the_object_out_of_the_copy() {
+async fn deletion_among_initial_events_removes_the_object() {
     let mut world = World::new(true);
     for name in ["a", "b", "c"] {
         world.server.put(&format!("n/{name}"));
     }
     world.server.put("n/b");
     world.server.delete("n/a");
-    // The watch cache is behind: it sends a, b and c, then the update, the deletion, and the marker.
+    // The watch cache lags: the server sends a, b and c, then the update, the deletion, and the
+    // marker.
     world.server.lag(2);
     world.run(Duration::from_secs(1)).await;
     let expected = State::from([("n/b".to_owned(), 4), ("n/c".to_owned(), 3)]);
@@ -201,14 +206,14 @@ async fn deletion_among_initial_events_takes_the_object_out_of_the_copy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn version_stands_still_until_the_end_marker_of_another_watch_list() {
+async fn version_does_not_move_before_the_end_marker_of_a_second_watch_list() {
     let mut world = World::new(true);
     for name in 0..NAMES {
         world.server.put(&format!("n/o{name}"));
     }
     world.run(Duration::from_secs(1)).await;
     assert_eq!(world.reflection.store().snapshot().version(), "6");
-    // The version is expired, so the state comes once more, in parts.
+    // The version is expired, so the complete state arrives again, in batches.
     world.server.refuse(Some(Problem::disconnected("away")));
     world.server.expire();
     for name in 0..NAMES {

@@ -1,5 +1,5 @@
-//! The client over real sockets: TLS with HTTP/2 and HTTP/1.1, a bearer token, discovery, a list, a
-//! watch, and a server that goes away and comes back on the same port.
+//! Tests the client over real sockets: TLS with HTTP/2 and HTTP/1.1, a bearer token, discovery, a
+//! list, a watch, and a server that restarts on the same port.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,12 +25,12 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 const TOKEN: &str = "a-token";
-/// Nothing here should take longer, on any machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A time limit that no step should reach on any machine.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// An API server with pods only: what it has is its history; a watch replays and follows it.
+/// An API server with pods only. The state is the list of all events, which a watch replays and follows.
 struct Pods {
     history: Mutex<Vec<String>>,
     news: broadcast::Sender<()>,
@@ -48,8 +48,8 @@ impl Pods {
         })
     }
 
-    /// Appends an event; its position is its version.
-    fn happen(&self, kind: &str, name: &str) {
+    /// Appends an event, whose position is its version.
+    fn append(&self, kind: &str, name: &str) {
         let mut history = self.history.lock().unwrap();
         let version = history.len() + 1;
         history.push(format!(
@@ -141,7 +141,7 @@ struct Certified {
     authority: rustls_pki_types::CertificateDer<'static>,
 }
 
-/// A server certificate for `localhost` and who vouches for it: itself.
+/// A self-signed server certificate for `localhost`.
 fn certify(protocols: &[&[u8]]) -> Certified {
     let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let authority = signed.cert.der().clone();
@@ -172,7 +172,7 @@ fn client(address: SocketAddr, authority: Option<&rustls_pki_types::CertificateD
 /// The next changes, as `+name`, `~name`, `-name`.
 async fn changes<L: listwatch_client::ListWatch>(reflection: &mut Reflection<L>) -> Vec<String> {
     loop {
-        let notice = tokio::time::timeout(PATIENCE, reflection.next()).await.expect("no change came");
+        let notice = tokio::time::timeout(TIMEOUT, reflection.next()).await.expect("no change came");
         if let Notice::Changes(changes) = notice {
             let show = |change: &Change| match change {
                 Change::Added { object, .. } => format!("+{}", object.name()),
@@ -196,19 +196,19 @@ async fn survives_a_restart(protocols: &[&[u8]], expected: http::Version) {
     let config = ReflectorConfig { type_name: Some(resource.type_name()), ..ReflectorConfig::default() };
     let scope = Scope::Namespace("shop".to_owned());
     let mut reflection = Reflection::new(client.list_watch(&resource, &scope).labels("app=shop"), config);
-    pods.happen("ADDED", "a");
+    pods.append("ADDED", "a");
     while !matches!(reflection.next().await, Notice::Synced) {}
-    pods.happen("ADDED", "b");
-    pods.happen("MODIFIED", "b");
+    pods.append("ADDED", "b");
+    pods.append("MODIFIED", "b");
     assert_eq!(changes(&mut reflection).await, ["+b"]);
     assert_eq!(changes(&mut reflection).await, ["~b"]);
 
     serving.abort();
     let _ = serving.await;
-    pods.happen("DELETED", "b");
+    pods.append("DELETED", "b");
     let (_, serving) = pods.serve(address, certified.acceptor.clone()).await;
     assert_eq!(changes(&mut reflection).await, ["-b"], "what happened in the gap is told, and nothing else");
-    pods.happen("ADDED", "c");
+    pods.append("ADDED", "c");
     assert_eq!(changes(&mut reflection).await, ["+c"]);
     serving.abort();
 

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use crate::fake::Fake;
 use listwatch_client::informer::{
-    Event, HandlerEnd, HandlerOptions, InformerConfig, InformerKey, NotSynced, Phase, Policy, Remaining, Shards,
-    SharedInformer, SharedInformerFactory, StartError, StillBusy, Stop,
+    DrainTimeout, Event, HandlerEnd, HandlerOptions, InformerConfig, InformerKey, NotSynced, Phase, Policy, Remaining,
+    Shards, SharedInformer, SharedInformerFactory, StartError, StopReason,
 };
 use listwatch_client::{
-    ApiResource, Json, KeepJson, Object, Problem, ReflectorConfig, ShardListWatch, Stored, Unsharded,
+    ApiResource, Json, KeepJson, Object, Problem, ReflectorConfig, ShardFallback, ShardListWatch, Stored,
 };
 use listwatch_meta::{ShardField, ShardSelector, Status};
 use proptest::prelude::*;
 use serde::Deserialize;
 
-/// Far above what anything here takes on the virtual clock.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// A time limit that no step should reach on the virtual clock.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 fn reflector() -> ReflectorConfig {
     ReflectorConfig { check_server: false, ..ReflectorConfig::default() }
@@ -46,36 +46,36 @@ fn show<S: Stored>(event: &Event<S>) -> String {
     }
 }
 
-/// The events of a handler.
-type Told = Arc<Mutex<Vec<String>>>;
+/// The events that a handler received.
+type Events = Arc<Mutex<Vec<String>>>;
 
 fn record<S: Stored>(
     informer: &SharedInformer<S>,
     options: HandlerOptions,
-) -> (Told, listwatch_client::informer::Handler<S>) {
-    let told = Told::default();
-    let into = told.clone();
+) -> (Events, listwatch_client::informer::Handler<S>) {
+    let received = Events::default();
+    let into = received.clone();
     let handler = informer.on(options, move |event| {
         into.lock().unwrap().push(show(&event));
         std::future::ready(())
     });
-    (told, handler)
+    (received, handler)
 }
 
-fn take(told: &Told) -> Vec<String> {
-    std::mem::take(&mut *told.lock().unwrap())
+fn take(received: &Events) -> Vec<String> {
+    std::mem::take(&mut *received.lock().unwrap())
 }
 
-/// Waits on the virtual clock until it is so.
+/// Waits on the virtual clock until the condition is true.
 async fn eventually(mut is_so: impl FnMut() -> bool) {
     let begun = tokio::time::Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "it never came");
+        assert!(begun.elapsed() < TIMEOUT, "it never came");
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
-/// Lets everybody do what can be done, and some time go by.
+/// Lets all tasks run, and advances the time a little.
 async fn settle() {
     tokio::time::sleep(Duration::from_secs(40)).await;
 }
@@ -88,13 +88,13 @@ async fn handler_receives_the_state_then_changes_whenever_it_joins() {
     let informer = informer(&server);
     let (early, handler) = record(&informer, HandlerOptions::named("early"));
     informer.start().unwrap();
-    handler.wait_until_synced(PATIENCE).await.unwrap();
+    handler.wait_until_synced(TIMEOUT).await.unwrap();
     assert_eq!(take(&early), ["+n/a@1 Initial", "+n/b@2 Initial", "synced"]);
     server.put("n/a");
     server.delete("n/b");
     settle().await;
     let (late, handler) = record(&informer, HandlerOptions::named("late"));
-    handler.wait_until_synced(PATIENCE).await.unwrap();
+    handler.wait_until_synced(TIMEOUT).await.unwrap();
     server.put("n/c");
     settle().await;
     assert_eq!(take(&early), ["n/a@1>3 Live", "-n/b@4 Live", "+n/c@5 Live"]);
@@ -106,7 +106,7 @@ async fn handler_receives_the_state_then_changes_whenever_it_joins() {
     assert_eq!((status.phase, status.synced, status.objects), (Phase::Running, true, 2));
     assert_eq!(status.handlers.len(), 3);
     drop(stream);
-    assert_eq!(informer.status().handlers.len(), 2, "a dropped stream is still told");
+    assert_eq!(informer.status().handlers.len(), 2, "a dropped stream still receives events");
 }
 
 #[tokio::test(start_paused = true)]
@@ -118,7 +118,7 @@ async fn handler_is_synced_after_it_processed_the_initial_state() {
     let slow = informer.on(HandlerOptions::named("slow"), |_| tokio::time::sleep(Duration::from_secs(60)));
     let quick = informer.on(HandlerOptions::named("quick"), |_| std::future::ready(()));
     informer.start().unwrap();
-    informer.wait_until_synced(PATIENCE).await.unwrap();
+    informer.wait_until_synced(TIMEOUT).await.unwrap();
     quick.wait_until_synced(Duration::from_secs(1)).await.unwrap();
     assert!(!slow.has_synced());
     let error = slow.wait_until_synced(Duration::from_secs(90)).await.unwrap_err();
@@ -128,21 +128,21 @@ async fn handler_is_synced_after_it_processed_the_initial_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_handler_sees_the_latest_state_and_delays_nobody() {
+async fn slow_handler_sees_the_latest_state_and_delays_no_other_handler() {
     let server = Fake::new();
     let informer = informer(&server);
     informer.start().unwrap();
-    informer.wait_until_synced(PATIENCE).await.unwrap();
+    informer.wait_until_synced(TIMEOUT).await.unwrap();
     let mut slow = informer.stream(HandlerOptions::named("slow"));
     assert_eq!(show(&slow.next().await.unwrap()), "synced");
-    let (told, _quick) = record(&informer, HandlerOptions::named("quick"));
+    let (received, _quick) = record(&informer, HandlerOptions::named("quick"));
     for _ in 0..1_000 {
         server.put("n/a");
         server.put("n/b");
         tokio::task::yield_now().await;
     }
     settle().await;
-    assert_eq!(take(&told).last().unwrap(), "n/b@1998>2000 Live");
+    assert_eq!(take(&received).last().unwrap(), "n/b@1998>2000 Live");
     let lag = slow.lag();
     assert_eq!((lag.waiting, lag.versions), (2, Some(2000)), "{lag:?}");
     assert!(lag.age >= Duration::from_secs(39), "{lag:?}");
@@ -155,13 +155,13 @@ async fn blocking_handler_receives_each_change_and_stops_reads() {
     let server = Fake::new();
     let informer = informer(&server);
     informer.start().unwrap();
-    informer.wait_until_synced(PATIENCE).await.unwrap();
-    let policy = Policy::Block { changes_max: 4, patience: Duration::from_secs(3600) };
+    informer.wait_until_synced(TIMEOUT).await.unwrap();
+    let policy = Policy::Block { changes_max: 4, timeout: Duration::from_secs(3600) };
     let mut stream = informer.stream(HandlerOptions::named("each").policy(policy));
     assert_eq!(show(&stream.next().await.unwrap()), "synced");
-    let (told, _other) = record(&informer, HandlerOptions::named("other"));
+    let (received, _other) = record(&informer, HandlerOptions::named("other"));
     settle().await;
-    take(&told);
+    take(&received);
     for _ in 0..50 {
         server.put("n/a");
         tokio::task::yield_now().await;
@@ -179,8 +179,8 @@ async fn blocking_handler_receives_each_change_and_stops_reads() {
         assert_eq!(show(&event), expected, "broke every change");
     }
     settle().await;
-    assert!(take(&told).last().unwrap().ends_with(">50 Live"));
-    assert_eq!(stream.counts().impatience, 0);
+    assert!(take(&received).last().unwrap().ends_with(">50 Live"));
+    assert_eq!(stream.counts().block_timeouts, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,8 +188,8 @@ async fn stop_does_not_wait_for_a_blocking_handler() {
     let server = Fake::new();
     let informer = informer(&server);
     informer.start().unwrap();
-    informer.wait_until_synced(PATIENCE).await.unwrap();
-    let policy = Policy::Block { changes_max: 1, patience: Duration::from_secs(36_000) };
+    informer.wait_until_synced(TIMEOUT).await.unwrap();
+    let policy = Policy::Block { changes_max: 1, timeout: Duration::from_secs(36_000) };
     let stream = informer.stream(HandlerOptions::named("stuck").policy(policy));
     for _ in 0..10 {
         server.put("n/a");
@@ -197,7 +197,7 @@ async fn stop_does_not_wait_for_a_blocking_handler() {
     settle().await;
     let begun = tokio::time::Instant::now();
     let busy = informer.stop(Duration::from_secs(2)).await.unwrap_err();
-    assert_eq!(busy, StillBusy { handlers: vec!["stuck".to_owned()] });
+    assert_eq!(busy, DrainTimeout { handlers: vec!["stuck".to_owned()] });
     assert!(begun.elapsed() < Duration::from_secs(3));
     drop(stream);
     informer.stop(Duration::from_secs(2)).await.unwrap();
@@ -213,22 +213,22 @@ async fn handler_above_its_bound_is_reset_and_refilled() {
     informer.start().unwrap();
     let policy = Policy::DropAndResync { objects_max: 2 };
     let mut stream = informer.stream(HandlerOptions::named("mirror").policy(policy));
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..5 {
-        told.push(show(&stream.next().await.unwrap()));
+        received.push(show(&stream.next().await.unwrap()));
     }
-    assert_eq!(told.last().unwrap(), "synced");
+    assert_eq!(received.last().unwrap(), "synced");
     for name in ["a", "b", "c"] {
         server.put(&format!("n/{name}"));
     }
     server.delete("n/d");
     settle().await;
     assert!(stream.lag().replaying);
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..5 {
-        told.push(show(&stream.next().await.unwrap()));
+        received.push(show(&stream.next().await.unwrap()));
     }
-    assert_eq!(told, ["reset", "+n/a@5 Refill", "+n/b@6 Refill", "+n/c@7 Refill", "synced"]);
+    assert_eq!(received, ["reset", "+n/a@5 Refill", "+n/b@6 Refill", "+n/c@7 Refill", "synced"]);
     assert_eq!(stream.counts().resets, 1);
 }
 
@@ -245,50 +245,50 @@ async fn panic_of_a_handler_ends_that_handler_alone() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         panic!("fell asleep");
     });
-    let (told, _fine) = record(&informer, HandlerOptions::named("fine"));
+    let (received, _fine) = record(&informer, HandlerOptions::named("fine"));
     informer.start().unwrap();
     assert!(matches!(at_once.ended().await, HandlerEnd::Panicked { message } if message.contains("cannot stand")));
     assert_eq!(later.ended().await, HandlerEnd::Panicked { message: "fell asleep".to_owned() });
-    let error = later.wait_until_synced(PATIENCE).await.unwrap_err();
+    let error = later.wait_until_synced(TIMEOUT).await.unwrap_err();
     assert!(error.to_string().contains("fell asleep"), "{error}");
     server.put("n/b");
     settle().await;
-    assert_eq!(take(&told), ["+n/a@1 Initial", "synced", "+n/b@2 Live"]);
+    assert_eq!(take(&received), ["+n/a@1 Initial", "synced", "+n/b@2 Live"]);
     assert_eq!(informer.status().handlers.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn stopped_informer_reports_it_and_resumes_at_its_version() {
+async fn stopped_informer_reports_its_stop_and_resumes_at_its_version() {
     let server = Fake::new();
     server.put("n/a");
     server.put("n/b");
     let informer = informer(&server);
-    let (told, handler) = record(&informer, HandlerOptions::default());
+    let (received, handler) = record(&informer, HandlerOptions::default());
     informer.start().unwrap();
-    handler.wait_until_synced(PATIENCE).await.unwrap();
-    informer.stop(PATIENCE).await.unwrap();
-    assert_eq!(take(&told).last().unwrap(), "stopped: the informer was stopped");
-    assert_eq!(informer.stopped().await, Stop::Asked);
+    handler.wait_until_synced(TIMEOUT).await.unwrap();
+    informer.stop(TIMEOUT).await.unwrap();
+    assert_eq!(take(&received).last().unwrap(), "stopped: the informer was stopped");
+    assert_eq!(informer.stopped().await, StopReason::Requested);
     server.delete("n/a");
     server.put("n/b");
     server.put("n/c");
     settle().await;
-    assert_eq!(take(&told), Vec::<String>::new(), "told while it stands still");
+    assert_eq!(take(&received), Vec::<String>::new(), "an event arrived while the informer was stopped");
     assert_eq!(informer.store().snapshot().len(), 2, "the store is not readable");
     informer.start().unwrap();
     settle().await;
     let whole_states = server.whole_states();
-    assert_eq!(take(&told), ["-n/a@3 Live", "n/b@2>4 Live", "+n/c@5 Live"]);
-    informer.stop(PATIENCE).await.unwrap();
+    assert_eq!(take(&received), ["-n/a@3 Live", "n/b@2>4 Live", "+n/c@5 Live"]);
+    informer.stop(TIMEOUT).await.unwrap();
     server.delete("n/b");
     server.expire();
     informer.start().unwrap();
     settle().await;
     assert!(server.whole_states() > whole_states, "the place was gone");
-    assert_eq!(take(&told), ["stopped: the informer was stopped", "-n/b@4 Relist"]);
-    informer.shutdown(PATIENCE).await.unwrap();
+    assert_eq!(take(&received), ["stopped: the informer was stopped", "-n/b@4 Relist"]);
+    informer.shutdown(TIMEOUT).await.unwrap();
     assert_eq!(handler.ended().await, HandlerEnd::Removed);
-    assert_eq!(informer.start(), Err(StartError::Over(Stop::Asked)));
+    assert_eq!(informer.start(), Err(StartError::Over(StopReason::Requested)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -299,12 +299,12 @@ async fn informer_stops_when_the_last_handle_is_dropped() {
         let informer = informer(&server);
         if started {
             informer.start().unwrap();
-            informer.wait_until_synced(PATIENCE).await.unwrap();
+            informer.wait_until_synced(TIMEOUT).await.unwrap();
         }
         let ended = Arc::new(AtomicBool::new(false));
         let end = ended.clone();
         let handler = informer.on(HandlerOptions::default(), move |event| {
-            if matches!(event, Event::Stopped(Stop::Unused)) {
+            if matches!(event, Event::Stopped(StopReason::Unused)) {
                 end.store(true, Ordering::Relaxed);
             }
             std::future::ready(())
@@ -323,7 +323,7 @@ async fn removed_handler_drains_or_drops_its_queue() {
     let server = Fake::new();
     let informer = informer(&server);
     informer.start().unwrap();
-    informer.wait_until_synced(PATIENCE).await.unwrap();
+    informer.wait_until_synced(TIMEOUT).await.unwrap();
     for (remaining, expected) in [(Remaining::Drain, 4), (Remaining::Drop, 1)] {
         let count = Arc::new(AtomicUsize::new(0));
         let counted = count.clone();
@@ -331,7 +331,7 @@ async fn removed_handler_drains_or_drops_its_queue() {
             counted.fetch_add(usize::from(event.key().is_some()), Ordering::Relaxed);
             tokio::time::sleep(Duration::from_secs(100))
         });
-        handler.wait_until_synced(PATIENCE).await.unwrap();
+        handler.wait_until_synced(TIMEOUT).await.unwrap();
         let before = count.load(Ordering::Relaxed);
         for name in ["a", "b", "c", "d"] {
             server.put(&format!("n/{name}"));
@@ -354,9 +354,9 @@ async fn informer_reports_why_it_is_not_synced() {
     assert!(error.to_string().contains("no rights") && error.to_string().contains("the next one comes in"), "{error}");
     assert!(informer.status().why_not_synced().unwrap().contains("no rights"));
     server.refuse(None);
-    informer.wait_until_synced(PATIENCE).await.unwrap();
+    informer.wait_until_synced(TIMEOUT).await.unwrap();
     assert_eq!(informer.status().why_not_synced(), None);
-    informer.stop(PATIENCE).await.unwrap();
+    informer.stop(TIMEOUT).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -364,16 +364,16 @@ async fn informer_reports_a_panic_of_its_task() {
     let server = Fake::new();
     server.put("n/a");
     let informer = informer(&server);
-    let (told, handler) = record(&informer, HandlerOptions::default());
+    let (received, handler) = record(&informer, HandlerOptions::default());
     informer.start().unwrap();
-    handler.wait_until_synced(PATIENCE).await.unwrap();
+    handler.wait_until_synced(TIMEOUT).await.unwrap();
     server.panic();
     server.cut();
-    let Stop::Panicked { message } = informer.stopped().await else { panic!("not the panic") };
+    let StopReason::Panicked { message } = informer.stopped().await else { panic!("not the panic") };
     assert!(message.contains("this list watch panics"), "{message}");
     assert_eq!(handler.ended().await, HandlerEnd::Removed);
-    assert!(take(&told).last().unwrap().starts_with("stopped: the informer's task panicked"));
-    assert!(matches!(informer.start(), Err(StartError::Over(Stop::Panicked { .. }))));
+    assert!(take(&received).last().unwrap().starts_with("stopped: the informer's task panicked"));
+    assert!(matches!(informer.start(), Err(StartError::Over(StopReason::Panicked { .. }))));
     assert!(informer.status().synced && informer.store().snapshot().len() == 1, "the copy is not readable");
 }
 
@@ -382,25 +382,25 @@ async fn informer_converges_after_half_open_sockets_refusals_and_410() {
     let server = Fake::new();
     server.put("n/a");
     let informer = informer(&server);
-    let (told, handler) = record(&informer, HandlerOptions::default());
+    let (received, handler) = record(&informer, HandlerOptions::default());
     informer.start().unwrap();
-    handler.wait_until_synced(PATIENCE).await.unwrap();
+    handler.wait_until_synced(TIMEOUT).await.unwrap();
     server.freeze();
     server.put("n/b");
-    // The idle limit of a watch finds a socket that brings nothing any more.
-    eventually(|| told.lock().unwrap().len() == 3).await;
+    // The idle limit closes a watch on a half-open socket.
+    eventually(|| received.lock().unwrap().len() == 3).await;
     server.refuse(Some(Problem::refused(Status::too_many_requests("busy", 1))));
     server.cut();
     server.put("n/c");
     settle().await;
     server.refuse(None);
-    eventually(|| told.lock().unwrap().len() == 4).await;
+    eventually(|| received.lock().unwrap().len() == 4).await;
     server.delete("n/a");
     server.expire();
-    eventually(|| told.lock().unwrap().len() == 5).await;
-    let told = take(&told);
-    assert_eq!(told[..2], ["+n/a@1 Initial", "synced"]);
-    assert!(told[4].starts_with("-n/a@"), "{told:?}");
+    eventually(|| received.lock().unwrap().len() == 5).await;
+    let received = take(&received);
+    assert_eq!(received[..2], ["+n/a@1 Initial", "synced"]);
+    assert!(received[4].starts_with("-n/a@"), "{received:?}");
     assert_eq!(informer.store().snapshot().len(), 2);
 }
 
@@ -414,27 +414,27 @@ async fn namespaces_are_added_and_removed_while_running() {
     let names = ["a".to_owned(), "b".to_owned()];
     let informer =
         SharedInformer::over_namespaces(names, move |name: &str| of.namespace(name), config("things"), KeepJson);
-    let (told, handler) = record(&informer, HandlerOptions::default());
+    let (received, handler) = record(&informer, HandlerOptions::default());
     informer.start().unwrap();
-    handler.wait_until_synced(PATIENCE).await.unwrap();
-    let mut begun = take(&told);
+    handler.wait_until_synced(TIMEOUT).await.unwrap();
+    let mut begun = take(&received);
     begun.sort();
     assert_eq!(begun, ["+a/x@1 Initial", "+b/x@2 Initial", "synced"]);
     assert!(informer.store().snapshot().is_synced());
     assert!(informer.add_part("c").await && !informer.add_part("c").await);
     settle().await;
-    assert_eq!(take(&told), ["+c/x@3 Initial"]);
+    assert_eq!(take(&received), ["+c/x@3 Initial"]);
     assert!(informer.remove_part("b").await && !informer.remove_part("b").await);
     server.put("b/x");
     server.put("c/x");
     settle().await;
-    assert_eq!(take(&told), ["-b/x@2 Unwatched", "c/x@3>5 Live"]);
-    // A part that comes back, also while nothing runs.
-    informer.stop(PATIENCE).await.unwrap();
+    assert_eq!(take(&received), ["-b/x@2 Unwatched", "c/x@3>5 Live"]);
+    // A removed part is added again, also while the informer is stopped.
+    informer.stop(TIMEOUT).await.unwrap();
     assert!(informer.add_part("b").await && informer.remove_part("a").await);
     informer.start().unwrap();
     settle().await;
-    assert_eq!(take(&told), ["stopped: the informer was stopped", "-a/x@1 Unwatched", "+b/x@4 Initial"]);
+    assert_eq!(take(&received), ["stopped: the informer was stopped", "-a/x@1 Unwatched", "+b/x@4 Initial"]);
     let keys: Vec<String> = informer.store().snapshot().iter().map(|object| object.key().to_string()).collect();
     assert_eq!(keys, ["b/x", "c/x"]);
     let parts: Vec<String> = informer.status().parts.into_iter().map(|part| part.name).collect();
@@ -458,7 +458,7 @@ async fn shards_merge_into_one_state_when_a_name_changes_its_shard() {
         let mut knows = BTreeMap::new();
         let mut stream = informer.stream(HandlerOptions::default());
         informer.start().unwrap();
-        informer.wait_until_synced(PATIENCE).await.unwrap();
+        informer.wait_until_synced(TIMEOUT).await.unwrap();
         for round in 0..30 {
             for n in 0..40 {
                 match (n + round) % 3 {
@@ -510,18 +510,18 @@ async fn server_that_ignores_the_shard_selector_is_detected() {
             server.know_shards();
         }
         let shard = ShardListWatch::new(server.clone(), selector.clone());
-        // A list says which shards it shows, a watch does not.
+        // A list names its shards; a watch does not.
         let config = |name: &str| InformerConfig {
             name: name.to_owned(),
             reflector: ReflectorConfig { watch_list: false, ..reflector() },
         };
         let informer = SharedInformer::new(shard.clone(), config("shard"));
         informer.start().unwrap();
-        informer.wait_until_synced(PATIENCE).await.unwrap();
-        assert_eq!(shard.is_honoured(), Some(known));
+        informer.wait_until_synced(TIMEOUT).await.unwrap();
+        assert_eq!(shard.is_honored(), Some(known));
         let snapshot = informer.store().snapshot();
         assert!(snapshot.iter().all(|object| selector.holds(&object.uid())) && snapshot.len() < 20);
-        let strict = ShardListWatch::new(server.clone(), selector.clone()).unsharded(Unsharded::Refuse);
+        let strict = ShardListWatch::new(server.clone(), selector.clone()).fallback(ShardFallback::Refuse);
         let informer = SharedInformer::new(strict, config("strict"));
         informer.start().unwrap();
         let synced = informer.wait_until_synced(Duration::from_secs(60)).await;
@@ -543,16 +543,16 @@ async fn undecodable_object_is_reported_and_others_are_delivered() {
     server.put_with("n/a", r#","size":1"#);
     server.put_with("n/b", r#","size":"large""#);
     let informer = SharedInformer::with_decoder(server.clone(), config("things"), Json::<Thing>::new());
-    let (told, handler) = record(&informer, HandlerOptions::default());
+    let (received, handler) = record(&informer, HandlerOptions::default());
     informer.start().unwrap();
-    handler.wait_until_synced(PATIENCE).await.unwrap();
-    assert_eq!(take(&told), ["?n/b@2", "+n/a@1 Initial", "synced"]);
+    handler.wait_until_synced(TIMEOUT).await.unwrap();
+    assert_eq!(take(&received), ["?n/b@2", "+n/a@1 Initial", "synced"]);
     server.put_with("n/a", r#","size":-1"#);
     settle().await;
     server.put_with("n/b", r#","size":2"#);
     server.put_with("n/a", r#","size":3"#);
     settle().await;
-    assert_eq!(take(&told), ["?n/a@3", "+n/b@4 Live", "n/a@1>5 Live"]);
+    assert_eq!(take(&received), ["?n/a@3", "+n/b@4 Live", "n/a@1>5 Live"]);
     let sizes: Vec<u32> = informer.store().snapshot().iter().map(|thing| thing.size).collect();
     assert_eq!(sizes, [3, 2]);
     assert_eq!(informer.status().parts[0].quarantined, 2);
@@ -566,7 +566,7 @@ async fn index_can_be_added_at_any_time() {
     let informer = informer(&server);
     let by_name = informer.add_index(|object: &Object| [object.name().to_owned()]).await.unwrap();
     informer.start().unwrap();
-    informer.wait_until_synced(PATIENCE).await.unwrap();
+    informer.wait_until_synced(TIMEOUT).await.unwrap();
     let by_namespace = informer.add_index(|object: &Object| [object.namespace().to_owned()]).await.unwrap();
     server.put("n/b");
     settle().await;
@@ -603,7 +603,7 @@ async fn factory_shares_informers_while_they_are_held() {
     let mine = ShardSelector::part(ShardField::Uid, 1, 2).unwrap();
     let part = factory.informer(&key.clone().shards(Shards::Selected(mine)));
     factory.start().unwrap();
-    factory.wait_until_synced(PATIENCE).await.unwrap();
+    factory.wait_until_synced(TIMEOUT).await.unwrap();
     assert!(second.has_synced(), "not the same informer");
     assert_eq!(factory.statuses().len(), 5);
     let sizes = |informer: &SharedInformer| informer.store().snapshot().len();
@@ -612,15 +612,15 @@ async fn factory_shares_informers_while_they_are_held() {
     assert_eq!(typed.store().get("a/x").unwrap().size, 1);
     let metrics = factory.metrics();
     assert!(metrics.contains("listwatch_informer_objects{informer=\"things\"} 3\n"), "{metrics}");
-    // One of them is stopped and started; the others do not notice.
-    some.stop(PATIENCE).await.unwrap();
+    // One user stops and starts the informer; the others are not affected.
+    some.stop(TIMEOUT).await.unwrap();
     server.put("c/y");
     settle().await;
     assert_eq!((sizes(&first), sizes(&some)), (4, 2));
     factory.start().unwrap();
     settle().await;
     assert_eq!(sizes(&some), 3);
-    // The last one who holds it stops it; the next one who asks gets a fresh one.
+    // Dropping the last handle stops the informer; the next request gets a new one.
     let stopped = tokio::spawn(async move {
         let mut stream = first.stream(HandlerOptions::default());
         drop((first, second));
@@ -640,7 +640,7 @@ async fn factory_shares_informers_while_they_are_held() {
     let error = factory.wait_until_synced(Duration::from_secs(5)).await.unwrap_err();
     assert_eq!(error.missing.len(), 1);
     assert!(error.to_string().starts_with("things: not synced") && error.to_string().contains("no rights"), "{error}");
-    factory.shutdown(PATIENCE).await.unwrap();
+    factory.shutdown(TIMEOUT).await.unwrap();
     assert_eq!(factory.statuses().len(), 0, "what was shut down is handed out again");
 }
 
@@ -656,7 +656,7 @@ async fn rule_8_failing_resource_delays_no_other() {
     let of_the_broken = factory.informer(&InformerKey::new(ApiResource { plural: "broken".to_owned(), ..things() }));
     let of_the_other = factory.informer(&InformerKey::new(things()));
     factory.start().unwrap();
-    // Long enough for the failing one to be far into its back-off, and no time at all for the other.
+    // The failing informer is in a long back-off by now; the other one took no time.
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(of_the_other.has_synced(), "a resource waits for another one that fails");
     settle().await;
@@ -677,7 +677,7 @@ async fn resync_period_is_per_handler() {
     let (often, handler) = record(&informer, HandlerOptions::default().resync(Duration::from_secs(30)));
     let (never, _other) = record(&informer, HandlerOptions::default());
     informer.start().unwrap();
-    handler.wait_until_synced(PATIENCE).await.unwrap();
+    handler.wait_until_synced(TIMEOUT).await.unwrap();
     take(&often);
     tokio::time::sleep(Duration::from_secs(59)).await;
     assert_eq!(take(&often), ["n/a@1>1 Resync", "n/b@2>2 Resync", "n/c@3>3 Resync"]);
@@ -694,7 +694,7 @@ enum Step {
     Sleep(u16),
     Refuse(bool),
     Restart,
-    /// The state of a WatchList is this many versions behind from now on.
+    /// The state of a WatchList lags by this number of versions from now on.
     Lag(u8),
 }
 
@@ -711,7 +711,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A handler that takes its time, and complains about what cannot be.
+/// A slow handler that checks that its events are a legal history.
 fn careful(informer: &SharedInformer, policy: Policy, millis: u64) -> Arc<Mutex<BTreeMap<String, (String, String)>>> {
     let knows = Arc::new(Mutex::new(BTreeMap::new()));
     let into = knows.clone();
@@ -736,7 +736,7 @@ fn careful(informer: &SharedInformer, policy: Policy, millis: u64) -> Arc<Mutex<
         }
         tokio::time::sleep(Duration::from_millis(millis))
     });
-    // What it knows is what counts; the informer is held by the test.
+    // The test holds the informer, so the handle can be dropped.
     drop(handler);
     knows
 }
@@ -763,7 +763,7 @@ proptest! {
             } else {
                 SharedInformer::new(server.clone(), config)
             };
-            let block = Policy::Block { changes_max: 2, patience: Duration::from_secs(3) };
+            let block = Policy::Block { changes_max: 2, timeout: Duration::from_secs(3) };
             let mut handlers = vec![
                 careful(&informer, Policy::Coalesce, 0),
                 careful(&informer, Policy::Coalesce, 1_300),
@@ -785,7 +785,7 @@ proptest! {
                         server.refuse(refuse.then_some(busy));
                     }
                     Step::Restart => {
-                        // Handlers that are still busy are so after the start, too.
+                        // A handler may still be busy after the start.
                         let _ = informer.stop(Duration::ZERO).await;
                         informer.start().unwrap();
                     }

@@ -25,12 +25,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// Nothing here should take longer, on any machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A time limit that no step should reach on any machine.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A received request, and the number of its client certificates.
+/// Answers a request; the number counts the client certificates.
 type Answer = dyn Fn(&Request<Incoming>, usize) -> Response<Body> + Send + Sync;
 
 fn json(text: impl Into<Bytes>) -> Response<Body> {
@@ -45,14 +45,14 @@ fn unauthorized() -> Response<Body> {
     response
 }
 
-/// A watch that brings one event and stays open.
+/// A watch that sends one event and stays open.
 fn open_watch() -> Response<Body> {
     let event = r#"{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"late","namespace":"shop","uid":"u","resourceVersion":"9"}}}"#;
     let first = futures_util::stream::iter([Ok(Frame::data(Bytes::from(format!("{event}\n"))))]);
     Response::new(StreamBody::new(first.chain(futures_util::stream::pending())).boxed_unsync())
 }
 
-/// A server for as long as the runtime lives.
+/// A server that runs as long as the runtime.
 async fn serve(tls: Option<TlsAcceptor>, answer: Arc<Answer>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -81,8 +81,8 @@ async fn serve(tls: Option<TlsAcceptor>, answer: Arc<Answer>) -> SocketAddr {
     address
 }
 
-/// A TLS server for `localhost` and who vouches for it. With `clients`, certificates that these
-/// vouch for are welcome and none is needed.
+/// A TLS server for `localhost` and its certificate. With `clients`, certificates of this authority
+/// are accepted but not required.
 fn certify(clients: Option<CertificateDer<'static>>) -> (TlsAcceptor, CertificateDer<'static>) {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -111,8 +111,8 @@ fn config(address: SocketAddr, authority: &CertificateDer<'static>) -> Config {
     }
 }
 
-/// Forwards to one address until it is told to swallow what comes; connections stay open then, as
-/// behind a machine that lost its way. Connections made later are forwarded again.
+/// Forwards connections to one address until [`Forwarder::swallow`] drops their data. Then open connections
+/// stay open without data, as behind a failed router. Later connections are forwarded again.
 struct Forwarder {
     address: SocketAddr,
     generation: Arc<AtomicUsize>,
@@ -141,7 +141,7 @@ impl Forwarder {
                                 return;
                             }
                         }
-                        // Swallowed ends are swallowed too.
+                        // The ends of dropped connections are dropped too.
                         if generation.load(Ordering::SeqCst) != born {
                             std::future::pending::<()>().await;
                         }
@@ -152,7 +152,7 @@ impl Forwarder {
         forwarder
     }
 
-    /// From now on nothing passes on the connections there are.
+    /// Drops all data of the open connections from now on.
     fn swallow(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
@@ -186,7 +186,7 @@ async fn half_open_connection_is_closed_within_the_silence_limit() {
     let reflector = ReflectorConfig { watch_list: false, ..ReflectorConfig::default() };
     let mut reflection = Reflection::new(client.list_watch(&resource, &Scope::Cluster), reflector);
     while !matches!(reflection.next().await, Notice::Changes(_)) {}
-    // Quiet, and not dead: nothing is given up for that.
+    // The connection is quiet but alive, so it must stay open.
     let quiet =
         tokio::time::timeout(limit * 3, async { while !matches!(reflection.next().await, Notice::Problem(_)) {} });
     assert!(quiet.await.is_err(), "a quiet watch was given up");
@@ -194,7 +194,7 @@ async fn half_open_connection_is_closed_within_the_silence_limit() {
 
     forwarder.swallow();
     let swallowed = tokio::time::Instant::now();
-    let problem = tokio::time::timeout(PATIENCE, async {
+    let problem = tokio::time::timeout(TIMEOUT, async {
         loop {
             if let Notice::Problem(problem) = reflection.next().await {
                 return problem;
@@ -203,9 +203,9 @@ async fn half_open_connection_is_closed_within_the_silence_limit() {
     });
     let problem = problem.await.expect("a dead connection was never noticed");
     assert!(matches!(problem, Problem::Disconnected { .. }), "{problem}");
-    // A slow machine may be late; three times the stated time is no longer that.
+    // The limit has a factor of three for slow machines.
     assert!(swallowed.elapsed() < limit * 3, "noticed after {:?}, stated is {limit:?}", swallowed.elapsed());
-    let watching = tokio::time::timeout(PATIENCE, async {
+    let watching = tokio::time::timeout(TIMEOUT, async {
         while !matches!(reflection.next().await, Notice::State(listwatch_client::ReflectorState::Watching { .. })) {}
     });
     watching.await.expect("it never came back");
@@ -225,7 +225,7 @@ async fn new_connection_is_opened_when_all_streams_are_in_use() {
         let mut request = Request::new(RequestBody::empty());
         *request.uri_mut() = "/api/v1/pods?watch=true".parse().unwrap();
         let response =
-            tokio::time::timeout(PATIENCE, transport.send(request)).await.expect("a watch waited for a place");
+            tokio::time::timeout(TIMEOUT, transport.send(request)).await.expect("a watch waited for a place");
         open.push(response.unwrap().into_body());
     }
     assert_eq!(transport.open_streams(), [2, 2, 1]);
@@ -238,7 +238,7 @@ async fn new_connection_is_opened_when_all_streams_are_in_use() {
     assert_eq!(transport.open_streams(), [1], "what is empty is let go");
 }
 
-/// A proxy that notes what it was asked, and connects to `to` whatever that was.
+/// A proxy that records its requests and always connects to `to`.
 async fn proxy(to: SocketAddr, socks: bool) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -282,7 +282,7 @@ async fn ask_socks(client: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn requests_go_through_proxies() {
+async fn requests_are_sent_through_the_configured_proxy() {
     let (tls, authority) = certify(None);
     let server = serve(Some(tls), Arc::new(|request: &Request<Incoming>, _| pods(request))).await;
     for (socks, scheme) in [(false, "http"), (true, "socks5")] {
@@ -391,7 +391,7 @@ async fn exec_plugin_certificate_is_replaced_after_401() {
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let issuer = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
     let (tls, authority) = certify(Some(issuer.der().clone()));
-    // The first session is not believed, although its certificate is good: as after a revocation.
+    // The first session is rejected although its certificate is valid, as after a revocation.
     let refusals = Arc::new(AtomicUsize::new(1));
     let left = refusals.clone();
     let answer = move |request: &Request<Incoming>, certificates: usize| {

@@ -17,7 +17,7 @@ use listwatch_client::{
 use listwatch_meta::{ListOptions, Status};
 use listwatch_wire::{EventKind, ListMeta, print_list_options};
 
-/// The server's next action. A watch delivers its batches and then ends as specified.
+/// The server's next response. A watch sends its batches and then ends as specified.
 enum Answer {
     List(Vec<RawObject>, &'static str),
     Watch(Vec<Vec<WatchedEvent>>, End),
@@ -34,11 +34,11 @@ enum End {
 struct Server {
     answers: Mutex<VecDeque<Answer>>,
     requests: Mutex<Vec<String>>,
-    /// Batches that were taken from a watch.
+    /// The number of batches that were read from a watch.
     taken: Arc<AtomicUsize>,
 }
 
-/// A handle, so that the test keeps the script.
+/// A handle to the server, so that the test can read its state.
 struct Script(Arc<Server>);
 
 impl Script {
@@ -118,26 +118,26 @@ fn show(change: &Change) -> String {
     }
 }
 
-/// Everything that is told until the reflector has nothing to do but wait for the server.
+/// Collects notices until the reflector only waits for the server.
 async fn settle(reflection: &mut Reflection<Script>) -> Vec<String> {
-    let mut told = Vec::new();
-    // The clock is paused: it moves on only when the reflection itself waits. A script ends in a
-    // watch that never ends, which is left alone for a minute: no timeout of it is that short.
+    let mut received = Vec::new();
+    // The clock is paused: it advances only while the reflection waits. The script ends in an
+    // endless watch, which is polled for a minute, less than any of its timeouts.
     while let Ok(notice) = tokio::time::timeout(Duration::from_secs(60), reflection.next()).await {
         match notice {
-            Notice::Changes(changes) => told.extend(changes.iter().map(show)),
-            Notice::Synced => told.push("synced".to_owned()),
-            Notice::Problem(problem) => told.push(format!("problem: {problem}")),
-            Notice::Skipped { reason, key } => told.push(format!("skipped {key}: {reason:?}")),
-            Notice::Quarantined { key, entry } => told.push(format!("quarantined {key}{entry:?}")),
+            Notice::Changes(changes) => received.extend(changes.iter().map(show)),
+            Notice::Synced => received.push("synced".to_owned()),
+            Notice::Problem(problem) => received.push(format!("problem: {problem}")),
+            Notice::Skipped { reason, key } => received.push(format!("skipped {key}: {reason:?}")),
+            Notice::Quarantined { key, entry } => received.push(format!("quarantined {key}{entry:?}")),
             Notice::State(_) => {}
         }
     }
-    told
+    received
 }
 
 #[tokio::test(start_paused = true)]
-async fn server_restart_reports_nothing_twice() {
+async fn server_restart_reports_no_change_twice() {
     let refused = || Answer::Refuse(Problem::disconnected("connection refused"));
     let (server, mut reflection) = start([
         Answer::List(vec![object("a", 1), object("b", 2)], "2"),
@@ -146,9 +146,9 @@ async fn server_restart_reports_nothing_twice() {
         refused(),
         Answer::Watch(vec![vec![event(EventKind::Modified, "b", 4), event(EventKind::Deleted, "a", 5)]], End::Clean),
     ]);
-    let told = settle(&mut reflection).await;
+    let received = settle(&mut reflection).await;
     assert_eq!(
-        told,
+        received,
         [
             "+n/a@1 Initial",
             "+n/b@2 Initial",
@@ -176,9 +176,9 @@ async fn relist_after_410_reports_the_differences() {
         Answer::Watch(vec![vec![error(&Status::expired_watch(2, 7))]], End::Clean),
         Answer::List(vec![object("b", 2), object("c", 8)], "9"),
     ]);
-    let told = settle(&mut reflection).await;
+    let received = settle(&mut reflection).await;
     assert_eq!(
-        told,
+        received,
         [
             "+n/a@1 Initial",
             "+n/b@2 Initial",
@@ -206,9 +206,9 @@ async fn unidentified_object_is_skipped_and_others_are_delivered() {
             End::Never,
         ),
     ]);
-    let told = settle(&mut reflection).await;
+    let received = settle(&mut reflection).await;
     let expected = ["skipped n/: Unidentified", "+n/a@1 Initial", "synced", "skipped : Unidentified", "+n/b@3 Live"];
-    assert_eq!(told, expected);
+    assert_eq!(received, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,18 +237,20 @@ async fn undecodable_object_is_reported_and_others_are_readable() {
     let mut reflection = Reflection::with_decoder(Script(server), config, decoder).seeded(1);
     let by_value = reflection.add_index(|value: &Typed<String>| [value.len()]);
     let store = reflection.store();
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     while let Ok(notice) = tokio::time::timeout(Duration::from_secs(60), reflection.next()).await {
         match notice {
-            Notice::Changes(changes) => told.extend(changes.iter().map(|change| format!("{:?}", change.object()))),
-            Notice::Quarantined { key, entry } => told.push(format!("{key}@{}: {}", entry.version(), entry.error())),
-            // Whoever is told that the copy is synced finds it so.
+            Notice::Changes(changes) => received.extend(changes.iter().map(|change| format!("{:?}", change.object()))),
+            Notice::Quarantined { key, entry } => {
+                received.push(format!("{key}@{}: {}", entry.version(), entry.error()))
+            }
+            // A reader that sees `Synced` finds the store synced.
             Notice::Synced => assert!(store.snapshot().is_synced() && store.snapshot().len() == 2),
             _ => {}
         }
     }
     let expected = ["n/b@2: b is not liked", "n/a@1", "n/c@3", "n/c@4", "n/b@5: b is not liked"];
-    assert_eq!(told, expected);
+    assert_eq!(received, expected);
     let snapshot = store.wait_for_version("5", Duration::ZERO).await.unwrap();
     assert_eq!(snapshot.by_index(&by_value, &1).map(|value| value.as_str()).collect::<Vec<_>>(), ["a", "c"]);
     assert_eq!(snapshot.quarantined("n/b").unwrap().version(), "5");
@@ -267,7 +269,7 @@ async fn resync_is_marked_split_and_yields_to_events() {
             let newest = changes
                 .iter()
                 .all(|change| change.key().name() != "o0999" || change.object().resource_version() == "2000");
-            assert!(newest, "a resync told an old state");
+            assert!(newest, "a resync reported an old state");
             parts.push((changes.len(), changes[0].origin()));
         }
     }
@@ -304,9 +306,9 @@ async fn cancelled_next_loses_no_notice() {
         start([Answer::List(vec![object("a", 1)], "1"), Answer::Watch((2..30).map(batch).collect(), End::Never)]);
     let mut versions = Vec::new();
     for turn in 0..200 {
-        // Every other wait is given up before it may have had its way.
-        let patience = Duration::from_millis(turn % 2);
-        if let Ok(Notice::Changes(changes)) = tokio::time::timeout(patience, reflection.next()).await {
+        // Every other wait is cancelled early.
+        let timeout = Duration::from_millis(turn % 2);
+        if let Ok(Notice::Changes(changes)) = tokio::time::timeout(timeout, reflection.next()).await {
             versions.extend(changes.iter().map(show));
         }
     }
@@ -315,7 +317,7 @@ async fn cancelled_next_loses_no_notice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn state_names_the_cause_when_not_synced() {
+async fn reflector_state_names_the_cause_when_not_synced() {
     let forbidden = Status::forbidden(
         listwatch_meta::GroupResource { group: "", resource: "pods" },
         "",
@@ -338,9 +340,8 @@ async fn state_names_the_cause_when_not_synced() {
     assert!(!reflection.store().snapshot().is_synced());
 }
 
-/// Whatever is skipped (an event that changes nothing, a bookmark, an empty batch, an object that
-/// cannot be told apart from what is there) is followed by a look at what comes next: nobody else
-/// would wake the reader up for it.
+/// A skipped item (an event without a change, a bookmark, an empty batch, an object without
+/// identity) must be followed by a poll of the next item. No other wake-up would come.
 #[tokio::test(start_paused = true)]
 async fn rule_13_no_wake_up_is_lost_when_an_item_is_skipped() {
     let skipped = || event(EventKind::Modified, "a", 1);
@@ -353,7 +354,7 @@ async fn rule_13_no_wake_up_is_lost_when_an_item_is_skipped() {
         vec![event(EventKind::Added, "b", 6)],
     ];
     let (server, mut reflection) = start([Answer::List(vec![object("a", 1)], "4"), Answer::Watch(batches, End::Never)]);
-    let told = tokio::time::timeout(Duration::from_secs(1), async {
+    let received = tokio::time::timeout(Duration::from_secs(1), async {
         loop {
             if let Notice::Changes(changes) = reflection.next().await
                 && let Some(change) = changes.iter().map(show).find(|change| change.starts_with("+n/b"))
@@ -362,6 +363,6 @@ async fn rule_13_no_wake_up_is_lost_when_an_item_is_skipped() {
             }
         }
     });
-    assert_eq!(told.await.expect("a wake-up was lost behind an item that was skipped"), "+n/b@6 Live");
+    assert_eq!(received.await.expect("a wake-up was lost behind an item that was skipped"), "+n/b@6 Live");
     assert_eq!(server.taken.load(Ordering::Relaxed), 6);
 }

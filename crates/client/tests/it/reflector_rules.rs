@@ -1,14 +1,13 @@
-//! The reflector's rules, one small conversation each. The names R1 to R14 are those of the
-//! conformance checks that client-go's behaviour was distilled to; where ours differs on purpose,
-//! the test says so.
+//! The reflector's rules, one short exchange each. R1 to R14 are the rules of client-go's
+//! reflector; a comment names each intentional difference.
 
 use std::time::{Duration, Instant};
 
 use listwatch_client::Problem;
 use listwatch_client::TypeName;
 use listwatch_client::reflector::{
-    Action, FirstRead, OVERTIME, RESUME_LIMIT, Reflector, ReflectorConfig, ReflectorState, SkipReason, TimeAndRandom,
-    Verdict, WATCH_LIST_MEMORY,
+    Action, EventAction, FirstRead, RESUME_LIMIT, Reflector, ReflectorConfig, ReflectorState, SkipReason,
+    TimeAndRandom, WATCH_END_GRACE, WATCH_LIST_MEMORY,
 };
 use listwatch_meta::Status;
 use listwatch_wire::{EventKind, ListMeta, Metadata, print_list_options};
@@ -16,16 +15,16 @@ use listwatch_wire::{EventKind, ListMeta, Metadata, print_list_options};
 /// The parameters of every watch request, with a random number of 0.
 const WATCH: &str = "WATCH watch=true&allowWatchBookmarks=true";
 
-struct Talk {
+struct ReflectorTest {
     reflector: Reflector,
     now: Instant,
     random: f64,
 }
 
-impl Talk {
-    /// A reflector that was started; `expected` is what it asks for first.
+impl ReflectorTest {
+    /// Starts a reflector; `expected` is its first request.
     fn start(config: ReflectorConfig, expected: &[&str]) -> Self {
-        let mut talk = Talk { reflector: Reflector::new(config), now: Instant::now(), random: 0.0 };
+        let mut talk = ReflectorTest { reflector: Reflector::new(config), now: Instant::now(), random: 0.0 };
         let at = talk.at();
         talk.reflector.handle_start(at);
         talk.expect("start", expected);
@@ -34,7 +33,7 @@ impl Talk {
 
     /// A reflector that has listed at version 7 and watches.
     fn watching() -> Self {
-        let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
+        let mut talk = ReflectorTest::start(list_first(), &["BEGIN", "LIST limit=500"]);
         talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
         talk.open();
         talk
@@ -76,7 +75,7 @@ impl Talk {
         self.expect("the watch is open", &[]);
     }
 
-    fn event(&mut self, kind: EventKind, name: &str, version: &str) -> Verdict {
+    fn event(&mut self, kind: EventKind, name: &str, version: &str) -> EventAction {
         let metadata = Metadata {
             name: name.to_owned().into(),
             resource_version: version.to_owned().into(),
@@ -90,7 +89,7 @@ impl Talk {
         let metadata =
             Metadata { resource_version: version.to_owned().into(), initial_events_end: true, ..Metadata::default() };
         let at = self.at();
-        assert_eq!(self.reflector.handle_event(at, EventKind::Bookmark, &metadata), Verdict::Bookmark);
+        assert_eq!(self.reflector.handle_event(at, EventKind::Bookmark, &metadata), EventAction::Bookmark);
         self.expect("the end of the initial events", expected);
     }
 
@@ -107,7 +106,7 @@ impl Talk {
         self.expect(&text, expected);
     }
 
-    /// Lets time go by up to the next timeout and hands it in; returns how long that took.
+    /// Advances the time to the next timeout and handles it. Returns the elapsed time.
     fn pass(&mut self, expected: &[&str]) -> Duration {
         let due = self.reflector.poll_timeout().expect("a reflector always waits for something");
         let waited = due.saturating_duration_since(self.now);
@@ -119,7 +118,7 @@ impl Talk {
     }
 }
 
-/// Without the question after a broken stream, as the rules of client-go have it.
+/// Without the version check after a broken stream, like client-go.
 fn list_first() -> ReflectorConfig {
     ReflectorConfig { watch_list: false, check_server: false, ..ReflectorConfig::default() }
 }
@@ -141,23 +140,23 @@ const WATCH_LIST: &str = "WATCH watch=true&allowWatchBookmarks=true&resourceVers
 #[test]
 fn r1_first_list_is_paged_and_the_watch_timeout_is_random() {
     let config = ReflectorConfig { first_read: FirstRead::Any, ..list_first() };
-    let mut talk = Talk::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
+    let mut talk = ReflectorTest::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
     talk.random = 0.999;
     talk.list("7", "", &["COMMIT 7", "WATCH watch=true&allowWatchBookmarks=true&resourceVersion=7&timeoutSeconds=599"]);
-    // Ours does not begin in the past unless told to.
-    Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
+    // The default does not accept an old state.
+    ReflectorTest::start(list_first(), &["BEGIN", "LIST limit=500"]);
 }
 
 #[test]
 fn r2_to_r4_410_relists_at_the_last_version_then_at_the_most_recent() {
-    let mut talk = Talk::watching();
+    let mut talk = ReflectorTest::watching();
     talk.event(EventKind::Modified, "a", "9");
     talk.fail(expired(), &["CLOSE"]);
     assert_eq!(talk.pass(&["BEGIN", "LIST resourceVersion=9"]), Duration::from_millis(800));
     talk.fail(Problem::refused(Status::expired_list()), &["BEGIN", "LIST limit=500"]);
     talk.list("12", "", &["COMMIT 12", "WATCH 12"]);
     talk.open();
-    // The success cleared the way back: the next relist uses its version again.
+    // The success allows the next relist to use its version again.
     talk.event(EventKind::Modified, "a", "13");
     talk.fail(expired(), &["CLOSE"]);
     talk.pass(&["BEGIN", "LIST resourceVersion=13"]);
@@ -166,9 +165,9 @@ fn r2_to_r4_410_relists_at_the_last_version_then_at_the_most_recent() {
 
 #[test]
 fn status_410_of_a_watch_request_causes_a_relist() {
-    // As the status of the watch request, with any reason.
+    // As the HTTP status of the watch request, with any reason.
     for reason in ["Expired", "Gone", "Whatever"] {
-        let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
+        let mut talk = ReflectorTest::start(list_first(), &["BEGIN", "LIST limit=500"]);
         talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
         talk.fail(Problem::refused(Status::failure(410, reason, "old")), &["CLOSE"]);
         talk.pass(&["BEGIN", "LIST resourceVersion=7"]);
@@ -177,21 +176,21 @@ fn status_410_of_a_watch_request_causes_a_relist() {
 
 #[test]
 fn status_410_in_a_stream_page_list_or_watch_list_causes_a_relist() {
-    // An ERROR event in an open stream, after it was of use.
-    let mut talk = Talk::watching();
+    // An ERROR event in an open stream that had delivered events.
+    let mut talk = ReflectorTest::watching();
     talk.event(EventKind::Modified, "a", "8");
     talk.fail(Problem::refused(Status::failure(410, "Gone", "too old")), &["CLOSE"]);
     talk.pass(&["BEGIN", "LIST resourceVersion=8"]);
-    // The list not older than that.
+    // A list not older than the last version.
     talk.fail(expired(), &["BEGIN", "LIST limit=500"]);
-    // A later page: the whole list in one piece; and if that is expired as well, again with patience.
+    // A later page: the list in one response. If that is expired too: again after a backoff.
     talk.list("9", "t1", &["LIST limit=500&continue=t1"]);
     talk.fail(Problem::refused(Status::expired_page(None)), &["BEGIN", "LIST "]);
     talk.fail(expired(), &["CLOSE"]);
     talk.pass(&["BEGIN", "LIST "]);
-    // A WatchList, as a status and as an event.
+    // A WatchList, as an HTTP status and as an event.
     for open in [false, true] {
-        let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+        let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
         if open {
             talk.open();
             talk.event(EventKind::Added, "a", "5");
@@ -204,25 +203,25 @@ fn status_410_in_a_stream_page_list_or_watch_list_causes_a_relist() {
 
 #[test]
 fn r11_deletion_among_initial_events_is_collected() {
-    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.open();
-    assert_eq!(talk.event(EventKind::Added, "a", "5"), Verdict::Collect);
-    assert_eq!(talk.event(EventKind::Modified, "a", "6"), Verdict::Collect);
-    assert_eq!(talk.event(EventKind::Deleted, "a", "7"), Verdict::Collect);
-    // A bookmark without the mark ends nothing.
-    assert_eq!(talk.event(EventKind::Bookmark, "", "8"), Verdict::Bookmark);
+    assert_eq!(talk.event(EventKind::Added, "a", "5"), EventAction::Collect);
+    assert_eq!(talk.event(EventKind::Modified, "a", "6"), EventAction::Collect);
+    assert_eq!(talk.event(EventKind::Deleted, "a", "7"), EventAction::Collect);
+    // A bookmark without the end mark ends nothing.
+    assert_eq!(talk.event(EventKind::Bookmark, "", "8"), EventAction::Bookmark);
     assert!(!talk.reflector.is_synced());
     talk.marker("9", &["COMMIT 9"]);
 }
 
 #[test]
-fn reflectors_share_what_they_learn_about_a_server() {
+fn rejected_watch_list_is_remembered_for_all_reflectors_of_a_server() {
     let config = watch_list_first();
-    let mut first = Talk::start(config.clone(), &["BEGIN", WATCH_LIST]);
+    let mut first = ReflectorTest::start(config.clone(), &["BEGIN", WATCH_LIST]);
     first.fail(Problem::refused(Status::bad_request("sendInitialEvents?")), &["BEGIN", "LIST limit=500"]);
-    let mut second = Talk::start(config.clone(), &["BEGIN", "LIST limit=500"]);
-    // Another server is asked; so is this one, after a while.
-    Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    let mut second = ReflectorTest::start(config.clone(), &["BEGIN", "LIST limit=500"]);
+    // Another server is tried, and this one again after half an hour.
+    ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     second.list("7", "", &["COMMIT 7", "WATCH 7"]);
     second.open();
     second.now += WATCH_LIST_MEMORY;
@@ -233,29 +232,29 @@ fn reflectors_share_what_they_learn_about_a_server() {
     second.pass(&["BEGIN", &again]);
 }
 
-/// Issue 14, number 28: a network that was silent for a quarter of a minute kept every reflector of the
-/// server from WatchList for half an hour.
+/// One silent stream, for example of a broken network, must not disable WatchList for every reflector
+/// of the server.
 #[test]
 fn silent_watch_list_falls_back_once_and_is_tried_again() {
     let config = watch_list_first();
-    let mut talks: Vec<_> = (0..3).map(|_| Talk::start(config.clone(), &["BEGIN", WATCH_LIST])).collect();
+    let mut talks: Vec<_> = (0..3).map(|_| ReflectorTest::start(config.clone(), &["BEGIN", WATCH_LIST])).collect();
     for talk in &mut talks {
         talk.open();
         assert_eq!(talk.pass(&["BEGIN", "LIST limit=500"]), Duration::from_secs(15));
         talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
         talk.open();
     }
-    // Nobody has said that the server does not know it.
+    // The server has not rejected WatchList.
     let now = talks[2].now + Duration::from_secs(1);
-    let mut next = Talk { reflector: Reflector::new(config.clone()), now, random: 0.0 };
+    let mut next = ReflectorTest { reflector: Reflector::new(config.clone()), now, random: 0.0 };
     let at = next.at();
     next.reflector.handle_start(at);
     next.expect("start", &["BEGIN", WATCH_LIST]);
-    // A second silence, later, is a server or proxy that swallows the marker.
+    // A second silence means a server or proxy that drops the marker.
     next.open();
     next.pass(&["BEGIN", "LIST limit=500"]);
     let now = next.now + Duration::from_secs(1);
-    let mut last = Talk { reflector: Reflector::new(config), now, random: 0.0 };
+    let mut last = ReflectorTest { reflector: Reflector::new(config), now, random: 0.0 };
     let at = last.at();
     last.reflector.handle_start(at);
     last.expect("start", &["BEGIN", "LIST limit=500"]);
@@ -263,23 +262,23 @@ fn silent_watch_list_falls_back_once_and_is_tried_again() {
 
 #[test]
 fn missed_bookmarks_end_a_watch_before_the_idle_limit() {
-    let mut talk = Talk::watching();
-    let bookmark = |talk: &mut Talk, after: u64, version: &str| {
+    let mut talk = ReflectorTest::watching();
+    let bookmark = |talk: &mut ReflectorTest, after: u64, version: &str| {
         talk.now += Duration::from_secs(after);
         talk.event(EventKind::Bookmark, "", version);
     };
     bookmark(&mut talk, 5, "8");
-    // One bookmark is no interval.
+    // One bookmark does not define an interval.
     let due = talk.reflector.poll_timeout().unwrap();
     assert_eq!(due.saturating_duration_since(talk.now), Duration::from_secs(225));
     bookmark(&mut talk, 60, "9");
     bookmark(&mut talk, 50, "10");
     assert_eq!(talk.pass(&["WATCH 10"]), Duration::from_secs(180), "three intervals of 60 s");
-    // It was wrong about the interval, perhaps: it doubles, and never passes the idle limit.
+    // The observed interval may be too short, so it is doubled, up to the idle limit.
     talk.open();
     assert_eq!(talk.pass(&["WATCH 10"]), Duration::from_secs(225));
-    // Frequent bookmarks do not make it nervous.
-    let mut talk = Talk::watching();
+    // Frequent bookmarks do not shorten the limit below its minimum.
+    let mut talk = ReflectorTest::watching();
     bookmark(&mut talk, 1, "8");
     bookmark(&mut talk, 1, "9");
     assert_eq!(talk.pass(&["WATCH 9"]), Duration::from_secs(30));
@@ -290,29 +289,29 @@ fn missed_bookmarks_end_a_watch_before_the_idle_limit() {
 
 #[test]
 fn rule_1_version_does_not_pass_an_event_that_was_not_applied() {
-    let mut talk = Talk::watching();
-    assert_eq!(talk.event(EventKind::Modified, "a", "8"), Verdict::Apply);
-    assert_eq!(talk.event(EventKind::Modified, "", "9"), Verdict::Skip(SkipReason::Unidentified));
+    let mut talk = ReflectorTest::watching();
+    assert_eq!(talk.event(EventKind::Modified, "a", "8"), EventAction::Apply);
+    assert_eq!(talk.event(EventKind::Modified, "", "9"), EventAction::Skip(SkipReason::Unidentified));
     talk.end(&["WATCH 8"]);
-    // An event of a watch that was given up moves nothing either.
+    // An event of a closed watch does not advance the version either.
     talk.fail(disconnected(), &["CLOSE"]);
-    assert_eq!(talk.event(EventKind::Modified, "a", "11"), Verdict::Skip(SkipReason::NotWatching));
+    assert_eq!(talk.event(EventKind::Modified, "a", "11"), EventAction::Skip(SkipReason::NotWatching));
     talk.pass(&["WATCH 8"]);
 }
 
 #[test]
 fn rule_7_backoff_is_reset_by_progress_only() {
-    let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
+    let mut talk = ReflectorTest::start(list_first(), &["BEGIN", "LIST limit=500"]);
     let mut delays = Vec::new();
     for _ in 0..5 {
-        // A list succeeds, and its watch is expired each time.
+        // The list succeeds each time, and its watch is expired.
         talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
         talk.open();
         talk.fail(expired(), &["CLOSE"]);
         delays.push(talk.pass(&["BEGIN", "LIST resourceVersion=7"]).as_millis());
     }
     assert_eq!(delays, [800, 1_600, 3_200, 6_400, 12_800], "relists at full speed");
-    // A watch that lived is progress, without a single event.
+    // A watch of 60 s is progress, even without an event.
     talk.list("8", "", &["COMMIT 8", "WATCH 8"]);
     talk.open();
     talk.now += Duration::from_secs(61);
@@ -324,9 +323,9 @@ fn rule_7_backoff_is_reset_by_progress_only() {
 
 #[test]
 fn rule_11_every_wait_has_a_timeout_and_a_state() {
-    let mut talk = Talk::start(ReflectorConfig::default(), &["BEGIN", WATCH_LIST]);
+    let mut talk = ReflectorTest::start(ReflectorConfig::default(), &["BEGIN", WATCH_LIST]);
     let now = talk.now;
-    let check = |talk: &Talk, words: &str| {
+    let check = |talk: &ReflectorTest, words: &str| {
         assert!(talk.reflector.poll_timeout().is_some(), "{words}: a wait without an end");
         let said = talk.reflector.state().describe(now);
         assert!(said.contains(words), "{said}");
@@ -349,7 +348,7 @@ fn rule_11_every_wait_has_a_timeout_and_a_state() {
 
 #[test]
 fn r5_watch_is_retried_without_a_list_while_the_server_is_down() {
-    let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
+    let mut talk = ReflectorTest::start(list_first(), &["BEGIN", "LIST limit=500"]);
     talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
     let mut delays = Vec::new();
     for _ in 0..8 {
@@ -365,7 +364,7 @@ fn r5_watch_is_retried_without_a_list_while_the_server_is_down() {
 
 #[test]
 fn r6_clean_end_after_an_event_resumes_immediately() {
-    let mut talk = Talk::watching();
+    let mut talk = ReflectorTest::watching();
     for version in 8..18 {
         talk.event(EventKind::Modified, "a", &version.to_string());
         talk.end(&[&format!("WATCH {version}")]);
@@ -375,30 +374,30 @@ fn r6_clean_end_after_an_event_resumes_immediately() {
 
 #[test]
 fn r7_bookmark_moves_the_resume_version() {
-    let mut talk = Talk::watching();
-    assert_eq!(talk.event(EventKind::Bookmark, "", "9"), Verdict::Bookmark);
+    let mut talk = ReflectorTest::watching();
+    assert_eq!(talk.event(EventKind::Bookmark, "", "9"), EventAction::Bookmark);
     talk.end(&["WATCH 9"]);
 }
 
 #[test]
 fn r8_r12_version_moves_only_at_the_end_marker() {
-    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.open();
-    assert_eq!(talk.event(EventKind::Added, "a", "5"), Verdict::Collect);
-    assert_eq!(talk.event(EventKind::Added, "b", "3"), Verdict::Collect);
-    assert_eq!(talk.event(EventKind::Bookmark, "", "6"), Verdict::Bookmark);
+    assert_eq!(talk.event(EventKind::Added, "a", "5"), EventAction::Collect);
+    assert_eq!(talk.event(EventKind::Added, "b", "3"), EventAction::Collect);
+    assert_eq!(talk.event(EventKind::Bookmark, "", "6"), EventAction::Bookmark);
     assert_eq!(talk.reflector.version(), "");
     assert!(!talk.reflector.is_synced());
-    // A cut before the end throws away what came; nothing was committed.
+    // A cut before the end drops the collected events; nothing was committed.
     talk.fail(disconnected(), &["CLOSE"]);
     talk.pass(&["BEGIN", WATCH_LIST]);
     talk.open();
-    // R11: what is deleted before the end is taken out again, by the store.
-    assert_eq!(talk.event(EventKind::Deleted, "a", "8"), Verdict::Collect);
+    // R11: an object that is deleted before the end is removed again.
+    assert_eq!(talk.event(EventKind::Deleted, "a", "8"), EventAction::Collect);
     talk.marker("9", &["COMMIT 9"]);
     assert!(talk.reflector.is_synced());
-    // The same stream goes on as the watch.
-    assert_eq!(talk.event(EventKind::Modified, "b", "10"), Verdict::Apply);
+    // The same stream continues as the watch.
+    assert_eq!(talk.event(EventKind::Modified, "b", "10"), EventAction::Apply);
     assert_eq!(talk.reflector.version(), "10");
     talk.end(&["WATCH 10"]);
 }
@@ -406,7 +405,7 @@ fn r8_r12_version_moves_only_at_the_end_marker() {
 #[test]
 fn r9_expired_page_is_replaced_by_one_unpaged_list() {
     let config = ReflectorConfig { first_read: FirstRead::Any, ..list_first() };
-    let mut talk = Talk::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
+    let mut talk = ReflectorTest::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
     talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
     talk.fail(
         Problem::refused(Status::expired_page(Some("inconsistent".to_owned()))),
@@ -418,7 +417,7 @@ fn r9_expired_page_is_replaced_by_one_unpaged_list() {
 #[test]
 fn r10_relists_stay_paged_when_the_server_pages_from_its_cache() {
     let config = ReflectorConfig { first_read: FirstRead::Any, ..list_first() };
-    let mut talk = Talk::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
+    let mut talk = ReflectorTest::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
     talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
     talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
     talk.fail(expired(), &["CLOSE"]);
@@ -426,14 +425,14 @@ fn r10_relists_stay_paged_when_the_server_pages_from_its_cache() {
 }
 
 #[test]
-fn r13_refused_watch_list_falls_back_to_list_and_is_remembered() {
+fn r13_rejected_watch_list_falls_back_to_list_and_is_remembered() {
     let invalid = || Problem::refused(Status::invalid("meta.k8s.io", "ListOptions", "", &[]));
-    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.fail(invalid(), &["BEGIN", "LIST limit=500"]);
     talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
     talk.open();
     talk.fail(expired(), &["CLOSE"]);
-    // client-go has no memory and would ask in vain again.
+    // client-go does not remember this and would request it again.
     talk.pass(&["BEGIN", "LIST resourceVersion=7"]);
     talk.list("8", "", &["COMMIT 8", "WATCH 8"]);
     talk.open();
@@ -447,16 +446,16 @@ fn r13_refused_watch_list_falls_back_to_list_and_is_remembered() {
 
 #[test]
 fn wait_for_the_end_marker_is_bounded() {
-    // A server or proxy that swallows the marker.
-    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    // A server or proxy drops the marker.
+    let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.open();
     talk.now += Duration::from_secs(10);
     talk.event(EventKind::Added, "a", "5");
     assert!(matches!(talk.reflector.state(), ReflectorState::AwaitingInitialEvents { events: 1, .. }));
     assert_eq!(talk.pass(&["BEGIN", "LIST limit=500"]), Duration::from_secs(15));
     assert_eq!(talk.reflector.last_problem(), Some(&Problem::NoInitialEventsEnd));
-    // One that ends the stream instead: the second time is enough.
-    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    // A server ends the stream instead: the second time suffices.
+    let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.open();
     talk.end(&["BEGIN", WATCH_LIST]);
     talk.open();
@@ -465,7 +464,7 @@ fn wait_for_the_end_marker_is_bounded() {
 
 #[test]
 fn expired_watch_list_is_retried_at_the_most_recent_version() {
-    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.open();
     talk.marker("9", &["COMMIT 9"]);
     talk.fail(expired(), &["CLOSE"]);
@@ -480,7 +479,8 @@ fn expired_watch_list_is_retried_at_the_most_recent_version() {
 #[test]
 fn r14_event_of_another_kind_is_skipped_without_moving_the_version() {
     let pod = TypeName { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
-    let mut talk = Talk::start(ReflectorConfig { type_name: Some(pod), ..list_first() }, &["BEGIN", "LIST limit=500"]);
+    let mut talk =
+        ReflectorTest::start(ReflectorConfig { type_name: Some(pod), ..list_first() }, &["BEGIN", "LIST limit=500"]);
     talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
     talk.open();
     let mut table = Metadata {
@@ -492,18 +492,18 @@ fn r14_event_of_another_kind_is_skipped_without_moving_the_version() {
     };
     let at = talk.at();
     let verdict = talk.reflector.handle_event(at, EventKind::Added, &table);
-    assert_eq!(verdict, Verdict::Skip(SkipReason::ForeignType));
+    assert_eq!(verdict, EventAction::Skip(SkipReason::ForeignType));
     assert_eq!(talk.reflector.version(), "7");
     (table.kind, table.api_version) = ("Pod".into(), "v1".into());
-    assert_eq!(talk.reflector.handle_event(at, EventKind::Added, &table), Verdict::Apply);
-    assert_eq!(talk.event(EventKind::Added, "", "10"), Verdict::Skip(SkipReason::Unidentified));
-    assert_eq!(talk.event(EventKind::Added, "b", ""), Verdict::Skip(SkipReason::Unidentified));
+    assert_eq!(talk.reflector.handle_event(at, EventKind::Added, &table), EventAction::Apply);
+    assert_eq!(talk.event(EventKind::Added, "", "10"), EventAction::Skip(SkipReason::Unidentified));
+    assert_eq!(talk.event(EventKind::Added, "b", ""), EventAction::Skip(SkipReason::Unidentified));
     assert_eq!(talk.reflector.version(), "9", "the version passed an event that was not applied");
 }
 
 #[test]
 fn short_watches_back_off_and_the_fifth_causes_a_relist() {
-    let mut talk = Talk::watching();
+    let mut talk = ReflectorTest::watching();
     for _ in 1..RESUME_LIMIT {
         talk.end(&["CLOSE"]);
         talk.pass(&["WATCH 7"]);
@@ -511,7 +511,7 @@ fn short_watches_back_off_and_the_fifth_causes_a_relist() {
     }
     talk.end(&["CLOSE"]);
     talk.pass(&["BEGIN", "LIST resourceVersion=7"]);
-    // A list is no progress: the next delay goes on growing.
+    // A list is not progress: the next delay continues to grow.
     talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
     talk.open();
     talk.end(&["CLOSE"]);
@@ -524,7 +524,7 @@ fn short_watches_back_off_and_the_fifth_causes_a_relist() {
 
 #[test]
 fn refused_watch_is_resumed_before_a_relist() {
-    let mut talk = Talk::watching();
+    let mut talk = ReflectorTest::watching();
     for _ in 1..RESUME_LIMIT {
         talk.fail(Problem::refused(Status::internal("etcd is away")), &["CLOSE"]);
         talk.pass(&["WATCH 7"]);
@@ -536,37 +536,38 @@ fn refused_watch_is_resumed_before_a_relist() {
 
 #[test]
 fn cut_stream_that_delivered_events_resumes_immediately() {
-    let mut talk = Talk::watching();
+    let mut talk = ReflectorTest::watching();
     talk.event(EventKind::Added, "a", "8");
     talk.fail(disconnected(), &["WATCH 8"]);
-    // Its successor is refused: now it takes time.
+    // The next watch is rejected, so a backoff follows.
     talk.fail(disconnected(), &["CLOSE"]);
     assert_eq!(talk.pass(&["WATCH 8"]), Duration::from_millis(800));
 }
 
 #[test]
 fn silent_watch_is_reopened_and_silent_request_is_abandoned() {
-    let mut talk = Talk::watching();
+    let mut talk = ReflectorTest::watching();
     assert_eq!(talk.pass(&["WATCH 7"]), Duration::from_secs(225), "the idle limit");
     assert_eq!(talk.pass(&["CLOSE"]), Duration::from_secs(60), "the wait for an answer");
     assert!(matches!(talk.reflector.last_problem(), Some(Problem::Silent { .. })));
     talk.pass(&["WATCH 7"]);
-    // Without an idle limit the server's own deadline counts, with some patience.
-    let mut talk = Talk::start(ReflectorConfig { idle_limit: None, ..list_first() }, &["BEGIN", "LIST limit=500"]);
+    // Without an idle limit, the requested duration and its grace period apply.
+    let mut talk =
+        ReflectorTest::start(ReflectorConfig { idle_limit: None, ..list_first() }, &["BEGIN", "LIST limit=500"]);
     talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
     talk.open();
-    assert_eq!(talk.pass(&["WATCH 7"]), Duration::from_secs(300) + OVERTIME);
+    assert_eq!(talk.pass(&["WATCH 7"]), Duration::from_secs(300) + WATCH_END_GRACE);
 }
 
 #[test]
 fn failed_page_is_retried_and_failed_first_page_restarts_the_list() {
-    let mut talk = Talk::start(list_first(), &["BEGIN", "LIST limit=500"]);
+    let mut talk = ReflectorTest::start(list_first(), &["BEGIN", "LIST limit=500"]);
     talk.fail(disconnected(), &["CLOSE"]);
     talk.pass(&["BEGIN", "LIST limit=500"]);
     talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
     talk.fail(disconnected(), &["CLOSE"]);
     talk.pass(&["LIST limit=500&continue=t1"]);
-    // A token the server no longer understands: from the beginning.
+    // The server rejects the token: the list starts again.
     talk.fail(Problem::refused(Status::bad_request("invalid continue token")), &["CLOSE"]);
     talk.pass(&["BEGIN", "LIST limit=500"]);
     talk.list("", "", &["CLOSE"]);
@@ -574,21 +575,21 @@ fn failed_page_is_retried_and_failed_first_page_restarts_the_list() {
 }
 
 #[test]
-fn resume_version_never_goes_back() {
-    let mut talk = Talk::watching();
+fn resume_version_never_decreases() {
+    let mut talk = ReflectorTest::watching();
     talk.event(EventKind::Modified, "a", "12");
     talk.event(EventKind::Modified, "b", "9");
     assert_eq!(talk.reflector.version(), "12");
 }
 
 #[test]
-fn one_hour_of_outage_costs_less_than_200_requests() {
-    let mut talk = Talk::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+fn one_hour_of_outage_causes_less_than_200_requests() {
+    let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     let begun = talk.now;
     let mut requests = 1;
     while talk.now < begun + Duration::from_secs(3_600) {
         let at = talk.at();
-        // Whatever is asked for is refused at once.
+        // Every request is rejected at once.
         talk.reflector.handle_problem(
             at,
             Problem::refused(Status::forbidden(
@@ -618,10 +619,10 @@ fn one_hour_of_outage_costs_less_than_200_requests() {
 
 const CHECK: &str = "LIST resourceVersion=9&resourceVersionMatch=NotOlderThan&limit=1";
 
-/// A reflector whose stream at version 9 just broke.
-fn in_doubt() -> Talk {
+/// A reflector whose stream broke at version 9.
+fn in_doubt() -> ReflectorTest {
     let config = ReflectorConfig { watch_list: false, ..ReflectorConfig::default() };
-    let mut talk = Talk::start(config, &["BEGIN", "LIST limit=500"]);
+    let mut talk = ReflectorTest::start(config, &["BEGIN", "LIST limit=500"]);
     talk.list("9", "", &["COMMIT 9", "WATCH 9"]);
     talk.open();
     talk.fail(disconnected(), &["CLOSE"]);
@@ -630,16 +631,16 @@ fn in_doubt() -> Talk {
 }
 
 #[test]
-fn returned_server_is_asked_whether_it_knows_the_version() {
+fn broken_stream_causes_a_version_check() {
     let mut talk = in_doubt();
     assert!(matches!(talk.reflector.state(), ReflectorState::Checking { .. }));
     let item = Metadata { name: "a".into(), ..Metadata::default() };
     let at = talk.at();
-    assert_eq!(talk.reflector.handle_item(at, &item), Verdict::Ignore, "the question's answer is no state");
+    assert_eq!(talk.reflector.handle_item(at, &item), EventAction::Ignore, "the question's answer is no state");
     talk.list("12", "", &["WATCH 9"]);
     talk.open();
     assert_eq!(talk.reflector.version(), "9");
-    // An early end, even a clean one, is a reason to ask; an end in time is not.
+    // An early end, even a clean one, causes a check; an end in time does not.
     talk.event(EventKind::Modified, "a", "9");
     talk.end(&[CHECK]);
     talk.list("12", "", &["WATCH 9"]);
@@ -649,12 +650,12 @@ fn returned_server_is_asked_whether_it_knows_the_version() {
 }
 
 #[test]
-fn server_that_lost_its_history_is_believed_the_third_time() {
+fn server_that_lost_its_history_is_accepted_at_the_third_check() {
     let behind = || Problem::refused(Status::too_large_resource_version(9, 2, 1));
     let mut talk = in_doubt();
     talk.fail(behind(), &["CLOSE"]);
     talk.pass(&[CHECK]);
-    // Being away in between changes nothing.
+    // Lost connections in between do not change the count.
     talk.fail(disconnected(), &["CLOSE"]);
     talk.pass(&[CHECK]);
     talk.fail(behind(), &["CLOSE"]);
@@ -665,7 +666,7 @@ fn server_that_lost_its_history_is_believed_the_third_time() {
 }
 
 #[test]
-fn refused_version_check_is_skipped() {
+fn rejected_version_check_resumes_the_watch() {
     let mut talk = in_doubt();
     talk.fail(Problem::refused(Status::bad_request("what?")), &["WATCH 9"]);
     let mut talk = in_doubt();

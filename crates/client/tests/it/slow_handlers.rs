@@ -1,6 +1,6 @@
-//! Guarantee 14 in time: how long handlers that want each change (`Policy::Block`) may delay the
-//! others, and what a stop does with changes that were read and not handed out yet. The clock only
-//! moves when everybody waits, so the bounds are exact.
+//! Guarantee 14: the time for which handlers under `Policy::Block` may delay other handlers, and
+//! the delivery of events that were read before a stop. The clock advances only when all tasks
+//! wait, so the limits are exact.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use crate::fake::Fake;
 use listwatch_client::informer::{
-    Event, EventStream, Handler, HandlerOptions, InformerConfig, Policy, SharedInformer, StillBusy,
+    DrainTimeout, Event, EventStream, Handler, HandlerOptions, InformerConfig, Policy, SharedInformer,
 };
 use listwatch_client::{Json, Object, ReflectorConfig, Stored};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-/// Patience of the informer with a stuck handler in these tests.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout of blocking handlers in these tests.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Allowance for waits in steps of a millisecond, for all changes of a test together.
 const SLACK: Duration = Duration::from_millis(500);
@@ -32,15 +32,15 @@ async fn started(server: &Fake) -> SharedInformer {
     informer
 }
 
-/// A handler that takes the first event and nothing after it.
-async fn stuck<S: Stored>(informer: &SharedInformer<S>, changes_max: usize, patience: Duration) -> EventStream<S> {
-    let policy = Policy::Block { changes_max, patience };
+/// A handler that takes the first event and no other.
+async fn stuck<S: Stored>(informer: &SharedInformer<S>, changes_max: usize, timeout: Duration) -> EventStream<S> {
+    let policy = Policy::Block { changes_max, timeout };
     let mut stream = informer.stream(HandlerOptions::named(&format!("stuck {changes_max}")).policy(policy));
     assert!(matches!(stream.next().await, Some(Event::Synced)));
     stream
 }
 
-/// When a handler that is never slow was told of each version.
+/// The time at which a fast handler received each version.
 type Times = Arc<Mutex<BTreeMap<u64, Instant>>>;
 
 fn healthy<S: Stored>(informer: &SharedInformer<S>) -> (Times, Handler<S>) {
@@ -55,68 +55,68 @@ fn healthy<S: Stored>(informer: &SharedInformer<S>) -> (Times, Handler<S>) {
     (times, handler)
 }
 
-/// Writes, and waits until the healthy handler knows: how long that took.
+/// Writes, and waits until the fast handler has received the change. Returns the elapsed time.
 async fn write_and_wait(server: &Fake, times: &Times) -> Duration {
     let begun = Instant::now();
     let version = server.put("n/a");
     while times.lock().unwrap().last_key_value().is_none_or(|(last, _)| *last < version) {
-        assert!(begun.elapsed() < Duration::from_secs(600), "broke nobody pays for a slow handler: it is told nothing");
+        assert!(begun.elapsed() < Duration::from_secs(600), "a slow handler stopped the others");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     begun.elapsed()
 }
 
-/// `capacities` are those of handlers that are stuck. The healthy handler is delayed, in sum over
-/// all changes, by no more than one patience.
+/// Creates stuck handlers with these queue lengths. The fast handler may be delayed by at most one
+/// timeout in total, over all changes.
 async fn check_delay(capacities: &[usize]) {
     let server = Fake::new();
     let informer = started(&server).await;
     let mut streams = Vec::new();
     for changes_max in capacities {
-        streams.push(stuck(&informer, *changes_max, PATIENCE).await);
+        streams.push(stuck(&informer, *changes_max, TIMEOUT).await);
     }
     let (times, _healthy) = healthy(&informer);
     let mut delayed = Duration::ZERO;
     for _ in 0..40 {
         delayed += write_and_wait(&server, &times).await;
     }
-    assert!(delayed >= PATIENCE - SLACK, "handlers that want each change were not waited for: {delayed:?}");
+    assert!(delayed >= TIMEOUT - SLACK, "handlers that want each change were not waited for: {delayed:?}");
     assert!(
-        delayed <= PATIENCE + SLACK,
+        delayed <= TIMEOUT + SLACK,
         "broke nobody pays for a slow handler: {capacities:?} delayed the others by {delayed:?}"
     );
     for stream in &streams {
-        assert_eq!(stream.counts().impatience, 1, "{stream:?}");
+        assert_eq!(stream.counts().block_timeouts, 1, "{stream:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn stuck_handler_delays_others_by_its_patience_at_most() {
+async fn stuck_handler_delays_others_by_at_most_its_timeout() {
     check_delay(&[4]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn six_stuck_handlers_delay_others_by_one_patience() {
+async fn six_stuck_handlers_delay_others_by_one_timeout() {
     check_delay(&[4; 6]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn successively_stuck_handlers_delay_others_by_one_patience() {
+async fn successively_stuck_handlers_delay_others_by_one_timeout() {
     check_delay(&[1, 2, 4, 8, 16, 32]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn commands_do_not_extend_the_patience_with_a_stuck_handler() {
+async fn commands_do_not_extend_the_wait_for_a_stuck_handler() {
     let server = Fake::new();
     let informer = started(&server).await;
-    let _stuck = stuck(&informer, 1, PATIENCE).await;
+    let _stuck = stuck(&informer, 1, TIMEOUT).await;
     let (times, _healthy) = healthy(&informer);
     for _ in 0..2 {
         write_and_wait(&server, &times).await;
     }
-    // The informer waits for the stuck handler from here on.
+    // From here on the informer waits for the stuck handler.
     let asking = informer.clone();
-    // Each second somebody asks for something that the informer defers until it waits no more.
+    // Each second a task sends a command that the informer defers until its wait ends.
     let asker = tokio::spawn(async move {
         for _ in 0..8 {
             let asking = asking.clone();
@@ -125,8 +125,8 @@ async fn commands_do_not_extend_the_patience_with_a_stuck_handler() {
         }
     });
     let delayed = write_and_wait(&server, &times).await;
-    assert!(delayed >= PATIENCE - SLACK, "this test needs an informer that waits: {delayed:?}");
-    assert!(delayed <= PATIENCE + SLACK, "broke nobody pays for a slow handler: {delayed:?}");
+    assert!(delayed >= TIMEOUT - SLACK, "this test needs an informer that waits: {delayed:?}");
+    assert!(delayed <= TIMEOUT + SLACK, "broke nobody pays for a slow handler: {delayed:?}");
     asker.await.unwrap();
 }
 
@@ -146,42 +146,42 @@ async fn stop_does_not_wait_behind_commands_that_a_stuck_handler_defers() {
     tokio::time::sleep(Duration::from_millis(10)).await;
     let begun = Instant::now();
     let busy = informer.stop(Duration::from_secs(1)).await;
-    assert_eq!(busy, Err(StillBusy { handlers: vec!["stuck 1".to_owned()] }));
+    assert_eq!(busy, Err(DrainTimeout { handlers: vec!["stuck 1".to_owned()] }));
     assert!(begun.elapsed() <= Duration::from_secs(1) + SLACK, "broke a stop waits for none: {:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_handler_is_awaited_beside_a_stuck_one() {
+async fn slow_handler_receives_every_change_beside_a_stuck_one() {
     let server = Fake::new();
     let informer = started(&server).await;
-    let _stuck = stuck(&informer, 1, PATIENCE).await;
-    let mut slow = stuck(&informer, 1, PATIENCE).await;
-    let mut told = Vec::new();
+    let _stuck = stuck(&informer, 1, TIMEOUT).await;
+    let mut slow = stuck(&informer, 1, TIMEOUT).await;
+    let mut received = Vec::new();
     for _ in 0..8 {
         server.put("n/a");
         tokio::task::yield_now().await;
     }
-    while told.last().is_none_or(|last| *last < 8) {
-        tokio::time::sleep(PATIENCE - Duration::from_secs(1)).await;
+    while received.last().is_none_or(|last| *last < 8) {
+        tokio::time::sleep(TIMEOUT - Duration::from_secs(1)).await;
         match slow.next().await {
             Some(Event::Added { object, .. } | Event::Updated { new: object, .. }) => {
-                told.push(object.resource_version().parse::<u64>().unwrap());
+                received.push(object.resource_version().parse::<u64>().unwrap());
             }
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(slow.counts().impatience, 0, "the patience with another handler was used up");
-    assert_eq!(told, (1..=8).collect::<Vec<_>>(), "broke a legal history: not told each change");
+    assert_eq!(slow.counts().block_timeouts, 0, "the timeout was charged for another handler");
+    assert_eq!(received, (1..=8).collect::<Vec<_>>(), "broke a legal history: a change is missing");
 }
 
 #[tokio::test(start_paused = true)]
 async fn stuck_handler_receives_the_latest_state_when_it_continues() {
     let server = Fake::new();
     let informer = started(&server).await;
-    let mut stuck = stuck(&informer, 4, PATIENCE).await;
+    let mut stuck = stuck(&informer, 4, TIMEOUT).await;
     for _ in 0..50 {
         server.put("n/a");
-        tokio::time::sleep(PATIENCE * 2).await;
+        tokio::time::sleep(TIMEOUT * 2).await;
     }
     assert!(stuck.lag().waiting <= 5, "{:?}", stuck.lag());
     let mut last = None;
@@ -191,17 +191,17 @@ async fn stuck_handler_receives_the_latest_state_when_it_continues() {
     assert!(matches!(last, Some(Event::Updated { new, .. }) if new.resource_version() == "50"));
 }
 
-/// Part of a thing that can be decoded, or not.
+/// An object that can or cannot be decoded.
 #[derive(Debug, Deserialize)]
 struct Thing {
     #[expect(dead_code, reason = "a wrong type is what counts")]
     size: u32,
 }
 
-/// Stops an informer while changes wait in each place between its connection and its handlers: the
-/// first one fills the handler that blocks, the informer waits with the second one, the third one is
-/// in the channel, and the part holds the next one. With `note`, that is the note of an object that
-/// cannot be decoded, and a change of the same batch is still in the reflection.
+/// Stops an informer while changes wait at each stage between its connection and its handlers. The
+/// first one fills the queue of the blocking handler. The informer waits with the second one, the
+/// third one is in the channel, and the part holds the next one. With `note`, that one is a notice
+/// of an undecodable object, and the reflection still holds a change of the same batch.
 async fn check_stop(note: bool) {
     let server = Fake::new();
     let informer = SharedInformer::with_decoder(server.clone(), config(), Json::<Thing>::new());
@@ -227,13 +227,13 @@ async fn check_stop(note: bool) {
     server.put_with("n/d", r#","size":1"#);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let busy = informer.stop(Duration::from_secs(1)).await;
-    assert_eq!(busy, Err(StillBusy { handlers: vec!["stuck 1".to_owned()] }));
+    assert_eq!(busy, Err(DrainTimeout { handlers: vec!["stuck 1".to_owned()] }));
     let shown: Vec<u64> =
         informer.store().snapshot().iter().map(|thing| thing.resource_version().parse().unwrap()).collect();
     let last = if note { 5 } else { 4 };
     assert_eq!(shown, [1, 2, 3, last], "this test needs changes that were read and not handed out");
-    let told: Vec<u64> = times.lock().unwrap().keys().copied().collect();
-    assert_eq!(told, shown, "broke converging: the store shows what no handler will ever be told");
+    let received: Vec<u64> = times.lock().unwrap().keys().copied().collect();
+    assert_eq!(received, shown, "broke converging: the store shows a change that no handler receives");
     let expected = if note { vec!["n/bad".to_owned()] } else { Vec::new() };
     assert_eq!(*notes.lock().unwrap(), expected, "broke converging: the note of an undecodable object is lost");
     drop(stuck);
@@ -244,7 +244,7 @@ async fn check_stop(note: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stop_delivers_everything_that_was_read() {
+async fn stop_delivers_every_event_that_was_read() {
     check_stop(false).await;
     check_stop(true).await;
 }

@@ -1,13 +1,13 @@
-//! Views of handlers against a model: objects are written, handlers stall, join late, are reset,
-//! resynced, lose the informer's patience and are removed, in any order. The promises:
+//! Tests views of handlers against a model. Objects are written, and handlers stall, join late, are
+//! reset, resynced or removed, and reach the informer's timeout, in any order. The guarantees:
 //!
-//! - *legal history*: what a handler is told could have happened: nothing is updated or deleted that
-//!   was not added, an update's old state is the one it saw last, of one object no older state
-//!   follows a newer one, and a name with another uid is deleted and added;
-//! - *converging*: when it has taken everything, it knows what there is;
-//! - *every change*: a handler that blocks, and is waited for, is told each;
-//! - *synced when it is*: `Synced` comes once for each beginning, when all that was there was told;
-//! - *bounded*: what waits for it is bounded by its policy.
+//! - *legal history*: an object is added before it is updated or deleted, an update's `old` is the
+//!   state that the handler saw last, no older state follows a newer one, and a name with another
+//!   uid is deleted and added;
+//! - *converging*: a handler that has taken all events has the current state;
+//! - *every change*: a blocking handler within its timeout receives every change;
+//! - *synced*: `Synced` follows each complete initial state once;
+//! - *bounded*: the waiting events are bounded by the policy.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,22 +30,22 @@ fn item(name: u8, uid: u64, version: u64) -> Item {
     Typed::new(&RawObject::new(Bytes::from(json)).expect("valid JSON"), version)
 }
 
-/// A handler that believes what it is told, and complains about what cannot be.
+/// A handler that applies its events and checks that they are a legal history.
 struct Handler {
     view: View<Item>,
     policy: Policy,
     knows: BTreeMap<ObjectKey, Item>,
     newest: BTreeMap<ObjectKey, u64>,
-    /// Changes of the batch that it has not taken, for a policy that blocks.
+    /// The changes of a batch that a blocking handler has not taken.
     rest: Vec<Change<Item>>,
-    /// The required events: versions since the handler's first event.
+    /// The versions that must be delivered, in order.
     owed: Vec<u64>,
-    told: Vec<u64>,
-    /// It was always waited for since it had seen the beginning.
+    received: Vec<u64>,
+    /// The informer never stopped waiting for this handler since its replay ended.
     patient: bool,
     began: bool,
     ended_initial: bool,
-    /// It is owed `Synced`: since it began, or since a reset.
+    /// `Synced` is expected, initially or after a reset.
     unsynced: bool,
     resyncs: u64,
 }
@@ -59,7 +59,7 @@ impl Handler {
             newest: BTreeMap::new(),
             rest: Vec::new(),
             owed: Vec::new(),
-            told: Vec::new(),
+            received: Vec::new(),
             patient: true,
             began: false,
             ended_initial: false,
@@ -68,7 +68,7 @@ impl Handler {
         }
     }
 
-    /// Takes one event; false when there is none.
+    /// Takes one event. False if there is none.
     fn take(&mut self, now: Instant) -> bool {
         let Some(event) = self.view.take(now) else { return false };
         let reason = event.reason();
@@ -76,7 +76,7 @@ impl Handler {
             Event::Added { object, .. } => {
                 self.check_version(&object);
                 if reason == Some(Reason::Live) {
-                    self.told.push(*object);
+                    self.received.push(*object);
                 }
                 let before = self.knows.insert(object.key().clone(), object);
                 assert!(before.is_none(), "broke legal history: {before:?} was added twice");
@@ -86,7 +86,7 @@ impl Handler {
                 let before = self.knows.insert(new.key().clone(), new.clone());
                 assert!(
                     before.as_ref().is_some_and(|before| before.is_same(&old)),
-                    "broke legal history: {new:?} is told to follow {old:?}, and the handler saw {before:?}"
+                    "broke legal history: {new:?} follows {old:?}, but the handler saw {before:?}"
                 );
                 assert_eq!(old.uid(), new.uid(), "broke legal history: another object came without a deletion");
                 if reason == Some(Reason::Resync) {
@@ -94,7 +94,7 @@ impl Handler {
                     self.resyncs += 1;
                 } else {
                     assert_ne!(*old, *new, "broke legal history: an update without a change");
-                    self.told.push(*new);
+                    self.received.push(*new);
                 }
             }
             Event::Deleted { last, .. } => {
@@ -103,11 +103,11 @@ impl Handler {
                     before.as_ref().is_some_and(|before| before.uid() == last.uid()),
                     "broke legal history: {last:?} was deleted, and the handler saw {before:?}"
                 );
-                self.told.push(*last);
+                self.received.push(*last);
             }
             Event::Synced => {
                 assert!(self.ended_initial, "broke synced when it is: the beginning was not whole");
-                assert!(std::mem::take(&mut self.unsynced), "broke synced when it is: told twice");
+                assert!(std::mem::take(&mut self.unsynced), "broke synced: received twice");
             }
             Event::Reset => {
                 assert!(matches!(self.policy, Policy::DropAndResync { .. }), "a reset under {:?}", self.policy);
@@ -129,7 +129,7 @@ impl Handler {
         if !self.began {
             return;
         }
-        // From the end of the walk on, whoever blocks is owed every change.
+        // After the replay a blocking handler must receive every change.
         if matches!(self.policy, Policy::Block { .. }) && !self.view.lag(now).replaying {
             self.owed.extend(changes.iter().map(|change| **change.object()));
         }
@@ -140,7 +140,7 @@ impl Handler {
         }
     }
 
-    /// The informer waits for this handler, or loses patience with it.
+    /// The informer waits for this handler, or stops waiting after the timeout.
     fn push_rest(&mut self, now: Instant, patient: bool) {
         while !self.rest.is_empty() {
             if !self.view.has_room() {
@@ -148,7 +148,7 @@ impl Handler {
                     continue;
                 }
                 self.patient = false;
-                self.view.lose_patience();
+                self.view.stop_blocking();
             }
             let taken = self.view.push_part(now, &self.rest, None);
             assert!(taken > 0, "there was room for nothing");
@@ -173,22 +173,22 @@ struct World {
     indexer: Indexer<Item>,
     version: u64,
     handlers: Vec<Handler>,
-    /// The state at the beginning is whole: who joins is told so at once.
+    /// Whether the initial state is complete; a new handler then receives `Synced`.
     whole: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A batch of writes: a name, and what becomes of it.
+    /// A batch of writes: names with operations.
     Write(Vec<(u8, u8)>),
     /// A handler takes some events.
     Take(u8, u8),
     Join(Policy, bool),
-    /// The beginning is whole.
+    /// The initial state becomes complete.
     Whole,
     Time(u16),
     Remove(u8),
-    /// Whether those who block are waited for from now on.
+    /// Whether the informer waits for blocking handlers from now on.
     Wait(bool),
 }
 
@@ -205,7 +205,7 @@ impl World {
                     let uid = old.uid().parse().expect("ours");
                     Delta::Delete { key, last: Some(item(*name, uid, self.version)) }
                 }
-                // A gap: the deletion was not seen.
+                // A gap: the deletion was not observed.
                 (Some(_), 1) => Delta::Upsert(item(*name, self.version, self.version)),
                 (Some(old), _) => Delta::Upsert(item(*name, old.uid().parse().expect("ours"), self.version)),
             };
@@ -267,7 +267,7 @@ impl World {
                         let mut events = 0;
                         while handler.take(self.now) {
                             events += 1;
-                            assert!(events < 10_000, "a removed handler is told for ever");
+                            assert!(events < 10_000, "a removed handler receives events for ever");
                         }
                         assert!(handler.view.is_over(), "a removed handler took everything and is not over");
                     }
@@ -280,7 +280,7 @@ impl World {
         }
     }
 
-    /// Everybody takes what there is, and has to know what there is.
+    /// Lets all handlers take all events, and compares them with the current state.
     fn settle(&mut self) {
         if !self.whole {
             self.run(&[Step::Whole]);
@@ -291,19 +291,20 @@ impl World {
             let mut events = 0;
             while handler.take(self.now) {
                 events += 1;
-                assert!(events < 10_000, "a handler is told for ever although nothing happens");
+                assert!(events < 10_000, "a handler receives events for ever although nothing changes");
             }
             let knows: Vec<_> = handler.knows.values().map(|object| (object.key().clone(), **object)).collect();
             let there: Vec<_> = state.iter().map(|object| (object.key().clone(), **object)).collect();
             assert_eq!(knows, there, "broke converging under {:?}", handler.policy);
-            assert!(!handler.unsynced, "broke synced when it is: not told");
+            assert!(!handler.unsynced, "broke synced: not received");
             assert!(handler.view.has_synced());
             assert!(handler.view.is_idle(), "everything was taken, and something is left");
             let lag = handler.view.lag(self.now);
             assert_eq!((lag.waiting, lag.versions, lag.age), (0, Some(0), Duration::ZERO), "current, and behind");
             if matches!(handler.policy, Policy::Block { .. }) && handler.patient {
-                let told: Vec<u64> = handler.told.iter().rev().take(handler.owed.len()).rev().copied().collect();
-                assert_eq!(told, handler.owed, "broke every change");
+                let received: Vec<u64> =
+                    handler.received.iter().rev().take(handler.owed.len()).rev().copied().collect();
+                assert_eq!(received, handler.owed, "broke every change");
             }
         }
     }
@@ -312,7 +313,7 @@ impl World {
 fn any_policy() -> impl Strategy<Value = Policy> {
     prop_oneof![
         Just(Policy::Coalesce),
-        (1_usize..5).prop_map(|changes_max| Policy::Block { changes_max, patience: Duration::from_secs(1) }),
+        (1_usize..5).prop_map(|changes_max| Policy::Block { changes_max, timeout: Duration::from_secs(1) }),
         (1_usize..5).prop_map(|objects_max| Policy::DropAndResync { objects_max }),
     ]
 }
@@ -343,7 +344,7 @@ proptest! {
     }
 }
 
-/// The checker must be able to fail: a view that misses a change is caught.
+/// Checks the checker: a view that misses a change must be detected.
 #[test]
 #[should_panic(expected = "broke")]
 fn checker_detects_a_lost_change() {
@@ -358,7 +359,8 @@ fn checker_detects_a_lost_change() {
 
 #[test]
 fn changes_of_one_object_coalesce_into_one_event() {
-    // Writes before the handler looks, writes while it does not, and what it is told then.
+    // Writes before the handler takes an event, writes before it takes more, and the expected
+    // events.
     fn check(before: &[(u8, u8)], meanwhile: &[(u8, u8)], expected: &[&str]) {
         let mut world = world();
         world.write(before);
@@ -368,13 +370,13 @@ fn changes_of_one_object_coalesce_into_one_event() {
             world.run(&[Step::Write(vec![*write])]);
         }
         let view = &mut world.handlers[0].view;
-        let told = std::iter::from_fn(|| view.take(world.now)).map(|event| match event {
+        let received = std::iter::from_fn(|| view.take(world.now)).map(|event| match event {
             Event::Added { object, .. } => format!("+{object:?}"),
             Event::Updated { old, new, .. } => format!("{old:?}>{}", *new),
             Event::Deleted { last, .. } => format!("-{last:?}"),
             other => format!("{other:?}"),
         });
-        assert_eq!(told.collect::<Vec<_>>(), expected, "{before:?} then {meanwhile:?}");
+        assert_eq!(received.collect::<Vec<_>>(), expected, "{before:?} then {meanwhile:?}");
     }
     const DELETE: u8 = 0;
     const REPLACE: u8 = 1;
@@ -387,7 +389,7 @@ fn changes_of_one_object_coalesce_into_one_event() {
     check(&[(0, UPDATE)], &[(0, UPDATE), (0, REPLACE), (0, UPDATE)], &["-o0@2", "+o0@4"]);
     check(&[(0, UPDATE)], &[(0, REPLACE), (0, DELETE)], &["-o0@1"]);
     check(&[(0, UPDATE)], &[(0, DELETE), (0, UPDATE), (0, DELETE), (0, UPDATE)], &["-o0@2", "+o0@5"]);
-    // An object keeps the place of its first change.
+    // An object keeps the position of its first change.
     check(&[], &[(1, UPDATE), (0, UPDATE), (1, UPDATE), (1, UPDATE)], &["+o1@4", "+o0@2"]);
 }
 
@@ -396,13 +398,13 @@ fn constantly_changing_object_does_not_starve_others() {
     let mut world = world();
     world.join(Policy::Coalesce, false);
     world.run(&[Step::Whole, Step::Take(0, 5), Step::Write(vec![(0, 2), (1, 2), (2, 2)])]);
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..3 {
         world.run(&[Step::Write(vec![(0, 2)])]);
         let event = world.handlers[0].view.take(world.now).expect("something waits");
-        told.push(event.key().expect("of an object").to_string());
+        received.push(event.key().expect("of an object").to_string());
     }
-    assert_eq!(told, ["o0", "o1", "o2"]);
+    assert_eq!(received, ["o0", "o1", "o2"]);
 }
 
 #[test]
@@ -419,7 +421,7 @@ fn resync_is_spread_over_its_period() {
             at.push(second);
         }
     }
-    // The first pass begins a period after the beginning; seven objects in ten seconds.
+    // The first pass begins one period after the start: seven objects in ten seconds.
     assert_eq!(at, [10, 12, 13, 15, 16, 18, 19, 20, 22, 23, 25, 26, 28, 29, 30, 32, 33, 35, 36, 38, 39]);
     assert_eq!(handler.resyncs, 21);
 }
@@ -444,7 +446,7 @@ fn replay_and_live_changes_alternate() {
     world.join(Policy::Coalesce, false);
     world.run(&[Step::Whole, Step::Take(0, 2), Step::Write(vec![(0, 2), (6, 2)])]);
     let view = &mut world.handlers[0].view;
-    let told: Vec<String> =
+    let received: Vec<String> =
         std::iter::from_fn(|| view.take(world.now)).map(|event| format!("{:?}", event.key())).take(3).collect();
-    assert_eq!(told, ["Some(o0)", "Some(o2)", "Some(o3)"]);
+    assert_eq!(received, ["Some(o0)", "Some(o2)", "Some(o3)"]);
 }

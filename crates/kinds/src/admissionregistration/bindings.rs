@@ -1,6 +1,6 @@
 //! The rules that MutatingAdmissionPolicyBinding and ValidatingAdmissionPolicyBinding share.
 //!
-//! Upstream: `pkg/apis/admissionregistration/validation`, `pkg/apis/admissionregistration/v1/defaults.go`.
+//! Source: `pkg/apis/admissionregistration/validation`, `pkg/apis/admissionregistration/v1/defaults.go`.
 
 use listwatch_meta::FieldError;
 use listwatch_validation::names::NameRule;

@@ -1,19 +1,19 @@
-//! The expressions in policies and webhooks, and their match conditions.
+//! CEL expressions and match conditions of policies and webhooks.
 //!
-//! Expressions are compiled as far as [`check_expression`] knows them. Upstream: `validateMatchConditions` in
+//! Expressions are compiled as far as [`check_expression`] supports them. Upstream: `validateMatchConditions` in
 //! `pkg/apis/admissionregistration/validation`.
 
 use std::collections::HashSet;
 
-use listwatch_cel::{Outcome, check_expression};
+use listwatch_cel::{ResultType, check_expression};
 use listwatch_meta::FieldError;
 use listwatch_validation::{Errors, Object, items, objects, qualified_name, quoted, text};
 
-/// The most match conditions of one policy or webhook.
+/// The largest number of match conditions of one policy or webhook.
 const MATCH_CONDITIONS_MAX: usize = 64;
 
-/// Bytes of expressions that are compiled for one object. Further expressions are stored unchecked: compiling
-/// takes time, and a body may consist of expressions.
+/// The largest total size of the expressions that are compiled for one object, in bytes. Further expressions are stored
+/// unchecked, because compilation is expensive and a body can consist of expressions.
 const COMPILED_BYTES_MAX: usize = 256 * 1024;
 
 /// The variables that expressions of one object can use, and the bytes that may still be compiled.
@@ -24,12 +24,12 @@ pub(crate) struct Expressions {
 }
 
 impl Expressions {
-    /// Starts with the whole budget; `params` and `variables` say which of these variables exist.
+    /// Starts with the whole budget. `params` and `variables` tell whether these CEL variables exist.
     pub(crate) fn new(params: bool, variables: bool) -> Expressions {
         Expressions { params, variables, bytes_left: COMPILED_BYTES_MAX }
     }
 
-    /// Compiles an expression; an error shows `shown`.
+    /// Compiles an expression. `shown` is the value that an error shows.
     pub(crate) fn check(&mut self, source: &str, shown: &str, context: Context, field: &str, errors: &mut Errors) {
         let Some(left) = self.bytes_left.checked_sub(source.len()) else { return };
         self.bytes_left = left;
@@ -49,10 +49,10 @@ impl Expressions {
     }
 }
 
-/// What the place of an expression allows: its result, and its variables.
+/// The result type and the variables that an expression can have at its place in the object.
 #[derive(Clone, Copy)]
 pub(crate) struct Context {
-    outcome: Outcome,
+    outcome: ResultType,
     authorizer: bool,
     variables: bool,
     patches: bool,
@@ -60,11 +60,11 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) const CONDITION: Context =
-        Context { outcome: Outcome::Bool, authorizer: true, variables: false, patches: false };
+        Context { outcome: ResultType::Bool, authorizer: true, variables: false, patches: false };
     pub(crate) const VALIDATION: Context = Context { variables: true, ..Context::CONDITION };
-    pub(crate) const MESSAGE: Context = Context { outcome: Outcome::Text, authorizer: false, ..Context::VALIDATION };
-    pub(crate) const AUDIT: Context = Context { outcome: Outcome::TextOrNull, ..Context::VALIDATION };
-    pub(crate) const VARIABLE: Context = Context { outcome: Outcome::Any, ..Context::VALIDATION };
+    pub(crate) const MESSAGE: Context = Context { outcome: ResultType::Text, authorizer: false, ..Context::VALIDATION };
+    pub(crate) const AUDIT: Context = Context { outcome: ResultType::TextOrNull, ..Context::VALIDATION };
+    pub(crate) const VARIABLE: Context = Context { outcome: ResultType::Any, ..Context::VALIDATION };
     pub(crate) const PATCH: Context = Context { patches: true, ..Context::VARIABLE };
 }
 

@@ -1,6 +1,6 @@
 //! The requests that policies, bindings and webhooks match.
 //!
-//! Upstream: `validateMatchResources` and `validateRuleWithOperations` in
+//! Source: `validateMatchResources` and `validateRuleWithOperations` in
 //! `pkg/apis/admissionregistration/validation`, `pkg/apis/admissionregistration/v1/defaults.go`.
 
 use std::collections::HashSet;
@@ -13,6 +13,7 @@ use listwatch_validation::{
 
 use crate::defaults::Default::{Each, Empty, Text};
 use crate::defaults::Defaults;
+use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static RULE_DEFAULTS: Defaults = Defaults(&[("scope", Text("*"))]);
 
@@ -24,7 +25,19 @@ pub(crate) static MATCH_DEFAULTS: Defaults = Defaults(&[
     ("excludeResourceRules", Each(&RULE_DEFAULTS)),
 ]);
 
-/// How rules match requests for other versions of their resources.
+/// Creates a kind of this group with the properties that all its kinds share. This server stores the objects and does
+/// not enforce them: `consequence` is the missing effect.
+pub(super) const fn admission_kind(plural: &'static str, kind: &'static str, consequence: &'static str) -> Kind {
+    Kind {
+        unconditional_update: false,
+        generation: true,
+        categories: &["api-extensions"],
+        unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence }),
+        ..Kind::cluster("admissionregistration.k8s.io", "v1", plural, kind)
+    }
+}
+
+/// The match policies of rules: whether they match requests for other versions of a resource.
 const MATCH_POLICIES: [&str; 2] = ["Equivalent", "Exact"];
 
 /// The operations that a rule can match.
@@ -33,7 +46,7 @@ const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 /// The operations that a rule of a mutating policy can match.
 const MUTATING_OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 
-/// Validates what a policy or a binding matches (`validateMatchResources`).
+/// Validates the match rules of a policy or a binding (`validateMatchResources`).
 pub(crate) fn validate_match_resources(resources: &Object, at: &str, errors: &mut Errors) {
     required_one_of(resources, "matchPolicy", at, &MATCH_POLICIES, errors);
     for name in ["namespaceSelector", "objectSelector"] {
@@ -58,7 +71,7 @@ pub(crate) fn validate_match_resources(resources: &Object, at: &str, errors: &mu
     }
 }
 
-/// Validates the operations of a mutating policy or of its binding: `DELETE` is not among them.
+/// Rejects the operation `DELETE` in a mutating policy or its binding.
 pub(crate) fn validate_mutating_operations(resources: &Object, at: &str, errors: &mut Errors) {
     let rules = objects(resources, "resourceRules");
     for operation in rules.flat_map(|(_, rule)| texts(rule, "operations")) {
@@ -104,7 +117,7 @@ pub(crate) fn validate_rule(rule: &Object, at: &str, errors: &mut Errors) {
     one_of(rule, "scope", at, &["*", "Cluster", "Namespaced"], errors);
 }
 
-/// Validates the resources and subresources of a rule: a wildcard is the only item of its sort.
+/// Validates the resources of a rule. A wildcard excludes the resources that it matches (`validateResources`).
 fn validate_resources(rule: &Object, at: &str, errors: &mut Errors) {
     let field = format!("{at}resources");
     if items(rule, "resources").is_empty() {
@@ -148,7 +161,7 @@ fn validate_resources(rule: &Object, at: &str, errors: &mut Errors) {
     }
 }
 
-/// Validates a text that must be one of `supported`.
+/// Reports a text that is absent or not one of `supported`.
 pub(crate) fn required_one_of(object: &Object, name: &str, at: &str, supported: &[&str], errors: &mut Errors) {
     if text(object, name).is_empty() {
         errors.push(FieldError::required(format!("{at}{name}"), ""));

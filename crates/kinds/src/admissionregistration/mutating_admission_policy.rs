@@ -1,6 +1,6 @@
 //! MutatingAdmissionPolicy (`admissionregistration.k8s.io/v1`): expressions that change objects on admission.
 //!
-//! Upstream: `pkg/registry/admissionregistration/mutatingadmissionpolicy`, `ValidateMutatingAdmissionPolicy` in
+//! Source: `pkg/registry/admissionregistration/mutatingadmissionpolicy`, `ValidateMutatingAdmissionPolicy` in
 //! `pkg/apis/admissionregistration/validation`.
 
 use listwatch_meta::FieldError;
@@ -8,22 +8,18 @@ use listwatch_validation::{Errors, Object, child, given, items, objects, quoted,
 use serde_json::Value;
 
 use super::expressions::{Context, Expressions};
-use super::match_rules::required_one_of;
+use super::match_rules::{admission_kind, required_one_of};
 use super::policies::{self, PARAM_KIND, validate_matching, validate_variables};
 use super::webhooks::REINVOCATION_POLICIES;
+use crate::Kind;
 use crate::printers::Printer;
 use crate::table::{AGE, Column, NAME};
-use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static KIND: Kind = Kind {
-    unconditional_update: false,
-    generation: true,
-    categories: &["api-extensions"],
     defaults: &policies::DEFAULTS,
     validate,
     printer: &PRINTER,
-    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it changes no object" }),
-    ..Kind::cluster("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy")
+    ..admission_kind("mutatingadmissionpolicies", "MutatingAdmissionPolicy", "it changes no object")
 };
 
 /// Validates a policy (`ValidateMutatingAdmissionPolicy`).
@@ -41,7 +37,7 @@ fn validate(policy: &Object, old: Option<&Object>, errors: &mut Errors) {
     required_one_of(spec, "reinvocationPolicy", "spec.", &REINVOCATION_POLICIES, errors);
 }
 
-/// Validates one mutation: it has the patch that its type names, and no other (`validateMutation`).
+/// Validates one mutation: only the patch of its type must be present (`validateMutation`).
 fn validate_mutation(mutation: &Object, at: &str, expressions: &mut Expressions, errors: &mut Errors) {
     let (wanted, other) = match text(mutation, "patchType") {
         "" => return errors.push(FieldError::required(format!("{at}patchType"), "")),

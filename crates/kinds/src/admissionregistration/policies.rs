@@ -1,6 +1,6 @@
 //! The rules that MutatingAdmissionPolicy and ValidatingAdmissionPolicy share.
 //!
-//! Upstream: `pkg/apis/admissionregistration/validation`, `pkg/apis/admissionregistration/v1/defaults.go`.
+//! Source: `pkg/apis/admissionregistration/validation`, `pkg/apis/admissionregistration/v1/defaults.go`.
 
 use listwatch_cel::RESERVED_WORDS;
 use listwatch_meta::FieldError;
@@ -21,10 +21,10 @@ static SPEC_DEFAULTS: Defaults =
 
 pub(crate) static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS))]);
 
-/// What happens when an expression fails.
+/// The failure policies: the outcome of a request if an expression fails.
 const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];
 
-/// Validates the failure policy, the parameters, and what a policy matches.
+/// Validates failure policy, parameters, match rules and match conditions.
 pub(crate) fn validate_matching(
     spec: &Object,
     old: Option<&Object>,
@@ -116,7 +116,7 @@ fn is_identifier(name: &str) -> bool {
 
 pub(crate) const PARAM_KIND: Column = Column::text("ParamKind", "The kind of the policy's parameters.");
 
-/// The cells of a policy; `rules` names the list that is counted.
+/// The cells of a policy. One cell is the length of the list `rules`.
 pub(crate) fn cells(policy: Printed<'_>, rules: &str) -> Vec<Cell> {
     let kind = policy.at("spec.paramKind");
     let kind = match kind.exists() {

@@ -1,6 +1,6 @@
 //! ValidatingAdmissionPolicy (`admissionregistration.k8s.io/v1`): expressions that reject requests.
 //!
-//! Upstream: `pkg/registry/admissionregistration/validatingadmissionpolicy`, `ValidateValidatingAdmissionPolicy` in
+//! Source: `pkg/registry/admissionregistration/validatingadmissionpolicy`, `ValidateValidatingAdmissionPolicy` in
 //! `pkg/apis/admissionregistration/validation`.
 
 use std::collections::HashSet;
@@ -12,29 +12,26 @@ use listwatch_validation::{
 use serde_json::{Value, json};
 
 use super::expressions::{Context, Expressions};
+use super::match_rules::admission_kind;
 use super::policies::{self, PARAM_KIND, validate_matching, validate_variables};
 use crate::printers::Printer;
 use crate::table::{AGE, Column, NAME};
-use crate::{Kind, Subresource, Unenforced, UnenforcedPart, WriteScope};
+use crate::{Kind, Subresource, WriteScope};
 
 pub(crate) static KIND: Kind = Kind {
-    unconditional_update: false,
-    generation: true,
-    categories: &["api-extensions"],
     subresources: &[Subresource::Status],
     defaults: &policies::DEFAULTS,
     validate,
     validate_status,
     status_write: WriteScope::STATUS_ONLY,
     printer: &PRINTER,
-    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it rejects no request" }),
-    ..Kind::cluster("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy")
+    ..admission_kind("validatingadmissionpolicies", "ValidatingAdmissionPolicy", "it rejects no request")
 };
 
-/// The most audit annotations of one policy.
+/// The largest number of audit annotations of one policy.
 const AUDIT_ANNOTATIONS_MAX: usize = 20;
 
-/// Bytes of the expression of an audit annotation's value.
+/// The largest size of the value expression of one audit annotation, in bytes.
 const AUDIT_EXPRESSION_BYTES_MAX: usize = 5 * 1024;
 
 /// The reasons of a rejection.

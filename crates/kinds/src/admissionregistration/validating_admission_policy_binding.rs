@@ -1,6 +1,6 @@
 //! ValidatingAdmissionPolicyBinding (`admissionregistration.k8s.io/v1`): binds a policy to parameters and resources.
 //!
-//! Upstream: `pkg/registry/admissionregistration/validatingadmissionpolicybinding`,
+//! Source: `pkg/registry/admissionregistration/validatingadmissionpolicybinding`,
 //! `ValidateValidatingAdmissionPolicyBinding` in `pkg/apis/admissionregistration/validation`.
 
 use std::collections::HashSet;
@@ -9,25 +9,21 @@ use listwatch_meta::FieldError;
 use listwatch_validation::{Errors, Object, child, quoted, shown_list, texts};
 
 use super::bindings::{self, validate_spec};
-use crate::{Kind, Unenforced, UnenforcedPart};
+use super::match_rules::admission_kind;
+use crate::Kind;
 
 pub(crate) static KIND: Kind = Kind {
-    unconditional_update: false,
-    generation: true,
-    categories: &["api-extensions"],
     defaults: &bindings::DEFAULTS,
     validate,
     printer: &bindings::PRINTER,
-    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "its policy rejects no request" }),
-    ..Kind::cluster(
-        "admissionregistration.k8s.io",
-        "v1",
+    ..admission_kind(
         "validatingadmissionpolicybindings",
         "ValidatingAdmissionPolicyBinding",
+        "its policy rejects no request",
     )
 };
 
-/// What follows from a failed validation.
+/// The actions after a failed validation.
 const ACTIONS: [&str; 3] = ["Audit", "Deny", "Warn"];
 
 /// Validates a binding (`ValidateValidatingAdmissionPolicyBinding`).

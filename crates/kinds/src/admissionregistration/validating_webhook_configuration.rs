@@ -1,27 +1,19 @@
 //! ValidatingWebhookConfiguration (`admissionregistration.k8s.io/v1`): webhooks that can reject requests.
 //!
-//! Upstream: `pkg/registry/admissionregistration/validatingwebhookconfiguration`,
+//! Source: `pkg/registry/admissionregistration/validatingwebhookconfiguration`,
 //! `ValidateValidatingWebhookConfiguration` in `pkg/apis/admissionregistration/validation`.
 
+use super::match_rules::admission_kind;
 use super::webhooks::{self, WEBHOOK_DEFAULTS, validate_webhooks};
+use crate::Kind;
 use crate::defaults::Default::Each;
 use crate::defaults::Defaults;
-use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static KIND: Kind = Kind {
-    unconditional_update: false,
-    generation: true,
-    categories: &["api-extensions"],
     defaults: &DEFAULTS,
     validate: |configuration, old, errors| validate_webhooks(configuration, old, false, errors),
     printer: &webhooks::PRINTER,
-    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "its webhooks are not called" }),
-    ..Kind::cluster(
-        "admissionregistration.k8s.io",
-        "v1",
-        "validatingwebhookconfigurations",
-        "ValidatingWebhookConfiguration",
-    )
+    ..admission_kind("validatingwebhookconfigurations", "ValidatingWebhookConfiguration", "its webhooks are not called")
 };
 
 static DEFAULTS: Defaults = Defaults(&[("webhooks", Each(&WEBHOOK_DEFAULTS))]);

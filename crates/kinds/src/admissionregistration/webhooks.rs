@@ -34,22 +34,22 @@ pub(crate) static WEBHOOK_DEFAULTS: Defaults = Defaults(&[
     ("timeoutSeconds", Number(10)),
 ]);
 
-/// Whether a webhook or a policy sees an object again after later changes.
+/// The reinvocation policies: whether a webhook or policy runs again after later changes.
 pub(crate) const REINVOCATION_POLICIES: [&str; 2] = ["IfNeeded", "Never"];
 
-/// The versions of AdmissionReview, one of which a webhook accepts.
+/// The versions of AdmissionReview. A webhook accepts at least one.
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
 /// The side effects that a webhook can declare.
 const NO_SIDE_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];
 
-/// The side effects that a webhook of an older object can declare.
+/// The side effects that a webhook can declare if the stored object has a deprecated one.
 const SIDE_EFFECTS: [&str; 4] = ["None", "NoneOnDryRun", "Some", "Unknown"];
 
-/// The longest timeout of a webhook in seconds.
+/// The largest timeout of a webhook, in seconds.
 const TIMEOUT_SECONDS_MAX: i64 = 30;
 
-/// The newer rules that the webhooks of an update have to follow: those that all webhooks of the old object follow.
+/// The newer rules that apply to an update: the rules that all webhooks of the old object satisfy.
 struct Strictness {
     match_conditions: bool,
     side_effects: bool,
@@ -85,7 +85,7 @@ impl Strictness {
     }
 }
 
-/// Validates the webhooks of a configuration; `mutating` tells the two kinds apart.
+/// Validates the webhooks of a configuration. `mutating`: whether it is a MutatingWebhookConfiguration.
 pub(crate) fn validate_webhooks(configuration: &Object, old: Option<&Object>, mutating: bool, errors: &mut Errors) {
     let strict = Strictness::of(configuration, old);
     let mut expressions = Expressions::new(false, false);
@@ -207,8 +207,8 @@ fn validate_url(url: &str, field: &str, errors: &mut Errors) {
     }
 }
 
-/// Validates the service of a webhook (`ValidateWebhookService`). kube-apiserver exchanges `name` and `namespace`
-/// in the paths of its errors.
+/// Validates the service of a webhook (`ValidateWebhookService`). kube-apiserver swaps `name` and `namespace` in the
+/// paths of the errors.
 fn validate_service(service: &Object, at: &str, errors: &mut Errors) {
     for (missing, reported) in [("namespace", "name"), ("name", "namespace")] {
         if text(service, missing).is_empty() {
@@ -231,7 +231,7 @@ fn validate_service(service: &Object, at: &str, errors: &mut Errors) {
     if !path.starts_with('/') {
         wrong("must start with a '/'".to_owned());
     }
-    // Upstream removes the first character, also if it is no slash.
+    // Upstream removes the first character, even if it is not a slash.
     let rest = path.chars().next().map_or("", |first| &path[first.len_utf8()..]);
     for (position, segment) in rest.strip_suffix('/').unwrap_or(rest).split('/').enumerate() {
         if segment.is_empty() {

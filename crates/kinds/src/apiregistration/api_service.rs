@@ -1,6 +1,6 @@
 //! APIService (`apiregistration.k8s.io/v1`): a version of an API group and the server that serves it.
 //!
-//! Upstream: `kube-aggregator/pkg/registry/apiservice`, `kube-aggregator/pkg/apis/apiregistration/validation`.
+//! Source: `kube-aggregator/pkg/registry/apiservice`, `kube-aggregator/pkg/apis/apiregistration/validation`.
 
 use listwatch_meta::selector::{dns_1035_label_problems, dns_subdomain_problems};
 use listwatch_meta::{FieldError, go};
@@ -11,8 +11,9 @@ use serde_json::Value;
 use crate::defaults::Default::{If, Number};
 use crate::defaults::Defaults;
 use crate::printers::Printer;
-use crate::table::{AGE, Column, NAME};
-use crate::{Kind, Subresource, Unenforced, UnenforcedPart, WriteScope};
+use crate::printers::text::condition;
+use crate::table::{AGE, Column, Json, NAME};
+use crate::{Kind, Subresource, WriteScope};
 
 pub(crate) static KIND: Kind = Kind {
     storage_prefix: "apiregistration.k8s.io/apiservices",
@@ -25,10 +26,6 @@ pub(crate) static KIND: Kind = Kind {
     validate_status,
     status_write: WriteScope::STATUS_ONLY,
     printer: &PRINTER,
-    unenforced: Some(Unenforced {
-        part: UnenforcedPart::Field("/spec/service"),
-        consequence: "requests are not passed to its service",
-    }),
     ..Kind::cluster("apiregistration.k8s.io", "v1", "apiservices", "APIService")
 };
 
@@ -45,7 +42,7 @@ fn validate(service: &Object, _: Option<&Object>, errors: &mut Errors) {
     let spec = child(service, "spec");
     let (group, version) = (text(spec, "group"), text(spec, "version"));
     let (name, required) = (text(child(service, "metadata"), "name"), format!("{version}.{group}"));
-    // Validation of the metadata rejects a name that is no path element.
+    // Validation of the metadata rejects a name that is not a path segment.
     let is_element = !name.contains(['/', '%']) && !matches!(name, "" | "." | "..");
     if is_element && name != required {
         let why = format!("must be `spec.version+\".\"+spec.group`: {}", go::quote(&required));
@@ -71,7 +68,7 @@ fn validate(service: &Object, _: Option<&Object>, errors: &mut Errors) {
     reached_through(spec, errors);
 }
 
-/// Where the version is served, and whether that is believed.
+/// The cells for the service of the version and for the status of the condition `Available`.
 fn reached_through(spec: &Object, errors: &mut Errors) {
     let bundle = text(spec, "caBundle");
     let insecure = is_true(spec, "insecureSkipTLSVerify");
@@ -126,7 +123,19 @@ static PRINTER: Printer = Printer {
             true => format!("{}/{}", service.get("namespace").string(), service.get("name").string()),
             false => "Local".to_owned(),
         };
-        let available = crate::printers::core::condition_cell(api.at("status.conditions"), "Available");
+        let available = available_cell(api.at("status.conditions"));
         vec![api.name().into(), service.into(), available.into(), api.age().into()]
     },
 };
+
+/// The status of the condition `Available`, with the reason if it is not `True`.
+fn available_cell(conditions: Json<'_>) -> String {
+    let Some(condition) = condition(conditions, "Available") else {
+        return "Unknown".to_owned();
+    };
+    let status = condition.get("status").string();
+    match condition.get("reason").string().as_str() {
+        reason if status != "True" && !reason.is_empty() => format!("{status} ({reason})"),
+        _ => status,
+    }
+}

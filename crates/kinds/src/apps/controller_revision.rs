@@ -1,6 +1,6 @@
-//! `ControllerRevision (apps/v1)`: a former state of a DaemonSet or StatefulSet.
+//! ControllerRevision (`apps/v1`): a former state of a DaemonSet or StatefulSet.
 //!
-//! Rules: `ValidateControllerRevisionCreate` in `pkg/apis/apps/validation` and `printControllerRevision` of Kubernetes
+//! Source: `ValidateControllerRevisionCreate` in `pkg/apis/apps/validation` and `printControllerRevision` of Kubernetes
 //! v1.36.
 
 use listwatch_schema::Path;
@@ -14,7 +14,7 @@ use crate::printers::text::NONE;
 use crate::table::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
-    // The data of a revision has any form.
+    // The data of a revision is an object of any form.
     keeps_nulls: true,
     validate,
     validate_update,

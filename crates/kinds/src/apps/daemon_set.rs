@@ -1,6 +1,6 @@
-//! `DaemonSet (apps/v1)`: runs a pod on each node.
+//! DaemonSet (`apps/v1`): runs a pod on each node.
 //!
-//! Rules: `ValidateDaemonSet` in `pkg/apis/apps/validation`, `pkg/registry/apps/daemonset/strategy.go`,
+//! Source: `ValidateDaemonSet` in `pkg/apis/apps/validation`, `pkg/registry/apps/daemonset/strategy.go`,
 //! `pkg/apis/apps/v1/defaults.go` and `printDaemonSet` of Kubernetes v1.36.
 
 use listwatch_schema::Path;
@@ -86,7 +86,7 @@ fn set_template_generation(object: &mut Object, generation: i64) {
     annotations.insert(TEMPLATE_GENERATION.to_owned(), Value::String(generation.to_string()));
 }
 
-/// The counts in the status.
+/// The rules for the counts in the status.
 const COUNTS: StatusCounts = StatusCounts {
     not_negative: &[
         "currentNumberScheduled",
@@ -103,7 +103,7 @@ const COUNTS: StatusCounts = StatusCounts {
     never_decreases: "collisionCount",
 };
 
-/// `ValidateDaemonSetSpec`.
+/// Validates the spec (`ValidateDaemonSetSpec`).
 fn validate(set: &Object, old: Option<&Object>, errors: &mut Errors) {
     let (spec, at) = (child(set, "spec"), Path::root("spec"));
     let template = child(spec, "template");
@@ -184,7 +184,7 @@ mod tests {
     use crate::testing::{check_defaults, defaulted_pod_template, pod_template};
 
     #[test]
-    fn defaults_fill_in_what_kube_apiserver_fills_in() {
+    fn daemon_set_defaults_equal_those_of_kube_apiserver() {
         check_defaults(
             &KIND,
             json!({"spec": {"template": pod_template()}}),

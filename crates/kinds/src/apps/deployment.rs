@@ -1,6 +1,6 @@
-//! `Deployment (apps/v1)`: rolls out ReplicaSets.
+//! Deployment (`apps/v1`): rolls out ReplicaSets.
 //!
-//! Rules: `ValidateDeployment` in `pkg/apis/apps/validation`, `pkg/apis/apps/v1/defaults.go` and `printDeployment` of
+//! Source: `ValidateDeployment` in `pkg/apis/apps/validation`, `pkg/apis/apps/v1/defaults.go` and `printDeployment` of
 //! Kubernetes v1.36.
 
 use listwatch_schema::Path;
@@ -56,7 +56,7 @@ static STRATEGY_DEFAULTS: Defaults = Defaults(&[
 
 static ROLLING_UPDATE_DEFAULTS: Defaults = Defaults(&[("maxUnavailable", Text("25%")), ("maxSurge", Text("25%"))]);
 
-/// The counts in the status.
+/// The rules for the counts in the status.
 const COUNTS: StatusCounts = StatusCounts {
     not_negative: &[
         "observedGeneration",
@@ -77,7 +77,7 @@ const COUNTS: StatusCounts = StatusCounts {
     never_decreases: "collisionCount",
 };
 
-/// `ValidateDeploymentSpec`.
+/// Validates the spec (`ValidateDeploymentSpec`).
 fn validate(deployment: &Object, old: Option<&Object>, errors: &mut Errors) {
     let (spec, at) = (child(deployment, "spec"), Path::root("spec"));
     not_negative(spec, &["replicas"], &at, errors);
@@ -151,7 +151,7 @@ mod tests {
     use crate::testing::{check_defaults, defaulted_pod_template, pod_template};
 
     #[test]
-    fn defaults_fill_in_what_kube_apiserver_fills_in() {
+    fn deployment_defaults_equal_those_of_kube_apiserver() {
         check_defaults(
             &KIND,
             json!({"spec": {"template": pod_template()}}),

@@ -1,6 +1,6 @@
 //! Validates the counts of pods in the status of workloads.
 //!
-//! Rules: `Validate*Status` in `pkg/apis/apps/validation` and `pkg/apis/core/validation` of Kubernetes v1.36.
+//! Source: `Validate*Status` in `pkg/apis/apps/validation` and `pkg/apis/core/validation` of Kubernetes v1.36.
 
 use listwatch_meta::FieldError;
 use serde_json::Value;
@@ -11,15 +11,16 @@ use listwatch_validation::{Errors, Object};
 
 /// The rules for the counts in a status, in the order in which kube-apiserver checks them.
 pub(crate) struct StatusCounts {
-    /// Counts that are not negative.
+    /// The counts that must not be negative.
     pub(crate) not_negative: &'static [&'static str],
-    /// The first count is at most the second. The third text names the second in the error.
+    /// Pairs of counts, of which the first must not exceed the second. The third text is the name of the second count
+    /// in errors.
     pub(crate) at_most: &'static [(&'static str, &'static str, &'static str)],
-    /// The count that no update decreases; `""` for none.
+    /// The count that an update cannot decrease; `""` if there is none.
     pub(crate) never_decreases: &'static str,
 }
 
-/// How errors name the total count.
+/// The name of the total count in errors.
 pub(crate) const REPLICAS: &str = "status.replicas";
 
 impl StatusCounts {
@@ -59,17 +60,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::judged;
+    use crate::testing::transition_errors;
 
     fn check(group: &str, kind: &str, status: Value, expected: &[&str]) {
+        let kind = crate::find(group, kind).unwrap();
         let old = json!({"status": {"collisionCount": 2}});
-        let found = judged(group, kind, json!({ "status": status }), old.clone(), Some(&Subresource::Status));
-        assert_eq!(found, expected, "{kind} {status}");
-        assert_eq!(
-            judged(group, kind, json!({ "status": status }), old, None),
-            [""; 0],
-            "only writes of the status are validated"
-        );
+        let errors = |subresource| transition_errors(kind, json!({ "status": status }), old.clone(), subresource);
+        assert_eq!(errors(Some(&Subresource::Status)), expected, "{kind:?} {status}");
+        assert_eq!(errors(None), [""; 0], "only writes of the status are validated");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! `ReplicaSet (apps/v1)`: keeps a number of pods running.
+//! ReplicaSet (`apps/v1`): keeps a number of pods running.
 //!
-//! Rules: `ValidateReplicaSet` in `pkg/apis/apps/validation`, `pkg/apis/apps/v1/defaults.go` and `printReplicaSet` of
+//! Source: `ValidateReplicaSet` in `pkg/apis/apps/validation`, `pkg/apis/apps/v1/defaults.go` and `printReplicaSet` of
 //! Kubernetes v1.36.
 
 use listwatch_schema::Path;
@@ -36,7 +36,7 @@ static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS))]);
 
 static SPEC_DEFAULTS: Defaults = Defaults(&[("replicas", Number(1)), ("template", In(&TEMPLATE))]);
 
-/// The counts in the status.
+/// The rules for the counts in the status.
 const COUNTS: StatusCounts = StatusCounts {
     not_negative: &[
         "replicas",
@@ -55,7 +55,7 @@ const COUNTS: StatusCounts = StatusCounts {
     never_decreases: "",
 };
 
-/// `ValidateReplicaSetSpec`.
+/// Validates the spec (`ValidateReplicaSetSpec`).
 fn validate(set: &Object, old: Option<&Object>, errors: &mut Errors) {
     let (spec, at) = (child(set, "spec"), Path::root("spec"));
     not_negative(spec, &["replicas", "minReadySeconds"], &at, errors);

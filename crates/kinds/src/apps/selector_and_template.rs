@@ -1,6 +1,6 @@
-//! Rules for the selector and the pod template of workloads.
+//! Validates the selector and the pod template of workloads.
 //!
-//! Rules: `pkg/apis/apps/validation` of Kubernetes v1.36.
+//! Source: `pkg/apis/apps/validation` of Kubernetes v1.36.
 
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::immutable;
@@ -9,8 +9,8 @@ use listwatch_validation::label_selector::LabelSelector;
 use listwatch_validation::{Errors, Object, child, given, is_empty, pod_spec, text};
 use serde_json::Value;
 
-/// Validates a selector, which must not be empty. Returns whether it matches the labels of the template; `None` where
-/// the selector is invalid.
+/// Validates a selector, which must not be empty. Returns whether it matches the labels of the template; `None` if the
+/// selector is invalid.
 pub(crate) fn validate_selector(spec: &Object, kind: &str, at: &Path<'_>, errors: &mut Errors) -> Option<bool> {
     let selector_at = at.child("selector");
     match given(spec, "selector") {
@@ -31,8 +31,8 @@ pub(crate) fn reject_empty_selector(selector: &Value, kind: &str, at: &Path<'_>,
     }
 }
 
-/// Whether the selector matches the labels of the template; `None` where it is invalid. An absent selector matches
-/// nothing, an empty one everything.
+/// Whether the selector matches the labels of the template; `None` if it is invalid. An absent selector matches nothing,
+/// an empty one everything.
 pub(crate) fn selector_matches_template(spec: &Object) -> Option<bool> {
     let Some(Value::Object(selector)) = given(spec, "selector") else { return Some(false) };
     let mut wrong = Errors::default();
@@ -52,7 +52,7 @@ pub(crate) fn report_unmatched_labels(template: &Object, at: &Path<'_>, errors: 
     errors.invalid_value(&at.child("labels"), shown, "`selector` does not match template `labels`");
 }
 
-/// Reports pods that end by themselves: a controller that replaces pods does not support them.
+/// Reports a restart policy other than `Always` and an active deadline. Pods of a long-running workload have neither.
 pub(crate) fn require_long_running(template: &Object, kind: &str, at: &Path<'_>, errors: &mut Errors) {
     let spec = child(template, "spec");
     let at = at.child("spec");

@@ -1,6 +1,6 @@
-//! `StatefulSet (apps/v1)`: runs pods with stable names and volumes.
+//! StatefulSet (`apps/v1`): runs pods with stable names and volumes.
 //!
-//! Rules: `ValidateStatefulSet` in `pkg/apis/apps/validation`, `pkg/apis/apps/v1/defaults.go` and `printStatefulSet`
+//! Source: `ValidateStatefulSet` in `pkg/apis/apps/validation`, `pkg/apis/apps/v1/defaults.go` and `printStatefulSet`
 //! of Kubernetes v1.36.
 
 use std::collections::HashSet;
@@ -53,7 +53,7 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[
 ]);
 
 static STRATEGY_DEFAULTS: Defaults = Defaults(&[
-    // Only an absent type adds the member. An explicit RollingUpdate may have none.
+    // The default applies only if the type is absent. An explicit RollingUpdate can lack the member.
     ("rollingUpdate", From(|strategy| missing(strategy, "type").then(|| json!({})))),
     ("type", Text("RollingUpdate")),
     ("rollingUpdate", If(&ROLLING_UPDATE_DEFAULTS)),
@@ -74,7 +74,7 @@ static CLAIM_TEMPLATE_DEFAULTS: Defaults = Defaults(&[
 
 static CLAIM_STATUS_DEFAULTS: Defaults = Defaults(&[("phase", Text("Pending"))]);
 
-/// The counts in the status.
+/// The rules for the counts in the status.
 const COUNTS: StatusCounts = StatusCounts {
     not_negative: &[
         "replicas",
@@ -95,7 +95,7 @@ const COUNTS: StatusCounts = StatusCounts {
     never_decreases: "collisionCount",
 };
 
-/// `ValidateStatefulSet`. An update validates the template only if the old object is valid.
+/// Validates the object (`ValidateStatefulSet`). An update validates the template only if the old object is valid.
 fn validate(set: &Object, old: Option<&Object>, errors: &mut Errors) {
     let Some(old) = old else { return validate_spec(set, None, true, errors) };
     let mut before = Errors::default();
@@ -174,8 +174,8 @@ fn validate_strategy(strategy: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates the template as the controller will use it. Each claim template becomes a volume and replaces a volume of
-/// the same name. The controller sets hostname and subdomain.
+/// Validates the template in the form that the controller uses. Each claim template becomes a volume and replaces a
+/// volume of the same name. The controller sets hostname and subdomain.
 fn validate_template(spec: &Object, old: Option<&Object>, with_template: bool, at: &Path<'_>, errors: &mut Errors) {
     let mut template = child(spec, "template").clone();
     let mut pod = child(&template, "spec").clone();
@@ -246,7 +246,7 @@ mod tests {
     use crate::testing::{check_defaults, defaulted_pod_template, pod_template};
 
     #[test]
-    fn defaults_fill_in_what_kube_apiserver_fills_in() {
+    fn stateful_set_defaults_equal_those_of_kube_apiserver() {
         check_defaults(
             &KIND,
             json!({"spec": {"template": pod_template(), "volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": {}}]}}),

@@ -1,11 +1,13 @@
-//! Update strategies of Deployments and DaemonSets.
+//! Rules that the update strategies of Deployments and DaemonSets share.
+//!
+//! Source: `pkg/apis/apps/validation/validation.go`, `pkg/apis/apps/v1/defaults.go`.
 
 use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use listwatch_validation::{Errors, Object, given, text};
 use serde_json::{Map, Value, json};
 
-/// A strategy as Go prints it.
+/// A strategy in the notation in which Go prints it.
 fn shown_strategy(strategy: &Object) -> Value {
     let rolling = given(strategy, "rollingUpdate")
         .map(|rolling| json!({"MaxUnavailable": rolling.get("maxUnavailable"), "MaxSurge": rolling.get("maxSurge")}));
@@ -20,7 +22,7 @@ pub(crate) fn report_unsupported_strategy(strategy: &Object, supported: &[&str],
     errors.push(FieldError { field: at.to_string(), reason: "FieldValueNotSupported", message });
 }
 
-/// The default of `rollingUpdate`: `{}` for the strategy of that type.
+/// The default of `rollingUpdate`: `{}` if the type is `RollingUpdate`.
 pub(crate) fn rolling_update_default(strategy: &Map<String, Value>) -> Option<Value> {
     (strategy.get("type").and_then(Value::as_str) == Some("RollingUpdate")).then(|| json!({}))
 }

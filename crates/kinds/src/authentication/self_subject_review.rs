@@ -1,4 +1,6 @@
-//! `SelfSubjectReview (authentication.k8s.io/v1)`: selfsubjectreviews.
+//! SelfSubjectReview (`authentication.k8s.io/v1`): returns the attributes of the user who sends it.
+//!
+//! Source: `pkg/registry/authentication/selfsubjectreview/rest.go`.
 
 use crate::Kind;
 

@@ -1,4 +1,6 @@
-//! `TokenReview (authentication.k8s.io/v1)`: tokenreviews.
+//! TokenReview (`authentication.k8s.io/v1`): authenticates a token.
+//!
+//! Source: `pkg/registry/authentication/tokenreview/storage.go`.
 
 use crate::Kind;
 

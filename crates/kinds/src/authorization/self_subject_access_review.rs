@@ -1,4 +1,6 @@
-//! `SelfSubjectAccessReview (authorization.k8s.io/v1)`: selfsubjectaccessreviews.
+//! SelfSubjectAccessReview (`authorization.k8s.io/v1`): checks whether the user who sends it can do something.
+//!
+//! Source: `pkg/registry/authorization/selfsubjectaccessreview/rest.go`.
 
 use crate::Kind;
 

@@ -1,4 +1,6 @@
-//! `SelfSubjectRulesReview (authorization.k8s.io/v1)`: selfsubjectrulesreviews.
+//! SelfSubjectRulesReview (`authorization.k8s.io/v1`): lists the permissions of the user who sends it in a namespace.
+//!
+//! Source: `pkg/registry/authorization/selfsubjectrulesreview/rest.go`.
 
 use crate::Kind;
 

@@ -1,4 +1,6 @@
-//! `SubjectAccessReview (authorization.k8s.io/v1)`: subjectaccessreviews.
+//! SubjectAccessReview (`authorization.k8s.io/v1`): checks whether a user can do something.
+//!
+//! Source: `pkg/registry/authorization/subjectaccessreview/rest.go`.
 
 use crate::Kind;
 

@@ -1,9 +1,9 @@
-//! HorizontalPodAutoscaler (`autoscaling/v2`): a number of replicas that follows metrics.
+//! HorizontalPodAutoscaler (`autoscaling/v2`): scales the replicas of a workload by metrics.
 //!
-//! Upstream: `pkg/registry/autoscaling/horizontalpodautoscaler`, `pkg/apis/autoscaling/{validation,v2}`.
+//! Source: `pkg/registry/autoscaling/horizontalpodautoscaler`, `pkg/apis/autoscaling/{validation,v2}`.
 
 use listwatch_schema::Path;
-use listwatch_validation::field_rules::not_negative;
+use listwatch_validation::field_rules::{not_negative, one_of_if_present};
 use listwatch_validation::formats::{self, amount, label, path_segment};
 use listwatch_validation::resource_names::container_resource_name;
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
@@ -23,7 +23,7 @@ pub(crate) static KIND: Kind = Kind {
     defaults: &DEFAULTS,
     initial_status: || Some(json!({"desiredReplicas": 0, "currentMetrics": null})),
     normalize: |autoscaler| {
-        crate::versions::autoscaling::drop_carriers(autoscaler);
+        super::horizontal_pod_autoscaler_v1::remove_round_trip_annotations(autoscaler);
         Ok(())
     },
     validate,
@@ -65,13 +65,13 @@ static SCALE_DOWN: Defaults = Defaults(&[
     ("policies", From(|_| Some(json!([{"type": "Percent", "value": 100, "periodSeconds": 15}])))),
 ]);
 
-/// Seconds of a policy, and seconds in which an autoscaler looks back.
+/// The largest period of a scaling policy, and the largest stabilization window, in seconds.
 const PERIOD_SECONDS_MAX: i64 = 1800;
 const WINDOW_SECONDS_MAX: i64 = 3600;
 
 const TYPES: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
 
-/// `ValidateHorizontalPodAutoscaler`.
+/// Validates the spec (`ValidateHorizontalPodAutoscaler`).
 fn validate(autoscaler: &Object, old: Option<&Object>, errors: &mut Errors) {
     let (spec, at) = (child(autoscaler, "spec"), Path::root("spec"));
     let before = old.map(|old| child(old, "spec"));
@@ -118,7 +118,7 @@ fn target(spec: &Object, before: Option<&Object>, at: &Path<'_>, errors: &mut Er
     reference(target, group, at, errors);
 }
 
-/// Whether a reference has to name a group.
+/// The rule for the group of a reference.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Group {
     Unchecked,
@@ -126,7 +126,7 @@ enum Group {
     Required,
 }
 
-/// What is wrong with the version of a reference (`ValidateAPIVersion`).
+/// Validates the `apiVersion` of a reference (`ValidateAPIVersion`).
 fn version_problem(version: &str, group: Group) -> Option<String> {
     if group == Group::Unchecked {
         return None;
@@ -138,7 +138,7 @@ fn version_problem(version: &str, group: Group) -> Option<String> {
     (group == Group::Required && !has_group).then(|| "apiVersion must specify API group".to_owned())
 }
 
-/// `ValidateCrossVersionObjectReference`.
+/// Validates a reference (`ValidateCrossVersionObjectReference`).
 fn reference(reference: &Object, group: Group, at: &Path<'_>, errors: &mut Errors) {
     for name in ["kind", "name"] {
         match text(reference, name) {
@@ -169,7 +169,7 @@ fn metrics(spec: &Object, before: Option<&Object>, at: &Path<'_>, errors: &mut E
     }
 }
 
-/// The sources of metrics in the order in which upstream looks at them.
+/// The types of metrics and their members, in upstream's order.
 const SOURCES: [(&str, &str); 5] = [
     ("Object", "object"),
     ("External", "external"),
@@ -290,10 +290,7 @@ fn scaling_rules(rules: &Object, at: &Path<'_>, errors: &mut Errors) {
             errors.invalid_value(&at, seconds, format_args!("must be less than or equal to {WINDOW_SECONDS_MAX}"));
         }
     }
-    let policies = ["Disabled", "Max", "Min"];
-    if given(rules, "selectPolicy").is_some() && !policies.contains(&text(rules, "selectPolicy")) {
-        errors.not_supported(&at.child("selectPolicy"), text(rules, "selectPolicy"), &policies);
-    }
+    one_of_if_present(rules, "selectPolicy", &["Disabled", "Max", "Min"], at, errors);
     let policies_at = at.child("policies");
     if items(rules, "policies").is_empty() {
         errors.required(&policies_at, "must specify at least one Policy");
@@ -320,7 +317,7 @@ fn scaling_rules(rules: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// `ValidateHorizontalPodAutoscalerStatusUpdate`.
+/// Validates a write of the status (`ValidateHorizontalPodAutoscalerStatusUpdate`).
 fn validate_status(autoscaler: &Object, _: Option<&Object>, errors: &mut Errors) {
     let at = Path::root("status");
     not_negative(child(autoscaler, "status"), &["currentReplicas", "desiredReplicas"], &at, errors);
@@ -351,7 +348,7 @@ static PRINTER: Printer = Printer {
     },
 };
 
-/// The metrics in a cell: current and target values.
+/// The cell of the metrics: current and target values.
 fn metric_cell(specs: Json<'_>, statuses: Json<'_>) -> String {
     let statuses = statuses.items();
     let metric = |(position, spec): (usize, Json<'_>)| {
@@ -365,7 +362,7 @@ fn metric_cell(specs: Json<'_>, statuses: Json<'_>) -> String {
 /// The number of metrics that a cell shows.
 const METRICS_SHOWN_MAX: usize = 2;
 
-/// One metric: its current value and its target.
+/// The text of one metric: `current/target`.
 fn metric(spec: Json<'_>, status: Json<'_>) -> String {
     let type_ = spec.get("type").string();
     let (member, named) = match type_.as_str() {
@@ -396,4 +393,20 @@ fn metric(spec: Json<'_>, status: Json<'_>) -> String {
         }
     };
     if named { format!("{}: {text}", spec.get(member).get("name").string()) } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_defaults;
+
+    #[test]
+    fn autoscaler_defaults_equal_those_of_kube_apiserver() {
+        check_defaults(
+            &KIND,
+            json!({"spec": {"maxReplicas": 3}}),
+            json!({"spec": {"maxReplicas": 3, "minReplicas": 1, "metrics": [{"type": "Resource", "resource":
+                {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]}}),
+        );
+    }
 }

@@ -1,11 +1,13 @@
-//! Completion indexes of indexed Jobs as texts such as `1,3-5,7`.
+//! Completion indexes of indexed Jobs, written as `1,3-5,7`.
+//!
+//! Source: `validateIndexesFormat` in `pkg/apis/batch/validation/validation.go`.
 
 use listwatch_meta::go;
 
-/// Counts the indexes. All must be below `completions` and in increasing order.
+/// Counts the indexes. All indexes must be below `completions` and in increasing order.
 ///
 /// # Errors
-/// Upstream's text about an invalid list.
+/// Upstream's message about an invalid list.
 pub(crate) fn count(text: &str, completions: i64) -> Result<i64, String> {
     let (mut total, mut last) = (0i64, None);
     for interval in text.split(',').filter(|_| !text.is_empty()) {
@@ -46,7 +48,7 @@ fn read(interval: &str, completions: i64) -> Result<(i64, i64), String> {
     Ok((first, end))
 }
 
-/// The first index that is in both texts. Invalid intervals are skipped.
+/// Returns the first index that both lists contain. Invalid intervals are skipped.
 pub(crate) fn overlap(one: &str, other: &str, completions: i64) -> Option<i64> {
     if one.is_empty() || other.is_empty() {
         return None;

@@ -1,10 +1,10 @@
-//! `CronJob (batch/v1)`: creates Jobs on a schedule.
+//! CronJob (`batch/v1`): creates Jobs on a schedule.
 //!
-//! Rules: `ValidateCronJobCreate` in `pkg/apis/batch/validation`, `pkg/apis/batch/v1/defaults.go` and `printCronJob` of
+//! Source: `ValidateCronJobCreate` in `pkg/apis/batch/validation`, `pkg/apis/batch/v1/defaults.go` and `printCronJob` of
 //! Kubernetes v1.36.
 
 use listwatch_schema::Path;
-use listwatch_validation::field_rules::not_negative;
+use listwatch_validation::field_rules::{not_negative, required_one_of};
 use listwatch_validation::{Errors, Object, child, given, is_true, text};
 use serde_json::Value;
 
@@ -42,14 +42,14 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[
 
 static JOB_TEMPLATE_DEFAULTS: Defaults = Defaults(&[("metadata", Empty), ("spec", In(&JOB_SPEC_DEFAULTS))]);
 
-/// The spec in a job template gets defaults only for its pods. The other defaults apply when a Job is created.
+/// The defaults of the spec in a job template: only those of its pods. The other defaults apply when a Job is created.
 static JOB_SPEC_DEFAULTS: Defaults =
     Defaults(&[("podFailurePolicy", If(&FAILURE_POLICY_DEFAULTS)), ("template", In(&TEMPLATE))]);
 
-/// Bytes of the name of a CronJob. The names of its Jobs have eleven more.
+/// The largest size of the name of a CronJob, in bytes. The names of its Jobs have 11 bytes more.
 const CRON_JOB_NAME_BYTES_MAX: usize = 52;
 
-/// `ValidateCronJobCreate` and `ValidateCronJobUpdate`.
+/// Validates a CronJob (`ValidateCronJobCreate`, `ValidateCronJobUpdate`).
 fn validate(cron_job: &Object, old: Option<&Object>, errors: &mut Errors) {
     let (spec, at) = (child(cron_job, "spec"), Path::root("spec"));
     let before = old.map(|old| child(old, "spec"));
@@ -80,11 +80,7 @@ fn validate(cron_job: &Object, old: Option<&Object>, errors: &mut Errors) {
     {
         errors.invalid(&at.child("timeZone"), zone, why);
     }
-    match text(spec, "concurrencyPolicy") {
-        "" => errors.required(&at.child("concurrencyPolicy"), ""),
-        "Allow" | "Forbid" | "Replace" => {}
-        policy => errors.not_supported(&at.child("concurrencyPolicy"), policy, &["Allow", "Forbid", "Replace"]),
-    }
+    required_one_of(spec, "concurrencyPolicy", &["Allow", "Forbid", "Replace"], &at, errors);
     let template = child(child(spec, "jobTemplate"), "spec");
     let template_at = at.child("jobTemplate");
     let template_at = template_at.child("spec");
@@ -149,7 +145,7 @@ mod tests {
     use crate::testing::{check_defaults, defaulted_pod_template, pod_template};
 
     #[test]
-    fn defaults_fill_in_what_kube_apiserver_fills_in() {
+    fn cron_job_defaults_equal_those_of_kube_apiserver() {
         check_defaults(
             &KIND,
             json!({"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": pod_template()}}}}),

@@ -1,13 +1,13 @@
 //! Validates cron schedules and time zones.
 //!
-//! Rules: the parser of `github.com/robfig/cron/v3`, which kube-apiserver uses.
+//! Source: the parser of `github.com/robfig/cron/v3`, which kube-apiserver uses.
 
 use listwatch_meta::go;
 
 const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
-/// The bounds of a field, and the names of its numbers.
+/// The range of a field, and the names of its values.
 struct Bounds {
     least: u64,
     most: u64,
@@ -22,14 +22,14 @@ const FIELDS: [Bounds; 5] = [
     Bounds { least: 0, most: 6, names: &DAYS },
 ];
 
-/// Validates a schedule. A leading time zone is not looked up.
+/// Validates a schedule. The name of a leading time zone is not resolved.
 ///
 /// # Errors
-/// The library's text.
+/// The message of the library.
 pub(crate) fn parse(schedule: &str) -> Result<(), String> {
     let mut rest = schedule;
     if rest.starts_with("TZ=") || rest.starts_with("CRON_TZ=") {
-        // Without a space the library panics, and upstream says so.
+        // Without a space the library panics, and upstream reports the panic.
         let Some((_, behind)) = rest.split_once(' ') else {
             return Err("invalid schedule format: runtime error: slice bounds out of range [:-1]".to_owned());
         };
@@ -150,13 +150,13 @@ fn validate_range(range: &str, bounds: &Bounds) -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes of one part of the name of a time zone.
+/// The largest size of one segment of the name of a time zone, in bytes.
 const ZONE_PART_CHARS_MAX: usize = 14;
 
-/// Validates the form of the name of a time zone. The zone is not looked up.
+/// Validates the syntax of the name of a time zone. The name is not resolved.
 ///
 /// # Errors
-/// Upstream's detail.
+/// Upstream's message.
 pub(crate) fn time_zone(zone: &str) -> Result<(), String> {
     if zone.is_empty() {
         return Err("timeZone must be nil or non-empty string".to_owned());

@@ -1,13 +1,13 @@
-//! `Job (batch/v1)`: runs pods until they succeed.
+//! Job (`batch/v1`): runs pods until they succeed.
 //!
-//! Rules: `ValidateJob` in `pkg/apis/batch/validation`, `pkg/registry/batch/job/strategy.go`,
+//! Source: `ValidateJob` in `pkg/apis/batch/validation`, `pkg/registry/batch/job/strategy.go`,
 //! `pkg/apis/batch/v1/defaults.go` and `printJob` of Kubernetes v1.36.
 
 use std::collections::{BTreeMap, HashSet};
 
 use listwatch_meta::selector::dns_label_problems;
 use listwatch_schema::Path;
-use listwatch_validation::field_rules::{immutable, not_negative};
+use listwatch_validation::field_rules::{immutable, not_negative, one_of, one_of_if_present};
 use listwatch_validation::formats::{self, IMMUTABLE, domain_prefixed_path, label_selector, qualified_name};
 use listwatch_validation::label_selector::LabelSelector;
 use listwatch_validation::{
@@ -100,29 +100,32 @@ fn prepare_for_create(job: &mut Object, context: CreateContext<'_>) {
     }
 }
 
-/// Pods of an indexed Job that run in parallel, and indexes that may fail.
+/// The largest `parallelism` and `maxFailedIndexes` of an indexed Job.
 const INDEXED_MAX: i64 = 100_000;
 
-/// The same for a Job with more completions and a backoff limit per index.
+/// The largest `parallelism` and `maxFailedIndexes` of a Job with more than [`INDEXED_MAX`] completions and a backoff
+/// limit per index.
 const HIGHLY_INDEXED_MAX: i64 = 10_000;
 
-/// Rules of one failure policy, and of one success policy.
+/// The largest number of rules of one failure policy.
 const FAILURE_RULES_MAX: usize = 20;
 
+/// The largest number of rules of one success policy.
 const SUCCESS_RULES_MAX: usize = 20;
 
-/// Exit codes and conditions of one rule.
+/// The largest number of exit codes of one rule.
 const EXIT_CODES_MAX: usize = 255;
 
+/// The largest number of conditions of one rule.
 const CONDITIONS_MAX: usize = 20;
 
-/// Bytes of `managedBy`.
+/// The largest size of `managedBy`, in bytes.
 const MANAGED_BY_BYTES_MAX: usize = 63;
 
-/// Bytes of the indexes of one rule.
+/// The largest size of the indexes of one rule, in bytes.
 const SUCCEEDED_INDEXES_BYTES_MAX: usize = 64 * 1024;
 
-/// The labels that the server generates for pods. True for those with the UID, false for those with the name.
+/// The labels that the server generates for pods. The value is the UID of the Job for `true`, and its name for `false`.
 const LABELS: [(&str, bool); 4] = [
     ("controller-uid", true),
     ("job-name", false),
@@ -160,10 +163,7 @@ fn validate_generated_selector(job: &Object, old: Option<&Object>, errors: &mut 
     }
     let (name, uid) = (text(metadata, "name"), text(metadata, "uid"));
     let labels = child(child(child(spec, "template"), "metadata"), "labels");
-    let at = Path::root("spec");
-    let at = at.child("template");
-    let at = at.child("metadata");
-    let labels_at = at.child("labels");
+    let labels_at = Path::root("spec.template.metadata.labels");
     // Jobs of older servers have only the labels without prefix.
     let prefixed = old.is_none_or(|old| {
         let labels = child(child(child(child(old, "spec"), "template"), "metadata"), "labels");
@@ -208,8 +208,7 @@ fn validate_spec(spec: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mu
 
 /// Reports labels of the template that the selector does not match.
 fn report_unmatched_labels(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
-    let at = at.child("template");
-    let at = at.child("metadata");
+    let at = at.child("template.metadata");
     let shown = shown_labels(child(child(child(spec, "template"), "metadata"), "labels"));
     errors.invalid_value(&at.child("labels"), shown, "`selector` does not match template `labels`");
 }
@@ -223,7 +222,7 @@ fn shown_labels(labels: &Object) -> Value {
     json!(sorted)
 }
 
-/// Validates what Jobs and job templates have in common (`validateJobSpec`).
+/// Validates the fields that Jobs and job templates share (`validateJobSpec`).
 pub(crate) fn validate_job_spec(spec: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
     let counts = [
         "parallelism",
@@ -247,9 +246,7 @@ pub(crate) fn validate_job_spec(spec: &Object, old: Option<&Object>, at: &Path<'
         }
     }
     let mode = text(spec, "completionMode");
-    if !matches!(mode, "" | "NonIndexed" | "Indexed") {
-        errors.not_supported(&at.child("completionMode"), mode, &["NonIndexed", "Indexed"]);
-    }
+    one_of(spec, "completionMode", &["NonIndexed", "Indexed"], at, errors);
     match mode {
         "Indexed" => validate_indexed(spec, at, errors),
         "" | "NonIndexed" => {
@@ -272,17 +269,13 @@ pub(crate) fn validate_job_spec(spec: &Object, old: Option<&Object>, at: &Path<'
             errors.invalid_value(&at, shown_success_policy(policy), "requires indexed completion mode");
         }
     }
-    let replacement = text(spec, "podReplacementPolicy");
     let replacements: &[&str] =
         if given(spec, "podFailurePolicy").is_some() { &["Failed"] } else { &["Failed", "TerminatingOrFailed"] };
-    if given(spec, "podReplacementPolicy").is_some() && !replacements.contains(&replacement) {
-        errors.not_supported(&at.child("podReplacementPolicy"), replacement, replacements);
-    }
+    one_of_if_present(spec, "podReplacementPolicy", replacements, at, errors);
     let template = child(spec, "template");
     let at = at.child("template");
     pod_spec::validate_template(template, old.map(|old| child(old, "template")), &at, errors);
-    let at = at.child("spec");
-    let at = at.child("restartPolicy");
+    let at = at.child("spec.restartPolicy");
     match text(child(template, "spec"), "restartPolicy") {
         "" | "Always" => errors.required(&at, "valid values: \"OnFailure\", \"Never\""),
         "Never" => {}
@@ -294,7 +287,7 @@ pub(crate) fn validate_job_spec(spec: &Object, old: Option<&Object>, at: &Path<'
     }
 }
 
-/// Validates the limits of an indexed Job.
+/// Validates the counts of an indexed Job.
 fn validate_indexed(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     let [completions, parallelism, failed_max, per_index] =
         ["completions", "parallelism", "maxFailedIndexes", "backoffLimitPerIndex"].map(|name| number(spec, name));
@@ -439,7 +432,7 @@ fn validate_success_policy(spec: &Object, policy: &Object, at: &Path<'_>, errors
     if count > SUCCESS_RULES_MAX {
         errors.too_many(&at, count, SUCCESS_RULES_MAX);
     }
-    // A Job without completions is rejected already.
+    // An indexed Job without completions has another error.
     let completions = number(spec, "completions").unwrap_or(0);
     for (position, rule) in objects(policy, "rules") {
         let at = at.index(position);
@@ -497,7 +490,7 @@ fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
     }
 }
 
-/// Validates a changed template. A suspended Job without pods may change scheduling and resources.
+/// Validates a changed template. A suspended Job without pods can change scheduling and resources.
 fn validate_template_update(after: &Object, before: &Object, status: &Object, at: &Path<'_>, errors: &mut Errors) {
     if is_same(after.get("template"), before.get("template")) {
         return;
@@ -519,7 +512,7 @@ fn validate_template_update(after: &Object, before: &Object, status: &Object, at
     }
 }
 
-/// Removes metadata and scheduling constraints from a template.
+/// Removes the metadata and the scheduling constraints of a template, which a suspended Job can change.
 fn remove_scheduling(template: &mut Object) {
     template.shift_remove("metadata");
     let Some(Value::Object(spec)) = template.get_mut("spec") else { return };
@@ -531,7 +524,7 @@ fn remove_scheduling(template: &mut Object) {
     }
 }
 
-/// Removes the resources of containers that are in both templates.
+/// Removes the resources of the containers that are in both templates, which a suspended Job can change.
 fn remove_resources(new: &mut Object, old: &mut Object) {
     for list in ["containers", "initContainers"] {
         let containers = |template: &mut Object| -> Vec<Value> {
@@ -594,13 +587,8 @@ fn cells(job: Printed<'_>) -> Vec<Cell> {
     } else if job.is_being_deleted() {
         "Terminating"
     } else {
-        let states = [("Suspended", "Suspended"), ("FailureTarget", "FailureTarget")];
-        let last = ("SuccessCriteriaMet", "SuccessCriteriaMet");
-        states
-            .into_iter()
-            .chain([last])
-            .find(|(type_, _)| holds(conditions, type_))
-            .map_or("Running", |(_, state)| state)
+        let states = ["Suspended", "FailureTarget", "SuccessCriteriaMet"];
+        states.into_iter().find(|state| holds(conditions, state)).unwrap_or("Running")
     };
     let (names, images) = containers(spec.get("template"));
     vec![
@@ -623,7 +611,7 @@ mod tests {
     use crate::testing::{check_defaults, defaulted_pod_template, map, pod_template};
 
     #[test]
-    fn defaults_fill_in_what_kube_apiserver_fills_in() {
+    fn job_defaults_equal_those_of_kube_apiserver() {
         check_defaults(
             &KIND,
             json!({"spec": {"template": pod_template()}}),

@@ -1,6 +1,6 @@
 //! Validates updates of the status of Jobs. Most rules apply only to fields that the update changes.
 //!
-//! Rules: `validateJobStatus` and `ValidateJobUpdateStatus` in `pkg/apis/batch/validation` of Kubernetes v1.36.
+//! Source: `validateJobStatus` and `ValidateJobUpdateStatus` in `pkg/apis/batch/validation` of Kubernetes v1.36.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use listwatch_validation::field_rules::not_negative;
 use listwatch_validation::formats::IMMUTABLE;
 use listwatch_validation::{Errors, Object, child, given, is_same, is_true, items, number, objects, text};
 
-/// Whether the condition of a type has this status.
+/// Whether the condition of the type `kind` has the status `state`.
 pub(crate) fn is_condition(status: &Object, kind: &str, state: &str) -> bool {
     objects(status, "conditions")
         .any(|(_, condition)| text(condition, "type") == kind && text(condition, "status") == state)
@@ -119,7 +119,7 @@ fn validate_uncounted(status: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates start and completion time: exactly complete Jobs have a completion time, not before the start.
+/// Validates the times. Only complete Jobs have a completion time, and it is not before the start.
 fn validate_times(
     status: &Object,
     before: &Object,
@@ -153,7 +153,7 @@ fn validate_times(
     }
 }
 
-/// Validates a finished Job: it was started and has no pods left.
+/// Validates a finished Job: it has a start time and no active pods.
 fn validate_finished(spec: &Object, status: &Object, before: &Object, at: &Path<'_>, errors: &mut Errors) {
     let (now, was) = (Conditions::of(status).finished(), Conditions::of(before).finished());
     let changed = |name: &str| !is_same(status.get(name), before.get(name));
@@ -216,7 +216,7 @@ fn validate_indexes(spec: &Object, status: &Object, before: &Object, at: &Path<'
     }
 }
 
-/// Reports terminal conditions that are withdrawn, counters that decrease and times that change.
+/// Reports removed terminal conditions, decreased counters and changed times.
 fn validate_transitions(
     spec: &Object,
     status: &Object,

@@ -1,9 +1,9 @@
 //! CertificateSigningRequest (`certificates.k8s.io/v1`): asks a signer for an X.509 certificate.
 //!
-//! The server records who sent the request, and the request never changes afterwards. `/approval` writes the
+//! The server records the user who sends the request. The spec is immutable afterwards. `/approval` writes the
 //! conditions `Approved` and `Denied`; `/status` writes the certificate, once.
 //!
-//! Upstream: `pkg/registry/certificates/certificates/strategy.go`, `pkg/apis/certificates/validation`.
+//! Source: `pkg/registry/certificates/certificates/strategy.go`, `pkg/apis/certificates/validation`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -42,7 +42,7 @@ pub(crate) static KIND: Kind = Kind {
 /// The conditions that only `/approval` writes.
 const APPROVAL_CONDITIONS: [&str; 2] = ["Approved", "Denied"];
 
-/// The conditions that an update may not remove.
+/// The conditions that an update cannot remove.
 const PERMANENT_CONDITIONS: [&str; 3] = ["Approved", "Denied", "Failed"];
 
 /// Rewrites the request and the certificate in standard base64, as Go encodes bytes.
@@ -113,12 +113,12 @@ fn has_type(condition: &Value, kind: &str) -> bool {
     member(condition, "type") == kind
 }
 
-/// A text member of a condition. A missing member is empty.
+/// A string member of a condition; `""` if it is absent.
 fn member<'a>(condition: &'a Value, name: &str) -> &'a str {
     condition.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The issued certificate in base64, or the empty text.
+/// The issued certificate in base64; `""` if there is none.
 fn issued_certificate(request: &Object) -> &str {
     let certificate = request.get("status").and_then(|status| status.get("certificate")?.as_str());
     certificate.unwrap_or_default()
@@ -297,7 +297,7 @@ fn validate_certificate(encoded: &str, errors: &mut Errors) {
     }
 }
 
-/// Validates which conditions and which certificate an update may write to the given subresource
+/// Validates the changes of conditions and certificate. The subresource decides which of them are valid
 /// (`validateCertificateSigningRequestUpdate`).
 fn validate_transition(new: &Object, old: &Object, context: UpdateContext<'_>, errors: &mut Errors) {
     let (before, after) = (conditions(old), conditions(new));
@@ -364,7 +364,7 @@ static PRINTER: Printer = Printer {
     },
 };
 
-/// The decision on a request, then `Failed` and `Issued` where they apply.
+/// The cell of the condition: `Approved`, `Denied` or `Pending`, then `Failed` and `Issued` if they apply.
 fn request_state(status: Json<'_>) -> String {
     let has = |type_: &str| condition(status.get("conditions"), type_).is_some();
     let mut state = match (has("Denied"), has("Approved")) {
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn only_approval_adds_approval_conditions_and_no_update_removes_them() {
+    fn approval_conditions_are_added_only_by_approval_and_never_removed() {
         let with =
             |kinds: &[&str]| json!({"conditions": kinds.iter().map(|kind| true_condition(kind)).collect::<Vec<_>>()});
         let (approval, status) = (&Subresource::Approval, &Subresource::Status);
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn only_status_sets_the_certificate_and_only_once() {
+    fn certificate_is_set_only_by_status_and_only_once() {
         let encode = |text: &str| BASE64.encode(text);
         let pem = &testing::certificate();
         let with = |text: &str| json!({ "certificate": encode(text) });

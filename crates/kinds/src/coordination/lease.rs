@@ -1,6 +1,6 @@
 //! Lease (`coordination.k8s.io/v1`): a lock with a holder and a duration.
 //!
-//! Upstream: `pkg/registry/coordination/lease`, `ValidateLeaseSpec` in `pkg/apis/coordination/validation`. The fields of
+//! Source: `pkg/registry/coordination/lease`, `ValidateLeaseSpec` in `pkg/apis/coordination/validation`. The fields of
 //! the feature CoordinatedLeaderElection are not validated.
 
 use listwatch_schema::Path;

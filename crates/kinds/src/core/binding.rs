@@ -1,6 +1,6 @@
 //! Binding (`v1`): assigns a pod to a node. The server applies it to the pod and does not store it.
 //!
-//! Upstream: `BindingREST` in `pkg/registry/core/pod/storage`.
+//! Source: `BindingREST` in `pkg/registry/core/pod/storage`.
 
 use crate::Kind;
 

@@ -1,6 +1,6 @@
-//! ComponentStatus (`v1`): the health of a control plane component. Deprecated, and computed for each request.
+//! ComponentStatus (`v1`): the health of a control plane component. Deprecated; computed for each request.
 //!
-//! Upstream: `pkg/registry/core/componentstatus`.
+//! Source: `pkg/registry/core/componentstatus`.
 
 use crate::Kind;
 use crate::printers::Printer;

@@ -1,6 +1,6 @@
-//! ConfigMap (`v1`): configuration as texts and bytes.
+//! ConfigMap (`v1`): configuration data as strings and bytes.
 //!
-//! Upstream: `pkg/registry/core/configmap/strategy.go`, `ValidateConfigMap` in `pkg/apis/core/validation`.
+//! Source: `pkg/registry/core/configmap/strategy.go`, `ValidateConfigMap` in `pkg/apis/core/validation`.
 
 use listwatch_meta::FieldError;
 use listwatch_validation::base64::decoded_len;
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn immutable_config_map_keeps_its_data() {
+    fn update_rejects_changed_data_of_an_immutable_config_map() {
         let with = |immutable: bool, value: &str| json!({"immutable": immutable, "data": {"a": value}});
         let changed = "data: Forbidden: field is immutable when `immutable` is set";
         assert_eq!(transition_errors(&KIND, with(true, "2"), with(true, "1"), None), [changed]);

@@ -1,6 +1,6 @@
-//! What ConfigMaps and Secrets share: keys, the size limit, and the `immutable` field.
+//! Rules that ConfigMaps and Secrets share: keys, the size limit, and the field `immutable`.
 //!
-//! Upstream: `ValidateConfigMapUpdate` and `ValidateSecretUpdate` in `pkg/apis/core/validation`.
+//! Source: `ValidateConfigMapUpdate` and `ValidateSecretUpdate` in `pkg/apis/core/validation`.
 
 use listwatch_meta::FieldError;
 use listwatch_validation::base64::normalize_base64;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::UpdateContext;
 
-/// The largest sum of all values of a ConfigMap or Secret, in bytes (`MaxSecretSize`). Larger objects are rejected.
+/// The largest total size of all values of a ConfigMap or Secret, in bytes (`MaxSecretSize`).
 pub(crate) const DATA_BYTES_MAX: usize = 1024 * 1024;
 
 /// Normalizes the base64 of all values of a map.

@@ -1,6 +1,6 @@
 //! Endpoints (`v1`): the addresses behind a Service, deprecated in favor of EndpointSlice.
 //!
-//! Upstream: `pkg/registry/core/endpoint/strategy.go`, `ValidateEndpoints` in `pkg/apis/core/validation`.
+//! Source: `pkg/registry/core/endpoint/strategy.go`, `ValidateEndpoints` in `pkg/apis/core/validation`.
 
 use listwatch_schema::Path;
 use listwatch_validation::formats::{endpoint_ip, is_full, label, legacy_ip, port_number, same, subdomain};
@@ -31,7 +31,7 @@ static SUBSET_DEFAULTS: Defaults = Defaults(&[("ports", Each(&PORT_DEFAULTS))]);
 static DEFAULTS: Defaults = Defaults(&[("subsets", Each(&SUBSET_DEFAULTS))]);
 
 fn validate(endpoints: &Object, old: Option<&Object>, errors: &mut Errors) {
-    // An update may keep subsets that an earlier release accepted.
+    // An update can keep subsets that an earlier release accepted.
     if old.is_some_and(|old| same(endpoints.get("subsets"), old.get("subsets"))) {
         return;
     }
@@ -78,7 +78,7 @@ fn validate_address(address: &Object, at: &Path<'_>, errors: &mut Errors) {
     endpoint_ip(ip, &ip_at, errors);
 }
 
-/// The most addresses with ports that a cell shows.
+/// The largest number of addresses with ports in one cell.
 const SHOWN_MAX: usize = 3;
 
 static PRINTER: Printer = Printer {

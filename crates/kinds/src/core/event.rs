@@ -1,7 +1,7 @@
-//! Event (`v1`): a report about an object. `events.k8s.io/v1` shows the same objects ([`super::event_v1`]).
+//! Event (`v1`): a report about an object. `events.k8s.io/v1` is its second version ([`super::event_v1`]).
 //!
-//! Upstream: `pkg/registry/core/event/strategy.go`, `pkg/apis/core/validation/events.go`. Errors name the fields of
-//! `v1`, the stored version, as kube-apiserver's do.
+//! Source: `pkg/registry/core/event/strategy.go`, `pkg/apis/core/validation/events.go`. Errors name the fields of
+//! `v1`, the stored version, as in kube-apiserver.
 
 use listwatch_meta::FieldError;
 use listwatch_meta::selector::{validate_dns_subdomain, validate_qualified_name};
@@ -45,10 +45,11 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::namespaced("", "v1", "events", "Event")
 };
 
-/// `ActionLengthLimit`, `ReasonLengthLimit` and `ReportingInstanceLengthLimit`, in bytes.
+/// The largest size of the action, the reason and the reporting instance, in bytes (`ActionLengthLimit`,
+/// `ReasonLengthLimit`, `ReportingInstanceLengthLimit`).
 const TEXT_BYTES_MAX: usize = 128;
 
-/// `NoteLengthLimit`, in bytes.
+/// The largest size of the note, in bytes (`NoteLengthLimit`).
 const NOTE_BYTES_MAX: usize = 1024;
 
 const OTHER_NAMESPACE: &str = "does not match event.namespace";
@@ -62,7 +63,7 @@ static DEFAULTS: Defaults = Defaults(&[
     ("reportingInstance", BLANK),
 ]);
 
-/// `legacyValidateEvent`. An `eventTime` marks events in the form of `events.k8s.io/v1`.
+/// Validates an event (`legacyValidateEvent`). An `eventTime` marks events in the form of `events.k8s.io/v1`.
 fn validate(event: &Object, _: Option<&Object>, errors: &mut Errors) {
     let namespace = event.get("metadata").and_then(|metadata| metadata.get("namespace")?.as_str()).unwrap_or_default();
     let about = text(child(event, "involvedObject"), "namespace");

@@ -1,7 +1,7 @@
-//! Event (`events.k8s.io/v1`): the second version of [`super::event`]. The fields are the same under other names, and
-//! the fields that only `v1` reporters set are called deprecated.
+//! Event (`events.k8s.io/v1`): the second version of [`super::event`]. Its fields are those
+//! of `v1` under other names. Names of fields that only reporters of `v1` set begin with `deprecated`.
 //!
-//! Upstream: `pkg/apis/events/v1/conversion.go`, `pkg/apis/core/validation/events.go`.
+//! Source: `pkg/apis/events/v1/conversion.go`, `pkg/apis/core/validation/events.go`.
 
 use listwatch_meta::{FieldError, SelectableField};
 use listwatch_validation::names::NameRule;
@@ -13,23 +13,23 @@ use crate::versions::SecondVersion;
 pub(crate) static V1: SecondVersion = SecondVersion {
     group: "events.k8s.io",
     version: "v1",
-    of: ("", "v1", "events"),
+    stored: ("", "v1", "events"),
     kind: "Event",
-    behind: "apps",
+    after_group: "apps",
     names: NameRule::Subdomain,
     label: Some(label),
-    // `show` prints the zero values; this version has no other defaults.
-    default: |_| {},
-    show,
-    keep,
+    // `to_events_v1` adds zero values. This version has no other defaults.
+    apply_defaults: |_| {},
+    from_stored: to_events_v1,
+    to_stored: to_core_v1,
     validate: |object, old, errors| match old {
         None => validate_new(object, errors),
         Some(old) => validate_change(object, old, errors),
     },
-    convert: |object, api_version| V1.converted(object, api_version),
+    convert: |object, api_version| V1.convert_to(object, api_version),
 };
 
-/// `v1` and `events.k8s.io/v1`, in the order in which the latter prints its fields.
+/// The names of fields in `v1` and in `events.k8s.io/v1`, in the order in which Go prints the latter.
 const NAMES: [(&str, &str); 17] = [
     ("kind", "kind"),
     ("apiVersion", "apiVersion"),
@@ -50,10 +50,10 @@ const NAMES: [(&str, &str); 17] = [
     ("count", "deprecatedCount"),
 ];
 
-/// The order in which `v1` prints its fields, as positions in [`NAMES`].
+/// The order in which Go prints the fields of `v1`, as positions in [`NAMES`].
 const STORED_ORDER: [usize; 17] = [0, 1, 2, 9, 8, 11, 13, 14, 15, 16, 12, 3, 4, 7, 10, 5, 6];
 
-/// `AddFieldLabelConversionsForEvent`.
+/// The label of a selectable field (`AddFieldLabelConversionsForEvent`).
 fn label(field: &SelectableField) -> Option<String> {
     match field.label.as_str() {
         "reason" | "type" => Some(field.label.clone()),
@@ -62,30 +62,30 @@ fn label(field: &SelectableField) -> Option<String> {
     }
 }
 
-fn show(stored: Map<String, Value>) -> Map<String, Value> {
-    let mut shown = renamed(stored, NAMES, |name| match name {
+fn to_events_v1(stored: Map<String, Value>) -> Map<String, Value> {
+    let mut converted = renamed(stored, NAMES, |name| match name {
         "eventTime" | "deprecatedFirstTimestamp" | "deprecatedLastTimestamp" => Some(Value::Null),
         "regarding" | "deprecatedSource" => Some(json!({})),
         _ => None,
     });
-    print_series(&mut shown, true);
-    shown
+    print_series(&mut converted, true);
+    converted
 }
 
-fn keep(shown: Map<String, Value>) -> Map<String, Value> {
+fn to_core_v1(event: Map<String, Value>) -> Map<String, Value> {
     let names = STORED_ORDER.map(|at| (NAMES[at].1, NAMES[at].0));
-    let mut kept = renamed(shown, names, |name| match name {
+    let mut converted = renamed(event, names, |name| match name {
         "eventTime" | "firstTimestamp" | "lastTimestamp" => Some(Value::Null),
         "involvedObject" | "source" => Some(json!({})),
         "reportingComponent" | "reportingInstance" => Some(json!("")),
         _ => None,
     });
-    print_series(&mut kept, false);
-    kept
+    print_series(&mut converted, false);
+    converted
 }
 
-/// Renames the members of an event and puts them in the order of `names`. `zero` returns what Go prints for an
-/// absent member.
+/// Renames the members of an event and sorts them in the order of `names`. `zero` returns the value that Go prints for
+/// an absent member.
 fn renamed(
     mut event: Map<String, Value>,
     names: [(&str, &str); NAMES.len()],
@@ -108,7 +108,7 @@ fn is_omitted(value: &Value) -> bool {
     }
 }
 
-/// Prints the members of a series. With `always` a count of zero is printed, too.
+/// Orders the members of a series as Go prints them. `always` tells whether Go prints a count of 0.
 fn print_series(event: &mut Map<String, Value>, always: bool) {
     let Some(Value::Object(series)) = event.get_mut("series") else { return };
     let count = series.shift_remove("count").filter(|count| always || !is_omitted(count));
@@ -181,7 +181,7 @@ fn validate_change(new: &Object, old: &Object, errors: &mut Errors) {
     after_time.iter().for_each(|name| keep(name));
 }
 
-/// Names the reporter in earlier errors as the requested version does.
+/// Replaces the reporter's field name in earlier errors by its name in this version.
 fn name_requested_field(errors: &mut Errors) {
     for error in errors.iter_mut().filter(|error| error.field == "reportingComponent") {
         "reportingController".clone_into(&mut error.field);
@@ -197,13 +197,13 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// The time of an event in microseconds. Some clients cut finer digits off.
+/// The time of an event in microseconds. Some clients truncate finer digits.
 fn microseconds(event: &Object) -> Option<i128> {
     let time = listwatch_validation::clock::parse_timestamp(text(event, "eventTime"))?;
     Some(time.unix_timestamp_nanos().div_euclid(1000))
 }
 
-/// `validateV1EventSeries`.
+/// Validates a series (`validateV1EventSeries`).
 fn validate_series(event: &Object, errors: &mut Errors) {
     let Some(Value::Object(series)) = given(event, "series") else { return };
     if number(series, "count").unwrap_or(0) < 2 {

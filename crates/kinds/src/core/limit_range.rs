@@ -1,6 +1,6 @@
-//! LimitRange (`v1`): bounds and defaults for the resources of a namespace's objects.
+//! LimitRange (`v1`): limits and defaults for the resources of objects in a namespace.
 //!
-//! Upstream: `pkg/registry/core/limitrange/strategy.go`, `ValidateLimitRange` in `pkg/apis/core/validation`.
+//! Source: `pkg/registry/core/limitrange/strategy.go`, `ValidateLimitRange` in `pkg/apis/core/validation`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[("limits", Each(&LIMIT_DEFAULTS))]);
 
 static DEFAULTS: Defaults = Defaults(&[("spec", If(&SPEC_DEFAULTS))]);
 
-/// For containers, `default` defaults to `max`, and `defaultRequest` to `default` or else to `min`.
+/// Applies the defaults of limits for containers: `default` is `max`, and `defaultRequest` is `default` or else `min`.
 fn default_container_limits(item: &mut Map<String, Value>) {
     if item.get("type").and_then(Value::as_str) != Some("Container") {
         return;
@@ -123,7 +123,7 @@ fn validate_limit(limit: &Object, kind: &str, at: &Path<'_>, errors: &mut Errors
     }
 }
 
-/// Validates that the amounts of one resource fit each other, e.g. that `min` is not above `max`.
+/// Validates that the amounts of one resource are consistent, e.g. that `min` is not above `max`.
 fn validate_order(name: &str, limits: &Limits<'_>, at: &Path<'_>, errors: &mut Errors) {
     let &Limits { min, max, default, request, ratio } = limits;
     let mut above = |low: Option<&str>, high: Option<&str>, list: &str, shown: Option<&str>, words: (&str, &str)| {

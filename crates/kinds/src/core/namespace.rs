@@ -1,6 +1,6 @@
 //! Namespace (`v1`): a scope for names.
 //!
-//! Upstream: `pkg/registry/core/namespace/strategy.go`, `ValidateNamespace` in `pkg/apis/core/validation`.
+//! Source: `pkg/registry/core/namespace/strategy.go`, `ValidateNamespace` in `pkg/apis/core/validation`.
 
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
@@ -37,13 +37,13 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::cluster("", "v1", "namespaces", "Namespace")
 };
 
-/// The label that holds the namespace's name, so that selectors can name namespaces.
+/// The label with the name of the namespace. Selectors use it to select one namespace.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Finalizers that are valid without a domain.
 const STANDARD_FINALIZERS: [&str; 3] = [FINALIZER_KUBERNETES, FINALIZER_ORPHAN, FINALIZER_FOREGROUND];
 
-/// Sets the label that holds the namespace's name.
+/// Sets the label with the name of the namespace.
 fn set_name_label(namespace: &mut Object) {
     let name = text(metadata(namespace), "name").to_owned();
     if !name.is_empty() {
@@ -65,7 +65,7 @@ fn prepare_for_create(namespace: &mut Object, _: CreateContext<'_>) {
     set_name_label(namespace);
 }
 
-/// Keeps the finalizers: only `/finalize` changes them. Sets the name label.
+/// Keeps the finalizers, which only `/finalize` changes. Sets the name label.
 fn prepare_for_update(new: &mut Object, old: &Object, context: UpdateContext<'_>) {
     if context.subresource.is_none() {
         let kept = old.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
@@ -78,20 +78,20 @@ fn prepare_for_update(new: &mut Object, old: &Object, context: UpdateContext<'_>
     set_name_label(new);
 }
 
-/// Whether the spec has finalizers: the namespace still has contents.
+/// Whether the spec has finalizers. They keep the namespace until its objects are deleted.
 fn has_finalizers(namespace: &Object) -> bool {
     let finalizers = namespace.get("spec").and_then(|spec| spec.get("finalizers")?.as_array());
     finalizers.is_some_and(|finalizers| !finalizers.is_empty())
 }
 
-/// Marks a namespace for deletion: the first request only starts the removal of its contents.
+/// Marks a namespace for deletion. The first request only starts the deletion of its objects.
 fn begin_deletion(namespace: &mut Object, now: &str) -> Deletion {
     if !is_set(metadata(namespace), "deletionTimestamp") {
         metadata_mut(namespace).insert("deletionTimestamp".to_owned(), Value::String(now.to_owned()));
         child_mut(namespace, "status").insert("phase".to_owned(), Value::String("Terminating".to_owned()));
         return Deletion::Marked;
     }
-    if has_finalizers(namespace) { Deletion::Pending } else { Deletion::Unheld }
+    if has_finalizers(namespace) { Deletion::Pending } else { Deletion::Unmarked }
 }
 
 /// Validates the finalizers of a new namespace. Later changes go through `/finalize`.
@@ -103,7 +103,7 @@ fn validate(namespace: &Object, old: Option<&Object>, errors: &mut Errors) {
     }
 }
 
-/// Validates what `/finalize` and `/status` write: finalizer names, and the phase that deletion implies.
+/// Validates writes of `/finalize` (names of finalizers) and `/status` (the phase, which follows from deletion).
 fn validate_transition(new: &Object, _: &Object, context: UpdateContext<'_>, errors: &mut Errors) {
     let member = |member: &str, name: &str| new.get(member).and_then(|object| object.get(name));
     match context.subresource {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn finalize_and_status_writes_are_validated() {
+    fn finalize_rejects_invalid_finalizers_and_status_wrong_phases() {
         let check = |subresource: Subresource, new: Value, expected: &[&str]| {
             assert_eq!(transition_errors(&KIND, new, json!({"metadata": {}}), Some(&subresource)), expected);
         };

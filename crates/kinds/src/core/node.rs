@@ -1,6 +1,6 @@
 //! Node (`v1`): a machine that runs pods.
 //!
-//! Upstream: `pkg/registry/core/node/strategy.go`, `ValidateNode` and `ValidateNodeUpdate` in
+//! Source: `pkg/registry/core/node/strategy.go`, `ValidateNode` and `ValidateNodeUpdate` in
 //! `pkg/apis/core/validation`.
 
 use std::collections::HashSet;
@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
 use listwatch_schema::Path;
+use listwatch_validation::field_rules::required_one_of;
 use listwatch_validation::formats::{Range, amount, is_full, legacy_cidr, qualified_name};
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
 use serde_json::{Map, Value, json};
@@ -36,7 +37,7 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::cluster("", "v1", "nodes", "Node")
 };
 
-/// The longest name of a declared feature, in bytes.
+/// The largest size of the name of a declared feature, in bytes.
 const FEATURE_BYTES_MAX: usize = 253;
 
 const PREFER_AVOID_PODS: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
@@ -68,7 +69,7 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[("podCIDR", Do(default_pod_cidrs))])
 
 static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS)), ("status", In(&STATUS_DEFAULTS))]);
 
-/// `allocatable` defaults to `capacity`.
+/// Applies the default of `allocatable`: the value of `capacity`.
 fn default_allocatable(status: &mut Map<String, Value>) {
     let none = |value: Option<&Value>| value.and_then(Value::as_object).is_none_or(Map::is_empty);
     if none(status.get("allocatable"))
@@ -78,7 +79,7 @@ fn default_allocatable(status: &mut Map<String, Value>) {
     }
 }
 
-/// `podCIDR` and the first of `podCIDRs` default to each other.
+/// Applies the defaults of `podCIDR` and `podCIDRs[0]`: the value of the other field.
 fn default_pod_cidrs(spec: &mut Map<String, Value>) {
     let first = spec.get("podCIDRs").and_then(|list| list.get(0)).cloned();
     match (spec.get("podCIDR").filter(|cidr| **cidr != "").cloned(), first) {
@@ -108,7 +109,7 @@ fn validate(node: &Object, old: Option<&Object>, errors: &mut Errors) {
     validate_taints(spec, errors);
     validate_amounts(status, errors);
     if let Some(capacity) = number(child(child(status, "nodeInfo"), "swap"), "capacity").filter(|bytes| *bytes <= 0) {
-        // Upstream names this field.
+        // Upstream reports this field.
         errors.push(FieldError::invalid("metadata.nodeSwapStatus.capacity", capacity, "must be greater than zero"));
     }
     validate_declared_features(status, errors);
@@ -118,14 +119,14 @@ fn validate(node: &Object, old: Option<&Object>, errors: &mut Errors) {
     }
 }
 
-/// Validates the change alone, as upstream does: the rules of [`validate`] do not apply to status writes.
+/// Validates only the changes. As in upstream, the rules of [`validate`] do not apply to writes of the status.
 fn validate_status(node: &Object, old: Option<&Object>, errors: &mut Errors) {
     if let Some(old) = old {
         validate_changes(node, old, errors);
     }
 }
 
-/// `ValidateNodeUpdate`.
+/// Validates an update (`ValidateNodeUpdate`).
 fn validate_changes(node: &Object, old: &Object, errors: &mut Errors) {
     let (spec, status, before) = (child(node, "spec"), child(node, "status"), child(old, "spec"));
     let spec_at = Path::root("spec");
@@ -171,7 +172,7 @@ fn validate_annotations(node: &Object, errors: &mut Errors) {
         return;
     }
     let Ok(avoided) = serde_json::from_str::<Value>(avoided) else {
-        // Upstream shows the text of Go's JSON decoder.
+        // Upstream reports the message of Go's JSON decoder.
         let why = "the annotation is no JSON";
         errors.push(FieldError::invalid("metadata.annotations.AvoidPods", quote(PREFER_AVOID_PODS), why));
         return;
@@ -190,7 +191,7 @@ fn validate_annotations(node: &Object, errors: &mut Errors) {
 }
 
 fn validate_taints(spec: &Object, errors: &mut Errors) {
-    // Upstream names this field.
+    // Upstream reports this field.
     let metadata_at = Path::root("metadata");
     let taints_at = metadata_at.child("taints");
     let mut seen = HashSet::new();
@@ -202,13 +203,7 @@ fn validate_taints(spec: &Object, errors: &mut Errors) {
         if !problems.is_empty() {
             errors.invalid(&at.child("value"), text(taint, "value"), problems.join(";"));
         }
-        match effect {
-            "" => errors.required(&at.child("effect"), ""),
-            "NoSchedule" | "PreferNoSchedule" | "NoExecute" => {}
-            other => {
-                errors.not_supported(&at.child("effect"), other, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
-            }
-        }
+        required_one_of(taint, "effect", &["NoSchedule", "PreferNoSchedule", "NoExecute"], &at, errors);
         if !seen.insert((key, effect)) {
             let shown = format!(
                 "{{\"Key\":{},\"Value\":{},\"Effect\":{},\"TimeAdded\":{}}}: taints must be unique by key and effect pair",
@@ -343,7 +338,7 @@ fn cells(node: Printed<'_>) -> Vec<Cell> {
     ]
 }
 
-/// The roles from the node's labels, sorted.
+/// The roles in the labels of the node, sorted.
 fn roles(labels: Json<'_>) -> String {
     let mut roles: Vec<String> = Vec::new();
     for (label, value) in labels.entries() {

@@ -1,12 +1,13 @@
 //! PersistentVolume (`v1`): a piece of storage.
 //!
-//! Upstream: `pkg/registry/core/persistentvolume/strategy.go`, `ValidatePersistentVolume` in
+//! Source: `pkg/registry/core/persistentvolume/strategy.go`, `ValidatePersistentVolume` in
 //! `pkg/apis/core/validation`, `pkg/volume/validation`.
 
 use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use listwatch_validation::clock::timestamp;
 use listwatch_validation::diff::unified;
+use listwatch_validation::field_rules::one_of;
 use listwatch_validation::formats::{self, IMMUTABLE, amount, json as go_json, positive_amount, same, subdomain};
 use listwatch_validation::volume_claim::{VOLUME_MODES, access_modes};
 use listwatch_validation::volume_source::volume_source;
@@ -38,7 +39,7 @@ pub(crate) static KIND: Kind = Kind {
 
 const RECLAIM_POLICIES: [&str; 3] = ["Delete", "Recycle", "Retain"];
 
-/// The annotation that came before the field `mountOptions`.
+/// The annotation that the field `mountOptions` replaced.
 const MOUNT_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
 
 static SPEC_DEFAULTS: Defaults = Defaults(&[
@@ -53,7 +54,7 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[
 
 static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS))]);
 
-/// The first phase begins at the creation.
+/// Sets the time of the first phase to the time of creation.
 fn prepare_for_create(volume: &mut Object, _: CreateContext<'_>) {
     let since = metadata(volume).get("creationTimestamp").cloned().unwrap_or_default();
     child_mut(volume, "status").insert("lastPhaseTransitionTime".to_owned(), since);
@@ -154,8 +155,8 @@ fn validate_spec(spec: &Object, name: &str, at: &Path<'_>, owner: Owner, errors:
     let (policy, policy_at) = (text(spec, "persistentVolumeReclaimPolicy"), at.child("persistentVolumeReclaimPolicy"));
     if inline && !matches!(policy, "" | "Retain") {
         errors.forbidden(&policy_at, "may only be Retain in the context of inline volumes");
-    } else if !inline && !policy.is_empty() && !RECLAIM_POLICIES.contains(&policy) {
-        errors.not_supported(&policy_at, policy, &RECLAIM_POLICIES);
+    } else if !inline {
+        one_of(spec, "persistentVolumeReclaimPolicy", &RECLAIM_POLICIES, at, errors);
     }
     let affinity_at = at.child("nodeAffinity");
     match (given(spec, "nodeAffinity").and_then(Value::as_object), owner) {
@@ -201,7 +202,7 @@ fn validate_spec(spec: &Object, name: &str, at: &Path<'_>, owner: Owner, errors:
     }
 }
 
-/// Whether a path is `/` after `path.Clean`.
+/// Whether Go's `path.Clean` turns a path into `/`.
 fn is_root(path: &str) -> bool {
     let mut depth = 0usize;
     for part in path.split('/') {
@@ -308,7 +309,7 @@ fn validate_source(spec: &Object, name: &str, inline: bool, at: &Path<'_>, error
 fn same_source(new: &Object, old: &Object) -> bool {
     SOURCES.iter().all(|(member, ..)| {
         let (after, before) = (given(new, member), given(old, member));
-        // An empty source counts as present.
+        // An empty source is treated as present.
         if after.is_some() != before.is_some() {
             return false;
         }

@@ -1,6 +1,6 @@
 //! PersistentVolumeClaim (`v1`): a request for storage.
 //!
-//! Upstream: `pkg/registry/core/persistentvolumeclaim/strategy.go`, `ValidatePersistentVolumeClaim` in
+//! Source: `pkg/registry/core/persistentvolumeclaim/strategy.go`, `ValidatePersistentVolumeClaim` in
 //! `pkg/apis/core/validation`.
 
 use listwatch_meta::FieldError;
@@ -40,8 +40,8 @@ pub(crate) static KIND: Kind = Kind {
 
 static DEFAULTS: Defaults = Defaults(&[("spec", In(&CLAIM_SPEC))]);
 
-/// Normalizes the data sources. `dataSource` alone keeps claims and snapshots only
-/// (`EnforceDataSourceBackwardsCompatibility`). References to other namespaces are an alpha feature and disappear.
+/// Normalizes the data sources. A `dataSource` without `dataSourceRef` can only be a claim or a snapshot
+/// (`EnforceDataSourceBackwardsCompatibility`). References to other namespaces are an alpha feature and are removed.
 /// Then `dataSource` and `dataSourceRef` are copied to each other (`NormalizeDataSources`).
 fn normalize_data_sources(claim: &mut Object, old: Option<&Object>) {
     let Some(Value::Object(spec)) = claim.get_mut("spec") else { return };
@@ -223,7 +223,8 @@ fn validate_status(claim: &Object, _: Option<&Object>, errors: &mut Errors) {
     }
 }
 
-/// Validates the name of a measured resource: `storage` or a name with a vendor's domain. Returns whether it is valid.
+/// Validates the name of a resource in the status: `storage` or a name with the domain of a vendor. Returns whether it
+/// is valid.
 fn validate_resource(name: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
     let before = errors.len();
     qualified_name(name, at, errors);

@@ -1,6 +1,6 @@
-//! `Pod (v1)`: a group of containers on one node.
+//! Pod (`v1`): a group of containers on one node.
 //!
-//! Rules: `pkg/registry/core/pod/strategy.go`, `pkg/apis/core/v1/defaults.go` and `printPod` of Kubernetes v1.36.
+//! Source: `pkg/registry/core/pod/strategy.go`, `pkg/apis/core/v1/defaults.go` and `printPod` of Kubernetes v1.36.
 //! [`pod_spec`] validates pods; [`pod_update`] and [`pod_resize`] validate updates.
 
 use std::collections::{HashMap, VecDeque};
@@ -67,7 +67,7 @@ pub(crate) static KIND: Kind = Kind {
 
 static DEFAULTS: Defaults = Defaults(&[("spec", In(&POD_SPEC)), ("spec", In(&POD_ONLY_DEFAULTS))]);
 
-/// Defaults of the spec that apply to pods and not to pod templates.
+/// Defaults of the spec that apply only to pods, and not to pod templates.
 static POD_ONLY_DEFAULTS: Defaults = Defaults(&[
     ("containers", Each(&REQUEST_DEFAULTS)),
     ("initContainers", Each(&REQUEST_DEFAULTS)),
@@ -81,8 +81,8 @@ static POD_ONLY_DEFAULTS: Defaults = Defaults(&[
 
 static REQUEST_DEFAULTS: Defaults = Defaults(&[("resources", Do(requests_from_limits))]);
 
-/// The priority of a pod without a class, and of the classes that every cluster has. The priority of other classes
-/// is in their PriorityClass.
+/// The priority of a pod without a class, or of a class that every cluster has. The priority of any other class is in
+/// its PriorityClass.
 fn priority(spec: &Map<String, Value>) -> Option<Value> {
     match spec.get("priorityClassName").and_then(Value::as_str).unwrap_or_default() {
         "" => Some(json!(0)),
@@ -108,7 +108,7 @@ fn requests_from_limits(container: &mut Map<String, Value>) {
     }
 }
 
-/// On the host's network, the host port defaults to the container port.
+/// Applies the default of host ports in the host's network: the container port.
 fn host_ports(spec: &mut Map<String, Value>) {
     if spec.get("hostNetwork") != Some(&Value::Bool(true)) {
         return;
@@ -126,7 +126,7 @@ fn host_ports(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Tolerates a failing node for five minutes, unless the pod tolerates it otherwise (admission plugin
+/// Adds tolerations of failing nodes for 300 s, unless the pod has tolerations for them (admission plugin
 /// DefaultTolerationSeconds).
 fn tolerate_failing_nodes(spec: &mut Map<String, Value>) {
     let mut tolerations = match spec.get_mut("tolerations") {
@@ -210,7 +210,7 @@ static PRINTER: Printer = Printer {
     cells,
 };
 
-/// The number of restarts and the time of the last one.
+/// The number of restarts, and the time of the last one.
 #[derive(Clone, Copy, Default)]
 struct Restarts {
     count: i64,
@@ -255,7 +255,7 @@ fn readiness_gates(spec: Json<'_>, status: Json<'_>) -> String {
     format!("{open}/{}", gates.len())
 }
 
-/// What the cells show of all containers together.
+/// The values of the cells that depend on all containers.
 struct Summary {
     ready: usize,
     containers: usize,
@@ -292,7 +292,7 @@ impl Summary {
         };
         let (initializing, sidecar_restarts) = summary.initialization(status, &sidecars, init_containers.len());
         if !initializing || holds(conditions, "Initialized") {
-            // Restarts of completed init containers no longer count.
+            // Restarts of completed init containers are not counted.
             summary.restarts = sidecar_restarts;
             summary.running(status);
         }
@@ -306,8 +306,8 @@ impl Summary {
         summary
     }
 
-    /// Visits the init containers up to the first that has not completed. Returns whether there is one, and the
-    /// restarts of sidecars.
+    /// Visits the init containers up to the first one that has not completed. Returns whether such a container exists,
+    /// and the restarts of sidecars.
     fn initialization(&mut self, status: Json<'_>, sidecars: &[String], of: usize) -> (bool, Restarts) {
         let mut sidecar_restarts = Restarts::default();
         for (position, container) in status.get("initContainerStatuses").items().into_iter().enumerate() {
@@ -337,7 +337,8 @@ impl Summary {
         (false, sidecar_restarts)
     }
 
-    /// Visits the containers, last to first. The first one with a reason decides.
+    /// Visits the containers from last to first. The cell shows the reason of the first container in the list that has
+    /// one.
     fn running(&mut self, status: Json<'_>) {
         let (mut any_running, mut error) = (false, None);
         for container in status.get("containerStatuses").items().into_iter().rev() {
@@ -356,7 +357,7 @@ impl Summary {
                 self.ready += 1;
             }
         }
-        // A pod with a running container is not completed.
+        // A pod with a running container is not complete.
         if self.reason == "Completed" {
             match error {
                 _ if any_running && holds(status.get("conditions"), "Ready") => self.reason = "Running".to_owned(),
@@ -386,7 +387,7 @@ mod tests {
     use crate::testing::{check_defaults, defaulted_container, defaulted_pod_spec, map};
 
     #[test]
-    fn defaults_fill_in_what_kube_apiserver_fills_in() {
+    fn pod_defaults_equal_those_of_kube_apiserver() {
         let tolerations = json!([
             {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
             {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]);
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn status_update_keeps_observed_fields_that_it_leaves_out() {
+    fn pod_status_update_keeps_absent_observed_fields() {
         let mut new = map(json!({"status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "X"}]}}));
         let old = map(json!({"status": {"qosClass": "Burstable", "observedGeneration": 3,
             "conditions": [{"type": "Ready", "status": "False", "observedGeneration": 2}]}}));

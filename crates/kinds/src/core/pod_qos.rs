@@ -1,8 +1,10 @@
-//! The quality of service class of a pod (`ComputePodQOS` in `pkg/apis/core/helper/qos`).
+//! The quality of service class of a pod.
+//!
+//! Source: `ComputePodQOS` in `pkg/apis/core/helper/qos/qos.go`.
 
 use serde_json::Value;
 
-/// Returns `Guaranteed`, `Burstable` or `BestEffort`, by requests and limits of CPU and memory.
+/// Returns `Guaranteed`, `Burstable` or `BestEffort`, based on the requests and limits of CPU and memory.
 pub(crate) fn quality_of_service(spec: Option<&Value>) -> &'static str {
     let lists = ["containers", "initContainers"];
     let containers = lists.iter().filter_map(|list| spec?.get(list)?.as_array()).flatten();
@@ -37,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn quality_of_service_follows_the_resources() {
+    fn quality_of_service_class_depends_on_requests_and_limits() {
         let both = |amount: &str| json!({"cpu": amount, "memory": amount});
         let containers = |containers: Value| json!({ "containers": containers });
         check_class(containers(json!([{}])), "BestEffort");

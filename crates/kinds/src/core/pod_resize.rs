@@ -1,6 +1,6 @@
 //! Validates `/resize` of pods, which changes CPU and memory of running containers.
 //!
-//! Rules: `ValidatePodResize` in `pkg/apis/core/validation` of Kubernetes v1.36.
+//! Source: `ValidatePodResize` in `pkg/apis/core/validation` of Kubernetes v1.36.
 
 use listwatch_meta::FieldError;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use listwatch_validation::{Errors, Object};
 /// The resources that can be resized.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 
-/// Validates a resize. The pods differ only in their containers and in the fields that a resize writes.
+/// Validates a resize. The two pods differ only in containers and in fields that a resize writes.
 pub(crate) fn validate_resize(new: &Object, old: &Object, errors: &mut Errors) {
     let whole = |why: &str| FieldError::forbidden("", why);
     if is_static(old) {
@@ -72,7 +72,7 @@ pub(crate) fn validate_resize(new: &Object, old: &Object, errors: &mut Errors) {
     }
 }
 
-/// Reports containers that are added, removed, renamed or reordered. Returns whether there are none.
+/// Reports containers that are added, removed, renamed or reordered. Returns whether the order is unchanged.
 fn same_order(new: &Object, old: &Object, errors: &mut Errors) -> bool {
     let found = errors.len();
     for list in ["containers", "initContainers"] {
@@ -105,7 +105,7 @@ fn validate_kept(new: &Value, old: &Value, at: &str, errors: &mut Errors) {
     }
 }
 
-/// Resources without those that can be resized.
+/// Returns the resources without CPU and memory.
 fn without_resizable(resources: &Value) -> Value {
     let mut rest = resources.clone();
     for kind in ["requests", "limits"] {
@@ -126,7 +126,8 @@ fn without_resizable(resources: &Value) -> Value {
 mod tests {
     use super::*;
     use crate::Subresource;
-    use crate::testing::judged;
+    use crate::core::pod::KIND;
+    use crate::testing::transition_errors;
 
     fn container(name: &str, requests: Value) -> Value {
         json!({"name": name, "resources": {"requests": requests}})
@@ -134,11 +135,11 @@ mod tests {
 
     fn check(new: Value, old: Value, expected: &[&str]) {
         let pod = |spec: Value| json!({"metadata": {}, "spec": spec});
-        assert_eq!(judged("", "Pod", pod(new), pod(old), Some(&Subresource::Resize)), expected);
+        assert_eq!(transition_errors(&KIND, pod(new), pod(old), Some(&Subresource::Resize)), expected);
     }
 
     #[test]
-    fn resize_changes_amounts_of_cpu_and_memory_only() {
+    fn resize_rejects_changes_other_than_cpu_and_memory() {
         let one = |requests: Value| json!({"containers": [container("c", requests)]});
         check(one(json!({"cpu": "2"})), one(json!({"cpu": "1"})), &[]);
         check(one(json!({"cpu": "1", "memory": "1Gi"})), one(json!({"cpu": "1"})), &[]);
@@ -218,7 +219,7 @@ mod tests {
                 "spec: Forbidden: Pod running on node without support for resize",
             ),
         ] {
-            let found = judged("", "Pod", pod(extra.clone()), pod(extra), Some(&Subresource::Resize));
+            let found = transition_errors(&KIND, pod(extra.clone()), pod(extra), Some(&Subresource::Resize));
             assert_eq!(found, [why]);
         }
     }

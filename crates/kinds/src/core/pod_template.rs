@@ -1,6 +1,6 @@
-//! `PodTemplate (v1)`: a template of pods that no controller uses.
+//! PodTemplate (`v1`): a template of pods that no controller uses.
 //!
-//! Rules: `ValidatePodTemplate` in `pkg/apis/core/validation` and `printPodTemplate` of Kubernetes v1.36.
+//! Source: `ValidatePodTemplate` in `pkg/apis/core/validation` and `printPodTemplate` of Kubernetes v1.36.
 
 use listwatch_schema::Path;
 use listwatch_validation::{Errors, Object, child, pod_spec};
@@ -24,7 +24,7 @@ pub(crate) static KIND: Kind = Kind {
 
 static DEFAULTS: Defaults = Defaults(&[("template", In(&TEMPLATE))]);
 
-/// `ValidatePodTemplate`.
+/// Validates a pod template (`ValidatePodTemplate`).
 fn validate(object: &Object, old: Option<&Object>, errors: &mut Errors) {
     let old = old.map(|old| child(old, "template"));
     pod_spec::validate_template(child(object, "template"), old, &Path::root("template"), errors);

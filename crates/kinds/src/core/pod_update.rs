@@ -1,8 +1,8 @@
 //! Validates updates of pods, their status and their ephemeral containers.
 //!
-//! Rules: `ValidatePodUpdate`, `ValidatePodStatusUpdate` and `ValidatePodEphemeralContainersUpdate` in
-//! `pkg/apis/core/validation` of Kubernetes v1.36. Some of upstream's texts end with Go's `cmp.Diff`, which is left
-//! out here.
+//! Source: `ValidatePodUpdate`, `ValidatePodStatusUpdate` and `ValidatePodEphemeralContainersUpdate` in
+//! `pkg/apis/core/validation` of Kubernetes v1.36. Some of upstream's messages end with Go's `cmp.Diff`; those of
+//! this module omit it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,15 +12,15 @@ use listwatch_validation::pod_spec::MIRROR_ANNOTATION;
 use listwatch_validation::{Errors, Object, metadata};
 use serde_json::{Value, json};
 
-/// The text of an error about a change that an update of a pod must not make.
+/// The error of an update that changes an immutable field.
 const IMMUTABLE_FIELDS: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-/// Whether this is the mirror pod of a static pod.
+/// Whether the pod is the mirror pod of a static pod.
 pub(crate) fn is_static(pod: &Object) -> bool {
     metadata(pod).get("annotations").and_then(|all| all.get(MIRROR_ANNOTATION)).is_some()
 }
 
-/// The items of a list member; none where the object or the list is absent.
+/// The items of a list member; an empty slice if the object or the list is absent.
 pub(crate) fn items<'a>(object: Option<&'a Object>, name: &str) -> &'a [Value] {
     object.and_then(|object| object.get(name)?.as_array()).map(Vec::as_slice).unwrap_or_default()
 }
@@ -30,7 +30,7 @@ pub(crate) fn spec(pod: &Object) -> Option<&Object> {
     pod.get("spec").and_then(Value::as_object)
 }
 
-/// The text of a member; `""` where it is absent.
+/// The string of a member; `""` if it is absent.
 pub(crate) fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
@@ -80,7 +80,7 @@ pub(crate) fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
     }
 }
 
-/// Reports changes of node selectors of a gated pod that add nodes (`validateNodeSelectorMutation`,
+/// Reports changes of a gated pod's node selectors that would allow more nodes (`validateNodeSelectorMutation`,
 /// `validateNodeAffinityMutation`).
 fn validate_node_selection(new: &Object, old: &Object, errors: &mut Errors) {
     let selector = |spec: &Object| spec.get("nodeSelector").and_then(Value::as_object).cloned().unwrap_or_default();
@@ -128,7 +128,7 @@ fn is_nothing(value: &Value) -> bool {
     value.is_null() || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Whether two affinities are equal without their node affinity.
+/// Whether two affinities are equal, apart from their node affinity.
 fn equal_except_node_affinity(new: Option<&Value>, old: Option<&Value>) -> bool {
     let rest = |affinity: Option<&Value>| {
         let mut rest = affinity.and_then(Value::as_object).cloned().unwrap_or_default();
@@ -138,7 +138,7 @@ fn equal_except_node_affinity(new: Option<&Value>, old: Option<&Value>) -> bool 
     rest(new) == rest(old)
 }
 
-/// Whether two specs are equal in all fields that an update of a pod must not change.
+/// Whether two specs are equal in all fields that are immutable in an update of a pod.
 fn equal_immutable_fields(new: &Object, old: &Object) -> bool {
     let same = |name: &str| new.get(name) == old.get(name);
     new.keys().chain(old.keys()).map(String::as_str).all(|name| match name {
@@ -236,12 +236,13 @@ pub(crate) fn validate_ephemeral_containers(new: &Object, old: &Object, errors: 
 mod tests {
     use super::*;
     use crate::Subresource;
-    use crate::testing::{judged, map};
+    use crate::core::pod::KIND;
+    use crate::testing::{map, transition_errors};
 
     #[test]
-    fn update_rejects_all_but_a_few_fields() {
+    fn update_rejects_changes_of_immutable_pod_fields() {
         let check = |new: Value, old: Value, expected: &[&str]| {
-            assert_eq!(judged("", "Pod", json!({"spec": new}), json!({"spec": old}), None), expected);
+            assert_eq!(transition_errors(&KIND, json!({"spec": new}), json!({"spec": old}), None), expected);
         };
         let refused: &str = &format!("spec: Forbidden: {IMMUTABLE_FIELDS}");
         let spec = || json!({"containers": [{"name": "a", "image": "x"}], "tolerations": [{"key": "k"}]});
@@ -272,14 +273,14 @@ mod tests {
     }
 
     #[test]
-    fn update_of_gated_pod_only_narrows_node_selection() {
+    fn update_of_gated_pod_can_only_narrow_node_selection() {
         let pod = |spec: Value| {
             let mut whole = json!({"containers": [{"name": "a"}], "schedulingGates": [{"name": "g"}]});
             whole.as_object_mut().unwrap().extend(map(spec));
             json!({ "spec": whole })
         };
         let check = |new: Value, old: Value, expected: &[&str]| {
-            let found = judged("", "Pod", pod(new), pod(old), None);
+            let found = transition_errors(&KIND, pod(new), pod(old), None);
             let found: Vec<&str> = found.iter().map(String::as_str).collect();
             assert_eq!(found, expected);
         };
@@ -301,11 +302,15 @@ mod tests {
         };
         check(affinity(json!([wants(&["a"])])), json!({}), &[]);
         check(affinity(json!([wants(&["a", "b"])])), affinity(json!([wants(&["a"])])), &[]);
-        let found =
-            judged("", "Pod", pod(affinity(json!([wants(&["b"])]))), pod(affinity(json!([wants(&["a"])]))), None);
+        let found = transition_errors(
+            &KIND,
+            pod(affinity(json!([wants(&["b"])]))),
+            pod(affinity(json!([wants(&["a"])]))),
+            None,
+        );
         assert!(found[0].ends_with("nodeSelectorTerms[0]: Invalid value: {\"matchExpressions\":[{\"key\":\"b\",\"operator\":\"Exists\"}]}: only additions are allowed (no mutations or deletions)"), "{found:?}");
         let two = affinity(json!([wants(&["a"]), wants(&["b"])]));
-        let found = judged("", "Pod", pod(two), pod(affinity(json!([wants(&["a"])]))), None);
+        let found = transition_errors(&KIND, pod(two), pod(affinity(json!([wants(&["a"])]))), None);
         assert!(
             found[0].ends_with("no additions/deletions to non-empty NodeSelectorTerms list are allowed"),
             "{found:?}"
@@ -322,7 +327,7 @@ mod tests {
                 json!({"spec": {"restartPolicy": policy, "initContainers": [{"name": "s", "restartPolicy": "Always"}]},
                     "status": status})
             };
-            let found = judged("", "Pod", pod(new), pod(old), Some(&Subresource::Status));
+            let found = transition_errors(&KIND, pod(new), pod(old), Some(&Subresource::Status));
             assert_eq!(found, expected);
         };
         let class = |class: &str| json!({"qosClass": class});
@@ -346,16 +351,17 @@ mod tests {
             check(runs(list, name), ended(list, name, code), policy, expected);
         }
         let conditions = json!({"conditions": [{"type": "Ready"}, {"type": "example.com/mine"}, {"type": "no good"}]});
-        let found = judged("", "Pod", json!({"status": conditions}), json!({"status": {}}), Some(&Subresource::Status));
+        let found =
+            transition_errors(&KIND, json!({"status": conditions}), json!({"status": {}}), Some(&Subresource::Status));
         assert_eq!(found.len(), 1);
         assert!(found[0].starts_with("metadata.conditions[2].Type: Invalid value: \"no good\": "), "{found:?}");
     }
 
     #[test]
-    fn ephemeral_containers_are_never_removed_or_changed() {
+    fn removed_or_changed_ephemeral_container_is_rejected() {
         let check = |new: Value, old: Value, expected: &[&str]| {
             let pod = |containers: Value| json!({"metadata": {}, "spec": {"ephemeralContainers": containers}});
-            assert_eq!(judged("", "Pod", pod(new), pod(old), Some(&Subresource::EphemeralContainers)), expected);
+            assert_eq!(transition_errors(&KIND, pod(new), pod(old), Some(&Subresource::EphemeralContainers)), expected);
         };
         let (a, b) = (json!({"name": "a", "image": "i"}), json!({"name": "b", "image": "i"}));
         check(json!([a, b]), json!([b]), &[]);
@@ -372,7 +378,7 @@ mod tests {
         let mirror =
             json!({"metadata": {"annotations": {MIRROR_ANNOTATION: "x"}}, "spec": {"ephemeralContainers": [a]}});
         assert_eq!(
-            judged("", "Pod", mirror.clone(), mirror, Some(&Subresource::EphemeralContainers)),
+            transition_errors(&KIND, mirror.clone(), mirror, Some(&Subresource::EphemeralContainers)),
             [": Forbidden: static pods do not support ephemeral containers"]
         );
     }

@@ -1,20 +1,15 @@
-//! Fields that the ports of Services, Endpoints and EndpointSlices share.
+//! Rules that the ports of Services, Endpoints and EndpointSlices share.
 //!
-//! Upstream: `pkg/apis/core/validation`, `pkg/apis/discovery/validation`.
+//! Source: `pkg/apis/core/validation`, `pkg/apis/discovery/validation`.
 
 use listwatch_schema::Path;
+use listwatch_validation::field_rules::required_one_of;
 use listwatch_validation::formats::qualified_name;
 use listwatch_validation::{Errors, Object, given, text};
 
-const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
-
-/// Validates the protocol of a port. Defaults have set it.
+/// Validates the protocol of a port. An absent protocol is an error, because defaults set it.
 pub(crate) fn validate_protocol(port: &Object, at: &Path<'_>, errors: &mut Errors) {
-    match text(port, "protocol") {
-        "" => errors.required(&at.child("protocol"), ""),
-        protocol if PROTOCOLS.contains(&protocol) => {}
-        other => errors.not_supported(&at.child("protocol"), other, &PROTOCOLS),
-    }
+    required_one_of(port, "protocol", &["SCTP", "TCP", "UDP"], at, errors);
 }
 
 /// Validates the application protocol of a port.

@@ -1,6 +1,6 @@
-//! `ReplicationController (v1)`: keeps a number of pods running; the predecessor of ReplicaSet.
+//! ReplicationController (`v1`): keeps a number of pods running; the predecessor of ReplicaSet.
 //!
-//! Rules: `ValidateReplicationController` in `pkg/apis/core/validation`, `pkg/apis/core/v1/defaults.go` and
+//! Source: `ValidateReplicationController` in `pkg/apis/core/validation`, `pkg/apis/core/v1/defaults.go` and
 //! `printReplicationController` of Kubernetes v1.36.
 
 use listwatch_schema::Path;
@@ -42,7 +42,7 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[
     ("selector", From(|spec| spec.get("template")?.pointer("/metadata/labels").cloned())),
 ]);
 
-/// The counts in the status.
+/// The rules for the counts in the status.
 const COUNTS: StatusCounts = StatusCounts {
     not_negative: &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"],
     at_most: &[
@@ -54,7 +54,7 @@ const COUNTS: StatusCounts = StatusCounts {
     never_decreases: "",
 };
 
-/// `ValidateReplicationControllerSpec`.
+/// Validates the spec (`ValidateReplicationControllerSpec`).
 fn validate(controller: &Object, old: Option<&Object>, errors: &mut Errors) {
     let (spec, at) = (child(controller, "spec"), Path::root("spec"));
     not_negative(spec, &["minReadySeconds"], &at, errors);
@@ -75,7 +75,6 @@ fn validate(controller: &Object, old: Option<&Object>, errors: &mut Errors) {
     require_long_running(template, "ReplicationController", &at, errors);
 }
 
-/// The selector is a map of labels.
 static PRINTER: Printer = Printer {
     columns: REPLICA_COLUMNS,
     cells: |controller| replica_cells(controller, labels(controller.at("spec.selector"))),

@@ -1,6 +1,6 @@
-//! ResourceQuota (`v1`): limits on the resources that a namespace uses in total.
+//! ResourceQuota (`v1`): limits the resources that the objects of a namespace use in total.
 //!
-//! Upstream: `pkg/registry/core/resourcequota/strategy.go`, `ValidateResourceQuota` in `pkg/apis/core/validation`,
+//! Source: `pkg/registry/core/resourcequota/strategy.go`, `ValidateResourceQuota` in `pkg/apis/core/validation`,
 //! `pkg/apis/core/helper`.
 
 use std::collections::BTreeSet;
@@ -26,10 +26,11 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::namespaced("", "v1", "resourcequotas", "ResourceQuota")
 };
 
-/// The most errors that show all scopes of a quota. Upstream reports one for each scope and resource.
+/// The largest number of errors that list all scopes of a quota. Upstream reports one error for each pair of scope and
+/// resource.
 const SCOPE_ERRORS_MAX: usize = 64;
 
-/// The longest list of scopes, in bytes, that several errors show. A longer list is shown in one error.
+/// The largest size of a list of scopes that several errors show, in bytes. Only one error shows a longer list.
 const SCOPES_SHOWN_BYTES_MAX: usize = 1024;
 
 fn scope_errors_max(shown: &str) -> usize {
@@ -70,7 +71,7 @@ fn validate_amounts(holder: &Object, list: &str, at: &Path<'_>, errors: &mut Err
     }
 }
 
-/// Whether a scope can be applied to a resource (`IsResourceQuotaScopeValidForResource`).
+/// Whether a scope applies to a resource (`IsResourceQuotaScopeValidForResource`).
 fn scope_applies_to(scope: &str, resource: &str) -> bool {
     let compute =
         ["cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"].contains(&resource);
@@ -99,7 +100,7 @@ fn is_scope(scope: &str) -> bool {
 
 const CONFLICTING_SCOPES: [[&str; 2]; 2] = [["BestEffort", "NotBestEffort"], ["Terminating", "NotTerminating"]];
 
-/// The resources of a quota that a scope cannot be applied to.
+/// The resources of a quota to which a scope does not apply.
 fn unfit_resources<'a>(spec: &'a Object, scope: &'a str) -> impl Iterator<Item = &'a String> {
     child(spec, "hard").keys().filter(move |resource| is_quota_name(resource) && !scope_applies_to(scope, resource))
 }

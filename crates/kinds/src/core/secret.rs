@@ -1,6 +1,6 @@
 //! Secret (`v1`): confidential data as bytes.
 //!
-//! Upstream: `pkg/registry/core/secret/strategy.go`, `ValidateSecret` in `pkg/apis/core/validation`.
+//! Source: `pkg/registry/core/secret/strategy.go`, `ValidateSecret` in `pkg/apis/core/validation`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -30,7 +30,7 @@ pub(crate) static KIND: Kind = Kind {
 
 static DEFAULTS: Defaults = Defaults(&[("type", Text("Opaque"))]);
 
-/// Moves `stringData` into `data`, encoded, and normalizes all base64.
+/// Moves `stringData` into `data` as base64, and normalizes all base64 values.
 fn normalize(secret: &mut Object) -> Result<(), String> {
     if let Some(Value::Object(texts)) = secret.shift_remove("stringData") {
         let data = child_mut(secret, "data");
@@ -101,7 +101,7 @@ fn validate(secret: &Object, _: Option<&Object>, errors: &mut Errors) {
     }
 }
 
-/// The type never changes.
+/// Reports a changed type.
 fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
     immutable(new, old, "", "type", errors);
 }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn immutable_secret_stays_immutable() {
+    fn update_rejects_changes_of_an_immutable_secret() {
         let with = |immutable: bool| json!({"immutable": immutable, "data": {"a": "1"}});
         let changed = "immutable: Forbidden: field is immutable when `immutable` is set";
         assert_eq!(transition_errors(&KIND, with(false), with(true), None), [changed]);

@@ -1,6 +1,6 @@
 //! Service (`v1`): a name and addresses in front of pods.
 //!
-//! Upstream: `pkg/registry/core/service/strategy.go`, `ValidateService` in `pkg/apis/core/validation`. Upstream
+//! Source: `pkg/registry/core/service/strategy.go`, `ValidateService` in `pkg/apis/core/validation`. Upstream
 //! allocates node ports and addresses before it validates; this server allocates afterwards. The rules about allocated
 //! values are therefore in the server's write path.
 
@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
 use listwatch_schema::Path;
+use listwatch_validation::field_rules::{one_of, one_of_if_present, required_one_of};
 use listwatch_validation::formats::{
     self, IMMUTABLE, endpoint_ip, is_ipv4, is_ipv6, json as go_json, label, legacy_cidr, legacy_ip, port_name,
     port_number, qualified_name, subdomain,
@@ -44,10 +45,10 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::namespaced("", "v1", "services", "Service")
 };
 
-/// The longest session affinity, in seconds.
+/// The largest timeout of session affinity, in seconds.
 const AFFINITY_SECONDS_MAX: i64 = 86_400;
 
-/// The annotation that came before the field `loadBalancerSourceRanges`.
+/// The annotation that the field `loadBalancerSourceRanges` replaced.
 const RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
@@ -58,7 +59,7 @@ static PORT_DEFAULTS: Defaults = Defaults(&[
     ("targetPort", Do(default_zero_target)),
 ]);
 
-/// A target port of zero counts as absent.
+/// Applies the default of a target port that is 0.
 fn default_zero_target(port: &mut Map<String, Value>) {
     if port.get("targetPort") == Some(&json!(0))
         && let Some(number) = port.get("port").cloned()
@@ -79,7 +80,7 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[
 
 static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS)), ("status", Do(default_ip_modes))]);
 
-/// `ipMode` of a load balancer's address defaults to `VIP`.
+/// The default of `ipMode` for addresses of a load balancer: `VIP`.
 fn default_ip_modes(service: &mut Map<String, Value>) {
     if service.get("spec").and_then(|spec| spec.get("type")) != Some(&json!("LoadBalancer")) {
         return;
@@ -102,7 +103,7 @@ fn is_externally_accessible(spec: &Map<String, Value>) -> bool {
     is_type(spec, "NodePort") || is_type(spec, "LoadBalancer") || (is_type(spec, "ClusterIP") && external)
 }
 
-/// The timeout of session affinity defaults to three hours. Without affinity the configuration disappears.
+/// Applies the default timeout of session affinity, 3 h. Without affinity, removes the configuration.
 fn default_session_affinity(spec: &mut Map<String, Value>) {
     match spec.get("sessionAffinity").and_then(Value::as_str) {
         Some("None") => {
@@ -139,7 +140,7 @@ fn validate(service: &Object, old: Option<&Object>, errors: &mut Errors) {
         }
         "ExternalName" => {
             for name in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                // The update drops values that the stored service had.
+                // An update removes values that the stored service has.
                 if given(spec, name).is_some_and(|value| !is_empty(Some(value)))
                     && before.is_none_or(|before| before.get(name) != spec.get(name))
                 {
@@ -161,12 +162,7 @@ fn validate(service: &Object, old: Option<&Object>, errors: &mut Errors) {
         validate_cluster_ips(spec, before, &at, errors);
     }
     validate_external_ips(spec, before, &at.child("externalIPs"), errors);
-    const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
-    match kind {
-        "" => errors.required(&at.child("type"), ""),
-        kind if TYPES.contains(&kind) => {}
-        other => errors.not_supported(&at.child("type"), other, &TYPES),
-    }
+    required_one_of(spec, "type", &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"], &at, errors);
     validate_node_ports(spec, before, &at.child("ports"), errors);
     validate_unique_ports(spec, &at.child("ports"), errors);
     validate_source_ranges(service, old, errors);
@@ -279,7 +275,7 @@ fn validate_cluster_ips(spec: &Object, before: Option<&Object>, at: &Path<'_>, e
     let (all_at, families_at) = (at.child("clusterIPs"), at.child("ipFamilies"));
     let all = items(spec, "clusterIPs");
     let chosen = text(spec, "clusterIP");
-    // `clusterIP` stands for an absent `clusterIPs`.
+    // If `clusterIPs` is absent, `clusterIP` is its only item.
     let single = [Value::from(chosen)];
     let texts = || {
         let all = if all.is_empty() && !chosen.is_empty() { &single[..] } else { all };
@@ -304,11 +300,8 @@ fn validate_cluster_ips(spec: &Object, before: Option<&Object>, at: &Path<'_>, e
             errors.duplicate(&at, family);
         }
     }
-    const POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack"];
-    let policy = text(spec, "ipFamilyPolicy");
-    if !policy.is_empty() && !POLICIES.contains(&policy) {
-        errors.not_supported(&at.child("ipFamilyPolicy"), policy, &POLICIES);
-    }
+    let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
+    one_of(spec, "ipFamilyPolicy", &policies, at, errors);
     let known: HashSet<&str> =
         before.map(|before| items(before, "clusterIPs").iter().filter_map(Value::as_str).collect()).unwrap_or_default();
     let mut fine = true;
@@ -357,9 +350,9 @@ fn validate_external_ips(spec: &Object, before: Option<&Object>, at: &Path<'_>, 
     }
 }
 
-/// Validates the chosen node ports. The update drops node ports of the former type silently. In a new service, ports
-/// can share a node port only if they have the same number and different protocols: upstream allocates before it
-/// validates, so a node port of another number counts as allocated.
+/// Validates the chosen node ports. An update removes node ports of the former type. In a new service, two ports can
+/// share a node port only if they have the same number and different protocols, because upstream allocates node ports
+/// before validation.
 fn validate_node_ports(spec: &Object, before: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
     let chosen =
         |spec| objects(spec, "ports").filter_map(|(index, port)| Some((index, port, number(port, "nodePort")?)));
@@ -442,7 +435,7 @@ fn validate_load_balancer_fields(spec: &Object, before: Option<&Object>, at: &Pa
     let ports = given(spec, "allocateLoadBalancerNodePorts");
     let was_balancer = before.is_some_and(|before| text(before, "type") == "LoadBalancer");
     if text(spec, "type") != "LoadBalancer" {
-        // The update drops values of the former type.
+        // An update removes values of the former type.
         let left = was_balancer && before.is_some_and(|before| given(before, "allocateLoadBalancerNodePorts") == ports);
         if ports.is_some() && !left {
             errors.forbidden(&at.child("allocateLoadBalancerNodePorts"), ONLY_BALANCERS);
@@ -475,11 +468,7 @@ fn validate_traffic_policies(spec: &Object, before: Option<&Object>, at: &Path<'
     const POLICIES: [&str; 2] = ["Cluster", "Local"];
     let (external, external_at) = (text(spec, "externalTrafficPolicy"), at.child("externalTrafficPolicy"));
     if reachable(spec) {
-        match external {
-            "" => errors.required(&external_at, ""),
-            policy if POLICIES.contains(&policy) => {}
-            other => errors.not_supported(&external_at, other, &POLICIES),
-        }
+        required_one_of(spec, "externalTrafficPolicy", &POLICIES, at, errors);
     } else if !external.is_empty() {
         let left = before.is_some_and(|before| reachable(before) && text(before, "externalTrafficPolicy") == external);
         if !left {
@@ -495,20 +484,11 @@ fn validate_traffic_policies(spec: &Object, before: Option<&Object>, at: &Path<'
             errors.invalid_value(&port_at, port, why);
         }
     }
-    let (internal, internal_at) = (text(spec, "internalTrafficPolicy"), at.child("internalTrafficPolicy"));
-    if internal.is_empty() {
-        if matches!(text(spec, "type"), "NodePort" | "LoadBalancer" | "ClusterIP") {
-            errors.required(&internal_at, "");
-        }
-    } else if !POLICIES.contains(&internal) {
-        errors.not_supported(&internal_at, internal, &POLICIES);
-    }
-    const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
-    if let Some(distribution) = given(spec, "trafficDistribution").and_then(Value::as_str)
-        && !DISTRIBUTIONS.contains(&distribution)
-    {
-        errors.not_supported(&at.child("trafficDistribution"), distribution, &DISTRIBUTIONS);
-    }
+    let has_cluster_ip = matches!(text(spec, "type"), "NodePort" | "LoadBalancer" | "ClusterIP");
+    let internal = if has_cluster_ip { required_one_of } else { one_of };
+    internal(spec, "internalTrafficPolicy", &POLICIES, at, errors);
+    let distributions = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+    one_of_if_present(spec, "trafficDistribution", &distributions, at, errors);
 }
 
 fn validate_status(service: &Object, old: Option<&Object>, errors: &mut Errors) {
@@ -590,7 +570,7 @@ fn external_ip_cell(service: Printed<'_>) -> String {
     }
 }
 
-/// The ports with their node ports.
+/// The cell of the ports, each with its node port.
 fn ports_cell(ports: Json<'_>) -> String {
     let port = |port: Json<'_>| {
         let number = port.get("port").int().unwrap_or(0);
@@ -612,7 +592,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn service_defaults_depend_on_its_type() {
+    fn service_defaults_depend_on_the_type_of_the_service() {
         check_defaults(
             &KIND,
             json!({"spec": {"ports": [{"port": 80}, {"port": 81, "targetPort": "http", "protocol": "UDP"}]}}),

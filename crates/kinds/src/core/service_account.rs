@@ -1,6 +1,6 @@
 //! ServiceAccount (`v1`): an identity for programs.
 //!
-//! Upstream: `pkg/registry/core/serviceaccount/strategy.go`.
+//! Source: `pkg/registry/core/serviceaccount/strategy.go`.
 
 use crate::printers::NAME_AND_AGE;
 use crate::{Kind, Subresource};

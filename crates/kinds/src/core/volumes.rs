@@ -1,6 +1,6 @@
-//! What PersistentVolumes and PersistentVolumeClaims share.
+//! Rules and cells that PersistentVolumes and PersistentVolumeClaims share.
 //!
-//! Upstream: `pkg/apis/core/validation`, `pkg/printers/internalversion`.
+//! Source: `pkg/apis/core/validation`, `pkg/printers/internalversion`.
 
 use listwatch_schema::Path;
 use listwatch_validation::Errors;
@@ -8,10 +8,10 @@ use listwatch_validation::formats::whole;
 
 use crate::table::Json;
 
-/// The annotation that came before the field `storageClassName`.
+/// The annotation that the field `storageClassName` replaced.
 pub(crate) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// Validates an amount of at least zero units (`validateBasicResource`). Returns whether it is valid.
+/// Validates an amount, which must not be negative (`validateBasicResource`). Returns whether the amount is valid.
 pub(crate) fn validate_basic_amount(amount: &str, at: &Path<'_>, errors: &mut Errors) -> bool {
     let units = whole(amount);
     if units < 0 {
@@ -20,12 +20,12 @@ pub(crate) fn validate_basic_amount(amount: &str, at: &Path<'_>, errors: &mut Er
     units >= 0
 }
 
-/// The class of a volume or claim. The annotation takes precedence.
+/// The cell of the class of a volume or claim. The annotation takes precedence over the field.
 pub(crate) fn class_cell(annotation: Json<'_>, spec: Json<'_>) -> String {
     if annotation.exists() { annotation.string() } else { spec.get("storageClassName").string() }
 }
 
-/// The access modes, abbreviated.
+/// The cell of the access modes, abbreviated.
 pub(crate) fn access_modes_cell(modes: Json<'_>) -> String {
     let modes = modes.items();
     [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")]

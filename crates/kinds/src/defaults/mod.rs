@@ -1,21 +1,21 @@
-//! What kube-apiserver fills in when a client leaves it out, for built-in kinds, as a table.
+//! [`Defaults`]: the default values of a built-in kind as a table.
 //!
 //! ```text
-//!  of("apps", "Deployment") ─▶ object ─ spec ─ replicas      1
-//!                                            ├ strategy ─ type   RollingUpdate
-//!                                            └ template ─ spec ─ containers, each ─ imagePullPolicy ...
+//!  Deployment ─ spec ─┬ replicas                          1
+//!                     ├ strategy ─ type                   RollingUpdate
+//!                     └ template ─ spec ─ containers[*] ─ imagePullPolicy, …
 //! ```
 //!
-//! Origin: `pkg/apis/*/v*/defaults.go` of Kubernetes v1.36, and for pods the admission plugins that
-//! are on by default (Priority, DefaultTolerationSeconds). The table holds what a controller or a
-//! client would miss; it runs on every create and update, as the original does on every decode.
+//! [`apply`] runs on every create and update, as upstream's defaulting runs on every decode.
+//!
+//! Source: `pkg/apis/*/v*/defaults.go` of Kubernetes v1.36.
 
 pub(crate) mod pod_spec;
 pub(crate) mod volume;
 
 use serde_json::{Map, Value};
 
-/// The members of an object that have defaults.
+/// The members of an object that have defaults, in the order of application.
 #[derive(Debug)]
 pub struct Defaults(pub(crate) &'static [(&'static str, Default)]);
 
@@ -24,37 +24,37 @@ impl Defaults {
     pub const NONE: Defaults = Defaults(&[]);
 }
 
-/// What to do about one member.
+/// The default of one member. A member is absent if it is missing, `null` or `""`, as in a Go struct.
 #[derive(Debug)]
 pub(crate) enum Default {
-    /// When absent: this text.
+    /// A string for an absent member.
     Text(&'static str),
-    /// When absent: this number.
+    /// A number for an absent member.
     Number(i64),
-    /// When absent or zero: this number.
+    /// A number for a member that is absent or 0.
     Positive(i64),
-    /// When absent: this boolean.
+    /// A boolean for an absent member.
     Flag(bool),
-    /// When absent: `{}`.
+    /// `{}` for an absent member.
     Empty,
-    /// When absent: what the function makes of the whole object, if anything.
+    /// The result of the function, if any, for an absent member. The argument is the object that contains the member.
     From(fn(&Map<String, Value>) -> Option<Value>),
-    /// An object that is there even when the client leaves it out; its members have defaults.
+    /// `{}` for an absent member, and defaults of its members.
     In(&'static Defaults),
-    /// When present, its members have defaults.
+    /// Defaults of the members of a present member.
     If(&'static Defaults),
-    /// When present, a list (or a map) of objects whose members have defaults.
+    /// Defaults of the members of each object in a list or map.
     Each(&'static Defaults),
-    /// Whatever the function does to the whole object; the name says what it is about.
+    /// Calls the function with the object that contains the member.
     Do(fn(&mut Map<String, Value>)),
 }
 
-/// A member that is always shown.
+/// A member that Go prints as `null` if it is absent.
 pub(crate) const NULL: Default = Default::From(|_| Some(Value::Null));
-/// A text that is always shown.
+/// A member that Go prints as `""` if it is absent.
 pub(crate) const BLANK: Default = Default::From(|_| Some(Value::String(String::new())));
 
-/// Fills in what is missing. `null` and `""` are as good as missing, as in a Go struct.
+/// Applies defaults to an object.
 pub fn apply(defaults: &Defaults, object: &mut Map<String, Value>) {
     for (name, default) in defaults.0 {
         match default {
@@ -120,8 +120,7 @@ pub(crate) fn missing(object: &Map<String, Value>, name: &str) -> bool {
     }
 }
 
-/// Takes out members that are `null`: in a built-in kind that is the same as leaving them out.
-/// Objects of free form (a controller revision's data) are not for this.
+/// Removes members that are `null`. Do not use this for objects of free form, such as the data of a ControllerRevision.
 pub fn drop_nulls(object: &mut Map<String, Value>) {
     object.retain(|_, value| {
         match value {
@@ -150,33 +149,9 @@ mod tests {
 
     use super::*;
 
-    fn check(group: &str, kind: &str, object: Value, expected: Value) {
-        crate::testing::check_defaults(crate::find(group, kind).unwrap(), object, expected);
-    }
-
     #[test]
-    fn the_rest() {
-        check(
-            "rbac.authorization.k8s.io",
-            "RoleBinding",
-            json!({"roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s"}]}),
-            json!({"roleRef": {"kind": "Role", "name": "r", "apiGroup": "rbac.authorization.k8s.io"},
-                "subjects": [{"kind": "User", "name": "u", "apiGroup": "rbac.authorization.k8s.io"}, {"kind": "ServiceAccount", "name": "s"}]}),
-        );
-        check(
-            "autoscaling",
-            "HorizontalPodAutoscaler",
-            json!({"spec": {"maxReplicas": 3}}),
-            json!({"spec": {"maxReplicas": 3, "minReplicas": 1, "metrics": [{"type": "Resource", "resource":
-                {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]}}),
-        );
-    }
-
-    #[test]
-    fn nulls_are_nothing() {
-        let Value::Object(mut object) = json!({"a": null, "b": {"c": null, "d": [null, {"e": null}]}}) else {
-            panic!()
-        };
+    fn null_members_are_removed_at_any_depth() {
+        let mut object = crate::testing::map(json!({"a": null, "b": {"c": null, "d": [null, {"e": null}]}}));
         drop_nulls(&mut object);
         assert_eq!(Value::Object(object), json!({"b": {"d": [null, {}]}}));
     }

@@ -1,6 +1,6 @@
 //! Defaults of pod specs and pod templates, which pods and workloads share.
 //!
-//! Rules: `pkg/apis/core/v1/defaults.go` of Kubernetes v1.36.
+//! Source: `pkg/apis/core/v1/defaults.go` of Kubernetes v1.36.
 
 use serde_json::{Map, Value, json};
 
@@ -64,7 +64,8 @@ pub(crate) static POD_SPEC: Defaults = Defaults(&[
 
 pub(crate) static TEMPLATE: Defaults = Defaults(&[("metadata", Empty), ("spec", In(&POD_SPEC))]);
 
-/// The pull policy of an image: `Always` for the tag `latest`, which is implied without tag and digest.
+/// The pull policy of an image: `Always` for the tag `latest`, else `IfNotPresent`. An image without tag and digest has
+/// the tag `latest`.
 pub(super) fn pull_policy(image: Option<&Value>) -> Value {
     let image = image.and_then(Value::as_str).unwrap_or_default();
     let last = image.rsplit('/').next().unwrap_or_default();

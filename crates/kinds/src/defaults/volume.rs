@@ -1,6 +1,6 @@
 //! Defaults of volumes and volume sources, which pods, claims and PersistentVolumes share.
 //!
-//! Rules: `pkg/apis/core/v1/defaults.go` of Kubernetes v1.36.
+//! Source: `pkg/apis/core/v1/defaults.go` of Kubernetes v1.36.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use super::Default::{Each, Flag, From, If, Number, Text};
 use super::Defaults;
 use super::pod_spec::{WITH_FIELD_REF, pull_policy};
 
-/// The file mode `rw-r--r--` for volumes made of files.
+/// The file mode `rw-r--r--`, the default of volumes with generated files.
 static MODE: Defaults = Defaults(&[("defaultMode", Number(0o644))]);
 
 static DOWNWARD_API: Defaults = Defaults(&[("items", Each(&WITH_FIELD_REF)), ("defaultMode", Number(0o644))]);

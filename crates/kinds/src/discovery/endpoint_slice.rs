@@ -1,10 +1,11 @@
 //! EndpointSlice (`discovery.k8s.io/v1`): a part of the addresses behind a Service.
 //!
-//! Upstream: `pkg/registry/discovery/endpointslice/strategy.go`, `pkg/apis/discovery/validation`.
+//! Source: `pkg/registry/discovery/endpointslice/strategy.go`, `pkg/apis/discovery/validation`.
 
 use std::collections::HashSet;
 
 use listwatch_schema::Path;
+use listwatch_validation::field_rules::required_one_of;
 use listwatch_validation::formats::{
     self, IMMUTABLE, endpoint_ip, is_full, is_ipv4, is_ipv6, label, label_value, legacy_ip, same, strict_ip, subdomain,
 };
@@ -29,16 +30,16 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::namespaced("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 };
 
-/// The most endpoints of one slice.
+/// The largest number of endpoints of one slice.
 const ENDPOINTS_MAX: usize = 1_000;
 
-/// The most addresses of one endpoint.
+/// The largest number of addresses of one endpoint.
 const ADDRESSES_MAX: usize = 100;
 
-/// The most ports of one slice.
+/// The largest number of ports of one slice.
 const PORTS_MAX: usize = 20_000;
 
-/// The most zones, and the most nodes, that the hints of one endpoint name.
+/// The largest number of zones, and of nodes, in the hints of one endpoint.
 const HINTS_MAX: usize = 8;
 
 static PORT_DEFAULTS: Defaults =
@@ -53,7 +54,7 @@ static DEFAULTS: Defaults = Defaults(&[
     ("ports", NULL),
 ]);
 
-/// Drops `deprecatedTopology`, unless the endpoints stay as they are (`dropTopologyOnV1`). The host name moves to
+/// Removes `deprecatedTopology` unless the endpoints are unchanged (`dropTopologyOnV1`). The host name becomes the
 /// `nodeName` if the stored object had it in its topology.
 fn drop_topology(slice: &mut Object, old: Option<&Object>) {
     const HOST: &str = "kubernetes.io/hostname";
@@ -78,18 +79,13 @@ fn drop_topology(slice: &mut Object, old: Option<&Object>) {
 
 fn validate(slice: &Object, old: Option<&Object>, errors: &mut Errors) {
     let kind = text(slice, "addressType");
-    let kind_at = Path::root("addressType");
-    match kind {
-        "" => errors.required(&kind_at, ""),
-        "FQDN" | "IPv4" | "IPv6" => {}
-        other => errors.not_supported(&kind_at, other, &["FQDN", "IPv4", "IPv6"]),
-    }
+    required_one_of(slice, "addressType", &["FQDN", "IPv4", "IPv6"], &Path::NIL, errors);
     validate_ports(slice, errors);
     if old.is_none_or(|old| !same(slice.get("endpoints"), old.get("endpoints"))) {
         validate_endpoints(slice, kind, errors);
     }
     if old.is_some_and(|old| text(old, "addressType") != kind) {
-        errors.invalid(&kind_at, kind, IMMUTABLE);
+        errors.invalid(&Path::root("addressType"), kind, IMMUTABLE);
     }
 }
 
@@ -184,7 +180,7 @@ fn validate_hints(hints: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The most ports and addresses that a cell shows.
+/// The largest number of ports, and of addresses, in one cell.
 const SHOWN_MAX: usize = 3;
 
 static PRINTER: Printer = Printer {

@@ -1,6 +1,6 @@
 //! FlowSchema (`flowcontrol.apiserver.k8s.io/v1`): assigns requests to a priority level.
 //!
-//! Upstream: `pkg/registry/flowcontrol/flowschema`, `ValidateFlowSchema` in `pkg/apis/flowcontrol/validation`,
+//! Source: `pkg/registry/flowcontrol/flowschema`, `ValidateFlowSchema` in `pkg/apis/flowcontrol/validation`,
 //! `pkg/apis/flowcontrol/v1/defaults.go`.
 
 use std::sync::LazyLock;
@@ -36,10 +36,10 @@ pub(crate) static KIND: Kind = Kind {
 static SPEC_DEFAULTS: Defaults = Defaults(&[("matchingPrecedence", Positive(1000))]);
 static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS))]);
 
-/// The greatest, and thus last, precedence of a flow schema.
+/// The largest matching precedence of a flow schema. Schemas with smaller ones match first.
 const PRECEDENCE_MAX: i64 = 10_000;
 
-/// The verbs of requests.
+/// The verbs that a rule can match.
 const VERBS: [&str; 9] = ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 
 /// Validates a flow schema (`ValidateFlowSchema`).
@@ -138,7 +138,8 @@ fn validate_rule(rule: &Object, at: &str, errors: &mut Errors) {
     }
 }
 
-/// Validates a list: it has items, and `*` is its only item. Returns whether the items need validation.
+/// Validates that a list is not empty and that `*` is the only item if present. Returns whether the items need
+/// validation.
 fn validate_list(rule: &Object, name: &str, at: &str, none: &str, others: &str, errors: &mut Errors) -> bool {
     if items(rule, name).is_empty() {
         errors.push(FieldError::required(format!("{at}{name}"), none));
@@ -190,7 +191,7 @@ fn validate_resource_rule(rule: &Object, at: &str, errors: &mut Errors) {
     }
 }
 
-/// The kinds of subjects, with the member that holds a subject of the kind.
+/// The kinds of subjects, and the member for each.
 const SUBJECTS: [(&str, &str); 3] = [("ServiceAccount", "serviceAccount"), ("User", "user"), ("Group", "group")];
 
 /// Validates a subject (`ValidateFlowSchemaSubject`).
@@ -232,7 +233,7 @@ fn validate_subject(subject: &Object, at: &str, errors: &mut Errors) {
     }
 }
 
-/// Why a path is not a URL path of a rule (`ValidateNonResourceURLPath`).
+/// Validates the URL path of a rule (`ValidateNonResourceURLPath`). Returns the reason if it is invalid.
 fn url_path_problem(path: &str) -> Option<&'static str> {
     let wildcards = path.matches('*').count();
     match path {

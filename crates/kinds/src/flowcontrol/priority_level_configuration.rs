@@ -1,6 +1,6 @@
-//! PriorityLevelConfiguration (`flowcontrol.apiserver.k8s.io/v1`): limits the concurrent requests of one level.
+//! PriorityLevelConfiguration (`flowcontrol.apiserver.k8s.io/v1`): limits the concurrent requests of one priority level.
 //!
-//! Upstream: `pkg/registry/flowcontrol/prioritylevelconfiguration`, `ValidatePriorityLevelConfiguration` in
+//! Source: `pkg/registry/flowcontrol/prioritylevelconfiguration`, `ValidatePriorityLevelConfiguration` in
 //! `pkg/apis/flowcontrol/validation`, `pkg/apis/flowcontrol/v1/defaults.go`.
 
 use listwatch_meta::FieldError;
@@ -40,10 +40,10 @@ static EXEMPT_DEFAULTS: Defaults = Defaults(&[("nominalConcurrencyShares", Numbe
 static SPEC_DEFAULTS: Defaults = Defaults(&[("limited", If(&LIMITED_DEFAULTS)), ("exempt", If(&EXEMPT_DEFAULTS))]);
 static DEFAULTS: Defaults = Defaults(&[("spec", If(&SPEC_DEFAULTS))]);
 
-/// The most queues of one priority level.
+/// The largest number of queues of one priority level.
 const QUEUES_MAX: i64 = 10_000_000;
 
-/// The bits of a hash that shuffle sharding may use.
+/// The largest number of hash bits that shuffle sharding can use.
 const HASH_BITS_MAX: i64 = 60;
 
 /// An annotation that only `v1beta3` allows.
@@ -154,7 +154,7 @@ fn validate_limits(limited: &Object, errors: &mut Errors) {
     }
 }
 
-/// Validates the queues, and that shuffle sharding needs few enough bits of the hash.
+/// Validates the queues and the hand size. Shuffle sharding has [`HASH_BITS_MAX`] bits of hash.
 fn validate_queuing(queuing: &Object, at: &str, errors: &mut Errors) {
     let of = |name: &str| number(queuing, name).unwrap_or(0);
     let mut wrong = |name: &str, why: String| {

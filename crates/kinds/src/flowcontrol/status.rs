@@ -1,6 +1,6 @@
 //! The status that FlowSchema and PriorityLevelConfiguration share.
 //!
-//! Upstream: `ValidateFlowSchemaStatus` and `ValidatePriorityLevelConfigurationStatus` in
+//! Source: `ValidateFlowSchemaStatus` and `ValidatePriorityLevelConfigurationStatus` in
 //! `pkg/apis/flowcontrol/validation`.
 
 use std::collections::HashSet;

@@ -1,6 +1,6 @@
 //! Ingress (`networking.k8s.io/v1`): HTTP routes from outside the cluster to Services.
 //!
-//! Upstream: `pkg/registry/networking/ingress/strategy.go`, `ValidateIngress` in `pkg/apis/networking/validation`.
+//! Source: `pkg/registry/networking/ingress/strategy.go`, `ValidateIngress` in `pkg/apis/networking/validation`.
 
 use std::collections::HashSet;
 
@@ -34,7 +34,7 @@ pub(crate) static KIND: Kind = Kind {
 fn validate(ingress: &Object, old: Option<&Object>, errors: &mut Errors) {
     let spec = child(ingress, "spec");
     let at = Path::root("spec");
-    // An update may keep names that an earlier release accepted.
+    // An update can keep names that an earlier release accepted.
     let invalid_secrets = old.is_some_and(|old| {
         let mut names = objects(child(old, "spec"), "tls").map(|(_, tls)| text(tls, "secretName"));
         names.any(|name| !name.is_empty() && !dns_subdomain_problems(name).is_empty())
@@ -188,7 +188,7 @@ fn validate_status(ingress: &Object, old: Option<&Object>, errors: &mut Errors) 
     }
 }
 
-/// The most hosts that a cell shows.
+/// The largest number of hosts in one cell.
 const SHOWN_MAX: usize = 3;
 
 static PRINTER: Printer = Printer {
@@ -213,7 +213,7 @@ static PRINTER: Printer = Printer {
     },
 };
 
-/// The hosts of the rules. "More" counts rules, with or without a host, as kubectl always has.
+/// The hosts of the rules. The number in `+ N more...` counts rules with and without hosts, as upstream's does.
 fn hosts_cell(rules: Json<'_>) -> String {
     let rules = rules.items();
     let (mut hosts, mut more) = (Vec::new(), false);

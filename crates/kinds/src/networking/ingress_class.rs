@@ -1,6 +1,6 @@
 //! IngressClass (`networking.k8s.io/v1`): the controller that serves a set of Ingresses.
 //!
-//! Upstream: `pkg/registry/networking/ingressclass/strategy.go`, `ValidateIngressClass` in
+//! Source: `pkg/registry/networking/ingressclass/strategy.go`, `ValidateIngressClass` in
 //! `pkg/apis/networking/validation`.
 
 use listwatch_schema::Path;
@@ -28,7 +28,7 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::cluster("networking.k8s.io", "v1", "ingressclasses", "IngressClass")
 };
 
-/// The longest name of a controller, in bytes.
+/// The largest size of the name of a controller, in bytes.
 const CONTROLLER_BYTES_MAX: usize = 250;
 
 static PARAMETERS_DEFAULTS: Defaults = Defaults(&[("scope", Text("Cluster"))]);

@@ -1,6 +1,6 @@
 //! IPAddress (`networking.k8s.io/v1`): an allocated address and the object that has it.
 //!
-//! Upstream: `pkg/registry/networking/ipaddress/strategy.go`, `ValidateIPAddress` in `pkg/apis/networking/validation`.
+//! Source: `pkg/registry/networking/ipaddress/strategy.go`, `ValidateIPAddress` in `pkg/apis/networking/validation`.
 
 use listwatch_schema::Path;
 use listwatch_validation::formats::{IMMUTABLE, json as go_json, path_segment, same, subdomain};

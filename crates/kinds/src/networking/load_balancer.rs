@@ -1,6 +1,6 @@
-//! The load balancer points in the status of Services and Ingresses: host names and cells.
+//! Rules and cells for the load balancer in the status of Services and Ingresses.
 //!
-//! Upstream: `ValidateLoadBalancerStatus` in `pkg/apis/core/validation`, `ValidateIngressLoadBalancerStatus` in
+//! Source: `ValidateLoadBalancerStatus` in `pkg/apis/core/validation`, `ValidateIngressLoadBalancerStatus` in
 //! `pkg/apis/networking/validation`.
 
 use listwatch_schema::Path;
@@ -10,7 +10,7 @@ use listwatch_validation::{Errors, Object, text};
 use crate::printers::text::or;
 use crate::table::Json;
 
-/// Validates the host name of a point.
+/// Validates the host name of a load balancer.
 pub(crate) fn validate_hostname(point: &Object, at: &Path<'_>, errors: &mut Errors) {
     let name = text(point, "hostname");
     if !name.is_empty() {
@@ -21,7 +21,7 @@ pub(crate) fn validate_hostname(point: &Object, at: &Path<'_>, errors: &mut Erro
     }
 }
 
-/// The addresses or host names of the points, sorted.
+/// The addresses or host names of the load balancer, sorted.
 pub(crate) fn addresses_cell(ingress: Json<'_>) -> String {
     let address = |ingress: &Json<'_>| or(ingress.get("ip").string(), &ingress.get("hostname").string());
     let mut addresses: Vec<String> = ingress.items().iter().map(address).filter(|text| !text.is_empty()).collect();

@@ -1,11 +1,12 @@
 //! NetworkPolicy (`networking.k8s.io/v1`): the allowed traffic of pods.
 //!
-//! Upstream: `pkg/registry/networking/networkpolicy/strategy.go`, `ValidateNetworkPolicy` in
+//! Source: `pkg/registry/networking/networkpolicy/strategy.go`, `ValidateNetworkPolicy` in
 //! `pkg/apis/networking/validation`.
 
 use std::collections::HashSet;
 
 use listwatch_schema::Path;
+use listwatch_validation::field_rules::one_of_if_present;
 use listwatch_validation::formats::{
     Range, is_invalid_selector, json as go_json, label_selector, legacy_cidr, port_name, port_number,
 };
@@ -48,7 +49,7 @@ static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS))]);
 fn validate(policy: &Object, old: Option<&Object>, errors: &mut Errors) {
     let spec = child(policy, "spec");
     let at = Path::root("spec");
-    // A range of the stored policy stays valid in any place.
+    // A range that the stored policy has anywhere is valid everywhere.
     let known: HashSet<&str> = old.map(|old| ranges(child(old, "spec")).collect()).unwrap_or_default();
     let values_too = old.is_none_or(|old| !is_invalid_selector(child(old, "spec").get("podSelector")));
     label_selector(spec.get("podSelector"), values_too, &at.child("podSelector"), errors);
@@ -95,10 +96,7 @@ fn ranges(spec: &Object) -> impl Iterator<Item = &str> {
 }
 
 fn validate_port(port: &Object, at: &Path<'_>, errors: &mut Errors) {
-    let protocol = given(port, "protocol").and_then(Value::as_str);
-    if let Some(protocol) = protocol.filter(|protocol| !matches!(*protocol, "TCP" | "UDP" | "SCTP")) {
-        errors.not_supported(&at.child("protocol"), protocol, &["TCP", "UDP", "SCTP"]);
-    }
+    one_of_if_present(port, "protocol", &["TCP", "UDP", "SCTP"], at, errors);
     let (last, last_at) = (number(port, "endPort"), at.child("endPort"));
     match (given(port, "port"), last) {
         (Some(Value::String(name)), _) => {
@@ -182,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policy_types_follow_from_the_rules() {
+    fn policy_types_default_to_the_directions_of_the_rules() {
         check_defaults(
             &KIND,
             json!({"spec": {"egress": [{"ports": [{"port": 1}]}]}}),

@@ -1,6 +1,6 @@
-//! References to objects from networking kinds.
+//! Validates references from networking kinds to other objects.
 //!
-//! Upstream: `pkg/apis/networking/validation`.
+//! Source: `pkg/apis/networking/validation`.
 
 use listwatch_schema::Path;
 use listwatch_validation::formats::{path_segment, subdomain};
@@ -16,7 +16,7 @@ pub(crate) fn validate_local_reference(reference: &Object, at: &Path<'_>, errors
     }
 }
 
-/// Validates a required member that becomes one element of a path.
+/// Validates a required member that becomes one segment of a path.
 pub(crate) fn validate_required_segment(object: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
     match text(object, name) {
         "" => errors.required(&at.child(name), ""),

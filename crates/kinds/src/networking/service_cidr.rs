@@ -1,6 +1,6 @@
 //! ServiceCIDR (`networking.k8s.io/v1`): the ranges of cluster IPs.
 //!
-//! Upstream: `pkg/registry/networking/servicecidr/strategy.go`, `ValidateServiceCIDR` in `pkg/apis/networking/validation`.
+//! Source: `pkg/registry/networking/servicecidr/strategy.go`, `ValidateServiceCIDR` in `pkg/apis/networking/validation`.
 
 use listwatch_schema::Path;
 use listwatch_validation::formats::{IMMUTABLE, Range, json as go_json, strict_cidr};

@@ -1,6 +1,6 @@
 //! RuntimeClass (`node.k8s.io/v1`): a container runtime that pods can choose.
 //!
-//! Upstream: `pkg/registry/node/runtimeclass`, `pkg/apis/node/validation`.
+//! Source: `pkg/registry/node/runtimeclass`, `pkg/apis/node/validation`.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -59,7 +59,7 @@ fn validate(class: &Object, old: Option<&Object>, errors: &mut Errors) {
     }
 }
 
-/// Rejects another handler (`ValidateRuntimeClassUpdate`).
+/// Reports a changed handler (`ValidateRuntimeClassUpdate`).
 fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
     immutable(new, old, "", "handler", errors);
 }

@@ -1,11 +1,11 @@
-//! PodDisruptionBudget (`policy/v1`): how many pods of a group evictions may take away.
+//! PodDisruptionBudget (`policy/v1`): limits the pods that evictions remove at the same time.
 //!
-//! Upstream: `pkg/registry/policy/poddisruptionbudget`, `pkg/apis/policy/validation`.
+//! Source: `pkg/registry/policy/poddisruptionbudget`, `pkg/apis/policy/validation`.
 
 use listwatch_schema::Path;
-use listwatch_validation::field_rules::{at_most_100_percent, int_or_percent, not_negative};
+use listwatch_validation::field_rules::{at_most_100_percent, int_or_percent, not_negative, one_of_if_present};
 use listwatch_validation::formats::{self, label_selector};
-use listwatch_validation::{Errors, Object, child, given, text};
+use listwatch_validation::{Errors, Object, child, given};
 use serde_json::json;
 
 use crate::printers::Printer;
@@ -26,7 +26,7 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::namespaced("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 };
 
-/// `ValidatePodDisruptionBudgetSpec`.
+/// Validates the spec (`ValidatePodDisruptionBudgetSpec`).
 fn validate(budget: &Object, old: Option<&Object>, errors: &mut Errors) {
     let (spec, at) = (child(budget, "spec"), Path::root("spec"));
     let (least, most) = (given(spec, "minAvailable"), given(spec, "maxUnavailable"));
@@ -41,14 +41,10 @@ fn validate(budget: &Object, old: Option<&Object>, errors: &mut Errors) {
     }
     let strict = old.is_none_or(|old| !formats::is_invalid_selector(child(old, "spec").get("selector")));
     label_selector(spec.get("selector"), strict, &at.child("selector"), errors);
-    let policies = ["AlwaysAllow", "IfHealthyBudget"];
-    let policy = text(spec, "unhealthyPodEvictionPolicy");
-    if given(spec, "unhealthyPodEvictionPolicy").is_some() && !policies.contains(&policy) {
-        errors.not_supported(&at.child("unhealthyPodEvictionPolicy"), policy, &policies);
-    }
+    one_of_if_present(spec, "unhealthyPodEvictionPolicy", &["AlwaysAllow", "IfHealthyBudget"], &at, errors);
 }
 
-/// `ValidatePodDisruptionBudgetStatusUpdate`.
+/// Validates a write of the status (`ValidatePodDisruptionBudgetStatusUpdate`).
 fn validate_status(budget: &Object, _: Option<&Object>, errors: &mut Errors) {
     let (status, at) = (child(budget, "status"), Path::root("status"));
     listwatch_validation::conditions(status, "status.", errors);

@@ -1,10 +1,10 @@
-//! Which columns a built-in kind shows and what its cells say: one [`Printer`] per kind.
+//! [`Printer`]: the Table columns of a built-in kind, and the cells of an object.
 //!
-//! Rules: `pkg/printers/internalversion/printers.go` of Kubernetes v1.36, wide cells always made.
-//! Where Kubernetes would have filled a field with a default before storing it, the printers show
-//! that default.
+//! A row always has the cells of wide columns. If a stored object lacks a field that has a default, the cell shows the
+//! default.
+//!
+//! Source: `pkg/printers/internalversion/printers.go` of Kubernetes v1.36.
 
-pub(crate) mod core;
 pub(crate) mod text;
 pub(crate) mod workload;
 
@@ -12,16 +12,16 @@ use time::OffsetDateTime;
 
 use crate::table::{AGE, Cell, Column, Json, NAME, since};
 
-/// How a kind is shown.
+/// The Table columns and cells of a kind.
 pub struct Printer {
     /// The columns, in order.
     pub columns: &'static [Column],
-    /// Makes the cells of a row, one for each column.
+    /// Returns the cells of a row, one for each column.
     pub cells: fn(Printed<'_>) -> Vec<Cell>,
 }
 
-/// An object being shown. Its three large parts, and what every row needs of the first, are found in
-/// one pass each.
+/// An object whose row is printed. One pass finds `metadata`, `spec` and `status`, and one pass the members of
+/// `metadata` that every row needs.
 #[derive(Clone, Copy)]
 pub struct Printed<'a> {
     object: Json<'a>,
@@ -35,7 +35,7 @@ pub struct Printed<'a> {
 }
 
 impl<'a> Printed<'a> {
-    /// Finds the large parts of an object.
+    /// Scans an object. `now` is the time for ages.
     pub fn new(object: Json<'a>, now: OffsetDateTime) -> Self {
         let [metadata, spec, status] = object.get_all(["metadata", "spec", "status"]);
         let [name, created, deleted] = metadata.get_all(["name", "creationTimestamp", "deletionTimestamp"]);
@@ -52,7 +52,8 @@ impl<'a> Printed<'a> {
         self.metadata
     }
 
-    /// A member of the object itself; for the three large ones there are methods.
+    /// Returns a top-level member. [`Printed::metadata`], [`Printed::spec`] and [`Printed::status`] are faster for
+    /// these three members.
     pub(crate) fn get(self, key: &str) -> Json<'a> {
         self.object.get(key)
     }
@@ -76,7 +77,7 @@ impl<'a> Printed<'a> {
         self.status
     }
 
-    /// The name.
+    /// The name of the object.
     pub fn name(self) -> String {
         self.name.string()
     }
@@ -98,7 +99,7 @@ impl<'a> Printed<'a> {
     }
 }
 
-/// What is shown of a kind without a printer (`rest.NewDefaultTableConvertor`).
+/// The printer of kinds that define no printer (`rest.NewDefaultTableConvertor`).
 pub static DEFAULT: Printer = Printer {
     columns: &[NAME, Column::date("Created At", "When the object was created, RFC 3339.")],
     cells: |object| vec![object.name().into(), object.created.string().into()],

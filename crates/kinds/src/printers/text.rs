@@ -1,18 +1,21 @@
-//! Pieces of text that several printers share: label maps, selectors, container lists.
+//! Cell texts that several printers share: labels, selectors, containers, conditions.
+//!
+//! Source: `pkg/printers/internalversion/printers.go` of Kubernetes v1.36.
 
 use crate::table::Json;
 use listwatch_validation::label_selector::LabelSelector;
 
-/// What stands where there is nothing.
+/// The text for an absent value.
 pub(crate) const NONE: &str = "<none>";
+/// The text for a field that is not set.
 pub(crate) const UNSET: &str = "<unset>";
 
-/// `none` instead of an empty text.
+/// Returns `text`, or `none` if it is empty.
 pub(crate) fn or(text: String, none: &str) -> String {
     if text.is_empty() { none.to_owned() } else { text }
 }
 
-/// The first few of many, and how many more there are.
+/// The first `shown_max` items and the number of the others: `a,b + 2 more...`. Returns `none` for an empty list.
 pub(crate) fn with_more(mut list: Vec<String>, shown_max: usize, separator: &str, none: &str) -> String {
     let more = list.len().saturating_sub(shown_max);
     list.truncate(shown_max);
@@ -31,8 +34,7 @@ pub(crate) fn labels(map: Json<'_>) -> String {
     or(pairs.join(","), NONE)
 }
 
-/// A LabelSelector as a selector text; empty when it selects everything or is not there, `None`
-/// when it has an operator that does not exist.
+/// A LabelSelector as `a=1,b in (2,3)`. Empty if it is absent or selects everything; `None` if an operator is unknown.
 pub(crate) fn selector(selector: Json<'_>) -> Option<String> {
     let mut read = LabelSelector::default();
     for (name, value) in selector.get("matchLabels").entries() {
@@ -45,12 +47,12 @@ pub(crate) fn selector(selector: Json<'_>) -> Option<String> {
     read.text()
 }
 
-/// A LabelSelector in a cell: `<none>` when it selects everything.
+/// A LabelSelector as a cell: `<none>` if it selects everything, `<error>` if an operator is unknown.
 pub(crate) fn selector_cell(json: Json<'_>) -> String {
     selector(json).map_or_else(|| "<error>".to_owned(), |text| or(text, NONE))
 }
 
-/// The names and the images of a pod template's containers. `template` has the `spec`.
+/// The names and the images of the containers of a pod template, each joined by commas.
 pub(crate) fn containers(template: Json<'_>) -> (String, String) {
     let containers = template.at("spec.containers").items();
     let joined =
@@ -58,17 +60,17 @@ pub(crate) fn containers(template: Json<'_>) -> (String, String) {
     (joined("name"), joined("image"))
 }
 
-/// The strings of an array, joined.
+/// Joins the strings of an array.
 pub(crate) fn joined(list: Json<'_>, separator: &str) -> String {
     list.items().into_iter().map(Json::string).collect::<Vec<_>>().join(separator)
 }
 
-/// The condition of a type.
+/// The condition of the type `type_`.
 pub(crate) fn condition<'a>(conditions: Json<'a>, type_: &str) -> Option<Json<'a>> {
     conditions.items().into_iter().find(|condition| condition.get("type").is(type_))
 }
 
-/// Does the condition of a type hold?
+/// Whether the condition of the type `type_` is `True`.
 pub(crate) fn holds(conditions: Json<'_>, type_: &str) -> bool {
     condition(conditions, type_).is_some_and(|condition| condition.get("status").is("True"))
 }

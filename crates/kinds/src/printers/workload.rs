@@ -1,10 +1,8 @@
-//! Columns and cells that kinds with pod templates share.
+//! Columns and cells that the printers of kinds with pod templates share.
 
 use super::Printed;
 use super::text::containers;
-use crate::table::Cell;
-use crate::table::Json;
-use crate::table::{AGE, Column, NAME};
+use crate::table::{AGE, Cell, Column, Json, NAME};
 
 pub(crate) const CONTAINERS: Column = Column::wide("Containers", "The names of the template's containers.");
 pub(crate) const IMAGES: Column = Column::wide("Images", "The images of the template's containers.");

@@ -1,8 +1,9 @@
 //! The rules that ClusterRoleBinding and RoleBinding share.
 //!
-//! Upstream: `pkg/apis/rbac/validation`, `pkg/apis/rbac/v1/defaults.go`.
+//! Source: `pkg/apis/rbac/validation`, `pkg/apis/rbac/v1/defaults.go`.
 
 use listwatch_schema::Path;
+use listwatch_validation::field_rules::one_of;
 use listwatch_validation::formats::{path_segment, subdomain};
 use listwatch_validation::{Errors, Object, child, is_same, objects, text};
 use serde_json::{Value, json};
@@ -23,15 +24,12 @@ static SUBJECT: Defaults = Defaults(&[(
 
 pub(crate) static DEFAULTS: Defaults = Defaults(&[("roleRef", If(&ROLE_REF)), ("subjects", Each(&SUBJECT))]);
 
-/// Validates a binding; `kinds` are the kinds of roles that it can name.
+/// Validates a binding. `kinds` lists the kinds of roles to which the binding can refer.
 pub(crate) fn validate_binding(binding: &Object, kinds: &[&str], errors: &mut Errors) {
     let role = child(binding, "roleRef");
     let at = Path::root("roleRef");
-    // The group of roles is the default.
-    let group = text(role, "apiGroup");
-    if !matches!(group, "" | GROUP) {
-        errors.not_supported(&at.child("apiGroup"), group, &[GROUP]);
-    }
+    // Defaults set the group.
+    one_of(role, "apiGroup", &[GROUP], &at, errors);
     let kind = text(role, "kind");
     if !kinds.contains(&kind) {
         errors.not_supported(&at.child("kind"), kind, kinds);
@@ -70,7 +68,7 @@ fn subject(subject: &Object, namespaced: bool, at: &Path<'_>, errors: &mut Error
     }
 }
 
-/// Rejects another role: the `roleRef` of a binding is immutable.
+/// Reports a changed `roleRef`, which is immutable.
 pub(crate) fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
     if !is_same(new.get("roleRef"), old.get("roleRef")) {
         let role = child(new, "roleRef");
@@ -108,3 +106,21 @@ pub(crate) static PRINTER: Printer = Printer {
         ]
     },
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_defaults;
+
+    #[test]
+    fn api_group_of_role_ref_and_subjects_has_a_default() {
+        let user = json!({"kind": "User", "name": "u"});
+        let account = json!({"kind": "ServiceAccount", "name": "s"});
+        check_defaults(
+            &crate::rbac::role_binding::KIND,
+            json!({"roleRef": {"kind": "Role", "name": "r"}, "subjects": [user, account]}),
+            json!({"roleRef": {"kind": "Role", "name": "r", "apiGroup": GROUP},
+                "subjects": [{"kind": "User", "name": "u", "apiGroup": GROUP}, account]}),
+        );
+    }
+}

@@ -1,6 +1,6 @@
 //! ClusterRole (`rbac.authorization.k8s.io/v1`): permissions in the whole cluster.
 //!
-//! Upstream: `pkg/registry/rbac/clusterrole`, `ValidateClusterRole` in `pkg/apis/rbac/validation`.
+//! Source: `pkg/registry/rbac/clusterrole`, `ValidateClusterRole` in `pkg/apis/rbac/validation`.
 
 use listwatch_schema::Path;
 use listwatch_validation::formats::label_selector;
@@ -34,7 +34,7 @@ fn validate(role: &Object, _: Option<&Object>, errors: &mut Errors) {
         let before = errors.len();
         label_selector(Some(selector), true, &at, errors);
         if errors.len() > before {
-            // Upstream shows the nil selector that the conversion returned.
+            // Upstream prints the nil selector that the conversion returns.
             errors.invalid_value(&at, "null", "invalid label selector.");
         }
     }

@@ -1,6 +1,6 @@
 //! ClusterRoleBinding (`rbac.authorization.k8s.io/v1`): grants a ClusterRole in the whole cluster.
 //!
-//! Upstream: `pkg/registry/rbac/clusterrolebinding`, `ValidateClusterRoleBinding` in `pkg/apis/rbac/validation`.
+//! Source: `pkg/registry/rbac/clusterrolebinding`, `ValidateClusterRoleBinding` in `pkg/apis/rbac/validation`.
 
 use listwatch_validation::names::NameRule;
 

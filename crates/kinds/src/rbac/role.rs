@@ -1,6 +1,6 @@
 //! Role (`rbac.authorization.k8s.io/v1`): permissions in one namespace.
 //!
-//! Upstream: `pkg/registry/rbac/role`, `ValidateRole` in `pkg/apis/rbac/validation`.
+//! Source: `pkg/registry/rbac/role`, `ValidateRole` in `pkg/apis/rbac/validation`.
 
 use listwatch_validation::names::NameRule;
 

@@ -1,6 +1,6 @@
 //! RoleBinding (`rbac.authorization.k8s.io/v1`): grants a role in one namespace.
 //!
-//! Upstream: `pkg/registry/rbac/rolebinding`, `ValidateRoleBinding` in `pkg/apis/rbac/validation`.
+//! Source: `pkg/registry/rbac/rolebinding`, `ValidateRoleBinding` in `pkg/apis/rbac/validation`.
 
 use listwatch_validation::names::NameRule;
 

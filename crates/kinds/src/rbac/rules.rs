@@ -1,6 +1,6 @@
 //! The rules that ClusterRole and Role share.
 //!
-//! Upstream: `ValidatePolicyRule` in `pkg/apis/rbac/validation`.
+//! Source: `ValidatePolicyRule` in `pkg/apis/rbac/validation`.
 
 use listwatch_schema::Path;
 use listwatch_validation::{Errors, Object, items, objects, shown_list};
@@ -8,10 +8,10 @@ use listwatch_validation::{Errors, Object, items, objects, shown_list};
 use crate::defaults::Default::From;
 use crate::defaults::Defaults;
 
-/// `rules` is always shown.
+/// The default of `rules`: Go prints absent rules as `null`.
 pub(crate) static DEFAULTS: Defaults = Defaults(&[("rules", From(|_| Some(serde_json::Value::Null)))]);
 
-/// Validates the rules of a role; `namespaced` tells a Role from a ClusterRole.
+/// Validates the rules of a role. `namespaced` is true for a Role and false for a ClusterRole.
 pub(crate) fn validate_rules(role: &Object, namespaced: bool, errors: &mut Errors) {
     let at = Path::root("rules");
     for (position, rule) in objects(role, "rules") {

@@ -1,9 +1,9 @@
 //! PriorityClass (`scheduling.k8s.io/v1`): a named priority for pods.
 //!
-//! Upstream: `pkg/registry/scheduling/priorityclass`, `pkg/apis/scheduling/validation`.
+//! Source: `pkg/registry/scheduling/priorityclass`, `pkg/apis/scheduling/validation`.
 
 use listwatch_schema::Path;
-use listwatch_validation::field_rules::immutable;
+use listwatch_validation::field_rules::{immutable, one_of};
 use listwatch_validation::{Errors, Object, child, is_true, number, text};
 
 use crate::Kind;
@@ -24,7 +24,7 @@ pub(crate) static KIND: Kind = Kind {
 
 static DEFAULTS: Defaults = Defaults(&[("preemptionPolicy", Text("PreemptLowerPriority"))]);
 
-/// The highest priority of a class that a user defines.
+/// The largest priority of a class that a user defines (`HighestUserDefinablePriority`).
 const PRIORITY_MAX: i64 = 1_000_000_000;
 /// The classes that every cluster has, with their values.
 const SYSTEM_CLASSES: [(&str, i64); 2] =
@@ -54,14 +54,10 @@ fn validate(class: &Object, old: Option<&Object>, errors: &mut Errors) {
         let why = format!("maximum allowed value of a user defined priority is {PRIORITY_MAX}");
         errors.forbidden(&Path::root("value"), &why);
     }
-    let policy = text(class, "preemptionPolicy");
-    if !matches!(policy, "" | "PreemptLowerPriority" | "Never") {
-        let supported = ["PreemptLowerPriority", "Never"];
-        errors.not_supported(&Path::root("preemptionPolicy"), policy, &supported);
-    }
+    one_of(class, "preemptionPolicy", &["PreemptLowerPriority", "Never"], &Path::NIL, errors);
 }
 
-/// Rejects another value or preemption policy (`ValidatePriorityClassUpdate`).
+/// Reports a changed value or preemption policy (`ValidatePriorityClassUpdate`).
 fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
     if number(new, "value").unwrap_or(0) != number(old, "value").unwrap_or(0) {
         errors.forbidden(&Path::root("value"), "may not be changed in an update.");

@@ -1,18 +1,18 @@
-//! Driver names and parameters of StorageClasses and VolumeAttributesClasses.
+//! Rules that StorageClasses and VolumeAttributesClasses share: names of drivers, parameters.
 //!
-//! Upstream: `pkg/apis/storage/validation`.
+//! Source: `pkg/apis/storage/validation`.
 
 use listwatch_schema::Path;
 use listwatch_validation::formats::qualified_name;
 use listwatch_validation::{Errors, Object, child, text};
 
-/// The most parameters of a class.
+/// The largest number of parameters of one class.
 const PARAMETERS_MAX: usize = 512;
 
-/// The largest sum of a class's parameters, in bytes, names included.
+/// The largest size of the names and values of all parameters of one class, in bytes.
 const PARAMETERS_BYTES_MAX: usize = 256 * 1024;
 
-/// Validates the required name of a driver in a member.
+/// Validates a required member that is the name of a driver.
 pub(crate) fn validate_driver(class: &Object, name: &str, errors: &mut Errors) {
     match text(class, name) {
         "" => errors.required(&Path::root(name), ""),
@@ -38,7 +38,7 @@ pub(crate) fn validate_parameters(class: &Object, may_be_empty: bool, errors: &m
     }
 }
 
-/// The number of bytes of all keys and values.
+/// The bytes of all names and values.
 pub(crate) fn byte_count(texts: &Object) -> usize {
     texts.iter().map(|(name, value)| name.len() + value.as_str().map_or(0, str::len)).sum()
 }

@@ -1,13 +1,14 @@
 //! CSIDriver (`storage.k8s.io/v1`): the properties of a CSI driver.
 //!
-//! Upstream: `pkg/registry/storage/csidriver/strategy.go`, `ValidateCSIDriver` in `pkg/apis/storage/validation`.
+//! Source: `pkg/registry/storage/csidriver/strategy.go`, `ValidateCSIDriver` in `pkg/apis/storage/validation`.
 
 use std::collections::HashSet;
 
 use listwatch_schema::Path;
+use listwatch_validation::field_rules::one_of_if_present;
 use listwatch_validation::formats::{IMMUTABLE, json as go_json, same};
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::Kind;
 use crate::defaults::Default::{Flag, From, In, Text};
@@ -25,10 +26,10 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::cluster("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
 };
 
-/// The shortest token lifetime that a driver can request, in seconds.
+/// The smallest lifetime of a token that a driver can request, in seconds.
 const TOKEN_SECONDS_MIN: i64 = 600;
 
-/// The longest token lifetime that a driver can request, in seconds.
+/// The largest lifetime of a token that a driver can request, in seconds.
 const TOKEN_SECONDS_MAX: i64 = 1 << 32;
 
 static SPEC_DEFAULTS: Defaults = Defaults(&[
@@ -55,12 +56,7 @@ fn validate(driver: &Object, old: Option<&Object>, errors: &mut Errors) {
             errors.required(&at.child(shown), "");
         }
     }
-    const POLICIES: [&str; 3] = ["File", "None", "ReadWriteOnceWithFSType"];
-    if let Some(policy) = given(spec, "fsGroupPolicy").and_then(Value::as_str)
-        && !POLICIES.contains(&policy)
-    {
-        errors.not_supported(&at.child("fsGroupPolicy"), policy, &POLICIES);
-    }
+    one_of_if_present(spec, "fsGroupPolicy", &["File", "None", "ReadWriteOnceWithFSType"], &at, errors);
     validate_token_requests(spec, &at.child("tokenRequests"), errors);
     let modes_at = at.child("volumeLifecycleModes");
     for mode in items(spec, "volumeLifecycleModes").iter().map(|mode| mode.as_str().unwrap_or_default()) {

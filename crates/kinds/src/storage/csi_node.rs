@@ -1,6 +1,6 @@
 //! CSINode (`storage.k8s.io/v1`): the CSI drivers of a node.
 //!
-//! Upstream: `pkg/registry/storage/csinode/strategy.go`, `ValidateCSINode` in `pkg/apis/storage/validation`.
+//! Source: `pkg/registry/storage/csinode/strategy.go`, `ValidateCSINode` in `pkg/apis/storage/validation`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,7 +26,7 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::cluster("storage.k8s.io", "v1", "csinodes", "CSINode")
 };
 
-/// The longest node ID of a driver, in bytes.
+/// The largest size of the node ID of a driver, in bytes.
 const NODE_ID_BYTES_MAX: usize = 256;
 
 static DRIVER_DEFAULTS: Defaults = Defaults(&[("topologyKeys", NULL)]);

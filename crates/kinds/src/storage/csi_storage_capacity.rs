@@ -1,6 +1,6 @@
 //! CSIStorageCapacity (`storage.k8s.io/v1`): the free capacity of a driver in a part of the cluster.
 //!
-//! Upstream: `pkg/registry/storage/csistoragecapacity/strategy.go`, `ValidateCSIStorageCapacity` in
+//! Source: `pkg/registry/storage/csistoragecapacity/strategy.go`, `ValidateCSIStorageCapacity` in
 //! `pkg/apis/storage/validation`.
 
 use listwatch_schema::Path;

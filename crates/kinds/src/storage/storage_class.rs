@@ -1,10 +1,11 @@
-//! StorageClass (`storage.k8s.io/v1`): how volumes of a class are made.
+//! StorageClass (`storage.k8s.io/v1`): the provisioner and parameters of dynamically provisioned volumes.
 //!
-//! Upstream: `pkg/registry/storage/storageclass/strategy.go`, `ValidateStorageClass` in `pkg/apis/storage/validation`.
+//! Source: `pkg/registry/storage/storageclass/strategy.go`, `ValidateStorageClass` in `pkg/apis/storage/validation`.
 
 use std::collections::{BTreeSet, HashMap};
 
 use listwatch_schema::Path;
+use listwatch_validation::field_rules::{one_of, required_one_of};
 use listwatch_validation::formats::{IMMUTABLE, is_full, json as go_json, qualified_name, same};
 use listwatch_validation::{Errors, Object, items, objects, text};
 
@@ -33,16 +34,8 @@ static DEFAULTS: Defaults = Defaults(&[("reclaimPolicy", Text("Delete")), ("volu
 fn validate(class: &Object, old: Option<&Object>, errors: &mut Errors) {
     validate_driver(class, "provisioner", errors);
     validate_parameters(class, true, errors);
-    let policy = text(class, "reclaimPolicy");
-    if !matches!(policy, "" | "Delete" | "Retain") {
-        errors.not_supported(&Path::root("reclaimPolicy"), policy, &["Delete", "Retain"]);
-    }
-    let mode_at = Path::root("volumeBindingMode");
-    match text(class, "volumeBindingMode") {
-        "" => errors.required(&mode_at, ""),
-        "Immediate" | "WaitForFirstConsumer" => {}
-        other => errors.not_supported(&mode_at, other, &["Immediate", "WaitForFirstConsumer"]),
-    }
+    one_of(class, "reclaimPolicy", &["Delete", "Retain"], &Path::NIL, errors);
+    required_one_of(class, "volumeBindingMode", &["Immediate", "WaitForFirstConsumer"], &Path::NIL, errors);
     validate_topologies(class, errors);
     let Some(old) = old else { return };
     for name in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {

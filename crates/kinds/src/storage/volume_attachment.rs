@@ -1,6 +1,6 @@
 //! VolumeAttachment (`storage.k8s.io/v1`): the request to attach a volume to a node.
 //!
-//! Upstream: `pkg/registry/storage/volumeattachment/strategy.go`, `ValidateVolumeAttachment` in
+//! Source: `pkg/registry/storage/volumeattachment/strategy.go`, `ValidateVolumeAttachment` in
 //! `pkg/apis/storage/validation`. A status write is validated as the whole object.
 
 use listwatch_schema::Path;
@@ -26,10 +26,10 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::cluster("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment")
 };
 
-/// The largest attachment metadata, in bytes, names included.
+/// The largest size of the names and values of the attachment metadata, in bytes.
 const ATTACHMENT_METADATA_BYTES_MAX: usize = 256 * 1024;
 
-/// The longest message of a failed attachment, in bytes.
+/// The largest size of the message of a failed attachment, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
 fn validate(attachment: &Object, old: Option<&Object>, errors: &mut Errors) {
@@ -79,7 +79,7 @@ fn validate_status_fields(attachment: &Object, errors: &mut Errors) {
     for name in ["attachError", "detachError"] {
         let (failure, at) = (child(status, name), at.child(name));
         if text(failure, "message").len() > MESSAGE_BYTES_MAX {
-            // Upstream reports another limit than it applies.
+            // The limit in upstream's error differs from the limit that upstream applies.
             errors.too_long(&at.child("message"), ATTACHMENT_METADATA_BYTES_MAX);
         }
         if let Some(code) = number(failure, "errorCode").filter(|code| *code < 0) {

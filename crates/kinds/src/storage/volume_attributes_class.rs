@@ -1,6 +1,6 @@
 //! VolumeAttributesClass (`storage.k8s.io/v1`): changeable attributes of volumes.
 //!
-//! Upstream: `pkg/registry/storage/volumeattributesclass/strategy.go`, `ValidateVolumeAttributesClass` in
+//! Source: `pkg/registry/storage/volumeattributesclass/strategy.go`, `ValidateVolumeAttributesClass` in
 //! `pkg/apis/storage/validation`.
 
 use listwatch_meta::FieldError;

@@ -1,17 +1,18 @@
 //! Durations as kubectl shows them: two or three significant figures (`4m7s`, `3h12m`, `2d`).
-//! Rules: `apimachinery/pkg/util/duration.HumanDuration`.
+//!
+//! Source: `HumanDuration` in `apimachinery/pkg/util/duration/duration.go`.
 
 use time::{Duration, OffsetDateTime};
 
-/// A duration for people.
+/// Formats a duration with two or three significant figures.
 ///
-/// Clocks differ, so up to two seconds in the future still read as `0s`; more is `<invalid>`.
+/// Because clocks differ, a duration down to -1 s is printed as `0s`, and a more negative one as `<invalid>`.
 pub fn human_duration(duration: Duration) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
     const DAY: i64 = 24 * HOUR;
     const YEAR: i64 = 365 * DAY;
-    // Two units, the smaller one left out when it is zero.
+    // Two units. A smaller unit of zero is omitted.
     let pair = |large: i64, large_unit: char, small: i64, small_unit: char| match small {
         0 => format!("{large}{large_unit}"),
         _ => format!("{large}{large_unit}{small}{small_unit}"),
@@ -31,7 +32,7 @@ pub fn human_duration(duration: Duration) -> String {
     }
 }
 
-/// How long ago something was; `<unknown>` when nobody knows.
+/// The time since `time`; `<unknown>` without a time.
 pub fn since(time: Option<OffsetDateTime>, now: OffsetDateTime) -> String {
     time.map_or_else(|| "<unknown>".to_owned(), |time| human_duration(now - time))
 }
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_read_as_in_kubectl() {
+    fn duration_is_formatted_as_in_kubectl() {
         const MINUTE: i64 = 60;
         const HOUR: i64 = 3600;
         const DAY: i64 = 24 * HOUR;
@@ -72,6 +73,6 @@ mod tests {
         ] {
             assert_eq!(human_duration(Duration::seconds(seconds)), text, "{seconds} s");
         }
-        assert_eq!(human_duration(Duration::milliseconds(-1999)), "0s", "fractions are cut towards zero");
+        assert_eq!(human_duration(Duration::milliseconds(-1999)), "0s", "fractions are truncated towards zero");
     }
 }

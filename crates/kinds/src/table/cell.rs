@@ -7,11 +7,11 @@ pub enum Cell {
     Text(String),
     /// A whole number.
     Integer(i64),
-    /// Any number.
+    /// A floating-point number.
     Number(f64),
     /// A boolean.
     Bool(bool),
-    /// Nothing: the object has no such value.
+    /// `null`: the object lacks the value.
     Null,
 }
 

@@ -1,4 +1,4 @@
-//! [`Column`]: the heading of a Table column.
+//! [`Column`]: the definition of a Table column.
 
 use std::borrow::Cow;
 
@@ -7,16 +7,16 @@ use serde::Serialize;
 /// A column definition of a Table (`meta.k8s.io/v1.TableColumnDefinition`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Column {
-    /// The heading.
+    /// The name, which is the heading of the column.
     pub name: Cow<'static, str>,
     /// `string`, `integer`, `number`, `boolean` or `date`: the type of the cells.
     #[serde(rename = "type")]
     pub type_: Cow<'static, str>,
-    /// `name` for the column that names the object; mostly empty.
+    /// `name` for the column with the name of the object; else empty or an OpenAPI format.
     pub format: Cow<'static, str>,
-    /// What the column shows.
+    /// The description, which `kubectl` does not print.
     pub description: Cow<'static, str>,
-    /// 0 is always shown, 1 only in wide views.
+    /// 0 for columns that are always shown, above 0 for columns of wide views.
     pub priority: i32,
 }
 
@@ -31,7 +31,7 @@ impl Column {
         }
     }
 
-    /// A column of texts.
+    /// A column of strings.
     pub const fn text(name: &'static str, description: &'static str) -> Self {
         Column::new(name, "string", description)
     }
@@ -51,14 +51,14 @@ impl Column {
         Column::new(name, "date", description)
     }
 
-    /// Shown only in wide views.
+    /// A column of strings for wide views.
     pub const fn wide(name: &'static str, description: &'static str) -> Self {
         let mut column = Column::new(name, "string", description);
         column.priority = 1;
         column
     }
 
-    /// Holds the name of an object.
+    /// A column with names of objects.
     pub const fn naming(name: &'static str, description: &'static str, priority: i32) -> Self {
         Column {
             name: Cow::Borrowed(name),

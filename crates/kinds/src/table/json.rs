@@ -1,9 +1,8 @@
-//! [`Json`]: a look into JSON bytes that parses nothing it is not asked for.
+//! [`Json`]: lazy access to values in JSON bytes.
 //!
-//! A Table row needs a dozen values of an object that may be a megabyte. Each look-up walks the
-//! members of one object once and skips the rest by counting brackets; nothing is copied but texts
-//! with escapes. What is not there, is null or has another type reads as absent: an object that
-//! was never checked against a schema still gets its row.
+//! A Table row needs a dozen values of an object that can have a megabyte. A look-up scans the members of one JSON
+//! object once, and skips the others by counting brackets. Only strings with escapes are copied. Values that are
+//! absent, `null` or of another type are treated as absent, so that even an object that was never validated has a row.
 
 use std::borrow::Cow;
 
@@ -12,27 +11,27 @@ use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// A JSON value inside a document, or nothing. Cheap to copy.
+/// A JSON value inside a document, or an absent value. Cheap to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Json<'a>(&'a [u8]);
 
 impl<'a> Json<'a> {
-    /// The value that these bytes are.
+    /// Creates a value from its bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Json(bytes)
     }
 
-    /// The raw bytes; empty for nothing.
+    /// The raw bytes; empty for an absent value.
     pub fn raw(self) -> &'a [u8] {
         self.0
     }
 
-    /// There is a value and it is not null.
+    /// Whether the value is present and not `null`.
     pub fn exists(self) -> bool {
         !self.0.is_empty() && self.0 != b"null"
     }
 
-    /// The member of an object. A key that stands twice: the last one counts.
+    /// The member of an object. If a key is repeated, the last member is used.
     pub fn get(self, key: &str) -> Json<'a> {
         let [member] = self.get_all([key]);
         member
@@ -42,7 +41,7 @@ impl<'a> Json<'a> {
     pub fn get_all<const N: usize>(self, keys: [&str; N]) -> [Json<'a>; N] {
         let mut found = [Json(b""); N];
         if self.0.first() == Some(&b'{') {
-            // Broken JSON reads as far as it goes.
+            // Members before a syntax error are found.
             let _ = scan::entries(self.0, |name, value| {
                 if let Some(at) = keys.iter().position(|key| name == key.as_bytes()) {
                     found[at] = Json(value);
@@ -83,7 +82,7 @@ impl<'a> Json<'a> {
         items.into_iter().map(|item| Json(item.get().as_bytes())).collect()
     }
 
-    /// A string; `None` when it is something else or nothing.
+    /// The string; `None` for another type or an absent value.
     pub fn text(self) -> Option<Cow<'a, str>> {
         match self.0 {
             [b'"', inner @ .., b'"'] if !inner.contains(&b'\\') => Some(String::from_utf8_lossy(inner)),
@@ -92,28 +91,28 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// A string; `""` when it is something else or nothing.
+    /// The string; `""` for another type or an absent value.
     pub fn string(self) -> String {
         self.text().map(Cow::into_owned).unwrap_or_default()
     }
 
-    /// A string; `default` when it is empty, something else or nothing.
+    /// The string; `default` for an empty string, another type or an absent value.
     pub fn string_or(self, default: &str) -> String {
         self.text().filter(|text| !text.is_empty()).map_or_else(|| default.to_owned(), Cow::into_owned)
     }
 
-    /// Is it this string?
+    /// Whether the value is a string equal to `text`.
     pub fn is(self, text: &str) -> bool {
         self.text().is_some_and(|own| own == text)
     }
 
-    /// A number, cut to its whole part.
+    /// The number, truncated to an integer.
     pub fn int(self) -> Option<i64> {
         let text = std::str::from_utf8(self.0).ok()?;
         text.parse().ok().or_else(|| self.float().map(|number| number as i64))
     }
 
-    /// A number.
+    /// The number; `None` for another type or an absent value.
     pub fn float(self) -> Option<f64> {
         match self.0.first() {
             Some(b'-' | b'0'..=b'9') => std::str::from_utf8(self.0).ok()?.parse().ok(),
@@ -121,7 +120,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// A boolean.
+    /// The boolean; `None` for another type or an absent value.
     pub fn bool(self) -> Option<bool> {
         match self.0 {
             b"true" => Some(true),
@@ -130,7 +129,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// A number or string as people read it: quantities, ports, percentages.
+    /// The text of a number or string: quantities, ports, percentages.
     pub fn scalar(self) -> Option<String> {
         match self.0.first() {
             Some(b'"') => self.text().map(Cow::into_owned),
@@ -140,7 +139,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// An RFC 3339 time; `None` for Go's zero time too.
+    /// The RFC 3339 time; `None` for Go's zero time, too.
     pub fn time(self) -> Option<OffsetDateTime> {
         let time = OffsetDateTime::parse(&self.text()?, &Rfc3339).ok()?;
         (time.year() > 1).then_some(time)
@@ -165,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_read_as_what_they_are_or_as_absent() {
+    fn json_value_of_another_type_is_treated_as_absent() {
         let document =
             br#"{"a":{"b":"x\ny","n":3,"f":2.7,"t":true,"z":null,"q":"1Gi"},"l":[1,{"k":"v"}],"a":{"b":"last"}}"#;
         let root = Json::new(document);
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_and_broken_times_are_absent() {
+    fn json_time_that_is_zero_or_invalid_is_none() {
         for (text, there) in [
             (&br#""2024-05-01T10:00:00Z""#[..], true),
             (br#""2024-05-01T10:00:00.123456Z""#, true),

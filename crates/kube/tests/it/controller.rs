@@ -1,4 +1,4 @@
-//! kube-rs' own Controller, fed by listwatch's reflector, against an API server in this process.
+//! Runs kube-rs' Controller on listwatch's reflector, against an API server in this process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use listwatch_client::transport::ServiceTransport;
 use listwatch_client::{HttpListWatch, Reflection, ReflectorConfig, Scope, SharedInformer};
 use listwatch_kube::KubeStore;
 
-/// Far above what anything here takes; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A time limit that only a hang reaches.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn source(server: &ApiServer, resource: &str) -> Reflection<HttpListWatch> {
     let client = listwatch_client::Client::with_transport(ServiceTransport::new(server.service()), "default");
@@ -36,7 +36,7 @@ fn map(name: &str, value: &str) -> ConfigMap {
     }
 }
 
-/// Keeps a Secret beside every ConfigMap.
+/// Reconciles a ConfigMap: creates a Secret with the same name.
 async fn mirror(map: Arc<ConfigMap>, client: Arc<Client>) -> Result<Action, kube::Error> {
     let secrets: Api<Secret> = Api::default_namespaced((*client).clone());
     let wanted = Secret {
@@ -66,7 +66,7 @@ async fn mirror(map: Arc<ConfigMap>, client: Arc<Client>) -> Result<Action, kube
 }
 
 async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(TIMEOUT, async {
         loop {
             if let Some(found) = look().await {
                 return found;
@@ -75,11 +75,11 @@ async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> 
         }
     })
     .await
-    .unwrap_or_else(|_| panic!("{what} did not happen within {PATIENCE:?}"))
+    .unwrap_or_else(|_| panic!("{what} did not happen within {TIMEOUT:?}"))
 }
 
 #[tokio::test]
-async fn a_kube_rs_controller_runs_on_our_reflector() {
+async fn kube_rs_controller_reconciles_from_listwatch_reflector() {
     let server = ApiServer::builder().build().await.expect("a server in memory");
     let client = Client::new(server.service(), "default");
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
@@ -87,7 +87,7 @@ async fn a_kube_rs_controller_runs_on_our_reflector() {
     maps.create(&PostParams::default(), &map("before", "1")).await.expect("created");
 
     let owned = listwatch_kube::events::<Secret>(source(&server, "secrets").await).touched_objects();
-    // An informer that others may share.
+    // An informer, which other users could share.
     let informer = SharedInformer::over(source(&server, "configmaps").await, "configmaps");
     informer.start().expect("it was not started before");
     let controller = listwatch_kube::controller::<ConfigMap>(InformerSource::new(&informer, "mirror"));
@@ -128,7 +128,7 @@ async fn a_kube_rs_controller_runs_on_our_reflector() {
 }
 
 #[tokio::test]
-async fn the_events_are_the_watchers() {
+async fn events_equal_those_of_the_kube_rs_watcher() {
     let server = ApiServer::builder().build().await.expect("a server in memory");
     let client = Client::new(server.service(), "default");
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
@@ -142,7 +142,7 @@ async fn the_events_are_the_watchers() {
         let mut events = Vec::new();
         let mut step = 0;
         while events.len() < 7 {
-            let event = tokio::time::timeout(PATIENCE, stream.next()).await.expect("in time");
+            let event = tokio::time::timeout(TIMEOUT, stream.next()).await.expect("in time");
             let event = event.expect("no end").expect("no error");
             events.push(match &event {
                 Event::Init => "init".to_owned(),
@@ -171,7 +171,7 @@ async fn the_events_are_the_watchers() {
 }
 
 #[tokio::test]
-async fn kube_stores_reads_work_on_our_cache() {
+async fn kube_store_reads_objects_from_the_listwatch_cache() {
     let server = ApiServer::builder().build().await.expect("a server in memory");
     let client = Client::new(server.service(), "default");
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
@@ -186,7 +186,7 @@ async fn kube_stores_reads_work_on_our_cache() {
             source.next().await;
         }
     });
-    tokio::time::timeout(PATIENCE, cache.wait_until_ready()).await.expect("in time").expect("synced");
+    tokio::time::timeout(TIMEOUT, cache.wait_until_ready()).await.expect("in time").expect("synced");
 
     let names = |maps: Vec<Arc<ConfigMap>>| maps.iter().map(|map| map.name_any()).collect::<Vec<_>>();
     assert_eq!(names(cache.state()), ["a", "b", "c"]);
@@ -207,7 +207,7 @@ async fn kube_stores_reads_work_on_our_cache() {
     maps.delete("b", &DeleteParams::default()).await.expect("deleted");
     eventually("a delete is read", async || (cache.len() == 2).then_some(())).await;
 
-    // The values are no base64, so none of them is a Secret; that is said, not passed over.
+    // The values are not base64, so no object decodes as a Secret. The store reports this.
     let wrong: KubeStore<Secret> = KubeStore::new(cache.inner().clone());
     assert_eq!((wrong.state().len(), wrong.undecodable().len()), (0, 2));
 }

@@ -1,4 +1,4 @@
-//! The subcommands of `listwatch storage`: what each does, in words.
+//! The subcommands of `listwatch storage`, and their output.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -14,16 +14,16 @@ use listwatch_storage::{EmbeddedOptions, EmbeddedStorage, OpenError};
 use listwatch_storage::{ReadError, Storage, StoreFault, StoreStats};
 use serde_json::{Value, json};
 
-use super::place::{Opened, Place, is_stdio, open_file, open_seekable};
-use super::report::{Bar, bytes, count, seconds};
+use super::location::{Location, Opened, is_stdio, open_file, open_seekable};
+use super::report::{ProgressLine, bytes, count, seconds};
 use super::{Compact, Copy, Export, Failure, Import, ImportFlags, Output, Stats, Verify};
 
-/// `verify` found something.
-const FOUND: u8 = 3;
+/// The exit code of `verify` after a finding.
+const EXIT_FINDINGS: u8 = 3;
 
 impl Export {
     pub(super) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::of_flags(self.store);
+        let location = Location::of_flags(self.store);
         let stdout = is_stdio(&self.file);
         if stdout && std::io::stdout().is_terminal() {
             return Err("an export is no text for a terminal; name a file, or send it on with | or >".into());
@@ -32,28 +32,28 @@ impl Export {
             return Err(exists(&self.file));
         }
         let began = Instant::now();
-        let store = place.open().await?;
-        let description = describe(&store, &place).await;
-        let mut bar = Bar::new();
-        let mut progress = |progress| bar.step(progress);
+        let store = location.open().await?;
+        let description = describe(&store, &location).await;
+        let mut progress_line = ProgressLine::new();
+        let mut progress = |progress| progress_line.step(progress);
         let written = if stdout {
             let mut out = std::io::BufWriter::new(std::io::stdout());
             transfer::export(store.source(), &description, &mut out, &mut progress).await
         } else {
             ExportFile::new(&self.file, self.force).write(store.source(), &description, &mut progress).await
         };
-        drop(bar);
+        drop(progress_line);
         store.close().await;
         let summary = written.map_err(|error| match error {
             ExportError::Io(error) if error.kind() == std::io::ErrorKind::AlreadyExists => exists(&self.file),
             ExportError::Io(error) if !stdout => format!("cannot write {}: {error}", self.file.display()).into(),
             other => Failure::from(other),
         })?;
-        let told = format!("exported {} from {place} in {}", told(&summary), seconds(began.elapsed()));
+        let result = format!("exported {} from {location} in {}", export_totals(&summary), seconds(began.elapsed()));
         if stdout {
-            eprintln!("{told}")
+            eprintln!("{result}")
         } else {
-            println!("{told}, to {}", self.file.display())
+            println!("{result}, to {}", self.file.display())
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -63,69 +63,70 @@ fn exists(file: &std::path::Path) -> Failure {
     format!("{} is there already; choose another name, or replace it with --force", file.display()).into()
 }
 
-fn told(summary: &ExportSummary) -> String {
+fn export_totals(summary: &ExportSummary) -> String {
     let ExportSummary { header, end } = summary;
     format!("{} objects ({}) at revision {}", count(end.records), bytes(end.bytes), header.revision)
 }
 
-/// What an export says about where it comes from.
-async fn describe(store: &Opened, place: &Place) -> String {
+/// The description of the source in an export's header.
+async fn describe(store: &Opened, location: &Location) -> String {
     let engine = store.source().stats().await.map(|stats| stats.description);
-    engine.map_or_else(|_| place.to_string(), |engine| format!("{place} ({engine})"))
+    engine.map_or_else(|_| location.to_string(), |engine| format!("{location} ({engine})"))
 }
 
 impl Import {
     pub(super) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::of_flags(self.store);
+        let location = Location::of_flags(self.store);
         let file = open_seekable(&self.file)?;
-        let mut bar = Bar::new();
+        let mut progress_line = ProgressLine::new();
         let name = if is_stdio(&self.file) { "standard input".to_owned() } else { self.file.display().to_string() };
-        let mut export = CheckedExport::check(file, &mut |progress| bar.step(progress))
+        let mut export = CheckedExport::check(file, &mut |progress| progress_line.step(progress))
             .map_err(|error| format!("{name}: {error}"))?;
-        drop(bar);
-        bring(&mut export, &place, &self.import, &name).await
+        drop(progress_line);
+        bring(&mut export, &location, &self.import, &name).await
     }
 }
 
 impl Copy {
     pub(super) async fn run(self) -> Result<ExitCode, Failure> {
-        let from = Place::of_text(&self.from, &self.etcd);
+        let from = Location::of_text(&self.from, &self.etcd);
         let mut to_flags = self.etcd.clone();
         to_flags.etcd_prefix = self.to_etcd_prefix.unwrap_or(to_flags.etcd_prefix);
-        let to = Place::of_text(&self.to, &to_flags);
-        if let Place::File(path) = &to {
+        let to = Location::of_text(&self.to, &to_flags);
+        if let Location::File(path) = &to {
             let path = path.display();
             return Err(
                 format!("{path} is a file; `listwatch storage export` writes files, copy goes to a store").into()
             );
         }
         let file = match &from {
-            Place::File(path) => open_seekable(path)?,
+            Location::File(path) => open_seekable(path)?,
             from => {
-                // Through a file that nobody else can see: then it is known to be whole before the
-                // first object is written, and can be read in the order of its revisions.
+                // The temporary file is complete before the first object is written. The import can read it in the
+                // order of revisions.
                 let store = from.open().await?;
                 let description = describe(&store, from).await;
                 let mut out = std::io::BufWriter::new(transfer::spool(std::io::empty())?);
-                let mut bar = Bar::new();
-                transfer::export(store.source(), &description, &mut out, &mut |progress| bar.step(progress)).await?;
-                drop(bar);
+                let mut progress_line = ProgressLine::new();
+                transfer::export(store.source(), &description, &mut out, &mut |progress| progress_line.step(progress))
+                    .await?;
+                drop(progress_line);
                 store.close().await;
                 out.into_inner().map_err(std::io::IntoInnerError::into_error)?
             }
         };
-        let mut bar = Bar::new();
-        let checked = CheckedExport::check(file, &mut |progress| bar.step(progress));
+        let mut progress_line = ProgressLine::new();
+        let checked = CheckedExport::check(file, &mut |progress| progress_line.step(progress));
         let mut export = checked.map_err(|error| format!("{from}: {error}"))?;
-        drop(bar);
+        drop(progress_line);
         bring(&mut export, &to, &self.import, &from.to_string()).await
     }
 }
 
-/// Imports a checked export into a store, and says what was done.
+/// Imports a checked export into a store, and prints the result.
 async fn bring(
     export: &mut CheckedExport<std::fs::File>,
-    place: &Place,
+    location: &Location,
     flags: &ImportFlags,
     from: &str,
 ) -> Result<ExitCode, Failure> {
@@ -133,18 +134,18 @@ async fn bring(
     let source = export.header().revision;
     let clock_at_least = listwatch_meta::Revision::new(flags.clock_at_least);
     #[cfg(feature = "embedded")]
-    if let Place::Embedded(dir) = place {
-        let path = super::place::store_of(dir);
+    if let Location::Embedded(dir) = location {
+        let path = crate::store::embedded_path(dir);
         if !EmbeddedStorage::exists(&path) {
             private_directory(dir)?;
-            let mut bar = Bar::new();
+            let mut progress_line = ProgressLine::new();
             let options = EmbeddedOptions::default();
             let summary = EmbeddedStorage::from_export(&path, options, export, clock_at_least, &mut |progress| {
-                bar.step(progress)
+                progress_line.step(progress)
             })?;
-            drop(bar);
+            drop(progress_line);
             let took = seconds(began.elapsed());
-            println!("imported {} objects from {from} into {place} in {took}", count(summary.created));
+            println!("imported {} objects from {from} into {location} in {took}", count(summary.created));
             println!("the revision is {}, the source's is {source}; every object has kept its own", summary.revision);
             if summary.moved > 0 {
                 let moved = count(summary.moved);
@@ -153,20 +154,20 @@ async fn bring(
             return Ok(ExitCode::SUCCESS);
         }
     }
-    let store = place.open().await?;
+    let store = location.open().await?;
     let options = ImportOptions { if_exists: flags.if_exists.into(), clock_at_least, keep_clock: flags.keep_clock };
     let target: Arc<dyn Storage> = store.storage();
-    let mut bar = Bar::new();
-    let done = transfer::import(&target, export, options, &mut |progress| bar.step(progress)).await;
-    drop((bar, target));
+    let mut progress_line = ProgressLine::new();
+    let done = transfer::import(&target, export, options, &mut |progress| progress_line.step(progress)).await;
+    drop((progress_line, target));
     store.close().await;
     let ImportSummary { created, present, skipped, replaced, resumed, raised, revision, .. } = done?;
     let took = seconds(began.elapsed());
-    println!("imported {} objects from {from} into {place} in {took}", count(created + replaced));
+    println!("imported {} objects from {from} into {location} in {took}", count(created + replaced));
     for (number, what) in [
         (present, "were there already, with the same value"),
         (skipped, "were there with another value, which stayed"),
-        (replaced, "of them took the place of another value"),
+        (replaced, "of them took the location of another value"),
     ] {
         if number > 0 {
             println!("{} {what}", count(number));
@@ -184,7 +185,7 @@ async fn bring(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `serve` would do: it holds keys and Secrets.
+/// Creates a data directory as `serve` does: only its owner can read the keys and Secrets in it.
 #[cfg(feature = "embedded")]
 fn private_directory(dir: &std::path::Path) -> Result<(), Failure> {
     let mut builder = std::fs::DirBuilder::new();
@@ -198,54 +199,54 @@ fn private_directory(dir: &std::path::Path) -> Result<(), Failure> {
 impl Verify {
     pub(super) async fn run(self) -> Result<ExitCode, Failure> {
         let flags = self.store.etcd.clone();
-        let place = match &self.place {
-            Some(text) => Place::of_text(text, &flags),
-            None => Place::of_flags(self.store),
+        let location = match &self.location {
+            Some(text) => Location::of_text(text, &flags),
+            None => Location::of_flags(self.store),
         };
-        let against = self.against.as_deref().map(|text| Place::of_text(text, &flags));
+        let against = self.against.as_deref().map(|text| Location::of_text(text, &flags));
         let began = Instant::now();
-        let mut verdict = Verdict::default();
-        verdict.look_at(&place).await?;
+        let mut report = VerifyReport::default();
+        report.look_at(&location).await?;
         if let Some(against) = against
-            && verdict.is_readable
+            && report.is_readable
         {
-            verdict.compare(&place, &against).await?;
+            report.compare(&location, &against).await?;
         }
         match self.output {
-            Output::Text => verdict.print(&place, seconds(began.elapsed())),
-            Output::Json => println!("{:#}", verdict.json(&place)),
+            Output::Text => report.print(&location, seconds(began.elapsed())),
+            Output::Json => println!("{:#}", report.json(&location)),
         }
-        Ok(if verdict.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+        Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FINDINGS) })
     }
 }
 
-/// What `verify` has seen.
+/// The findings of `verify`.
 #[derive(Default)]
-struct Verdict {
-    /// How many things are wrong.
+struct VerifyReport {
+    /// The number of problems.
     found: u64,
-    /// Some of them, in words.
+    /// Descriptions of the first problems.
     problems: Vec<String>,
-    /// What is worth knowing and no damage.
+    /// Notes that report no damage.
     notes: Vec<String>,
-    /// What was looked at.
+    /// The names of the parts that were checked.
     checked: Vec<String>,
     inspection: Inspection,
-    comparison: Option<(Comparison, Place)>,
+    comparison: Option<(Comparison, Location)>,
     is_readable: bool,
 }
 
-impl Verdict {
+impl VerifyReport {
     fn problem(&mut self, what: String) {
         self.found += 1;
         self.problems.push(what);
     }
 
-    async fn look_at(&mut self, place: &Place) -> Result<(), Failure> {
-        let mut bar = Bar::new();
-        let mut progress = |progress| bar.step(progress);
-        let inspected = match place {
-            Place::File(path) => match ExportRecords::begin(open_file(path)?) {
+    async fn look_at(&mut self, location: &Location) -> Result<(), Failure> {
+        let mut progress_line = ProgressLine::new();
+        let mut progress = |progress| progress_line.step(progress);
+        let inspected = match location {
+            Location::File(path) => match ExportRecords::begin(open_file(path)?) {
                 Ok(mut records) => {
                     let header = records.header().clone();
                     self.checked.push(format!("an export of {} at revision {}", header.source, header.revision));
@@ -253,7 +254,7 @@ impl Verdict {
                 }
                 Err(error) => Err(error.into()),
             },
-            place => match self.open(place).await? {
+            location => match self.open(location).await? {
                 None => return Ok(()),
                 Some(store) => {
                     let inspected = match store.source().records().await {
@@ -265,7 +266,7 @@ impl Verdict {
                         let foreign = etcd.foreign_keys();
                         if foreign > 0 {
                             self.notes.push(format!(
-                                "{} keys below the prefix are no object's place, and are passed over",
+                                "{} keys below the prefix are no object's location, and are passed over",
                                 count(foreign)
                             ));
                         }
@@ -302,9 +303,9 @@ impl Verdict {
         }
     }
 
-    /// Opens a store, and looks at what only it can know of itself. `None` when it is too damaged.
-    async fn open(&mut self, place: &Place) -> Result<Option<Opened>, Failure> {
-        let store = match place.open().await {
+    /// Opens a store, and runs the checks that need the open store. Returns `None` if the store is too damaged to open.
+    async fn open(&mut self, location: &Location) -> Result<Option<Opened>, Failure> {
+        let store = match location.open().await {
             Ok(store) => store,
             #[cfg(feature = "embedded")]
             Err(error) if matches!(error.downcast_ref(), Some(OpenError::Corrupt { .. })) => {
@@ -337,14 +338,14 @@ impl Verdict {
         Ok(Some(store))
     }
 
-    async fn compare(&mut self, first: &Place, second: &Place) -> Result<(), Failure> {
-        let (one, other) = (Reading::of(first).await?, Reading::of(second).await?);
-        let mut bar = Bar::new();
+    async fn compare(&mut self, first: &Location, second: &Location) -> Result<(), Failure> {
+        let (one, other) = (ComparisonSide::of(first).await?, ComparisonSide::of(second).await?);
+        let mut progress_line = ProgressLine::new();
         let compared = {
             let (mut one, mut other) = (one.records().await?, other.records().await?);
-            transfer::compare(&mut *one, &mut *other, &mut |progress| bar.step(progress)).await
+            transfer::compare(&mut *one, &mut *other, &mut |progress| progress_line.step(progress)).await
         };
-        drop(bar);
+        drop(progress_line);
         one.close().await;
         other.close().await;
         match compared {
@@ -377,7 +378,7 @@ impl Verdict {
         self.found == 0
     }
 
-    fn print(&self, place: &Place, took: String) {
+    fn print(&self, location: &Location, took: String) {
         self.checked.iter().for_each(|checked| println!("looked at {checked}"));
         if let Some((comparison, against)) = &self.comparison {
             let (same, same_revision) = (count(comparison.same), count(comparison.same_revision));
@@ -390,19 +391,19 @@ impl Verdict {
             println!("WRONG: … and {} more", count(unnamed));
         }
         if self.is_clean() {
-            println!("{place} is as it should be ({took})");
+            println!("{location} is as it should be ({took})");
         } else {
             println!(
-                "{place}: {} things are wrong ({took}); do not write to it, restore it from a backup",
+                "{location}: {} things are wrong ({took}); do not write to it, restore it from a backup",
                 count(self.found)
             );
         }
     }
 
-    fn json(&self, place: &Place) -> Value {
+    fn json(&self, location: &Location) -> Value {
         let Inspection { total, with_ttl, protobuf, encrypted, shared_revisions, .. } = &self.inspection;
-        let mut verdict = json!({
-            "place": place.to_string(),
+        let mut report = json!({
+            "place": location.to_string(),
             "clean": self.is_clean(),
             "found": self.found,
             "problems": self.problems,
@@ -416,7 +417,7 @@ impl Verdict {
             "sharedRevisions": shared_revisions,
         });
         if let Some((comparison, against)) = &self.comparison {
-            verdict["comparison"] = json!({
+            report["comparison"] = json!({
                 "against": against.to_string(),
                 "same": comparison.same,
                 "sameRevision": comparison.same_revision,
@@ -424,7 +425,7 @@ impl Verdict {
                 "outOfOrder": comparison.out_of_order,
             });
         }
-        verdict
+        report
     }
 }
 
@@ -436,7 +437,7 @@ fn finding(finding: &Finding) -> String {
     }
 }
 
-/// Is it that what is stored is wrong, and not that it cannot be reached?
+/// Whether the error reports damaged data, rather than a failed read.
 fn is_damage(error: &RecordsError) -> bool {
     match error {
         RecordsError::File(FileError::Format(error)) => {
@@ -447,30 +448,30 @@ fn is_damage(error: &RecordsError) -> bool {
     }
 }
 
-/// A place to be compared: what has to stay open while it is read.
-enum Reading {
+/// One side of a comparison. A store stays open during the comparison.
+enum ComparisonSide {
     Store(Opened),
     File(std::path::PathBuf),
 }
 
-impl Reading {
-    async fn of(place: &Place) -> Result<Self, Failure> {
-        match place {
-            Place::File(path) if is_stdio(path) => Err("standard input can be read once only; name a file".into()),
-            Place::File(path) => Ok(Reading::File(path.clone())),
-            place => place.open().await.map(Reading::Store),
+impl ComparisonSide {
+    async fn of(location: &Location) -> Result<Self, Failure> {
+        match location {
+            Location::File(path) if is_stdio(path) => Err("standard input can be read once only; name a file".into()),
+            Location::File(path) => Ok(ComparisonSide::File(path.clone())),
+            location => location.open().await.map(ComparisonSide::Store),
         }
     }
 
     async fn records(&self) -> Result<Box<dyn Records + '_>, Failure> {
         match self {
-            Reading::Store(store) => Ok(store.source().records().await?),
-            Reading::File(path) => Ok(Box::new(ExportRecords::begin(open_file(path)?)?)),
+            ComparisonSide::Store(store) => Ok(store.source().records().await?),
+            ComparisonSide::File(path) => Ok(Box::new(ExportRecords::begin(open_file(path)?)?)),
         }
     }
 
     async fn close(self) {
-        if let Reading::Store(store) = self {
+        if let ComparisonSide::Store(store) = self {
             store.close().await;
         }
     }
@@ -478,14 +479,14 @@ impl Reading {
 
 impl Compact {
     pub(super) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::of_flags(self.store);
-        let store = place.open().await?;
+        let location = Location::of_flags(self.store);
+        let store = location.open().await?;
         let before = store.source().stats().await?;
         let to = self.revision.map_or(before.revision, listwatch_meta::Revision::new);
         match store.source().compact(to).await {
             Ok(()) | Err(ReadError::Compacted { .. }) => {}
             Err(ReadError::Future { requested, current }) => {
-                return Err(format!("revision {requested} has not happened yet, {place} is at {current}").into());
+                return Err(format!("revision {requested} has not happened yet, {location} is at {current}").into());
             }
             Err(error) => return Err(error.into()),
         }
@@ -494,7 +495,7 @@ impl Compact {
         store.close().await;
         let (from, to) = (before.oldest, after.oldest);
         let revisions = count(to.get().saturating_sub(from.get()));
-        println!("forgot {revisions} revisions of {place}: it is held from {to} on, before from {from}");
+        println!("forgot {revisions} revisions of {location}: it is held from {to} on, before from {from}");
         if let (Some(before), Some(after)) = (before.disk_bytes, after.disk_bytes) {
             println!("on disk {}, before {}{room}", bytes(after), bytes(before));
         }
@@ -502,7 +503,7 @@ impl Compact {
     }
 }
 
-/// Gives room back to the disk where that is ours to do; what else to say about room.
+/// Returns free space to the file system, if this process can. The result is a note for the user about disk space.
 async fn reclaim(store: &Opened) -> Result<&'static str, Failure> {
     match store {
         #[cfg(feature = "embedded")]
@@ -523,27 +524,27 @@ async fn reclaim(store: &Opened) -> Result<&'static str, Failure> {
 
 impl Stats {
     pub(super) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::of_flags(self.store);
-        let store = place.open().await?;
+        let location = Location::of_flags(self.store);
+        let store = location.open().await?;
         let stats = store.source().stats().await?;
         let inspection = if self.quick {
             None
         } else {
-            let mut bar = Bar::new();
+            let mut progress_line = ProgressLine::new();
             let mut records = store.source().records().await?;
-            Some(transfer::inspect(&mut *records, &mut |progress| bar.step(progress)).await?)
+            Some(transfer::inspect(&mut *records, &mut |progress| progress_line.step(progress)).await?)
         };
         let more = more_stats(&store)?;
         store.close().await;
         match self.output {
-            Output::Text => print_stats(&place, &stats, &more, inspection.as_ref()),
-            Output::Json => println!("{:#}", stats_json(&place, &stats, &more, inspection.as_ref())),
+            Output::Text => print_stats(&location, &stats, &more, inspection.as_ref()),
+            Output::Json => println!("{:#}", stats_json(&location, &stats, &more, inspection.as_ref())),
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// A figure that only one kind of store has: its name in JSON, for people, and bytes or a count.
+/// A figure that only one type of store has: the name in JSON, the name in text, and the value in bytes or as a count.
 struct Figure {
     json: &'static str,
     name: &'static str,
@@ -573,8 +574,8 @@ fn more_stats(store: &Opened) -> Result<Vec<Figure>, Failure> {
     }
 }
 
-fn print_stats(place: &Place, stats: &StoreStats, more: &[Figure], inspection: Option<&Inspection>) {
-    println!("{place}");
+fn print_stats(location: &Location, stats: &StoreStats, more: &[Figure], inspection: Option<&Inspection>) {
+    println!("{location}");
     println!("  engine        {}", stats.description);
     println!("  revision      {}", stats.revision);
     let history = stats.revision.get().saturating_sub(stats.oldest.get());
@@ -599,9 +600,9 @@ fn print_stats(place: &Place, stats: &StoreStats, more: &[Figure], inspection: O
     }
 }
 
-fn stats_json(place: &Place, stats: &StoreStats, more: &[Figure], inspection: Option<&Inspection>) -> Value {
-    let mut told = json!({
-        "place": place.to_string(),
+fn stats_json(location: &Location, stats: &StoreStats, more: &[Figure], inspection: Option<&Inspection>) -> Value {
+    let mut stats_json = json!({
+        "place": location.to_string(),
         "engine": stats.description,
         "revision": stats.revision.get(),
         "oldestRevision": stats.oldest.get(),
@@ -609,7 +610,7 @@ fn stats_json(place: &Place, stats: &StoreStats, more: &[Figure], inspection: Op
         "diskBytes": stats.disk_bytes,
     });
     for Figure { json, value, .. } in more {
-        told[*json] = (*value).into();
+        stats_json[*json] = (*value).into();
     }
     if let Some(inspection) = inspection {
         let resources = inspection.resources.iter().map(|(resource, totals)| {
@@ -620,10 +621,10 @@ fn stats_json(place: &Place, stats: &StoreStats, more: &[Figure], inspection: Op
                 "largestBytes": totals.largest,
             })
         });
-        told["objects"] = inspection.total.objects.into();
-        told["bytes"] = inspection.total.bytes.into();
-        told["withTTL"] = inspection.with_ttl.into();
-        told["resources"] = resources.collect();
+        stats_json["objects"] = inspection.total.objects.into();
+        stats_json["bytes"] = inspection.total.bytes.into();
+        stats_json["withTTL"] = inspection.with_ttl.into();
+        stats_json["resources"] = resources.collect();
     }
-    told
+    stats_json
 }

@@ -1,8 +1,8 @@
-//! `listwatch storage`: back up, restore, move, check, compact and measure stores. What it does is
-//! `listwatch_storage::transfer`; here are flags, words and exit codes.
+//! `listwatch storage`: back up, restore, move, check, compact and measure stores. This module has the flags, the output
+//! and the exit codes; `listwatch_storage::transfer` does the work.
 
 mod commands;
-mod place;
+mod location;
 mod report;
 
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub(crate) struct Storage {
     #[command(subcommand)]
     command: Command,
 
-    /// What to log on standard error
+    /// Level of the log on standard error: error, warn, info, debug, trace
     #[arg(long, value_name = "LEVEL", default_value = "warn", global = true)]
     log_level: String,
 }
@@ -34,35 +34,35 @@ Examples:
   listwatch storage verify listwatch-data --against http://127.0.0.1:2379
   listwatch storage stats --etcd-servers http://127.0.0.1:2379 -o json
 
-An embedded store is open to one process at a time: stop the server first. etcd is exported,
-verified and measured while servers run on it.
+Only one process can open an embedded store: stop the server first. etcd can be exported, verified and
+measured while servers run.
 
-Exit codes: 0 done, 1 not done, 2 wrong flags, 3 `verify` found damage or a difference.";
+Exit codes: 0 done, 1 failed, 2 invalid flags, 3 `verify` found damage or a difference.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Write everything that a store holds into a file
+    /// Export all objects of a store to a file
     Export(Export),
-    /// Bring what a file holds into a store
+    /// Import the objects of a file into a store
     Import(Import),
-    /// Bring everything from one place into another, e.g. from the embedded store into etcd
+    /// Copy all objects to another store, e.g. from the embedded store to etcd
     Copy(Copy),
-    /// Look at everything that a place holds, and compare it with another place
+    /// Check all objects of a store or file, and compare it with another one
     Verify(Verify),
-    /// Forget history, and give the room back
+    /// Remove history, and free disk space
     Compact(Compact),
-    /// Tell what a store holds
+    /// Print sizes and counts of a store
     Stats(Stats),
 }
 
-/// Which store, named as for `listwatch serve`.
+/// The flags that select a store, as in `listwatch serve`.
 #[derive(Debug, Args)]
 struct StoreFlags {
     /// The data directory of `listwatch serve`, which holds the embedded store
     #[arg(long, value_name = "DIR", default_value = "listwatch-data")]
     data_dir: PathBuf,
 
-    /// Instead of the embedded store, etcd v3 at these endpoints
+    /// Use etcd v3 at these endpoints instead of the embedded store
     #[arg(long, value_name = "URL[,URL]", value_delimiter = ',')]
     etcd_servers: Vec<String>,
 
@@ -70,10 +70,10 @@ struct StoreFlags {
     etcd: EtcdFlags,
 }
 
-/// How to talk to etcd, whichever place is one.
+/// The flags of connections to etcd.
 #[derive(Clone, Debug, Args)]
 struct EtcdFlags {
-    /// Prefix of every key in etcd, normalized as a path: "a/../b" is "/b", "" is the whole of etcd
+    /// Prefix of all keys in etcd, normalized as a path: "a/../b" is "/b", "" is all of etcd
     #[arg(long, value_name = "PREFIX", default_value = "/registry")]
     etcd_prefix: String,
 
@@ -81,41 +81,41 @@ struct EtcdFlags {
     #[arg(long, value_name = "FILE")]
     etcd_cafile: Option<PathBuf>,
 
-    /// Client certificate shown to etcd (PEM)
+    /// Client certificate for etcd (PEM)
     #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
     etcd_certfile: Option<PathBuf>,
 
-    /// Key of the client certificate shown to etcd (PEM)
+    /// Key of the client certificate for etcd (PEM)
     #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
     etcd_keyfile: Option<PathBuf>,
 }
 
-/// How an import treats what it finds.
+/// The flags of imports into a store that may hold objects.
 #[derive(Debug, Args)]
 struct ImportFlags {
-    /// What to do about a key that the target has with another value. `fail` refuses a target that
-    /// holds anything
+    /// Treatment of a key that the target has with another value. `fail` refuses a target that is not
+    /// empty
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     if_exists: OnExisting,
 
-    /// Do not raise etcd's revision above the source's, and do not forget its history. Only where no
-    /// client holds a resourceVersion of the source
+    /// Do not raise etcd's revision above the source's, and do not compact its history. Only if no client
+    /// holds a resourceVersion of the source
     #[arg(long)]
     keep_clock: bool,
 
-    /// Set the target's revision on to this one at least. For a backup that is older than what clients
-    /// have seen: give a revision above all of theirs, and they list again
+    /// Raise the target's revision to at least this one. For a backup that is older than the objects that
+    /// clients have seen: pass a revision above all of theirs, and they list again
     #[arg(long, value_name = "N", default_value = "0", hide_default_value = true, conflicts_with = "keep_clock")]
     clock_at_least: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnExisting {
-    /// Import into an empty store alone, or go on with an interrupted import
+    /// Import only into an empty store, or continue an interrupted import
     Fail,
-    /// Keep what is there
+    /// Keep the value of the target
     Skip,
-    /// Replace it; keys that only the target has stay
+    /// Replace the value; keys that only the target has stay
     Overwrite,
 }
 
@@ -129,20 +129,20 @@ impl From<OnExisting> for IfExists {
     }
 }
 
-/// Write everything that a store holds into a file
+/// Export all objects of a store to a file
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   listwatch storage export backup.lwx
   listwatch storage export --etcd-servers http://127.0.0.1:2379 - | zstd > backup.lwx.zst
 
-The file shows the store at one revision. It holds Secrets in plain, and is its owner's alone. It
-gets its name when it is whole and on disk.")]
+The file shows the store at one revision. It has Secrets in plain text, so only its owner can read
+it. It receives its name when it is complete and on disk.")]
 struct Export {
     #[command(flatten)]
     store: StoreFlags,
 
-    /// Replace a file that is there
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
 
@@ -151,19 +151,19 @@ struct Export {
     file: PathBuf,
 }
 
-/// Bring what a file holds into a store
+/// Import the objects of a file into a store
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   listwatch storage import --data-dir new-data backup.lwx
   zstd -dc backup.lwx.zst | listwatch storage import --etcd-servers http://127.0.0.1:2379 -
 
-The file is checked to its end before anything is written. A new embedded store has the revisions of
-the old one. In etcd every object gets a new revision, in the old order and above every revision of
-the source; watches from before are told to list again. Run an interrupted import again: it goes on.
+The whole file is checked before the first write. A new embedded store has the revisions of the source.
+In etcd each object gets a new revision, in the old order and above all revisions of the source; older
+watches receive 410 Expired. Run an interrupted import again to continue it.
 
   listwatch storage import --data-dir new-data --clock-at-least 2000000 last-week.lwx
-      clients have seen revisions up to 1,9xx,xxx since: they are told to list again, not refused")]
+      clients have seen revisions up to 1,9xx,xxx: they receive 410 Expired and list again")]
 struct Import {
     #[command(flatten)]
     store: StoreFlags,
@@ -176,10 +176,10 @@ struct Import {
     file: PathBuf,
 }
 
-/// Bring everything from one place into another
+/// Copy all objects to another store
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A place is a data directory of `listwatch serve`, an etcd as http://HOST:PORT[,URL], or a file that
+A location is a data directory of `listwatch serve`, an etcd as http://HOST:PORT[,URL], or a file that
 `listwatch storage export` wrote.
 
 Examples:
@@ -189,20 +189,20 @@ Examples:
   listwatch storage copy --from http://127.0.0.1:2379 --to new-data
       and back
 
-Nothing is removed from where it comes from.")]
+The source stays as it is.")]
 struct Copy {
-    /// Where from
-    #[arg(long, value_name = "PLACE")]
+    /// The source
+    #[arg(long, value_name = "LOCATION")]
     from: String,
 
-    /// Where to
-    #[arg(long, value_name = "PLACE")]
+    /// The target
+    #[arg(long, value_name = "LOCATION")]
     to: String,
 
     #[command(flatten)]
     etcd: EtcdFlags,
 
-    /// Prefix of every key in the etcd that is copied to [default: --etcd-prefix]
+    /// Prefix of all keys in the target etcd [default: --etcd-prefix]
     #[arg(long, value_name = "PREFIX")]
     to_etcd_prefix: Option<String>,
 
@@ -210,15 +210,15 @@ struct Copy {
     import: ImportFlags,
 }
 
-/// Look at everything that a place holds, and compare it with another place
+/// Check all objects of a store or file, and compare it with another one
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A place is a data directory of `listwatch serve`, an etcd as http://HOST:PORT[,URL], or a file that
+A location is a data directory of `listwatch serve`, an etcd as http://HOST:PORT[,URL], or a file that
 `listwatch storage export` wrote.
 
-Embedded: checksums of everything on disk, revisions without gaps, the index. File: checksums, the
-end. All: every object can be read, is the one that its key says, and has revisions that can be.
---against: both have the same keys with the same values, changed in the same order.
+Embedded store: all checksums, revisions without gaps, the index. File: checksums and the end. All:
+each object can be decoded, belongs to its key, and has possible revisions. --against: both have the
+same keys with the same values, changed in the same order.
 
 Examples:
   listwatch storage verify --data-dir listwatch-data
@@ -227,48 +227,48 @@ struct Verify {
     #[command(flatten)]
     store: StoreFlags,
 
-    /// Compare with this place
-    #[arg(long, value_name = "PLACE")]
+    /// Compare with this store or file
+    #[arg(long, value_name = "LOCATION")]
     against: Option<String>,
 
-    /// How to tell
+    /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
 
-    /// The place to look at [default: what --data-dir or --etcd-servers name]
-    #[arg(value_name = "PLACE")]
-    place: Option<String>,
+    /// The store or file to check [default: the store of --data-dir or --etcd-servers]
+    #[arg(value_name = "LOCATION")]
+    location: Option<String>,
 }
 
-/// Forget history, and give the room back
+/// Remove history, and free disk space
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   listwatch storage compact --data-dir listwatch-data
   listwatch storage compact --etcd-servers http://127.0.0.1:2379 --revision 120000
 
-Watches and lists that ask for an older revision are then told 410 Expired, and list again. Servers
-compact by themselves; this is for when room is short.")]
+Watches and lists from an older revision then receive 410 Expired and list again. Servers compact on
+their own; use this when disk space is short.")]
 struct Compact {
     #[command(flatten)]
     store: StoreFlags,
 
-    /// Forget what is older than this revision [default: the present one]
+    /// Remove the history before this revision [default: the current one]
     #[arg(long, value_name = "N")]
     revision: Option<u64>,
 }
 
-/// Tell what a store holds
+/// Print sizes and counts of a store
 #[derive(Debug, Args)]
 struct Stats {
     #[command(flatten)]
     store: StoreFlags,
 
-    /// Do not read the objects: no figures for each resource
+    /// Do not read the objects: no figures per resource
     #[arg(long)]
     quick: bool,
 
-    /// How to tell
+    /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
 }
@@ -282,7 +282,7 @@ enum Output {
 }
 
 impl Storage {
-    /// Does it, until it is done or interrupted.
+    /// Runs the subcommand until it is done or interrupted.
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         crate::cli::start_logging(&self.log_level)?;
         tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {

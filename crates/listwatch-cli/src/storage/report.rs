@@ -1,23 +1,23 @@
-//! What people are told: progress on standard error, figures that can be read.
+//! Progress on standard error, and figures in readable units.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use listwatch_storage::transfer::{Phase, Progress};
 
-/// On a terminal the line is drawn anew this often.
+/// The interval between redraws of the progress line on a terminal.
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// Where lines are kept (a log), one is written this often.
+/// The interval between progress lines in a log.
 const LINE: Duration = Duration::from_secs(10);
 
-/// The bar's width in characters.
+/// The width of the progress bar, in characters.
 const BAR: u64 = 24;
 
-/// Progress on standard error: a bar that is drawn over itself on a terminal, a line now and then
-/// elsewhere. What is done within a moment shows nothing.
+/// Reports progress on standard error: one line that is redrawn on a terminal, or a line per interval in a log. Short
+/// operations print nothing.
 #[derive(Debug)]
-pub(super) struct Bar {
+pub(super) struct ProgressLine {
     terminal: bool,
     phase: Option<Phase>,
     began: Instant,
@@ -25,13 +25,13 @@ pub(super) struct Bar {
     drawn: bool,
 }
 
-impl Bar {
+impl ProgressLine {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Bar { terminal: std::io::stderr().is_terminal(), phase: None, began: now, shown: now, drawn: false }
+        ProgressLine { terminal: std::io::stderr().is_terminal(), phase: None, began: now, shown: now, drawn: false }
     }
 
-    /// Takes a step.
+    /// Records progress, and prints it if the interval has passed.
     pub(super) fn step(&mut self, progress: Progress) {
         let now = Instant::now();
         if self.phase != Some(progress.phase) {
@@ -44,13 +44,13 @@ impl Bar {
         self.shown = now;
         let line = line(progress, now - self.began, self.terminal);
         let mut out = std::io::stderr().lock();
-        // Somebody who closed standard error does not want to know.
+        // Standard error may be closed; the operation continues.
         let _ = if self.terminal { write!(out, "\r\x1b[K{line}") } else { writeln!(out, "{line}") };
         let _ = out.flush();
         self.drawn = self.terminal;
     }
 
-    /// Removes the bar, before something else is printed.
+    /// Removes the progress line, so that other output can follow.
     pub(super) fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
@@ -58,13 +58,13 @@ impl Bar {
     }
 }
 
-impl Drop for Bar {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-fn line(progress: Progress, elapsed: Duration, bar: bool) -> String {
+fn line(progress: Progress, elapsed: Duration, progress_line: bool) -> String {
     let Progress { phase, done, total } = progress;
     let what = match phase {
         Phase::Read => "reading",
@@ -78,7 +78,7 @@ fn line(progress: Progress, elapsed: Duration, bar: bool) -> String {
     let left = total
         .filter(|total| *total > done && done > 0)
         .map(|total| format!(", {} left", seconds(Duration::from_secs_f64((total - done) as f64 / rate.max(0.001)))));
-    let drawn = total.filter(|total| bar && *total > 0).map(|total| {
+    let drawn = total.filter(|total| progress_line && *total > 0).map(|total| {
         let filled = (done.min(total) * BAR / total) as usize;
         format!("[{}{}] ", "#".repeat(filled), ".".repeat(BAR as usize - filled))
     });
@@ -86,12 +86,12 @@ fn line(progress: Progress, elapsed: Duration, bar: bool) -> String {
     format!("{what:<10} {drawn}{}{of}, {}/s{left}", count(done), count(rate as u64))
 }
 
-/// 1234567 as 1,234,567.
+/// A number with separators: `1,234,567`.
 pub(super) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (location, digit) in digits.chars().enumerate() {
+        if location > 0 && (digits.len() - location).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -99,7 +99,7 @@ pub(super) fn count(number: u64) -> String {
     text
 }
 
-/// Bytes as people read them, in powers of ten as disks have them.
+/// Bytes in decimal units, as on disks: `1.5 MB`.
 pub(super) fn bytes(number: u64) -> String {
     let mut value = number as f64;
     for unit in ["B", "kB", "MB", "GB"] {
@@ -111,7 +111,7 @@ pub(super) fn bytes(number: u64) -> String {
     format!("{value:.1} TB")
 }
 
-/// A time as people read it.
+/// A duration in seconds or minutes.
 pub(super) fn seconds(duration: Duration) -> String {
     match duration.as_secs() {
         0..10 => format!("{:.1} s", duration.as_secs_f64()),
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_readable() {
+    fn report_formats_counts_bytes_and_durations_with_units() {
         for (number, expected) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(count(number), expected);
         }
@@ -141,9 +141,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_how_far_it_is() {
-        let check = |phase, done, total, bar, expected: &str| {
-            assert_eq!(line(Progress { phase, done, total }, Duration::from_secs(2), bar), expected);
+    fn progress_line_has_rate_and_remaining_time() {
+        let check = |phase, done, total, progress_line, expected: &str| {
+            assert_eq!(line(Progress { phase, done, total }, Duration::from_secs(2), progress_line), expected);
         };
         check(Phase::Write, 500, Some(1_000), false, "writing    500 of 1,000, 250/s, 2.0 s left");
         check(

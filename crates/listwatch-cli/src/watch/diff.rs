@@ -1,55 +1,54 @@
-//! What differs between two states of an object, field by field: [`difference`]. Pure.
+//! [`difference`]: compares two versions of an object field by field, as a pure function.
 //!
-//! Lists are compared as people read them: elements that carry a name (containers, conditions,
-//! ports) are paired by it, others by place, so that a container put in front of another one is one
-//! line and not a page.
+//! Elements of lists with names (containers, conditions, ports) are paired by name, others by index. A container that
+//! is inserted before another one is therefore only one difference.
 
 use serde_json::{Map, Value};
 
-/// The longest value that is shown whole, in characters; of a longer one the beginning is.
+/// The largest number of characters of a value that are printed. Longer values are truncated.
 const VALUE_LIMIT: usize = 160;
 
-/// Most lines of a text that are shown around what changed in it.
+/// The largest number of lines of a changed text that are printed.
 const TEXT_LINES_MAX: usize = 20;
 
-/// Members that name the elements of a list, most telling first.
+/// Members that name the elements of a list, in order of preference.
 const NAMES: [&str; 8] = ["name", "type", "uid", "key", "containerPort", "port", "ip", "topologyKey"];
 
 /// One field that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Difference {
-    /// Where: `spec.containers[name=app].image`.
+    /// The path of the field: `spec.containers[name=app].image`.
     pub(super) path: String,
-    /// How.
-    pub(super) how: How,
+    /// The kind of the difference, with the values.
+    pub(super) how: FieldChange,
 }
 
-/// How a field differs.
+/// The kind of difference of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum How {
-    /// It is new, with this value.
+pub(super) enum FieldChange {
+    /// The field is new, with this value.
     Added(String),
-    /// It is gone; it had this value.
+    /// The field was removed and had this value.
     Removed(String),
-    /// It had one value and has another one.
+    /// The old and the new value.
     Changed(String, String),
-    /// A text of several lines changed: the first line that differs, counted from 1, what is gone,
-    /// what is new.
+    /// A text of several lines changed: the number of the first changed line, from 1, the removed lines and the added
+    /// lines.
     Text(usize, Vec<String>, Vec<String>),
 }
 
-/// What of an object is compared.
+/// The optional parts of a comparison.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Shown {
-    /// `metadata.managedFields` too.
+pub(super) struct DiffOptions {
+    /// Whether `metadata.managedFields` is compared.
     pub(super) managed_fields: bool,
-    /// The contents of Secrets too.
+    /// Whether the values of Secrets are printed.
     pub(super) secrets: bool,
 }
 
-/// Every field that differs, in the order of the newer state; what is gone follows what is there.
-/// The resource version is left out: it always differs.
-pub(super) fn difference(old: &Value, new: &Value, shown: Shown) -> Vec<Difference> {
+/// Returns all fields that differ, in the order of the newer version, followed by removed fields. The resource version
+/// is omitted, because it always differs.
+pub(super) fn difference(old: &Value, new: &Value, shown: DiffOptions) -> Vec<Difference> {
     let mut walk = Walk { shown, secret: !shown.secrets && is_secret(new), found: Vec::new() };
     walk.values(&mut Vec::new(), old, new);
     walk.found
@@ -61,7 +60,7 @@ fn is_secret(object: &Value) -> bool {
 }
 
 struct Walk {
-    shown: Shown,
+    shown: DiffOptions,
     secret: bool,
     found: Vec<Difference>,
 }
@@ -80,7 +79,7 @@ impl Walk {
                 self.texts(path, old, new);
             }
             _ => {
-                let how = How::Changed(self.show(path, old), self.show(path, new));
+                let how = FieldChange::Changed(self.show(path, old), self.show(path, new));
                 self.note(path, how);
             }
         }
@@ -91,13 +90,13 @@ impl Walk {
             path.push(member(name));
             match old.get(name) {
                 Some(before) => self.values(path, before, value),
-                None => self.leaf(path, value, How::Added),
+                None => self.leaf(path, value, FieldChange::Added),
             }
             path.pop();
         }
         for (name, value) in old.iter().filter(|(name, _)| !new.contains_key(*name)) {
             path.push(member(name));
-            self.leaf(path, value, How::Removed);
+            self.leaf(path, value, FieldChange::Removed);
             path.pop();
         }
     }
@@ -109,18 +108,18 @@ impl Walk {
                 path.push(format!("[{name}={}]", bare(&value[name])));
                 match old.iter().find(|before| same(before, value)) {
                     Some(before) => self.values(path, before, value),
-                    None => self.leaf(path, value, How::Added),
+                    None => self.leaf(path, value, FieldChange::Added),
                 }
                 path.pop();
             }
             for value in old.iter().filter(|before| !new.iter().any(|value| same(before, value))) {
                 path.push(format!("[{name}={}]", bare(&value[name])));
-                self.leaf(path, value, How::Removed);
+                self.leaf(path, value, FieldChange::Removed);
                 path.pop();
             }
             return;
         }
-        // What both begin and end with is the same; only the middle differs.
+        // Equal elements at the beginning and the end are skipped.
         let begin = old.iter().zip(new).take_while(|(a, b)| a == b).count();
         let end = old[begin..].iter().rev().zip(new[begin..].iter().rev()).take_while(|(a, b)| a == b).count();
         let (old_middle, new_middle) = (&old[begin..old.len() - end], &new[begin..new.len() - end]);
@@ -128,8 +127,8 @@ impl Walk {
             path.push(format!("[{}]", begin + at));
             match (old_middle.get(at), new_middle.get(at)) {
                 (Some(before), Some(value)) => self.values(path, before, value),
-                (None, Some(value)) => self.leaf(path, value, How::Added),
-                (Some(before), None) => self.leaf(path, before, How::Removed),
+                (None, Some(value)) => self.leaf(path, value, FieldChange::Added),
+                (Some(before), None) => self.leaf(path, before, FieldChange::Removed),
                 (None, None) => {}
             }
             path.pop();
@@ -148,12 +147,11 @@ impl Walk {
             shown
         };
         let (gone, come) = (some(&old[begin..old.len() - end]), some(&new[begin..new.len() - end]));
-        self.note(path, How::Text(begin + 1, gone, come));
+        self.note(path, FieldChange::Text(begin + 1, gone, come));
     }
 
-    /// A value that is only on one side. Objects are told member by member, as far as that is
-    /// shorter than a page.
-    fn leaf(&mut self, path: &mut Vec<String>, value: &Value, how: fn(String) -> How) {
+    /// Records a value that only one version has. A small object is recorded member by member.
+    fn leaf(&mut self, path: &mut Vec<String>, value: &Value, how: fn(String) -> FieldChange) {
         if self.is_hidden(path) {
             return;
         }
@@ -186,7 +184,7 @@ impl Walk {
     }
 
     fn show(&self, path: &[String], value: &Value) -> String {
-        // kubectl diff hides them as well; the annotation holds the whole object as it was applied.
+        // kubectl diff hides the annotation, too, because it contains the whole applied object.
         let applied = self.secret
             && path.last().is_some_and(|last| last.contains("kubectl.kubernetes.io/last-applied-configuration"));
         if self.is_secret(path) || applied {
@@ -201,21 +199,21 @@ impl Walk {
         visible(&format!("{begin}… ({} more)", length - VALUE_LIMIT))
     }
 
-    fn note(&mut self, path: &[String], how: How) {
+    fn note(&mut self, path: &[String], how: FieldChange) {
         let path = path.concat();
-        // The first step needs no dot.
+        // A path begins without a dot.
         self.found.push(Difference { path: path.strip_prefix('.').unwrap_or(&path).to_owned(), how });
     }
 }
 
-/// Do all elements carry this name, each another one?
+/// Whether all elements have this member with distinct values.
 fn names_all(list: &[Value], name: &str) -> bool {
     let names: Vec<&Value> = list.iter().filter_map(|value| value.get(name)).collect();
     let plain = names.iter().all(|name| name.is_string() || name.is_number());
     plain && names.len() == list.len() && names.iter().enumerate().all(|(at, name)| !names[..at].contains(name))
 }
 
-/// A member as a step of a path: `.spec`, or `["a.b/c"]` where a dot would be misread.
+/// A member as a segment of a path: `.spec`, or `["a.b/c"]` for a name with dots.
 fn member(name: &str) -> String {
     let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     if plain { format!(".{name}") } else { format!("[{}]", visible(&Value::from(name).to_string())) }
@@ -225,8 +223,7 @@ fn bare(value: &Value) -> String {
     visible(&value.as_str().map_or_else(|| value.to_string(), str::to_owned))
 }
 
-/// Text that cannot move a terminal's cursor or turn its direction: what is no letter, digit, sign
-/// or space is written as its code.
+/// Escapes control characters and direction marks for output on a terminal.
 pub(super) fn visible(text: &str) -> String {
     let is_odd = |c: char| {
         c.is_control()
@@ -244,25 +241,25 @@ mod tests {
 
     use super::*;
 
-    fn check_with(shown: Shown, old: &Value, new: &Value, expected: &[&str]) {
+    fn check_with(shown: DiffOptions, old: &Value, new: &Value, expected: &[&str]) {
         let found: Vec<String> = difference(old, new, shown)
             .into_iter()
             .map(|Difference { path, how }| match how {
-                How::Added(value) => format!("+ {path}: {value}"),
-                How::Removed(value) => format!("- {path}: {value}"),
-                How::Changed(old, new) => format!("{path}: {old} → {new}"),
-                How::Text(line, gone, come) => format!("{path} line {line}: -{gone:?} +{come:?}"),
+                FieldChange::Added(value) => format!("+ {path}: {value}"),
+                FieldChange::Removed(value) => format!("- {path}: {value}"),
+                FieldChange::Changed(old, new) => format!("{path}: {old} → {new}"),
+                FieldChange::Text(line, gone, come) => format!("{path} line {line}: -{gone:?} +{come:?}"),
             })
             .collect();
         assert_eq!(found, expected, "{old} → {new}");
     }
 
     fn check(old: &Value, new: &Value, expected: &[&str]) {
-        check_with(Shown::default(), old, new, expected);
+        check_with(DiffOptions::default(), old, new, expected);
     }
 
     #[test]
-    fn fields_are_named_by_their_path() {
+    fn changed_field_is_named_by_its_path() {
         check(
             &json!({"spec": {"replicas": 3, "paused": true}, "metadata": {"resourceVersion": "1"}}),
             &json!({"spec": {"replicas": 5}, "metadata": {"resourceVersion": "2"}, "status": {"ready": 1}}),
@@ -278,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_paired_by_their_names() {
+    fn list_elements_are_paired_by_name() {
         check(
             &json!({"spec": {"containers": [{"name": "app", "image": "a:1"}, {"name": "old", "image": "o"}]}}),
             &json!({"spec": {"containers": [{"name": "side", "image": "s"}, {"name": "app", "image": "a:2"}]}}),
@@ -302,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lists_are_compared_in_the_middle() {
+    fn list_elements_without_name_are_paired_by_index() {
         check(
             &json!({"spec": {"args": ["a", "b", "z"]}}),
             &json!({"spec": {"args": ["a", "x", "y", "z"]}}),
@@ -316,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_show_the_lines_that_differ() {
+    fn changed_text_shows_only_the_changed_lines() {
         check(
             &json!({"data": {"app.yaml": "a: 1\nb: 2\nc: 3\n"}}),
             &json!({"data": {"app.yaml": "a: 1\nb: 7\nx: 9\nc: 3\n"}}),
@@ -325,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_and_managed_fields_are_shown_only_on_demand() {
+    fn secrets_and_managed_fields_are_hidden_by_default() {
         let secret = |value: &str| {
             json!({"kind": "Secret", "apiVersion": "v1", "data": {"password": value},
                 "metadata": {"managedFields": [value], "annotations": {"kubectl.kubernetes.io/last-applied-configuration": value}}})
@@ -338,7 +335,7 @@ mod tests {
                 r#"metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]: *** → ***"#,
             ],
         );
-        let all = Shown { managed_fields: true, secrets: true };
+        let all = DiffOptions { managed_fields: true, secrets: true };
         check_with(
             all,
             &secret("b2xk"),
@@ -355,10 +352,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_moves_the_terminal_and_nothing_fills_it() {
+    fn control_characters_are_escaped_and_long_values_are_cut() {
         let long = "x".repeat(1_000);
-        let found = difference(&json!({"spec": {"a": 1}}), &json!({"spec": {"a": long}}), Shown::default());
-        let How::Changed(_, new) = &found[0].how else { panic!("it changed") };
+        let found = difference(&json!({"spec": {"a": 1}}), &json!({"spec": {"a": long}}), DiffOptions::default());
+        let FieldChange::Changed(_, new) = &found[0].how else { panic!("it changed") };
         assert!(new.ends_with("x… (842 more)"), "{new}");
         check(
             &json!({"spec": {"a": "x"}}),

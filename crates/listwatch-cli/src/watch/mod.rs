@@ -1,12 +1,12 @@
-//! `listwatch watch`: the changes of a resource, field by field, on any API server, also across its
-//! restarts.
+//! `listwatch watch`: prints the changes of a resource, field by field. The watch resumes after a restart of the API
+//! server.
 //!
-//! Changes go to standard output, everything else to standard error. [`mod@diff`] finds what changed,
-//! [`mod@print`] makes text of it, [`mod@story`] tells what happens to the connection.
+//! Changes go to standard output, everything else to standard error. [`mod@diff`] compares versions of objects,
+//! [`mod@print`] formats changes, and [`mod@status_lines`] reports the state of the connection.
 
 mod diff;
 mod print;
-mod story;
+mod status_lines;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -18,34 +18,34 @@ use listwatch_client::{
     Client, Config, DiscoverError, HttpListWatch, Notice, Problem, Reflection, ReflectorConfig, ReflectorState, Scope,
 };
 
-use self::diff::Shown;
+use self::diff::DiffOptions;
 use self::print::{Format, Printer};
-use self::story::Story;
+use self::status_lines::StatusLines;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// The exit code when the server refuses for good.
+/// The exit code after a permanent error of the server, such as 403 or 404.
 const EXIT_REFUSED: u8 = 3;
 
-/// The exit code when `--timeout` was over before the state was loaded.
+/// The exit code when `--timeout` passed before the initial list was loaded.
 const EXIT_TIMEOUT: u8 = 4;
 
-/// How often progress and a reader that left are looked for.
+/// The interval of checks for progress and for a closed standard output.
 const TICK: Duration = Duration::from_millis(200);
 
 /// Print the changes of a resource as they happen
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Watch {
-    /// The resource: plural, singular, short name or kind, with its group where that is needed
+    /// The resource: plural, singular, short name or kind, with its group where needed
     /// (pods, po, deployments.apps)
     resource: String,
 
-    /// Every namespace
+    /// Watch all namespaces
     #[arg(short = 'A', long)]
     all_namespaces: bool,
 
-    /// One namespace [default: the kubeconfig's]
+    /// Watch this namespace [default: that of the kubeconfig]
     #[arg(short, long, value_name = "NAME", conflicts_with = "all_namespaces")]
     namespace: Option<String>,
 
@@ -57,23 +57,23 @@ pub(crate) struct Watch {
     #[arg(long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
     field_selector: String,
 
-    /// How changes are printed
+    /// Format of the changes
     #[arg(short, long, value_name = "FORMAT", default_value = "diff")]
     output: Format,
 
-    /// Print the state that is there at the beginning, or only what changes from then on
+    /// Print the initial objects, or only count them
     #[arg(long, value_name = "WHEN", default_value = "show")]
     initial: Initial,
 
-    /// Print the state and end
+    /// Print the initial objects and exit
     #[arg(long, conflicts_with = "initial")]
     once: bool,
 
-    /// End with code 4 if the state is not loaded after this many seconds
+    /// Exit with code 4 if the initial objects are not loaded after this many seconds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
 
-    /// Colours [default: on a terminal, unless NO_COLOR is set]
+    /// Colors [default: on a terminal, unless NO_COLOR is set]
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
     color: Color,
 
@@ -81,11 +81,11 @@ pub(crate) struct Watch {
     #[arg(long)]
     show_managed_fields: bool,
 
-    /// Show what is in Secrets; otherwise only that it changed
+    /// Show the values of Secrets; by default only their names
     #[arg(long)]
     show_secrets: bool,
 
-    /// Say nothing on standard error but errors
+    /// Print only errors on standard error
     #[arg(short, long)]
     quiet: bool,
 
@@ -93,20 +93,20 @@ pub(crate) struct Watch {
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// The kubeconfig's context
+    /// The context of the kubeconfig
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 
-    /// What to log on standard error
+    /// Level of the log on standard error: error, warn, info, debug, trace
     #[arg(long, value_name = "LEVEL", default_value = "error")]
     log_level: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Initial {
-    /// Print it
+    /// Print the initial objects
     Show,
-    /// Only count it
+    /// Only count the initial objects
     Hide,
 }
 
@@ -122,29 +122,29 @@ enum Color {
 
 const EXAMPLES: &str = "\
 Examples:
-  listwatch watch pods -A                              every pod, and every field that changes
+  listwatch watch pods -A                              all pods, and all fields that change
   listwatch watch deployments.apps -n shop -l tier=front --initial hide
   listwatch watch cm -o json | jq .object.metadata.name
-  listwatch watch nodes --once -o name                 what is there, and end
+  listwatch watch nodes --once -o name                 the present nodes, and exit
   listwatch watch crontabs.example.com --context staging
 
-The state comes first, then every change. When the server goes away the watch resumes where it was;
-when its place is gone the difference is printed. Nothing is printed twice, and standard error says
-what happens to the connection and how old the view had become.
+The initial objects come first, then all changes. After a lost connection the watch resumes at its
+resource version; if that has expired, the difference to a new list is printed. No change is printed
+twice. Standard error reports the state of the connection and the age of the data.
 
-Exit codes: 0 when interrupted, when --once is done, or when the reader of a pipe left; 1 when
-something is wrong here (no kubeconfig, no plugin); 2 for flags that make no sense; 3 when the server
-refuses (not allowed, no such resource); 4 when --timeout is over.";
+Exit codes: 0 interrupted, --once is done, or the reader of the pipe left; 1 local error (no kubeconfig,
+no plugin); 2 invalid flags; 3 permanent error of the server (forbidden, no such resource); 4 --timeout
+passed.";
 
-/// How a watch ends.
+/// The reason for the end of a watch.
 enum End {
-    /// As it was asked to.
+    /// The watch was interrupted, or `--once` is done.
     Done,
-    /// The reader of standard output left.
+    /// The reader of the pipe at standard output closed it.
     ReaderLeft,
 }
 
-/// Why a watch cannot go on, with its exit code.
+/// The error that ended a watch, with its exit code.
 struct Refusal(u8, String);
 
 impl<E: std::error::Error> From<E> for Refusal {
@@ -154,7 +154,7 @@ impl<E: std::error::Error> From<E> for Refusal {
 }
 
 impl Watch {
-    /// Watches until interrupted.
+    /// Runs the watch until a signal, an error or the end that the flags request.
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         crate::cli::start_logging(&self.log_level)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -164,7 +164,7 @@ impl Watch {
                 interrupted = interrupted() => interrupted.map(|()| End::Done).map_err(Refusal::from),
             }
         });
-        // What a plugin or a resolver still does in the background is nobody's business any more.
+        // A credential plugin or a name lookup may still run in the background.
         runtime.shutdown_background();
         match ended {
             Ok(End::Done | End::ReaderLeft) => Ok(ExitCode::SUCCESS),
@@ -188,7 +188,7 @@ impl Watch {
         };
         let config = ReflectorConfig { type_name: Some(type_name), ..ReflectorConfig::default() };
         let mut reflection = Reflection::new(list_watch, config);
-        let mut story = Story::new(io::stderr().is_terminal(), self.quiet, begun);
+        let mut status_lines = StatusLines::new(io::stderr().is_terminal(), self.quiet, begun);
         let printer = self.printer();
         let mut synced = false;
         let mut tick = tokio::time::interval(TICK);
@@ -198,9 +198,9 @@ impl Watch {
                 notice = reflection.next() => notice,
                 _ = tick.tick() => {
                     let now = Instant::now();
-                    tell(story.tick(now, &reflection.reflector().state()));
+                    tell(status_lines.tick(now, &reflection.reflector().state()));
                     if !synced && limit.is_some_and(|limit| begun.elapsed() >= limit) {
-                        tell(story.clear());
+                        tell(status_lines.clear());
                         return Err(too_late());
                     }
                     if reader_left() {
@@ -212,8 +212,8 @@ impl Watch {
             let now = Instant::now();
             match notice {
                 Notice::Changes(changes) if synced || self.initial == Initial::Show => {
-                    tell(story.clear());
-                    // One write per batch: a slow terminal must not cost a system call per line.
+                    tell(status_lines.clear());
+                    // Each batch is one write, so that a slow terminal does not cost one system call per line.
                     let mut text = Vec::new();
                     for change in &changes {
                         printer.print(change, &mut text)?;
@@ -225,23 +225,22 @@ impl Watch {
                 }
                 Notice::Changes(_) => {}
                 Notice::Synced => {
-                    tell(story.synced(now, reflection.store().snapshot().len()));
+                    tell(status_lines.synced(now, reflection.store().snapshot().len()));
                     synced = true;
                     if self.once {
                         return Ok(End::Done);
                     }
                 }
-                // Waiting is said only of what the reflector has no other way around; before the first
-                // state there is nothing to lose by giving up.
+                // Before the first list, a permanent error ends the watch. After the first list, the reflector retries.
                 Notice::State(ReflectorState::BackingOff { problem, .. }) if !synced && is_final(&problem) => {
-                    tell(story.clear());
+                    tell(status_lines.clear());
                     let code = if problem.status().is_some() { EXIT_REFUSED } else { 1 };
                     return Err(Refusal(code, problem.to_string()));
                 }
-                Notice::State(state) => tell(story.state(now, &state)),
-                Notice::Problem(problem) => story.problem(now, &problem),
-                // An object that was passed over, and what later versions may tell.
-                other => tell(story.line(format!("{other:?}"))),
+                Notice::State(state) => tell(status_lines.state(now, &state)),
+                Notice::Problem(problem) => status_lines.problem(now, &problem),
+                // The reflector skipped an object, or sent a notice that this version does not know.
+                other => tell(status_lines.line(format!("{other:?}"))),
             }
         }
     }
@@ -267,20 +266,20 @@ impl Watch {
     }
 
     fn printer(&self) -> Printer {
-        let colour = match self.color {
+        let color = match self.color {
             Color::Always => true,
             Color::Never => false,
-            // https://no-color.org: set and not empty.
+            // As on https://no-color.org: the variable is set and not empty.
             Color::Auto => {
                 io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
             }
         };
-        let shown = Shown { managed_fields: self.show_managed_fields, secrets: self.show_secrets };
-        Printer { format: self.output, shown, colour }
+        let shown = DiffOptions { managed_fields: self.show_managed_fields, secrets: self.show_secrets };
+        Printer { format: self.output, shown, color }
     }
 }
 
-/// Asking again does not help: we are not who we should be, or it is not there, or it makes no sense.
+/// Whether a retry cannot help: the request is unauthorized, forbidden or invalid, or the resource does not exist.
 fn is_final(problem: &Problem) -> bool {
     matches!(problem, Problem::Misconfigured { .. })
         || problem.status().is_some_and(|status| matches!(status.code, 400 | 401 | 403 | 404 | 405 | 422))
@@ -292,22 +291,21 @@ fn write_out(text: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// Standard error may be closed; the watch goes on.
+/// Prints a line to standard error. The watch continues if standard error is closed.
 fn tell(text: Option<String>) {
     if let Some(text) = text {
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 }
 
-/// True when standard output is a pipe that nobody reads any more: a quiet resource would keep this
-/// process for ever otherwise.
+/// Whether standard output is a pipe without a reader. Otherwise the watch of a quiet resource would never end.
 #[cfg(unix)]
 fn reader_left() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let out = io::stdout();
     let mut fds = [PollFd::new(&out, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // A terminal that hung up is told by a signal; POLLERR is what a pipe without a reader says.
+    // A closed terminal causes a signal. POLLERR means a pipe without a reader.
     poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
 }
 

@@ -1,4 +1,4 @@
-//! Changes as text: [`Printer`]. Pure; what it makes is bytes for standard output.
+//! [`Printer`]: formats changes for standard output, without I/O.
 
 use std::io::{self, Write};
 
@@ -6,12 +6,12 @@ use clap::ValueEnum;
 use listwatch_client::{Change, Object, Origin};
 use serde_json::Value;
 
-use super::diff::{How, Shown, difference, visible};
+use super::diff::{DiffOptions, FieldChange, difference, visible};
 
-/// How a change is printed.
+/// The format of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// What changed, field by field
+    /// The changed fields
     Diff,
     /// One line per change: `MODIFIED  shop/web  rv=7`
     #[value(alias = "line")]
@@ -20,11 +20,11 @@ pub(super) enum Format {
     Json,
 }
 
-/// See the [module](self).
+/// Formats changes in the selected format.
 pub(super) struct Printer {
     pub(super) format: Format,
-    pub(super) shown: Shown,
-    pub(super) colour: bool,
+    pub(super) shown: DiffOptions,
+    pub(super) color: bool,
 }
 
 const GREEN: &str = "\u{1b}[32m";
@@ -35,7 +35,7 @@ const BOLD: &str = "\u{1b}[1m";
 const PLAIN: &str = "\u{1b}[0m";
 
 impl Printer {
-    /// Appends a change.
+    /// Appends a change to the output.
     pub(super) fn print(&self, change: &Change, out: &mut Vec<u8>) -> io::Result<()> {
         let (kind, object, origin) = match change {
             Change::Added { object, origin } => ("ADDED", object, *origin),
@@ -62,12 +62,12 @@ impl Printer {
 
     fn print_diff(&self, change: &Change, origin: Origin, out: &mut Vec<u8>) -> io::Result<()> {
         let [bold, dim, plain] = self.codes([BOLD, DIM, PLAIN]);
-        let (sign, colour) = match change {
+        let (sign, color) = match change {
             Change::Added { .. } => ('+', GREEN),
             Change::Updated { .. } => ('~', YELLOW),
             Change::Deleted { .. } => ('-', RED),
         };
-        let [colour] = self.codes([colour]);
+        let [color] = self.codes([color]);
         let versions = match change {
             Change::Updated { old, new, .. } => format!("rv {} → {}", version(old), version(new)),
             Change::Added { object, .. } => format!("rv {}", version(object)),
@@ -83,7 +83,7 @@ impl Printer {
             Change::Updated { new, .. } => new,
             Change::Deleted { last, .. } => last,
         };
-        writeln!(out, "{colour}{sign} {bold}{}{plain}  {dim}{versions}{note}{plain}", name(object))?;
+        writeln!(out, "{color}{sign} {bold}{}{plain}  {dim}{versions}{note}{plain}", name(object))?;
         let Change::Updated { old, new, .. } = change else { return Ok(()) };
         let parse = |object: &Object| serde_json::from_slice::<Value>(object.json());
         let (Ok(old), Ok(new)) = (parse(old), parse(new)) else {
@@ -97,10 +97,10 @@ impl Printer {
         for found in found {
             let path = found.path;
             match found.how {
-                How::Added(value) => writeln!(out, "  {green}+ {path}: {value}{plain}")?,
-                How::Removed(value) => writeln!(out, "  {red}- {path}: {value}{plain}")?,
-                How::Changed(old, new) => writeln!(out, "    {path}: {red}{old}{plain} → {green}{new}{plain}")?,
-                How::Text(line, gone, come) => {
+                FieldChange::Added(value) => writeln!(out, "  {green}+ {path}: {value}{plain}")?,
+                FieldChange::Removed(value) => writeln!(out, "  {red}- {path}: {value}{plain}")?,
+                FieldChange::Changed(old, new) => writeln!(out, "    {path}: {red}{old}{plain} → {green}{new}{plain}")?,
+                FieldChange::Text(line, gone, come) => {
                     writeln!(out, "    {path}: {dim}from line {line}{plain}")?;
                     for line in gone {
                         writeln!(out, "      {red}- {line}{plain}")?;
@@ -115,7 +115,7 @@ impl Printer {
     }
 
     fn codes<const N: usize>(&self, codes: [&'static str; N]) -> [&'static str; N] {
-        if self.colour { codes } else { [""; N] }
+        if self.color { codes } else { [""; N] }
     }
 }
 

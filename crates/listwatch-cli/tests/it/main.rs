@@ -1,4 +1,5 @@
 //! All integration tests of this crate in one program, which is linked once.
 
+mod kube_apiserver_cli;
 mod storage_cli;
 mod watch_cli;

@@ -1,8 +1,8 @@
-//! `listwatch storage` as operators run it: the binary, its exit codes and words, on files, embedded
-//! stores and a real etcd.
+//! Runs the binary `listwatch storage` as operators do, on files, embedded stores and a real etcd, and checks the
+//! output and exit codes.
 //!
-//! The tests on etcd need its binary: `LISTWATCH_ETCD`, else `etcd` on the PATH; without one they
-//! fail and say what to install (`LISTWATCH_SKIP_ETCD=1` goes without them).
+//! The etcd tests need a binary: `LISTWATCH_ETCD`, or else `etcd` on the PATH. Without a binary they fail with
+//! installation instructions. `LISTWATCH_SKIP_ETCD=1` skips them.
 #![cfg(all(feature = "embedded", feature = "etcd3", unix))]
 
 use std::io::{BufRead as _, BufReader};
@@ -16,13 +16,13 @@ use listwatch_storage::etcd3::{Etcd3, Etcd3Options};
 use listwatch_storage::{EmbeddedOptions, EmbeddedStorage, ListQuery, Storage};
 use tempfile::TempDir;
 
-/// What must come, comes within this time.
+/// The time limit of every wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const OBJECTS: usize = 600;
 
-/// A directory with a data directory `old` in it: 600 config maps, some changed, some Events with a
-/// TTL, some removed.
+/// Creates a directory with a data directory `old` in it. The store has `objects` ConfigMaps and Events, some of them
+/// changed, the Events with a TTL, and a history of deleted pods.
 fn old_store(objects: usize) -> TempDir {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -60,7 +60,7 @@ fn storage(dir: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs it; the exit code has to be this, and what it says has to contain this.
+/// Runs the command, and asserts the exit code and a part of the output.
 fn run(dir: &Path, arguments: &[&str], code: i32, says: &str) -> Output {
     let output = storage(dir, arguments).output().expect("the binary runs");
     let said = [&output.stdout[..], &output.stderr[..]].concat();
@@ -74,8 +74,8 @@ fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON on standard output")
 }
 
-/// An etcd of our own below a shell that kills it as soon as our end of the pipe closes, so that a test
-/// process that is killed leaves nothing behind.
+/// An etcd process below a shell. The shell kills etcd when the test's end of the pipe closes, so that a killed test
+/// leaves no process behind.
 struct Etcd {
     shell: Child,
     url: String,
@@ -83,7 +83,7 @@ struct Etcd {
 }
 
 impl Etcd {
-    /// `None` when somebody decided that these tests do not run here.
+    /// Starts etcd. Returns `None` if `LISTWATCH_SKIP_ETCD=1` is set.
     fn start() -> Option<Etcd> {
         if std::env::var_os("LISTWATCH_SKIP_ETCD").is_some_and(|value| value == "1") {
             eprintln!("skipped: LISTWATCH_SKIP_ETCD=1");
@@ -136,13 +136,13 @@ impl Drop for Etcd {
 }
 
 fn free_ports() -> [u16; 2] {
-    // All at once, so that they differ.
+    // The free ports are reserved at the same time, so that they differ.
     let listeners = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     listeners.map(|listener| listener.local_addr().expect("a bound socket").port())
 }
 
 #[test]
-fn a_backup_is_restored_with_its_revisions() {
+fn imported_backup_has_the_revisions_of_the_source() {
     let dir = old_store(OBJECTS);
     let dir = dir.path();
     run(dir, &["export", "--data-dir", "old", "backup.lwx"], 0, "exported 600 objects");
@@ -163,7 +163,7 @@ fn a_backup_is_restored_with_its_revisions() {
     run(dir, &["compact", "--data-dir", "old", "--revision", "999999"], 1, "has not happened yet");
     run(dir, &["verify", "old", "--against", "backup.lwx"], 0, "600 objects are the same");
 
-    // Through pipes.
+    // The export and the import also work through pipes.
     let mut export =
         storage(dir, &["export", "--data-dir", "old", "-"]).stdout(Stdio::piped()).spawn().expect("it runs");
     let pipe = export.stdout.take().expect("a pipe");
@@ -173,7 +173,7 @@ fn a_backup_is_restored_with_its_revisions() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_changes_nothing() {
+fn invalid_command_is_refused_and_changes_nothing() {
     let dir = old_store(20);
     let dir = dir.path();
     run(dir, &["export", "--data-dir", "old", "backup.lwx"], 0, "exported 20 objects");
@@ -200,17 +200,17 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     run(dir, &["frobnicate"], 2, "unrecognized subcommand");
     assert!(!dir.join("never").exists(), "a store was made by who only wanted to look");
 
-    // A store that a server has open.
+    // A store that a running server has open.
     let open = EmbeddedStorage::open(dir.join("old/store"), EmbeddedOptions::default()).expect("the store");
     let in_use = format!("in use by process {}; stop that one first", std::process::id());
     for command in ["stats", "verify", "compact"] {
         run(dir, &[command, "--data-dir", "old"], 1, &in_use);
     }
-    run(dir, &["export", "--data-dir", "old", "second.lwx"], 1, "cannot be read while a server runs on it");
+    run(dir, &["export", "--data-dir", "old", "second.lwx"], 1, "Only one process can open an embedded store");
     assert!(!dir.join("second.lwx").exists());
     drop(open);
 
-    // One that differs.
+    // A store that differs from the source.
     run(dir, &["import", "--data-dir", "new", "backup.lwx"], 0, "imported 20 objects");
     tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
         let store = EmbeddedStorage::open(dir.join("new/store"), EmbeddedOptions::default()).expect("the store");
@@ -223,7 +223,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_store_is_moved_to_etcd_and_back() {
+fn copy_moves_a_store_to_etcd_and_back() {
     let Some(etcd) = Etcd::start() else { return };
     let dir = old_store(OBJECTS);
     let dir = dir.path();
@@ -239,11 +239,11 @@ fn a_store_is_moved_to_etcd_and_back() {
     }
     assert!(new["oldestRevision"].as_u64() >= old["revision"].as_u64(), "an old version is not expired: {new}");
 
-    // Once more is refused, or changes nothing.
+    // A second copy is rejected, or changes nothing with `--if-exists overwrite`.
     run(dir, &["copy", "--from", "old", "--to", &etcd.url], 1, "the target is not empty");
     run(dir, &["copy", "--from", "old", "--to", &etcd.url, "--if-exists", "overwrite"], 0, "600 were there already");
 
-    // Out of etcd: into a file, from the file into another prefix, and back into an embedded store.
+    // The objects are copied from etcd to a file, to another prefix, and back to an embedded store.
     run(dir, &["export", there[0], there[1], "etcd.lwx"], 0, "exported 600 objects");
     run(dir, &["import", there[0], there[1], "--etcd-prefix", "/second", "etcd.lwx"], 0, "imported 600 objects");
     run(
@@ -264,7 +264,7 @@ fn a_store_is_moved_to_etcd_and_back() {
 }
 
 #[test]
-fn an_import_that_was_killed_goes_on() {
+fn killed_import_continues_when_run_again() {
     let Some(etcd) = Etcd::start() else { return };
     let dir = old_store(3_000);
     let dir = dir.path();

@@ -1,5 +1,5 @@
-//! `listwatch watch` as a process: what it prints, what it says, and how it ends. The server is in
-//! this process, over plain HTTP, and can be taken away and brought back.
+//! Runs `listwatch watch` as a process, and checks the output and exit codes. The server is in this process, over plain
+//! HTTP, and can be stopped and restarted.
 #![cfg(unix)]
 
 use std::io::{BufRead as _, BufReader, Read};
@@ -15,10 +15,10 @@ use listwatch_apiserver::{ApiServer, Serving};
 use listwatch_storage::{MemoryStorage, Storage};
 use serde_json::{Value, json};
 
-/// Nothing here should take longer, on any machine.
+/// The time limit of every wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server with a store that outlives it.
+/// A server and a store that survives restarts of the server.
 struct World {
     storage: Arc<dyn Storage>,
     server: ApiServer,
@@ -95,7 +95,7 @@ impl World {
     }
 }
 
-/// A running `listwatch watch`, killed at its end.
+/// A running `listwatch watch`, killed when the value is dropped.
 struct Watch {
     process: Child,
     out: Receiver<String>,
@@ -130,12 +130,12 @@ impl Watch {
         Watch { process, out, err }
     }
 
-    /// The next lines of standard output, versions hidden.
+    /// Returns the next lines of standard output, with versions replaced by `N`.
     fn next(&self, count: usize) -> Vec<String> {
         (0..count).map(|_| hide_versions(&self.line(&self.out, "a line of output"))).collect()
     }
 
-    /// The next line of standard error in which this stands.
+    /// Returns the next line of standard error that contains a text.
     fn told(&self, what: &str) -> String {
         loop {
             let line = self.line(&self.err, what);
@@ -173,7 +173,7 @@ impl Watch {
     }
 }
 
-/// `rv 17 → 18` as `rv N → N`: which versions a server gives is its business.
+/// Replaces versions, e.g. `rv 17 → 18` by `rv N → N`, because versions vary between runs.
 fn hide_versions(line: &str) -> String {
     let Some((before, after)) = line.split_once("rv") else { return line.to_owned() };
     let mut out = format!("{before}rv");
@@ -190,7 +190,7 @@ fn hide_versions(line: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_are_printed_field_by_field_also_across_a_restart() {
+async fn watch_prints_changed_fields_and_resumes_after_a_server_restart() {
     let mut world = World::new().await;
     world.create("a", "1").await;
     world.create("b", "1").await;
@@ -219,7 +219,7 @@ async fn changes_are_printed_field_by_field_also_across_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn formats_are_for_machines() {
+async fn json_and_name_formats_print_one_line_per_change() {
     let world = World::new().await;
     world.create("a", "1").await;
     let watch = world.watch(&["configmaps", "-o", "name", "-q"]);
@@ -235,7 +235,7 @@ async fn formats_are_for_machines() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn once_prints_the_state_and_ends() {
+async fn once_flag_prints_the_initial_objects_and_exits() {
     let world = World::new().await;
     world.create("a", "1").await;
     world.create("b", "1").await;
@@ -246,7 +246,7 @@ async fn once_prints_the_state_and_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn colours_are_asked_for() {
+async fn watch_output_is_colored_as_the_color_flag_requests() {
     let world = World::new().await;
     world.create("a", "1").await;
     let plain = world.watch(&["cm", "--once"]).next(1);
@@ -257,7 +257,7 @@ async fn colours_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_end_has_its_code() {
+async fn watch_exit_code_depends_on_the_reason_for_the_end() {
     let mut world = World::new().await;
     let mut unknown = world.watch(&["crontabs"]);
     assert_eq!(unknown.told("crontabs"), "listwatch: the server doesn't have a resource type \"crontabs\"");
@@ -270,7 +270,7 @@ async fn every_end_has_its_code() {
     let mut left = world.watch(&["cm"]);
     left.next(1);
     let (_, nobody) = channel();
-    // Nobody reads any more: the thread that did ends with its receiver, at the next line.
+    // The thread that reads the output ends at the next line, because its receiver is dropped.
     left.out = nobody;
     world.set("a", "2").await;
     assert_eq!(left.end().code(), Some(0), "a reader that leaves is no error");
@@ -286,7 +286,7 @@ async fn every_end_has_its_code() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_leaves_ends_a_quiet_watch() {
+async fn closed_standard_output_ends_the_watch_of_a_quiet_resource() {
     let world = World::new().await;
     let mut command = Command::new(env!("CARGO_BIN_EXE_listwatch"));
     command.args(["watch", "cm", "--kubeconfig"]).arg(world.kubeconfig());

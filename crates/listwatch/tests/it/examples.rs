@@ -1,11 +1,11 @@
-//! The examples that end by themselves are run, not only built.
+//! Runs the examples that end by themselves.
 
-// Its `main` is not called here.
+// The example's `main` is not called here.
 #[allow(dead_code)]
 #[path = "../../examples/controller.rs"]
 mod controller;
 
 #[tokio::test]
-async fn the_controller_does_what_it_says() {
+async fn controller_example_mirrors_config_maps_as_secrets() {
     controller::run().await.expect("the example works");
 }

@@ -1,6 +1,6 @@
-//! The examples of informers are run, not only built.
+//! Runs the examples of informers.
 
-// Their `main`s are not called here.
+// The `main` functions of the examples are not called here.
 #[allow(dead_code)]
 #[path = "../../examples/informer_late.rs"]
 mod informer_late;
@@ -15,21 +15,21 @@ mod informer_pods;
 mod own_list_watch;
 
 #[tokio::test]
-async fn pods_are_cached_typed_and_found_by_node() {
+async fn informer_pods_example_finds_typed_pods_by_node() {
     informer_pods::run().await.expect("the example works");
 }
 
 #[tokio::test]
-async fn metadata_alone_takes_little_room() {
+async fn informer_metadata_example_keeps_only_metadata() {
     informer_metadata::run().await.expect("the example works");
 }
 
 #[tokio::test]
-async fn handlers_join_late_and_lag_and_leave() {
+async fn informer_late_example_delivers_the_current_state() {
     informer_late::run().await.expect("the example works");
 }
 
 #[tokio::test]
-async fn anything_that_lists_and_watches_has_informers() {
+async fn own_list_watch_example_feeds_an_informer() {
     own_list_watch::run().await.expect("the example works");
 }

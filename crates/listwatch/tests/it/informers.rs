@@ -1,7 +1,7 @@
-//! Informers over the network against the server in this process: the soak of the same name, short,
-//! while the server is restarted and its store compacted.
+//! Runs a short informer soak test over the network against a server in this process, while the
+//! server is restarted and its store compacted.
 
-// Its `main` is not called here.
+// The example's `main` is not called here.
 #[allow(dead_code)]
 #[path = "../../examples/informer_soak.rs"]
 mod informer_soak;
@@ -31,7 +31,7 @@ async fn serve(storage: &Arc<dyn Storage>, port: u16) -> (ApiServer, Serving, u1
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_handler_knows_what_the_server_holds_after_all_trouble() {
+async fn every_handler_converges_after_restarts_and_compaction() {
     let storage: Arc<dyn Storage> = MemoryStorage::new();
     let (server, serving, port) = serve(&storage, 0).await;
     let folder = tempfile::tempdir().expect("a folder");
@@ -44,8 +44,8 @@ async fn every_handler_knows_what_the_server_holds_after_all_trouble() {
     tokio::time::sleep(Duration::from_secs(4)).await;
     server.shutdown();
     serving.shutdown().await;
-    // Something happens meanwhile, and the store forgets what was before it: every informer's version is
-    // compacted, and the new server really has nothing older to tell.
+    // Objects change meanwhile, and the store compacts its history. Every informer's version is
+    // compacted, and the new server has no older history.
     let key = Key::new("configmaps", Some("default"), "meanwhile").expect("a key");
     let meanwhile =
         r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"meanwhile","namespace":"default","uid":"m"}}"#;

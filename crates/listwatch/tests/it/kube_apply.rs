@@ -1,5 +1,5 @@
-//! Server-side apply by kube-rs against the server in this very process: conflicts, force, taking
-//! over, and a custom resource by its schema.
+//! Server-side apply by kube-rs against a server in this process: conflicts, force, ownership
+//! transfer, and a custom resource with its schema.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -15,7 +15,7 @@ async fn client() -> (ApiServer, Client) {
     (server, client)
 }
 
-/// Who owns something of an object.
+/// The field managers of an object.
 fn managers(object: &impl kube::Resource) -> Vec<&str> {
     object.meta().managed_fields.iter().flatten().filter_map(|entry| entry.manager.as_deref()).collect()
 }
@@ -25,7 +25,7 @@ fn deployment(spec: Value) -> Patch<Value> {
 }
 
 #[tokio::test]
-async fn appliers_share_an_object() {
+async fn appliers_share_an_object_and_conflict_on_common_fields() {
     let (_server, client) = client().await;
     let deployments: Api<Deployment> = Api::default_namespaced(client);
     let owner = PatchParams::apply("owner");
@@ -62,7 +62,7 @@ async fn appliers_share_an_object() {
 }
 
 #[tokio::test]
-async fn a_create_names_its_manager() {
+async fn create_records_its_field_manager() {
     let (_server, client) = client().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
     let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "a"}, "data": {"x": "1"}})).unwrap();
@@ -75,7 +75,7 @@ async fn a_create_names_its_manager() {
 }
 
 #[tokio::test]
-async fn custom_resources_merge_by_their_schema() {
+async fn custom_resource_lists_merge_by_their_schema() {
     let (_server, client) = client().await;
     let definition: CustomResourceDefinition = serde_json::from_value(json!({
         "metadata": {"name": "gates.example.com"},

@@ -1,5 +1,5 @@
-//! A kube-rs controller tested against the server in this very process: no network, no TLS, no
-//! port, no cluster. `kube::Client` takes the server's service as it is.
+//! Tests a kube-rs controller against a server in this process, without network, TLS, port or
+//! cluster. `kube::Client` uses the server's service directly.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use kube::runtime::{Controller, WatchStreamExt as _, watcher};
 use kube::{Client, ResourceExt as _};
 use listwatch::apiserver::ApiServer;
 
-/// Far above what anything here takes; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A time limit that only a hang reaches.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn client() -> (ApiServer, Client) {
     let server = ApiServer::builder().build().await.expect("a server in memory");
@@ -62,7 +62,7 @@ async fn mirror(map: Arc<ConfigMap>, client: Arc<Client>) -> Result<Action, kube
 }
 
 async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(TIMEOUT, async {
         loop {
             if let Some(found) = look().await {
                 return found;
@@ -71,11 +71,11 @@ async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> 
         }
     })
     .await
-    .unwrap_or_else(|_| panic!("{what} did not happen within {PATIENCE:?}"))
+    .unwrap_or_else(|_| panic!("{what} did not happen within {TIMEOUT:?}"))
 }
 
 #[tokio::test]
-async fn a_controller_reconciles_against_the_server_in_this_process() {
+async fn kube_rs_controller_reconciles_against_an_in_process_server() {
     let (_server, client) = client().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
     let secrets: Api<Secret> = Api::default_namespaced(client.clone());
@@ -114,7 +114,7 @@ async fn a_controller_reconciles_against_the_server_in_this_process() {
 }
 
 #[tokio::test]
-async fn a_kube_watcher_follows_every_change_in_order() {
+async fn kube_rs_watcher_receives_every_change_in_order() {
     let (_server, client) = client().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
     for n in 0..20 {
@@ -124,7 +124,7 @@ async fn a_kube_watcher_follows_every_change_in_order() {
         let mut seen = BTreeMap::new();
         let mut changes = std::pin::pin!(watcher(maps.clone(), config).applied_objects());
         for n in 0..20 {
-            let object = tokio::time::timeout(PATIENCE, changes.next()).await.expect("initial state in time");
+            let object = tokio::time::timeout(TIMEOUT, changes.next()).await.expect("initial state in time");
             seen.insert(object.expect("no end").expect("no error").name_any(), n);
         }
         assert_eq!(seen.len(), 20);
@@ -132,7 +132,7 @@ async fn a_kube_watcher_follows_every_change_in_order() {
         for round in 0..50 {
             let patch = Patch::Merge(serde_json::json!({"data": {"round": round.to_string()}}));
             maps.patch("m07", &PatchParams::default(), &patch).await.expect("patched");
-            let object = tokio::time::timeout(PATIENCE, changes.next()).await.expect("an event in time");
+            let object = tokio::time::timeout(TIMEOUT, changes.next()).await.expect("an event in time");
             let object = object.expect("no end").expect("no error");
             let version = object.resource_version().expect("a version").parse().expect("a number");
             assert!(version > last, "ordered: {version} came after {last}");
@@ -145,7 +145,7 @@ async fn a_kube_watcher_follows_every_change_in_order() {
 }
 
 #[tokio::test]
-async fn conflicts_lists_and_selectors_are_those_of_a_cluster() {
+async fn conflicts_lists_and_selectors_match_kube_apiserver() {
     let (_server, client) = client().await;
     let pods: Api<Pod> = Api::default_namespaced(client);
     let pod = |name: &str, app: &str| -> Pod {
@@ -184,7 +184,7 @@ async fn conflicts_lists_and_selectors_are_those_of_a_cluster() {
     pods.delete("two", &DeleteParams::default()).await.expect("deleted");
     // A pod that no node runs is marked as terminating and removed in one request.
     let mut event = async || {
-        let event = tokio::time::timeout(PATIENCE, changes.next()).await.expect("in time");
+        let event = tokio::time::timeout(TIMEOUT, changes.next()).await.expect("in time");
         event.expect("no end").expect("no error")
     };
     let marked = event().await;

@@ -1,9 +1,9 @@
-//! Checks that defaults are pruned and valid values.
+//! Checks that the defaults of a definition are valid and contain no unknown fields.
 
 use listwatch_meta::FieldError;
 use serde_json::{Map, Value};
 
-use crate::findings::{invalid, invalid_str};
+use crate::field_errors::{invalid, invalid_str};
 use crate::path::Path;
 use crate::props::Props;
 use crate::schema::{Node, Schema};
@@ -12,16 +12,16 @@ use crate::{embedded, validate};
 /// Checks the defaults of a schema.
 pub(super) fn check(props: &Props, schema: &Schema, at: &Path<'_>) -> Vec<FieldError> {
     let mut checker = Checker { errors: Vec::new() };
-    let inside = Inside { root: &schema.root, steps: Vec::new(), metadata: false };
-    checker.node(props, &schema.root, true, at, &inside);
+    let enclosing = EnclosingResource { root: &schema.root, steps: Vec::new(), metadata: false };
+    checker.node(props, &schema.root, true, at, &enclosing);
     checker.errors
 }
 
-/// Where a schema is within the resource around it.
-struct Inside<'a> {
+/// The position of a schema within the enclosing resource.
+struct EnclosingResource<'a> {
     root: &'a Node,
     steps: Vec<Step<'a>>,
-    /// Whether the schema describes `apiVersion`, `kind` or `metadata` of that resource.
+    /// Whether the schema is part of `apiVersion`, `kind` or `metadata` of that resource.
     metadata: bool,
 }
 
@@ -31,14 +31,14 @@ enum Step<'a> {
     Index,
 }
 
-impl<'a> Inside<'a> {
-    fn below(&self, step: Step<'a>, metadata: bool) -> Inside<'a> {
+impl<'a> EnclosingResource<'a> {
+    fn descend(&self, step: Step<'a>, metadata: bool) -> EnclosingResource<'a> {
         let steps = self.steps.iter().copied().chain([step]).collect();
-        Inside { root: self.root, steps, metadata }
+        EnclosingResource { root: self.root, steps, metadata }
     }
 
-    /// A resource that has this value here and nothing else.
-    fn surround(&self, value: &Value) -> Value {
+    /// Returns a resource that contains only this value, at this position.
+    fn enclose(&self, value: &Value) -> Value {
         let mut value = value.clone();
         for step in self.steps.iter().rev() {
             value = match step {
@@ -59,41 +59,41 @@ struct Checker {
 }
 
 impl Checker {
-    fn node(&mut self, props: &Props, node: &Node, is_root: bool, at: &Path<'_>, inside: &Inside<'_>) {
+    fn node(&mut self, props: &Props, node: &Node, is_root: bool, at: &Path<'_>, enclosing: &EnclosingResource<'_>) {
         let is_resource = is_root || props.embedded_resource;
-        let own = Inside { root: node, steps: Vec::new(), metadata: false };
-        let inside = if is_resource { &own } else { inside };
+        let own = EnclosingResource { root: node, steps: Vec::new(), metadata: false };
+        let enclosing = if is_resource { &own } else { enclosing };
         if let Some(default) = &props.default {
             let at = at.child("default");
-            let found = if inside.metadata {
-                in_metadata(default, node, &at, inside)
+            let found = if enclosing.metadata {
+                in_metadata(default, node, &at, enclosing)
             } else {
-                elsewhere(default, node, is_resource, &at)
+                outside_metadata(default, node, is_resource, &at)
             };
             self.errors.extend(found);
         }
         if let (Some(items), Some(node)) = (props.items(), node.items.as_deref()) {
-            self.node(items, node, false, &at.child("items"), &inside.below(Step::Index, inside.metadata));
+            self.node(items, node, false, &at.child("items"), &enclosing.descend(Step::Index, enclosing.metadata));
         }
         let properties = at.child("properties");
         for (name, property) in &props.properties {
             let Some(node) = node.property(name) else { continue };
             let metadata =
-                inside.metadata || (is_resource && matches!(name.as_str(), "metadata" | "apiVersion" | "kind"));
-            let inside = inside.below(Step::Child(name), metadata);
-            self.node(property, node, false, &properties.key(name), &inside);
+                enclosing.metadata || (is_resource && matches!(name.as_str(), "metadata" | "apiVersion" | "kind"));
+            let enclosing = enclosing.descend(Step::Child(name), metadata);
+            self.node(property, node, false, &properties.key(name), &enclosing);
         }
     }
 }
 
-/// A default within the metadata of a resource: the whole metadata has to be good with it.
-fn in_metadata(default: &Value, node: &Node, at: &Path<'_>, inside: &Inside<'_>) -> Vec<FieldError> {
-    let mut resource = inside.surround(default);
-    if let Err(error) = embedded::coerce(&mut resource, inside.root, true, false) {
+/// Checks a default within the metadata of a resource: the metadata must be valid with the default.
+fn in_metadata(default: &Value, node: &Node, at: &Path<'_>, enclosing: &EnclosingResource<'_>) -> Vec<FieldError> {
+    let mut resource = enclosing.enclose(default);
+    if let Err(error) = embedded::coerce(&mut resource, enclosing.root, true, false) {
         let detail = format!("must result in valid metadata: {}: {}", error.field, error.message);
         return vec![invalid(at, default, detail)];
     }
-    let errors = embedded::validate(&resource, inside.root, true, &Path::NIL);
+    let errors = embedded::validate(&resource, enclosing.root, true, &Path::NIL);
     if !errors.is_empty() {
         let mut texts: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect();
         let text = if texts.len() == 1 { texts.remove(0) } else { format!("[{}]", texts.join(", ")) };
@@ -102,7 +102,7 @@ fn in_metadata(default: &Value, node: &Node, at: &Path<'_>, inside: &Inside<'_>)
     validate::validate(default, node, None, at)
 }
 
-fn elsewhere(default: &Value, node: &Node, is_resource: bool, at: &Path<'_>) -> Vec<FieldError> {
+fn outside_metadata(default: &Value, node: &Node, is_resource: bool, at: &Path<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut pruned = default.clone();
     crate::prune::prune(&mut pruned, node, is_resource);

@@ -1,6 +1,7 @@
-//! What is wrong with the schema of a definition, in the words of the 422 that refuses it.
+//! Checks the schema of a definition. The messages are those of kube-apiserver's 422 response.
 //! Rules: apiextensions-apiserver `pkg/apis/apiextensions/validation/validation.go`,
-//! `pkg/apiserver/schema/validation.go`, `complete.go`, `defaulting/validation.go`, Kubernetes 1.36.
+//! `pkg/apiserver/schema/validation.go`, `complete.go`, `has_defaults/validation.go`, Kubernetes
+//! 1.36.
 
 mod defaults;
 mod openapi;
@@ -9,76 +10,78 @@ mod structural;
 use listwatch_meta::FieldError;
 use serde_json::Value;
 
-use crate::findings;
+use crate::field_errors;
 use crate::path::Path;
 use crate::props::{ParseError, Props};
 use crate::schema::{Interner, Schema};
 
-/// The facts about a definition that the checks of its schema need.
+/// The facts about a definition that the checks of its schema require.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings<'a> {
-    /// The path of the schema: `spec.validation` if all versions have the same one, else
+pub struct CheckContext<'a> {
+    /// The path of the schema: `spec.validation` if all versions have the same schema, else
     /// `spec.versions[0].schema`, as in Kubernetes.
     pub at: &'a str,
     /// Whether the version has the status subresource, which restricts the root of the schema.
     pub status_subresource: bool,
-    /// Whether the stored definition has this same schema for this version: then rules whose
-    /// estimated cost has increased since stay valid.
+    /// Whether the stored definition has the same schema for this version. Rules whose estimated
+    /// cost has increased since then stay valid.
     pub unchanged: bool,
 }
 
 /// The result of [`check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checked {
+pub struct CheckReport {
     /// The errors; empty for a valid schema.
     pub errors: Vec<FieldError>,
-    /// Members that are not part of a schema, as dotted paths from the root. They cause a warning,
-    /// or reject the request, depending on its field validation.
+    /// The dotted paths of members that `JSONSchemaProps` does not have. Such members cause a warning or an
+    /// error, depending on the request's `fieldValidation`.
     pub unknown_fields: Vec<String>,
 }
 
 /// Checks an `openAPIV3Schema`.
 ///
 /// # Errors
-/// When the JSON is not a schema or exceeds a bound.
-pub fn check(schema: &Value, surroundings: Surroundings<'_>) -> Result<Checked, ParseError> {
+/// [`ParseError`] if the JSON is not a schema or exceeds a limit.
+pub fn check(schema: &Value, context: CheckContext<'_>) -> Result<CheckReport, ParseError> {
     let mut unknown_fields = Vec::new();
     let props = Props::parse(schema, &mut unknown_fields)?;
     let compiled = Schema::compile(&props, &mut Interner::default());
-    let parent = Path::root(surroundings.at);
+    let parent = Path::root(context.at);
     let at = parent.child("openAPIV3Schema");
     let mut errors = Vec::new();
-    if surroundings.status_subresource {
+    if context.status_subresource {
         check_root_for_status(&props, schema, &parent, &mut errors);
     }
     if props.nullable {
-        errors
-            .push(findings::forbidden(parent.child("openAPIV3Schema.nullable"), "nullable cannot be true at the root"));
+        errors.push(field_errors::forbidden(
+            parent.child("openAPIV3Schema.nullable"),
+            "nullable cannot be true at the root",
+        ));
     }
     let mut later = Vec::new();
     let mut structural = false;
     if let Some(why) = unsupported(&props) {
-        // The same is said by the checks below where they see it; this is for what they do not see.
-        later.push(findings::invalid_str(at, "", why));
+        // The checks below report most of these; this covers the rest.
+        later.push(field_errors::invalid_str(at, "", why));
     } else {
         let found = structural::check(&props, &at);
         let found = if found.is_empty() { defaults::check(&props, &compiled, &at) } else { found };
         structural = found.is_empty();
         errors.extend(found);
     }
-    errors.extend(openapi::check(&props, &compiled, &at, structural, surroundings.unchanged));
+    errors.extend(openapi::check(&props, &compiled, &at, structural, context.unchanged));
     if errors.is_empty() {
         errors.append(&mut later);
     }
-    Ok(Checked { errors, unknown_fields })
+    Ok(CheckReport { errors, unknown_fields })
 }
 
-/// With the status subresource, the root's constraints must hold after `status` is removed.
+/// Checks the constraints of the root. With the status subresource they must hold without `status`.
 fn check_root_for_status(props: &Props, schema: &Value, parent: &Path<'_>, errors: &mut Vec<FieldError>) {
     if !props.kind.is_empty() && props.kind != "object" {
         let detail =
             r#"only "object" is allowed as the type at the root of the schema if the status subresource is enabled"#;
-        errors.push(findings::invalid_str(parent.child("openAPIV3Schema.type"), &props.kind, detail));
+        errors.push(field_errors::invalid_str(parent.child("openAPIV3Schema.type"), &props.kind, detail));
         return;
     }
     let refused = [
@@ -112,11 +115,11 @@ fn check_root_for_status(props: &Props, schema: &Value, parent: &Path<'_>, error
             "XPreserveUnknownFields XValidations] fields are allowed at the root of the schema if the status subresource ",
             "is enabled"
         );
-        errors.push(findings::invalid(parent.child("openAPIV3Schema"), schema, detail));
+        errors.push(field_errors::invalid(parent.child("openAPIV3Schema"), schema, detail));
     }
 }
 
-/// The first thing that no structural schema can have, anywhere in the schema.
+/// The first keyword in the schema that no structural schema may contain.
 fn unsupported(props: &Props) -> Option<String> {
     let not_supported = [
         ("id", !props.id.is_empty()),

@@ -1,4 +1,4 @@
-//! The rules of `JSONSchemaProps` that are not about being structural.
+//! Checks the rules of `JSONSchemaProps` that do not concern the structure.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use listwatch_meta::FieldError;
 use serde_json::Value;
 
 use crate::columns::field_path;
-use crate::findings::{forbidden, invalid, invalid_str, not_supported, required};
+use crate::field_errors::{forbidden, invalid, invalid_str, not_supported, required};
 use crate::path::Path;
 use crate::props::{Items, Props, RuleProps};
 use crate::rules::{RuleChecker, RuleScope};
@@ -15,8 +15,8 @@ use crate::schema::{Node, Schema};
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
-/// Checks a schema; rules of expressions only where it is structural, and their costs only where it
-/// is new.
+/// Checks a schema. Rules are checked only if the schema is structural, and their costs only if the
+/// schema is new.
 pub(super) fn check(
     props: &Props,
     schema: &Schema,
@@ -27,12 +27,12 @@ pub(super) fn check(
     let mut checker = Checker { rules: structural.then(|| RuleChecker::new(unchanged)) };
     let context = Context { defaults: Ok(()), in_metadata: false, uncorrelated: None };
     let scope = structural.then(RuleScope::root);
-    let mut found = checker.node(props, Some(&schema.root), at, &context, true, scope.as_ref());
-    found.schema.append(&mut found.rules);
+    let mut report = checker.node(props, Some(&schema.root), at, &context, true, scope.as_ref());
+    report.schema.append(&mut report.rules);
     if let Some(rules) = checker.rules {
-        found.schema.extend(rules.finish(at));
+        report.schema.extend(rules.finish(at));
     }
-    found.schema
+    report.schema
 }
 
 /// The rules for a part of a schema that depend on its position.
@@ -41,18 +41,18 @@ struct Context {
     /// Whether defaults are allowed, or the reason why not.
     defaults: Result<(), String>,
     in_metadata: bool,
-    /// The first list or map above whose parts have no identity between an old and a new object.
+    /// The first enclosing list or map without correlatable items, for rules with `oldSelf`.
     uncorrelated: Option<String>,
 }
 
 #[derive(Default)]
-struct Found {
+struct Report {
     schema: Vec<FieldError>,
     rules: Vec<FieldError>,
 }
 
-impl Found {
-    fn add(&mut self, other: Found) {
+impl Report {
+    fn add(&mut self, other: Report) {
         self.schema.extend(other.schema);
         self.rules.extend(other.rules);
     }
@@ -71,25 +71,25 @@ impl Checker {
         context: &Context,
         is_root: bool,
         scope: Option<&RuleScope>,
-    ) -> Found {
-        let mut found = Found::default();
-        standard(props, at, context, &mut found.schema);
+    ) -> Report {
+        let mut report = Report::default();
+        standard(props, at, context, &mut report.schema);
         if props.unique_items {
             let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
-            found.schema.push(forbidden(at.child("uniqueItems"), detail));
+            report.schema.push(forbidden(at.child("uniqueItems"), detail));
         }
-        self.fields(props, node, at, context, is_root, scope, &mut found);
-        self.junctors(props, at, context, &mut found);
-        self.items(props, node, at, context, scope, &mut found);
-        extensions(props, at, &mut found.schema);
+        self.fields(props, node, at, context, is_root, scope, &mut report);
+        self.junctors(props, at, context, &mut report);
+        self.items(props, node, at, context, scope, &mut report);
+        extensions(props, at, &mut report.schema);
         for (index, rule) in props.rules.iter().enumerate() {
-            check_rule(rule, node, &at.child("x-kubernetes-validations").index(index), &mut found.schema);
+            check_rule(rule, node, &at.child("x-kubernetes-validations").index(index), &mut report.schema);
         }
-        let rules = self.rules.as_mut().filter(|_| found.schema.is_empty() && !props.rules.is_empty());
+        let rules = self.rules.as_mut().filter(|_| report.schema.is_empty() && !props.rules.is_empty());
         if let (Some(rules), Some(scope), Some(node)) = (rules, scope, node) {
-            found.rules.extend(rules.check(props, node, scope, at, context.uncorrelated.as_deref()));
+            report.rules.extend(rules.check(props, node, scope, at, context.uncorrelated.as_deref()));
         }
-        found
+        report
     }
 
     #[allow(clippy::too_many_arguments)] // one call, and a struct for it would have no other use
@@ -101,21 +101,21 @@ impl Checker {
         context: &Context,
         is_root: bool,
         scope: Option<&RuleScope>,
-        found: &mut Found,
+        report: &mut Report,
     ) {
         if let Some(additional) = &props.additional {
             let at = at.child("additionalProperties");
             if !props.properties.is_empty() && *additional != crate::props::Additional::Allowed(true) {
-                found.schema.push(forbidden(at, "additionalProperties and properties are mutual exclusive"));
+                report.schema.push(forbidden(at, "additionalProperties and properties are mutual exclusive"));
             }
             if let Some(schema) = props.additional_schema() {
                 let mut below = context.clone();
                 if context.in_metadata {
                     below.defaults = Err("inside additionalProperties applying to object metadata".to_owned());
                 }
-                let node = node.and_then(Node::more_schema).map(|node| &**node);
+                let node = node.and_then(Node::additional_schema).map(|node| &**node);
                 let scope = scope.map(|scope| scope.map_of(props));
-                found.add(self.node(schema, node, &at, &below, false, scope.as_ref()));
+                report.add(self.node(schema, node, &at, &below, false, scope.as_ref()));
             }
         }
         let properties = at.child("properties");
@@ -129,18 +129,18 @@ impl Checker {
             }
             let node = node.and_then(|node| node.property(name)).map(|node| &**node);
             let scope = scope.map(|scope| scope.property(property));
-            found.add(self.node(property, node, &properties.key(name), &below, false, scope.as_ref()));
+            report.add(self.node(property, node, &properties.key(name), &below, false, scope.as_ref()));
         }
     }
 
-    fn junctors(&mut self, props: &Props, at: &Path<'_>, context: &Context, found: &mut Found) {
+    fn junctors(&mut self, props: &Props, at: &Path<'_>, context: &Context, report: &mut Report) {
         if let Some(not) = &props.not {
-            found.add(self.node(not, None, &at.child("not"), context, false, None));
+            report.add(self.node(not, None, &at.child("not"), context, false, None));
         }
         for (name, branches) in [("allOf", &props.all_of), ("oneOf", &props.one_of), ("anyOf", &props.any_of)] {
             let at = at.child(name);
             for (index, branch) in branches.iter().enumerate() {
-                found.add(self.node(branch, None, &at.index(index), context, false, None));
+                report.add(self.node(branch, None, &at.index(index), context, false, None));
             }
         }
     }
@@ -152,7 +152,7 @@ impl Checker {
         at: &Path<'_>,
         context: &Context,
         scope: Option<&RuleScope>,
-        found: &mut Found,
+        report: &mut Report,
     ) {
         let Some(Items::One(items)) = &props.items else { return };
         let mut below = context.clone();
@@ -161,7 +161,7 @@ impl Checker {
         }
         let node = node.and_then(|node| node.items.as_deref());
         let scope = scope.map(|scope| scope.list_of(items, props));
-        found.add(self.node(items, node, &at.child("items"), &below, false, scope.as_ref()));
+        report.add(self.node(items, node, &at.child("items"), &below, false, scope.as_ref()));
     }
 }
 
@@ -245,7 +245,7 @@ fn type_of(props: &Props, kind: &str, extension: &str, at: &Path<'_>, errors: &m
     }
 }
 
-/// Items of a set are compared as a whole, so they have to be replaced as a whole.
+/// Items of a set are compared as a whole, so they must be atomic.
 fn set_items(items: &Props, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     let detail = "must be atomic as item of a list with x-kubernetes-list-type=set";
     let shown = items.list_type.clone().map_or(Value::Null, Value::from);
@@ -302,7 +302,7 @@ fn list_map(props: &Props, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Keys must be required, so that items are distinguishable.
+/// List map keys must be required or have a default, so that items are distinguishable.
 fn list_keys(props: &Props, list_type: &str, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     let Some(items) = props.items().filter(|_| matches!(list_type, "set" | "map")) else { return };
     let items_at = at.child("items");
@@ -331,7 +331,7 @@ fn list_keys(props: &Props, list_type: &str, at: &Path<'_>, errors: &mut Vec<Fie
     }
 }
 
-/// The errors of a rule that precede the check of its expressions.
+/// Checks the parts of a rule that need no compilation.
 fn check_rule(rule: &RuleProps, node: Option<&Node>, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     let has_newline = |text: &str| text.contains(['\n', '\r']);
     let (trimmed, message) = (rule.rule.trim(), rule.message.trim());

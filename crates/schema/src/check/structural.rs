@@ -1,4 +1,4 @@
-//! Checks that a schema is structural: one place gives the type of each value, and `allOf`,
+//! Checks that a schema is structural: the type of each value is specified once, and `allOf`,
 //! `anyOf`, `oneOf` and `not` only add restrictions.
 
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use listwatch_cel::pattern::Matcher;
 use listwatch_meta::FieldError;
 use serde_json::Value;
 
-use crate::findings::{forbidden, invalid, invalid_str, required};
+use crate::field_errors::{forbidden, invalid, invalid_str, required};
 use crate::limits::PATTERNS_MAX;
 use crate::path::Path;
 use crate::props::{Additional, Items, Props};
@@ -19,7 +19,7 @@ enum Level {
     Field,
 }
 
-/// The errors of the structural rules, sorted as in Kubernetes.
+/// Returns the errors of the structural rules, sorted as in Kubernetes.
 pub(super) fn check(props: &Props, at: &Path<'_>) -> Vec<FieldError> {
     let mut checker = Checker { errors: Vec::new(), patterns: HashMap::new() };
     checker.invariants(props, Level::Root, at);
@@ -31,7 +31,7 @@ pub(super) fn check(props: &Props, at: &Path<'_>) -> Vec<FieldError> {
 
 struct Checker<'p> {
     errors: Vec<FieldError>,
-    /// The error of each regular expression seen so far.
+    /// The result of compiling each regular expression.
     patterns: HashMap<&'p str, Option<String>>,
 }
 
@@ -129,8 +129,8 @@ impl<'p> Checker<'p> {
         }
     }
 
-    /// The part of a schema that restricts values; the two flags leave out the generated
-    /// `anyOf: [integer, string]`.
+    /// Checks the keywords that restrict values. The two flags skip the generated `anyOf: [integer,
+    /// string]`.
     fn value_validation(&mut self, props: &'p Props, skip_any_of: bool, skip_first_all_of: bool, at: &Path<'_>) {
         if !skip_any_of {
             let at = at.child("anyOf");
@@ -236,7 +236,7 @@ impl<'p> Checker<'p> {
     }
 }
 
-/// Whether the schema of an object's own metadata restricts only the name.
+/// True if the schema of an object's own metadata restricts only the name.
 fn restricts_names_only(metadata: &Props) -> bool {
     let mut rest = metadata.clone();
     if rest.properties.keys().all(|name| name == "name" || name == "generateName") {

@@ -15,7 +15,7 @@ use listwatch_meta::FieldError;
 use serde_json::Value;
 
 use crate::columns::field_path;
-use crate::findings::{self, forbidden, invalid, invalid_shown, invalid_str};
+use crate::field_errors::{self, forbidden, invalid, invalid_shown, invalid_str};
 use crate::golang;
 use crate::limits::{FIELD_ERRORS_MAX, RULE_CALL_COST_MAX, RULE_ESTIMATE_MAX, RULES_COST_MAX, RULES_ESTIMATE_MAX};
 use crate::path::Path;
@@ -23,16 +23,16 @@ use crate::props::{Props, RuleProps};
 use crate::ratchet::{self, Correlated, OldItems};
 use crate::schema::{Kind, Node, Rule};
 
-/// The variable of the value that an update replaces.
+/// The variable that contains the replaced value on update.
 const OLD_SELF: &str = "oldSelf";
 
-/// A rule whose expressions are parsed.
+/// A compiled rule.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     rule: Result<Expression, CompileError>,
     message: Option<Expression>,
     uses_old_self: bool,
-    /// Where the error is reported, below the value.
+    /// The path of the error, relative to the value.
     field: String,
 }
 
@@ -50,10 +50,10 @@ impl Compiled {
     }
 }
 
-/// How often a part of a schema can be in one object.
+/// The maximum number of instances of a schema's part in one object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuleScope {
-    /// `None` if an enclosing list or map has no bound.
+    /// The maximum number of instances; `None` if an enclosing list or map has no limit.
     count: Option<u64>,
     resource: bool,
 }
@@ -84,19 +84,19 @@ impl RuleScope {
 
 /// Checks the rules of a definition and the total of their estimated costs.
 pub(crate) struct RuleChecker {
-    /// Costs are not held against a rule that was there before.
+    /// Whether the rules existed before; then their costs are not checked.
     unchanged: bool,
     total: u64,
-    /// The costliest rules, for the error about the total.
-    most: Vec<(u64, String)>,
+    /// The most expensive rules, for the error about the total.
+    costliest: Vec<(u64, String)>,
 }
 
 impl RuleChecker {
     pub(crate) fn new(unchanged: bool) -> RuleChecker {
-        RuleChecker { unchanged, total: 0, most: Vec::new() }
+        RuleChecker { unchanged, total: 0, costliest: Vec::new() }
     }
 
-    /// Checks the rules at one path; `uncorrelated` is the reason why old values cannot be found
+    /// Checks the rules at one path. `uncorrelated` is the reason why `oldSelf` is not available
     /// there.
     pub(crate) fn check(
         &mut self,
@@ -110,7 +110,7 @@ impl RuleChecker {
         let rules_at = at.child("x-kubernetes-validations");
         let Some(ty) = Type::of(node, scope.resource) else {
             let detail = "internal error: failed to retrieve type information for x-kubernetes-validations";
-            errors.push(findings::internal(rules_at, detail));
+            errors.push(field_errors::internal(rules_at, detail));
             return errors;
         };
         for (index, rule) in props.rules.iter().enumerate() {
@@ -134,7 +134,7 @@ impl RuleChecker {
         let old = if optional { ty.clone().optional() } else { ty.clone() };
         let variables = || [("self", ty.clone()), (OLD_SELF, old.clone())];
         let rule_at = at.child("rule");
-        let value = shown(rule);
+        let value = go_format(rule);
         let compiled = Expression::parse(rule.rule.as_str())
             .and_then(|expression| Ok((expression.check(variables())?, expression.mentions(OLD_SELF))));
         let (summary, uses_old_self) = match compiled {
@@ -192,18 +192,18 @@ impl RuleChecker {
         if cost < RULES_ESTIMATE_MAX / 100 {
             return;
         }
-        self.most.push((cost, at.to_string()));
-        self.most.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
-        self.most.truncate(SHOWN_MAX);
+        self.costliest.push((cost, at.to_string()));
+        self.costliest.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        self.costliest.truncate(SHOWN_MAX);
     }
 
-    /// The errors of all rules together.
+    /// Returns the errors about the total cost.
     pub(crate) fn finish(self, at: &Path<'_>) -> Vec<FieldError> {
         if self.total <= RULES_ESTIMATE_MAX {
             return Vec::new();
         }
         let detail = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
-        let mut errors: Vec<FieldError> = self.most.iter().map(|(_, place)| forbidden(place, detail)).collect();
+        let mut errors: Vec<FieldError> = self.costliest.iter().map(|(_, place)| forbidden(place, detail)).collect();
         let total = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
         errors.push(forbidden(at, too_costly(total, self.total, RULES_ESTIMATE_MAX)));
         errors
@@ -225,7 +225,7 @@ fn too_costly(what: &str, cost: u64, max: u64) -> String {
     )
 }
 
-/// The errors of a default by the rules of its schema: as a new value, and as an unchanged one.
+/// Checks a default by the rules of its schema: as a new value, and as an unchanged one.
 pub(crate) fn check_default(default: &Value, node: &Node, at: &Path<'_>) -> Vec<FieldError> {
     let mut errors = validate(default, node, Some(default), false, at);
     if errors.is_empty() {
@@ -234,7 +234,7 @@ pub(crate) fn check_default(default: &Value, node: &Node, at: &Path<'_>) -> Vec<
     errors
 }
 
-/// The errors of a value by its rules; `old` is the replaced value. `resource` is true for a whole
+/// Validates a value by its rules; `old` is the replaced value. `resource` is true for a whole
 /// object.
 pub(crate) fn validate(
     value: &Value,
@@ -243,23 +243,24 @@ pub(crate) fn validate(
     resource: bool,
     at: &Path<'_>,
 ) -> Vec<FieldError> {
-    let mut run = Run { budget: RULES_COST_MAX, errors: Vec::new(), verdicts: HashMap::new() };
+    let mut run = Run { budget: RULES_COST_MAX, errors: Vec::new(), unchanged_values: HashMap::new() };
     let current = old.map(|old| Correlated { old, node });
     run.value(value, node, old, resource, at, Ratchet { current, parent: None });
     run.errors
 }
 
-/// The data that decides whether an error concerns an unchanged value.
+/// The values that decide whether an error concerns an unchanged value.
 #[derive(Clone, Copy)]
 struct Ratchet<'v> {
     current: Option<Correlated<'v>>,
-    /// The nearest value above that has an old one.
+    /// The nearest enclosing value with an old value.
     parent: Option<(&'v Value, Correlated<'v>)>,
 }
 
 impl<'v> Ratchet<'v> {
-    /// The value that decides on an error of `value`, with its old value.
-    fn judged(&self, value: &'v Value) -> Option<(&'v Value, Correlated<'v>)> {
+    /// Returns `value`, or the nearest enclosing value, with its old value. An error of `value` is tolerated
+    /// if both are equal.
+    fn compared_value(&self, value: &'v Value) -> Option<(&'v Value, Correlated<'v>)> {
         self.current.map(|current| (value, current)).or(self.parent)
     }
 
@@ -271,26 +272,29 @@ impl<'v> Ratchet<'v> {
     }
 }
 
-/// The state of one validation: its remaining budget and its errors.
+/// The state of one validation: the remaining budget and the errors.
 struct Run {
     budget: u64,
     errors: Vec<FieldError>,
-    /// Whether a value is unchanged, by its address, so that a list is compared once instead of
-    /// once per item.
-    verdicts: HashMap<*const Value, bool>,
+    /// Whether a value is unchanged, by its address. A list is compared once instead of once per
+    /// item.
+    unchanged_values: HashMap<*const Value, bool>,
 }
 
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
 impl Run {
-    /// Whether an error concerns an unchanged value.
+    /// True if an error concerns an unchanged value.
     fn tolerates<'v>(&mut self, ratchet: Ratchet<'v>, value: &'v Value) -> bool {
-        let Some((judged, old)) = ratchet.judged(value) else { return false };
-        *self.verdicts.entry(std::ptr::from_ref(judged)).or_insert_with(|| ratchet::is_unchanged(judged, old))
+        let Some((compared_value, old)) = ratchet.compared_value(value) else { return false };
+        *self
+            .unchanged_values
+            .entry(std::ptr::from_ref(compared_value))
+            .or_insert_with(|| ratchet::is_unchanged(compared_value, old))
     }
 
-    /// Returns false where no more rules can be run.
+    /// Returns false if the budget is used up.
     fn value<'v>(
         &mut self,
         value: &'v Value,
@@ -300,7 +304,7 @@ impl Run {
         at: &Path<'_>,
         ratchet: Ratchet<'v>,
     ) -> bool {
-        if !node.ruled || value.is_null() {
+        if !node.has_rules || value.is_null() {
             return true;
         }
         let old = old.filter(|old| !old.is_null());
@@ -427,24 +431,24 @@ impl Run {
             None => rule.message.trim().to_owned(),
         };
         self.errors.push(if compiled.field.is_empty() {
-            broken(rule, at, value, node, &detail)
+            violation(rule, at, value, node, &detail)
         } else {
-            broken(rule, &at.child(&compiled.field), value, node, &detail)
+            violation(rule, &at.child(&compiled.field), value, node, &detail)
         });
         true
     }
 }
 
-/// The error of a violated rule, with the reason that the rule specifies.
-fn broken(rule: &Rule, at: &Path<'_>, value: &Value, node: &Node, detail: &str) -> FieldError {
+/// The error of a violated rule, with the reason in the rule.
+fn violation(rule: &Rule, at: &Path<'_>, value: &Value, node: &Node, detail: &str) -> FieldError {
     let whole = matches!(node.kind, Kind::Object | Kind::Array);
     match rule.reason.as_deref() {
         Some("FieldValueForbidden") => forbidden(at, detail),
-        Some("FieldValueRequired") => findings::required(at, detail),
+        Some("FieldValueRequired") => field_errors::required(at, detail),
         Some("FieldValueDuplicate") if whole => {
             FieldError { field: at.to_string(), reason: "FieldValueDuplicate", message: "Duplicate value".to_owned() }
         }
-        Some("FieldValueDuplicate") => findings::duplicate(at, value),
+        Some("FieldValueDuplicate") => field_errors::duplicate(at, value),
         _ if whole => {
             let message = format!("Invalid value: {detail}");
             FieldError { field: at.to_string(), reason: "FieldValueInvalid", message }
@@ -465,8 +469,8 @@ fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// A rule as Go writes it into an error.
-fn shown(rule: &RuleProps) -> String {
+/// Formats a rule as Go formats it in errors.
+fn go_format(rule: &RuleProps) -> String {
     let text = |text: &str| golang::json(&Value::from(text));
     format!(
         r#"{{"Rule":{},"Message":{},"MessageExpression":{},"Reason":{},"FieldPath":{},"OptionalOldSelf":{}}}"#,

@@ -1,4 +1,4 @@
-//! How expressions see a node of a schema.
+//! Implements the schema interface of `listwatch-cel` for nodes.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use listwatch_cel::{Kind, ListType, Schema};
 use crate::schema::{Constraint, Node};
 
 impl Node {
-    /// The bound that a constraint sets.
+    /// The limit that a constraint sets.
     fn bound(&self, pick: impl Fn(&Constraint) -> Option<i64>) -> Option<u64> {
         self.constraints.iter().find_map(pick).map(|max| max.max(0) as u64)
     }
@@ -48,7 +48,7 @@ impl Schema for Node {
     }
 
     fn additional_properties(&self) -> Option<&dyn Schema> {
-        self.more_schema().map(|more| &**more as &dyn Schema)
+        self.additional_schema().map(|more| &**more as &dyn Schema)
     }
 
     fn required(&self) -> &[Arc<str>] {

@@ -1,50 +1,56 @@
-//! What is wrong with schemas of definitions. The expectations are what a kube-apiserver 1.36 answers.
+//! Tests the check of schemas of definitions. The expectations are responses of kube-apiserver
+//! 1.36.
 
-use listwatch_schema::{Surroundings, check};
+use listwatch_schema::{CheckContext, check};
 use serde_json::{Value, json};
 
-fn found(schema: &Value) -> Vec<String> {
-    let surroundings = Surroundings { at: "spec.validation", status_subresource: false, unchanged: false };
-    let errors = check(schema, surroundings).expect("a schema").errors;
+fn errors_of(schema: &Value) -> Vec<String> {
+    let context = CheckContext { at: "spec.validation", status_subresource: false, unchanged: false };
+    let errors = check(schema, context).expect("a schema").errors;
     errors.into_iter().map(|error| format!("{}: {}", error.field, error.message)).collect()
 }
 
 /// Checks the schema of the property `spec`.
 #[track_caller]
-fn refused(spec: Value, expected: &[&str]) {
+fn rejected(spec: Value, expected: &[&str]) {
     let schema = json!({"type": "object", "properties": {"spec": spec}});
     let prefix = "spec.validation.openAPIV3Schema.properties[spec]";
     let expected: Vec<String> = expected.iter().map(|text| format!("{prefix}{text}")).collect();
-    assert_eq!(found(&schema), expected, "a kube-apiserver says this of {spec}", spec = schema["properties"]["spec"]);
+    assert_eq!(
+        errors_of(&schema),
+        expected,
+        "a kube-apiserver says this of {spec}",
+        spec = schema["properties"]["spec"]
+    );
 }
 
 #[track_caller]
-fn refused_at_root(schema: Value, expected: &[&str]) {
+fn rejected_at_root(schema: Value, expected: &[&str]) {
     let expected: Vec<String> = expected.iter().map(|text| format!("spec.validation.openAPIV3Schema{text}")).collect();
-    assert_eq!(found(&schema), expected, "a kube-apiserver says this of {schema}");
+    assert_eq!(errors_of(&schema), expected, "a kube-apiserver says this of {schema}");
 }
 
 #[track_caller]
 fn accepted(spec: Value) {
-    refused(spec, &[]);
+    rejected(spec, &[]);
 }
 
 #[test]
 fn schema_without_type_is_rejected() {
-    refused(json!({}), &[".type: Required value: must not be empty for specified object fields"]);
-    refused(
+    rejected(json!({}), &[".type: Required value: must not be empty for specified object fields"]);
+    rejected(
         json!({"type": "foo"}),
         &[
             ".type: Unsupported value: \"foo\": supported values: \"array\", \"boolean\", \"integer\", \"number\", \"object\", \"string\"",
         ],
     );
-    refused(json!({"type": "array"}), &[".items: Required value: must be specified"]);
-    refused(
+    rejected(json!({"type": "array"}), &[".items: Required value: must be specified"]);
+    rejected(
         json!({"type": "array", "items": {}}),
         &[".items.type: Required value: must not be empty for specified array items"],
     );
-    refused_at_root(json!({}), &[".type: Required value: must not be empty at the root"]);
-    refused_at_root(json!({"type": "string"}), &[".type: Invalid value: \"string\": must be object at the root"]);
+    rejected_at_root(json!({}), &[".type: Required value: must not be empty at the root"]);
+    rejected_at_root(json!({"type": "string"}), &[".type: Invalid value: \"string\": must be object at the root"]);
     accepted(json!({"x-kubernetes-preserve-unknown-fields": true}));
     accepted(json!({"x-kubernetes-int-or-string": true}));
     accepted(
@@ -57,20 +63,20 @@ fn schema_without_type_is_rejected() {
 
 #[test]
 fn logical_combinations_may_only_restrict_the_schema() {
-    refused(
+    rejected(
         json!({"type": "string", "anyOf": [{"type": "string", "description": "x"}]}),
         &[
             ".anyOf[0].description: Forbidden: must be empty to be structural",
             ".anyOf[0].type: Forbidden: must be empty to be structural",
         ],
     );
-    refused_at_root(
+    rejected_at_root(
         json!({"type": "object", "not": {"properties": {"a": {"minimum": 1}}}}),
         &[".properties[a]: Required value: because it is defined in spec.validation.openAPIV3Schema.not.properties[a]"],
     );
-    // Kubernetes looks for that at the root alone.
+    // Kubernetes requires this at the root only.
     accepted(json!({"type": "object", "not": {"properties": {"a": {"minimum": 1}}}}));
-    refused(
+    rejected(
         json!({"type": "object", "properties": {"a": {"type": "integer"}}, "oneOf": [{"properties": {"a": {"default": 1, "nullable": true}}}]}),
         &[
             ".oneOf[0].properties[a].default: Forbidden: must be undefined to be structural",
@@ -84,40 +90,40 @@ fn logical_combinations_may_only_restrict_the_schema() {
 
 #[test]
 fn unsupported_schema_keyword_is_rejected() {
-    refused(
+    rejected(
         json!({"type": "object", "uniqueItems": true}),
         &[".uniqueItems: Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic"],
     );
-    refused(json!({"type": "object", "$ref": "#/x"}), &[".$ref: Forbidden: $ref is not supported"]);
-    refused(
+    rejected(json!({"type": "object", "$ref": "#/x"}), &[".$ref: Forbidden: $ref is not supported"]);
+    rejected(
         json!({"type": "object", "patternProperties": {"a": {"type": "string"}}}),
         &[".patternProperties: Forbidden: patternProperties is not supported"],
     );
-    refused(
+    rejected(
         json!({"type": "array", "items": [{"type": "string"}]}),
         &[".items: Forbidden: items must be a schema object and not an array"],
     );
-    refused(
+    rejected(
         json!({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "string"}}),
         &[".additionalProperties: Forbidden: additionalProperties and properties are mutual exclusive"],
     );
-    refused(
+    rejected(
         json!({"type": "object", "x-kubernetes-preserve-unknown-fields": false}),
         &[".x-kubernetes-preserve-unknown-fields: Invalid value: false: must be true or undefined"],
     );
-    refused_at_root(
+    rejected_at_root(
         json!({"type": "object", "additionalProperties": {"type": "string"}}),
         &[".additionalProperties: Forbidden: must not be used at the root"],
     );
 }
 
 #[test]
-fn patterns_are_go_patterns() {
+fn pattern_that_go_rejects_is_rejected() {
     let bad = |pattern: &str, why: &str| {
         let expected = format!(
             ".pattern: Invalid value: {pattern:?}: must be a valid regular expression, but isn't: error parsing regexp: {why}"
         );
-        refused(json!({"type": "string", "pattern": pattern}), &[&expected]);
+        rejected(json!({"type": "string", "pattern": pattern}), &[&expected]);
     };
     bad("[z-a]", "invalid character class range: `z-a`");
     bad("a**", "invalid nested repetition operator: `**`");
@@ -127,19 +133,19 @@ fn patterns_are_go_patterns() {
     bad("a)", "unexpected ): `a)`");
     bad("x[a", "missing closing ]: `[a`");
     accepted(json!({"type": "string", "pattern": "(?i)^a*?b+?[*+?]+\\*+(?:c)?$"}));
-    refused(
+    rejected(
         json!({"type": "string", "pattern": "(?=a)"}),
         &[
             ".pattern: Invalid value: \"(?=a)\": must be a valid regular expression, but isn't: error parsing regexp: invalid or unsupported Perl syntax: `(?=`",
         ],
     );
-    refused(
+    rejected(
         json!({"type": "string", "pattern": "a{2000}"}),
         &[
             ".pattern: Invalid value: \"a{2000}\": must be a valid regular expression, but isn't: error parsing regexp: invalid repeat count: `{2000}`",
         ],
     );
-    refused(
+    rejected(
         json!({"type": "string", "pattern": "(a"}),
         &[
             ".pattern: Invalid value: \"(a\": must be a valid regular expression, but isn't: error parsing regexp: missing closing ): `(a`",
@@ -150,31 +156,31 @@ fn patterns_are_go_patterns() {
 
 #[test]
 fn list_type_and_map_keys_are_validated() {
-    refused(
+    rejected(
         json!({"type": "object", "x-kubernetes-list-type": "set"}),
         &[".type: Invalid value: \"object\": must be array if x-kubernetes-list-type is specified"],
     );
-    refused(
+    rejected(
         json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "foo"}),
         &[".x-kubernetes-list-type: Unsupported value: \"foo\": supported values: \"atomic\", \"set\", \"map\""],
     );
-    refused(
+    rejected(
         json!({"type": "array", "items": {"type": "object"}, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a"]}),
         &[".x-kubernetes-list-map-keys: Invalid value: [\"a\"]: entries must all be names of item properties"],
     );
-    refused(
+    rejected(
         json!({"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}}}, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a"]}),
         &[
             ".items.properties[a].default: Required value: this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property",
         ],
     );
-    refused(
+    rejected(
         json!({"type": "array", "items": {"type": "object"}, "x-kubernetes-list-type": "set"}),
         &[
             ".items.x-kubernetes-map-type: Invalid value: null: must be atomic as item of a list with x-kubernetes-list-type=set",
         ],
     );
-    refused(
+    rejected(
         json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-map-keys": ["a"]}),
         &[".x-kubernetes-list-type: Required value: must be map if x-kubernetes-list-map-keys is non-empty"],
     );
@@ -187,32 +193,32 @@ fn list_type_and_map_keys_are_validated() {
 #[test]
 fn metadata_schema_allows_only_name_restrictions() {
     let metadata = |schema: Value| json!({"type": "object", "properties": {"metadata": schema}});
-    refused_at_root(
+    rejected_at_root(
         metadata(json!({"type": "object", "properties": {"labels": {"type": "object"}}})),
         &[
             ".properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified",
         ],
     );
-    refused_at_root(
+    rejected_at_root(
         metadata(json!({"type": "string"})),
         &[".properties[metadata].type: Invalid value: \"string\": must be object"],
     );
-    refused_at_root(
+    rejected_at_root(
         metadata(json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 10}}})),
         &[],
     );
-    refused_at_root(metadata(json!({"type": "object"})), &[]);
+    rejected_at_root(metadata(json!({"type": "object"})), &[]);
 }
 
 #[test]
 fn embedded_resource_schema_is_validated() {
-    refused(
+    rejected(
         json!({"type": "object", "x-kubernetes-embedded-resource": true}),
         &[
             ".properties: Required value: must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields",
         ],
     );
-    refused(
+    rejected(
         json!({"x-kubernetes-int-or-string": true, "x-kubernetes-preserve-unknown-fields": true}),
         &[
             ".x-kubernetes-preserve-unknown-fields: Invalid value: true: must be false if x-kubernetes-int-or-string is true",
@@ -224,20 +230,20 @@ fn embedded_resource_schema_is_validated() {
 }
 
 #[test]
-fn defaults_are_valid_and_pruned() {
-    refused(
+fn invalid_or_unpruned_default_is_rejected() {
+    rejected(
         json!({"type": "string", "default": 1}),
         &[".default: Invalid value: \"integer\":  in body must be of type string: \"integer\""],
     );
-    refused(
+    rejected(
         json!({"type": "object", "default": {"a": 1}}),
         &[".default: Invalid value: {\"a\":1}: must not have unknown fields"],
     );
-    refused(
+    rejected(
         json!({"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}}, "default": {"a": 1}}),
         &[".default.a: Invalid value: 1: a in body should be greater than or equal to 3"],
     );
-    refused_at_root(
+    rejected_at_root(
         json!({"type": "object", "properties": {"kind": {"type": "string", "default": "A"}}}),
         &[".properties[kind].default: Forbidden: must not be set in top-level kind"],
     );
@@ -246,8 +252,8 @@ fn defaults_are_valid_and_pruned() {
 
 #[test]
 fn invalid_schema_reports_its_problem() {
-    let surroundings = Surroundings { at: "spec.validation", status_subresource: false, unchanged: false };
-    let error = check(&json!({"type": 3}), surroundings).expect_err("a type is text");
+    let context = CheckContext { at: "spec.validation", status_subresource: false, unchanged: false };
+    let error = check(&json!({"type": 3}), context).expect_err("a type is text");
     assert_eq!(
         error.to_string(),
         "json: cannot unmarshal number into Go struct field JSONSchemaProps.type of type string"
@@ -256,8 +262,8 @@ fn invalid_schema_reports_its_problem() {
     for _ in 0..200 {
         deep = json!({"type": "array", "items": deep});
     }
-    check(&deep, surroundings).expect_err("a schema has a bounded depth");
+    check(&deep, context).expect_err("a schema has a bounded depth");
     let checked =
-        check(&json!({"type": "object", "foo": 1, "properties": {"a": {"type": "string", "bar": 1}}}), surroundings);
+        check(&json!({"type": "object", "foo": 1, "properties": {"a": {"type": "string", "bar": 1}}}), context);
     assert_eq!(checked.expect("a schema").unknown_fields, ["foo", "properties.a.bar"]);
 }

@@ -1,11 +1,11 @@
-//! The fuzzer's targets on random bytes, for everybody who has no nightly compiler: the same functions,
-//! fed by proptest. More cases: `PROPTEST_CASES=200000`.
+//! Runs the fuzz targets on random text with proptest, without a nightly compiler. More cases:
+//! `PROPTEST_CASES=200000`.
 
 mod targets;
 
 use proptest::prelude::*;
 
-/// Pieces of rules; random bytes alone seldom get past the first.
+/// Tokens of rules, because random bytes rarely form an expression.
 const WORDS: [&str; 64] = [
     "self",
     "oldSelf",
@@ -83,14 +83,14 @@ fn input() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn random_rule_fails_no_target(input in input()) {
+    fn no_fuzz_target_fails_on_random_rules(input in input()) {
         for (_, target) in targets::ALL {
             target(input.as_bytes());
         }
     }
 }
 
-/// Every target has its file in the fuzzer's folder.
+/// The folder `fuzz/` has a file for every target.
 #[test]
 fn every_target_has_its_fuzzer_file() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");

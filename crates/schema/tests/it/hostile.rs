@@ -1,4 +1,5 @@
-//! Schemas and objects made to produce as much text as possible: the bytes of what is reported are bounded.
+//! Schemas and objects that produce as much error text as possible. The size of the errors is
+//! bounded.
 
 use listwatch_meta::FieldError;
 use listwatch_schema::Schema;
@@ -61,7 +62,7 @@ fn errors_below_long_keys_are_bounded() {
 }
 
 #[test]
-fn defaults_are_bounded() {
+fn size_of_applied_defaults_is_bounded() {
     let schema = json!({"type": "object", "properties": {"list": {"type": "array", "items": {"type": "object",
         "properties": {"a": {"type": "string", "default": "x".repeat(50_000)}}}}}});
     let schema = Schema::parse(&schema).expect("a schema");

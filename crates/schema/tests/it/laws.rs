@@ -1,4 +1,4 @@
-//! What holds for all schemas and all objects.
+//! Property tests: invariants for all schemas and all objects.
 
 use listwatch_schema::Schema;
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ fn values() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Schemas with defaults that are valid.
+/// Schemas whose defaults are valid.
 fn schemas() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         (0i64..4, any::<bool>(), any::<bool>()).prop_map(|(minimum, nullable, defaulted)| {
@@ -71,7 +71,7 @@ fn root(schema: Value) -> Schema {
     Schema::parse(&json!({"type": "object", "properties": {"spec": schema}})).expect("a schema")
 }
 
-/// Validation as slowly and plainly as it can be said, for the schemas above.
+/// A simple model of validation for the schemas above.
 fn model(schema: &Value, value: &Value) -> bool {
     if value.is_null() {
         return schema["nullable"] == json!(true)
@@ -110,7 +110,7 @@ fn model(schema: &Value, value: &Value) -> bool {
     }
 }
 
-/// Whether every scalar of `part` is in `whole` at the same place.
+/// True if `whole` contains every scalar of `part` at the same path.
 fn is_part(part: &Value, whole: &Value) -> bool {
     match (part, whole) {
         (Value::Object(part), Value::Object(whole)) => {

@@ -1,5 +1,5 @@
-//! What is wrong with objects, what is pruned, and what is defaulted. The expectations are what a
-//! kube-apiserver 1.36 answers.
+//! Tests validation, pruning and defaulting of objects. The expectations are responses of
+//! kube-apiserver 1.36.
 
 use listwatch_schema::Schema;
 use serde_json::{Value, json};
@@ -291,7 +291,7 @@ fn unknown_fields_are_pruned() {
 }
 
 #[test]
-fn defaults_are_applied() {
+fn missing_fields_get_their_defaults() {
     #[track_caller]
     fn check(spec: Value, value: Value, expected: Value) {
         let schema = schema_of(&spec);

@@ -1,11 +1,11 @@
-//! Rules of expressions: what is refused with a definition, and what is said of objects. The
-//! expectations are what a kube-apiserver 1.36 answers.
+//! Tests rules: their check with the definition, and their evaluation on objects. The expectations
+//! are responses of kube-apiserver 1.36.
 
-use listwatch_schema::{Schema, Surroundings, check};
+use listwatch_schema::{CheckContext, Schema, check};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// A schema for `spec` with fields of many types, and a rule on it.
+/// A schema for `spec` with fields of many types and one rule.
 fn spec(rule: &str) -> Value {
     json!({
         "type": "object",
@@ -31,8 +31,8 @@ fn texts(errors: Vec<listwatch_meta::FieldError>) -> Vec<String> {
 }
 
 fn definition(schema: &Value) -> Vec<String> {
-    let surroundings = Surroundings { at: "spec.validation", status_subresource: false, unchanged: false };
-    texts(check(schema, surroundings).expect("a schema").errors)
+    let context = CheckContext { at: "spec.validation", status_subresource: false, unchanged: false };
+    texts(check(schema, context).expect("a schema").errors)
 }
 
 #[track_caller]
@@ -52,7 +52,7 @@ fn fails(rule: &str, value: Value, expected: &str) {
 }
 
 #[track_caller]
-fn refused(rule: &str, expected: &str) {
+fn rejected(rule: &str, expected: &str) {
     let errors = definition(&root(spec(rule)));
     let shown = serde_json::to_string(rule)
         .expect("text")
@@ -147,7 +147,7 @@ fn kubernetes_cel_library_is_evaluated() {
 }
 
 #[test]
-fn violated_rule_is_reported() {
+fn violated_or_failing_rule_returns_an_error() {
     fails("self.i > 3", json!({"i": 1}), "failed rule: self.i > 3");
     fails("self.i > 3", json!({}), "\"object\": no such key: i evaluating rule: self.i > 3");
     fails("self.n[3] == 1", json!({"n": [1]}), "\"object\": index out of bounds: 3 evaluating rule: self.n[3] == 1");
@@ -156,24 +156,24 @@ fn violated_rule_is_reported() {
 
 #[test]
 fn rule_that_does_not_compile_is_rejected() {
-    refused(
+    rejected(
         "self.foo == 1",
         "compilation failed: ERROR: <input>:1:5: undefined field 'foo'\n | self.foo == 1\n | ....^",
     );
-    refused(
+    rejected(
         "self.s + 1 == 2",
         "compilation failed: ERROR: <input>:1:8: found no matching overload for '_+_' applied to '(string, int)'\n | self.s + 1 == 2\n | .......^",
     );
-    refused(
+    rejected(
         "foo(self)",
         "compilation failed: ERROR: <input>:1:4: undeclared reference to 'foo' (in container '')\n | foo(self)\n | ...^",
     );
-    refused("self.s", "cel expression must evaluate to a bool");
-    refused(
+    rejected("self.s", "cel expression must evaluate to a bool");
+    rejected(
         "self.s.startsWith(3)",
         "compilation failed: ERROR: <input>:1:18: found no matching overload for 'startsWith' applied to 'string.(int)'\n | self.s.startsWith(3)\n | .................^",
     );
-    refused(
+    rejected(
         "x == 1",
         "compilation failed: ERROR: <input>:1:1: undeclared reference to 'x' (in container '')\n | x == 1\n | ^",
     );
@@ -210,7 +210,7 @@ fn text_of_unknown_size_makes_an_expression_too_costly() {
         let text = format!("{place}: Forbidden: estimated {what} cost exceeds budget by factor of more than 100x");
         assert!(errors[0].starts_with(&text), "{rule}: {errors:?}");
     };
-    // Each as kube-apiserver 1.36.2 answers it.
+    // Each expectation is the response of kube-apiserver 1.36.2.
     for (message, what) in [
         ("string(self.l.size())", ""),
         ("'is ' + self.s", ""),
@@ -311,9 +311,9 @@ fn rule_with_old_self_in_an_uncorrelatable_list_is_rejected() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is written as a rule: it is refused or accepted, and evaluated to an end.
+    /// Any text is rejected, or accepted and evaluated to an end.
     #[test]
-    fn random_text_never_panics(rule in "(self|oldSelf|x|1|'a'|\\[|\\]|\\(|\\)|\\{|\\}|\\.|,|\\?|:|\\+|-|\\*|/|%|&&|\\|\\||!|==|<|in|has|all|map|s|l|n|m|o| |\"|\\\\|true|null|1u|1.5|b'x'|\\?\\.|filter|exists|optMap|format|size){0,14}") {
+    fn random_rule_text_never_panics(rule in "(self|oldSelf|x|1|'a'|\\[|\\]|\\(|\\)|\\{|\\}|\\.|,|\\?|:|\\+|-|\\*|/|%|&&|\\|\\||!|==|<|in|has|all|map|s|l|n|m|o| |\"|\\\\|true|null|1u|1.5|b'x'|\\?\\.|filter|exists|optMap|format|size){0,14}") {
         let schema = root(spec(&rule));
         let _ = definition(&schema);
         let schema = Schema::parse(&schema).expect("a schema");
@@ -325,18 +325,18 @@ proptest! {
     #[test]
     fn deeply_nested_rule_is_rejected(open in "[(\\[{!-]{1,3}", times in prop_oneof![1usize..3000, 55usize..70]) {
         let rule = format!("{}self.i == 1", open.repeat(times));
-        // A few signs in a row can be a rule like any other; a bracket here never closes.
+        // A few operators may form a valid rule; an opening bracket here is never closed.
         if open.contains(['(', '[', '{']) || open.len() * times > 200 {
-            prop_assert!(!definition(&root(spec(&rule))).is_empty(), "what nests without end is refused");
+            prop_assert!(!definition(&root(spec(&rule))).is_empty(), "a rule with endless nesting is rejected");
         }
         let chain = format!("1{} == 1", " + 1".repeat(times));
         let errors = definition(&root(spec(&chain)));
-        // With the comparison, its last term and the rule itself that is the limit of 64.
+        // The limit is 64 levels, including the comparison, its last operand and the rule.
         prop_assert_eq!(errors.is_empty(), times <= 61, "a chain has a bound: {:?}", times);
     }
 }
 
-/// What takes time by the square of a value takes minutes here.
+/// Fails after 60 s; an algorithm with quadratic time would take minutes.
 fn within_bounds<T>(work: impl FnOnce() -> T) -> T {
     let start = std::time::Instant::now();
     let done = work();
@@ -380,7 +380,7 @@ fn size_of_long_string_is_charged_by_length() {
         "properties": {"s": {"type": "string", "maxLength": 9}, "n": numbers},
         "x-kubernetes-validations": [{"rule": rule}]
     }));
-    // The schema that is asked knows no bound; that of the definition does, for its estimate.
+    // This schema has no length limit; the one of the definition has, for its estimate.
     let mut unbound = schema.clone();
     unbound["properties"]["spec"]["properties"]["s"] = json!({"type": "string"});
     assert_eq!(definition(&schema), [""; 0]);
@@ -403,7 +403,7 @@ fn unchanged_list_is_compared_once_for_all_items() {
 }
 
 #[test]
-fn query_of_long_url_is_parsed_within_bounds() {
+fn query_of_long_url_is_parsed_within_the_time_limit() {
     let query: String = (0..200_000).map(|n| format!("{n}&")).collect();
     let schema = root(json!({
         "type": "object",
@@ -431,7 +431,7 @@ fn type_check_of_nested_loops_is_bounded() {
         definition(&root(spec(&rule)))
     };
     assert_eq!(nested(10), [""; 0], "ten loops inside each other are accepted");
-    // Without the bound, this check would visit each inner node 2^20 times.
+    // Without the limit, this check would visit each inner node 2^20 times.
     let errors = nested(20);
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].contains("expression needs more than 1000000 type checks"), "{errors:?}");

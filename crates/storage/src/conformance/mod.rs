@@ -78,7 +78,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Runs the case on a store. It leaves keys in the store.
+    /// Runs the case on a store. The case leaves keys in the store.
     ///
     /// # Errors
     /// The broken guarantee.
@@ -185,7 +185,7 @@ macro_rules! conformance_tests {
         )*
 
         #[test]
-        fn every_case_is_listed() {
+        fn every_conformance_case_is_listed() {
             let listed = [$(stringify!($name)),*];
             let missing: Vec<_> =
                 $crate::conformance::cases().map(|case| case.name).filter(|name| !listed.contains(name)).collect();
@@ -336,8 +336,8 @@ impl Watched {
 
     /// Requests progress until it covers a revision, and returns the events before it.
     async fn progress_to(&mut self, revision: Revision) -> Result<Vec<StoreEvent>, Broken> {
-        /// More answers below the revision than this mean that the store does not reach it. (A
-        /// store may first answer with an older revision a few times.)
+        /// The number of progress answers below the revision after which the case fails. A store may
+        /// first answer with an older revision a few times.
         const ANSWERS_MAX: usize = 10_000;
         let mut events = Vec::new();
         for _ in 0..ANSWERS_MAX {

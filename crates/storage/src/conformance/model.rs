@@ -97,7 +97,7 @@ const KEYS: [(&str, &str); 8] =
     [("a", "x"), ("a", "xx"), ("a", "y"), ("ab", "x"), ("a-b", "x"), ("b", "x"), ("b", "y"), ("b", "z")];
 
 /// Runs the operations on a store and compares every answer with the model. For [`Op::Reopen`],
-/// `reopen` is called while no watch is open. It closes the store and returns the reopened one, or
+/// `reopen` is called while no watch is open. The function closes the store and returns the reopened one, or
 /// `None` if a store cannot be reopened.
 ///
 /// No other client may compact the store meanwhile.

@@ -369,7 +369,7 @@ async fn progress_covers_every_acknowledged_write(subject: Subject) -> Verdict {
 /// Through [`Storage`](crate::Storage) alone, a store writes several keys at one revision only when
 /// keys expire together, and not every store does so. This case checks the store's actual behavior.
 async fn progress_never_exceeds_the_stores_revision(subject: Subject) -> Verdict {
-    /// A store that has not reached the revision may also stay silent.
+    /// Time to wait for progress. A store that has not reached the revision may stay silent instead.
     const SILENCE: Duration = Duration::from_millis(300);
     let future = Revision::new(subject.now().await?.get() + 1_000_000);
     let mut watch = subject.watch(subject.range(), future).await?;

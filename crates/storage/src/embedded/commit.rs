@@ -42,7 +42,7 @@ const EXPIRE_PER_COMMIT: usize = 256;
 /// fewer, because removal touches other pages than writes do.
 const DEAD_PER_COMMIT: usize = if cfg!(test) { 5 } else { 64 };
 
-/// See [`DEAD_PER_COMMIT`].
+/// Dead revisions that a commit removes per write, in addition to [`DEAD_PER_COMMIT`].
 const DEAD_PER_WRITE: usize = 2;
 
 /// Dead revisions that an idle commit removes; a new writer waits for one such commit.
@@ -55,7 +55,7 @@ const TRIM_WHEN_IDLE: usize = 1024;
 /// writers it has just answered; at most [`RETURN_WAIT_MAX`].
 const RETURN_WAIT_DIVISOR: u32 = 4;
 
-/// See [`RETURN_WAIT_DIVISOR`].
+/// The longest wait for the writers that were just answered; see [`RETURN_WAIT_DIVISOR`].
 const RETURN_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// Time without a commit after which the engine prepares the file for a crash, so that opening it
@@ -139,7 +139,7 @@ pub(super) struct Committer {
     pub engine: Option<Engine>,
     /// Revisions on disk that are no longer readable, oldest first.
     pub dead: VecDeque<Revision>,
-    /// The oldest readable revision according to the disk. It may be older than the index's until
+    /// The oldest readable revision according to the disk. This revision may be older than the index's until
     /// the revisions are removed.
     pub oldest_on_disk: Revision,
     /// The time of the last commit that would need a repair after a crash.
@@ -166,7 +166,7 @@ pub(super) struct Committer {
 pub(super) enum Bug {
     /// A writer is answered before its write is synced.
     AnswersTooEarly,
-    /// Data of a failed sync counts as written.
+    /// Data of a failed sync is treated as written.
     TrustsFailedSync,
     /// A write with an unknown outcome is reported as failed without a check of the disk.
     DeniesWithoutLooking,
@@ -304,7 +304,7 @@ impl Committer {
         }
     }
 
-    /// Removes dead revisions from time to time while commits fail. It is a commit of its own,
+    /// Removes dead revisions from time to time while commits fail. The removal is a separate commit,
     /// because a batch that does not fit on the disk would fail it too; and it runs although
     /// writers keep failing, because it makes room for them.
     fn remove_dead(&mut self) {

@@ -206,7 +206,7 @@ fn inspect(path: &Path, known: &[&str]) -> Result<bool, OpenError> {
     Ok(has_store)
 }
 
-/// Creates a directory and its missing parents, accessible by the owner only. Their names are
+/// Creates a directory and its missing parents, accessible by the owner only. The names are
 /// durable afterwards, as the later files must be.
 fn create_private_dir(path: &Path) -> io::Result<()> {
     let missing = path.ancestors().take_while(|directory| !directory.as_os_str().is_empty() && !directory.exists());
@@ -307,7 +307,7 @@ fn tighten(path: &Path) {
     }
 }
 
-/// The first entry that no store creates; `None` if the directory counts as empty.
+/// The first entry that no store creates; `None` if the directory is treated as empty.
 fn foreign_entry(path: &Path, known: &[&str]) -> io::Result<Option<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(path)? {

@@ -84,7 +84,7 @@ impl Unsynced {
         let end = file.len()?;
         let mut page = Vec::new();
         for (offset, length) in places.iter() {
-            // Data behind the end was truncated again.
+            // Data after the end was truncated again.
             if offset + *length as u64 <= end {
                 page.resize(*length, 0);
                 file.read(*offset, &mut page)?;

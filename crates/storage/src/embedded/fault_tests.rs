@@ -153,7 +153,7 @@ struct Checker {
     last: Revision,
     /// The newest acknowledged compaction.
     compacted: Revision,
-    /// A reader's copy and its revision. It watches while others write.
+    /// The copy of a reader that watches during the writes, and the revision of the copy.
     copy: BTreeMap<Key, Bytes>,
     place: Revision,
     writes: usize,
@@ -595,7 +595,7 @@ async fn store_recovers_after_temporary_disk_failure() {
     assert!(matches!(watch.unwrap().next().await, Some(WatchItem::Event(event)) if event.revision() == second));
 }
 
-/// A machine learns the time only while the store is open.
+/// The machine sets its wall clock after the store was opened, as after a boot without a battery.
 #[tokio::test]
 async fn ttl_set_after_wall_clock_correction_survives_restart() {
     static CORRECTED: AtomicBool = AtomicBool::new(false);
@@ -627,7 +627,8 @@ async fn ttl_set_after_wall_clock_correction_survives_restart() {
     assert!(store.get(&key(2)).await.unwrap().0.is_some(), "a key never goes before its TTL is over");
 }
 
-/// redb's handle fails every call after one failed read, and without a write nobody would notice.
+/// redb's handle fails every call after one failed read, so the store must reopen the file even if
+/// no write follows.
 #[tokio::test]
 async fn failed_read_does_not_fail_later_reads() {
     let disk = new_disk();
@@ -655,7 +656,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     /// A flipped byte is detected when the store is opened or the value is read, or it is in an
-    /// unused place. It never changes what is read, and nothing panics.
+    /// unused place. The byte never changes a read value, and nothing panics.
     #[test]
     fn flipped_byte_is_detected_or_harmless(at in any::<usize>()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

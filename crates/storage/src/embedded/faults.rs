@@ -4,9 +4,9 @@
 //! ```text
 //!   write ─▶ view (what reads see) + pending ── sync ─▶ durable
 //!                                        ├── power loss: each pending write survives, is torn at a
-//!                                        │   sector, or is lost, as the seed says
-//!                                        └── failed sync: the same, but the view goes on showing it
-//!                                            all, and later syncs say nothing (so does Linux)
+//!                                        │   sector, or is lost, as the seed determines
+//!                                        └── failed sync: the same, but the view still shows all
+//!                                            writes, and later syncs succeed (as on Linux)
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +45,7 @@ impl FaultRates {
         FaultRates { read: 1000, write: 1000, set_len: 1000, sync: 1000, open: 1000, rename: 1000 };
 }
 
-/// Counts of the injected faults: a test that never meets a fault proves nothing.
+/// Counts of the injected faults, so that a test can check that faults occurred.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FaultCounts {
     pub reads: u64,
@@ -263,7 +263,7 @@ impl SimDisk {
         self.sim.lock().room = room;
     }
 
-    /// Sets the failure rates from now on; `seed` decides.
+    /// Sets the failure rates from now on. `seed` determines which operations fail.
     pub(super) fn set_fault_rates(&self, fault_rates: FaultRates, seed: u64) {
         let mut sim = self.sim.lock();
         sim.fault_rates = fault_rates;

@@ -137,7 +137,7 @@ pub enum OpenError {
         /// The process that has it open, if known.
         owner: Option<u32>,
     },
-    /// The directory holds something else.
+    /// The directory holds files that are not part of a store.
     #[error("{} is no store and not empty, it holds {found}; choose an empty or a new directory", path.display())]
     Foreign {
         /// The directory.
@@ -422,7 +422,7 @@ impl EmbeddedStorage {
     }
 
     /// Frees disk space: a dense copy of the live data and history replaces the file. The store
-    /// serves meanwhile; writers wait some milliseconds when the copy takes over. It needs free
+    /// serves meanwhile; writers wait some milliseconds when the copy takes over. The call needs free
     /// space for the copy. To free as much as possible, call [`Storage::compact`] first.
     ///
     /// Dropping the future does not stop the operation.

@@ -14,7 +14,7 @@ use crate::mvcc::{FIRST_REVISION, Mvcc, Stored};
 use crate::retention::RetentionTracker;
 use crate::ttl::{Deadlines, Millis};
 
-/// The length of a value, which is all the index stores of it.
+/// The length of a value in bytes. The index does not store the value itself.
 pub(super) type Length = u32;
 
 /// One change to be written.

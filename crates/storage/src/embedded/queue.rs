@@ -64,7 +64,7 @@ pub(super) enum Request {
         /// The writer's share of the queue's room.
         room: OwnedSemaphorePermit,
     },
-    /// Switches to a denser copy.
+    /// Switches to a compacted copy of the database.
     Replace {
         /// The almost complete copy.
         copy: Copy,

@@ -139,14 +139,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_round_trip(header in headers(), revision in any::<u64>(), value in any::<Vec<u8>>()) {
+        fn encoded_record_round_trips(header in headers(), revision in any::<u64>(), value in any::<Vec<u8>>()) {
             let revision = Revision::new(revision);
             prop_assert_eq!(Header::decode(revision, &header.encode(revision)), Ok(header));
             prop_assert_eq!(decode_value(revision, &encode_value(revision, &value)), Ok(Bytes::from(value)));
         }
 
         #[test]
-        fn flipped_bit_is_detected(header in headers(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
+        fn flipped_record_bit_is_detected(header in headers(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
             let revision = Revision::new(7);
             let mut record = header.encode(revision);
             let at = at.index(record.len());

@@ -35,7 +35,7 @@ const CHUNK_RECORDS: usize = if cfg!(test) { 6 } else { 8 << 10 };
 /// Remaining bytes at which the committer takes over; writers wait while it copies the rest.
 const REST_BYTES: usize = if cfg!(test) { 4 << 10 } else { 256 << 10 };
 
-/// See [`REST_BYTES`].
+/// Remaining records at which the committer takes over, like [`REST_BYTES`].
 const REST_RECORDS: usize = if cfg!(test) { 3 } else { 512 };
 
 /// Chunks after which the committer takes over whatever remains: writers that are faster than the
@@ -58,8 +58,8 @@ pub struct Defragmented {
 pub(super) struct Copy {
     pub engine: Engine,
     through: Revision,
-    /// The oldest revision when the copy was started: all later ones are copied. If revisions were
-    /// skipped as history advances, a removal could be missing whose key was copied before.
+    /// The oldest revision when the copy was started. All later revisions are copied, even after they
+    /// leave the history: otherwise the copy could contain a key without its later removal.
     began: Revision,
 }
 
@@ -150,7 +150,7 @@ fn lives(state: &State, revision: Revision, header: &Header) -> bool {
     then.is_ok_and(|found| found.first().is_some_and(|(_, stored)| stored.modified == revision))
 }
 
-/// Stops recording dead revisions and removes the copy, whatever happens.
+/// Stops recording dead revisions and removes the copy when dropped, on success and on failure.
 struct Attempt<'a> {
     inner: &'a Inner,
     disk: &'a dyn Disk,

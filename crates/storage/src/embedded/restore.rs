@@ -63,7 +63,7 @@ pub enum RestoreError {
     TooLarge {
         /// The key.
         key: Key,
-        /// Its value's length in bytes.
+        /// The length of the key's value in bytes.
         bytes: usize,
     },
     /// The new store cannot be written.

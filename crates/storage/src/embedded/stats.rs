@@ -35,7 +35,7 @@ pub struct EmbeddedStats {
 }
 
 impl EmbeddedStats {
-    /// Bytes of the file that hold neither a live value nor history. They are the engine's own
+    /// Bytes of the file that hold neither a live value nor history. These bytes are the engine's own
     /// (most of them in a dense file: values occupy pages of 4 KiB or a larger power of two, which
     /// are seldom full), removed and not yet reused, or still to be removed. Only
     /// [`EmbeddedStorage::defragment`](super::EmbeddedStorage::defragment) shows how many of them
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeline_is_approximate_and_bounded() {
+    fn timeline_is_accurate_to_a_hundredth_within_its_mark_limit() {
         let mut timeline = Timeline::default();
         for second in 1..=100_000_u64 {
             let oldest = Revision::new(second.saturating_sub(50_000));

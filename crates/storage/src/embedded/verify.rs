@@ -46,13 +46,13 @@ impl fmt::Display for Finding {
 pub struct Verification {
     /// The last revision at the verified moment.
     pub revision: Revision,
-    /// The oldest readable revision at that moment.
+    /// The oldest readable revision at the verified moment.
     pub oldest: Revision,
     /// Verified revisions: the history, and older live states.
     pub revisions: u64,
     /// Revisions with a value.
     pub values: u64,
-    /// Their length in bytes.
+    /// The total length of all values in bytes.
     pub value_bytes: u64,
     /// Existing keys.
     pub keys: u64,

@@ -31,7 +31,7 @@ use super::proto::{
 /// Maximum size of a gRPC message in bytes: the response to a range is as large as the range.
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
 
-/// Unsent requests that a watch stream holds; above this the stream counts as dead.
+/// Unsent requests that a watch stream holds; above this the stream is closed as dead.
 const WATCH_REQUESTS_MAX: usize = 100;
 
 type Token = MetadataValue<Ascii>;

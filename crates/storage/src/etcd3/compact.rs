@@ -55,7 +55,7 @@ impl Compactor {
         compact
     }
 
-    /// Another server was first; the key's version is now `version` (0 if the key is gone).
+    /// Another server was first; the key's version is now `version` (0 if the key was deleted).
     pub(super) fn handle_lost(&mut self, version: i64, now: Revision) {
         self.time = version;
         self.noted = now;

@@ -236,7 +236,7 @@ impl Endpoints {
     /// Asks a member for its version and stores it.
     ///
     /// etcd 3.4.42 to 3.4.44, 3.5.28 to 3.5.31 and 3.6.0 to 3.6.11 deny this to users without the
-    /// role `root`. It does not concern the user's rights on keys, so it is not a failure.
+    /// role `root`. The rights on keys do not depend on this, so the denial is not a failure.
     pub(super) async fn learn_version(&self, index: usize, limit: Duration) -> Result<VersionAnswer, Failure> {
         let member = &self.members[index];
         let status = self.try_call(index, limit, |connection| async move { connection.calls.status().await });
@@ -272,7 +272,7 @@ impl Endpoints {
         (0..self.len()).filter(|index| self.members[*index].version.read().is_none()).collect()
     }
 
-    /// Whether every member answers progress requests reliably. An unreached member counts as no.
+    /// Whether every member answers progress requests reliably. False if a member was not reached yet.
     pub(super) fn has_reliable_progress(&self) -> bool {
         self.members.iter().all(|member| member.version.read().is_some_and(Version::has_reliable_progress))
     }
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_asked_in_turn() {
+    fn etcd_members_are_tried_in_turn() {
         let now = Instant::now();
         let mut picker = Picker::new(3);
         let turns: Vec<_> = (0..6).map(|_| picker.pick(&[], now)).collect();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn member_with_oldest_failure_is_asked_when_all_failed() {
+    fn member_with_oldest_failure_is_tried_when_all_failed() {
         let now = Instant::now();
         let mut picker = Picker::new(3);
         for (index, seconds) in [(0, 3), (1, 1), (2, 2)] {
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn single_member_is_asked_again() {
+    fn single_member_is_tried_again_after_a_failure() {
         let now = Instant::now();
         let mut picker = Picker::new(1);
         picker.handle_failed(0, now);

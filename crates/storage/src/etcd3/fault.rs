@@ -1,7 +1,7 @@
 //! Classifies etcd's errors: converts a gRPC status to a [`Failure`].
 //!
 //! etcd's error texts are part of its API (`api/v3rpc/rpctypes`): several errors share one gRPC
-//! code and differ only in their text, so both are examined. A failure also tells whether the
+//! code and differ only in their text, so both are examined. A failure also states whether the
 //! request certainly did not take effect (then even a write may be retried), and whether another
 //! endpoint may succeed.
 

@@ -116,7 +116,7 @@ impl History {
         Ok(())
     }
 
-    /// Checks the cluster of a header whose revision may be old. Zero means no name.
+    /// Checks the cluster of a header whose revision may be old. Zero means that the header names no cluster.
     pub(super) fn handle_cluster(&self, cluster: u64, revision: Revision) -> Result<(), Replaced> {
         let known = self.cluster.load(Ordering::Acquire);
         if cluster == known || cluster == 0 {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn replaced_completes_when_the_history_is_replaced() {
+    async fn waiting_reader_is_notified_when_the_history_is_replaced() {
         let history = History::new();
         let floor = history.floor();
         let waiting = history.replaced(floor);

@@ -56,12 +56,12 @@ impl Keyspace {
         self.full("/")
     }
 
-    /// Everything below the prefix.
+    /// The range of all keys below the prefix, half open.
     pub(super) fn everything(&self) -> (Vec<u8>, Vec<u8>) {
         self.full_range(&KeyRange::below("/"))
     }
 
-    /// The key behind the prefix; `None` for a foreign key, which this store cannot have written.
+    /// The key after the prefix; `None` for a foreign key, which this store cannot have written.
     /// Such a key is logged and counted, and hides no other key.
     pub(super) fn relative(&self, full: &[u8]) -> Option<Key> {
         let key = full

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_book_is_bounded() {
+    fn lease_book_keeps_at_most_its_limit_of_leases() {
         let t = Instant::now();
         let mut book = LeaseBook::default();
         for seconds in 1..=1_000 {

@@ -25,7 +25,7 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(20);
 
 const _: () = assert!(PROBE_AFTER.as_secs() + PROBE_PATIENCE.as_secs() == DEAD_AFTER.as_secs());
 
-/// Time after which a progress request counts as unanswered. At most one is in flight. Requests
+/// Time after which a progress request is treated as unanswered. At most one is in flight. Requests
 /// that arrive meanwhile cause one more afterwards, because the pending answer may be too old for
 /// them.
 pub(super) const PROGRESS_PATIENCE: Duration = Duration::from_millis(100);

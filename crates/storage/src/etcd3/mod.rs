@@ -97,7 +97,7 @@ const OTHERS_TIMEOUT: Duration = Duration::from_secs(1);
 /// behind.
 const RECONSIDER_AFTER: Duration = Duration::from_millis(100);
 
-/// Interval of asking members of unknown version for it.
+/// Interval of version requests to the members whose version is unknown.
 const LEARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A store in etcd v3; see the [module](self).
@@ -403,7 +403,7 @@ impl Shared {
         match read(self.keys.full(key.as_str()), *at).await {
             Ok((there, _)) if there == Some(*at) => Ok(now),
             Ok(_) => Err(self.handle_replaced(floor, &Replaced::Rewritten { at: *at, now })),
-            // Then the watch ends with Expired, or begins right behind the compaction.
+            // Then the watch ends with Expired, or begins right after the compaction.
             Err(Failure { cause: Cause::Compacted, .. }) => Ok(now),
             Err(failure) => Err(failure),
         }

@@ -17,7 +17,7 @@ pub const DEFAULT_PREFIX: &str = "/registry";
 /// ([`CONNECTION_WINDOW_BYTES`]).
 pub const WATCH_WINDOW_BYTES: u32 = 512 << 10;
 
-/// The same bound for the response to a read or write.
+/// The largest unread part of the response to a read or write, in bytes, as [`WATCH_WINDOW_BYTES`].
 const ANSWER_WINDOW_BYTES: u32 = 4 << 20;
 
 /// HTTP/2's largest window. Each stream has its own bound; a common one would let a few stalled

@@ -25,7 +25,7 @@ const PAGE_BYTES: usize = 16 << 20;
 pub(super) struct PageRequest {
     /// The first key.
     pub(super) key: Vec<u8>,
-    /// The first key behind the range.
+    /// The first key after the range.
     pub(super) end: Vec<u8>,
     /// The pinned revision; zero for the latest.
     pub(super) at: Revision,

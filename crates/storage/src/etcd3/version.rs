@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_reliable_since_the_fixed_versions() {
+    fn progress_is_reliable_from_etcd_3_4_31_and_3_5_13_on() {
         for (text, expected) in [
             ("3.3.27", false),
             ("3.4.23", false),

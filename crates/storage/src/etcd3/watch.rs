@@ -72,7 +72,7 @@ impl Decoded {
 pub(super) struct Response {
     /// The id of the watch within the stream.
     pub(super) watch_id: i64,
-    /// The header's revision. Its meaning depends on the kind of response.
+    /// The header's revision. The meaning of the revision depends on the kind of response.
     pub(super) revision: Revision,
     /// The response confirms a created watch.
     pub(super) created: bool,
@@ -98,7 +98,7 @@ impl Response {
 /// The reason why a connection is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// It broke, was silent, or etcd ended it: try again.
+    /// The connection broke or was silent, or etcd ended the watch: try again.
     Lost(String),
     /// etcd rejects the credential: try again with a new token.
     Denied(String),

@@ -595,7 +595,8 @@ mod tests {
         seen
     }
 
-    /// More keys than fit into the channel one by one, and than tokio lets a task read at once.
+    /// A number of keys that exceeds both the channel and the items that tokio lets a task read in one
+    /// poll.
     const MANY: usize = 3 * RESULT_MESSAGES;
 
     #[tokio::test]
@@ -681,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn start_revision_depends_on_the_removal_defect() {
+    fn watch_starts_one_revision_earlier_at_servers_that_lose_removals() {
         for (after, keeps, expected) in [
             (0, true, 1),
             (0, false, 1),

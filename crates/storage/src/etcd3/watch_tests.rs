@@ -239,7 +239,7 @@ fn unanswered_progress_request_never_reports_a_client_claimed_revision() {
 }
 
 #[test]
-fn each_end_of_a_connection_has_its_effect() {
+fn ended_connection_is_retried_expired_or_lost_by_its_reason() {
     for (what, script, expected) in [
         ("compacted", vec![Open, Say(compacted(20))], "open>10, expired 20, close"),
         (
@@ -329,7 +329,7 @@ fn each_end_of_a_connection_has_its_effect() {
 }
 
 #[test]
-fn pauses_grow_to_a_limit_and_reset_on_success() {
+fn reconnect_pauses_grow_to_a_limit_and_reset_on_success() {
     for (failures, jitter, expected_ms) in [
         (0, 0.0, 50),
         (0, 1.0, 100),

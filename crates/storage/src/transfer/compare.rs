@@ -9,32 +9,32 @@ use super::inspect::FINDINGS_MAX;
 use super::sort::Sorter;
 use super::{FileError, Phase, Progress, ProgressFn, Record, Records, RecordsError, is_scratch};
 
-/// A difference between two places.
+/// A difference between two stores or exports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// Only the first has this key.
+    /// Only the first store or export has this key.
     OnlyFirst(Key),
-    /// Only the second has this key.
+    /// Only the second store or export has this key.
     OnlySecond(Key),
-    /// Both have this key, with different values.
+    /// The values of this key differ.
     Value(Key),
-    /// The key has a TTL in only one of them.
+    /// Only one of the two has a TTL for this key.
     Ttl(Key),
 }
 
 /// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// Keys with the same value in both.
+    /// The number of keys with equal values in both stores or exports.
     pub same: u64,
     /// The number of differences.
     pub differences: u64,
     /// The first [`FINDINGS_MAX`] differences.
     pub examples: Vec<Difference>,
-    /// Objects whose order of change differs: those changed after another object in the first
-    /// place, but not in the second.
+    /// The number of objects whose order of change differs: changed after another object in the
+    /// first store or export, but not in the second.
     pub out_of_order: u64,
-    /// Keys whose revision is the same in both.
+    /// The number of keys with equal revisions in both stores or exports.
     pub same_revision: u64,
 }
 
@@ -52,7 +52,7 @@ impl Comparison {
     }
 }
 
-/// A place being read, with its current page.
+/// A store or export being read, with its current page.
 struct Side<'a> {
     records: &'a mut dyn Records,
     page: VecDeque<Record>,

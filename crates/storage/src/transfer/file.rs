@@ -28,7 +28,7 @@ pub enum FileError {
     Format(#[from] FormatError),
 }
 
-/// A file to which an export is written. It gets its name when it is complete and on stable
+/// A file to which an export is written. The file gets its name when it is complete and on stable
 /// storage. Until then it is a `.NAME.….partial` file in the same directory, which is removed when
 /// the export fails.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ use crate::types::KeyValue;
 /// The version that this code writes and reads.
 pub const FORMAT_VERSION: u16 = 1;
 
-/// The largest value in an export, in bytes. It exceeds the stores' limit, because an etcd may be
+/// The largest value in an export, in bytes. The value exceeds the stores' limit, because an etcd may be
 /// configured for larger requests. An export with a larger value fails.
 pub const EXPORT_VALUE_BYTES_MAX: usize = 16 << 20;
 
@@ -73,7 +73,7 @@ pub struct ExportHeader {
 pub struct ExportEnd {
     /// The number of records.
     pub records: u64,
-    /// Bytes of their keys and values.
+    /// The total bytes of keys and values in the export.
     pub bytes: u64,
     /// The checksum of all checksums.
     pub digest: u32,
@@ -82,7 +82,7 @@ pub struct ExportEnd {
 /// The error of bytes that are not an export, or of a record that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// Another kind of file.
+    /// The file is not an export.
     #[error(
         "this is no export of listwatch, it begins with {begins:?}; give a file that `listwatch storage export` wrote"
     )]
@@ -96,7 +96,7 @@ pub enum FormatError {
          wrote it, or a newer one"
     )]
     Version {
-        /// Its version.
+        /// The version of the export.
         found: u16,
     },
     /// The end is missing: the export was interrupted or truncated.
@@ -179,7 +179,7 @@ impl Encoder {
     /// Adds a record.
     ///
     /// # Errors
-    /// [`FormatError::Unfit`] when the record is too large, not behind its predecessor, or newer
+    /// [`FormatError::Unfit`] when the record is too large, not after its predecessor, or newer
     /// than the export. Nothing was appended.
     pub fn record(&mut self, record: &Record, out: &mut Vec<u8>) -> Result<(), FormatError> {
         let KeyValue { key, value, created, modified } = &record.entry;
@@ -224,7 +224,7 @@ impl Encoder {
     }
 }
 
-/// The rules of every record; the writer rejects what the reader would.
+/// Checks a record by the rules of the format, which the encoder and the decoder share.
 fn check_record(
     key: &Key,
     created: Revision,
@@ -248,7 +248,7 @@ pub enum Item {
     Header(ExportHeader),
     /// The records, in the order of their keys.
     Record {
-        /// Where its frame begins in the file.
+        /// The offset of the record's frame in the file.
         offset: u64,
         /// The record.
         record: Record,
@@ -269,7 +269,7 @@ enum State {
 /// [`Decoder::poll_item`] until it returns `None`, and call [`Decoder::handle_eof`] at the end of
 /// the input. After an error no method may be called.
 ///
-/// It buffers at most one frame and the bytes of one call.
+/// The decoder buffers at most one frame and the bytes of one call.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: BytesMut,
@@ -583,7 +583,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_rejected_without_panic(bytes in any::<Vec<u8>>(), keep in 0..200_usize) {
+        fn random_bytes_are_rejected_without_panic(bytes in any::<Vec<u8>>(), keep in 0..200_usize) {
             prop_assert!(decode(&[&bytes]).is_err());
             // The same after a valid beginning.
             let mut file = FILE[..keep.min(FILE.len() - 1)].to_vec();
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_file_fails_with_a_helpful_message() {
+    fn foreign_newer_or_torn_file_error_names_the_cause() {
         let newer = [&MAGIC[..], &2_u16.to_le_bytes()].concat();
         let longer = [&FILE[..], b"!"].concat();
         // A transfer in text mode has this effect.
@@ -713,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn ttl_is_rounded_up() {
+    fn exported_ttl_is_rounded_up_to_milliseconds() {
         for (nanos, expected) in [(0, 1), (1, 1), (1_000_000, 1), (1_000_001, 2), (u64::MAX, 18_446_744_073_710)] {
             assert_eq!(ttl_millis(Duration::from_nanos(nanos)), expected, "{nanos} ns");
         }

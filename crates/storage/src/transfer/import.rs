@@ -82,9 +82,9 @@ pub struct ImportSummary {
     pub created: u64,
     /// Keys that already had the export's value.
     pub present: u64,
-    /// Keys whose other value was kept.
+    /// Keys that existed with another value, which was kept.
     pub skipped: u64,
-    /// Keys whose other value was replaced.
+    /// Keys that existed with another value, which was replaced.
     pub replaced: u64,
     /// Keys that got another revision than in the source although revisions were to be kept,
     /// because another key had the same one.
@@ -313,7 +313,7 @@ fn read_fault(error: ReadError) -> StoreFault {
 /// The result of writing a record.
 enum Put {
     Created,
-    /// The key has this very value.
+    /// The key already has the value of the record.
     Present,
     /// The key has another value.
     Other,

@@ -33,7 +33,7 @@ pub enum Finding {
     Misplaced {
         /// The key.
         key: Key,
-        /// The object according to its metadata.
+        /// `namespace/name`, or `name`, from the object's metadata.
         says: String,
     },
     /// A revision is impossible: creation after the last change, or a change after the source's
@@ -49,9 +49,9 @@ pub enum Finding {
 pub struct ResourceTotals {
     /// Objects.
     pub objects: u64,
-    /// Bytes of their keys and values.
+    /// The total bytes of the objects' keys and values.
     pub bytes: u64,
-    /// The largest of them, in bytes.
+    /// The size of the largest object in bytes.
     pub largest: u64,
 }
 

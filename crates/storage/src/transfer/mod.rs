@@ -167,17 +167,17 @@ pub enum Phase {
 /// Receives every [`Progress`].
 pub type ProgressFn<'a> = dyn FnMut(Progress) + Send + 'a;
 
-/// Everything that a store holds.
+/// The range of all keys of a store.
 pub(crate) fn everything() -> KeyRange {
     KeyRange::below("/")
 }
 
-/// The keys behind a key.
+/// The range of all keys after a key; all keys for `None`.
 pub(crate) fn behind(key: Option<&Key>) -> KeyRange {
     key.map_or_else(everything, |key| everything().starting_at(&format!("{key}\0")))
 }
 
-/// The resource prefix of an import's notes in the target. They are removed at the end and never
+/// The resource prefix of an import's notes in the target. The notes are removed at the end and never
 /// copied.
 const SCRATCH: &str = "listwatch.transfer";
 

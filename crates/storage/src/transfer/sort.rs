@@ -13,7 +13,7 @@ pub const SORT_PAIRS: usize = 1 << 20;
 /// Bytes read from a run at a time.
 const RUN_BUFFER: usize = 64 << 10;
 
-/// Two numbers, sorted by the first and then by the second.
+/// Two numbers. Pairs are sorted by the first number, then by the second.
 pub(super) type Pair = (u64, u64);
 
 /// Collects pairs in any order.

@@ -57,7 +57,7 @@ impl Flawed {
         self.flaw == flaw
     }
 
-    /// The range without the end of its prefix, which includes keys of other resources.
+    /// Returns the range, or with this flaw all keys from its start on, including those of other resources.
     fn range(&self, range: &KeyRange, flaw: Flaw) -> KeyRange {
         if self.has(flaw) { KeyRange::below("/").starting_at(range.start()) } else { range.clone() }
     }
@@ -296,7 +296,7 @@ fn each_flaw_is_detected_by_its_case() {
 }
 
 #[test]
-fn model_detects_flaws_that_sequences_reveal() {
+fn model_check_detects_flawed_stores() {
     for flaw in [
         Flaw::CreateOverwrites,
         Flaw::UpdateUnconditional,

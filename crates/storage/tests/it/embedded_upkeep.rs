@@ -48,7 +48,7 @@ async fn fill(store: &EmbeddedStorage, keys: u64) {
 }
 
 #[tokio::test]
-async fn embedded_stats_are_consistent() {
+async fn embedded_stats_agree_with_the_written_keys() {
     let directory = TempDir::new().unwrap();
     let store = open(directory.path());
     fill(&store, 20).await;

@@ -414,7 +414,7 @@ proptest! {
     /// After interruptions at any number of writes, the import completes in order and above the
     /// source's revision.
     #[test]
-    fn interrupted_import_continues(keys in 1..60_u64, cuts in proptest::collection::vec(0..160_i64, 0..6)) {
+    fn interrupted_import_completes_on_rerun(keys in 1..60_u64, cuts in proptest::collection::vec(0..160_i64, 0..6)) {
         run(async {
             let source = some_store(keys).await;
             let file = exported(&*source).await;

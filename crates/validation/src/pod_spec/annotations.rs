@@ -67,7 +67,7 @@ fn seccomp_profile(profile: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Reports annotations of seccomp and AppArmor that contradict the fields.
+/// Reports seccomp and AppArmor annotations that contradict the fields.
 pub(super) fn match_fields(metadata: &Object, spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(notes)) = metadata.get("annotations") else { return };
     let note = |prefix: &str, container: &str| notes.get(&format!("{prefix}{container}")).and_then(Value::as_str);

@@ -14,7 +14,7 @@ use crate::names;
 use crate::names::NameRule;
 use crate::{Errors, Object, child, given, is_empty, is_true, items, number, objects, text};
 
-/// Restart rules of one container, and exit codes of one rule.
+/// The numbers of restart rules of one container and of exit codes of one rule.
 const RESTART_RULES_MAX: usize = 20;
 const RESTART_CODES_MAX: usize = 255;
 
@@ -79,7 +79,8 @@ pub(super) fn init_containers(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut 
         } else if !name.is_empty() {
             seen.insert(name);
         }
-        // Init containers run one after the other, so each is checked alone. Upstream reports index 0 for each.
+        // Init containers run one after the other, so each is validated separately. Upstream
+        // reports index 0 for each.
         host_port_conflicts(std::iter::once((0, container)), &list_at, errors);
         if sidecar {
             lifecycle_and_probes(pod, container, &at, errors);
@@ -148,7 +149,7 @@ fn not_found(name: &str, at: &Path<'_>, errors: &mut Errors) {
     errors.push(listwatch_meta::FieldError::not_found(at, listwatch_meta::go::quote(name)));
 }
 
-/// Validates what all containers have in common (`validateContainerCommon`).
+/// Validates the common fields of all containers (`validateContainerCommon`).
 fn common(pod: &PodContext<'_>, container: &Object, at: &Path<'_>, errors: &mut Errors) {
     match text(container, "name") {
         "" => errors.required(&at.child("name"), ""),
@@ -169,7 +170,7 @@ fn common(pod: &PodContext<'_>, container: &Object, at: &Path<'_>, errors: &mut 
     security::container_security_context(pod, container, at, errors);
 }
 
-/// Reports an image with spaces around it (`validateContainerOnlyForPod`).
+/// Reports an image with leading or trailing spaces (`validateContainerOnlyForPod`).
 pub(super) fn image(container: &Object, at: &Path<'_>, errors: &mut Errors) {
     let image = text(container, "image");
     if image.trim() != image {
@@ -200,7 +201,7 @@ fn ports(container: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Reports host ports that are used twice (`checkHostPortConflicts`).
+/// Reports duplicate host ports (`checkHostPortConflicts`).
 fn host_port_conflicts<'a>(containers: impl Iterator<Item = (usize, &'a Object)>, at: &Path<'_>, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for (position, container) in containers {

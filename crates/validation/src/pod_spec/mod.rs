@@ -31,7 +31,7 @@ use crate::{Errors, Object, child, given, is_true, items, number, objects, shown
 /// The largest value of an `int32`.
 const INT32_MAX: i64 = 2_147_483_647;
 
-/// The object around a spec: a pod or a template.
+/// The owner of a spec: a pod or a template.
 #[derive(Clone, Copy)]
 struct SpecOwner<'a> {
     /// Whether the owner is a pod, not a template.
@@ -40,15 +40,15 @@ struct SpecOwner<'a> {
     name: &'a str,
     /// Whether the pod mirrors a static pod.
     is_mirror: bool,
-    /// The spec that is replaced.
+    /// The spec before an update.
     old: Option<&'a Object>,
 }
 
-/// A spec, and what the rules for its containers look up.
+/// A spec, and the data that the rules for its containers look up.
 struct PodContext<'a> {
     owner: SpecOwner<'a>,
     spec: &'a Object,
-    /// The names of the valid volumes. True for a volume of a claim.
+    /// The names of the valid volumes. The value is true for a volume of a claim.
     volumes: HashMap<&'a str, bool>,
     /// The names of the pod's resource claims.
     claims: BTreeSet<&'a str>,
@@ -90,7 +90,7 @@ pub fn validate_pod(pod: &Object, old: Option<&Object>, errors: &mut Errors) {
     annotations::match_fields(metadata, pod_spec, &at, errors);
 }
 
-/// Validates the annotations of a template.
+/// Validates the annotations of a pod template.
 pub fn validate_template_annotations(template: &Object, at: &Path<'_>, errors: &mut Errors) {
     let (metadata, pod_spec) = (child(template, "metadata"), child(template, "spec"));
     let notes_at = at.child("annotations");
@@ -176,7 +176,7 @@ fn validate_spec<'a>(spec: &'a Object, owner: SpecOwner<'a>, at: &Path<'_>, erro
     containers::files_of_variables(&pod, at, errors);
 }
 
-/// All containers with their lists and positions, in upstream's order.
+/// All containers with their list names and positions, in upstream's order.
 fn each_container(spec: &Object) -> impl Iterator<Item = (&'static str, usize, &Map<String, Value>)> {
     ["initContainers", "containers", "ephemeralContainers"]
         .into_iter()
@@ -229,7 +229,7 @@ fn resource_claims<'a>(
     seen
 }
 
-/// Reports host ports that differ from container ports on the host's network.
+/// On the host's network, reports host ports that differ from container ports.
 fn host_ports(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
     if !is_true(pod.spec, "hostNetwork") {
         return;
@@ -248,9 +248,9 @@ fn host_ports(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Name servers of a pod.
+/// The number of name servers of a pod.
 const NAMESERVERS_MAX: usize = 3;
-/// Search domains of a pod, and their bytes including separators.
+/// The number of search domains of a pod, and their total length in bytes with separators.
 const SEARCHES_MAX: usize = 32;
 const SEARCHES_BYTES_MAX: usize = 2048;
 
@@ -329,7 +329,7 @@ fn scheduling_gates(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Bytes of `hostnameOverride`.
+/// The length of `hostnameOverride` in bytes.
 const HOSTNAME_BYTES_MAX: usize = 64;
 
 fn hostname_override(spec: &Object, at: &Path<'_>, errors: &mut Errors) {

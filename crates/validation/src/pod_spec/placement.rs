@@ -12,7 +12,8 @@ use crate::{Errors, Object, child, given, items, number, objects, text, texts};
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// Validates `affinity` (`validateAffinity`). Invalid label values are accepted if the old affinity has some.
+/// Validates `affinity` (`validateAffinity`). Invalid label values are accepted if the old affinity
+/// has some.
 pub(super) fn affinity(spec: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(affinity)) = given(spec, "affinity") else { return };
     let strict = old.is_none_or(|old| {

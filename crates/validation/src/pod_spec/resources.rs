@@ -13,7 +13,8 @@ use crate::resource_names::{amount_of, container_resource_name, is_huge_page, is
 use crate::{Errors, Object, child, given, items, objects, text};
 use listwatch_meta::go;
 
-/// Bytes of claim names that one error lists, and errors of an object from which on errors list none.
+/// The length of claim names that one error lists, in bytes, and the number of errors above which
+/// errors list none.
 const CLAIMS_SHOWN_BYTES_MAX: usize = 4096;
 const LISTING_ERRORS_MAX: usize = 64;
 
@@ -54,7 +55,7 @@ fn limits(limits: &Object, check: fn(&str, &Path<'_>, &mut Errors), at: &Path<'_
     }
 }
 
-/// Reports an amount of huge pages that is no multiple of the page size.
+/// Reports a quantity of huge pages that is not a multiple of the page size.
 fn huge_pages(name: &str, wanted: &str, at: &Path<'_>, errors: &mut Errors) {
     let Some(size) = name.strip_prefix("hugepages-") else { return };
     let bytes =
@@ -111,7 +112,7 @@ fn requirements(
     claim_names(resources, claims, &at.child("claims"), errors);
 }
 
-/// Reports claims of a container that are unknown to the pod or repeated.
+/// Reports claims of a container that the pod does not have, and duplicate claims.
 fn claim_names(resources: &Object, known: &BTreeSet<&str>, at: &Path<'_>, errors: &mut Errors) {
     let mut seen: HashSet<(&str, &str)> = HashSet::new();
     let mut with_requests: HashMap<&str, usize> = HashMap::new();
@@ -177,15 +178,15 @@ fn pod_resource_name(name: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// An amount in billionths; 0 if it does not fit into 128 bits.
+/// A quantity in billionths; 0 if it does not fit into 128 bits.
 fn nanos(value: &Value) -> i128 {
     listwatch_meta::quantity::nanos(amount(value)).ok().flatten().unwrap_or(0)
 }
 
-/// The amounts that a pod needs for all of its containers (`AggregateContainerRequests`).
+/// The quantities that all containers of a pod need together (`AggregateContainerRequests`).
 ///
-/// This is the maximum over time: each init container runs beside the sidecars that were started before it, and
-/// the containers run beside all sidecars.
+/// This is the maximum over time. Each init container runs beside the sidecars that were started
+/// before it, and the containers run beside all sidecars.
 fn aggregate<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, i128> {
     fn add<'a>(sums: &mut HashMap<&'a str, i128>, amounts: &'a Object) {
         for (name, value) in amounts {
@@ -220,7 +221,7 @@ fn aggregate<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, i128> {
     staying
 }
 
-/// The first container's spelling of each amount, which decides the format of the sum.
+/// The first container's notation of each quantity, which determines the format of the sum.
 fn first_spellings<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, &'a str> {
     let mut first = HashMap::new();
     for list in ["containers", "initContainers"] {
@@ -233,7 +234,7 @@ fn first_spellings<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, &'a str
     first
 }
 
-/// Formats a sum like an amount.
+/// Formats a sum in the notation of a quantity.
 fn format_like(nanos: i128, like: &str) -> String {
     let text = if nanos % 1_000_000_000 == 0 {
         (nanos / 1_000_000_000).to_string()
@@ -244,8 +245,8 @@ fn format_like(nanos: i128, like: &str) -> String {
     listwatch_meta::quantity::sum(nothing, &text).unwrap_or(text)
 }
 
-/// Completes the `resources` of a pod that has some: requests default to the containers' sum, then to the limits
-/// (`defaultHugePagePodLimits` and `defaultPodRequests`).
+/// Defaults the `resources` of a pod that has some. Requests default to the sum of the containers'
+/// requests, then to the limits (`defaultHugePagePodLimits` and `defaultPodRequests`).
 pub fn default_pod_level_resources(spec: &mut Object) {
     let Some(Value::Object(resources)) = given(spec, "resources") else { return };
     let (mut limits, mut requests) = (child(resources, "limits").clone(), child(resources, "requests").clone());

@@ -10,13 +10,13 @@ use crate::field_rules::descending_path;
 use crate::formats::subdomain;
 use crate::{Errors, Object, child, given, is_true, items, number, objects, text};
 
-/// Bytes of the name of a sysctl.
+/// The length of a sysctl's name in bytes.
 const SYSCTL_BYTES_MAX: usize = 253;
-/// Bytes of the path of an AppArmor profile (`PATH_MAX` without the end).
+/// The length of the path of an AppArmor profile in bytes (`PATH_MAX` without the terminator).
 const PROFILE_BYTES_MAX: usize = 4095;
-/// Size of a GMSA credential spec in KiB.
+/// The size of a GMSA credential spec in KiB.
 const CREDENTIAL_KIB_MAX: usize = 64;
-/// Bytes of a Windows user's name, and of its domain.
+/// The lengths of a Windows user's name and domain in bytes.
 const WINDOWS_USER_BYTES_MAX: usize = 104;
 const WINDOWS_DOMAIN_BYTES_MAX: usize = 256;
 
@@ -57,7 +57,7 @@ pub(super) fn pod_security_context(pod: &PodContext<'_>, at: &Path<'_>, errors: 
     choice(context, "fsGroupChangePolicy", &["Always", "OnRootMismatch"], &at, errors);
     profiles(context, &at, windows_options, errors);
     choice(context, "supplementalGroupsPolicy", &["Merge", "Strict"], &at, errors);
-    // The feature SELinuxMount is off: only a pod that has another policy may keep it.
+    // The feature gate SELinuxMount is off: a pod may only keep an existing policy.
     let others = pod
         .owner
         .old
@@ -143,7 +143,7 @@ fn sysctls(pod: &PodContext<'_>, context: &Object, at: &Path<'_>, errors: &mut E
             errors.duplicate(&at, name);
         }
         seen.insert(name);
-        // Objects with sysctls may have been stored before this rule came.
+        // Pods that were stored before this rule may have sysctls.
         if old.is_some_and(|old| !items(old, "sysctls").is_empty()) {
             continue;
         }
@@ -167,9 +167,9 @@ fn is_sysctl(name: &str) -> bool {
     name.len() <= SYSCTL_BYTES_MAX && name.split(['.', '/']).all(is_segment)
 }
 
-/// Whether a sysctl belongs to the network namespace, and whether it belongs to the IPC namespace.
+/// Whether a sysctl belongs to the network namespace and to the IPC namespace.
 fn namespaces(name: &str) -> (bool, bool) {
-    // If the first separator is a slash, slashes and dots change roles.
+    // If the first separator is a slash, slashes and dots are swapped.
     let name = match name.find(['.', '/']) {
         Some(first) if name.as_bytes()[first] == b'/' => name
             .chars()
@@ -231,7 +231,7 @@ pub(super) fn container_security_context(pod: &PodContext<'_>, container: &Objec
     );
 }
 
-/// A security context as Go prints it.
+/// A security context in Go's form for errors.
 fn shown_context(context: &Object) -> Value {
     let of = |name: &str| context.get(name).cloned().unwrap_or_default();
     let inside = |name: &str, members: &[(&str, &str)]| -> Value {
@@ -362,7 +362,7 @@ pub(super) fn host_processes(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut E
     }
 }
 
-/// Reports host namespaces of a pod with a user namespace of its own (`validateHostUsers`).
+/// Reports host namespaces of a pod with its own user namespace (`validateHostUsers`).
 pub(super) fn user_namespace(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
     const WHY: &str = "when `hostUsers` is false";
     if pod.host_users {

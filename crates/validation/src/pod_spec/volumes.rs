@@ -1,5 +1,5 @@
-//! Validates the volumes of pods (`ValidateVolumes`). [`crate::volume_source`] has the rules for sources that
-//! PersistentVolumes have, too.
+//! Validates the volumes of pods (`ValidateVolumes`). [`crate::volume_source`] contains the rules
+//! for sources that PersistentVolumes also have.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,14 +15,14 @@ use crate::{Errors, Object, child, given, is_empty, is_true, number, objects, te
 
 /// The largest file mode.
 const MODE_MAX: i64 = 0o777;
-/// Lifetime of a service account token in seconds.
+/// The lifetime of a service account token in seconds.
 const TOKEN_SECONDS_MIN: i64 = 600;
 const TOKEN_SECONDS_MAX: i64 = 1 << 32;
-/// Bytes of a volume's name and its iSCSI portal together.
+/// The total length of a volume's name and its iSCSI portal in bytes.
 const PORTAL_BYTES_MAX: usize = 64;
 
-/// The volume sources in upstream's order: the member, its name in an error about a second source, and its name in
-/// errors inside it.
+/// The volume sources in upstream's order: the member, its name in the error about a second source,
+/// and its name in errors inside the source.
 const SOURCES: [(&str, &str, &str); 30] = [
     ("emptyDir", "emptyDir", "emptyDir"),
     ("hostPath", "hostPath", "hostPath"),
@@ -56,7 +56,8 @@ const SOURCES: [(&str, &str, &str); 30] = [
     ("image", "image", "image"),
 ];
 
-/// Validates the volumes of a spec. Returns the names of the valid ones; true for a volume of a claim.
+/// Validates the volumes of a spec. Returns the names of the valid volumes; the value is true for a
+/// volume of a claim.
 pub(super) fn validate<'a>(
     spec: &'a Object,
     owner: SpecOwner<'_>,
@@ -64,7 +65,7 @@ pub(super) fn validate<'a>(
     errors: &mut Errors,
 ) -> HashMap<&'a str, bool> {
     let mut valid = HashMap::new();
-    // The claims that are created for ephemeral volumes. No other volume may use them.
+    // The claims of ephemeral volumes. Other volumes must not use them.
     let mut made = HashSet::new();
     if !owner.name.is_empty() {
         let ephemeral = objects(spec, "volumes").filter(|(_, volume)| given(volume, "ephemeral").is_some());
@@ -223,7 +224,7 @@ fn key_to_path(item: &Object, at: &Path<'_>, errors: &mut Errors) {
     mode(item, "mode", at, errors);
 }
 
-/// Reports a path that is not below its volume (`ValidateLocalNonReservedPath`).
+/// Reports a path outside of its volume (`ValidateLocalNonReservedPath`).
 fn unreserved_path(path: &str, at: &Path<'_>, errors: &mut Errors) {
     descending_path(path, at, errors);
     if path.starts_with("..") && !path.starts_with("../") {
@@ -362,8 +363,8 @@ pub(super) fn resource_ref(reference: &Object, of_volume: bool, at: &Path<'_>, e
     }
 }
 
-/// Validates the sources of a projected volume and reports paths that are used twice. The features of
-/// `clusterTrustBundle` and `podCertificate` are off, so these are only counted.
+/// Validates the sources of a projected volume and reports duplicate paths. The feature gates of
+/// `clusterTrustBundle` and `podCertificate` are off, so these sources are only counted.
 fn projections(projected: &Object, at: &Path<'_>, errors: &mut Errors) {
     let mut paths = HashSet::new();
     let sources_at = at.child("sources");

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::forms;
 
-/// The error of an undecodable body. It is the sender's fault and retrying is useless; a server
+/// The error of an undecodable body. The sender is at fault and a retry is useless; a server
 /// returns 400.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn values_with_a_json_form_are_decoded() {
+    fn cbor_values_with_a_json_form_are_decoded() {
         // Values of RFC 8949, appendix A.
         check(b"\xd9\xd9\xf7\x00", "0");
         check(b"\xd9\xd9\xf7\xd9\xd9\xf7\x00", "0");
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn values_without_a_json_form_fail_with_their_position() {
+    fn cbor_values_without_a_json_form_fail_with_their_position() {
         fn refused(body: &[u8], expected: DecodeError) {
             assert_eq!(decode(body), Err(expected), "{body:x?}");
         }

@@ -11,7 +11,7 @@ use crate::frame::{FRAME_LIMIT_BYTES, FrameError};
 /// and one chunk are held.
 #[derive(Debug)]
 pub struct CborFrames {
-    /// The received bytes of the current item and behind it.
+    /// The received bytes of the current item and after it.
     buffer: BytesMut,
     /// The chunk of which items are slices while `buffer` is empty.
     chunk: Bytes,

@@ -14,7 +14,7 @@ use crate::list::{CHUNK_BYTES, ListMeta, ListStyle};
 /// A list body in chunks: an iterator of bytes over an iterator of objects.
 ///
 /// Each object is encoded when its chunk is requested, so the work stops when a client stops
-/// reading. It holds at most a chunk of [`CHUNK_BYTES`] and one object. A list contains its number
+/// reading. The body holds at most a chunk of [`CHUNK_BYTES`] and one object. A list contains its number
 /// of items before the first one, so `items` is cloned and iterated once to count them.
 #[derive(Debug)]
 pub struct ListBody<I> {

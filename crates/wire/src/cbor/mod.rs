@@ -96,7 +96,7 @@ const BREAK: u8 = 0xff;
 enum HeadError {
     /// The head is incomplete.
     Truncated,
-    /// No item begins like this.
+    /// The first byte is not a valid CBOR head.
     Malformed,
 }
 

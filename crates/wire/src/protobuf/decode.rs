@@ -13,11 +13,25 @@ use super::{DEPTH_MAX, Envelope, MAGIC, json_limit_bytes};
 use crate::forms;
 use listwatch_k8s_types::{Field, Id, Message, Omit, Shape, Type};
 
+/// The treatment of fields that the table does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UnknownFields {
+    /// Unknown fields are omitted from the JSON.
+    Skipped,
+    /// An unknown field is an error.
+    Rejected,
+}
+
 /// Decodes the object of an envelope to JSON.
-pub(super) fn object(body: &[u8], envelope: &Envelope<'_>, id: Id) -> Result<Vec<u8>, DecodeError> {
+pub(super) fn object(
+    body: &[u8],
+    envelope: &Envelope<'_>,
+    id: Id,
+    unknown: UnknownFields,
+) -> Result<Vec<u8>, DecodeError> {
     let limit = json_limit_bytes(body.len());
-    let mut decoder =
-        Decoder { body, records: Vec::with_capacity(32), out: Vec::with_capacity(body.len() * 2), depth: 0, limit };
+    let (records, out) = (Vec::with_capacity(32), Vec::with_capacity(body.len() * 2));
+    let mut decoder = Decoder { body, records, out, depth: 0, limit, unknown };
     decoder.typed(envelope, id)?;
     Ok(decoder.out)
 }
@@ -38,6 +52,7 @@ struct Decoder<'a> {
     /// The number of open objects and lists.
     depth: usize,
     limit: usize,
+    unknown: UnknownFields,
 }
 
 impl Decoder<'_> {
@@ -113,7 +128,10 @@ impl Decoder<'_> {
                 .find(is)
                 .or_else(|| fields.iter().position(|field| u32::from(field.number()) == number));
             let place = reader.value(wire)?;
-            let Some(known) = known else { continue };
+            let Some(known) = known else {
+                self.skip(at, message.name(), number)?;
+                continue;
+            };
             expected = known;
             let field = &fields[known];
             let (wanted, record) = (wire_of(field), Record { field: known as u8, place });
@@ -125,6 +143,14 @@ impl Decoder<'_> {
                 let (message, field) = (message.name(), field.name());
                 return Err(DecodeError::WrongType { at, message, field, found: wire as u8 });
             }
+        }
+    }
+
+    /// Skips a field that has no place in the JSON, or rejects it.
+    fn skip(&self, at: usize, message: &'static str, number: u32) -> Result<(), DecodeError> {
+        match self.unknown {
+            UnknownFields::Skipped => Ok(()),
+            UnknownFields::Rejected => Err(DecodeError::UnknownField { at, message, number }),
         }
     }
 
@@ -212,7 +238,7 @@ impl Decoder<'_> {
                     (2, true) => value = Some(place),
                     (1, false) => return Err(wrong(at, "map", "key", wire)),
                     (2, false) => return Err(wrong(at, "map", "value", wire)),
-                    _ => {}
+                    _ => self.skip(at, "map", number)?,
                 }
             }
             entries.push((key, value));
@@ -438,6 +464,9 @@ impl Decoder<'_> {
                 _ if number <= 2 => return Err(wrong(at, message, "", wire)),
                 _ => {}
             }
+            if number > fields_of(message) {
+                self.skip(at, message, number)?;
+            }
         }
     }
 
@@ -462,6 +491,9 @@ impl Decoder<'_> {
                     }
                     found = Some(place);
                 }
+                if number > fields_of(message) {
+                    self.skip(at, message, number)?;
+                }
             }
         }
         Ok(found)
@@ -485,6 +517,15 @@ impl Decoder<'_> {
         field: &'static str,
     ) -> Result<u64, DecodeError> {
         self.varint(self.inner_field(records, (number, Wire::Varint), message, field)?)
+    }
+}
+
+/// The number of fields of a small well-known message, which are numbered from one.
+fn fields_of(message: &str) -> u32 {
+    match message {
+        "Quantity" | "RawExtension" | "items" => 1,
+        "IntOrString" => 3,
+        _ => 2,
     }
 }
 

@@ -13,13 +13,14 @@ use serde::de::{
 };
 use serde_json::value::RawValue;
 
+use super::decode::UnknownFields;
 use super::error::EncodeError;
 use crate::forms;
 use listwatch_k8s_types::{Field, INLINE_DEPTH_MAX, Id, Message, Shape, Type};
 
 /// Encodes the message of a JSON object.
-pub(super) fn object(id: Id, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
-    let mut encoder = Encoder::default();
+pub(super) fn object(id: Id, json: &[u8], unknown: UnknownFields) -> Result<Vec<u8>, EncodeError> {
+    let mut encoder = Encoder { rejects_unknown: unknown == UnknownFields::Rejected, ..Encoder::default() };
     encoder.object(id, json)?;
     Ok(encoder.out)
 }
@@ -27,7 +28,7 @@ pub(super) fn object(id: Id, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
 /// The bytes of one field in [`Encoder::out`], with its tags.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    /// The field's number behind those of its enclosing embedded structs: one byte per level,
+    /// The field's number after those of its enclosing embedded structs: one byte per level,
     /// outermost first. Sorting by this key gives the order of the message.
     key: u32,
     start: usize,
@@ -54,6 +55,8 @@ pub(super) struct Encoder {
     scratch: Vec<u8>,
     /// The open members with their messages; after an error, its location.
     path: Vec<(Id, &'static str)>,
+    /// Whether a member that the message does not have is an error.
+    rejects_unknown: bool,
 }
 
 /// An entry of a map: its position in [`Encoder::out`], and the end of its key.
@@ -91,7 +94,8 @@ impl Encoder {
         let message = id.message();
         let (out, parts) = (self.out.len(), self.parts.len());
         let mut expected = 0;
-        while let Some(member) = map.next_key_seed(Member { message, expected: &mut expected })? {
+        let rejects_unknown = self.rejects_unknown;
+        while let Some(member) = map.next_key_seed(Member { message, expected: &mut expected, rejects_unknown })? {
             let Some((field, key)) = member else {
                 map.next_value::<IgnoredAny>()?;
                 continue;
@@ -221,7 +225,7 @@ fn write_zero(of: Type, number: u8, into: &mut Vec<u8>) {
     into.extend_from_slice(zero);
 }
 
-/// The root object.
+/// A visitor that encodes the root object.
 struct Root<'e> {
     encoder: &'e mut Encoder,
     id: Id,
@@ -239,11 +243,13 @@ impl<'de> Visitor<'de> for Root<'_> {
     }
 }
 
-/// Reads a member's name as its field and key; `None` if the message has no such member.
+/// A deserializer of a member's name. The result is the field and the sort key, or `None` if the message
+/// has no such member.
 struct Member<'e> {
     message: &'static Message,
     /// The likely position of the next member: members are usually in Go's order.
     expected: &'e mut usize,
+    rejects_unknown: bool,
 }
 
 impl<'de> DeserializeSeed<'de> for Member<'_> {
@@ -261,8 +267,14 @@ impl<'de> Visitor<'de> for Member<'_> {
         f.write_str("a member's name")
     }
 
-    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(find_member(self.message, name, self.expected, 0))
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Self::Value, E> {
+        let found = find_member(self.message, name, self.expected, 0);
+        // The envelope holds the type of an object.
+        let is_type = || matches!(name, "kind" | "apiVersion") && self.message.is_object();
+        if found.is_none() && self.rejects_unknown && !is_type() {
+            return Err(E::custom(format_args!("unknown field {name:?}")));
+        }
+        Ok(found)
     }
 }
 

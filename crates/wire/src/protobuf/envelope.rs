@@ -19,7 +19,7 @@ use listwatch_k8s_types::{self as types, Id};
 /// The first bytes of a body in Kubernetes' protobuf.
 pub const MAGIC: &[u8] = b"k8s\0";
 
-/// The empty content encoding and type behind the message.
+/// The empty content encoding and type after the message.
 pub(super) const TAIL: &[u8] = b"\x1a\0\x22\0";
 
 /// The length of an envelope with a message of `raw_bytes`.
@@ -109,6 +109,20 @@ impl<'a> Envelope<'a> {
             }
         }
         Ok(envelope)
+    }
+
+    /// Rejects an envelope with fields that an object's JSON does not hold: unknown ones, and a content encoding.
+    pub(super) fn check_known(body: &[u8]) -> Result<(), DecodeError> {
+        let whole = whole(body)?;
+        let mut reader = Reader::new(body, ValueRange { start: MAGIC.len() as u32, ..whole });
+        loop {
+            let at = reader.position();
+            let Some((number, wire)) = reader.tag()? else { return Ok(()) };
+            let value = reader.value(wire)?;
+            if number > 4 || number == 3 && value.start < value.end {
+                return Err(DecodeError::UnknownField { at, message: "Unknown", number });
+            }
+        }
     }
 
     /// The object's message without its type: a slice of `body`, which must be the parsed body.

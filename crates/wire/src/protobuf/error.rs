@@ -11,7 +11,7 @@ pub enum Malformed {
     Varint,
     /// A field number is zero or exceeds 32 bits, or the wire type is unknown.
     Tag,
-    /// A group ends that was not begun.
+    /// An end-group tag has no matching start-group tag.
     GroupEnd,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// The error of an undecodable body. It is the sender's fault and retrying is useless; a server
+/// The error of an undecodable body. The sender is at fault and a retry is useless; a server
 /// returns 400.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -34,7 +34,7 @@ pub enum DecodeError {
     /// The body does not begin with `k8s\0`.
     #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
     NoPrefix,
-    /// Nothing follows the prefix.
+    /// The body ends after the prefix.
     #[error("empty body")]
     Empty,
     /// The envelope has no kind.
@@ -70,6 +70,16 @@ pub enum DecodeError {
         field: &'static str,
         /// The wire type that was found.
         found: u8,
+    },
+    /// A field that this release does not know, found by [`super::decode_strict`]: JSON would lose it.
+    #[error("proto: unknown field {number} of {message} at byte {at}")]
+    UnknownField {
+        /// The position in the body.
+        at: usize,
+        /// The message's name.
+        message: &'static str,
+        /// The field's number.
+        number: u32,
     },
     /// A value has no JSON representation.
     #[error("{why} at byte {at}")]

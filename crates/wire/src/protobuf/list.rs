@@ -18,7 +18,7 @@ use super::envelope::{Envelope, TAIL, field_bytes, head, push_head};
 use crate::list::{CHUNK_BYTES, ListMeta};
 use listwatch_k8s_types::{Id, Shape, Type};
 
-/// The bytes behind the last item of a list.
+/// The bytes after the last item of a list.
 pub const LIST_TAIL: &[u8] = TAIL;
 
 /// The bytes of an item of `raw_bytes` in a list, with its tag and length.

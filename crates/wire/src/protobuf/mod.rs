@@ -46,6 +46,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use decode::UnknownFields;
 use listwatch_k8s_types::{Id, message_of};
 
 mod decode;
@@ -98,7 +99,20 @@ pub struct Decoded {
 /// # Errors
 /// [`EncodeError`] for a kind without protobuf, or an object of another kind.
 pub fn encode(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
-    let raw = encode::object(encodable(api_version, kind)?, json)?;
+    encode_with(api_version, kind, json, UnknownFields::Skipped)
+}
+
+/// Encodes an object's JSON like [`encode()`], but rejects members that protobuf would lose, so that
+/// a store can keep the JSON instead.
+///
+/// # Errors
+/// [`EncodeError::Mismatch`] for an unknown member, and those of [`encode()`].
+pub fn encode_strict(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
+    encode_with(api_version, kind, json, UnknownFields::Rejected)
+}
+
+fn encode_with(api_version: &str, kind: &str, json: &[u8], unknown: UnknownFields) -> Result<Vec<u8>, EncodeError> {
+    let raw = encode::object(encodable(api_version, kind)?, json, unknown)?;
     let mut body = Vec::with_capacity(envelope::bytes(api_version, kind, raw.len()));
     envelope::push(&mut body, api_version, kind, &raw);
     Ok(body)
@@ -117,7 +131,24 @@ fn encodable(api_version: &str, kind: &str) -> Result<Id, EncodeError> {
 /// [`DecodeError`], which is the sender's fault. Invalid bytes never panic, and never need more
 /// memory than [`json_limit_bytes`].
 pub fn decode(body: &[u8]) -> Result<Decoded, DecodeError> {
+    decode_with(body, UnknownFields::Skipped)
+}
+
+/// Decodes a body like [`decode()`], but rejects fields that JSON would lose. A store that writes
+/// the object back needs this: a newer kube-apiserver may have stored fields that this release does
+/// not know.
+///
+/// # Errors
+/// [`DecodeError::UnknownField`], and those of [`decode()`].
+pub fn decode_strict(body: &[u8]) -> Result<Decoded, DecodeError> {
+    decode_with(body, UnknownFields::Rejected)
+}
+
+fn decode_with(body: &[u8], unknown: UnknownFields) -> Result<Decoded, DecodeError> {
     let envelope = Envelope::parse(body)?;
-    let json = decode::object(body, &envelope, envelope.message()?)?;
+    if unknown == UnknownFields::Rejected {
+        Envelope::check_known(body)?;
+    }
+    let json = decode::object(body, &envelope, envelope.message()?, unknown)?;
     Ok(Decoded { api_version: envelope.api_version.into_owned(), kind: envelope.kind.into_owned(), json })
 }

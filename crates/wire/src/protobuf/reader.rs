@@ -16,7 +16,7 @@ pub(super) enum Wire {
     Fixed32 = 5,
 }
 
-/// The position of a value in the body: behind its tag, and for [`Wire::Bytes`] behind its length.
+/// The position of a value in the body: after its tag, and for [`Wire::Bytes`] after its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ValueRange {
     pub(super) start: u32,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_returns_the_fields_of_a_body() {
+    fn protobuf_reader_returns_number_type_and_bytes_of_each_field() {
         for (body, expected) in [
             (&b""[..], vec![]),
             (b"\x08\x96\x01", vec![(1, Wire::Varint, &b"\x96\x01"[..])]),

@@ -10,7 +10,7 @@
 use bytes::Bytes;
 use listwatch_meta::Status;
 
-use super::decode::whole;
+use super::decode::{UnknownFields, whole};
 use super::envelope::{self, bytes_field, field_bytes, push_head};
 use super::error::{DecodeError, EncodeError};
 use super::reader::Reader;
@@ -54,7 +54,7 @@ fn frame_head(kind: EventKind, envelope_bytes: usize) -> Vec<u8> {
 /// # Errors
 /// [`EncodeError`]. kube-apiserver ends a stream whose event cannot be encoded.
 pub fn event_frame(event: EventKind, api_version: &str, kind: &str, json: &[u8]) -> Result<Bytes, EncodeError> {
-    let raw = encode::object(encodable(api_version, kind)?, json)?;
+    let raw = encode::object(encodable(api_version, kind)?, json, UnknownFields::Skipped)?;
     let mut frame = frame_head(event, envelope::bytes(api_version, kind, raw.len()));
     envelope::push(&mut frame, api_version, kind, &raw);
     Ok(frame.into())

@@ -208,7 +208,7 @@ impl Error {
 ///   Open ──(first frame of several)──▶ Open with a part ──(last frame)──▶ Open
 ///     └───────────────(close)──▶ Closed        └──(any error)──▶ Failed, for good
 /// ```
-/// It holds at most the limit and one chunk.
+/// The decoder holds at most the limit and one chunk.
 #[derive(Debug)]
 pub struct Decoder {
     role: Role,
@@ -264,7 +264,7 @@ impl Decoder {
         Decoder { discard: true, ..Decoder::new(Role::Server) }
     }
 
-    /// Adds bytes of the stream. Bytes behind a close are dropped.
+    /// Adds bytes of the stream. Bytes after a close are dropped.
     pub fn feed(&mut self, chunk: &[u8]) {
         let mut chunk = chunk;
         if self.skip > 0 && self.buffer.is_empty() {
@@ -278,7 +278,7 @@ impl Decoder {
         }
     }
 
-    /// The next message; `None` when more bytes are needed, and behind a close.
+    /// The next message; `None` when more bytes are needed, and after a close.
     ///
     /// # Errors
     /// [`Error`]; every further call returns the same error.

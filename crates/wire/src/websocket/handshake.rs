@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn upgrades_are_recognized() {
+    fn websocket_upgrade_requires_both_headers() {
         for (upgrade, connection, expected) in [
             (Some("WebSocket"), Some("keep-alive, Upgrade"), true),
             (Some("websocket"), Some("upgrade"), true),

@@ -81,7 +81,7 @@ fn input() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn random_input_fails_no_target(input in input()) {
+    fn no_fuzz_target_fails_on_random_input(input in input()) {
         for (_, target) in targets::ALL {
             target(&input);
         }

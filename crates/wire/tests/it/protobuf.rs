@@ -103,7 +103,7 @@ fn partial_metadata_is_encoded_from_the_whole_object() {
 }
 
 #[test]
-fn json_is_interpreted_as_in_go() {
+fn protobuf_encoder_interprets_json_as_go() {
     let config = |json: &str| decoded(&encoded("v1", "ConfigMap", json));
     let object = |members: &str| format!(r#"{{"kind":"ConfigMap","apiVersion":"v1",{members}}}"#);
     for (what, json, expected) in [
@@ -137,7 +137,7 @@ fn json_is_interpreted_as_in_go() {
 }
 
 #[test]
-fn member_of_the_wrong_type_is_named() {
+fn member_of_wrong_type_fails_with_its_path() {
     for (kind, json, message, path, why) in [
         (
             "ConfigMap",
@@ -285,6 +285,47 @@ fn split_and_unknown_fields_are_decoded() {
 }
 
 #[test]
+fn strict_decoding_rejects_fields_that_json_would_lose() {
+    for Golden { name, protobuf, json } in golden() {
+        let lenient = decoded(&protobuf);
+        let strict = protobuf::decode_strict(&protobuf).unwrap_or_else(|error| panic!("{name}: {error}: {json}"));
+        assert_eq!(strict.json, lenient.as_bytes(), "{name}");
+    }
+    for (what, raw, message, number) in [
+        ("a field of the object", &b"\xfa\x3f\x01x\x0a\x03\x0a\x01a"[..], "Pod", 1023),
+        ("a field of its metadata", b"\x0a\x07\x0a\x01a\xfa\x3f\x01x", "ObjectMeta", 1023),
+        ("a field of a map's entry", b"\x0a\x08\x5a\x06\x0a\x01a\x1a\x01b", "map", 3),
+        ("a field of a time", b"\x0a\x06\x42\x04\x08\x01\x18\x01", "Time", 3),
+    ] {
+        let body = envelope("v1", "Pod", raw);
+        assert!(protobuf::decode(&body).is_ok(), "{what} is skipped");
+        match protobuf::decode_strict(&body) {
+            Err(DecodeError::UnknownField { message: found, number: at, .. }) => {
+                assert_eq!((found, at), (message, number), "{what}");
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn strict_encoding_rejects_members_that_protobuf_would_lose() {
+    let check = |json: &str, expected: Result<(), &str>| {
+        let found = protobuf::encode_strict("v1", "Pod", json.as_bytes()).map(drop).map_err(|error| error.to_string());
+        match (found, expected) {
+            (Ok(()), Ok(())) => {}
+            (Err(found), Err(expected)) if found.contains(expected) => {}
+            (found, expected) => panic!("{json}: {found:?}, expected {expected:?}"),
+        }
+        assert!(protobuf::encode("v1", "Pod", json.as_bytes()).is_ok(), "{json} has only unknown members");
+    };
+    check(r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}"#, Ok(()));
+    check(r#"{"metadata":{"name":"a"},"newer":1}"#, Err("unknown field \"newer\""));
+    check(r#"{"metadata":{"kind":"a"}}"#, Err("unknown field \"kind\""));
+    check(r#"{"spec":{"containers":[{"name":"a","newer":{}}]}}"#, Err("unknown field \"newer\""));
+}
+
+#[test]
 fn envelope_inside_raw_extension_is_decoded() {
     let inner = encoded("v1", "Namespace", r#"{"metadata":{"name":"web"}}"#);
     let raw = [&[0x12, inner.len() as u8 + 2, 0x0a, inner.len() as u8][..], &inner].concat();
@@ -323,7 +364,7 @@ fn body_with_excessive_json_is_rejected() {
 }
 
 #[test]
-fn list_is_encoded_from_envelopes() {
+fn protobuf_list_is_encoded_from_stored_envelopes() {
     let list = golden_of("configmap list");
     let value: Value = serde_json::from_str(list.json).expect("JSON");
     let items = value["items"].as_array().expect("items");

@@ -273,7 +273,7 @@ proptest! {
     }
 
     #[test]
-    fn masks_are_their_own_inverse(bytes in prop::collection::vec(any::<u8>(), 0..40), key in any::<[u8; 4]>(), cut in any::<prop::sample::Index>()) {
+    fn websocket_mask_applied_twice_restores_the_data(bytes in prop::collection::vec(any::<u8>(), 0..40), key in any::<[u8; 4]>(), cut in any::<prop::sample::Index>()) {
         let mut masked = bytes.clone();
         websocket::mask(&mut masked, key, 0);
         for (at, byte) in masked.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A server, and short words for what is asked of it.
+//! A server for the tests of custom resources, with helpers for requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use listwatch_apiserver::{ApiServer, Body};
 use listwatch_storage::Storage;
 use serde_json::{Value, json};
 
-/// The widgets of the namespace `default`.
+/// The path of the widgets in the namespace `default`.
 pub(crate) const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 pub(crate) const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// So long a test waits for something to become true.
+/// The time limit of every wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct World {
     server: Arc<ApiServer>,
 }
 
-/// A definition of widgets.
+/// Creates the JSON of a definition of widgets.
 pub(crate) fn definition() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -41,18 +41,18 @@ pub(crate) fn definition() -> Value {
     })
 }
 
-/// A widget.
+/// Creates the JSON of a widget.
 pub(crate) fn widget(name: &str) -> Value {
     json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {"size": "m"}})
 }
 
-/// The `name` of each of a list's members.
+/// Returns the `name` of each member of a list.
 pub(crate) fn names(list: &Value) -> Vec<String> {
     let members = list.as_array().expect("a list").iter();
     members.map(|member| member["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// A condition of an object; null when it has none of that type.
+/// Returns a condition of an object; null if the object lacks a condition of this type.
 pub(crate) fn condition(object: &Value, kind: &str) -> Value {
     let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
@@ -83,7 +83,7 @@ impl World {
         let response = self.send(method, path, &[("content-type", content_type)], body).await;
         let code = response.status().as_u16();
         let body = response.into_body().collect().await.expect("a body").to_bytes();
-        // What is no JSON is a text for people.
+        // Bodies that are not JSON are plain text.
         let value = serde_json::from_slice(&body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&body)));
         (code, value)
     }
@@ -96,7 +96,7 @@ impl World {
         self.json(Method::POST, path, "application/json", body.to_string()).await
     }
 
-    /// Code, headers and body of a POST.
+    /// Sends a POST, and returns code, headers and body.
     pub(crate) async fn post_headers(&self, path: &str, body: &Value) -> (u16, HeaderMap, Value) {
         let response = self.send(Method::POST, path, &[("content-type", "application/json")], body.to_string()).await;
         let (code, headers) = (response.status().as_u16(), response.headers().clone());
@@ -108,7 +108,7 @@ impl World {
         self.json(Method::PUT, path, "application/json", body.to_string()).await
     }
 
-    /// Code and headers of a PUT.
+    /// Sends a PUT, and returns code and headers.
     pub(crate) async fn put_headers(&self, path: &str, body: &Value) -> (u16, HeaderMap) {
         let response = self.send(Method::PUT, path, &[("content-type", "application/json")], body.to_string()).await;
         (response.status().as_u16(), response.headers().clone())
@@ -139,7 +139,7 @@ impl World {
         serde_json::from_slice(&body).expect("a table")
     }
 
-    /// The events of a watch that ends by itself.
+    /// Returns the events of a watch that ends after its timeout.
     pub(crate) async fn watch(&self, path: &str) -> Vec<Value> {
         let (code, body) = self.accept(path, "application/json").await;
         assert_eq!(code, 200);
@@ -149,7 +149,7 @@ impl World {
             .collect()
     }
 
-    /// A watch, event by event.
+    /// Starts a watch, which is read event by event.
     pub(crate) async fn stream(&self, path: &str) -> Stream {
         let response = self.send(Method::GET, path, &[], String::new()).await;
         assert_eq!(response.status(), 200, "{path}");
@@ -163,13 +163,13 @@ impl World {
         body
     }
 
-    /// Waits until a definition says that it is established.
+    /// Waits until the status of a definition has the condition `Established`.
     pub(crate) async fn established(&self, name: &str) -> Value {
         let path = format!("{CRDS}/{name}");
         self.until(&path, |found| condition(found, "Established")["status"] == "True").await
     }
 
-    /// Waits until something is true of an object.
+    /// Waits until an object satisfies a condition.
     pub(crate) async fn until(&self, path: &str, is: impl Fn(&Value) -> bool) -> Value {
         let begun = tokio::time::Instant::now();
         loop {
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// Waits until an object is gone.
+    /// Waits until an object does not exist.
     pub(crate) async fn gone(&self, path: &str) {
         self.until(path, |found| found["code"] == 404).await;
     }

@@ -1,6 +1,6 @@
-//! What is tried on any bytes that are the body of a write: one function per target, which panics where
-//! a promise is broken. The fuzzer (`fuzz/`) and its twin (`crates/apiserver/tests/it/fuzz.rs`) call the
-//! same functions. They ask a whole server, without a network; nothing is stored but what it begins with.
+//! The fuzz targets for bodies of writes: one function per target, which panics if an invariant is broken. The fuzzer
+//! (`fuzz/`) and the proptest (`crates/apiserver/tests/it/fuzz.rs`) call the same functions. They send requests to a
+//! whole server, without a network; only the initial objects are stored.
 
 use std::cell::OnceCell;
 
@@ -10,10 +10,10 @@ use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::ApiServer;
 use tokio::runtime::{Builder, Runtime};
 
-/// A target, by its name.
+/// A target with its name.
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
-/// Every target. The fuzzer has a file for each.
+/// All targets. The fuzzer has a file for each target.
 #[allow(dead_code, reason = "a file of the fuzzer runs one target")]
 pub(crate) const ALL: [Target; 2] = [("documents", documents), ("patches", patches)];
 
@@ -38,7 +38,7 @@ impl World {
         world
     }
 
-    /// Sends a body and gives the code and the text of the answer, which never is that of a panic.
+    /// Sends a body, and returns the code and the text of the response, which must not report a panic.
     fn send(&self, method: &str, path: &str, media_type: &str, body: &[u8]) -> (u16, String) {
         let request = Request::builder().method(method).uri(path).header("content-type", media_type);
         let request = request.body(Full::new(Bytes::copy_from_slice(body))).expect("a request");
@@ -59,8 +59,7 @@ fn with_world<T>(run: impl FnOnce(&World) -> T) -> T {
     WORLD.with(|world| run(world.get_or_init(World::new)))
 }
 
-/// A new object as JSON and as YAML. JSON is YAML: what is taken as the first is taken as the second, and
-/// comes to the same object.
+/// Decodes a new object as JSON and as YAML. JSON is valid YAML, so a valid JSON object must give the same YAML object.
 pub(crate) fn documents(data: &[u8]) {
     with_world(|world| {
         for collection in [MAPS, DEPLOYMENTS] {
@@ -72,7 +71,7 @@ pub(crate) fn documents(data: &[u8]) {
     });
 }
 
-/// Each kind of patch on a Deployment. The answer to a dry run is the same twice.
+/// Applies each type of patch to a Deployment. Two dry runs must have the same response.
 pub(crate) fn patches(data: &[u8]) {
     let path = format!("{DEPLOYMENTS}/d?dryRun=All&fieldManager=f");
     with_world(|world| {

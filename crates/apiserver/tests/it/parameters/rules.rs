@@ -1,5 +1,5 @@
-//! What each combination of list and watch parameters ought to give: [`outcome`], the rules in the
-//! order in which they are applied, and [`difference`], what speaks against an answer.
+//! The expected outcome of each combination of list and watch parameters: [`outcome`] has the rules in the order in which
+//! the server applies them; [`difference`] compares a response with an outcome.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use listwatch_meta::ContinueToken;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-/// A combination, each parameter as it is written in the query.
+/// A combination of parameters, each as in the query.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
-    /// `/api/v1/watch/…`.
+    /// Whether the path is `/api/v1/watch/…`.
     pub(crate) legacy_path: bool,
     pub(crate) watch: Option<String>,
     pub(crate) resource_version: Option<String>,
@@ -50,27 +50,27 @@ impl Asked {
         format!("/api/v1/{watch}namespaces/shop/configmaps?{}", query.join("&"))
     }
 
-    /// Booleans are false only where absent, `false` in any case, or `0`.
+    /// Parses a boolean: false if absent, `false` in any case, or `0`; otherwise true.
     fn flag(value: &Option<String>) -> Option<bool> {
         value.as_ref().map(|text| !text.eq_ignore_ascii_case("false") && text != "0")
     }
 }
 
-/// What happened to the collection, oldest first.
+/// The changes of the collection, the oldest first.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     pub(crate) revision: u64,
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// The object's label from now on; `None` is a removal.
+    /// The label of the object after the change; `None` for a deletion.
     pub(crate) app: Option<String>,
 }
 
-/// The store as it should appear.
+/// The expected state of the store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Model<'a> {
     pub(crate) changes: &'a [Change],
-    /// Older versions than this are forgotten.
+    /// The oldest version that is not compacted.
     pub(crate) oldest: u64,
 }
 
@@ -95,19 +95,19 @@ impl<'a> Model<'a> {
     }
 }
 
-/// What should come of a combination.
+/// The expected outcome of a combination.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Outcome {
-    /// A Status as the whole answer. The message begins with this text.
+    /// The response is a Status, whose message begins with this text.
     Refused { code: u16, reason: &'static str, message: String },
-    /// These objects (name, version), at this version; whether there is a next page, and how many
-    /// objects it says are left.
+    /// The response has these objects (name, version) at this version. `more` tells whether there is a next page, and
+    /// `left` is the remaining item count.
     List { at: u64, items: Vec<(String, u64)>, more: bool, left: Option<u64> },
-    /// These events (type, name, version), then the Status of an ERROR, if any, then the end.
+    /// The response has these events (type, name, version), then the Status of an ERROR event, if any, and then ends.
     Watch { events: Vec<(String, String, u64)>, error: Option<(u16, &'static str)> },
 }
 
-/// An answer.
+/// A response of the server.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) code: u16,
@@ -144,7 +144,7 @@ pub(crate) fn outcome(asked: &Asked, model: &Model<'_>) -> Outcome {
         _ => {}
     }
 
-    // 2. What is not said is filled in: a watch of the present is a WatchList.
+    // 2. Defaults: a watch without a version is a WatchList.
     let version = text(&asked.resource_version);
     let mut matching = text(&asked.resource_version_match);
     let mut initial = Asked::flag(&asked.send_initial_events);
@@ -197,7 +197,7 @@ pub(crate) fn outcome(asked: &Asked, model: &Model<'_>) -> Outcome {
         }
     }
 
-    // 4. Fields that the resource has not.
+    // 4. Fields that the resource does not support.
     if text(&asked.field_selector) == "spec.nodeName=n" {
         let known = "only \"metadata.name\", \"metadata.namespace\"";
         return bad_request(format!("\"spec.nodeName\" is not a known field selector: {known}"));
@@ -210,7 +210,7 @@ pub(crate) fn outcome(asked: &Asked, model: &Model<'_>) -> Outcome {
     }
 }
 
-/// Why a version is no number, in Go's words.
+/// Returns Go's message for a version that is not a number.
 fn no_number(version: &str) -> Option<String> {
     let why = match version {
         "abc" | "-1" => "invalid syntax",
@@ -243,7 +243,7 @@ fn listed(asked: &Asked, model: &Model<'_>, version: &str, matching: &str, token
     }
     let asked_for: u64 = version.parse().unwrap_or(0);
     if asked_for == 0 {
-        // The present. A read of "whatever is at hand" knows no pages.
+        // The current version. A read of any version has no pages.
         let limit = if version.is_empty() { limit } else { 0 };
         return page(asked, model, model.now(), limit, "");
     }
@@ -262,10 +262,10 @@ fn listed(asked: &Asked, model: &Model<'_>, version: &str, matching: &str, token
     page(asked, model, asked_for, limit, "")
 }
 
-/// The objects of a page: those of namespace `shop` at a version, from a key on.
+/// Returns the objects of a page: those of the namespace `shop` at a version, from a start key.
 fn page(asked: &Asked, model: &Model<'_>, at: u64, limit: usize, start: &str) -> Outcome {
     let state = model.at(at);
-    // A selector that pins the name makes the collection one key.
+    // A selector that requires a name makes the collection a single key.
     let pinned = asked.field_selector.as_deref().and_then(|text| text.strip_prefix("metadata.name="));
     let within = |key: &str| key.starts_with("shop/") && key >= start && pinned.is_none_or(|name| name_of(key) == name);
     let here: Vec<_> = state.iter().filter(|(key, _)| within(key)).collect();
@@ -310,7 +310,7 @@ fn matches(asked: &Asked, key: &str, app: &str) -> bool {
 }
 
 fn watched(asked: &Asked, model: &Model<'_>, version: &str, initial: Option<bool>) -> Outcome {
-    // 5. The version; here what is no number is nobody's fault in particular.
+    // 5. The version. A version that is not a number has no reason in its Status.
     if let Some(why) = no_number(version) {
         return refused(500, "", why);
     }
@@ -325,7 +325,7 @@ fn watched(asked: &Asked, model: &Model<'_>, version: &str, initial: Option<bool
             return Outcome::Watch { events: Vec::new(), error: Some((504, "Timeout")) };
         }
         let mut events = added(model.at(model.now()));
-        // The mark is for those who asked for the state, and take bookmarks.
+        // Only a watch with initial events and bookmarks receives the end mark.
         if initial == Some(true) && Asked::flag(&asked.allow_watch_bookmarks) == Some(true) {
             events.push(("BOOKMARK".to_owned(), "initial-events-end".to_owned(), model.now()));
         }
@@ -353,7 +353,7 @@ fn watched(asked: &Asked, model: &Model<'_>, version: &str, initial: Option<bool
     Outcome::Watch { events, error: None }
 }
 
-/// What speaks against an answer; `None` when it is the outcome that was wanted.
+/// The difference between a response and the expected outcome; `None` if they are equal.
 pub(crate) fn difference(asked: &Asked, wanted: &Outcome, found: &Found) -> Option<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let number = |value: &Value| value.as_str().and_then(|text| text.parse().ok()).unwrap_or(0_u64);
@@ -409,7 +409,7 @@ pub(crate) fn difference(asked: &Asked, wanted: &Outcome, found: &Found) -> Opti
                 shown.push((text(&event["type"]), name, number(&meta["resourceVersion"])));
             }
             let failed = failed.as_ref().map(|(code, reason)| (*code, reason.as_str()));
-            // A watch whose time is over before it begins ends wherever it is.
+            // A watch whose timeout is over before its start can end after any event.
             let over = asked.timeout_seconds.as_deref() == Some("-1");
             let well = if over { events.starts_with(&shown) } else { *events == shown && failed == *error };
             (found.code != 200 || !well).then(|| format!("wanted: {wanted:?}\nshown:  {shown:?} {failed:?}"))

@@ -1,4 +1,4 @@
-//! A server whose store has a short known history, and how it is asked.
+//! A server whose store has a short known history, with helpers for requests.
 
 use bytes::Bytes;
 use http::Request;
@@ -10,34 +10,34 @@ use serde_json::Value;
 
 use super::rules::{Change, Found, Model};
 
-/// So many writes a server begins with on an empty store: default and the three of kube-system.
+/// The number of namespaces that a server writes to an empty store: `default` and three with the prefix `kube-`.
 const FIRST_NAMESPACES: u64 = 4;
 
-/// The server, and what is known about it.
+/// The server, and the known history of its store.
 pub(crate) struct World {
     server: ApiServer,
     changes: Vec<Change>,
-    /// The oldest version that can still be asked for.
+    /// The oldest version that is not compacted.
     oldest: u64,
-    /// Of the first change, of one in the middle, of the last.
+    /// The versions of the first, a middle and the last change.
     pub(crate) first: u64,
     pub(crate) middle: u64,
     pub(crate) last: u64,
-    /// Continue tokens: of the middle version, of the present whatever it is, and broken ones.
+    /// Continue tokens: of the middle version, of the current version, and invalid ones.
     pub(crate) tokens: Vec<String>,
 }
 
 impl World {
-    /// With `compacted`, the store has forgotten what was before its last two changes.
+    /// Creates a server. With `compacted`, the store has only the history of its last two changes.
     pub(crate) async fn new(compacted: bool) -> Self {
         let store = MemoryStorage::new();
         let server = ApiServer::builder().storage(store.clone()).build().await.expect("a server");
-        // The server's own first namespaces are changes, too; these here come after them.
+        // The server's own namespaces are changes, too; the test's changes must follow them.
         while store.current_revision().await.expect("read").get() < FIRST_NAMESPACES {
             tokio::task::yield_now().await;
         }
         let mut changes: Vec<Change> = Vec::new();
-        // Namespace, name and label; no label is a removal.
+        // Namespace, name and label; a change without a label is a deletion.
         for (namespace, name, app) in [
             ("shop", "a", Some("web")),
             ("shop", "b", Some("db")),
@@ -94,7 +94,7 @@ impl World {
         Model { changes: &self.changes, oldest: self.oldest }
     }
 
-    /// Code, header and body, read to the end.
+    /// Sends a request, and returns code, headers and the complete body.
     pub(crate) async fn ask(&self, path: &str) -> Found {
         let request = Request::get(path).body(Empty::<Bytes>::new()).expect("a request");
         let response = self.server.service().handle(request).await;

@@ -401,7 +401,7 @@ fn unreadable_value_ends_only_the_uncached_watches_that_showed_the_object() {
 }
 
 #[test]
-fn wrong_cache_closes_its_watches_and_starts_over() {
+fn cache_that_differs_from_the_store_closes_its_watches_and_relists() {
     check_with(
         Limits { audit_interval: Some(Duration::from_secs(100)), ..Limits::default() },
         "

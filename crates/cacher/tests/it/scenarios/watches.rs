@@ -58,7 +58,7 @@ fn watch_without_bookmarks_gets_no_end_mark() {
 }
 
 #[test]
-fn selector_turns_entering_into_added_and_leaving_into_deleted() {
+fn object_entering_a_selector_is_added_and_leaving_it_deleted() {
     check(
         "
         put a/x app=web
@@ -145,7 +145,7 @@ fn events_reach_watchers_by_scope_and_indexed_field() {
 }
 
 #[test]
-fn watch_from_revision_replays_the_window_and_future_one_waits() {
+fn watch_replays_events_after_its_revision_or_waits_for_a_future_one() {
     check(
         "
         put a/x
@@ -181,7 +181,7 @@ fn watch_from_revision_replays_the_window_and_future_one_waits() {
 }
 
 #[test]
-fn starting_cache_reads_back_as_far_as_its_store() {
+fn starting_cache_refills_history_from_the_oldest_stored_revision() {
     check(
         "
         put a/x app=web
@@ -237,7 +237,7 @@ fn starting_cache_reads_back_as_far_as_its_store() {
 }
 
 #[test]
-fn starting_cache_reads_back_no_further_than_its_limit() {
+fn starting_cache_refills_at_most_its_limit_of_revisions() {
     let limits = Limits { history_refill_revisions_max: 2, ..quiet() };
     let script = "
         put a/x
@@ -274,7 +274,7 @@ fn starting_cache_reads_back_no_further_than_its_limit() {
 }
 
 #[test]
-fn refill_that_exceeds_its_wait_is_given_up() {
+fn refill_that_exceeds_its_wait_is_replaced_by_the_latest_state() {
     check(
         "
         put a/x
@@ -308,7 +308,7 @@ fn refill_that_exceeds_its_wait_is_given_up() {
 }
 
 #[test]
-fn refill_within_its_wait_is_awaited() {
+fn requests_wait_for_a_refill_within_its_time_limit() {
     check(
         "
         put a/x

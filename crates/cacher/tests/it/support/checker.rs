@@ -2,7 +2,7 @@
 //! begins with the broken guarantee.
 //!
 //! The model is simple: a [`Log`] is every change in order, a watch is a position in it, and the
-//! watch's next event is the first visible change behind the position.
+//! watch's next event is the first visible change after the position.
 
 use std::collections::BTreeMap;
 
@@ -395,11 +395,11 @@ pub fn check_list(log: &Log, wanted: &Wanted, revision: u64, items: &[Shown]) ->
 /// The freshness that a list must have.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpectedFreshness {
-    /// Whether it asked for the most recent state.
+    /// Whether the list requested the most recent state.
     pub consistent: bool,
     /// The newest revision that the reader knows: acknowledged, shown or requested.
     pub at_least: u64,
-    /// The exact revision that it requested.
+    /// The exact revision that the list requested.
     pub exactly: Option<u64>,
 }
 

@@ -73,7 +73,7 @@ pub async fn watch(cacher: &Cacher, scope: &Scope, words: &[&str], lasts: Durati
     cacher.watch(scope, &request, tokio::time::Instant::now() + lasts).await.expect("a watch")
 }
 
-/// Runs all tasks until they wait. Time stands still.
+/// Runs all tasks until they wait. The paused clock does not advance.
 pub async fn settle() {
     for _ in 0..200 {
         tokio::task::yield_now().await;

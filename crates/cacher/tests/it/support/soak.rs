@@ -124,7 +124,7 @@ fn limits() -> Limits {
 /// Runs the soak; `look` is called once a second.
 ///
 /// # Errors
-/// The first watcher whose copy differs from the store, or a cache that keeps memory at its end.
+/// The first watcher whose copy differs from the store, or a cache that still holds memory after its end.
 pub async fn run(plan: Plan, tally: Arc<Tally>, mut look: impl FnMut(Duration, &CacherStats)) -> Result<(), String> {
     // Large enough for a starved process, and soon in the steady state.
     let retention = Retention { age: Duration::from_secs(30), revisions: 20_000, bytes: 64 << 20 };
@@ -228,7 +228,7 @@ struct Reader {
     wanted: Wanted,
     random: Random,
     copy: HashMap<String, u64>,
-    /// The newest version that it has seen; 0 to begin with the state.
+    /// The newest version that the client has seen; 0 to begin with initial events.
     seen: u64,
     tally: Arc<Tally>,
     end: watch::Receiver<u64>,

@@ -37,7 +37,7 @@ struct Faults {
     old: bool,
     /// Lists omit this key.
     hidden: Option<Key>,
-    /// History is compacted behind every page of a list.
+    /// History is compacted after every page of a list.
     hasty: bool,
     wakers: Vec<Waker>,
     lists: u64,
@@ -83,8 +83,8 @@ impl TestStore {
         self.change(|faults| faults.hidden = key);
     }
 
-    /// Writes something behind every page except the last and compacts up to it, so that the
-    /// revision of the first page is gone.
+    /// Writes a key after every page except the last, and compacts up to that write, so that the
+    /// revision of the first page is compacted.
     pub fn hasty(&self) {
         self.change(|faults| faults.hasty = true);
     }

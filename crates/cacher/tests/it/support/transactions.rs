@@ -35,11 +35,11 @@ struct Shared {
     log: Log,
     /// Older revisions can be neither read nor watched from.
     compacted: u64,
-    /// Transactions to write behind the next page, or before the next watch begins.
+    /// Transactions to write after the next page, or before the next watch begins.
     staged: VecDeque<Transaction>,
     /// Whether progress can be requested.
     progress: bool,
-    /// Watches deliver nothing behind this revision.
+    /// Watches deliver nothing after this revision.
     held: u64,
     /// The number of restores; watches of a former history are expired.
     histories: u64,
@@ -101,7 +101,7 @@ impl TransactionStore {
         self.change(|shared| shared.write(transaction));
     }
 
-    /// Stops watches behind this revision, and reports it as progress.
+    /// Holds back watch events after this revision, and reports the revision as progress.
     pub fn hold(&self, revision: u64) {
         self.change(|shared| shared.held = revision);
     }
@@ -124,7 +124,7 @@ impl TransactionStore {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Stages a write behind the next listed page, or before the next watch begins.
+    /// Stages a write after the next listed page, or before the next watch begins.
     pub fn stage(&self, transaction: Transaction) {
         self.shared.lock().staged.push_back(transaction);
     }
@@ -135,7 +135,7 @@ impl TransactionStore {
         shared.compacted = shared.log.revision;
     }
 
-    /// Returns a page, and the wakers to call for the write that is staged behind it.
+    /// Returns a page, and the wakers to call for the write that is staged after it.
     fn read_page(&self, query: &ListQuery) -> Result<(ListPage, Option<Vec<Waker>>), ReadError> {
         let mut shared = self.shared.lock();
         let current = shared.log.revision;
@@ -267,7 +267,7 @@ struct Items {
     range: KeyRange,
     /// The revision up to which everything was delivered.
     place: u64,
-    /// The number of delivered changes of the revision behind `place`.
+    /// The number of delivered changes of the revision after `place`.
     within: usize,
     asked: Arc<Mutex<bool>>,
     /// The history that this watch reads.

@@ -1,5 +1,4 @@
-//! Tests of the worker with a part whose notices are made by hand, for cases that [`Reflection`]
-//! does not produce.
+//! Tests of the worker with a scripted part, for cases that [`Reflection`] does not produce.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -30,10 +29,10 @@ fn added(name: &str, version: u64, origin: Origin) -> Change<Item> {
 }
 
 /// A server that never answers.
-struct Never;
+struct UnresponsiveServer;
 
 #[async_trait]
-impl ListWatch for Never {
+impl ListWatch for UnresponsiveServer {
     async fn list(&self, _: ListOptions) -> Result<ListStream, Problem> {
         std::future::pending().await
     }
@@ -43,10 +42,10 @@ impl ListWatch for Never {
     }
 }
 
-/// So that the handler has taken what came of one notice before the next one comes.
+/// The pause between two notices, in which the handler takes the events of the first one.
 const BETWEEN_NOTICES: Duration = Duration::from_secs(1);
 
-/// A part that says what it was told to say, and then nothing.
+/// A part that returns the given notices and then waits forever.
 struct Script {
     notices: VecDeque<Notice<Item>>,
     indexer: Indexer<Item>,
@@ -55,7 +54,7 @@ struct Script {
 
 impl Script {
     fn new(notices: impl IntoIterator<Item = Notice<Item>>) -> Self {
-        let health = Reflection::with_seed(Never, ReflectorConfig::default(), 1).health();
+        let health = Reflection::with_seed(UnresponsiveServer, ReflectorConfig::default(), 1).health();
         Script { notices: notices.into_iter().collect(), indexer: Indexer::new(), health }
     }
 }
@@ -70,7 +69,7 @@ impl Source<Item> for Script {
         }
     }
 
-    fn told(&self) -> Arc<Snapshot<Item>> {
+    fn notice_snapshot(&self) -> Arc<Snapshot<Item>> {
         self.indexer.reader().snapshot()
     }
 
@@ -116,7 +115,7 @@ fn start(notices: Vec<Notice<Item>>) -> Started {
         Box::new(script.unwrap_or_else(|| Script::new([])))
     });
     let worker = Worker::merged(PartKind::Namespaces, ["part".to_owned()], make, Indexer::new(), &shared);
-    let policy = Policy::Block { changes_max: 1, patience: Duration::from_secs(3_600) };
+    let policy = Policy::Block { changes_max: 1, timeout: Duration::from_secs(3_600) };
     let options = HandlerOptions::named("each").policy(policy);
     let slot = Arc::new(Slot::new(&options.name, options.policy, options.resync));
     shared.hub.add(slot.clone());
@@ -124,7 +123,7 @@ fn start(notices: Vec<Notice<Item>>) -> Started {
     (slot, commands, shared)
 }
 
-/// Changes with two reasons in one notice are two batches, of which the handler has room for neither.
+/// One notice with changes of two reasons, which are two batches. The handler has room for neither.
 fn two_batches() -> Vec<Notice<Item>> {
     let update = Change::Updated { old: item("x", 1), new: item("x", 3), origin: Origin::Relist };
     let changes = vec![added("x", 1, Origin::Live), added("y", 2, Origin::Live), update, added("z", 4, Origin::Relist)];
@@ -134,13 +133,13 @@ fn two_batches() -> Vec<Notice<Item>> {
 #[tokio::test(start_paused = true)]
 async fn second_batch_is_pushed_when_a_blocking_handler_has_all_of_the_first() {
     let (slot, _commands, _shared) = start(two_batches());
-    let mut told = Vec::new();
+    let mut snapshot = Vec::new();
     for _ in 0..5 {
-        told.push(next(&slot).await);
+        snapshot.push(next(&slot).await);
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let expected = ["synced", "+x@1 Live", "+y@2 Live", "x@1>3 Relist", "+z@4 Relist"];
-    assert_eq!(told, expected, "broke every change: two batches got in each other's way");
+    assert_eq!(snapshot, expected, "broke every change: two batches got in each other's way");
 }
 
 #[tokio::test(start_paused = true)]

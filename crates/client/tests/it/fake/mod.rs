@@ -14,17 +14,17 @@ use listwatch_meta::{ListOptions, ShardSelector, Status};
 use listwatch_wire::{EventKind, ListMeta};
 use tokio::sync::Notify;
 
-/// Events of a batch of initial events, the end marker among them.
+/// The number of events per batch of initial events, including the end marker.
 const INITIAL_BATCH: usize = 3;
 
-/// The time between two such batches, in which somebody may look at what has come so far.
+/// The time between two batches, in which a test can look at the store.
 const INITIAL_BATCH_PAUSE: Duration = Duration::from_millis(20);
 
-/// A server, and a handle on it.
+/// A handle to a fake server.
 #[derive(Clone, Default)]
 pub(crate) struct Fake {
     inner: Arc<Inner>,
-    /// Only this namespace.
+    /// The namespace that this handle lists and watches; `None` for all.
     namespace: Option<String>,
 }
 
@@ -44,17 +44,17 @@ struct State {
     /// Watches that were opened before this count are cut.
     cuts: u64,
     refuse: Option<Problem>,
-    /// Whole states so far, from lists or through watches.
+    /// The number of complete states that were sent, by lists or watches.
     whole_states: u64,
     watches: u64,
-    /// Versions by which the state of a WatchList is behind; the later changes follow before the
-    /// end marker.
+    /// The number of versions by which the state of a WatchList lags. The later changes follow
+    /// before the end marker.
     lag: u64,
-    /// Batches that were taken from watches.
+    /// The number of batches that were read from watches.
     taken: u64,
     shards_known: bool,
     panics: bool,
-    /// Watches that were opened before this count bring nothing any more, not even an end.
+    /// Watches that were opened before this count send nothing any more, not even an end.
     frozen: u64,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn raw(namespace: &str, name: &str, uid: &str, version: u64, extra: &
     RawObject::new(Bytes::from(json)).expect("valid JSON")
 }
 
-/// Uids whose hashes are all over the range.
+/// A uid whose hash is spread over the whole range.
 fn uid(version: u64) -> String {
     format!("{:016x}", version.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
@@ -75,7 +75,7 @@ impl Fake {
         Fake::default()
     }
 
-    /// The same server, of which this handle lists and watches one namespace.
+    /// A handle to the same server that lists and watches one namespace.
     pub(crate) fn namespace(&self, namespace: &str) -> Self {
         Fake { inner: self.inner.clone(), namespace: Some(namespace.to_owned()) }
     }
@@ -86,7 +86,7 @@ impl Fake {
         result
     }
 
-    /// Creates or updates `namespace/name`, with more members of the object in `extra`.
+    /// Creates or updates `namespace/name`, with additional members of the object in `extra`.
     pub(crate) fn put_with(&self, key: &str, extra: &str) -> u64 {
         let (namespace, name) = key.split_once('/').expect("namespace/name");
         self.with(|state| {
@@ -120,7 +120,7 @@ impl Fake {
         self.with(|state| state.cuts += 1);
     }
 
-    /// Forgets the history, and cuts every open watch.
+    /// Drops the history, and cuts every open watch.
     pub(crate) fn expire(&self) {
         self.with(|state| {
             state.window = state.version;
@@ -128,12 +128,12 @@ impl Fake {
         });
     }
 
-    /// Refuses every list and watch, or serves again.
+    /// Rejects every list and watch; `None` serves again.
     pub(crate) fn refuse(&self, problem: Option<Problem>) {
         self.with(|state| state.refuse = problem);
     }
 
-    /// Knows `shardSelector` from now on.
+    /// Supports `shardSelector` from now on.
     pub(crate) fn know_shards(&self) {
         self.with(|state| state.shards_known = true);
     }
@@ -143,23 +143,23 @@ impl Fake {
         self.with(|state| state.panics = true);
     }
 
-    /// Makes half-open sockets of the open watches.
+    /// Makes every open watch silent, like a half-open socket.
     pub(crate) fn freeze(&self) {
         self.with(|state| state.frozen += 1);
     }
 
-    /// The number of requests for a whole state.
+    /// The number of complete states that were sent.
     pub(crate) fn whole_states(&self) -> u64 {
         self.with(|state| state.whole_states)
     }
 
-    /// From now on the state of a WatchList is this many versions old, as that of a watch cache which
-    /// has to catch up; the versions since then follow it as events, before the end marker.
+    /// From now on the state of a WatchList lags by this number of versions, like a watch cache
+    /// that catches up. The later changes follow as events before the end marker.
     pub(crate) fn lag(&self, versions: u64) {
         self.with(|state| state.lag = versions);
     }
 
-    /// The version of an object at a version of the server, as far as there was one.
+    /// The version of an object at a version of the server, if it existed.
     pub(crate) fn version_at(&self, key: &str, version: u64) -> Option<u64> {
         self.with(|state| {
             let object = state.at(version).remove(key)?;
@@ -167,12 +167,12 @@ impl Fake {
         })
     }
 
-    /// Every key there ever was.
+    /// Every key that ever existed.
     pub(crate) fn keys(&self) -> BTreeSet<String> {
         self.with(|state| state.history.iter().map(|(_, _, object)| key_of(object)).collect())
     }
 
-    /// Batches that were read from watches, behind their initial events.
+    /// The number of batches that were read from watches after their initial events.
     pub(crate) fn taken(&self) -> u64 {
         self.with(|state| state.taken)
     }
@@ -285,7 +285,7 @@ impl ListWatch for Fake {
                     tokio::time::sleep(INITIAL_BATCH_PAUSE).await;
                 }
                 loop {
-                    // Before the look: what is written after it is not slept through.
+                    // Registered before the check, so that no write in between is missed.
                     let mut news = std::pin::pin!(server.inner.news.notified());
                     news.as_mut().enable();
                     let batch = {

@@ -1,19 +1,19 @@
-//! What is tried on any bytes: one function per target, which panics where a promise is broken. The
-//! fuzzer (`fuzz/`) and its twin (`crates/schema/tests/it/fuzz.rs`) call the same functions.
+//! The fuzz targets: functions that accept any bytes and panic on a violated guarantee. The fuzzer
+//! (`fuzz/`) and `crates/schema/tests/it/fuzz.rs` call them.
 
 use listwatch_schema::limits::FIELD_ERRORS_MAX;
-use listwatch_schema::{Schema, Surroundings, check};
+use listwatch_schema::{CheckContext, Schema, check};
 use serde_json::{Value, json};
 
-/// A target, by its name.
+/// The name and function of a target.
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
-/// Every target. The fuzzer has a file for each.
+/// All targets. Each has a file in the fuzzer's folder.
 #[allow(dead_code, reason = "a file of the fuzzer runs one target")]
 pub(crate) const ALL: [Target; 1] = [("rules", rules)];
 
-/// A rule and, after a line's end, the value that it is asked of. Whatever the definition's check says of
-/// the rule, asking it ends, and what was refused by it is refused the same way twice.
+/// The input is a rule and, after a newline, a value. The evaluation of any rule must end, and
+/// repeating it must give the same result.
 pub(crate) fn rules(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (rule, value) = text.split_once('\n').unwrap_or((&text, "{}"));
@@ -31,8 +31,8 @@ pub(crate) fn rules(data: &[u8]) {
         },
         "x-kubernetes-validations": [{"rule": rule}]
     }}});
-    let surroundings = Surroundings { at: "", status_subresource: false, unchanged: false };
-    let _ = check(&schema, surroundings);
+    let context = CheckContext { at: "", status_subresource: false, unchanged: false };
+    let _ = check(&schema, context);
     let Ok(schema) = Schema::parse(&schema) else { return };
     let object = json!({"spec": value});
     let errors = schema.validate(&object);

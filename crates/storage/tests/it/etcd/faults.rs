@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use listwatch_meta::{Key, KeyRange, Revision};
-use listwatch_storage::etcd3::{ConnectError, DEAD_AFTER, Etcd3, Etcd3Options};
+use listwatch_storage::etcd3::{DEAD_AFTER, Etcd3, Etcd3Options};
 use listwatch_storage::{ListQuery, ReadError, Storage, StoreEvent, StoreFault, Watch, WatchItem};
 use tokio::time::timeout;
 
@@ -16,7 +16,7 @@ use super::raw::Raw;
 use super::server::{self, Member};
 use super::{
     ELECTION, PATIENCE, SLOW_MACHINE, Writer, assert_same, binary, burst, certainly_create, connect, follow, list,
-    next_event, pod, pods, report, truth,
+    next_event, pod, pods, rejected_endpoint, report, truth,
 };
 
 /// Reads a watch until its required Expired; returns the events before it.
@@ -110,7 +110,7 @@ async fn emptied_etcd_is_detected_by_a_read() {
     drop(member);
 }
 
-/// Only events showed etcd's revision here, and their watch is gone.
+/// The client has seen etcd's revision only in events of a watch that has ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restored_etcd_is_detected_from_events_of_an_ended_watch() {
     let Some(binary) = binary() else { return };
@@ -142,7 +142,7 @@ async fn restored_etcd_is_detected_from_events_of_an_ended_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_history_that_has_outgrown_the_old_one_is_noticed_too() {
+async fn restored_history_beyond_the_old_revision_is_detected() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let url = member.url.clone();
@@ -174,8 +174,7 @@ async fn members_of_two_clusters_are_rejected_at_start() {
     let Some(binary) = binary().filter(|_| !server::is_plain()) else { return };
     let members = ["one", "two"].map(|name| Member::start_one(&binary, &[&format!("--initial-cluster-token={name}")]));
     let options = Etcd3Options::new(members.iter().map(|member| member.url.clone()));
-    let refused = Etcd3::connect(options).await.unwrap_err();
-    assert!(matches!(refused, ConnectError::Endpoint { .. }), "{refused:?}");
+    let refused = rejected_endpoint(options).await;
     assert!(refused.to_string().contains("another etcd cluster answers"), "{refused}");
 }
 

@@ -115,6 +115,6 @@ async fn members_of_two_clusters_are_rejected_despite_denied_status() {
         gateways.push(Gateway::start(&member.url).await);
     }
     gateways.iter().for_each(|gateway| gateway.deny_status(true));
-    let refused = Etcd3::connect(Etcd3Options::new(gateways.iter().map(|gateway| &*gateway.url))).await.unwrap_err();
+    let refused = rejected_endpoint(Etcd3Options::new(gateways.iter().map(|gateway| &*gateway.url))).await;
     assert!(refused.to_string().contains("another etcd cluster answers"), "{refused}");
 }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 /// Time for a started member to answer.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The etcd offered by the environment.
+/// The etcd for the tests, determined by the environment.
 pub(crate) enum Etcd {
     /// A binary to start.
     Binary(PathBuf),
@@ -181,7 +181,7 @@ wait $etcd"#;
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// Kills the member with `SIGKILL`, as in a crash. Its data stays.
+    /// Kills the member with `SIGKILL`, as in a crash. The member's data stays.
     pub(crate) fn kill(&mut self) {
         self.process = None;
     }

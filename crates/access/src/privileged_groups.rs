@@ -1,0 +1,100 @@
+//! Authorizers that ask no policy: [`PrivilegedGroups`] and [`AlwaysAllow`]
+//! (`apiserver/pkg/authorization/authorizerfactory/builtin.go`).
+
+use listwatch_meta::UserInfo;
+
+use crate::authorizer::{Attributes, Authorization, Authorizer};
+use crate::maybe_future::MaybeFuture;
+use crate::rules::{NonResourceRule, ResourceRule, UserRules};
+
+/// Allows everything to everyone, anonymous requests included (`--authorization-mode=AlwaysAllow`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AlwaysAllow;
+
+impl Authorizer for AlwaysAllow {
+    fn authorize<'a>(&'a self, _attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization> {
+        MaybeFuture::ready(Authorization::allow(""))
+    }
+
+    fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> MaybeFuture<'a, UserRules> {
+        MaybeFuture::ready(all_rules())
+    }
+}
+
+/// Allows everything to the members of some groups, and has no opinion on other users.
+///
+/// ```
+/// use listwatch_access::{Attributes, Authorizer, PrivilegedGroups};
+/// use listwatch_meta::UserInfo;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let authorizer = PrivilegedGroups::new(["admins"]);
+/// let admin = UserInfo { groups: vec!["admins".to_owned()], ..UserInfo::default() };
+/// assert!(authorizer.authorize(&Attributes::resource(&admin, "delete", "", "pods")).await.is_allowed());
+/// # });
+/// ```
+#[derive(Clone, Debug)]
+pub struct PrivilegedGroups(Vec<String>);
+
+impl PrivilegedGroups {
+    /// An authorizer for the members of these groups.
+    pub fn new<G: Into<String>>(groups: impl IntoIterator<Item = G>) -> Self {
+        PrivilegedGroups(groups.into_iter().map(Into::into).collect())
+    }
+
+    fn has(&self, user: &UserInfo) -> bool {
+        user.groups.iter().any(|group| self.0.contains(group))
+    }
+}
+
+impl Authorizer for PrivilegedGroups {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization> {
+        MaybeFuture::ready(match self.has(attributes.user) {
+            true => Authorization::allow(""),
+            false => Authorization::no_opinion(),
+        })
+    }
+
+    fn rules<'a>(&'a self, user: &'a UserInfo, _namespace: &'a str) -> MaybeFuture<'a, UserRules> {
+        MaybeFuture::ready(if self.has(user) { all_rules() } else { UserRules::default() })
+    }
+}
+
+fn all_rules() -> UserRules {
+    UserRules {
+        resource_rules: vec![ResourceRule::new(&["*"], &["*"], &["*"])],
+        non_resource_rules: vec![NonResourceRule::new(&["*"], &["*"])],
+        incomplete: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authorizer::Decision;
+
+    #[tokio::test]
+    async fn members_of_privileged_groups_may_do_everything() {
+        let of = |groups: &[&str]| UserInfo {
+            groups: groups.iter().map(|&group| group.to_owned()).collect(),
+            ..UserInfo::default()
+        };
+        let authorizer = PrivilegedGroups::new(["system:authenticated"]);
+        for (groups, decision, rules) in [
+            (&["a", "system:authenticated"][..], Decision::Allow, 1),
+            (&["system:unauthenticated"], Decision::NoOpinion, 0),
+            (&[], Decision::NoOpinion, 0),
+        ] {
+            let user = of(groups);
+            let found = authorizer.authorize(&Attributes::resource(&user, "delete", "", "pods")).await;
+            assert_eq!(found.decision, decision, "{groups:?}");
+            assert_eq!(authorizer.rules(&user, "default").await.resource_rules.len(), rules, "{groups:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn always_allow_allows_anonymous_requests() {
+        let anonymous = UserInfo::default();
+        assert!(AlwaysAllow.authorize(&Attributes::path(&anonymous, "get", "/metrics")).await.is_allowed());
+    }
+}

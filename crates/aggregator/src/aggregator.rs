@@ -1,0 +1,242 @@
+//! [`Aggregator`]: passes requests to extension servers.
+//!
+//! ```text
+//!  path ─▶ route ─▶ available? ─▶ TLS usable? ─▶ identity ─▶ address ─▶ proxy
+//!             └ none: local  503        500           500        503       the server's own response, or 503
+//! ```
+//!
+//! Rules: `kube-aggregator/pkg/apiserver/{handler_proxy,resolvers}.go`.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+use listwatch_meta::UserInfo;
+use listwatch_proxy::{ClientCertificate, Destination, ExternalLocation, Proxy, ProxyBody, Redirects, Transport};
+use parking_lot::Mutex;
+use tracing::{debug, warn};
+
+use crate::documents::{RemoteDocument, RemoteDocuments};
+use crate::identity::set_identity_headers;
+use crate::objects::ServiceObjects;
+use crate::resolve::{Address, ResolveError, resolve_cluster, resolve_endpoint};
+use crate::route::{RemoteRoute, Routes, api_service_name, encode_query, is_discovery};
+use crate::{ApiService, ServiceReference};
+
+/// The time limit of a request for a discovery document, from the dial to the last byte (`aggregatedDiscoveryTimeout`).
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time until the response header of a long-running request. An extension server may send it with the first event.
+const LONG_RUNNING_HEADER_TIMEOUT: Duration = Duration::from_secs(3_600);
+
+/// The settings of an [`Aggregator`] for its requests to extension servers.
+#[derive(Clone, Debug, Default)]
+pub struct AggregatorOptions {
+    /// The certificate that identifies this server (`--proxy-client-cert-file`, `--proxy-client-key-file`).
+    pub proxy_certificate: Option<ClientCertificate>,
+    /// Sends requests to a ready endpoint instead of the cluster address (`--enable-aggregator-routing`).
+    pub endpoint_routing: bool,
+    /// Passes redirects of extension servers on to the client (`--aggregator-reject-forwarding-redirect=false`).
+    pub pass_redirects: bool,
+    /// The address of this server. It replaces the address of the service `default/kubernetes:443`.
+    pub loopback: Option<Address>,
+}
+
+/// Facts about a request that the API server has established before it passes the request on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestFacts {
+    /// Whether the request is a watch, or a connect such as `exec`.
+    pub is_long_running: bool,
+    /// The address of the client.
+    pub client_address: Option<IpAddr>,
+}
+
+/// Passes requests to extension servers, and holds the latest documents of each of them.
+pub struct Aggregator {
+    pub(crate) proxy: Proxy,
+    objects: Arc<dyn ServiceObjects>,
+    options: AggregatorOptions,
+    routes: ArcSwap<Routes>,
+    services: ArcSwap<Vec<ApiService>>,
+    documents: ArcSwap<RemoteDocuments>,
+    /// Serializes changes of the documents.
+    writer: Mutex<()>,
+}
+
+impl fmt::Debug for Aggregator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Aggregator").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Aggregator {
+    /// Creates an aggregator without APIServices. [`Aggregator::update`] adds them.
+    pub fn new(proxy: Proxy, objects: Arc<dyn ServiceObjects>, options: AggregatorOptions) -> Self {
+        Aggregator {
+            proxy,
+            objects,
+            options,
+            routes: ArcSwap::default(),
+            services: ArcSwap::default(),
+            documents: ArcSwap::default(),
+            writer: Mutex::new(()),
+        }
+    }
+
+    /// Replaces the APIServices. Requests in flight finish on their old route.
+    pub fn update(&self, services: Vec<ApiService>) {
+        let _writer = self.writer.lock();
+        if **self.services.load() == services {
+            return;
+        }
+        let before = self.routes.load_full();
+        let routes = Routes::new(&self.proxy, self.options.proxy_certificate.as_ref(), &services, &before);
+        let is_remote = |name: &str| routes.get(name).is_some();
+        let old = self.documents.load_full();
+        let mut documents = RemoteDocuments { generation: old.generation + 1, by_name: old.by_name.clone() };
+        documents.by_name.retain(|name, _| is_remote(name));
+        self.routes.store(Arc::new(routes));
+        self.services.store(Arc::new(services));
+        self.documents.store(Arc::new(documents));
+    }
+
+    /// The APIServices.
+    pub fn services(&self) -> Arc<Vec<ApiService>> {
+        self.services.load_full()
+    }
+
+    /// The latest discovery and OpenAPI documents of the extension servers.
+    pub fn documents(&self) -> Arc<RemoteDocuments> {
+        self.documents.load_full()
+    }
+
+    /// Replaces the documents of one APIService.
+    pub(crate) fn store_document(&self, name: &str, document: RemoteDocument) {
+        let _writer = self.writer.lock();
+        let old = self.documents.load_full();
+        if self.routes.load().get(name).is_none() || old.by_name.get(name) == Some(&document) {
+            return;
+        }
+        let mut documents = RemoteDocuments { generation: old.generation + 1, by_name: old.by_name.clone() };
+        documents.by_name.insert(name.to_owned(), document);
+        self.documents.store(Arc::new(documents));
+    }
+
+    /// Whether some APIService names a service. Otherwise every request is local.
+    pub fn has_remote(&self) -> bool {
+        !self.routes.load().is_empty()
+    }
+
+    /// The route of a path that an extension server serves; `None` for every path that this server serves.
+    pub fn route(&self, path: &str) -> Option<RemoteRoute> {
+        let routes = self.routes.load();
+        routes.get(&api_service_name(path)?).cloned()
+    }
+
+    /// The route of an APIService by its name, for example of the owner of an OpenAPI path.
+    pub fn route_of(&self, name: &str) -> Option<RemoteRoute> {
+        self.routes.load().get(name).cloned()
+    }
+
+    /// Passes a request on (`proxyHandler.ServeHTTP`). Failures are plain-text responses.
+    ///
+    /// The caller has authenticated and authorized `user` for this request. The identity headers and credentials of the
+    /// client are removed. Every other header is forwarded, including `Audit-ID`.
+    pub async fn handle<B>(
+        &self,
+        route: &RemoteRoute,
+        mut request: Request<B>,
+        user: &UserInfo,
+        facts: RequestFacts,
+    ) -> Response<ProxyBody>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let service = &route.api_service;
+        let unavailable = || text(StatusCode::SERVICE_UNAVAILABLE, "service unavailable");
+        if !service.is_available {
+            return unavailable();
+        }
+        let transport = match &route.transport {
+            Ok(transport) => transport.clone(),
+            Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        };
+        if let Err(error) = set_identity_headers(request.headers_mut(), user) {
+            return text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string());
+        }
+        let Some(reference) = &service.service else { return unavailable() };
+        let address = match self.resolve(reference).await {
+            Ok(address) => address,
+            Err(error) => {
+                warn!(api_service = %service.name, %error, "no address of an extension server");
+                return unavailable();
+            }
+        };
+        let path = request.uri().path().to_owned();
+        let path_and_query = match request.uri().query() {
+            Some(query) if !encode_query(query).is_empty() => format!("{path}?{}", encode_query(query)),
+            _ => path.clone(),
+        };
+        let mut to = destination(transport, &address, path_and_query);
+        to.client_address = facts.client_address;
+        to.redirects = if self.options.pass_redirects { Redirects::PassOn } else { Redirects::Reject };
+        to.total_timeout = is_discovery(&path).then_some(DISCOVERY_TIMEOUT);
+        to.header_timeout = facts.is_long_running.then_some(LONG_RUNNING_HEADER_TIMEOUT);
+        match self.proxy.handle(request, &to).await {
+            Ok(response) => response,
+            Err(error) => {
+                debug!(api_service = %service.name, %error, "an extension server did not answer");
+                let (code, message) = error.to_text();
+                text(code, &message)
+            }
+        }
+    }
+
+    /// Resolves a service reference to an address.
+    ///
+    /// # Errors
+    /// [`ResolveError`] if the service cannot be read, or has no usable port or endpoint.
+    pub async fn resolve(&self, reference: &ServiceReference) -> Result<Address, ResolveError> {
+        let ServiceReference { namespace, name, port } = reference;
+        if let Some(loopback) = &self.options.loopback
+            && (namespace.as_str(), name.as_str(), *port) == ("default", "kubernetes", 443)
+        {
+            return Ok(loopback.clone());
+        }
+        let service = self.objects.service(namespace, name).await.map_err(ResolveError::Access)?;
+        let service = service.ok_or_else(|| ResolveError::ServiceNotFound(name.clone()))?;
+        if !self.options.endpoint_routing {
+            return resolve_cluster(&service, reference);
+        }
+        let slices = self.objects.endpoint_slices(namespace, name).await.map_err(ResolveError::Access)?;
+        resolve_endpoint(&service, &slices, reference, |count| rand::random_range(0..count))
+    }
+
+    pub(crate) fn objects(&self) -> &dyn ServiceObjects {
+        &*self.objects
+    }
+}
+
+/// Creates the destination of a path at an address. `X-Forwarded-Host` and `X-Forwarded-Proto` name the extension
+/// server itself. Upstream's handler does the same, because the URL of its request is the location already.
+pub(crate) fn destination(transport: Transport, address: &Address, path_and_query: String) -> Destination {
+    let mut to = Destination::new(transport, address.host.clone(), address.port, path_and_query);
+    to.external = ExternalLocation { scheme: "https".to_owned(), host: to.authority(), path_prefix: String::new() };
+    to
+}
+
+/// Creates a plain-text response of a failure (Go's `http.Error`).
+fn text(code: StatusCode, message: &str) -> Response<ProxyBody> {
+    let mut response = Response::new(ProxyBody::from(Bytes::from(format!("{message}\n"))));
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    response
+}

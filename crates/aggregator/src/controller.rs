@@ -1,0 +1,313 @@
+//! The loops around an [`Aggregator`]: routes follow the APIServices, conditions follow the probes, and documents follow
+//! the extension servers.
+//!
+//! ```text
+//!  ApiServiceObjects::changed ─▶ routes ─┬─▶ availability: 5 at once, every 30 s, backoff 5 ms to 30 s
+//!                                        └─▶ documents: 2 at once, every 60 s, backoff 500 ms to 60 s
+//! ```
+//!
+//! Rules: `kube-aggregator/pkg/controllers/status/remote`, `…/pkg/apiserver/handler_discovery.go`,
+//! `…/pkg/controllers/openapi`. Upstream backs off OpenAPI downloads for up to an hour; here all documents of a server
+//! are refreshed together.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use listwatch_meta::UserInfo;
+use listwatch_proxy::Transport;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::aggregator::{Aggregator, destination};
+use crate::availability::{ProbeResult, check_objects, check_probes};
+use crate::fetch::{Fetch, FetchError, Fetched, fetch};
+use crate::objects::{ApiServiceObjects, EndpointSlice, Service};
+use crate::resolve::Address;
+use crate::schedule::{Delays, Schedule};
+use crate::{ApiService, ServiceReference};
+
+/// The most APIServices whose availability is checked at the same time (`remote.Run(5, …)`).
+const AVAILABILITY_WORKERS: usize = 5;
+/// The number of concurrent probes of one APIService.
+const PROBES: usize = 5;
+/// The time limit of a probe.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The largest response to a probe, in bytes. Only the code matters; a longer response also succeeds.
+const PROBE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The most APIServices whose documents are fetched at the same time.
+const DOCUMENT_WORKERS: usize = 2;
+/// The time limit of a request for discovery.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time limit of a request for OpenAPI (`specDownloadTimeout`).
+const OPENAPI_TIMEOUT: Duration = Duration::from_secs(60);
+/// The largest discovery document, in bytes. A larger one fails the refresh.
+const DISCOVERY_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The largest OpenAPI document, in bytes. A larger one fails the refresh.
+const OPENAPI_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Changes within this time are processed together.
+const COALESCE: Duration = Duration::from_millis(50);
+/// The delay before a failed list of the APIServices is repeated.
+const LIST_RETRY: Duration = Duration::from_secs(1);
+
+const AVAILABILITY_DELAYS: Delays = Delays {
+    period: Duration::from_secs(30),
+    backoff_min: Duration::from_millis(5),
+    backoff_max: Duration::from_secs(30),
+};
+const DOCUMENT_DELAYS: Delays = Delays {
+    period: Duration::from_secs(60),
+    backoff_min: Duration::from_millis(500),
+    backoff_max: Duration::from_secs(60),
+};
+
+const ACCEPT_AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
+                                 application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,\
+                                 application/json";
+const ACCEPT_JSON: &str = "application/json";
+
+fn user(name: &str, groups: &[&str]) -> UserInfo {
+    let groups = groups.iter().map(|&group| group.to_owned()).collect();
+    UserInfo { username: name.to_owned(), groups, ..UserInfo::default() }
+}
+
+/// The objects that determine a route. A change of any of them makes the APIService due.
+#[derive(Clone, PartialEq)]
+struct Observation {
+    /// The APIService without its condition, which the controller itself writes.
+    api_service: ApiService,
+    service: Result<Option<Service>, String>,
+    slices: Result<Vec<EndpointSlice>, String>,
+}
+
+/// Creates a request for discovery.
+fn discovery<'a>(user: &'a UserInfo, accept: &'static str, etag: &'a str) -> Fetch<'a> {
+    Fetch { user, accept, etag, timeout: DISCOVERY_TIMEOUT, bytes_max: DISCOVERY_BYTES_MAX }
+}
+
+/// Creates a request for OpenAPI.
+fn openapi<'a>(user: &'a UserInfo, etag: &'a str) -> Fetch<'a> {
+    Fetch { user, accept: ACCEPT_JSON, etag, timeout: OPENAPI_TIMEOUT, bytes_max: OPENAPI_BYTES_MAX }
+}
+
+type Observations = Arc<BTreeMap<String, Observation>>;
+
+impl Aggregator {
+    /// Keeps routes, conditions and documents up to date. Runs until its future is dropped.
+    pub async fn run(self: Arc<Self>, api_services: Arc<dyn ApiServiceObjects>) {
+        let (observed, observations) = watch::channel(Observations::default());
+        let check = |name: String, observation: Observation| {
+            let (this, api_services) = (Arc::clone(&self), Arc::clone(&api_services));
+            async move { this.check_availability(&*api_services, &name, observation).await }
+        };
+        let refresh = |name: String, observation: Observation| {
+            let this = Arc::clone(&self);
+            async move { this.refresh_documents(&name, &observation.api_service).await }
+        };
+        tokio::join!(
+            self.observe(&*api_services, observed),
+            work(observations.clone(), AVAILABILITY_DELAYS, AVAILABILITY_WORKERS, check),
+            work(observations, DOCUMENT_DELAYS, DOCUMENT_WORKERS, refresh),
+        );
+    }
+
+    /// Lists the objects after each change and marks changed APIServices as due.
+    async fn observe(&self, api_services: &dyn ApiServiceObjects, observed: watch::Sender<Observations>) {
+        loop {
+            match api_services.api_services().await {
+                Ok(services) => {
+                    let mut observations = BTreeMap::new();
+                    for service in services.iter().filter(|service| service.service.is_some()) {
+                        observations.insert(service.name.clone(), self.observation(service).await);
+                    }
+                    self.update(services);
+                    observed.send_if_modified(|present| {
+                        let is_changed = **present != observations;
+                        *present = Arc::new(observations);
+                        is_changed
+                    });
+                }
+                Err(error) => {
+                    warn!(%error, "the APIServices cannot be listed");
+                    tokio::time::sleep(LIST_RETRY).await;
+                    continue;
+                }
+            }
+            api_services.changed().await;
+            tokio::time::sleep(COALESCE).await;
+        }
+    }
+
+    async fn observation(&self, api_service: &ApiService) -> Observation {
+        let (mut service, mut slices) = (Ok(None), Ok(Vec::new()));
+        if let Some(ServiceReference { namespace, name, .. }) = &api_service.service {
+            service = self.objects().service(namespace, name).await;
+            slices = self.objects().endpoint_slices(namespace, name).await;
+        }
+        let api_service = ApiService { is_available: false, ..api_service.clone() };
+        Observation { api_service, service, slices }
+    }
+
+    /// Checks an APIService and writes its condition. Returns whether it is available.
+    async fn check_availability(
+        &self,
+        api_services: &dyn ApiServiceObjects,
+        name: &str,
+        Observation { api_service, service, slices }: Observation,
+    ) -> bool {
+        let condition = match check_objects(&api_service, &service, &slices) {
+            Some(condition) => condition,
+            None => check_probes(&self.probe(&api_service).await),
+        };
+        let is_written = match api_services.set_available(name, &condition).await {
+            Ok(()) => true,
+            Err(error) => {
+                info!(api_service = name, error, "a condition cannot be written");
+                false
+            }
+        };
+        // A change of the missing objects triggers the next check. Only failed probes and failed writes are retried
+        // soon.
+        is_written && condition.reason != "FailedDiscoveryCheck"
+    }
+
+    /// Sends several requests for the discovery document at once, and returns the results up to the first success.
+    async fn probe(&self, api_service: &ApiService) -> Vec<(String, ProbeResult)> {
+        let mut running: FuturesUnordered<_> = (0..PROBES).map(|_| self.probe_once(api_service)).collect();
+        let mut results = Vec::new();
+        while let Some((url, result)) = running.next().await {
+            let is_success = result.is_success();
+            results.push((url, result));
+            if is_success {
+                break;
+            }
+        }
+        results
+    }
+
+    async fn probe_once(&self, api_service: &ApiService) -> (String, ProbeResult) {
+        let (transport, address) = match self.reach(api_service).await {
+            Ok(reached) => reached,
+            Err(error) => return (String::new(), ProbeResult::Unresolved(error)),
+        };
+        let path = api_service.discovery_path();
+        let to = destination(transport, &address, path.clone());
+        let url = format!("https://{}{path}", to.authority());
+        let user = user("system:kube-aggregator", &["system:masters"]);
+        let request =
+            Fetch { user: &user, accept: "*/*", etag: "", timeout: PROBE_TIMEOUT, bytes_max: PROBE_BYTES_MAX };
+        let result = match fetch(&self.proxy, &to, &request).await {
+            // The server responds; this check ignores the document.
+            Ok(Fetched { code, .. }) | Err(FetchError::TooLarge { code, .. }) => ProbeResult::Code(code),
+            Err(FetchError::TimedOut) => ProbeResult::TimedOut,
+            Err(FetchError::Failed(error)) => ProbeResult::Failed(format!("Get {url:?}: {error}")),
+        };
+        (url, result)
+    }
+
+    async fn reach(&self, api_service: &ApiService) -> Result<(Transport, Address), String> {
+        let gone = || "the APIService has gone".to_owned();
+        let route = self.route_of(&api_service.name).ok_or_else(gone)?;
+        let transport = route.transport.map_err(|error| error.to_string())?;
+        let reference = api_service.service.as_ref().ok_or_else(gone)?;
+        let address = self.resolve(reference).await.map_err(|error| error.to_string())?;
+        Ok((transport, address))
+    }
+
+    /// Fetches the documents of an APIService. Returns whether all requests succeeded.
+    async fn refresh_documents(&self, name: &str, api_service: &ApiService) -> bool {
+        let mut document = self.documents().by_name.get(name).cloned().unwrap_or_default();
+        let (transport, address) = match self.reach(api_service).await {
+            Ok(reached) => reached,
+            Err(error) => {
+                debug!(api_service = name, error, "documents cannot be fetched");
+                document.fail_discovery();
+                self.store_document(name, document);
+                return false;
+            }
+        };
+        let discovery_user = user("system:kube-aggregator", &["system:masters"]);
+        let openapi_user = user("system:aggregator", &[]);
+        let get = |path: &str| destination(transport.clone(), &address, path.to_owned());
+        let etag = document.discovery_etag.clone();
+        let request = discovery(&discovery_user, ACCEPT_AGGREGATED, &etag);
+        let discovered = match fetch(&self.proxy, &get("/apis"), &request).await {
+            Err(error) => Err(error.to_string()),
+            Ok(fetched) => match document.take_aggregated(api_service, &fetched) {
+                Ok(true) => Ok(()),
+                Err(error) => Err(error.to_string()),
+                Ok(false) => {
+                    let user = user("system:kube-aggregator", &[]);
+                    let request = discovery(&user, ACCEPT_JSON, "");
+                    match fetch(&self.proxy, &get(&api_service.discovery_path()), &request).await {
+                        Ok(fetched) => document.take_resource_list(&fetched).map_err(|error| error.to_string()),
+                        Err(error) => Err(error.to_string()),
+                    }
+                }
+            },
+        };
+        if let Err(error) = &discovered {
+            debug!(api_service = name, error, "discovery is stale");
+            document.fail_discovery();
+            // If discovery fails, OpenAPI is not requested.
+            self.store_document(name, document);
+            return false;
+        }
+        let is_current = document.discovery.as_ref().is_some_and(|discovery| discovery.is_current);
+
+        let index = fetch(&self.proxy, &get("/openapi/v3"), &openapi(&openapi_user, "")).await;
+        let has_index = index.is_ok_and(|fetched| document.take_openapi_v3(&fetched));
+        let etag = document.openapi_v2_etag.clone();
+        let spec = fetch(&self.proxy, &get("/openapi/v2"), &openapi(&openapi_user, &etag)).await;
+        let has_spec = spec.is_ok_and(|fetched| document.take_openapi_v2(api_service, &fetched));
+        self.store_document(name, document);
+        is_current && has_index && has_spec
+    }
+}
+
+/// Runs due items concurrently until the sender is dropped. `run` returns whether an item succeeded.
+async fn work<F, Fut>(mut observations: watch::Receiver<Observations>, delays: Delays, workers: usize, run: F)
+where
+    F: Fn(String, Observation) -> Fut,
+    Fut: Future<Output = bool>,
+{
+    let mut schedule = Schedule::new(delays);
+    let mut known = Observations::default();
+    let mut running = FuturesUnordered::new();
+    loop {
+        while running.len() < workers
+            && let Some(name) = schedule.take(Instant::now())
+        {
+            let Some(observation) = known.get(&name).cloned() else { continue };
+            let running_item = run(name.clone(), observation);
+            running.push(async move { (name, running_item.await) });
+        }
+        let due = if running.len() < workers { schedule.next_due() } else { None };
+        let wait = async {
+            match due {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = observations.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let found = Arc::clone(&observations.borrow_and_update());
+                let now = Instant::now();
+                schedule.retain(found.keys().map(String::as_str), now);
+                for name in found.iter().filter(|(name, found)| known.get(*name) != Some(*found)).map(|(name, _)| name) {
+                    schedule.mark_dirty(name, now);
+                }
+                known = found;
+            }
+            Some((name, is_success)) = running.next() => schedule.end(&name, is_success, Instant::now()),
+            () = wait => {}
+        }
+    }
+}

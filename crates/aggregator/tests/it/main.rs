@@ -1,0 +1,5 @@
+//! The aggregator between a client and extension servers over TLS.
+
+mod extension;
+mod follow;
+mod pass;

@@ -1,0 +1,61 @@
+//! The kind `CustomResourceDefinition (apiextensions.k8s.io/v1)`.
+
+use listwatch_kinds::{Kind, Subresource};
+use listwatch_validation::Errors;
+
+use crate::{strategy, validation};
+
+/// The kind `CustomResourceDefinition (apiextensions.k8s.io/v1)`.
+///
+/// Source: `apiextensions-apiserver/pkg/registry/customresourcedefinition/strategy.go`.
+pub static CUSTOM_RESOURCE_DEFINITION: Kind = Kind {
+    short_names: &["crd", "crds"],
+    storage_prefix: "apiextensions.k8s.io/customresourcedefinitions",
+    unconditional_update: false,
+    generation: true,
+    categories: &["api-extensions"],
+    subresources: &[Subresource::Status],
+    keeps_nulls: true,
+    normalize: |definition| {
+        strategy::check_types(definition)?;
+        strategy::apply_defaults(definition);
+        Ok(())
+    },
+    prepare_for_create: |definition, _| strategy::prepare_for_create(definition),
+    prepare_for_update: |definition, _, context| {
+        if context.subresource.is_none() {
+            strategy::prepare_for_update(definition);
+        }
+    },
+    validate: |definition, old, errors: &mut Errors| {
+        if old.is_none() {
+            errors.extend(validation::validate(definition));
+        }
+    },
+    validate_update: |new, old, errors| errors.extend(validation::validate_update(new, old)),
+    validate_status: |definition, _, errors| errors.extend(validation::validate_status(definition)),
+    warnings: strategy::warnings,
+    begin_deletion: strategy::begin_deletion,
+    ..Kind::cluster("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
+};
+
+#[cfg(test)]
+mod tests {
+    use listwatch_kinds::{Strategy, Subresource};
+    use serde_json::{Value, json};
+
+    use super::CUSTOM_RESOURCE_DEFINITION;
+
+    #[test]
+    fn status_write_changes_only_metadata_and_status() {
+        let object = |text: &str| json!({"metadata": {"name": "x", "labels": {"l": text}}, "spec": {"f": text}, "status": {"f": text}});
+        let (Value::Object(mut new), Value::Object(old)) = (object("new"), object("old")) else { unreachable!() };
+        let writes = CUSTOM_RESOURCE_DEFINITION.writes();
+        let status = Some(&Subresource::Status);
+        let reset: Vec<String> =
+            writes.reset_fields(status, &object("new")).paths().iter().map(ToString::to_string).collect();
+        assert_eq!(reset, [".spec"]);
+        writes.reset_unwritable_fields(status, &mut new, &old);
+        assert_eq!([&new["metadata"]["labels"]["l"], &new["spec"]["f"], &new["status"]["f"]], ["new", "old", "new"]);
+    }
+}

@@ -1,0 +1,43 @@
+//! CustomResourceDefinitions as pure functions: their [`Kind`](listwatch_kinds::Kind), the fields that the server reads,
+//! and writes of their status. The API server serves the custom resources.
+//!
+//! | item | purpose |
+//! |---|---|
+//! | [`CUSTOM_RESOURCE_DEFINITION`] | names, defaults, validation and deletion of definitions |
+//! | [`Definition`] | a definition without its schemas |
+//! | [`condition`], [`set_condition`], [`set_accepted`] | conditions and accepted names in a status |
+//! | [`approval_condition`] | the condition of definitions in groups of the Kubernetes community |
+//!
+//! Rules: `staging/src/k8s.io/apiextensions-apiserver/pkg/{apis/apiextensions,registry/customresourcedefinition}` of
+//! Kubernetes v1.36.
+//!
+//! # Example
+//! ```
+//! use listwatch_apiextensions::Definition;
+//!
+//! let definition = Definition::parse(br#"{
+//!     "metadata": {"name": "widgets.example.com"},
+//!     "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "widgets", "kind": "Widget"},
+//!              "versions": [{"name": "v1", "served": true, "storage": true}]}
+//! }"#)?;
+//! assert!(definition.is_namespaced() && !definition.is("Established"));
+//! assert_eq!(definition.storage_version().map(|version| version.name.as_str()), Some("v1"));
+//! # Ok::<(), serde_json::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+mod approval;
+mod custom_resource_definition;
+mod definition;
+mod status;
+mod strategy;
+mod validation;
+
+pub use approval::approval_condition;
+pub use custom_resource_definition::CUSTOM_RESOURCE_DEFINITION;
+pub use definition::{Condition, Definition, FINALIZER, Names, PrinterColumn, Version};
+pub use status::{condition, set_accepted, set_condition};

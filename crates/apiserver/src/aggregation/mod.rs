@@ -1,0 +1,159 @@
+//! Aggregation: requests for group versions that extension servers serve, and the documents that describe all servers.
+//!
+//! ```text
+//!  filters ─▶ handle ─┬▶ /apis/<group>/<version>… of a service ─▶ listwatch-aggregator ─▶ extension server
+//!                     ├▶ /apis, /apis/<group>, /openapi/…       ─▶ merged documents
+//!                     └▶ everything else                        ─▶ local handlers
+//! ```
+//!
+//! Rules: `kube-aggregator/pkg/apiserver`. The request was authenticated and authorized by the ordinary filters. While no
+//! APIService names a service, every request is local and this module costs one atomic load.
+
+mod documents;
+mod objects;
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::{HeaderMap, HeaderName, Method, Request as HttpRequest, Response};
+use http_body_util::Full;
+use hyper::upgrade::OnUpgrade;
+use listwatch_aggregator::{Aggregator, AggregatorOptions, RemoteRoute, RequestFacts, api_group};
+use listwatch_meta::Status;
+use listwatch_proxy::{Limits, Proxy};
+use listwatch_registry::Registry;
+use listwatch_write::Writer;
+
+use self::documents::MergedDocuments;
+use self::objects::StoredObjects;
+use crate::documents::{Document, DocumentRequest, Documents};
+use crate::filters::rejection::Rejection;
+use crate::handlers::context::RequestContext;
+use crate::handlers::documents::response as document_response;
+use crate::request::upload::{RequestBody, Upload};
+use crate::response::body::Body;
+use crate::response::preferences::header;
+
+/// The aggregation of one server.
+pub(crate) struct Aggregation {
+    aggregator: Arc<Aggregator>,
+    objects: Arc<StoredObjects>,
+    documents: MergedDocuments,
+}
+
+impl Aggregation {
+    pub(crate) fn new(writer: &Arc<Writer>, options: AggregatorOptions) -> Self {
+        let objects = Arc::new(StoredObjects::new(Arc::clone(writer)));
+        let reader: Arc<dyn listwatch_aggregator::ServiceObjects> = Arc::<StoredObjects>::clone(&objects);
+        let aggregator = Arc::new(Aggregator::new(Proxy::new(Limits::default()), reader, options));
+        Aggregation { aggregator, objects, documents: MergedDocuments::default() }
+    }
+
+    /// Whether some group version is served by an extension server.
+    pub(crate) fn has_remote(&self) -> bool {
+        self.aggregator.has_remote()
+    }
+
+    /// The loop that follows APIServices and extension servers.
+    pub(crate) fn run(&self) -> impl Future<Output = ()> + Send + 'static {
+        let objects: Arc<dyn listwatch_aggregator::ApiServiceObjects> = Arc::<StoredObjects>::clone(&self.objects);
+        Arc::clone(&self.aggregator).run(objects)
+    }
+
+    /// The merged document of a path; `None` for a path whose local document is right.
+    async fn document(
+        &self,
+        local: &Documents,
+        registry: &Arc<Registry>,
+        segments: &[&str],
+        request: DocumentRequest<'_>,
+    ) -> Option<Result<Document, Status>> {
+        match segments {
+            ["apis"] => Some(self.documents.of(local, registry, &self.aggregator).groups(request.accept)),
+            ["apis", group] => {
+                let services = self.aggregator.services();
+                let is_remote = services.iter().any(|service| service.group == *group && service.service.is_some());
+                let document = is_remote.then(|| api_group(&services, group)).flatten()?;
+                Some(Ok(Document::json(Bytes::from(document.to_string()))))
+            }
+            ["openapi", "v2"] => {
+                let (content_type, spec) = local.openapi(registry).v2(request.accept)?;
+                // The binary form describes local group versions only.
+                let is_json = content_type == crate::documents::openapi::JSON;
+                match is_json {
+                    true => Some(Ok(self.documents.of(local, registry, &self.aggregator).openapi_v2(spec).await)),
+                    false => None,
+                }
+            }
+            ["openapi", "v3"] => Some(Ok(self.documents.of(local, registry, &self.aggregator).openapi_v3())),
+            _ => None,
+        }
+    }
+}
+
+/// Answers a request that concerns an extension server; `None` for a local one.
+pub(crate) async fn handle<B: RequestBody>(
+    request: &RequestContext<'_>,
+    upload: &mut Upload<B>,
+) -> Option<Result<Response<Body>, Rejection>> {
+    let RequestContext { shared, parts, info, query, preferences, .. } = *request;
+    let aggregation = &shared.aggregation;
+    if let Some(route) = aggregation.aggregator.route(&info.path) {
+        return Some(pass(request, upload, &route).await);
+    }
+    if info.is_resource_request || !matches!(parts.method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    let registry = shared.backend.registry();
+    let segments = info.segments();
+    let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
+    if let ["openapi", "v3", path @ ..] = &segments[..]
+        && !path.is_empty()
+    {
+        let merged = aggregation.documents.of(&shared.documents, &registry, &aggregation.aggregator);
+        let route = aggregation.aggregator.route_of(merged.owner(&path.join("/"))?)?;
+        return Some(pass(request, upload, &route).await);
+    }
+    let wanted = DocumentRequest { accept: preferences.accept(), host: header(&parts.headers, &HOST), query };
+    let document = aggregation.document(&shared.documents, &registry, &segments, wanted).await?;
+    Some(document.map(|document| document_response(document, &parts.headers)).map_err(Rejection::from))
+}
+
+/// Passes a request on.
+async fn pass<B: RequestBody>(
+    request: &RequestContext<'_>,
+    upload: &mut Upload<B>,
+    route: &RemoteRoute,
+) -> Result<Response<Body>, Rejection> {
+    let RequestContext { shared, parts, info, user, deadline, .. } = *request;
+    let work = async {
+        let received = if upload.is_ended() { None } else { Some(upload.collect(&shared.bodies).await?) };
+        let body = received.as_ref().map(|received| received.bytes.clone()).unwrap_or_default();
+        let mut outgoing = HttpRequest::new(Full::new(body));
+        *outgoing.method_mut() = parts.method.clone();
+        *outgoing.uri_mut() = parts.uri.clone();
+        *outgoing.headers_mut() = without_impersonation(&parts.headers);
+        if let Some(upgrade) = parts.extensions.get::<OnUpgrade>() {
+            outgoing.extensions_mut().insert(upgrade.clone());
+        }
+        let facts = RequestFacts { is_long_running: info.long_running, client_address: None };
+        let response = shared.aggregation.aggregator.handle(route, outgoing, user, facts).await;
+        Ok::<_, Rejection>(response.map(Body::proxied))
+    };
+    match info.long_running {
+        true => work.await,
+        false => deadline.enforce(pin!(work)).await,
+    }
+}
+
+/// The headers without those of impersonation: the request acts as the impersonated user already.
+fn without_impersonation(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = headers.clone();
+    let sent: Vec<HeaderName> = kept.keys().filter(|name| name.as_str().starts_with("impersonate-")).cloned().collect();
+    for name in sent {
+        kept.remove(name);
+    }
+    kept
+}

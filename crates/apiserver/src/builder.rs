@@ -1,0 +1,394 @@
+//! [`Builder`]: the settings of a server, and its start.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use http::HeaderValue;
+use listwatch_access::{Authenticator, Authorizer, ClientCertificateAuthenticator};
+use listwatch_aggregator::AggregatorOptions;
+use listwatch_cacher::Limits;
+use listwatch_controllers::bootstrap::{self, Bootstrap, RequestHeader};
+use listwatch_controllers::{Controllers, definitions, gc, namespaces};
+use listwatch_proxy::ClientCertificate;
+use listwatch_registry::{Backend, Registry, spawn_cache_budget};
+use listwatch_storage::{MemoryStorage, Storage};
+use listwatch_write::admission::{AdmissionChain, MutatingAdmission, ValidatingAdmission};
+use listwatch_write::{ServiceRanges, Writer};
+use tokio::sync::Semaphore;
+
+use crate::aggregation::Aggregation;
+use crate::auth::{Access, AnonymousAuth, Auth};
+use crate::compute::Compute;
+use crate::documents::Documents;
+use crate::filters::flow_control::{FlowControl, READS_IN_FLIGHT_MAX, WRITES_IN_FLIGHT_MAX};
+use crate::filters::request_deadline::REQUEST_TIMEOUT;
+use crate::handlers::websocket::WEBSOCKETS_MAX;
+use crate::metrics::Metrics;
+use crate::request::body_budget::{BODIES_BYTES_MAX, BodyBudget};
+use crate::server::ApiServer;
+use crate::shared::{BackgroundTasks, Shared};
+use crate::store_health::StoreHealth;
+#[cfg(feature = "serve")]
+use crate::transport::HTTP2_STREAMS_MAX;
+
+/// The minimum duration of a watch without `timeoutSeconds`; the maximum is twice this value (`--min-request-timeout`).
+const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// The target port of the service `kubernetes`, unless another one is set (`--secure-port`).
+const SECURE_PORT: u16 = 6443;
+
+/// The settings of an [`ApiServer`]. The defaults suit a test process.
+#[derive(Clone)]
+pub struct Builder {
+    storage: Option<Arc<dyn Storage>>,
+    auth: Auth,
+    authenticators: Vec<Arc<dyn Authenticator>>,
+    authorizers: Vec<Arc<dyn Authorizer>>,
+    client_certificates: Option<Arc<ClientCertificateAuthenticator>>,
+    anonymous_auth: AnonymousAuth,
+    watch_cache: bool,
+    min_request_timeout: Duration,
+    request_timeout: Duration,
+    requests_in_flight_max: (usize, usize),
+    strict_transport_security: Option<String>,
+    goaway_chance: f64,
+    limits: Limits,
+    cbor: bool,
+    controllers: Controllers,
+    cache_bytes_max: Option<usize>,
+    #[cfg(feature = "serve")]
+    http2_streams_max: u32,
+    client_ca: Option<String>,
+    secure_port: u16,
+    service_ranges: ServiceRanges,
+    admission: AdmissionChain,
+    aggregation: AggregatorOptions,
+    request_header: Option<RequestHeader>,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder").field("auth", &self.auth).field("watch_cache", &self.watch_cache).finish()
+    }
+}
+
+/// The error of [`Builder::build`].
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The store does not respond.
+    #[error(transparent)]
+    Store(#[from] listwatch_storage::StoreFault),
+    /// The namespaces that every cluster has could not be created.
+    #[error("cannot create the initial namespaces: {0}")]
+    Namespaces(String),
+    /// The value of [`Builder::strict_transport_security`] is not valid in a header.
+    #[error("{0:?} is not valid in a header")]
+    Header(String),
+    /// The definitions of custom resources could not be read.
+    #[error("cannot read the custom resource definitions: {0}")]
+    Definitions(String),
+}
+
+impl ApiServer {
+    /// The settings of a new server, each with its default.
+    pub fn builder() -> Builder {
+        Builder {
+            storage: None,
+            auth: Auth::default(),
+            authenticators: Vec::new(),
+            authorizers: Vec::new(),
+            client_certificates: None,
+            anonymous_auth: AnonymousAuth::default(),
+            watch_cache: true,
+            min_request_timeout: MIN_REQUEST_TIMEOUT,
+            request_timeout: REQUEST_TIMEOUT,
+            requests_in_flight_max: (READS_IN_FLIGHT_MAX, WRITES_IN_FLIGHT_MAX),
+            strict_transport_security: None,
+            goaway_chance: 0.0,
+            limits: Limits::default(),
+            cbor: false,
+            cache_bytes_max: None,
+            #[cfg(feature = "serve")]
+            http2_streams_max: HTTP2_STREAMS_MAX,
+            client_ca: None,
+            secure_port: SECURE_PORT,
+            service_ranges: ServiceRanges::default(),
+            admission: AdmissionChain::default(),
+            aggregation: AggregatorOptions::default(),
+            request_header: None,
+            controllers: Controllers::default(),
+        }
+    }
+}
+
+impl Builder {
+    /// The store of the objects. Default: [`MemoryStorage`].
+    #[must_use]
+    pub fn storage(mut self, storage: Arc<dyn Storage>) -> Self {
+        self.storage = Some(storage);
+        self
+    }
+
+    /// The authentication of requests. Default: every request is the administrator's ([`Auth::Open`]).
+    #[must_use]
+    pub fn auth(mut self, auth: Auth) -> Self {
+        self.auth = auth;
+        self
+    }
+
+    /// Adds an authenticator. The order is that of the calls; [`Builder::auth`] comes last. The authenticator never
+    /// receives the token of a service account. docs/extending.md has an example.
+    #[must_use]
+    pub fn authenticator(mut self, authenticator: impl Authenticator + 'static) -> Self {
+        self.authenticators.push(Arc::new(authenticator));
+        self
+    }
+
+    /// Adds an authorizer, after those added before. If no authorizer has an opinion, known users have all permissions
+    /// ([`KnownUserAuthorizer`](listwatch_access::KnownUserAuthorizer)). docs/extending.md has an example.
+    #[must_use]
+    pub fn authorizer(mut self, authorizer: impl Authorizer + 'static) -> Self {
+        self.authorizers.push(Arc::new(authorizer));
+        self
+    }
+
+    /// Authenticates clients by their TLS certificates, before tokens (`--client-ca-file`). The listener must request
+    /// certificates: `pki::TlsOptions::request_client_certificates`. Default: certificates are ignored.
+    #[must_use]
+    pub fn client_certificates(mut self, authenticator: ClientCertificateAuthenticator) -> Self {
+        self.client_certificates = Some(Arc::new(authenticator));
+        self
+    }
+
+    /// Sets the treatment of requests without credentials (`--anonymous-auth`). Default: only health and version.
+    #[must_use]
+    pub fn anonymous_auth(mut self, anonymous_auth: AnonymousAuth) -> Self {
+        self.anonymous_auth = anonymous_auth;
+        self
+    }
+
+    /// Whether reads and watches are served from a cache per resource (the default) or from the store.
+    #[must_use]
+    pub fn watch_cache(mut self, on: bool) -> Self {
+        self.watch_cache = on;
+        self
+    }
+
+    /// The duration of a watch without `timeoutSeconds`: random, from this value to twice this value. Default: 30
+    /// minutes.
+    #[must_use]
+    pub fn min_request_timeout(mut self, timeout: Duration) -> Self {
+        self.min_request_timeout = timeout;
+        self
+    }
+
+    /// The longest duration of a request, except watches (`--request-timeout`). Default: one minute.
+    #[must_use]
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// The largest numbers of concurrent reads and writes, except watches (`--max-requests-inflight`,
+    /// `--max-mutating-requests-inflight`). Further requests receive 429. Default: 400 and 200.
+    #[must_use]
+    pub fn requests_in_flight_max(mut self, reads: usize, writes: usize) -> Self {
+        self.requests_in_flight_max = (reads, writes);
+        self
+    }
+
+    /// The header `Strict-Transport-Security` of all responses (`--strict-transport-security-directives`, joined with
+    /// `; `). Default: no header.
+    #[must_use]
+    pub fn strict_transport_security(mut self, value: &str) -> Self {
+        self.strict_transport_security = Some(value.to_owned());
+        self
+    }
+
+    /// The fraction of HTTP/2 requests after which the server ends their connection, so that clients spread over the
+    /// servers behind a load balancer (`--goaway-chance`). Running requests finish. Default: 0; kube-apiserver allows
+    /// up to 0.02.
+    #[must_use]
+    pub fn goaway_chance(mut self, chance: f64) -> Self {
+        self.goaway_chance = chance;
+        self
+    }
+
+    /// Whether CBOR is served (kube-apiserver's feature gate `CBORServingAndStorage`). Default: no.
+    #[must_use]
+    pub fn cbor(mut self, on: bool) -> Self {
+        self.cbor = on;
+        self
+    }
+
+    /// The built-in controllers that run. Default: all of them.
+    #[must_use]
+    pub fn controllers(mut self, controllers: Controllers) -> Self {
+        self.controllers = controllers;
+        self
+    }
+
+    /// The limits of each watch cache.
+    #[must_use]
+    pub fn cache_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The memory limit of the states of all watch caches together, in bytes. Default: no limit.
+    ///
+    /// Above the limit, the server drops caches and serves their resources from the store: first caches without
+    /// watchers, then the largest. The watches of a dropped cache end cleanly, and their clients reconnect. After a
+    /// minute or more, a cache is rebuilt if it leaves a quarter of the limit free. [`Limits::history_bytes_max`] and
+    /// [`Limits::history_budget`] limit the histories.
+    #[must_use]
+    pub fn cache_bytes_max(mut self, bytes: Option<usize>) -> Self {
+        self.cache_bytes_max = bytes;
+        self
+    }
+
+    /// The largest number of streams on one HTTP/2 connection, including watches. Clients open another connection for
+    /// more. Default: [`HTTP2_STREAMS_MAX`]; 0 means the default.
+    #[cfg(feature = "serve")]
+    #[must_use]
+    pub fn http2_max_streams_per_connection(mut self, streams: u32) -> Self {
+        self.http2_streams_max = if streams == 0 { HTTP2_STREAMS_MAX } else { streams };
+        self
+    }
+
+    /// The CA certificates of clients, in PEM. The ConfigMap `kube-system/extension-apiserver-authentication` publishes
+    /// them to extension servers, kube-controller-manager and kube-scheduler. Default: none.
+    #[must_use]
+    pub fn client_ca(mut self, pem: &str) -> Self {
+        self.client_ca = Some(pem.to_owned());
+        self
+    }
+
+    /// The target port of the service `default/kubernetes`. Default: 6443.
+    #[must_use]
+    pub fn secure_port(mut self, port: u16) -> Self {
+        self.secure_port = port;
+        self
+    }
+
+    /// The ranges from which services get cluster addresses and node ports. All servers of a store must have the
+    /// same. Default: 10.96.0.0/16 and 30000-32767.
+    #[must_use]
+    pub fn service_ranges(mut self, ranges: ServiceRanges) -> Self {
+        self.service_ranges = ranges;
+        self
+    }
+
+    /// The certificate and key, in PEM, by which extension servers recognize this server. Default: none.
+    #[must_use]
+    pub fn proxy_client_certificate(mut self, chain_pem: &str, key_pem: &str) -> Self {
+        let (chain_pem, key_pem) = (chain_pem.as_bytes().to_vec(), key_pem.as_bytes().to_vec());
+        self.aggregation.proxy_certificate = Some(ClientCertificate { chain_pem, key_pem });
+        self
+    }
+
+    /// How extension servers recognize this server as a front proxy, by the ConfigMap
+    /// `kube-system/extension-apiserver-authentication`. Default: not at all.
+    #[must_use]
+    pub fn request_header(mut self, request_header: RequestHeader) -> Self {
+        self.request_header = Some(request_header);
+        self
+    }
+
+    /// Requests to extension servers go to a ready endpoint of the service instead of its cluster address. Default:
+    /// off.
+    #[must_use]
+    pub fn aggregator_routing(mut self, on: bool) -> Self {
+        self.aggregation.endpoint_routing = on;
+        self
+    }
+
+    /// Adds a mutating admission plugin after the built-in ones.
+    #[must_use]
+    pub fn mutating_admission(mut self, plugin: impl MutatingAdmission + 'static) -> Self {
+        self.admission.add_mutating(Arc::new(plugin));
+        self
+    }
+
+    /// Adds a validating admission plugin after the built-in ones.
+    #[must_use]
+    pub fn validating_admission(mut self, plugin: impl ValidatingAdmission + 'static) -> Self {
+        self.admission.add_validating(Arc::new(plugin));
+        self
+    }
+
+    /// Builds the server on the current tokio runtime: creates the objects that every cluster has and starts the
+    /// built-in controllers.
+    ///
+    /// # Errors
+    /// [`BuildError`] if the store does not respond, or if a setting or a stored definition cannot be used.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn build(self) -> Result<ApiServer, BuildError> {
+        let strict_transport_security = self.strict_transport_security.as_deref().map(HeaderValue::from_str);
+        let strict_transport_security = strict_transport_security
+            .transpose()
+            .map_err(|_| BuildError::Header(self.strict_transport_security.unwrap_or_default()))?;
+        let storage = self.storage.unwrap_or_else(|| MemoryStorage::new());
+        storage.health().await?;
+        let backend = Backend::new(storage, Registry::builtin(), self.watch_cache, self.limits);
+        let backend = Arc::new(backend.with_cache_budget(self.cache_bytes_max));
+        let writer =
+            Arc::new(Writer::new(Arc::clone(&backend), self.admission).with_service_ranges(self.service_ranges));
+        namespaces::ensure_system_namespaces(&writer).await.map_err(|status| BuildError::Namespaces(status.message))?;
+        definitions::load(&writer).await.map_err(|status| BuildError::Definitions(status.message))?;
+        let settings = bootstrap::Settings {
+            client_ca: self.client_ca,
+            request_header: self.request_header,
+            secure_port: self.secure_port,
+        };
+        let mut bootstrap = Bootstrap::new(Arc::clone(&writer), settings);
+        bootstrap.sync().await;
+        // Every server runs the controllers of definitions and of the objects that every cluster has. The others are
+        // optional.
+        let definitions_task = tokio::spawn(definitions::run(Arc::clone(&writer)));
+        let mut others = vec![tokio::spawn(bootstrap.run())];
+        if self.cache_bytes_max.is_some() {
+            others.push(spawn_cache_budget(&backend));
+        }
+        if self.controllers.namespace {
+            others.push(tokio::spawn(namespaces::run(Arc::clone(&writer))));
+        }
+        if self.controllers.gc {
+            others.push(tokio::spawn(gc::run(Arc::clone(&writer))));
+        }
+        let store_health = StoreHealth::new(Arc::clone(backend.storage()));
+        let access = Access::new(&backend, &self.auth, self.client_certificates, self.authenticators, self.authorizers);
+        let aggregation = Aggregation::new(&writer, self.aggregation);
+        others.push(tokio::spawn(aggregation.run()));
+        Ok(ApiServer::new(Shared {
+            aggregation,
+            backend,
+            writer,
+            documents: Documents::default(),
+            access: Arc::new(access),
+            #[cfg(feature = "serve")]
+            auth: self.auth,
+            anonymous_auth: self.anonymous_auth,
+            min_request_timeout: self.min_request_timeout,
+            request_timeout: self.request_timeout,
+            strict_transport_security,
+            goaway_chance: self.goaway_chance,
+            flow_control: FlowControl::new(self.requests_in_flight_max.0, self.requests_in_flight_max.1),
+            bodies: BodyBudget::new(BODIES_BYTES_MAX),
+            store_health,
+            #[cfg(feature = "serve")]
+            http2_streams_max: self.http2_streams_max,
+            compute: Compute::new(self.cbor),
+            metrics: Metrics::default(),
+            websockets: Arc::new(Semaphore::new(WEBSOCKETS_MAX)),
+            cbor: self.cbor,
+            stopping: AtomicBool::new(false),
+            unready: AtomicBool::new(false),
+            watch_drain: Arc::default(),
+            tasks: BackgroundTasks { definitions: definitions_task, others },
+        }))
+    }
+}

@@ -1,0 +1,278 @@
+//! The request chain: [`serve`] calls the filters in kube-apiserver's order (`DefaultBuildHandlerChain` in
+//! `apiserver/pkg/server/config.go`), and then the handler.
+//!
+//! ```text
+//!  Request
+//!     │  panic_recovery     a panic becomes a 500
+//!     │  audit              the request's id, on every response
+//!     │  cache_control      responses are private
+//!     │  RequestInfo        the verb, resource and name of the request
+//!     │  request_deadline   ?timeout=, or 60 s                     400, 504
+//!     │  warnings           collects Warning headers
+//!     │  authentication     which user sent it                     401
+//!     │  impersonation      which user it acts as                  400, 403
+//!     │  flow_control       a slot among the requests in flight    429
+//!     │  authorization      whether that user may do it            403
+//!     ▼
+//!  handlers                 routing, then read, write, watch, documents
+//! ```
+//!
+//! Each filter is a function that returns a value for the next filter, or a [`Rejection`]
+//! (`docs/decisions/0013-request-chain.md`).
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use http::Response;
+use http::header::STRICT_TRANSPORT_SECURITY;
+use http::request::Parts;
+use listwatch_wire::query::Query;
+use tokio::time::Instant;
+
+use crate::filters::rejection::Rejection;
+use crate::filters::request_deadline::RequestDeadline;
+use crate::filters::warnings::WarningRecorder;
+use crate::filters::{audit, authentication, authorization, cache_control, impersonation, panic_recovery};
+use crate::handlers::context::RequestContext;
+use crate::handlers::handle;
+use crate::request::info::RequestInfo;
+use crate::request::upload::{RequestBody, Upload};
+use crate::response::body::Body;
+use crate::response::extensions::{GoAway, Unauthenticated};
+use crate::response::preferences::ResponsePreferences;
+use crate::shared::Shared;
+
+/// Runs a request through the filters and the handler.
+pub(crate) async fn serve<B: RequestBody>(
+    shared: &Arc<Shared>,
+    parts: &Parts,
+    upload: &mut Upload<B>,
+) -> Response<Body> {
+    let audit_id = audit::id(&parts.headers);
+    // The large future is boxed, so that a connection without a request does not hold its memory.
+    let mut response = panic_recovery::recover(Box::pin(serve_with_info(shared, parts, upload))).await;
+    audit::add(response.headers_mut(), audit_id);
+    cache_control::add(response.headers_mut());
+    response
+}
+
+/// The current time, in seconds since 1970.
+fn unix_seconds() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+async fn serve_with_info<B: RequestBody>(
+    shared: &Arc<Shared>,
+    parts: &Parts,
+    upload: &mut Upload<B>,
+) -> Response<Body> {
+    let query = Query::parse(parts.uri.query().unwrap_or_default());
+    let info = RequestInfo::new(&parts.method, parts.uri.path(), &query);
+    let preferences = ResponsePreferences::new(&parts.method, &parts.headers, &query, shared.cbor);
+    let warnings = WarningRecorder::default();
+    let mut is_authenticated = false;
+
+    let served = async {
+        let deadline = RequestDeadline::new(&info, &query, Instant::now(), shared.request_timeout)?;
+        let admit = async {
+            let sender = authentication::authenticate(
+                &shared.access.authenticators,
+                shared.anonymous_auth,
+                parts,
+                &info,
+                unix_seconds(),
+            )
+            .await?;
+            is_authenticated = sender.is_authenticated;
+            let requester = Arc::clone(&sender.user);
+            let user = impersonation::impersonate(&shared.access.authorizers, &parts.headers, sender.user).await?;
+            let admission = shared.flow_control.admit(&info, Instant::now)?;
+            authorization::authorize(&shared.access.authorizers, &info, &user).await?;
+            Ok::<_, Rejection>((user, requester, admission))
+        };
+        let (user, requester, mut admission) = deadline.enforce(pin!(admit)).await?;
+        let request = RequestContext {
+            shared,
+            parts,
+            info: &info,
+            query: &query,
+            preferences: &preferences,
+            user: &user,
+            requester: &requester.username,
+            deadline,
+        };
+        let mut response = handle(&request, &warnings, &mut admission, upload).await;
+        admission.hold_until_sent(&mut response, deadline.at());
+        Ok::<_, Rejection>(response)
+    };
+    let mut response = served.await.unwrap_or_else(|rejection| rejection.response(&preferences));
+    warnings.write_to(response.headers_mut());
+    if !is_authenticated {
+        response.extensions_mut().insert(Unauthenticated);
+    }
+    if let Some(value) = &shared.strict_transport_security {
+        response.headers_mut().entry(STRICT_TRANSPORT_SECURITY).or_insert_with(|| value.clone());
+    }
+    if shared.goaway_chance > 0.0 && rand::random::<f64>() < shared.goaway_chance {
+        response.extensions_mut().insert(GoAway);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http::Request;
+    use http_body_util::{BodyExt as _, Full};
+    use listwatch_access::{
+        Attributes, Authentication, AuthenticationRequest, Authenticator, Authorization, Authorizer, MaybeFuture,
+    };
+    use listwatch_meta::UserInfo;
+    use serde_json::{Value, json};
+
+    use crate::{ApiServer, Auth};
+
+    /// Authenticates the token `bobs` as bob.
+    struct Bob;
+
+    impl Authenticator for Bob {
+        fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
+            let bob = || UserInfo { username: "bob".to_owned(), ..UserInfo::default() };
+            MaybeFuture::ready(match request.token {
+                Some("bobs") => Authentication::of_user(bob()),
+                _ => Authentication::NotRecognized,
+            })
+        }
+    }
+
+    /// Allows bob to list pods, and denies every delete.
+    struct Rules;
+
+    impl Authorizer for Rules {
+        fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization> {
+            // This stands for an authorizer that calls another server.
+            MaybeFuture::new(async {
+                tokio::task::yield_now().await;
+                match (&*attributes.user.username, attributes.verb, attributes.resource) {
+                    ("bob", "list", "pods") => Authorization::allow("rule 1"),
+                    (_, "delete", _) => Authorization::deny("rule 2"),
+                    _ => Authorization::no_opinion(),
+                }
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn authenticator_and_authorizer_of_the_builder_decide_on_requests() {
+        let auth = Auth::Token("secret".to_owned());
+        let server = ApiServer::builder().auth(auth).authenticator(Bob).authorizer(Rules).build().await.unwrap();
+        let send = async |line: &str, token: &str, impersonated: Option<&str>, body: Value| {
+            let (method, path) = line.split_once(' ').unwrap();
+            let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+            request = request.header("authorization", format!("Bearer {token}"));
+            if let Some(user) = impersonated {
+                request = request.header("impersonate-user", user);
+            }
+            let body = if body.is_null() { String::new() } else { body.to_string() };
+            let response = server.service().handle(request.body(Full::new(Bytes::from(body))).unwrap()).await;
+            let code = response.status().as_u16();
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            (code, serde_json::from_slice::<Value>(&bytes).unwrap_or_default())
+        };
+        for (line, token, impersonated, code) in [
+            ("GET /api/v1/pods", "bobs", None, 200),
+            ("GET /api/v1/nodes", "bobs", None, 403),
+            ("GET /api/v1/nodes", "secret", None, 200),
+            ("DELETE /api/v1/namespaces/default", "secret", None, 403),
+            ("GET /api/v1/nodes", "other", None, 401),
+            ("GET /api/v1/pods", "secret", Some("bob"), 200),
+            ("GET /api/v1/nodes", "secret", Some("bob"), 403),
+            ("GET /api/v1/nodes", "bobs", Some("admin"), 403),
+        ] {
+            let (found, status) = send(line, token, impersonated, Value::Null).await;
+            assert_eq!(found, code, "{line} {token} {impersonated:?}: {status}");
+        }
+        let (_, status) = send("DELETE /api/v1/namespaces/default", "secret", None, Value::Null).await;
+        assert!(status["message"].as_str().unwrap().ends_with(": rule 2"), "{status}");
+        // Access reviews return the same decisions.
+        let review = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let ask = |verb: &str| json!({"spec": {"resourceAttributes": {"verb": verb, "resource": "pods"}}});
+        let (_, answer) = send(review, "bobs", None, ask("list")).await;
+        assert_eq!(answer["status"], json!({"allowed": true, "reason": "rule 1"}));
+        let (_, answer) = send(review, "secret", None, ask("delete")).await;
+        assert_eq!(answer["status"], json!({"allowed": false, "denied": true, "reason": "rule 2"}));
+        let review = "POST /apis/authentication.k8s.io/v1/tokenreviews";
+        let (_, answer) = send(review, "secret", None, json!({"spec": {"token": "bobs"}})).await;
+        assert_eq!(answer["status"]["user"]["username"], "bob", "{answer}");
+    }
+
+    #[tokio::test]
+    async fn impersonated_request_is_authorized_as_its_access_review() {
+        let server = ApiServer::builder().build().await.unwrap();
+        let send = async |headers: &[(&str, &str)], line: &str, body: Value| -> (u16, Value) {
+            let (method, path) = line.split_once(' ').unwrap();
+            let body = if body.is_null() { String::new() } else { body.to_string() };
+            let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            let response = server.service().handle(request.body(Full::new(Bytes::from(body))).unwrap()).await;
+            let code = response.status().as_u16();
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            (code, serde_json::from_slice(&bytes).unwrap_or_default())
+        };
+        let bob: &[(&str, &str)] = &[("impersonate-user", "bob")];
+        let foreign: &[(&str, &str)] = &[("impersonate-user", "b\u{f8}b")];
+        let malformed: &[(&str, &str)] = &[("impersonate-user", "system:serviceaccount:x")];
+        let master: &[(&str, &str)] = &[("impersonate-user", "bob"), ("impersonate-group", "system:masters")];
+        let account: &[(&str, &str)] = &[("impersonate-user", "system:serviceaccount:default:a")];
+        let ask = json!({"spec": {"resourceAttributes": {"verb": "list", "resource": "pods"}}});
+        for (who, allowed) in
+            [(&[][..], true), (bob, false), (foreign, false), (malformed, false), (master, true), (account, true)]
+        {
+            let line = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+            let (code, review) = send(who, line, ask.clone()).await;
+            assert_eq!((code, &review["status"]["allowed"]), (201, &json!(allowed)), "{who:?}");
+            let (code, _) = send(who, "GET /api/v1/pods", Value::Null).await;
+            assert_eq!(code, if allowed { 200 } else { 403 }, "{who:?} was answered {allowed}");
+        }
+        let (_, me) = send(bob, "POST /apis/authentication.k8s.io/v1/selfsubjectreviews", json!({})).await;
+        assert_eq!(me["status"]["userInfo"]["username"], "bob");
+        let rules = "POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+        let (_, rules) = send(bob, rules, json!({"spec": {"namespace": "default"}})).await;
+        assert!(!rules["status"].to_string().contains("\"*\""), "bob may everything: {rules}");
+        for (line, text) in [
+            (
+                "GET /api/v1/namespaces/a/pods/x",
+                "pods \"x\" is forbidden: User \"bob\" cannot get resource \"pods\" in API group \"\" in the namespace \"a\"",
+            ),
+            (
+                "GET /api/v1/namespaces/a/pods?watch=true",
+                "pods is forbidden: User \"bob\" cannot watch resource \"pods\" in API group \"\" in the namespace \"a\"",
+            ),
+            (
+                "DELETE /apis/rbac.authorization.k8s.io/v1/clusterroles",
+                "clusterroles.rbac.authorization.k8s.io is forbidden: User \"bob\" cannot deletecollection resource \"clusterroles\" in API group \"rbac.authorization.k8s.io\" at the cluster scope",
+            ),
+            (
+                "GET /apis/apps/v1/namespaces/a/deployments/d/scale",
+                "deployments.apps \"d\" is forbidden: User \"bob\" cannot get resource \"deployments/scale\" in API group \"apps\" in the namespace \"a\"",
+            ),
+            ("GET /metrics", "forbidden: User \"bob\" cannot get path \"/metrics\""),
+        ] {
+            let (code, status) = send(bob, line, Value::Null).await;
+            assert_eq!((code, status["message"].as_str()), (403, Some(text)), "{line}");
+        }
+        for open in ["GET /api", "GET /apis/apps/v1", "GET /version", "GET /readyz"] {
+            assert_eq!(send(bob, open, Value::Null).await.0, 200, "{open}");
+        }
+        for part in ["impersonate-group", "impersonate-uid", "impersonate-extra-a"] {
+            assert_eq!(send(&[(part, "\u{f8}")], "GET /api", Value::Null).await.0, 400, "{part}");
+        }
+        let review = json!({"spec": {"user": "system:serviceaccount:x", "resourceAttributes": {"verb": "list", "resource": "pods"}}});
+        let (_, review) = send(&[], "POST /apis/authorization.k8s.io/v1/subjectaccessreviews", review).await;
+        assert_eq!(review["status"]["allowed"], false, "a malformed name is no service account's");
+    }
+}

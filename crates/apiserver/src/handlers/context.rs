@@ -1,0 +1,26 @@
+//! [`RequestContext`]: the facts about a request that all handlers use.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use listwatch_meta::UserInfo;
+use listwatch_wire::query::Query;
+
+use crate::filters::request_deadline::RequestDeadline;
+use crate::request::info::RequestInfo;
+use crate::response::preferences::ResponsePreferences;
+use crate::shared::Shared;
+
+/// A request that has passed all filters.
+pub(crate) struct RequestContext<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) parts: &'a Parts,
+    pub(crate) info: &'a RequestInfo<'a>,
+    pub(crate) query: &'a Query<'a>,
+    pub(crate) preferences: &'a ResponsePreferences,
+    /// The effective user: the impersonated user, or the sender.
+    pub(crate) user: &'a UserInfo,
+    /// The name of the user who sent the request. It differs from `user` if the request impersonates.
+    pub(crate) requester: &'a str,
+    pub(crate) deadline: RequestDeadline,
+}

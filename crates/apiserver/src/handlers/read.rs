@@ -1,0 +1,97 @@
+//! Handles gets and lists of one resource: parses the options, reads the cache, and responds.
+
+use http::Response;
+use listwatch_cacher::{ReadError, Scope};
+use listwatch_meta::{ListOptions, ResourceVersion, Status};
+use listwatch_wire::media_type::is_late_refusal;
+use listwatch_wire::query::{Query, list_options};
+
+use crate::request::routing::{ResourceRoute, Verb};
+use crate::response::body::Body;
+use crate::response::preferences::ResponsePreferences;
+use crate::response::view::{ListView, ObjectView};
+use crate::shared::Shared;
+use listwatch_registry::Subresource;
+use listwatch_write as write;
+
+/// Handles GET of one object or subresource.
+pub(crate) async fn get(
+    shared: &Shared,
+    route: &ResourceRoute<'_>,
+    query: &Query<'_>,
+    preferences: &ResponsePreferences,
+) -> Result<Response<Body>, Status> {
+    let resource = &route.resource;
+    let name = route.name.unwrap_or_default();
+    let subresource = route.subresource.and_then(|name| resource.subresource(name));
+    let view = match subresource {
+        // A Scale is another kind, so the columns of the resource do not apply.
+        Some(Subresource::Scale { .. }) => ObjectView::plain(preferences)?,
+        _ => ObjectView::negotiate(preferences, resource)?,
+    };
+    let version = ResourceVersion::new(query.get("resourceVersion").unwrap_or_default());
+    let at = ListOptions { resource_version: version, ..ListOptions::default() }.get()?;
+    let key = resource.key(route.namespace, name)?;
+    let found = shared.backend.cacher(resource).get(&key, at).await.map_err(|error| error.status(resource.gr()))?;
+    let object = found.ok_or_else(|| Status::not_found(resource.gr(), name))?;
+    if let Some(Subresource::Scale { .. }) = subresource {
+        return view.json(200, write::scale_of(resource, &object)?);
+    }
+    view.object(200, resource, &object)
+}
+
+/// Handles GET of a collection.
+pub(crate) async fn list(
+    shared: &Shared,
+    route: &ResourceRoute<'_>,
+    query: &Query<'_>,
+    preferences: &ResponsePreferences,
+) -> Result<Response<Body>, Status> {
+    let resource = &route.resource;
+    let view = early_error(ListView::negotiate(preferences, resource))?;
+    let request = list_options(query)?.0.list(&resource.shape)?;
+    let cacher = shared.backend.cacher(resource);
+    let list = cacher.list(&scope(route)?, &request).await.map_err(|error| error.status(resource.gr()))?;
+    if !list.undecodable.is_empty() {
+        // An incomplete list would make controllers delete the dependents of a missing object.
+        return Err(ReadError::Undecodable { keys: list.undecodable }.status(resource.gr()));
+    }
+    view?.list(resource, list, request.shard.as_ref()).await
+}
+
+/// Returns the error of a view: as the outer result if kube-apiserver reports it at once, or as the inner result if it
+/// does so only after the options and the read succeeded.
+pub(crate) fn early_error<V>(view: Result<V, Status>) -> Result<Result<V, Status>, Status> {
+    match view {
+        Err(status) if !is_late_refusal(&status) => Err(status),
+        view => Ok(view),
+    }
+}
+
+/// Rejects the namespaces `.` and `..` for a collection, as upstream's `storage.PrepareKey` does. Upstream returns a
+/// plain error, and therefore a 500 without a reason.
+pub(crate) fn check_namespace(route: &ResourceRoute<'_>) -> Result<(), Status> {
+    let of_collection = matches!(route.verb, Verb::Collection | Verb::Write(write::WriteVerb::DeleteCollection));
+    match route.namespace {
+        Some(namespace @ ("." | "..")) if of_collection && route.name.is_none() => {
+            let key = format!("/{}/{namespace}", route.resource.storage_prefix);
+            Err(Status::failure(500, "", format!("invalid key: {key:?}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the scope of a list or watch: one object, one namespace or all objects.
+///
+/// # Errors
+/// 400 for a name that cannot be in a key.
+pub(crate) fn scope(route: &ResourceRoute<'_>) -> Result<Scope, Status> {
+    Ok(match (route.name, route.namespace) {
+        (Some(name), namespace) => {
+            route.resource.key(namespace, name)?;
+            Scope::Object { namespace: namespace.map(str::to_owned), name: name.to_owned() }
+        }
+        (None, Some(namespace)) => Scope::Namespace(namespace.to_owned()),
+        (None, None) => Scope::All,
+    })
+}

@@ -1,0 +1,112 @@
+//! Handles writes and reviews: reads the body, runs the write pipeline, and responds.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, USER_AGENT};
+use http::{Response, StatusCode};
+use listwatch_meta::{Object, Status};
+use listwatch_wire::list::{ListBody, ListMeta, ListStyle};
+
+use super::context::RequestContext;
+use crate::filters::flow_control::Admission;
+use crate::filters::rejection::Rejection;
+use crate::filters::warnings::WarningRecorder;
+use crate::request::routing::ResourceRoute;
+use crate::request::upload::{RequestBody, Upload};
+use crate::response::body::Body;
+use crate::response::preferences::header;
+use crate::response::view::ObjectView;
+use listwatch_registry::Resource;
+use listwatch_write::{self as write, WriteBody, WriteRequest, WriteResponse, WriteVerb};
+
+/// Responds to a write. A review is the create of a kind that is not stored; the authenticators and authorizers process
+/// it instead of the store.
+///
+/// # Errors
+/// The errors of the body (400, 408, 413, 429), of flow control (429) and of the write.
+pub(crate) async fn answer<B: RequestBody>(
+    request: &RequestContext<'_>,
+    verb: WriteVerb,
+    route: &ResourceRoute<'_>,
+    warnings: &WarningRecorder,
+    admission: &mut Admission<'_>,
+    upload: &mut Upload<B>,
+) -> Result<Response<Body>, Rejection> {
+    let shared = request.shared;
+    let received = upload.collect(&shared.bodies).await?;
+    admission.take_write_slot()?;
+    admission.wait_for_memory(received.bytes.len(), parsed_bytes_max(request, &received.bytes)).await;
+    let write = write_request(request, verb, route, received.bytes.clone());
+    let deadline = request.deadline.at().into_std();
+    let (view, written) = if route.resource.is_stored() {
+        let view = ObjectView::negotiate(request.preferences, &route.resource)?;
+        (view, shared.compute.write(&shared.writer, write, request.requester, deadline).await?)
+    } else {
+        let view = ObjectView::plain(request.preferences)?;
+        (view, shared.compute.review(&shared.writer, &shared.access, write, request.requester, deadline).await?)
+    };
+    Ok(response(written, &route.resource, &view, warnings)?)
+}
+
+/// Creates the write of a request whose body has arrived.
+fn write_request<'r>(
+    request: &'r RequestContext<'_>,
+    verb: WriteVerb,
+    route: &'r ResourceRoute<'_>,
+    body: Bytes,
+) -> WriteRequest<'r> {
+    let headers = &request.parts.headers;
+    WriteRequest {
+        verb,
+        resource: &route.resource,
+        namespace: route.namespace,
+        name: route.name,
+        subresource: route.subresource,
+        query: request.query,
+        content_type: header(headers, &CONTENT_TYPE),
+        user: request.user,
+        user_agent: header(headers, &USER_AGENT),
+        body,
+    }
+}
+
+/// The most memory that a parsed body can take, in bytes.
+fn parsed_bytes_max(request: &RequestContext<'_>, body: &Bytes) -> usize {
+    let content_type = header(&request.parts.headers, &CONTENT_TYPE).filter(|_| request.shared.cbor);
+    write::cbor::parsed_bytes_max(content_type, body.len())
+}
+
+/// Returns the response of a write, in the negotiated form.
+///
+/// # Errors
+/// 500 if the object cannot be encoded.
+fn response(
+    written: WriteResponse,
+    resource: &Arc<Resource>,
+    view: &ObjectView,
+    warnings: &WarningRecorder,
+) -> Result<Response<Body>, Status> {
+    let mut response = match written.body {
+        WriteBody::Object(object) => view.object(written.code, resource, &object)?,
+        WriteBody::Json(json) => view.json(written.code, json)?,
+        WriteBody::Status(status) => view.json(written.code, status.to_json().into())?,
+        WriteBody::List(meta, objects) => view.json(written.code, deleted_list(resource, &meta, objects))?,
+    };
+    *response.status_mut() = StatusCode::from_u16(written.code).unwrap_or(StatusCode::OK);
+    warnings.add(written.warnings);
+    Ok(response)
+}
+
+/// Returns the list of the objects that a deletecollection has deleted.
+fn deleted_list(resource: &Resource, meta: &ListMeta, objects: Vec<Object>) -> Bytes {
+    let style = if resource.custom { ListStyle::Unstructured } else { ListStyle::Typed };
+    let mut body = Vec::new();
+    let shown = objects.into_iter().map(|object| resource.shown(&object).into_owned());
+    ListBody::new(meta, style, shown).for_each(|chunk| body.extend_from_slice(&chunk));
+    // The view adds the final newline.
+    if body.last() == Some(&b'\n') {
+        body.pop();
+    }
+    body.into()
+}

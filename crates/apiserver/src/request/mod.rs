@@ -1,0 +1,9 @@
+//! Request processing: facts, routes, bodies, and the limit on requests in flight.
+
+pub(crate) mod body_budget;
+#[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "connections track what they send"))]
+pub(crate) mod in_flight;
+pub(crate) mod info;
+pub(crate) mod routing;
+pub(crate) mod upload;
+pub(crate) mod websocket;

@@ -1,0 +1,12 @@
+//! [`Chunks`]: the bytes of a body, produced one chunk at a time as the connection polls.
+
+use bytes::Bytes;
+
+/// The reason why a body ended before its last byte. The client sees a reset stream or a closed connection, so it does
+/// not mistake the received bytes for the whole body.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the answer broke off: {0}")]
+pub struct BodyError(pub(crate) String);
+
+/// The chunks of a body. The iterator ends after an error.
+pub(crate) type Chunks = Box<dyn Iterator<Item = Result<Bytes, BodyError>> + Send>;

@@ -1,0 +1,216 @@
+//! Compresses the same responses as kube-apiserver: large gets and lists, and WatchLists.
+//!
+//! A list is one gzip member, compressed while it is sent. A watch is one member, too, of independent blocks (RFC 1951).
+//! A client can read each block without the next one, and an idle watch keeps no compressor. Small chunks, such as
+//! single events, are stored and not compressed, because each of thousands of watchers would pay for the compression.
+
+use std::io::Write as _;
+
+use bytes::Bytes;
+use flate2::write::GzEncoder;
+use flate2::{Compress, Compression, Crc, FlushCompress};
+use http::HeaderMap;
+use http::header::ACCEPT_ENCODING;
+
+use crate::response::chunks::{BodyError, Chunks};
+
+/// The smallest response that is compressed, in bytes.
+pub(crate) const GZIP_BYTES_MIN: usize = 128 * 1024;
+/// The compression level: the fastest one. It has most of the benefit on a slow network at the lowest cost for the
+/// server.
+const LEVEL: u32 = 1;
+
+/// Whether the client accepts gzip. Only the first header is used, and only `gzip` without a `q` value.
+pub(crate) fn is_accepted(headers: &HeaderMap) -> bool {
+    let accepted = headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
+    accepted.is_some_and(|accepted| accepted.split(',').any(|token| token.trim() == "gzip"))
+}
+
+fn encoder() -> GzEncoder<Vec<u8>> {
+    GzEncoder::new(Vec::new(), Compression::new(LEVEL))
+}
+
+/// Compresses bytes into a gzip member.
+pub(crate) fn member(bytes: &[u8]) -> Bytes {
+    let mut encoder = encoder();
+    encoder.write_all(bytes).expect("writes to memory do not fail");
+    encoder.finish().expect("writes to memory do not fail").into()
+}
+
+/// The smallest chunk of a watch that is compressed, in bytes. Smaller chunks are stored.
+const DEFLATE_BYTES_MIN: usize = 16 * 1024;
+/// The largest stored block, in bytes (RFC 1951, section 3.2.4).
+const STORED_BYTES_MAX: usize = 0xffff;
+/// The header of a gzip member (RFC 1952, section 2.3): deflate, no name, no time, no system.
+const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
+/// An empty stored block, after which a reader can decode all previous bytes.
+const FLUSH: [u8; 5] = [0, 0, 0, 0xff, 0xff];
+/// The last block, which is empty.
+const LAST: [u8; 5] = [1, 0, 0, 0xff, 0xff];
+
+/// The gzip member of a watch, chunk by chunk.
+#[derive(Default)]
+pub(crate) struct GzipStream {
+    sum: Crc,
+    begun: bool,
+}
+
+impl GzipStream {
+    /// Returns the bytes to send for a chunk.
+    pub(crate) fn chunk(&mut self, chunk: &[u8]) -> Bytes {
+        let mut out = Vec::with_capacity(chunk.len() + 64);
+        self.begin(&mut out);
+        self.sum.update(chunk);
+        if chunk.len() < DEFLATE_BYTES_MIN {
+            for block in chunk.chunks(STORED_BYTES_MAX) {
+                let length = block.len() as u16;
+                out.push(0);
+                out.extend_from_slice(&length.to_le_bytes());
+                out.extend_from_slice(&(!length).to_le_bytes());
+                out.extend_from_slice(block);
+            }
+            out.extend_from_slice(&FLUSH);
+            return out.into();
+        }
+        let mut compress = Compress::new(Compression::new(LEVEL), false);
+        loop {
+            if out.len() == out.capacity() {
+                out.reserve(chunk.len() / 4 + 64);
+            }
+            let taken = compress.total_in() as usize;
+            compress
+                .compress_vec(&chunk[taken..], &mut out, FlushCompress::Sync)
+                .expect("writes to memory do not fail");
+            // If the buffer has free space, all output has been written.
+            if compress.total_in() as usize == chunk.len() && out.len() < out.capacity() {
+                return out.into();
+            }
+        }
+    }
+
+    /// Returns the bytes to send at the end.
+    pub(crate) fn end(&mut self) -> Bytes {
+        let mut out = Vec::with_capacity(HEADER.len() + LAST.len() + 8);
+        self.begin(&mut out);
+        out.extend_from_slice(&LAST);
+        out.extend_from_slice(&self.sum.sum().to_le_bytes());
+        out.extend_from_slice(&self.sum.amount().to_le_bytes());
+        out.into()
+    }
+
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        if !std::mem::replace(&mut self.begun, true) {
+            out.extend_from_slice(&HEADER);
+        }
+    }
+}
+
+/// Compresses a body into one gzip member. The iterator holds the compressor (about 300 KB) and a chunk.
+pub(crate) fn compressed(chunks: Chunks) -> Chunks {
+    Box::new(Compressed { chunks, encoder: Some(encoder()) })
+}
+
+struct Compressed {
+    chunks: Chunks,
+    /// The encoder; `None` after the end.
+    encoder: Option<GzEncoder<Vec<u8>>>,
+}
+
+impl Iterator for Compressed {
+    type Item = Result<Bytes, BodyError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let encoder = self.encoder.as_mut()?;
+            match self.chunks.next() {
+                Some(Ok(chunk)) => {
+                    encoder.write_all(&chunk).expect("writes to memory do not fail");
+                    let ready = std::mem::take(encoder.get_mut());
+                    if !ready.is_empty() {
+                        return Some(Ok(ready.into()));
+                    }
+                }
+                Some(Err(error)) => {
+                    self.encoder = None;
+                    return Some(Err(error));
+                }
+                None => {
+                    let rest = self.encoder.take()?.finish().expect("writes to memory do not fail");
+                    return Some(Ok(rest.into()));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use flate2::read::{GzDecoder, MultiGzDecoder};
+    use flate2::{Decompress, FlushDecompress};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(gzip: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        MultiGzDecoder::new(gzip).read_to_end(&mut bytes).expect("gzip");
+        bytes
+    }
+
+    #[test]
+    fn gzip_with_a_quality_value_is_not_accepted() {
+        for (value, expected) in
+            [("gzip", true), ("deflate, gzip", true), ("gzip;q=1.0", false), ("br", false), ("*", false), ("", false)]
+        {
+            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, value.parse().unwrap())]);
+            assert_eq!(is_accepted(&headers), expected, "{value}");
+        }
+        assert!(!is_accepted(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn failed_body_yields_an_incomplete_gzip_member() {
+        let chunks = [Ok(Bytes::from_static(b"a")), Err(BodyError("x".to_owned()))];
+        let pieces: Vec<_> = compressed(Box::new(chunks.into_iter())).collect();
+        assert_eq!(pieces.last(), Some(&Err(BodyError("x".to_owned()))));
+    }
+
+    proptest! {
+        #[test]
+        fn gzip_chunk_of_a_watch_is_decodable_without_later_chunks(
+            chunks in prop::collection::vec((0_u8..9, prop_oneof![1_usize..200, 16_000_usize..70_000]), 0..6)
+        ) {
+            let mut stream = GzipStream::default();
+            let (mut sent, mut plain, mut read_so_far) = (Vec::new(), Vec::new(), Vec::with_capacity(1 << 20));
+            let mut reader = Decompress::new(false);
+            for (seed, length) in chunks {
+                let chunk: Vec<u8> = (0..length).map(|n| (n as u8).wrapping_mul(seed)).collect();
+                let piece = stream.chunk(&chunk);
+                let blocks = if sent.is_empty() { &piece[HEADER.len()..] } else { &piece[..] };
+                reader.decompress_vec(blocks, &mut read_so_far, FlushDecompress::None).expect("blocks");
+                plain.extend_from_slice(&chunk);
+                prop_assert!(read_so_far == plain, "a chunk is readable without the next one");
+                sent.extend_from_slice(&piece);
+            }
+            sent.extend_from_slice(&stream.end());
+            let mut read = Vec::new();
+            GzDecoder::new(&sent[..]).read_to_end(&mut read).expect("one member");
+            prop_assert!(read == plain);
+        }
+
+        #[test]
+        fn gunzipped_chunks_equal_the_input(chunks in prop::collection::vec(prop::collection::vec(0_u8..9, 0..5_000), 1..9)) {
+            let whole = chunks.concat();
+            let list = chunks.clone().into_iter().map(|chunk| Ok(Bytes::from(chunk)));
+            let gzip: Vec<Bytes> = compressed(Box::new(list)).collect::<Result<_, _>>().unwrap();
+            prop_assert_eq!(read(&gzip.concat()), whole.clone());
+            let members: Vec<Bytes> = chunks.iter().map(|chunk| member(chunk)).collect();
+            for (member, chunk) in members.iter().zip(&chunks) {
+                prop_assert_eq!(&read(member), chunk, "a member is readable alone");
+            }
+            prop_assert_eq!(read(&members.concat()), whole);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! [`chunks`]: the body of a collection in every encoding and view.
+//!
+//! ```text
+//!  ListItems (a walk through a snapshot) ──▶ head │ item item … │ item … │ tail
+//!                                            └─── chunk of about 64 KiB ──┘
+//! ```
+//!
+//! A list that is being sent holds one chunk and one item, regardless of its length. A protobuf list begins with its
+//! length, so the items are encoded twice, first to measure them. Some encoded items are kept
+//! ([`protobuf::LIST_KEPT_BYTES`]).
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use listwatch_cacher::{List, ListItems};
+use listwatch_meta::{Object, ResourceVersion, ShardSelector, Status};
+use listwatch_wire::list::{CHUNK_BYTES, ListBody, ListMeta, ListSource, ListStyle};
+use listwatch_wire::media_type::{Encoding, View};
+use listwatch_wire::{cbor, protobuf};
+use time::OffsetDateTime;
+
+use crate::response::chunks::{BodyError, Chunks};
+use crate::response::table::{self, IncludeObject, MetaVersion, TableView, partial};
+use crate::response::yaml;
+use listwatch_registry::Resource;
+
+/// The form of a collection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListForm {
+    pub(crate) encoding: Encoding,
+    pub(crate) view: View,
+    pub(crate) include: IncludeObject,
+}
+
+/// Creates the body of a list.
+///
+/// # Errors
+/// 500 if an object cannot be encoded.
+pub(crate) async fn chunks(
+    resource: &Arc<Resource>,
+    list: List,
+    shard: Option<&ShardSelector>,
+    form: ListForm,
+) -> Result<Chunks, Status> {
+    let version = ResourceVersion::from(list.revision).as_str().to_owned();
+    let items = Items::new(list.items, resource);
+    let (api_version, kind) = match form.view {
+        View::PartialMetadata { v1beta1 } => {
+            (MetaVersion::from(v1beta1).api_version().to_owned(), "PartialObjectMetadataList".to_owned())
+        }
+        _ => (resource.api_version(), resource.list_kind.clone()),
+    };
+    let meta = ListMeta {
+        api_version,
+        kind,
+        resource_version: version,
+        continue_token: list.continue_token.unwrap_or_default(),
+        remaining_item_count: list.remaining.and_then(|count| i64::try_from(count).ok()),
+        shard_selector: shard.map(ShardSelector::to_string).unwrap_or_default(),
+    };
+    match form.encoding {
+        Encoding::Json => Ok(json(resource, &meta, items, form)),
+        Encoding::Yaml => yaml(resource, &meta, items, form),
+        Encoding::Protobuf => protobuf(&meta, items).await,
+        Encoding::Cbor => cbor(resource, &meta, items, form),
+    }
+}
+
+/// Iterates over the objects of a list in the requested version, converted one by one.
+#[derive(Clone)]
+struct Items {
+    cached: ListItems,
+    /// The resource, if its version differs from that of the cached objects.
+    resource: Option<Arc<Resource>>,
+}
+
+impl Items {
+    fn new(cached: ListItems, resource: &Arc<Resource>) -> Self {
+        Items { cached, resource: (!resource.is_as_cached()).then(|| Arc::clone(resource)) }
+    }
+}
+
+/// Iterates over items by reference, without a clone.
+struct ItemsInPlace(Items);
+
+impl ListSource for ItemsInPlace {
+    fn show(&mut self, take: &mut dyn FnMut(&Object) -> bool) -> bool {
+        let Items { cached, resource } = &mut self.0;
+        match resource {
+            Some(resource) => cached.show(&mut |object| take(&resource.shown(object))),
+            None => cached.show(take),
+        }
+    }
+}
+
+impl Iterator for Items {
+    type Item = Object;
+
+    fn next(&mut self) -> Option<Object> {
+        let object = self.cached.next()?;
+        Some(match &self.resource {
+            Some(resource) => resource.shown(&object).into_owned(),
+            None => object,
+        })
+    }
+}
+
+fn style(resource: &Resource) -> ListStyle {
+    if resource.custom { ListStyle::Unstructured } else { ListStyle::Typed }
+}
+
+fn json(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm) -> Chunks {
+    let separated = |out: &mut BytesMut, first: bool| {
+        if !first {
+            out.put_u8(b',');
+        }
+    };
+    let tail = Bytes::from_static(table::TAIL);
+    match form.view {
+        View::Full => Box::new(ListBody::new(meta, style(resource), ItemsInPlace(items)).map(Ok)),
+        View::Table { v1beta1 } => {
+            let (view, now) = (TableView::new(resource, form.include, v1beta1.into()), OffsetDateTime::now_utc());
+            let head = view.head(&table_meta(meta));
+            let write = move |out: &mut BytesMut, object: &Object, first| {
+                separated(out, first);
+                view.write_row(out, object.json_slice(), now);
+                Ok(())
+            };
+            Joined::boxed(items, head, write, [tail.clone(), tail])
+        }
+        View::PartialMetadata { v1beta1 } => {
+            let head = partial::head(&table_meta(meta), v1beta1.into());
+            let write = move |out: &mut BytesMut, object: &Object, first| {
+                separated(out, first);
+                partial::write_object(out, object.json_slice(), v1beta1.into());
+                Ok(())
+            };
+            Joined::boxed(items, head, write, [tail.clone(), tail])
+        }
+    }
+}
+
+fn table_meta(meta: &ListMeta) -> table::ListMeta {
+    table::ListMeta {
+        resource_version: meta.resource_version.clone(),
+        continue_token: Some(meta.continue_token.clone()).filter(|token| !token.is_empty()),
+        remaining_item_count: meta.remaining_item_count.and_then(|count| u64::try_from(count).ok()),
+    }
+}
+
+/// Creates a list in YAML, with sorted keys. The text before and after the items is that of the empty list, split at
+/// the items.
+fn yaml(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm) -> Result<Chunks, Status> {
+    let (key, skeleton) = match form.view {
+        View::Full | View::PartialMetadata { .. } => {
+            ("items", [meta.head(style(resource)), meta.tail(style(resource))].concat())
+        }
+        View::Table { v1beta1 } => {
+            let view = TableView::new(resource, form.include, v1beta1.into());
+            ("rows", view.list([], &table_meta(meta), OffsetDateTime::UNIX_EPOCH).to_vec())
+        }
+    };
+    let document = yaml::from_json(&skeleton)?;
+    let text = std::str::from_utf8(&document).map_err(Status::internal)?;
+    let empty = format!("\n{key}: []\n");
+    let (head, tail) = text.split_once(&empty).ok_or_else(|| Status::internal("a list without items"))?;
+    let head = BytesMut::from(format!("{head}\n").as_str());
+    let tails = [tail.to_owned().into(), format!("{key}: []\n{tail}").into()];
+    let now = OffsetDateTime::now_utc();
+    let table = match form.view {
+        View::Table { v1beta1 } => Some(TableView::new(resource, form.include, v1beta1.into())),
+        _ => None,
+    };
+    // Items of a built-in resource have no `apiVersion` and `kind`.
+    let type_meta = match (form.view, resource.custom) {
+        (View::Full, false) => ["kind", "apiVersion"].as_slice(),
+        _ => &[],
+    };
+    let write = move |out: &mut BytesMut, object: &Object, first: bool| {
+        if first {
+            out.put_slice(key.as_bytes());
+            out.put_slice(b":\n");
+        }
+        let item = match (&table, form.view) {
+            (Some(view), _) => {
+                let mut row = BytesMut::new();
+                view.write_row(&mut row, object.json_slice(), now);
+                yaml::item_from_json(&row, &[])
+            }
+            (None, View::PartialMetadata { v1beta1 }) => {
+                yaml::item_from_json(&partial::object(object.json_slice(), v1beta1.into()), &[])
+            }
+            (None, _) => yaml::item_from_json(object.json_slice(), type_meta),
+        };
+        out.put_slice(&item.map_err(|status| BodyError(status.message))?);
+        Ok(())
+    };
+    Ok(Joined::boxed(items, head, write, tails))
+}
+
+async fn protobuf(meta: &ListMeta, items: Items) -> Result<Chunks, Status> {
+    let mut body = protobuf::ListBody::new(meta, items).map_err(Status::internal)?;
+    while !body.measure().map_err(Status::internal)? {
+        tokio::task::yield_now().await;
+    }
+    Ok(Box::new(body.map(|chunk| chunk.map_err(|error| BodyError(error.to_string())))))
+}
+
+/// Creates a list in CBOR. Tables and partial objects are encoded as a whole from their JSON; full objects are
+/// streamed.
+fn cbor(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm) -> Result<Chunks, Status> {
+    let failed = |error: cbor::EncodeError| BodyError(error.to_string());
+    if form.view == View::Full {
+        return Ok(Box::new(cbor::ListBody::new(meta, style(resource), items).map(move |chunk| chunk.map_err(failed))));
+    }
+    let mut whole = Vec::new();
+    for chunk in json(resource, meta, items, form) {
+        whole.extend_from_slice(&chunk.map_err(Status::internal)?);
+    }
+    let body = cbor::encode(&whole).map_err(Status::internal)?;
+    Ok(Box::new(std::iter::once(Ok(body.into()))))
+}
+
+/// Joins a head, items and a tail to chunks of about [`CHUNK_BYTES`].
+struct Joined<W> {
+    items: Items,
+    head: BytesMut,
+    write: W,
+    /// The bytes after the items, and the bytes after the head of an empty list.
+    tails: Option<[Bytes; 2]>,
+    first: bool,
+}
+
+impl<W> Joined<W>
+where
+    W: FnMut(&mut BytesMut, &Object, bool) -> Result<(), BodyError> + Send + 'static,
+{
+    fn boxed(items: Items, head: BytesMut, write: W, tails: [Bytes; 2]) -> Chunks {
+        Box::new(Joined { items, head, write, tails: Some(tails), first: true })
+    }
+}
+
+impl<W> Iterator for Joined<W>
+where
+    W: FnMut(&mut BytesMut, &Object, bool) -> Result<(), BodyError>,
+{
+    type Item = Result<Bytes, BodyError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.tails.as_ref()?;
+        let mut chunk = std::mem::take(&mut self.head);
+        while chunk.len() < CHUNK_BYTES {
+            let Some(object) = self.items.next() else {
+                let [tail, empty] = self.tails.take()?;
+                chunk.put_slice(if self.first { &empty } else { &tail });
+                break;
+            };
+            if let Err(error) = (self.write)(&mut chunk, &object, std::mem::take(&mut self.first)) {
+                self.tails = None;
+                return Some(Err(error));
+            }
+        }
+        Some(Ok(chunk.freeze()))
+    }
+}

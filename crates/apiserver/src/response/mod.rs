@@ -1,0 +1,29 @@
+//! Responses: negotiate the form, and encode the bytes in that form.
+//!
+//! ```text
+//!  preferences ─┬▶ view ─┬─ object, Status ─▶ encode ─┐
+//!               │        └─ collection ─────▶ list ───┼▶ Body (pretty, gzip) ─▶ respond
+//!               └▶ watch_view ─ events ─▶ watch_stream ┘
+//! ```
+//!
+//! JSON, protobuf and CBOR are in `listwatch-wire`. Tables ([`table`]), partial objects and YAML ([`yaml`]) are made
+//! here from the JSON of an object.
+
+#[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "connections track what they send"))]
+pub(crate) mod body;
+pub(crate) mod chunks;
+mod encode;
+pub(crate) mod extensions;
+mod gzip;
+mod list;
+pub(crate) mod preferences;
+mod pretty;
+pub(crate) mod respond;
+pub mod table;
+pub(crate) mod view;
+pub(crate) mod watch_drain;
+pub(crate) mod watch_stream;
+pub(crate) mod watch_view;
+mod yaml;
+
+pub use self::chunks::BodyError;

@@ -1,0 +1,81 @@
+//! [`ResponsePreferences`]: the headers and query parameters of a request that select the form of its response.
+
+use http::header::{ACCEPT, HeaderName, USER_AGENT};
+use http::{HeaderMap, Method};
+use listwatch_meta::Status;
+use listwatch_wire::media_type::{Served, View};
+use listwatch_wire::query::Query;
+
+use crate::response::gzip;
+use crate::response::table::IncludeObject;
+use listwatch_registry::Resource;
+
+/// The parts of a request that select the form of its response: media types, indentation, Table options, compression.
+pub(crate) struct ResponsePreferences {
+    accept: Option<String>,
+    user_agent: Option<String>,
+    pretty: Option<String>,
+    include_object: Option<String>,
+    gzip: bool,
+    cbor: bool,
+}
+
+impl ResponsePreferences {
+    /// Reads headers and query. `cbor` tells whether the server supports CBOR.
+    pub(crate) fn new(method: &Method, headers: &HeaderMap, query: &Query<'_>, cbor: bool) -> Self {
+        let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+        ResponsePreferences {
+            accept: (!accept.is_empty()).then(|| accept.join(",")),
+            user_agent: header(headers, &USER_AGENT).map(str::to_owned),
+            pretty: query.get("pretty").map(str::to_owned),
+            include_object: query.get("includeObject").map(str::to_owned),
+            gzip: method == Method::GET && gzip::is_accepted(headers),
+            cbor,
+        }
+    }
+
+    /// Whether the server supports CBOR.
+    pub(crate) fn cbor(&self) -> bool {
+        self.cbor
+    }
+
+    /// Whether the response may be compressed: the request is a read of a client that accepts gzip.
+    pub(crate) fn gzip(&self) -> bool {
+        self.gzip
+    }
+
+    /// The `Accept` header, all its lines joined.
+    pub(crate) fn accept(&self) -> Option<&str> {
+        self.accept.as_deref()
+    }
+
+    pub(crate) fn user_agent(&self) -> Option<&str> {
+        self.user_agent.as_deref()
+    }
+
+    /// The value of `?pretty=`.
+    pub(crate) fn pretty(&self) -> Option<&str> {
+        self.pretty.as_deref()
+    }
+
+    /// The forms that the server offers for objects of a resource.
+    pub(crate) fn served(&self, resource: &Resource) -> Served {
+        Served { cbor: self.cbor, ..if resource.custom { Served::CUSTOM_JSON } else { Served::BUILTIN } }
+    }
+
+    /// Parses `?includeObject=` of a Table. Other views ignore the parameter.
+    ///
+    /// # Errors
+    /// 400 for an unsupported value.
+    pub(crate) fn include_object(&self, view: View) -> Result<IncludeObject, Status> {
+        match view {
+            View::Table { .. } => IncludeObject::parse(self.include_object.as_deref()),
+            View::Full | View::PartialMetadata { .. } => Ok(IncludeObject::default()),
+        }
+    }
+}
+
+/// Returns the value of a header, if it is plain text.
+pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}

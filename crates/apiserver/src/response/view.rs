@@ -1,0 +1,226 @@
+//! Negotiates the form of objects, lists and failures once per request ([`ObjectView`], [`ListView`], [`StatusView`]),
+//! and applies it. [`WatchView`](super::watch_view::WatchView) is the form of events.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, Response, StatusCode};
+use listwatch_cacher::List;
+use listwatch_meta::{Object, ShardSelector, Status};
+use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, Served, View, negotiate, wants_pretty};
+use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+
+use crate::response::body::{Body, Format};
+use crate::response::encode::encode;
+use crate::response::list::{self, ListForm};
+use crate::response::preferences::ResponsePreferences;
+use crate::response::pretty::Indenter;
+use crate::response::respond;
+use crate::response::table::{IncludeObject, ListMeta, MetaVersion, TableView, partial};
+use listwatch_registry::Resource;
+
+/// The form of one object.
+pub(crate) struct ObjectView {
+    negotiated: Negotiated,
+    format: Format,
+    include: IncludeObject,
+}
+
+impl ObjectView {
+    /// Negotiates the form of an object of a resource.
+    ///
+    /// # Errors
+    /// 406 if the client accepts no form of the server; 400 for an unsupported `includeObject`.
+    pub(crate) fn negotiate(preferences: &ResponsePreferences, resource: &Resource) -> Result<Self, Status> {
+        Self::from(preferences, preferences.served(resource))
+    }
+
+    /// Negotiates the form of an object that has no Table and no partial form, such as a Scale.
+    ///
+    /// # Errors
+    /// 406 if the client accepts no form of the server.
+    pub(crate) fn plain(preferences: &ResponsePreferences) -> Result<Self, Status> {
+        Self::from(preferences, Served { table: false, partial: false, cbor: preferences.cbor(), ..Served::BUILTIN })
+    }
+
+    fn from(preferences: &ResponsePreferences, served: Served) -> Result<Self, Status> {
+        let negotiated = negotiate(preferences.accept(), Purpose::Object, &served)?;
+        let pretty = wants_pretty(preferences.pretty(), &negotiated, preferences.user_agent());
+        let format = Format { pretty, gzip: preferences.gzip() };
+        Ok(ObjectView { negotiated, format, include: preferences.include_object(negotiated.view)? })
+    }
+
+    /// Returns the response with an object.
+    ///
+    /// # Errors
+    /// 500 when the object cannot be encoded.
+    pub(crate) fn object(
+        &self,
+        code: u16,
+        resource: &Arc<Resource>,
+        object: &Object,
+    ) -> Result<Response<Body>, Status> {
+        self.bytes(code, resource, resource.shown(object).json())
+    }
+
+    /// Returns the response with an object, which is given as JSON in the requested version.
+    ///
+    /// # Errors
+    /// 500 when the object cannot be encoded.
+    pub(crate) fn bytes(&self, code: u16, resource: &Arc<Resource>, json: Bytes) -> Result<Response<Body>, Status> {
+        let json = match self.negotiated.view {
+            View::Full => json,
+            View::Table { v1beta1 } => {
+                let view = TableView::new(resource, self.include, v1beta1.into());
+                view.event_object(&json, true, OffsetDateTime::now_utc())
+            }
+            View::PartialMetadata { v1beta1 } => partial::object(&json, v1beta1.into()),
+        };
+        self.json(code, json)
+    }
+
+    /// Returns the response with a document, which is given as JSON without a final newline.
+    ///
+    /// # Errors
+    /// 500 when the object cannot be encoded.
+    pub(crate) fn json(&self, code: u16, json: Bytes) -> Result<Response<Body>, Status> {
+        let body = encode(&json, self.negotiated.encoding)?;
+        let body = Body::chunks(Box::new(std::iter::once(Ok(body))), self.format).map_err(Status::internal)?;
+        let mut response = respond::ok(self.negotiated.content_type(Purpose::Object), body);
+        *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);
+        Ok(response)
+    }
+}
+
+/// Returns the response of a failure in a form that the client accepts, or else as indented JSON.
+pub(crate) fn status_response(preferences: &ResponsePreferences, status: &Status) -> Response<Body> {
+    let mut response = StatusView::negotiate(preferences).status(status);
+    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::OK);
+    if let Some(seconds) = status.retry_after_seconds() {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// The form of a failure: the encoding and whether JSON is indented, or `None` for the default.
+struct StatusView(Option<(Encoding, bool)>);
+
+impl StatusView {
+    fn negotiate(preferences: &ResponsePreferences) -> Self {
+        let served = Served { cbor: preferences.cbor(), ..Served::STATUS };
+        let negotiated = negotiate(preferences.accept(), Purpose::Object, &served).ok();
+        StatusView(negotiated.map(|negotiated| {
+            (negotiated.encoding, wants_pretty(preferences.pretty(), &negotiated, preferences.user_agent()))
+        }))
+    }
+
+    fn status(&self, status: &Status) -> Response<Body> {
+        let json = status.to_json();
+        if let Some((encoding, pretty)) = self.0
+            && let Ok(body) = encode(&json, encoding)
+        {
+            let body = if pretty { Indenter::default().chunk(&body) } else { body };
+            return respond::ok(encoding.media_type(), Body::full(body));
+        }
+        respond::ok(Encoding::Json.media_type(), Body::full(Indenter::default().chunk(&json)))
+    }
+}
+
+/// The form of a collection.
+pub(crate) struct ListView {
+    negotiated: Negotiated,
+    format: Format,
+    include: IncludeObject,
+}
+
+impl ListView {
+    /// Negotiates the form of a collection.
+    ///
+    /// # Errors
+    /// 406 if the client accepts no form of the server; 400 for an unsupported `includeObject`.
+    pub(crate) fn negotiate(preferences: &ResponsePreferences, resource: &Resource) -> Result<Self, Status> {
+        let negotiated = negotiate(preferences.accept(), Purpose::List, &preferences.served(resource))?;
+        let pretty = wants_pretty(preferences.pretty(), &negotiated, preferences.user_agent());
+        let format = Format { pretty, gzip: preferences.gzip() };
+        Ok(ListView { negotiated, format, include: preferences.include_object(negotiated.view)? })
+    }
+
+    /// Returns the response that streams a list.
+    ///
+    /// # Errors
+    /// 500 when the object cannot be encoded.
+    pub(crate) async fn list(
+        &self,
+        resource: &Arc<Resource>,
+        list: List,
+        shard: Option<&ShardSelector>,
+    ) -> Result<Response<Body>, Status> {
+        let Negotiated { encoding, view, .. } = self.negotiated;
+        let chunks = list::chunks(resource, list, shard, ListForm { encoding, view, include: self.include }).await?;
+        let body = Body::chunks(chunks, self.format).map_err(Status::internal)?;
+        Ok(respond::ok(self.negotiated.content_type(Purpose::List), body))
+    }
+
+    /// Returns the response with a list of computed objects that are not stored. Each object is given as JSON.
+    ///
+    /// # Errors
+    /// 500 when an object cannot be encoded.
+    pub(crate) fn documents(&self, resource: &Arc<Resource>, items: &[Bytes]) -> Result<Response<Body>, Status> {
+        let Negotiated { encoding, view, .. } = self.negotiated;
+        let (api_version, kind) = match view {
+            View::PartialMetadata { v1beta1 } => {
+                (MetaVersion::from(v1beta1).api_version().to_owned(), "PartialObjectMetadataList".to_owned())
+            }
+            _ => (resource.api_version(), resource.list_kind.clone()),
+        };
+        let list = match view {
+            View::Table { v1beta1 } => {
+                let table = TableView::new(resource, self.include, v1beta1.into());
+                let rows = items.iter().map(|item| &item[..]);
+                table.list(rows, &ListMeta::default(), OffsetDateTime::now_utc())
+            }
+            View::Full | View::PartialMetadata { .. } => {
+                let mut shown = Vec::with_capacity(items.len());
+                for item in items {
+                    let item = match view {
+                        View::PartialMetadata { v1beta1 } => partial::object(item, v1beta1.into()),
+                        _ => item.clone(),
+                    };
+                    let mut item: Map<String, Value> = serde_json::from_slice(&item).map_err(Status::internal)?;
+                    if view == View::Full {
+                        // Items of a list have no `apiVersion` and `kind`.
+                        item.retain(|name, _| !matches!(name.as_str(), "kind" | "apiVersion"));
+                    }
+                    shown.push(item);
+                }
+                json!({"kind": kind, "apiVersion": api_version, "metadata": {}, "items": shown}).to_string().into()
+            }
+        };
+        let body = encode(list.trim_ascii_end(), encoding)?;
+        let body = Body::chunks(Box::new(std::iter::once(Ok(body))), self.format).map_err(Status::internal)?;
+        Ok(respond::ok(self.negotiated.content_type(Purpose::List), body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_registry::Registry;
+
+    #[test]
+    fn every_built_in_kind_has_protobuf() {
+        let registry = Registry::builtin();
+        let without: Vec<String> = registry
+            .resources()
+            .iter()
+            .filter(|resource| !resource.custom)
+            .flat_map(|resource| {
+                [&resource.kind, &resource.list_kind].map(|kind| (resource.api_version(), kind.clone()))
+            })
+            .filter(|(api_version, kind)| listwatch_k8s_types::message_of(api_version, kind).is_none())
+            .map(|(api_version, kind)| format!("{api_version} {kind}"))
+            .collect();
+        assert!(without.is_empty(), "negotiation offers protobuf for all of them: {without:?}");
+    }
+}

@@ -1,0 +1,222 @@
+//! [`WatchView`]: the form of the events of one watch, negotiated once and applied to each event.
+//!
+//! Whole objects in JSON need no encoding, because the cache holds these bytes. Any other form of an event is encoded
+//! at most once for all its watchers.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use listwatch_cacher::{Delivered, EncodingId};
+use listwatch_meta::{Change, Object, Revision, Status};
+use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, View, negotiate};
+use listwatch_wire::{Bookmark, EventKind, cbor, protobuf};
+use time::OffsetDateTime;
+
+use crate::response::preferences::ResponsePreferences;
+use crate::response::table::{MetaVersion, TableView, partial};
+use listwatch_registry::Resource;
+
+/// The form of the events of a watch.
+pub(crate) struct WatchView {
+    negotiated: Negotiated,
+    form: EventForm,
+    /// The resource, if its version differs from that of the cached objects.
+    converted: Option<Arc<Resource>>,
+    /// The bits of the version in an [`EncodingId`].
+    version: u64,
+}
+
+enum EventForm {
+    /// The object, as JSON or CBOR.
+    Whole,
+    Table {
+        view: Box<TableView>,
+        id: u64,
+        /// Whether the next event is the first one, which contains the column definitions.
+        first: bool,
+    },
+    /// The metadata, as JSON or CBOR.
+    Partial(MetaVersion),
+    /// Protobuf of the object or of its metadata.
+    Protobuf { api_version: String, kind: String, id: u64 },
+}
+
+/// The ids of the encodings that all watchers of an event share.
+mod encoding_ids {
+    /// Tables: an id for each version and `includeObject`.
+    pub(super) const TABLE: u64 = 0x100;
+    /// `PartialObjectMetadata`: an id for each version.
+    pub(super) const PARTIAL: u64 = 0x200;
+    /// Whole objects in protobuf.
+    pub(super) const PROTOBUF: u64 = 0x300;
+    /// `PartialObjectMetadata` in protobuf: an id for each version.
+    pub(super) const PROTOBUF_PARTIAL: u64 = 0x400;
+    /// Whole objects in CBOR.
+    pub(super) const CBOR: u64 = 0x500;
+    /// `PartialObjectMetadata` in CBOR: an id for each version.
+    pub(super) const CBOR_PARTIAL: u64 = 0x600;
+    /// Whole objects in another version than the cached one.
+    pub(super) const CONVERTED: u64 = 0x700;
+    /// The position of the version in the id, for kinds with several versions.
+    pub(super) const VERSION_SHIFT: u32 = 16;
+}
+
+impl WatchView {
+    /// Negotiates the form of a stream of events.
+    ///
+    /// # Errors
+    /// 406 if the client accepts no encoding that can be streamed; 400 for an unsupported `includeObject`.
+    pub(crate) fn negotiate(preferences: &ResponsePreferences, resource: &Arc<Resource>) -> Result<Self, Status> {
+        let negotiated = negotiate(preferences.accept(), Purpose::Watch, &preferences.served(resource))?;
+        let protobuf = negotiated.encoding == Encoding::Protobuf;
+        let form = match negotiated.view {
+            View::Full if protobuf => EventForm::Protobuf {
+                api_version: resource.api_version(),
+                kind: resource.kind.clone(),
+                id: encoding_ids::PROTOBUF,
+            },
+            View::Full => EventForm::Whole,
+            View::Table { v1beta1 } => {
+                let (include, version) = (preferences.include_object(negotiated.view)?, v1beta1.into());
+                let id = encoding_ids::TABLE + 8 * u64::from(v1beta1) + include as u64;
+                EventForm::Table { view: Box::new(TableView::new(resource, include, version)), id, first: true }
+            }
+            View::PartialMetadata { v1beta1 } if protobuf => EventForm::Protobuf {
+                api_version: MetaVersion::from(v1beta1).api_version().to_owned(),
+                kind: "PartialObjectMetadata".to_owned(),
+                id: encoding_ids::PROTOBUF_PARTIAL + u64::from(v1beta1),
+            },
+            View::PartialMetadata { v1beta1 } => EventForm::Partial(v1beta1.into()),
+        };
+        let version = u64::from(resource.encoding_position()) << encoding_ids::VERSION_SHIFT;
+        let converted = (!resource.is_as_cached()).then(|| Arc::clone(resource));
+        Ok(WatchView { negotiated, form, converted, version })
+    }
+
+    /// The `Content-Type` of the stream.
+    pub(crate) fn content_type(&self) -> &'static str {
+        self.negotiated.content_type(Purpose::Watch)
+    }
+
+    /// The encoding of the events.
+    pub(crate) fn encoding(&self) -> Encoding {
+        self.negotiated.encoding
+    }
+
+    /// Returns the frame of an event, encoded at most once per form and shared by all watchers.
+    ///
+    /// # Errors
+    /// 500 when the object cannot be encoded.
+    pub(crate) fn event(&mut self, event: &Delivered) -> Result<Bytes, Status> {
+        let encoding = self.negotiated.encoding;
+        let unencodable =
+            |error| Status::internal(format!("{} cannot be encoded: {error}", event.object().key().as_str()));
+        let (converted, version) = (self.converted.as_deref(), self.version);
+        let json = |object: &Object| match converted {
+            Some(resource) => resource.shown_json(object.json()),
+            None => object.json(),
+        };
+        // The JSON that contains the metadata.
+        let with_metadata = |object: &Object| match converted {
+            Some(resource) if !resource.has_cached_metadata() => resource.shown_json(object.json()),
+            _ => object.json(),
+        };
+        let id = |id: u64| EncodingId::new(version | id);
+        match &mut self.form {
+            EventForm::Whole if encoding == Encoding::Cbor => {
+                let encode = |change: Change, object: &Object| cbor::event_frame(change.into(), &json(object));
+                event.try_encoded(id(encoding_ids::CBOR), encode).map_err(|error| unencodable(error.to_string()))
+            }
+            EventForm::Whole if converted.is_some() => {
+                let encode = |change: Change, object: &Object| frame(change.frame_head(), &json(object));
+                Ok(event.encoded(id(encoding_ids::CONVERTED), encode))
+            }
+            EventForm::Whole => Ok(event.json_frame()),
+            EventForm::Table { view, id: table, first } => {
+                // An age is that of the first encoding. A difference of a second between watchers does not justify a
+                // second encoding.
+                let encode = |change: Change, object: &Object, first: bool| {
+                    frame(change.frame_head(), &view.event_object(&json(object), first, OffsetDateTime::now_utc()))
+                };
+                Ok(match std::mem::take(first) {
+                    true => encode(event.change(), event.object(), true),
+                    false => event.encoded(id(*table), |change, object| encode(change, object, false)),
+                })
+            }
+            EventForm::Partial(version) if encoding == Encoding::Cbor => {
+                let id = id(encoding_ids::CBOR_PARTIAL + u64::from(*version == MetaVersion::V1Beta1));
+                let encode = |change: Change, object: &Object| {
+                    cbor::event_frame(change.into(), &partial::object(&with_metadata(object), *version))
+                };
+                event.try_encoded(id, encode).map_err(|error| unencodable(error.to_string()))
+            }
+            EventForm::Partial(version) => {
+                let id = id(encoding_ids::PARTIAL + u64::from(*version == MetaVersion::V1Beta1));
+                Ok(event.encoded(id, |change, object| {
+                    frame(change.frame_head(), &partial::object(&with_metadata(object), *version))
+                }))
+            }
+            EventForm::Protobuf { api_version, kind, id: protobuf } => {
+                let encode = |change: Change, object: &Object| {
+                    protobuf::event_frame(change.into(), api_version, kind, &with_metadata(object))
+                };
+                event.try_encoded(id(*protobuf), encode).map_err(|error| unencodable(error.to_string()))
+            }
+        }
+    }
+
+    /// Returns the frame of a bookmark.
+    ///
+    /// # Errors
+    /// 500 when the bookmark cannot be encoded.
+    pub(crate) fn bookmark(
+        &mut self,
+        resource: &Resource,
+        revision: Revision,
+        initial_events_end: bool,
+    ) -> Result<Bytes, Status> {
+        let own = resource.api_version();
+        let bookmark = Bookmark {
+            api_version: &own,
+            kind: &resource.kind,
+            revision,
+            initial_events_end,
+            zero_members: resource.builtin.map_or("", |kind| kind.zero_members),
+        };
+        let head = b"{\"type\":\"BOOKMARK\",\"object\":";
+        let cbor = |json: &[u8]| cbor::event_frame(EventKind::Bookmark, json).map_err(Status::internal);
+        let is_cbor = self.negotiated.encoding == Encoding::Cbor;
+        Ok(match &mut self.form {
+            EventForm::Whole if is_cbor => cbor(&bookmark.object())?,
+            EventForm::Whole => bookmark.encode(),
+            EventForm::Partial(version) if is_cbor => cbor(&partial::object(&bookmark.object(), *version))?,
+            EventForm::Table { view, first, .. } => {
+                let first = std::mem::take(first);
+                frame(head, &view.event_object(&bookmark.object(), first, OffsetDateTime::now_utc()))
+            }
+            EventForm::Partial(version) => frame(head, &partial::object(&bookmark.object(), *version)),
+            EventForm::Protobuf { api_version, kind, .. } => {
+                // The encoder adds the members that Go writes for an empty object.
+                let bookmark = Bookmark { api_version, kind, zero_members: "", ..bookmark };
+                protobuf::bookmark_frame(&bookmark).map_err(Status::internal)?
+            }
+        })
+    }
+
+    /// Returns the frame that ends a watch: a Status, in every form.
+    pub(crate) fn error(&self, status: &Status) -> Bytes {
+        match self.negotiated.encoding {
+            Encoding::Protobuf => protobuf::error_frame(status),
+            Encoding::Cbor => cbor::error_frame(status),
+            _ => listwatch_wire::error_frame(status),
+        }
+    }
+}
+
+fn frame(head: &[u8], object: &[u8]) -> Bytes {
+    let mut frame = BytesMut::with_capacity(head.len() + object.len() + 2);
+    frame.put_slice(head);
+    frame.put_slice(object);
+    frame.put_slice(b"}\n");
+    frame.freeze()
+}

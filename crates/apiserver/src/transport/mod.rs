@@ -1,0 +1,95 @@
+//! HTTP on a port: listeners, TLS, connections and certificates. The crate feature `serve` enables this module.
+//!
+//! ```text
+//!  accept ─▶ first byte ─▶ TLS handshake ─┬─ h2 ───────▶ gather ─▶ hyper ─┬▶ ApiService
+//!            plain HTTP is refused        └─ http/1.1 ─▶ http1 ──▶ hyper ─┘
+//!  peer: ends connections that are idle or stalled          pki: certificates, token, kubeconfig
+//! ```
+
+mod gather;
+mod http1;
+mod listener;
+mod peer;
+pub mod pki;
+
+use std::io;
+use std::net::SocketAddr;
+
+pub use self::listener::{HTTP2_STREAMS_MAX, Serving};
+use self::pki::{Pki, PkiError};
+use crate::auth::Auth;
+use crate::server::ApiServer;
+
+/// The error of [`ApiServer::serve_on_free_port`].
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address could not be bound.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// The requested address.
+        address: SocketAddr,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// The certificates could not be created.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+}
+
+/// A server on a free port of the loopback address, with a kubeconfig for clients. Dropping the value closes the port.
+#[derive(Debug)]
+pub struct TestServer {
+    serving: Serving,
+    kubeconfig: String,
+}
+
+impl TestServer {
+    /// The bound address.
+    pub fn address(&self) -> SocketAddr {
+        self.serving.address()
+    }
+
+    /// A kubeconfig with the CA and a token.
+    pub fn kubeconfig(&self) -> &str {
+        &self.kubeconfig
+    }
+}
+
+impl ApiServer {
+    /// Serves HTTPS on a bound listener: HTTP/2 and HTTP/1.1 by ALPN.
+    ///
+    /// # Errors
+    /// The error of the operating system if the listener cannot be used.
+    pub fn serve(&self, listener: std::net::TcpListener, pki: &Pki) -> io::Result<Serving> {
+        listener::serve(self.service(), listener, Some(pki.tls()), self.shared.http2_streams_max)
+    }
+
+    /// Serves plain HTTP (HTTP/1.1, and HTTP/2 by prior knowledge). Use it on the loopback address only: credentials
+    /// are sent in the clear.
+    ///
+    /// # Errors
+    /// The error of the operating system if the listener cannot be used.
+    pub fn serve_plain(&self, listener: std::net::TcpListener) -> io::Result<Serving> {
+        listener::serve(self.service(), listener, None, self.shared.http2_streams_max)
+    }
+
+    /// Serves HTTPS on a free port of 127.0.0.1 with a new CA, for a client in another process. Dropping the result
+    /// closes the port.
+    ///
+    /// The kubeconfig has the token of [`Auth::Token`]. With [`Auth::Open`], every process of this machine has access.
+    ///
+    /// # Errors
+    /// [`ServeError`] if no port is free or no certificate can be created.
+    pub async fn serve_on_free_port(&self) -> Result<TestServer, ServeError> {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let failed = |source| ServeError::Bind { address, source };
+        let mut pki = Pki::in_memory(&[])?;
+        if let Auth::Token(token) = &self.shared.auth {
+            pki = pki.with_token(token);
+        }
+        let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+        let serving = self.serve(listener, &pki).map_err(failed)?;
+        let kubeconfig = pki.kubeconfig(&format!("https://{}", serving.address()));
+        Ok(TestServer { serving, kubeconfig })
+    }
+}

@@ -1,0 +1,466 @@
+//! [`Pki`]: the certificates of the server and the credential of the administrator.
+//!
+//! The key of the CA and the token are created at the first start and kept in the data directory, so that a kubeconfig
+//! stays valid after restarts. The server certificate is created at each start. That takes about a millisecond, and the
+//! certificate always contains the current addresses.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::server::ResolvesServerCert;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{DigitallySignedStruct, ServerConfig, SignatureScheme, SupportedCipherSuite};
+use rustls_pki_types::pem::{self, PemObject as _};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
+use time::{Duration, OffsetDateTime};
+
+/// The validity period of a new CA, in days.
+const CA_VALIDITY_DAYS: i64 = 3650;
+/// The validity period of a server certificate, in days; the same as that of the CA. A restart creates a new
+/// certificate.
+const SERVER_VALIDITY_DAYS: i64 = CA_VALIDITY_DAYS;
+
+/// A certificate authority with a server certificate, and the admin's bearer token.
+pub struct Pki {
+    ca_pem: String,
+    token: String,
+    tls: Arc<ServerConfig>,
+}
+
+/// The error of [`Pki`]: the certificates or the token could not be read or created.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file of the data directory cannot be read or written. The operator must fix its permissions or path.
+    #[error("{path}: {source}")]
+    File {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// A file of the data directory has no usable key, certificate or token. If it is removed, the next start creates
+    /// a new one, and earlier kubeconfigs become invalid.
+    #[error("{path} is not usable: {why}; remove it to have it made anew")]
+    Unusable {
+        /// The path of the file.
+        path: PathBuf,
+        /// The reason why the content is unusable.
+        why: String,
+    },
+    /// A file that the operator provides has no certificate or key in PEM.
+    #[error("{path} is not usable: {why}")]
+    Pem {
+        /// The path of the file.
+        path: PathBuf,
+        /// The reason why the content is unusable.
+        why: String,
+    },
+    /// A certificate could not be created.
+    #[error("cannot make a certificate: {0}")]
+    Generate(#[from] rcgen::Error),
+    /// The TLS options leave no version, cipher suite or group that the server supports.
+    #[error("{0}")]
+    TlsOptions(String),
+    /// The TLS library rejects the certificate.
+    #[error("cannot use the certificate: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+impl Pki {
+    /// Creates a CA, a certificate and a token in memory. `names` holds additional host names and addresses of the
+    /// server, besides the loopback address and the names of the service `kubernetes`.
+    ///
+    /// # Errors
+    /// [`PkiError::Generate`] if the operating system returns no random bytes.
+    pub fn in_memory(names: &[String]) -> Result<Self, PkiError> {
+        let ca_key = KeyPair::generate()?;
+        let ca_pem = ca_params().self_signed(&ca_key)?.pem();
+        Self::assemble(&ca_key, ca_pem, token(), names)
+    }
+
+    /// Loads the CA and the token of a data directory, or creates them: `ca.crt`, `ca.key` (mode 0600) and
+    /// `admin.token` (mode 0600).
+    ///
+    /// # Errors
+    /// [`PkiError`], whose message names the file.
+    pub fn load_or_create(directory: &Path, names: &[String]) -> Result<Self, PkiError> {
+        let (key_path, ca_path, token_path) =
+            (directory.join("ca.key"), directory.join("ca.crt"), directory.join("admin.token"));
+        let ca_key = match read(&key_path)? {
+            Some(pem) => KeyPair::from_pem(&pem)
+                .map_err(|error| PkiError::Unusable { path: key_path.clone(), why: error.to_string() })?,
+            None => {
+                let key = KeyPair::generate()?;
+                write_private(&key_path, key.serialize_pem().as_bytes())?;
+                // A certificate with another key is useless.
+                let _ = fs::remove_file(&ca_path);
+                key
+            }
+        };
+        let ca_pem = match read(&ca_path)? {
+            Some(pem) => pem,
+            None => {
+                let pem = ca_params().self_signed(&ca_key)?.pem();
+                write_private(&ca_path, pem.as_bytes())?;
+                pem
+            }
+        };
+        let token = match read(&token_path)?.map(|text| text.trim().to_owned()) {
+            Some(text) if text.len() >= 16 => text,
+            Some(_) => {
+                let why = "the token is shorter than 16 characters".to_owned();
+                return Err(PkiError::Unusable { path: token_path, why });
+            }
+            None => {
+                let token = token();
+                write_private(&token_path, token.as_bytes())?;
+                token
+            }
+        };
+        Self::assemble(&ca_key, ca_pem, token, names)
+    }
+
+    /// Loads the operator's server certificate and private key from PEM files (`--tls-cert-file`,
+    /// `--tls-private-key-file`). The chain begins with the server's certificate. The token is random and is not
+    /// stored. Clients trust the authority of the chain, which [`Pki::ca_pem`] does not contain.
+    ///
+    /// # Errors
+    /// A file cannot be read or has no certificate or key ([`PkiError::File`], [`PkiError::Pem`]), or the key does not
+    /// match the certificate ([`PkiError::Tls`]).
+    pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, PkiError> {
+        let failed = |path: &Path, error| match error {
+            pem::Error::Io(source) => PkiError::File { path: path.to_owned(), source },
+            error => PkiError::Pem { path: path.to_owned(), why: error.to_string() },
+        };
+        let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
+        let chain: Vec<CertificateDer<'static>> = chain.map_err(|error| failed(certificate, error))?;
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error))?;
+        Ok(Pki {
+            ca_pem: String::new(),
+            token: token(),
+            tls: Arc::new(tls_config(certified(chain, key)?, &TlsOptions::default())?),
+        })
+    }
+
+    fn assemble(ca_key: &KeyPair, ca_pem: String, token: String, names: &[String]) -> Result<Self, PkiError> {
+        let issuer = Issuer::new(ca_params(), ca_key);
+        let server_key = KeyPair::generate()?;
+        let certificate = server_params(names)?.signed_by(&server_key, &issuer)?;
+        let chain = vec![CertificateDer::from(certificate.der().to_vec())];
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(server_key.serialize_der()));
+        let tls = tls_config(certified(chain, key)?, &TlsOptions::default())?;
+        Ok(Pki { ca_pem, token, tls: Arc::new(tls) })
+    }
+
+    /// Returns the same certificates with other TLS options.
+    ///
+    /// # Errors
+    /// [`PkiError::TlsOptions`] if the options leave nothing that the server supports.
+    pub fn with_tls_options(mut self, options: &TlsOptions) -> Result<Self, PkiError> {
+        self.tls = Arc::new(tls_config(Arc::clone(&self.tls.cert_resolver), options)?);
+        Ok(self)
+    }
+
+    /// The CA certificate that clients trust, in PEM.
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// The administrator's bearer token.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Returns the same certificates with another token.
+    #[must_use]
+    pub fn with_token(mut self, token: &str) -> Self {
+        token.clone_into(&mut self.token);
+        self
+    }
+
+    /// Returns the TLS settings of a listener: HTTP/2 and HTTP/1.1 by ALPN.
+    pub fn tls(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.tls)
+    }
+
+    /// Returns a kubeconfig of the administrator for the server at `url`. It contains the CA certificate and the token.
+    pub fn kubeconfig(&self, url: &str) -> String {
+        let ca = STANDARD.encode(&self.ca_pem);
+        let token = &self.token;
+        format!(
+            "apiVersion: v1\n\
+             kind: Config\n\
+             clusters:\n\
+             - name: listwatch\n\
+             \x20 cluster:\n\
+             \x20   server: {url}\n\
+             \x20   certificate-authority-data: {ca}\n\
+             users:\n\
+             - name: admin\n\
+             \x20 user:\n\
+             \x20   token: {token}\n\
+             contexts:\n\
+             - name: listwatch\n\
+             \x20 context:\n\
+             \x20   cluster: listwatch\n\
+             \x20   user: admin\n\
+             \x20   namespace: default\n\
+             current-context: listwatch\n"
+        )
+    }
+}
+
+/// The options of a listener for TLS handshakes. Default: TLS 1.2 and 1.3, all suites and groups of rustls, HTTP/2, no
+/// client certificates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// Whether only TLS 1.3 is accepted (`--tls-min-version=VersionTLS13`).
+    pub tls13_only: bool,
+    /// The cipher suites of TLS 1.2, by their IANA names (`--tls-cipher-suites`). If empty, all suites. Unknown names
+    /// are ignored. As in Go, the suites of TLS 1.3 are always offered.
+    pub cipher_suites: Vec<String>,
+    /// The groups of the key exchange, by their IANA numbers (`--tls-curve-preferences`). If empty, all groups. Unknown
+    /// numbers are ignored.
+    pub key_exchange_groups: Vec<u16>,
+    /// Whether only HTTP/1.1 is offered (`--disable-http2-serving`).
+    pub http1_only: bool,
+    /// Whether clients are asked for a certificate. Every certificate passes the handshake; authenticators verify it.
+    pub request_client_certificates: bool,
+}
+
+/// A resolver that returns one certificate for all names.
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<dyn ResolvesServerCert>, rustls::Error> {
+    let certified = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())?;
+    Ok(Arc::new(SingleCertAndKey::from(certified)))
+}
+
+/// Creates the TLS configuration of a listener.
+fn tls_config(certificate: Arc<dyn ResolvesServerCert>, options: &TlsOptions) -> Result<ServerConfig, PkiError> {
+    let mut provider = rustls::crypto::ring::default_provider();
+    if !options.cipher_suites.is_empty() {
+        let is_named = |suite: &SupportedCipherSuite| {
+            // rustls names suites as IANA does, those of TLS 1.3 as `TLS13_...`.
+            options.cipher_suites.iter().any(|name| suite.suite().as_str() == Some(go_alias(name)))
+        };
+        provider.cipher_suites.retain(|suite| suite.tls13().is_some() || is_named(suite));
+    }
+    if !options.key_exchange_groups.is_empty() {
+        provider.kx_groups.retain(|group| options.key_exchange_groups.contains(&u16::from(group.name())));
+        if provider.kx_groups.is_empty() {
+            return Err(PkiError::TlsOptions("none of the groups for the key exchange is known: 23, 24 or 29".into()));
+        }
+    }
+    let provider = Arc::new(provider);
+    let versions = if options.tls13_only { &[&rustls::version::TLS13][..] } else { rustls::DEFAULT_VERSIONS };
+    let has_tls12 = provider.cipher_suites.iter().any(|suite| suite.tls13().is_none());
+    let versions = if has_tls12 { versions } else { &[&rustls::version::TLS13] };
+    let algorithms = provider.signature_verification_algorithms;
+    let builder = ServerConfig::builder_with_provider(provider).with_protocol_versions(versions)?;
+    let builder = match options.request_client_certificates {
+        true => builder.with_client_cert_verifier(Arc::new(RequestClientCertificate { algorithms })),
+        false => builder.with_no_client_auth(),
+    };
+    let mut tls = builder.with_cert_resolver(certificate);
+    tls.alpn_protocols = match options.http1_only {
+        true => vec![b"http/1.1".to_vec()],
+        false => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+    };
+    Ok(tls)
+}
+
+/// Returns the IANA name of a suite for which Go also accepts a shorter name.
+fn go_alias(name: &str) -> &str {
+    match name {
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+        name => name,
+    }
+}
+
+/// Requests a client certificate without requiring one, and accepts any: Go's `tls.RequestClientCert`. The client
+/// proves that it has the key. A failed handshake would hide the 401 from the client, and the tokens of the request
+/// from the server.
+#[derive(Debug)]
+struct RequestClientCertificate {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ClientCertVerifier for RequestClientCertificate {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Writes a file that only its owner may read (mode 0600). It replaces an existing file atomically.
+///
+/// # Errors
+/// [`PkiError::File`] with the path.
+pub fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
+    let failed = |source| PkiError::File { path: path.to_owned(), source };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    // The temporary file has a random new name, so that no existing link or file of another user is written.
+    name.push(format!(".{:016x}.tmp", rand::random::<u64>()));
+    let temporary = path.with_file_name(name);
+    let written = create_private(&temporary)
+        .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written.map_err(failed)
+}
+
+#[cfg(unix)]
+fn create_private(path: &Path) -> io::Result<fs::File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+#[cfg(not(unix))]
+fn create_private(path: &Path) -> io::Result<fs::File> {
+    fs::File::create_new(path)
+}
+
+fn read(path: &Path) -> Result<Option<String>, PkiError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PkiError::File { path: path.to_owned(), source }),
+    }
+}
+
+fn token() -> String {
+    URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>())
+}
+
+/// The parameters of the CA, which are constant, so that the issuer can be rebuilt from the key alone.
+fn ca_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = name("listwatch-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    let now = OffsetDateTime::now_utc();
+    params.not_before = now - Duration::hours(1); // clock skew
+    params.not_after = now + Duration::days(CA_VALIDITY_DAYS);
+    params
+}
+
+fn server_params(names: &[String]) -> Result<CertificateParams, rcgen::Error> {
+    let always = [
+        "localhost",
+        "127.0.0.1",
+        "::1",
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+    ];
+    let mut all: Vec<String> = Vec::new();
+    for name in always.into_iter().map(str::to_owned).chain(names.iter().cloned()) {
+        let unspecified = name.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
+        if !unspecified && !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    // Names that parse as an address become addresses; the others are DNS names.
+    let mut params = CertificateParams::new(all)?;
+    params.distinguished_name = name("listwatch");
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    let now = OffsetDateTime::now_utc();
+    params.not_before = now - Duration::hours(1);
+    params.not_after = now + Duration::days(SERVER_VALIDITY_DAYS);
+    Ok(params)
+}
+
+fn name(common_name: &str) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common_name);
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ca_and_token_are_kept_over_restarts() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = Pki::load_or_create(directory.path(), &[]).unwrap();
+        let second = Pki::load_or_create(directory.path(), &[]).unwrap();
+        assert_eq!(first.ca_pem(), second.ca_pem());
+        assert_eq!(first.token(), second.token());
+        assert_ne!(Pki::in_memory(&[]).unwrap().token(), first.token());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn key_and_token_files_have_mode_0600() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        Pki::load_or_create(directory.path(), &[]).unwrap();
+        for file in ["ca.key", "admin.token"] {
+            let mode = fs::metadata(directory.path().join(file)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+    }
+
+    #[test]
+    fn error_of_an_unusable_key_names_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("ca.key"), "garbage").unwrap();
+        let error = Pki::load_or_create(directory.path(), &[]).err().unwrap().to_string();
+        assert!(error.contains("ca.key is not usable"), "{error}");
+    }
+}

@@ -1,0 +1,51 @@
+//! Tests of warnings for objects that are stored and have no effect.
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use listwatch_apiserver::ApiServer;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn stored_object_without_effect_is_answered_with_a_warning() {
+    let server = ApiServer::builder().build().await.unwrap();
+    let send = async |line: &str, body: Value| -> (u16, Vec<String>) {
+        let (method, path) = line.split_once(' ').unwrap();
+        let content_type = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let request = Request::builder().method(method).uri(path).header("content-type", content_type);
+        let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+        let response = server.service().handle(request.body(Full::new(body)).unwrap()).await;
+        let warnings = response.headers().get_all("warning").iter();
+        let warnings = warnings.map(|value| value.to_str().unwrap().to_owned()).collect();
+        (response.status().as_u16(), warnings)
+    };
+    let warned = |code: u16, text: &str| (code, vec![format!("299 - \"{text}\"")]);
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}});
+    let text = "ResourceQuota is stored and has no effect on this server: the namespace may exceed it";
+    let (quotas, one) = ("/api/v1/namespaces/default/resourcequotas", "/api/v1/namespaces/default/resourcequotas/q");
+    assert_eq!(send(&format!("POST {quotas}?dryRun=All"), quota.clone()).await, warned(201, text));
+    assert_eq!(send(&format!("POST {quotas}"), quota.clone()).await, warned(201, text));
+    assert_eq!(send(&format!("PUT {one}"), quota.clone()).await, warned(200, text));
+    assert_eq!(send(&format!("PATCH {one}"), json!({"spec": {"hard": {"pods": "2"}}})).await, warned(200, text));
+    for (line, body, code) in [
+        (format!("PATCH {one}/status"), json!({"status": {"used": {"pods": "1"}}}), 200),
+        (format!("GET {one}"), Value::Null, 200),
+        (format!("POST {quotas}"), quota.clone(), 409),
+        (format!("DELETE {one}"), Value::Null, 200),
+        (
+            "POST /api/v1/namespaces/default/configmaps".to_owned(),
+            json!({"metadata": {"name": "q"}, "data": {"a": "b"}}),
+            201,
+        ),
+        ("POST /api/v1/namespaces".to_owned(), json!({"metadata": {"name": "plain"}}), 201),
+    ] {
+        assert_eq!(send(&line, body).await, (code, Vec::new()), "{line}");
+    }
+    let namespace = json!({"metadata": {"name": "safe", "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
+    let text = "label pod-security.kubernetes.io/* of Namespace is stored and has no effect on this server: pods are not checked against the Pod Security Standards";
+    assert_eq!(send("POST /api/v1/namespaces", namespace).await, warned(201, text));
+    let role = json!({"metadata": {"name": "r"}, "rules": []});
+    let text = "Role is stored and has no effect on this server: it grants no permission";
+    let roles = "POST /apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
+    assert_eq!(send(roles, role).await, warned(201, text));
+}

@@ -1,0 +1,224 @@
+//! The ConfigMap `extension-apiserver-authentication` holds the CA certificates with which extension servers verify
+//! the clients of this cluster. Each server adds its own CA if it is missing.
+//!
+//! The map holds at most [`CERTIFICATES_MAX`] certificates. If more servers have a CA of their own, the newest
+//! certificates stay. A server adds its CA once and does not add the CA again to a full map. Servers therefore
+//! never replace each other's certificates in turn.
+
+use std::sync::Arc;
+
+use listwatch_meta::Status;
+use serde_json::{Map, Value, json};
+use time::{Duration, OffsetDateTime};
+use x509_cert::der::Decode as _;
+
+use super::ensure::{Wanted, amend, ensure};
+use super::objects::{CONFIG_MAPS, SYSTEM_NAMESPACE};
+use super::request_header::{self, RequestHeader};
+use listwatch_write::Amendment;
+use listwatch_write::Writer;
+
+const NAME: &str = "extension-apiserver-authentication";
+const CLIENT_CA: &str = "client-ca-file";
+/// Maximum number of certificates in the map; the oldest are dropped. A server that creates a new CA at each start
+/// must not make the object grow without bound.
+const CERTIFICATES_MAX: usize = 16;
+/// Time between the expiry of a certificate and its removal from the map.
+const EXPIRED_SLACK: Duration = Duration::minutes(5);
+
+/// Presence of this server's CA in the map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Membership {
+    /// The CA has not been seen in the map since the server started.
+    #[default]
+    Unknown,
+    /// The CA was in the map at the last sync.
+    Present,
+    /// The CA was in the map and was then replaced by [`CERTIFICATES_MAX`] newer certificates.
+    Replaced,
+}
+
+/// Creates the ConfigMap, or merges this server's certificates into the stored one.
+pub(super) async fn sync(
+    writer: &Arc<Writer>,
+    client_ca: Option<&str>,
+    request_header: Option<&RequestHeader>,
+    membership: &mut Membership,
+) -> Result<(), Status> {
+    let now = OffsetDateTime::now_utc();
+    let data = match client_ca {
+        Some(ca) => json!({CLIENT_CA: merged("", ca, now)}),
+        None => json!({}),
+    };
+    let mut body = Map::from_iter([("metadata".to_owned(), json!({"name": NAME})), ("data".to_owned(), data)]);
+    if let Some(own) = request_header {
+        request_header::merge(&mut body, own, now);
+    }
+    let (group, version, plural) = CONFIG_MAPS;
+    let wanted = Wanted {
+        group,
+        version,
+        plural,
+        namespace: Some(SYSTEM_NAMESPACE),
+        name: NAME,
+        check: "poststarthook/start-cluster-authentication-info-controller",
+        body: Value::Object(body),
+    };
+    let created = ensure(writer, &wanted).await?;
+    if client_ca.is_none() && request_header.is_none() {
+        return Ok(());
+    }
+    if created {
+        *membership = Membership::Present;
+        return Ok(());
+    }
+    let registry = writer.backend().registry();
+    let Some(resource) = registry.find(group, version, plural) else { return Ok(()) };
+    let key = resource.key(wanted.namespace, NAME)?;
+    let before = *membership;
+    amend(writer, resource, &key, |map| {
+        let (amendment, after) = match client_ca {
+            Some(client_ca) => merge(map, client_ca, now, before),
+            None => (Amendment::Leave, before),
+        };
+        *membership = after;
+        match request_header.is_some_and(|own| request_header::merge(map, own, now)) {
+            true => Amendment::Write,
+            false => amendment,
+        }
+    })
+    .await?;
+    if *membership == Membership::Replaced && before != Membership::Replaced {
+        tracing::warn!(
+            "{CERTIFICATES_MAX} newer certificates took the place of this server's client CA in {NAME}; servers of \
+             one store should share a CA"
+        );
+    }
+    Ok(())
+}
+
+/// Adds this server's CA if the CA is missing. `before` is the CA's membership at the last sync; the result holds
+/// the new membership.
+fn merge(
+    map: &mut Map<String, Value>,
+    client_ca: &str,
+    now: OffsetDateTime,
+    before: Membership,
+) -> (Amendment, Membership) {
+    let present = map.get("data").and_then(|data| data.get(CLIENT_CA)?.as_str()).unwrap_or_default();
+    let (there, own) = (certificates(present, now), certificates(client_ca, now));
+    if !own.is_empty() && own.iter().all(|own| there.iter().any(|block| block.contents() == own.contents())) {
+        return (Amendment::Leave, Membership::Present);
+    }
+    if before != Membership::Unknown && there.len() + own.len() > CERTIFICATES_MAX {
+        return (Amendment::Leave, Membership::Replaced);
+    }
+    let merged = merged(present, client_ca, now);
+    if merged == present {
+        return (Amendment::Leave, Membership::Present);
+    }
+    let data = map.entry("data").or_insert(Value::Null);
+    if !data.is_object() {
+        *data = json!({});
+    }
+    data[CLIENT_CA] = json!(merged);
+    (Amendment::Write, Membership::Present)
+}
+
+/// Returns the certificates in a PEM text that have not expired. An invalid PEM text yields none.
+fn certificates(text: &str, now: OffsetDateTime) -> Vec<pem::Pem> {
+    let mut blocks = pem::parse_many(text).unwrap_or_default();
+    let expired = |block: &pem::Pem| not_after(block.contents()).is_some_and(|end| end + EXPIRED_SLACK < now);
+    blocks.retain(|block| block.tag() == "CERTIFICATE" && !expired(block));
+    blocks
+}
+
+/// Merges the certificates of both texts, without duplicates and expired certificates.
+pub(super) fn merged(present: &str, own: &str, now: OffsetDateTime) -> String {
+    let line_feeds = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+    let mut seen: Vec<pem::Pem> = Vec::new();
+    for block in [present, own].into_iter().flat_map(|text| certificates(text, now)) {
+        if !seen.iter().any(|seen| seen.contents() == block.contents()) {
+            seen.push(block);
+        }
+    }
+    // This server's own certificates come last and are kept.
+    let first = seen.len().saturating_sub(CERTIFICATES_MAX);
+    seen[first..].iter().map(|block| pem::encode_config(block, line_feeds)).collect()
+}
+
+/// Returns the `notAfter` time of a DER certificate (RFC 5280, section 4.1.2.5). Returns `None` if the certificate
+/// is invalid.
+fn not_after(certificate: &[u8]) -> Option<OffsetDateTime> {
+    let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
+    let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
+    OffsetDateTime::from_unix_timestamp(i64::try_from(end.as_secs()).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate(year: i32) -> String {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.not_after = rcgen::date_time_ymd(year, 3, 4);
+        params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
+    }
+
+    fn count(text: &str) -> usize {
+        text.matches("-----BEGIN CERTIFICATE-----").count()
+    }
+
+    #[test]
+    fn merged_keeps_certificates_of_all_servers_until_they_expire() {
+        let now = rcgen::date_time_ymd(2030, 1, 1);
+        let (one, other, old, far) = (certificate(2031), certificate(2032), certificate(2029), certificate(2060));
+        let first = merged("", &one, now);
+        assert_eq!(count(&first), 1);
+        let both = merged(&first, &other, now);
+        assert_eq!(count(&both), 2);
+        assert!(both.starts_with(&first), "what was there stays in front");
+        assert_eq!(merged(&both, &one, now), both, "a certificate stands once");
+        assert_eq!(merged(&format!("{old}{both}"), &other, now), both, "an expired certificate is dropped");
+        assert_eq!(count(&merged(&far, &one, now)), 2);
+        assert_eq!(merged("no certificate", &one, now), first);
+    }
+
+    #[test]
+    fn merge_preserves_other_keys_of_the_config_map() {
+        let now = rcgen::date_time_ymd(2030, 1, 1);
+        let one = certificate(2031);
+        let mut map = json!({"data": {"requestheader-client-ca-file": "x"}}).as_object().unwrap().clone();
+        assert!(matches!(merge(&mut map, &one, now, Membership::Unknown), (Amendment::Write, Membership::Present)));
+        assert_eq!(map["data"]["requestheader-client-ca-file"], "x");
+        assert_eq!(count(map["data"][CLIENT_CA].as_str().unwrap()), 1);
+        assert!(matches!(merge(&mut map, &one, now, Membership::Unknown), (Amendment::Leave, Membership::Present)));
+    }
+
+    #[test]
+    fn servers_beyond_the_certificate_limit_write_their_ca_once() {
+        let now = rcgen::date_time_ymd(2030, 1, 1);
+        let mut servers: Vec<(String, Membership)> =
+            (0..CERTIFICATES_MAX + 4).map(|_| (certificate(2040), Membership::Unknown)).collect();
+        let mut map = Map::new();
+        let mut sync = |map: &mut Map<String, Value>| {
+            let mut writes = 0;
+            for (ca, membership) in &mut servers {
+                let (amendment, after) = merge(map, ca, now, *membership);
+                *membership = after;
+                writes += usize::from(matches!(amendment, Amendment::Write));
+            }
+            let held = count(map["data"][CLIENT_CA].as_str().unwrap());
+            let replaced = servers.iter().filter(|(_, membership)| *membership == Membership::Replaced).count();
+            (writes, held, replaced)
+        };
+        assert_eq!(sync(&mut map), (CERTIFICATES_MAX + 4, CERTIFICATES_MAX, 0));
+        for _ in 0..3 {
+            assert_eq!(sync(&mut map), (0, CERTIFICATES_MAX, 4), "servers replace each other's certificates");
+        }
+        // A map emptied by a client is filled again.
+        map["data"][CLIENT_CA] = json!("");
+        assert_eq!(sync(&mut map), (CERTIFICATES_MAX, CERTIFICATES_MAX, 4));
+        assert_eq!(sync(&mut map), (0, CERTIFICATES_MAX, 4));
+    }
+}

@@ -1,0 +1,105 @@
+//! The part of `extension-apiserver-authentication` by which extension servers recognize this server as a front proxy:
+//! the CA of its certificate, and the headers that carry the user.
+//!
+//! Several servers unite their values; nothing is removed but expired certificates
+//! (`pkg/controlplane/controller/clusterauthenticationtrust`).
+
+use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+
+use super::authentication::merged;
+
+const CLIENT_CA: &str = "requestheader-client-ca-file";
+/// Entries of one list. Further ones are not added: servers with other names must not make the object grow without
+/// bound.
+const ENTRIES_MAX: usize = 64;
+
+/// How a front proxy tells which user sent a request (`--requestheader-*`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestHeader {
+    /// The certificates, in PEM, that sign the front proxy's.
+    pub client_ca: String,
+    /// The headers with the user's name, e.g. `X-Remote-User`.
+    pub username_headers: Vec<String>,
+    /// The headers with the user's uid, e.g. `X-Remote-Uid`. Empty: the key is left out.
+    pub uid_headers: Vec<String>,
+    /// The headers with the user's groups, e.g. `X-Remote-Group`.
+    pub group_headers: Vec<String>,
+    /// The beginnings of headers with extra values, e.g. `X-Remote-Extra-`.
+    pub extra_header_prefixes: Vec<String>,
+    /// The common names of the front proxy's certificate. Empty: any name.
+    pub allowed_names: Vec<String>,
+}
+
+/// Unites a map's data with this server's values. Returns whether the map changed.
+pub(super) fn merge(map: &mut Map<String, Value>, own: &RequestHeader, now: OffsetDateTime) -> bool {
+    let data = map.entry("data").or_insert(Value::Null);
+    if !data.is_object() {
+        *data = json!({});
+    }
+    let before = data.clone();
+    let present = data[CLIENT_CA].as_str().unwrap_or_default();
+    data[CLIENT_CA] = json!(merged(present, &own.client_ca, now));
+    for (key, values) in [
+        ("requestheader-username-headers", &own.username_headers),
+        ("requestheader-uid-headers", &own.uid_headers),
+        ("requestheader-group-headers", &own.group_headers),
+        ("requestheader-extra-headers-prefix", &own.extra_header_prefixes),
+        ("requestheader-allowed-names", &own.allowed_names),
+    ] {
+        let mut united: Vec<String> =
+            data[key].as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        for value in values {
+            if !united.contains(value) && united.len() < ENTRIES_MAX {
+                united.push(value.clone());
+            }
+        }
+        if !united.is_empty() || key != "requestheader-uid-headers" {
+            data[key] = json!(json!(united).to_string());
+        } else if let Some(data) = data.as_object_mut() {
+            data.remove(key);
+        }
+    }
+    *data != before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(name: &str) -> RequestHeader {
+        RequestHeader {
+            username_headers: vec!["X-Remote-User".to_owned()],
+            group_headers: vec!["X-Remote-Group".to_owned()],
+            allowed_names: vec![name.to_owned()],
+            ..RequestHeader::default()
+        }
+    }
+
+    #[test]
+    fn lists_of_all_servers_are_united_in_order() {
+        let now = rcgen::date_time_ymd(2030, 1, 1);
+        let mut map = json!({"data": {"client-ca-file": "x"}}).as_object().unwrap().clone();
+        assert!(merge(&mut map, &header("one"), now));
+        assert!(!merge(&mut map, &header("one"), now), "nothing is new");
+        assert!(merge(&mut map, &header("two"), now));
+        assert_eq!(map["data"]["requestheader-allowed-names"], "[\"one\",\"two\"]");
+        assert_eq!(map["data"]["requestheader-username-headers"], "[\"X-Remote-User\"]");
+        assert_eq!(map["data"]["requestheader-extra-headers-prefix"], "[]");
+        assert!(map["data"].get("requestheader-uid-headers").is_none());
+        assert_eq!(map["data"]["client-ca-file"], "x", "other keys stay");
+    }
+
+    #[test]
+    fn list_stops_at_its_limit() {
+        let now = rcgen::date_time_ymd(2030, 1, 1);
+        let mut map = Map::new();
+        for number in 0..ENTRIES_MAX + 5 {
+            merge(&mut map, &header(&number.to_string()), now);
+        }
+        let names: Vec<String> =
+            serde_json::from_str(map["data"]["requestheader-allowed-names"].as_str().unwrap()).unwrap();
+        assert_eq!(names.len(), ENTRIES_MAX);
+        assert!(!merge(&mut map, &header("more"), now), "a full list is written again");
+    }
+}

@@ -1,0 +1,111 @@
+//! [`Controllers`]: the set of controllers that a server runs, and recovery of their jobs from panics.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::str::FromStr;
+
+use futures_util::FutureExt as _;
+
+/// The set of controllers to run. They replace the parts of kube-controller-manager that API clients depend on. All
+/// controllers run by default, and several servers on one store may all run them.
+///
+/// Parsed from the comma-separated list of the flag `--controllers`:
+///
+/// | list | controllers |
+/// |---|---|
+/// | `namespace,gc` | the named controllers |
+/// | `*` | all controllers |
+/// | `*,-gc` | all controllers except `gc` |
+/// | empty | none |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Controllers {
+    /// Deletes the content of terminating namespaces, then removes their finalizer. Without this controller,
+    /// deleted namespaces stay in phase Terminating.
+    pub namespace: bool,
+    /// Deletes the dependents of absent owners, and completes foreground and orphan deletions. Without this
+    /// controller, objects deleted in these ways keep their finalizers.
+    pub gc: bool,
+}
+
+/// A name in the list that is not the name of a controller.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not in the list of known controllers: namespace, gc")]
+pub struct UnknownController(String);
+
+impl Controllers {
+    /// The empty set: no controller runs.
+    pub const NONE: Controllers = Controllers { namespace: false, gc: false };
+    /// The full set: every controller runs.
+    pub const ALL: Controllers = Controllers { namespace: true, gc: true };
+}
+
+impl Default for Controllers {
+    fn default() -> Self {
+        Controllers::ALL
+    }
+}
+
+impl FromStr for Controllers {
+    type Err = UnknownController;
+
+    fn from_str(list: &str) -> Result<Self, UnknownController> {
+        let mut controllers = Controllers::NONE;
+        for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let (bare, on) = name.strip_prefix('-').map_or((name, true), |bare| (bare, false));
+            match bare {
+                "*" if on => controllers = Controllers::ALL,
+                "namespace" => controllers.namespace = on,
+                "gc" => controllers.gc = on,
+                _ => return Err(UnknownController(name.to_owned())),
+            }
+        }
+        Ok(controllers)
+    }
+}
+
+impl fmt::Display for Controllers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [("namespace", self.namespace), ("gc", self.gc)];
+        let on: Vec<&str> = names.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
+        f.write_str(&on.join(","))
+    }
+}
+
+/// Runs a job and returns `None` if the job panics. The caller then still finishes the entry of `subject`;
+/// otherwise the subject would stay marked as in progress forever.
+pub(crate) async fn survive<T>(subject: &str, work: impl Future<Output = T>) -> Option<T> {
+    // The job shares only the store and the caches, which other tasks keep using after a panic as well.
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(done) => Some(done),
+        Err(_) => {
+            // The panic hook has already logged the panic itself.
+            tracing::error!(subject, "the work on something broke off; it is tried again");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(list: &str, expected: Result<(bool, bool), &str>) {
+        let found = list.parse::<Controllers>();
+        let found = found.map(|on| (on.namespace, on.gc)).map_err(|error| error.0);
+        assert_eq!(found, expected.map_err(str::to_owned), "{list:?}");
+    }
+
+    #[test]
+    fn controllers_parse_lists_and_reject_unknown_names() {
+        check("namespace,gc", Ok((true, true)));
+        check(" gc ", Ok((false, true)));
+        check("", Ok((false, false)));
+        check("*", Ok((true, true)));
+        check("*,-gc", Ok((true, false)));
+        check("gc,deployment", Err("deployment"));
+        check("-*", Err("-*"));
+        assert_eq!(Controllers::default().to_string(), "namespace,gc");
+        assert_eq!(Controllers::NONE.to_string().parse(), Ok(Controllers::NONE));
+    }
+}

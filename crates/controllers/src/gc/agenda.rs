@@ -1,0 +1,168 @@
+//! [`Agenda`]: the queue of jobs. Runs each job once at a time and retries failed jobs with backoff. A plain value;
+//! the current time is an argument.
+//!
+//! ```text
+//!   add ─▶ Ready ──pop──▶ Running ──finish(Done)──▶ removed, or Ready if added meanwhile
+//!            ▲               └──finish(Again)──▶ Later ──due time or add──▶ Ready
+//!            └────────────────────────────────────┘
+//! ```
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::Hash;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Delay before the first retry of a failed job. Each further failure doubles the delay.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+/// Maximum retry delay. A job that waits for a kind unknown to this server waits at most this long after the kind
+/// is served.
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// The result of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The job needs no retry. Later events add the job again.
+    Done,
+    /// The job failed and is retried.
+    Again,
+}
+
+enum State {
+    Ready,
+    Later(Instant, u64),
+    Running { added: bool },
+}
+
+struct Entry {
+    state: State,
+    failed: u32,
+}
+
+/// A queue of jobs, each in one of the states of the module's diagram.
+pub(super) struct Agenda<J> {
+    entries: HashMap<J, Entry>,
+    /// The jobs in state Ready, each once, in the order in which they became ready.
+    ready: VecDeque<J>,
+    /// The jobs in state Later, by due time. The number distinguishes jobs with the same due time.
+    later: BTreeMap<(Instant, u64), J>,
+    next: u64,
+}
+
+impl<J> Default for Agenda<J> {
+    fn default() -> Self {
+        Agenda { entries: HashMap::new(), ready: VecDeque::new(), later: BTreeMap::new(), next: 0 }
+    }
+}
+
+impl<J: Clone + Eq + Hash> Agenda<J> {
+    /// Adds a job. A running job runs once more after it ends.
+    pub(super) fn add(&mut self, job: &J) {
+        match self.entries.get_mut(job) {
+            None => {
+                self.entries.insert(job.clone(), Entry { state: State::Ready, failed: 0 });
+                self.ready.push_back(job.clone());
+            }
+            Some(entry) => match &mut entry.state {
+                State::Ready => {}
+                State::Running { added } => *added = true,
+                State::Later(at, number) => {
+                    self.later.remove(&(*at, *number));
+                    entry.state = State::Ready;
+                    self.ready.push_back(job.clone());
+                }
+            },
+        }
+    }
+
+    /// Returns the next ready job and marks the job as running.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<J> {
+        while let Some(first) = self.later.first_entry().filter(|first| first.key().0 <= now) {
+            let job = first.remove();
+            if let Some(entry) = self.entries.get_mut(&job) {
+                entry.state = State::Ready;
+                self.ready.push_back(job);
+            }
+        }
+        let job = self.ready.pop_front()?;
+        if let Some(entry) = self.entries.get_mut(&job) {
+            entry.state = State::Running { added: false };
+        }
+        Some(job)
+    }
+
+    /// Records the result of a running job.
+    pub(super) fn finish(&mut self, job: &J, outcome: Outcome, now: Instant) {
+        let Some(entry) = self.entries.get_mut(job) else { return };
+        let State::Running { added } = entry.state else { return };
+        match outcome {
+            Outcome::Done if added => {
+                (entry.state, entry.failed) = (State::Ready, 0);
+                self.ready.push_back(job.clone());
+            }
+            Outcome::Done => {
+                self.entries.remove(job);
+            }
+            Outcome::Again => {
+                let wait = RETRY_MIN.saturating_mul(1 << entry.failed.min(16)).min(RETRY_MAX);
+                entry.failed = entry.failed.saturating_add(1);
+                self.next += 1;
+                entry.state = State::Later(now + wait, self.next);
+                self.later.insert((now + wait, self.next), job.clone());
+            }
+        }
+    }
+
+    /// Returns the earliest time at which [`Agenda::pop`] returns a job. The result is not later than `now` if a
+    /// job is ready.
+    pub(super) fn due(&self, now: Instant) -> Option<Instant> {
+        if !self.ready.is_empty() {
+            return Some(now);
+        }
+        self.later.first_key_value().map(|((at, _), _)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agenda_runs_each_job_once_at_a_time_and_doubles_its_retry_delay() {
+        let start = Instant::now();
+        let at = |millis: u64| start + Duration::from_millis(millis);
+        let mut agenda = Agenda::default();
+        assert_eq!((agenda.pop(at(0)), agenda.due(at(0))), (None, None));
+        agenda.add(&"a");
+        agenda.add(&"b");
+        agenda.add(&"a");
+        assert_eq!(agenda.due(at(0)), Some(at(0)));
+        assert_eq!((agenda.pop(at(0)), agenda.pop(at(0)), agenda.pop(at(0))), (Some("a"), Some("b"), None));
+
+        agenda.add(&"a");
+        assert_eq!(agenda.pop(at(0)), None, "a job that is being done is not begun again");
+        agenda.finish(&"a", Outcome::Done, at(0));
+        assert_eq!(agenda.pop(at(0)), Some("a"), "but once more when it was added meanwhile");
+        agenda.finish(&"a", Outcome::Done, at(0));
+        assert_eq!(agenda.pop(at(0)), None);
+
+        agenda.finish(&"b", Outcome::Again, at(0));
+        assert_eq!((agenda.pop(at(49)), agenda.due(at(49))), (None, Some(at(50))));
+        assert_eq!(agenda.pop(at(50)), Some("b"));
+        agenda.finish(&"b", Outcome::Again, at(50));
+        assert_eq!(agenda.due(at(50)), Some(at(150)), "the wait doubles");
+        agenda.add(&"b");
+        assert_eq!(agenda.pop(at(60)), Some("b"), "news end the wait");
+        for _ in 0..40 {
+            agenda.finish(&"b", Outcome::Again, at(0));
+            assert!(agenda.due(at(0)).unwrap() <= at(0) + RETRY_MAX, "a wait has an end");
+            agenda.pop(at(0) + RETRY_MAX).unwrap();
+        }
+        agenda.finish(&"b", Outcome::Done, at(0));
+        assert_eq!(agenda.due(at(0)), None);
+        assert!(
+            agenda.entries.is_empty() && agenda.later.is_empty() && agenda.ready.is_empty(),
+            "nothing is left over"
+        );
+    }
+}

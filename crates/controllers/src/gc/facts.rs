@@ -1,0 +1,211 @@
+//! [`Facts`]: the metadata that the collector reads from an object: uid, owner references and deletion state. No
+//! other part of an object is parsed or kept.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use listwatch_validation::object_meta::{FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
+
+/// An entry of `metadata.ownerReferences`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OwnerRef {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    /// `blockOwnerDeletion`: a foreground deletion of the owner waits until this dependent is deleted.
+    pub(super) blocks: bool,
+}
+
+/// The deletion state of an object, as far as the collector has to act on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Life {
+    /// The object is not being deleted.
+    #[default]
+    Alive,
+    /// The object is being deleted and waits for finalizers of other controllers, if any.
+    Dying,
+    /// The object is being deleted and waits until its dependents no longer refer to the object.
+    Orphaning,
+    /// The object is being deleted and waits until its blocking dependents are deleted.
+    Foreground,
+}
+
+/// The metadata that the collector reads from an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) uid: String,
+    pub(super) owners: Vec<OwnerRef>,
+    /// True if `metadata.deletionTimestamp` is set.
+    pub(super) deleted: bool,
+    /// True if the finalizer `orphan` is set, even if the object is not being deleted.
+    pub(super) orphan: bool,
+    /// True if the finalizer `foregroundDeletion` is set, even if the object is not being deleted.
+    pub(super) foreground: bool,
+}
+
+impl Facts {
+    /// Reads the facts of a stored object. Returns `None` if the value is unreadable; the object exists
+    /// nevertheless.
+    ///
+    /// Stored objects have their metadata before the rest. Parsing stops after the metadata, so a large object
+    /// costs no more than a small one.
+    pub(super) fn read(object: &[u8]) -> Option<Facts> {
+        let mut found = None;
+        let mut parser = serde_json::Deserializer::from_slice(object);
+        // Parsing ends with an error if the value continues after the metadata. This error is ignored.
+        let _ = parser.deserialize_map(UntilMetadata(&mut found));
+        found
+    }
+
+    pub(super) fn life(&self) -> Life {
+        match (self.deleted, self.orphan, self.foreground) {
+            (false, ..) => Life::Alive,
+            // If both finalizers are set, orphaning takes precedence.
+            (true, true, _) => Life::Orphaning,
+            (true, false, true) => Life::Foreground,
+            (true, false, false) => Life::Dying,
+        }
+    }
+}
+
+struct UntilMetadata<'a>(&'a mut Option<Facts>);
+
+impl<'de> Visitor<'de> for UntilMetadata<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        while let Some(name) = members.next_key::<Cow<'_, str>>()? {
+            if name == "metadata" {
+                *self.0 = Some(members.next_value_seed(MetadataMap)?.into());
+                return Ok(());
+            }
+            members.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
+    }
+}
+
+/// Deserializes metadata from a JSON object only. serde's derived code would also accept an array.
+struct MetadataMap;
+
+impl<'de> DeserializeSeed<'de> for MetadataMap {
+    type Value = Metadata;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Metadata, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for MetadataMap {
+    type Value = Metadata;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("metadata")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Metadata, A::Error> {
+        Metadata::deserialize(MapAccessDeserializer::new(members))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
+    deletion_timestamp: Option<IgnoredAny>,
+    #[serde(default)]
+    finalizers: Option<Vec<String>>,
+    #[serde(default)]
+    owner_references: Option<Vec<Reference>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Reference {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
+    block_owner_deletion: Option<bool>,
+}
+
+impl From<Metadata> for Facts {
+    fn from(metadata: Metadata) -> Self {
+        let has = |wanted: &str| metadata.finalizers.iter().flatten().any(|name| name == wanted);
+        Facts {
+            deleted: metadata.deletion_timestamp.is_some(),
+            orphan: has(FINALIZER_ORPHAN),
+            foreground: has(FINALIZER_FOREGROUND),
+            uid: metadata.uid,
+            owners: metadata.owner_references.into_iter().flatten().map(Reference::into).collect(),
+        }
+    }
+}
+
+impl From<Reference> for OwnerRef {
+    fn from(reference: Reference) -> Self {
+        OwnerRef {
+            api_version: reference.api_version,
+            kind: reference.kind,
+            name: reference.name,
+            uid: reference.uid,
+            blocks: reference.block_owner_deletion == Some(true),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The uid, the deletion state, and each owner's uid with its `blockOwnerDeletion`.
+    type Read<'a> = Option<(&'a str, Life, &'a [(&'a str, bool)])>;
+
+    fn check(object: &str, expected: Read<'_>) {
+        let facts = Facts::read(object.as_bytes());
+        let owners: Vec<(&str, bool)> =
+            facts.iter().flat_map(|facts| &facts.owners).map(|owner| (owner.uid.as_str(), owner.blocks)).collect();
+        let found = facts.as_ref().map(|facts| (facts.uid.as_str(), facts.life(), owners.as_slice()));
+        assert_eq!(found, expected, "{object}");
+    }
+
+    #[test]
+    fn facts_read_parses_metadata_and_ignores_the_rest() {
+        check(r#"{"kind":"Pod","metadata":{"uid":"u"},"spec":{"a":1}}"#, Some(("u", Life::Alive, &[])));
+        check(r#"{"metadata":{"uid":"u"},"spec":BROKEN"#, Some(("u", Life::Alive, &[])));
+        check(
+            r#"{"spec":{},"metadata":{"uid":"u","deletionTimestamp":"x","finalizers":["a","foregroundDeletion"],"ownerReferences":[{"uid":"o","blockOwnerDeletion":true},{"uid":"p"}]}}"#,
+            Some(("u", Life::Foreground, &[("o", true), ("p", false)])),
+        );
+        check(
+            r#"{"metadata":{"uid":"u","deletionTimestamp":"x","finalizers":["orphan","foregroundDeletion"]}}"#,
+            Some(("u", Life::Orphaning, &[])),
+        );
+        check(r#"{"metadata":{"uid":"u","finalizers":["orphan"]}}"#, Some(("u", Life::Alive, &[])));
+        check(
+            r#"{"metadata":{"uid":"u","deletionTimestamp":null,"ownerReferences":null}}"#,
+            Some(("u", Life::Alive, &[])),
+        );
+        check(r#"{"metadata":{"uid":"u","deletionTimestamp":"x"}}"#, Some(("u", Life::Dying, &[])));
+        check(r#"{"metadata":{}}"#, Some(("", Life::Alive, &[])));
+        for none in ["", "[]", "{}", "5", r#"{"metadata":[]}"#, r#"{"metadata":{"uid":"u"#, "k8s\0", "not json"] {
+            check(none, None);
+        }
+    }
+}

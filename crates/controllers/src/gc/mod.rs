@@ -1,0 +1,550 @@
+//! Garbage collection by owner references (`pkg/controller/garbagecollector`).
+//!
+//! ```text
+//!   store: list, then one watch of everything ─▶ facts ─▶ Graph ─▶ Job ─▶ live reads ─▶ judge ─▶ write
+//!                                                          ▲                                      │
+//!                                                          └───────────── an event ◀──────────────┘
+//! ```
+//!
+//! - An object is deleted if it has owner references and all owners are absent (background).
+//! - An object deleted with `propagationPolicy=Foreground` stays until its blocking dependents are deleted.
+//! - An object deleted with `propagationPolicy=Orphan` stays until its dependents no longer refer to the object.
+//!
+//! The collector watches all kinds with one watch of the store. The watch has one order, starts no cache for kinds
+//! that nobody reads, and includes kinds that are defined later. The collector remembers only references, no
+//! objects; see [`graph`].
+//!
+//! This memory never suffices for a deletion. Every deletion follows live reads of the object and of each owner,
+//! and has the uid and resource version of the read as preconditions. A reference written meanwhile makes the
+//! deletion fail with a conflict. Several servers on one store may therefore all run the collector. Events are
+//! neither owners nor dependents.
+//!
+//! An unreadable value is an existing object and is never treated as absent: see [`unreadable`].
+
+mod agenda;
+mod facts;
+mod graph;
+#[cfg(test)]
+mod tests;
+mod unreadable;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use listwatch_meta::{Key, KeyRange, Revision, Status};
+use listwatch_storage::{KeyValue, ListQuery, ReadError, StoreEvent, Watch, WatchItem};
+use listwatch_wire::query::Query;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use self::facts::{Facts, Life, OwnerRef};
+use self::graph::{Finding, Graph, Job, Report, Stray, Verdict, judge};
+use self::unreadable::{Blocked, Unreadable, resource_of};
+use listwatch_meta::UserInfo;
+use listwatch_registry::{Registry, Resource};
+use listwatch_validation::clock::Clock;
+use listwatch_validation::object_meta::{FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
+use listwatch_write::Writer;
+use listwatch_write::{Propagation, WriteRequest, WriteVerb};
+
+/// Maximum number of concurrent jobs; the others wait.
+const JOBS_AT_ONCE: usize = 16;
+/// Number of objects per page when the store is listed.
+const PAGE_ITEMS: usize = 500;
+/// Maximum number of events that are applied before ready jobs are started.
+const EVENTS_AT_ONCE: usize = 1_024;
+/// Delay before the next list or watch after a failed one.
+const WATCH_RETRY: Duration = Duration::from_secs(1);
+/// Maximum number of immediate attempts of a change after conflicts with other writers. Afterwards the job is
+/// retried with backoff, like a failed one.
+const OVERTAKEN_MAX: usize = 5;
+/// The name of this controller in the output of `/readyz`.
+const NAME: &str = "garbage collector";
+/// User agent of the collector's writes.
+const USER_AGENT: &str = "garbage-collector-controller";
+
+/// Runs the garbage collector until the future is dropped.
+pub async fn run(writer: Arc<Writer>) {
+    let mut collector = Collector {
+        writer,
+        graph: Graph::default(),
+        unreadable: Unreadable::default(),
+        started: false,
+        jobs: JoinSet::new(),
+    };
+    loop {
+        let why = match collector.list().await {
+            Ok(revision) => collector.follow(revision).await,
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(%why, "the garbage collector begins anew");
+        tokio::time::sleep(WATCH_RETRY).await;
+    }
+}
+
+struct Collector {
+    writer: Arc<Writer>,
+    graph: Graph,
+    unreadable: Unreadable,
+    /// True if all values were readable at one time since the server started. No job begins before.
+    started: bool,
+    jobs: JoinSet<(Job, Report)>,
+}
+
+impl Collector {
+    /// Lists the whole store into the graph. Returns the revision of the list.
+    async fn list(&mut self) -> Result<Revision, ReadError> {
+        self.graph.begin_sync();
+        self.unreadable.begin_sync();
+        let mut range = KeyRange::below("/");
+        let mut at = None;
+        loop {
+            let query = ListQuery { range: range.clone(), at, limit: PAGE_ITEMS };
+            let page = self.writer.backend().storage().list(query).await?;
+            at = Some(page.revision);
+            let registry = self.writer.backend().registry();
+            for item in &page.items {
+                self.put(&registry, item);
+            }
+            match page.items.last().filter(|_| page.more) {
+                Some(last) => range = range.starting_at(&format!("{}\0", last.key)),
+                None => break,
+            }
+        }
+        self.graph.end_sync();
+        Ok(at.unwrap_or(Revision::ZERO))
+    }
+
+    /// Watches the store from a revision on. Returns the reason why the watch cannot continue.
+    async fn follow(&mut self, mut after: Revision) -> String {
+        loop {
+            let mut watch = match self.writer.backend().storage().watch(KeyRange::below("/"), after).await {
+                Ok(watch) => watch,
+                Err(error) => {
+                    tracing::warn!(%error, "the garbage collector cannot watch the store");
+                    tokio::time::sleep(WATCH_RETRY).await;
+                    continue;
+                }
+            };
+            match self.work(&mut watch, &mut after).await {
+                Some(WatchItem::Expired { .. }) => return "its place in the store's history is gone".to_owned(),
+                // The next watch continues after the last event.
+                _ => tokio::time::sleep(WATCH_RETRY).await,
+            }
+        }
+    }
+
+    /// Applies events and runs jobs until the watch ends. Returns the last item of the watch.
+    async fn work(&mut self, watch: &mut Watch, after: &mut Revision) -> Option<WatchItem> {
+        loop {
+            self.look_at_unreadable();
+            self.begin_jobs();
+            let due = self.graph.due(Instant::now()).filter(|_| self.started && self.jobs.len() < JOBS_AT_ONCE);
+            tokio::select! {
+                item = watch.next() => {
+                    // All ready events are applied together, so jobs see the state after a burst.
+                    let (mut next, mut left) = (item, EVENTS_AT_ONCE);
+                    loop {
+                        match next {
+                            Some(WatchItem::Event(event)) => {
+                                *after = event.revision();
+                                self.event(event);
+                            }
+                            Some(WatchItem::Progress(revision)) => *after = revision,
+                            end => return end,
+                        }
+                        left -= 1;
+                        if left == 0 {
+                            break;
+                        }
+                        match watch.next().now_or_never() {
+                            Some(item) => next = item,
+                            None => break,
+                        }
+                    }
+                }
+                Some(ended) = self.jobs.join_next() => match ended {
+                    Ok((job, report)) => self.ended(&job, report),
+                    Err(error) => tracing::error!(%error, "a job of the garbage collector broke off"),
+                },
+                () = sleep_until(due) => {}
+            }
+        }
+    }
+
+    /// Allows jobs to begin once all values are readable, and reports unreadable values as a problem.
+    fn look_at_unreadable(&mut self) {
+        self.unreadable.handle_registry(&self.writer.backend().registry());
+        let problem = self.unreadable.problem();
+        self.started |= problem.is_none();
+        let consequence = if self.started { "leaves these kinds alone" } else { "does not start" };
+        self.writer.backend().problems().set(NAME, problem.map(|problem| format!("{consequence}: {problem}")));
+    }
+
+    fn begin_jobs(&mut self) {
+        while self.started
+            && self.jobs.len() < JOBS_AT_ONCE
+            && let Some(job) = self.graph.poll_job(Instant::now())
+        {
+            let site = Site { writer: Arc::clone(&self.writer), blocked: self.unreadable.blocked().clone() };
+            self.jobs.spawn(async move {
+                // A job that panics must report its end; otherwise the job would stay marked as running.
+                let done = std::panic::AssertUnwindSafe(carry_out(&site, &job)).catch_unwind().await;
+                let report = match done {
+                    Ok(Ok(report)) => report,
+                    Ok(Err(status)) => {
+                        tracing::warn!(?job, %status, "a job of the garbage collector failed");
+                        Report::Again
+                    }
+                    Err(_) => Report::Again,
+                };
+                (job, report)
+            });
+        }
+    }
+
+    fn ended(&mut self, job: &Job, report: Report) {
+        self.graph.handle_outcome(job, report, Instant::now());
+        while let Some(stray) = self.graph.poll_stray() {
+            let writer = Arc::clone(&self.writer);
+            tracing::warn!(dependent = %stray.key, owner = ?stray.claim, "an owner is not in its dependent's namespace");
+            tokio::spawn(async move {
+                if let Err(status) = tell_of(&writer, &stray).await {
+                    tracing::debug!(%status, "an event could not be written");
+                }
+            });
+        }
+    }
+
+    fn event(&mut self, event: StoreEvent) {
+        match event {
+            StoreEvent::Put { current, .. } => {
+                let registry = self.writer.backend().registry();
+                self.put(&registry, &current);
+            }
+            StoreEvent::Delete { key, previous, .. } => {
+                if is_event(&key) {
+                    return;
+                }
+                self.unreadable.handle_readable(&key);
+                let facts = previous.and_then(|previous| Facts::read(&previous.value));
+                let uid = facts.as_ref().map(|facts| facts.uid.as_str()).filter(|uid| !uid.is_empty());
+                self.graph.handle_delete(&key, uid);
+            }
+        }
+    }
+
+    fn put(&mut self, registry: &Registry, item: &KeyValue) {
+        if is_event(&item.key) {
+            return;
+        }
+        let Some(facts) = Facts::read(&item.value) else {
+            self.unreadable.handle_unreadable(registry, &item.key);
+            self.graph.handle_unreadable(&item.key);
+            return;
+        };
+        self.unreadable.handle_readable(&item.key);
+        // A stored object without a uid was not written by an API server. It owns nothing, and its owners are
+        // unknown.
+        if facts.uid.is_empty() {
+            return;
+        }
+        // The key of an unknown kind still reveals the scope: a name, or a namespace and a name, follows the
+        // prefix. The live reads detect a wrong guess.
+        let namespace = match resource_of(registry, &item.key) {
+            Some(resource) if !resource.namespaced => "",
+            _ => item.key.namespace(),
+        };
+        self.graph.handle_put(&item.key, namespace, facts);
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn is_event(key: &Key) -> bool {
+    key.as_str().starts_with("/events/")
+}
+
+/// The context of a job: the writer and the blocked kinds.
+struct Site {
+    writer: Arc<Writer>,
+    blocked: Blocked,
+}
+
+/// Runs a job.
+async fn carry_out(site: &Site, job: &Job) -> Result<Report, Status> {
+    match job {
+        Job::Verify(claim) => {
+            let owner = OwnerRef {
+                api_version: claim.api_version.clone(),
+                kind: claim.kind.clone(),
+                name: claim.name.clone(),
+                uid: claim.uid.to_string(),
+                blocks: false,
+            };
+            Ok(match find_owner(site, &owner, &claim.namespace).await? {
+                Finding::Absent => Report::Absent,
+                Finding::Unknown => Report::Again,
+                Finding::Solid | Finding::Waiting => {
+                    Report::Present { namespaced: is_namespaced(&site.writer, &owner) }
+                }
+                Finding::Invalid => Report::Present { namespaced: false },
+            })
+        }
+        Job::Examine { key, uid, owns } => insist(site, Step::Examine { key, uid, owns: *owns }).await,
+        Job::Release { key, uid, life } => insist(site, Step::Release { key, uid, life: *life }).await,
+        Job::Orphan { uid, dependents, .. } => {
+            for key in dependents {
+                if insist(site, Step::LetGo { key, owner: uid }).await? == Report::Again {
+                    return Ok(Report::Again);
+                }
+            }
+            Ok(Report::Done)
+        }
+    }
+}
+
+/// One attempt of a job: a live read and the write based on it.
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    Examine { key: &'a Key, uid: &'a str, owns: bool },
+    Release { key: &'a Key, uid: &'a str, life: Life },
+    LetGo { key: &'a Key, owner: &'a str },
+}
+
+/// Runs a step, and repeats the step after a conflict with another writer.
+async fn insist(site: &Site, step: Step<'_>) -> Result<Report, Status> {
+    for _ in 0..OVERTAKEN_MAX {
+        let taken = match step {
+            Step::Examine { key, uid, owns } => examine(site, key, uid, owns).await,
+            Step::Release { key, uid, life } => release(site, key, uid, life).await,
+            Step::LetGo { key, owner } => let_go(&site.writer, key, owner).await,
+        };
+        match taken {
+            Err(status) if status.code == 409 => {}
+            // The object was deleted between the read and the write.
+            Err(status) if status.code == 404 => return Ok(Report::Done),
+            other => return other,
+        }
+    }
+    Ok(Report::Again)
+}
+
+/// An object as read from the store for a step.
+struct Live {
+    resource: Arc<Resource>,
+    facts: Facts,
+    object: Value,
+    revision: Revision,
+}
+
+/// Reads an object. Returns `None` if no object with this uid is stored at the key.
+///
+/// # Errors
+/// The error of the store, or a 500 if the stored value is unreadable.
+async fn read(writer: &Writer, key: &Key, uid: &str) -> Result<Option<Live>, Status> {
+    let (found, _) = writer.backend().storage().get(key).await.map_err(Status::internal)?;
+    let Some(found) = found else { return Ok(None) };
+    let facts = facts_of(&found)?;
+    if facts.uid != uid {
+        return Ok(None);
+    }
+    let registry = writer.backend().registry();
+    let resource = resource_of(&registry, key)
+        .ok_or_else(|| Status::internal(format_args!("the kind of the object at {key} is not served")))?;
+    let object = serde_json::from_slice(&found.value).map_err(Status::internal)?;
+    Ok(Some(Live { resource: Arc::clone(resource), facts, object, revision: found.modified }))
+}
+
+/// Parses the facts of a stored object.
+///
+/// # Errors
+/// A 500 if the value is unreadable. Callers must not treat the object as absent.
+fn facts_of(found: &KeyValue) -> Result<Facts, Status> {
+    Facts::read(&found.value)
+        .ok_or_else(|| Status::internal(format_args!("the object at {} cannot be read", found.key)))
+}
+
+/// Returns the resource of an owner's kind, if the kind is served.
+fn resource_of_owner<'a>(registry: &'a Registry, owner: &OwnerRef) -> Option<&'a Arc<Resource>> {
+    let (group, version) = owner.api_version.rsplit_once('/').unwrap_or(("", &owner.api_version));
+    registry.find_kind(group, version, &owner.kind)
+}
+
+fn is_namespaced(writer: &Writer, owner: &OwnerRef) -> bool {
+    resource_of_owner(&writer.backend().registry(), owner).is_some_and(|resource| resource.namespaced)
+}
+
+/// Looks up an owner (`isDangling`). `namespace` is the namespace of the dependent, `""` for a cluster-scoped one.
+async fn find_owner(site: &Site, owner: &OwnerRef, namespace: &str) -> Result<Finding, Status> {
+    let registry = site.writer.backend().registry();
+    let Some(resource) = resource_of_owner(&registry, owner) else { return Ok(Finding::Unknown) };
+    if resource.namespaced && namespace.is_empty() {
+        return Ok(Finding::Invalid);
+    }
+    // No object can have a name that is not valid in a key.
+    let Ok(key) = resource.key(Some(namespace), &owner.name) else { return Ok(Finding::Absent) };
+    let (found, _) = site.writer.backend().storage().get(&key).await.map_err(Status::internal)?;
+    let facts = match found.map(|found| Facts::read(&found.value)) {
+        None => None,
+        Some(Some(facts)) if !facts.uid.is_empty() => Some(facts).filter(|facts| facts.uid == owner.uid),
+        // The object exists, but its uid is unreadable.
+        Some(_) => return Ok(Finding::Unknown),
+    };
+    Ok(match facts {
+        None if site.blocked.covers(&resource.storage_prefix) => Finding::Unknown,
+        None => Finding::Absent,
+        Some(facts) if facts.deleted && facts.foreground => Finding::Waiting,
+        Some(_) => Finding::Solid,
+    })
+}
+
+/// Deletes an object without existing owners, or removes the object's references to absent owners.
+async fn examine(site: &Site, key: &Key, uid: &str, owns: bool) -> Result<Report, Status> {
+    let writer = &site.writer;
+    let Some(live) = read(writer, key, uid).await? else { return Ok(Report::Done) };
+    if live.facts.life() != Life::Alive {
+        return Ok(Report::Done);
+    }
+    if site.blocked.covers(&live.resource.storage_prefix) {
+        return Ok(Report::Again);
+    }
+    let namespace = if live.resource.namespaced { key.namespace() } else { "" };
+    let mut findings = Vec::with_capacity(live.facts.owners.len());
+    for owner in &live.facts.owners {
+        let finding = find_owner(site, owner, namespace).await?;
+        if finding == Finding::Invalid {
+            tracing::debug!(dependent = %key, ?owner, "an object of the cluster refers to a namespaced owner");
+        }
+        findings.push(finding);
+    }
+    let propagation = match judge(&findings, owns) {
+        Verdict::Leave => return Ok(Report::Done),
+        Verdict::Again => return Ok(Report::Again),
+        Verdict::Unlink(void) => {
+            unlink(writer, key, &live, &void).await?;
+            return Ok(Report::Done);
+        }
+        Verdict::Foreground => Propagation::Foreground,
+        // Finalizers on the dependent select the propagation policy.
+        Verdict::Delete if live.facts.orphan => Propagation::Orphan,
+        Verdict::Delete if live.facts.foreground => Propagation::Foreground,
+        Verdict::Delete => Propagation::Background,
+    };
+    tracing::debug!(%key, ?propagation, "deleting an object without owners");
+    writer.collect(&live.resource, key, (uid, live.revision), propagation).await?;
+    Ok(Report::Done)
+}
+
+/// Removes the references to `owner` from an object.
+async fn let_go(writer: &Arc<Writer>, key: &Key, owner: &str) -> Result<Report, Status> {
+    let (found, _) = writer.backend().storage().get(key).await.map_err(Status::internal)?;
+    let Some(found) = found else { return Ok(Report::Done) };
+    let Some(live) = read(writer, key, &facts_of(&found)?.uid).await? else { return Ok(Report::Done) };
+    let owners = &live.facts.owners;
+    let void: Vec<usize> = (0..owners.len()).filter(|position| owners[*position].uid == owner).collect();
+    if !void.is_empty() {
+        unlink(writer, key, &live, &void).await?;
+    }
+    Ok(Report::Done)
+}
+
+/// Removes the references at these positions from an object.
+async fn unlink(writer: &Arc<Writer>, key: &Key, live: &Live, void: &[usize]) -> Result<(), Status> {
+    let references = live.object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    let kept: Vec<&Value> = references
+        .into_iter()
+        .flatten()
+        .enumerate()
+        .filter(|(position, _)| !void.contains(position))
+        .map(|(_, reference)| reference)
+        .collect();
+    let kept = if kept.is_empty() { Value::Null } else { json!(kept) };
+    patch(writer, key, live, json!({"ownerReferences": kept})).await
+}
+
+/// Removes the collector's finalizer from an object that no longer waits for its dependents.
+async fn release(site: &Site, key: &Key, uid: &str, life: Life) -> Result<Report, Status> {
+    let writer = &site.writer;
+    // An unreadable value may be a dependent.
+    if site.blocked.is_any() {
+        return Ok(Report::Again);
+    }
+    let Some(live) = read(writer, key, uid).await?.filter(|live| live.facts.life() == life) else {
+        return Ok(Report::Done);
+    };
+    let ours = if life == Life::Orphaning { FINALIZER_ORPHAN } else { FINALIZER_FOREGROUND };
+    let finalizers = live.object.pointer("/metadata/finalizers").and_then(Value::as_array);
+    let kept: Vec<&Value> = finalizers.into_iter().flatten().filter(|name| *name != ours).collect();
+    patch(writer, key, &live, json!({"finalizers": kept})).await?;
+    Ok(Report::Done)
+}
+
+/// Patches metadata as a client would, with the uid and resource version of the read as preconditions.
+async fn patch(writer: &Arc<Writer>, key: &Key, live: &Live, mut metadata: Value) -> Result<(), Status> {
+    metadata["uid"] = json!(live.facts.uid);
+    metadata["resourceVersion"] = json!(live.revision.to_string());
+    let request = WriteRequest {
+        verb: WriteVerb::Patch,
+        resource: &live.resource,
+        namespace: live.resource.namespaced.then(|| key.namespace()),
+        name: Some(key.name()),
+        subresource: None,
+        query: &Query::default(),
+        content_type: Some("application/merge-patch+json"),
+        user: UserInfo::admin(),
+        user_agent: Some(USER_AGENT),
+        body: Bytes::from(json!({"metadata": metadata}).to_string()),
+    };
+    writer.write(request).await.map(drop)
+}
+
+/// Records the warning event of a dependent whose owner is in another namespace (`reportInvalidNamespaceOwnerRef`).
+async fn tell_of(writer: &Arc<Writer>, stray: &Stray) -> Result<(), Status> {
+    let registry = writer.backend().registry();
+    let (Some(events), Some(resource)) = (registry.find("", "v1", "events"), resource_of(&registry, &stray.key)) else {
+        return Ok(());
+    };
+    let (found, _) = writer.backend().storage().get(&stray.key).await.map_err(Status::internal)?;
+    let Some(facts) = found.and_then(|found| Facts::read(&found.value)) else { return Ok(()) };
+    let claim = &*stray.claim;
+    let namespace = if claim.namespace.is_empty() { "default" } else { claim.namespace.as_str() };
+    let now = Clock::default().now();
+    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let body = json!({
+        "metadata": {"name": format!("{}.{nanos:x}", stray.key.name()), "namespace": namespace},
+        "involvedObject": {
+            "kind": resource.kind, "namespace": claim.namespace, "name": stray.key.name(), "uid": facts.uid,
+            "apiVersion": resource.api_version(),
+        },
+        "reason": "OwnerRefInvalidNamespace",
+        "message": format!(
+            "ownerRef [{}/{}, namespace: {}, name: {}, uid: {}] does not exist in namespace {:?}",
+            claim.api_version, claim.kind, claim.namespace, claim.name, claim.uid, claim.namespace
+        ),
+        "source": {"component": USER_AGENT},
+        "firstTimestamp": now, "lastTimestamp": now, "count": 1, "type": "Warning",
+        "reportingComponent": USER_AGENT, "reportingInstance": "",
+    });
+    let request = WriteRequest {
+        verb: WriteVerb::Create,
+        resource: events,
+        namespace: Some(namespace),
+        name: None,
+        subresource: None,
+        query: &Query::default(),
+        content_type: None,
+        user: UserInfo::admin(),
+        user_agent: Some(USER_AGENT),
+        body: Bytes::from(body.to_string()),
+    };
+    writer.write(request).await.map(drop)
+}

@@ -1,0 +1,35 @@
+//! The controllers inside a Kubernetes API server.
+//!
+//! | controller | does | upstream |
+//! |---|---|---|
+//! | [`definitions`] | serves CustomResourceDefinitions, writes their status, removes their objects | `apiextensions-apiserver/pkg/controller` |
+//! | [`namespaces`] | creates the system namespaces, empties deleted namespaces | `pkg/controller/namespace` |
+//! | [`gc`] | deletes dependents of absent owners, ends foreground and orphaning deletions | `pkg/controller/garbagecollector` |
+//! | [`bootstrap`] | creates the objects that each cluster has, and keeps them | `pkg/controlplane/controller` |
+//!
+//! Each controller is a future that runs until it is dropped. Controllers read and write through a
+//! [`Writer`](listwatch_write::Writer), as clients do. Several servers on one store may all run them.
+//!
+//! # Example
+//! ```
+//! use listwatch_controllers::Controllers;
+//!
+//! // As `--controllers` takes them.
+//! let controllers: Controllers = "*,-gc".parse()?;
+//! assert!(controllers.namespace && !controllers.gc);
+//! # Ok::<(), listwatch_controllers::UnknownController>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod bootstrap;
+mod controllers;
+pub mod definitions;
+pub mod gc;
+pub mod namespaces;
+
+pub use crate::controllers::{Controllers, UnknownController};
+
+/// Compiles the examples of the README as doc tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

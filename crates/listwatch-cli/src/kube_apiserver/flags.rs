@@ -1,0 +1,327 @@
+//! The flags of kube-apiserver 1.36 as data: name, type, default, and this server's support for each.
+//!
+//! Source: the kube-apiserver reference of kubernetes/website for 1.35, with the flags and defaults that
+//! CHANGELOG-1.36 adds, and the `--log-json-*` flags that the binary registers (`cmd/kube-apiserver/apiserver.go`).
+//! `docs/drop-in.md` shows this table; a test compares the two.
+
+/// The support of this server for a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Support {
+    /// The flag has the same effect as in kube-apiserver.
+    Honored,
+    /// The flag has no effect. The server starts with a warning, unless the list contains all values of the flag: the
+    /// server always behaves as these values request.
+    Ignored(&'static [&'static str]),
+    /// The flag requests a protection that the server does not provide. The server starts only with
+    /// `--allow-unenforced`, unless the list contains all values of the flag: the server satisfies these values.
+    Unenforced(&'static [&'static str]),
+    /// The server never starts with this flag.
+    Refused,
+}
+
+/// The type of a flag's value, as pflag names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ValueType {
+    /// `true` or `false`; without a value, `true`.
+    Bool,
+    /// A whole number.
+    Int,
+    /// A decimal number.
+    Float,
+    /// A Go duration, such as `1m30s`.
+    Duration,
+    /// A string. If the flag is repeated, the last value applies.
+    Text,
+    /// Comma-separated strings. If the flag is repeated, the lists are joined.
+    List,
+}
+
+/// One flag of kube-apiserver.
+#[derive(Debug)]
+pub(crate) struct Flag {
+    /// The name without dashes.
+    pub(crate) name: &'static str,
+    /// The type of the flag's value.
+    pub(crate) value_type: ValueType,
+    /// kube-apiserver's default; `""` if it has none.
+    pub(crate) default: &'static str,
+    /// This server's support.
+    pub(crate) support: Support,
+    /// The effect of the flag in this server, for users: one or two sentences.
+    pub(crate) note: &'static str,
+}
+
+/// The Kubernetes version of the table.
+pub(crate) const KUBERNETES_VERSION: &str = "1.36";
+
+/// Finds a flag by its name.
+pub(crate) fn find(name: &str) -> Option<&'static Flag> {
+    FLAGS.binary_search_by(|flag| flag.name.cmp(name)).ok().map(|at| &FLAGS[at])
+}
+
+/// The built-in admission plugins of this server, by kube-apiserver's names. DefaultTolerationSeconds is part of the
+/// defaults of pods.
+pub(crate) const ADMISSION_PLUGINS: &[&str] =
+    &["AlwaysAdmit", "CertificateSubjectRestriction", "DefaultTolerationSeconds", "NamespaceLifecycle", "Priority"];
+
+/// The plugins that kube-apiserver enables by default and this server lacks.
+pub(crate) const MISSING_DEFAULT_PLUGINS: &[&str] = &[
+    "CertificateApproval",
+    "CertificateSigning",
+    "ClusterTrustBundleAttest",
+    "DefaultIngressClass",
+    "DefaultStorageClass",
+    "LimitRanger",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionWebhook",
+    "NodeDeclaredFeatureValidator",
+    "PersistentVolumeClaimResize",
+    "PodSecurity",
+    "PodTopologyLabels",
+    "ResourceQuota",
+    "RuntimeClass",
+    "ServiceAccount",
+    "StorageObjectInUseProtection",
+    "TaintNodesByCondition",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionWebhook",
+];
+
+/// The plugins that kube-apiserver does not enable by default and this server lacks.
+pub(crate) const OTHER_PLUGINS: &[&str] = &[
+    "AlwaysDeny",
+    "AlwaysPullImages",
+    "DenyServiceExternalIPs",
+    "EventRateLimit",
+    "ExtendedResourceToleration",
+    "ImagePolicyWebhook",
+    "LimitPodHardAntiAffinityTopology",
+    "NamespaceAutoProvision",
+    "NamespaceExists",
+    "NodeRestriction",
+    "OwnerReferencesPermissionEnforcement",
+    "PodNodeSelector",
+    "PodTolerationRestriction",
+];
+
+const NO_AUDIT: &str = "The server writes no audit log.";
+const NO_WEBHOOK_TOKENS: &str = "The server asks no webhook about tokens: those tokens get 401.";
+const NO_AUTHORIZATION_WEBHOOK: &str = "Only `--authorization-mode=Webhook` uses it, which is not enforced.";
+const NO_FRONT_PROXY: &str = "The server trusts no identity headers: those requests get 401.";
+const NO_OIDC: &str = "The server takes no OIDC tokens: they get 401.";
+const NO_OUTGOING_IDENTITY: &str = "The server shows no client certificate to extension servers.";
+const NO_KUBELET: &str = "The server opens no connection to kubelets.";
+const NO_PEERS: &str = "The server forwards no requests to other servers.";
+const NO_LEADER_ELECTION: &str = "The server does not coordinate leader election (alpha in kube-apiserver).";
+const NO_EMULATION: &str = "The server serves the APIs of one version.";
+const NO_METRIC_OPTIONS: &str = "All metrics of `/metrics` are always shown.";
+const LOG_OPTIONS: &str = "The log goes to standard error, unbuffered, as text.";
+
+use Support::{Honored, Ignored, Refused, Unenforced};
+use ValueType::{Bool, Duration, Float, Int, List, Text};
+
+const fn flag(
+    name: &'static str,
+    value_type: ValueType,
+    default: &'static str,
+    support: Support,
+    note: &'static str,
+) -> Flag {
+    Flag { name, value_type, default, support, note }
+}
+
+/// All flags, by name.
+#[rustfmt::skip]
+pub(crate) const FLAGS: &[Flag] = &[
+    flag("admission-control", List, "", Unenforced(ADMISSION_PLUGINS), "As `--enable-admission-plugins`; deprecated by kube-apiserver."),
+    flag("admission-control-config-file", Text, "", Unenforced(&[]), "The configuration of admission plugins is not read."),
+    flag("advertise-address", Text, "", Ignored(&[]), "The server writes no endpoints of the Service `kubernetes`. Its own certificate names the address."),
+    flag("aggregator-reject-forwarding-redirect", Bool, "true", Ignored(&["true"]), "The server forwards no redirects."),
+    flag("allow-metric-labels", List, "", Ignored(&[]), NO_METRIC_OPTIONS),
+    flag("allow-metric-labels-manifest", Text, "", Ignored(&[]), NO_METRIC_OPTIONS),
+    flag("allow-privileged", Bool, "false", Unenforced(&["true"]), "Privileged containers are always allowed. Without the flag, the server starts with a warning."),
+    flag("anonymous-auth", Bool, "true", Honored, "Health and version answer anonymous requests, others get 401; kube-apiserver with RBAC answers 403. `AlwaysAllow` makes it `false`, as in kube-apiserver."),
+    flag("api-audiences", List, "", Unenforced(&["https://kubernetes.default.svc.cluster.local"]), "Tokens must be for `https://kubernetes.default.svc.cluster.local`."),
+    flag("audit-log-batch-buffer-size", Int, "10000", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-batch-max-size", Int, "1", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-batch-max-wait", Duration, "0s", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-batch-throttle-burst", Int, "0", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-batch-throttle-enable", Bool, "false", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-batch-throttle-qps", Float, "0", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-compress", Bool, "false", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-format", Text, "json", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-maxage", Int, "366", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-maxbackup", Int, "100", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-maxsize", Int, "100", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-mode", Text, "blocking", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-path", Text, "", Unenforced(&[]), NO_AUDIT),
+    flag("audit-log-truncate-enabled", Bool, "false", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-truncate-max-batch-size", Int, "10485760", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-truncate-max-event-size", Int, "102400", Ignored(&[]), NO_AUDIT),
+    flag("audit-log-version", Text, "audit.k8s.io/v1", Ignored(&[]), NO_AUDIT),
+    flag("audit-policy-file", Text, "", Unenforced(&[]), NO_AUDIT),
+    flag("audit-webhook-batch-buffer-size", Int, "10000", Ignored(&[]), NO_AUDIT),
+    flag("audit-webhook-batch-max-size", Int, "400", Ignored(&[]), NO_AUDIT),
+    flag("audit-webhook-batch-max-wait", Duration, "30s", Ignored(&[]), NO_AUDIT),
+    flag("audit-webhook-batch-throttle-burst", Int, "15", Ignored(&[]), NO_AUDIT),
+    flag("audit-webhook-batch-throttle-enable", Bool, "true", Ignored(&[]), NO_AUDIT),
+    flag("audit-webhook-batch-throttle-qps", Float, "10", Ignored(&[]), NO_AUDIT),
+    flag("audit-webhook-config-file", Text, "", Unenforced(&[]), NO_AUDIT),
+    flag("audit-webhook-initial-backoff", Duration, "10s", Ignored(&[]), NO_AUDIT),
+    flag("audit-webhook-mode", Text, "batch", Ignored(&[]), NO_AUDIT),
+    flag("audit-webhook-truncate-enabled", Bool, "false", Ignored(&[]), NO_AUDIT),
+    flag("audit-webhook-truncate-max-batch-size", Int, "10485760", Ignored(&[]), NO_AUDIT),
+    flag("audit-webhook-truncate-max-event-size", Int, "102400", Ignored(&[]), NO_AUDIT),
+    flag("audit-webhook-version", Text, "audit.k8s.io/v1", Ignored(&[]), NO_AUDIT),
+    flag("authentication-config", Text, "", Unenforced(&[]), "The file is not read: its rules for JWTs and anonymous requests do not apply."),
+    flag("authentication-token-webhook-cache-ttl", Duration, "2m0s", Ignored(&[]), NO_WEBHOOK_TOKENS),
+    flag("authentication-token-webhook-config-file", Text, "", Ignored(&[]), NO_WEBHOOK_TOKENS),
+    flag("authentication-token-webhook-version", Text, "v1beta1", Ignored(&[]), NO_WEBHOOK_TOKENS),
+    flag("authorization-config", Text, "", Unenforced(&[]), "The file is not read: its authorizers are not asked."),
+    flag("authorization-mode", List, "AlwaysAllow", Unenforced(&["AlwaysAllow"]), "`AlwaysAllow` is honored. In place of `ABAC`, `AlwaysDeny`, `Node`, `RBAC` and `Webhook`, every authenticated user may do everything."),
+    flag("authorization-policy-file", Text, "", Ignored(&[]), "Only `--authorization-mode=ABAC` uses it, which is not enforced."),
+    flag("authorization-webhook-cache-authorized-ttl", Duration, "5m0s", Ignored(&[]), NO_AUTHORIZATION_WEBHOOK),
+    flag("authorization-webhook-cache-unauthorized-ttl", Duration, "30s", Ignored(&[]), NO_AUTHORIZATION_WEBHOOK),
+    flag("authorization-webhook-config-file", Text, "", Ignored(&[]), NO_AUTHORIZATION_WEBHOOK),
+    flag("authorization-webhook-version", Text, "v1beta1", Ignored(&[]), NO_AUTHORIZATION_WEBHOOK),
+    flag("bind-address", Text, "0.0.0.0", Honored, "`0.0.0.0` is IPv4 only, `::` is both where the system allows it."),
+    flag("cert-dir", Text, "/var/run/kubernetes", Honored, "The directory of the certificates that the server makes itself, and of the administrator's token."),
+    flag("client-ca-file", Text, "", Honored, "The CommonName is the user, each Organization a group. The file is read at the start only."),
+    flag("contention-profiling", Bool, "false", Ignored(&["false"]), "The server has no profiling endpoint."),
+    flag("coordinated-leadership-lease-duration", Duration, "15s", Ignored(&[]), NO_LEADER_ELECTION),
+    flag("coordinated-leadership-renew-deadline", Duration, "10s", Ignored(&[]), NO_LEADER_ELECTION),
+    flag("coordinated-leadership-retry-period", Duration, "2s", Ignored(&[]), NO_LEADER_ELECTION),
+    flag("cors-allowed-origins", List, "", Ignored(&[]), "The server sends no CORS headers: browsers keep pages of other origins out."),
+    flag("debug-socket-path", Text, "", Ignored(&[]), "The server has no profiling endpoint."),
+    flag("default-not-ready-toleration-seconds", Int, "300", Ignored(&["300"]), "The toleration has 300 seconds."),
+    flag("default-unreachable-toleration-seconds", Int, "300", Ignored(&["300"]), "The toleration has 300 seconds."),
+    flag("delete-collection-workers", Int, "1", Ignored(&[]), "The server chooses the concurrency of a collection's deletion."),
+    flag("disable-admission-plugins", List, "", Ignored(&[]), "Built-in plugins stay enabled. Plugins that the server does not have are disabled."),
+    flag("disable-http2-serving", Bool, "false", Honored, "HTTP/1.1 only."),
+    flag("disabled-metrics", List, "", Ignored(&[]), NO_METRIC_OPTIONS),
+    flag("egress-selector-config-file", Text, "", Unenforced(&[]), "Outgoing connections do not pass the egress proxy."),
+    flag("emulated-version", List, "1.36", Ignored(&["1.36", "kube=1.36"]), NO_EMULATION),
+    flag("emulation-forward-compatible", Bool, "false", Ignored(&["false"]), NO_EMULATION),
+    flag("enable-admission-plugins", List, "", Unenforced(ADMISSION_PLUGINS), "The server has NamespaceLifecycle, Priority, CertificateSubjectRestriction, DefaultTolerationSeconds and AlwaysAdmit. Other plugins are not enforced."),
+    flag("enable-aggregator-routing", Bool, "false", Ignored(&["false"]), "The server forwards no requests to extension servers."),
+    flag("enable-bootstrap-token-auth", Bool, "false", Ignored(&["false"]), "Bootstrap tokens authenticate nobody: they get 401."),
+    flag("enable-garbage-collector", Bool, "true", Ignored(&["true"]), "Finalizers of foreground deletion and orphans are always set. kube-controller-manager collects, or `--controllers=gc`."),
+    flag("enable-logs-handler", Bool, "false", Ignored(&["false"]), "The server has no endpoint `/logs`."),
+    flag("enable-priority-and-fairness", Bool, "true", Ignored(&["false"]), "The server limits requests in flight, as kube-apiserver with `false`."),
+    flag("encryption-provider-config", Text, "", Unenforced(&[]), "Objects are stored in plain."),
+    flag("encryption-provider-config-automatic-reload", Bool, "false", Ignored(&["false"]), "Only `--encryption-provider-config` uses it."),
+    flag("endpoint-reconciler-type", Text, "lease", Ignored(&["none"]), "The server writes no endpoints of the Service `kubernetes`."),
+    flag("etcd-cafile", Text, "", Honored, "Without it, the authorities of the operating system sign etcd's certificate."),
+    flag("etcd-certfile", Text, "", Honored, "Needs `--etcd-keyfile`."),
+    flag("etcd-compaction-interval", Duration, "5m0s", Honored, "`0` leaves compaction to others."),
+    flag("etcd-count-metric-poll-period", Duration, "1m0s", Ignored(&[]), "The metrics of etcd are read when `/metrics` is."),
+    flag("etcd-db-metric-poll-interval", Duration, "30s", Ignored(&[]), "The metrics of etcd are read when `/metrics` is."),
+    flag("etcd-healthcheck-timeout", Duration, "2s", Ignored(&[]), "The timeout is fixed."),
+    flag("etcd-keyfile", Text, "", Honored, "Needs `--etcd-certfile`."),
+    flag("etcd-prefix", Text, "/registry", Honored, "Objects are stored as JSON."),
+    flag("etcd-readycheck-timeout", Duration, "2s", Ignored(&[]), "The timeout is fixed."),
+    flag("etcd-servers", List, "", Honored, "Required, unless `--storage-backend` names another store."),
+    flag("etcd-servers-overrides", List, "", Refused, "All resources are in one store: the server would not see the objects in the other one."),
+    flag("event-ttl", Duration, "1h0m0s", Ignored(&["1h", "1h0m0s", "60m"]), "Events live for one hour."),
+    flag("external-hostname", Text, "", Honored, "The server's own certificate names it."),
+    flag("feature-gates", List, "", Ignored(&["CBORServingAndStorage=true", "CBORServingAndStorage=false", "kube:CBORServingAndStorage=true", "kube:CBORServingAndStorage=false"]), "`CBORServingAndStorage` is honored. Others have no effect."),
+    flag("goaway-chance", Float, "0", Honored, "0 to 0.02."),
+    flag("help", Bool, "false", Honored, "Also `-h`."),
+    flag("http2-max-streams-per-connection", Int, "0", Honored, "`0` is 100."),
+    flag("kubelet-certificate-authority", Text, "", Ignored(&[]), NO_KUBELET),
+    flag("kubelet-client-certificate", Text, "", Ignored(&[]), NO_KUBELET),
+    flag("kubelet-client-key", Text, "", Ignored(&[]), NO_KUBELET),
+    flag("kubelet-preferred-address-types", List, "Hostname,InternalDNS,InternalIP,ExternalDNS,ExternalIP", Ignored(&[]), NO_KUBELET),
+    flag("kubelet-timeout", Duration, "5s", Ignored(&[]), NO_KUBELET),
+    flag("kubernetes-service-node-port", Int, "0", Ignored(&["0"]), "The Service `kubernetes` has type ClusterIP."),
+    flag("lease-reuse-duration-seconds", Int, "60", Ignored(&[]), "The server chooses which objects share an etcd lease."),
+    flag("livez-grace-period", Duration, "0s", Ignored(&["0", "0s"]), "`/livez` fails from the first failed check on."),
+    flag("log-flush-frequency", Duration, "5s", Ignored(&[]), LOG_OPTIONS),
+    flag("log-json-info-buffer-size", Text, "0", Ignored(&["0"]), LOG_OPTIONS),
+    flag("log-json-split-stream", Bool, "false", Ignored(&["false"]), LOG_OPTIONS),
+    flag("log-text-info-buffer-size", Text, "0", Ignored(&["0"]), LOG_OPTIONS),
+    flag("log-text-split-stream", Bool, "false", Ignored(&["false"]), LOG_OPTIONS),
+    flag("logging-format", Text, "text", Ignored(&["text"]), LOG_OPTIONS),
+    flag("max-connection-bytes-per-sec", Int, "0", Ignored(&["0"]), "Connections have no limit of bytes per second."),
+    flag("max-mutating-requests-inflight", Int, "200", Honored, "Writes at once; there is no priority and fairness. At least 1: `0`, no limit, is an error."),
+    flag("max-requests-inflight", Int, "400", Honored, "Reads at once, watches not counted; there is no priority and fairness. At least 1: `0`, no limit, is an error."),
+    flag("min-compatibility-version", List, "1.35", Ignored(&[]), NO_EMULATION),
+    flag("min-request-timeout", Int, "1800", Honored, "Seconds. A watch without a timeout lasts between this and twice this."),
+    flag("oidc-ca-file", Text, "", Ignored(&[]), NO_OIDC),
+    flag("oidc-client-id", Text, "", Ignored(&[]), NO_OIDC),
+    flag("oidc-groups-claim", Text, "", Ignored(&[]), NO_OIDC),
+    flag("oidc-groups-prefix", Text, "", Ignored(&[]), NO_OIDC),
+    flag("oidc-issuer-url", Text, "", Ignored(&[]), NO_OIDC),
+    flag("oidc-required-claim", List, "", Ignored(&[]), NO_OIDC),
+    flag("oidc-signing-algs", List, "RS256", Ignored(&[]), NO_OIDC),
+    flag("oidc-username-claim", Text, "sub", Ignored(&[]), NO_OIDC),
+    flag("oidc-username-prefix", Text, "", Ignored(&[]), NO_OIDC),
+    flag("peer-advertise-ip", Text, "", Ignored(&[]), NO_PEERS),
+    flag("peer-advertise-port", Text, "", Ignored(&[]), NO_PEERS),
+    flag("peer-ca-file", Text, "", Ignored(&[]), NO_PEERS),
+    flag("permit-address-sharing", Bool, "false", Ignored(&["false"]), "The server does not share its address."),
+    flag("permit-port-sharing", Bool, "false", Ignored(&["false"]), "The server does not share its port."),
+    flag("profiling", Bool, "true", Ignored(&["false"]), "The server has no profiling endpoint."),
+    flag("proxy-client-cert-file", Text, "", Ignored(&[]), NO_OUTGOING_IDENTITY),
+    flag("proxy-client-key-file", Text, "", Ignored(&[]), NO_OUTGOING_IDENTITY),
+    flag("request-timeout", Duration, "1m0s", Honored, "Must be positive."),
+    flag("requestheader-allowed-names", List, "", Ignored(&[]), NO_FRONT_PROXY),
+    flag("requestheader-client-ca-file", Text, "", Ignored(&[]), NO_FRONT_PROXY),
+    flag("requestheader-extra-headers-prefix", List, "", Ignored(&[]), NO_FRONT_PROXY),
+    flag("requestheader-group-headers", List, "", Ignored(&[]), NO_FRONT_PROXY),
+    flag("requestheader-uid-headers", List, "", Ignored(&[]), NO_FRONT_PROXY),
+    flag("requestheader-username-headers", List, "", Ignored(&[]), NO_FRONT_PROXY),
+    flag("runtime-config", List, "", Ignored(&[]), "The set of served APIs is fixed."),
+    flag("runtime-config-emulation-forward-compatible", Bool, "false", Ignored(&["false"]), NO_EMULATION),
+    flag("secure-port", Int, "6443", Honored, "1 to 65535."),
+    flag("service-account-extend-token-expiration", Bool, "true", Ignored(&["false"]), "Tokens expire when the request says."),
+    flag("service-account-issuer", List, "", Ignored(&["https://kubernetes.default.svc.cluster.local"]), "Tokens are issued by `https://kubernetes.default.svc.cluster.local`. Tokens of other issuers get 401."),
+    flag("service-account-jwks-uri", Text, "", Ignored(&[]), "The server publishes no keys of service account tokens."),
+    flag("service-account-key-file", List, "", Ignored(&[]), "Tokens that these keys signed get 401."),
+    flag("service-account-lookup", Bool, "true", Ignored(&["true"]), "The server always looks up the account of a token."),
+    flag("service-account-max-token-expiration", Duration, "0s", Unenforced(&["0", "0s"]), "Tokens may live as long as the request says."),
+    flag("service-account-signing-endpoint", Text, "", Unenforced(&[]), "A key in the store signs tokens."),
+    flag("service-account-signing-key-file", Text, "", Ignored(&[]), "A key in the store signs tokens. Only servers on this store can verify them."),
+    flag("service-cluster-ip-range", Text, "10.0.0.0/24", Honored, "IPv4 with a prefix of 12 to 28 bits. The same on all servers of a store."),
+    flag("service-node-port-range", Text, "30000-32767", Honored, "The same on all servers of a store."),
+    flag("show-hidden-metrics-for-version", Text, "", Ignored(&[]), NO_METRIC_OPTIONS),
+    flag("shutdown-delay-duration", Duration, "0s", Honored, "`/readyz` fails during the delay, and requests are served."),
+    flag("shutdown-send-retry-after", Bool, "false", Ignored(&["false"]), "At its end the server takes no new connections."),
+    flag("shutdown-watch-termination-grace-period", Duration, "0s", Ignored(&["5s"]), "Watches end within five seconds."),
+    flag("storage-backend", Text, "etcd3", Honored, "Besides `etcd3`: `embedded` (in `--data-dir`) and `memory`."),
+    flag("storage-initialization-timeout", Duration, "1m0s", Ignored(&[]), "The server starts when the store answers."),
+    flag("storage-media-type", Text, "application/vnd.kubernetes.protobuf", Ignored(&["application/json"]), "Objects are stored as JSON."),
+    flag("strict-transport-security-directives", List, "", Honored, "The header `Strict-Transport-Security` of all responses."),
+    flag("tls-cert-file", Text, "", Honored, "Needs `--tls-private-key-file`. Without both, the server makes a CA and a certificate in `--cert-dir`."),
+    flag("tls-cipher-suites", List, "", Honored, "The server has the suites with ECDHE and AES-GCM or ChaCha20-Poly1305. It leaves out others; TLS 1.2 needs at least one."),
+    flag("tls-curve-preferences", List, "", Honored, "The server has 23 (P-256), 24 (P-384) and 29 (X25519). It leaves out others; at least one is needed."),
+    flag("tls-min-version", Text, "", Honored, "`VersionTLS10` and `VersionTLS11` are as `VersionTLS12`: the server speaks nothing older."),
+    flag("tls-private-key-file", Text, "", Honored, "Needs `--tls-cert-file`."),
+    flag("tls-sni-cert-key", Text, "", Ignored(&[]), "The server has one certificate for all names."),
+    flag("token-auth-file", Text, "", Honored, "The file is read at the start only."),
+    flag("tracing-config-file", Text, "", Ignored(&[]), "The server sends no traces."),
+    flag("v", Int, "0", Honored, "Up to 3 is level info, 4 and 5 debug, from 6 on trace. Also `-v`."),
+    flag("version", Text, "false", Honored, "Prints the version of listwatch."),
+    flag("vmodule", List, "", Ignored(&[]), LOG_OPTIONS),
+    flag("watch-cache", Bool, "true", Honored, "`false` serves lists and watches from the store."),
+    flag("watch-cache-sizes", List, "", Ignored(&[]), "The sizes of watch caches follow their use."),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_sorted_and_unique() {
+        assert!(FLAGS.is_sorted_by(|one, next| one.name < next.name));
+        assert_eq!(find("v").map(|flag| flag.value_type), Some(Int));
+        assert!(find("no-such-flag").is_none());
+    }
+
+    #[test]
+    fn flag_notes_are_complete_sentences() {
+        for flag in FLAGS {
+            assert!(flag.note.ends_with('.') && !flag.note.contains('|'), "--{}: {}", flag.name, flag.note);
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! [`resolve`]: a pure function from the values of flags to the settings of the server.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use listwatch_apiserver::pki::TlsOptions;
+use listwatch_apiserver::{AnonymousAuth, ServiceRanges};
+
+use super::command_line::{FlagValues, items, parse_bool};
+use super::flags::{
+    ADMISSION_PLUGINS, Flag, KUBERNETES_VERSION, MISSING_DEFAULT_PLUGINS, OTHER_PLUGINS, Support, ValueType,
+};
+use crate::store::EtcdConnection;
+
+/// The modes of `--authorization-mode` (`pkg/kubeapiserver/authorizer/modes`).
+const AUTHORIZATION_MODES: &[&str] = &["ABAC", "AlwaysAllow", "AlwaysDeny", "Node", "RBAC", "Webhook"];
+
+/// The highest `--goaway-chance` (`ServerRunOptions.Validate`).
+const GOAWAY_CHANCE_MAX: f64 = 0.02;
+
+/// The settings of the server that follow from the flags.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Settings {
+    /// The address to listen on.
+    pub(super) bind: SocketAddr,
+    /// The names and addresses for a certificate that the server creates itself.
+    pub(super) names: Vec<String>,
+    /// The store of the objects.
+    pub(super) store: StoreChoice,
+    /// The certificates of the listener.
+    pub(super) certificates: Certificates,
+    /// The TLS options of the listener.
+    pub(super) tls: TlsOptions,
+    /// The file of the CA certificates that verify client certificates.
+    pub(super) client_ca_file: Option<PathBuf>,
+    /// The file of static tokens.
+    pub(super) token_auth_file: Option<PathBuf>,
+    /// The authorization mode.
+    pub(super) authorization: AuthorizationMode,
+    /// The treatment of requests without credentials.
+    pub(super) anonymous_auth: AnonymousAuth,
+    /// The longest duration of a request, except watches.
+    pub(super) request_timeout: Duration,
+    pub(super) service_ranges: ServiceRanges,
+    /// The largest numbers of concurrent reads and of concurrent writes.
+    pub(super) requests_in_flight_max: (usize, usize),
+    /// The fraction of HTTP/2 requests after which the server closes the connection.
+    pub(super) goaway_chance: f64,
+    /// The value of the header `Strict-Transport-Security`.
+    pub(super) strict_transport_security: Option<String>,
+    /// The time between the signal and the shutdown, during which readiness fails.
+    pub(super) shutdown_delay: Duration,
+    /// The minimum duration of a watch without a timeout. The duration is random, up to twice this value.
+    pub(super) min_request_timeout: Duration,
+    /// Whether lists and watches are served from caches.
+    pub(super) watch_cache: bool,
+    /// The largest number of streams on one HTTP/2 connection; 0 means the server's default.
+    pub(super) http2_streams_max: u32,
+    /// Whether the server supports CBOR.
+    pub(super) cbor: bool,
+    /// The log level.
+    pub(super) log_level: &'static str,
+}
+
+/// The store that the flags select.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum StoreChoice {
+    /// etcd v3, with the compaction interval. `None`: this server does not compact.
+    Etcd(EtcdConnection, Option<Duration>),
+    /// The embedded store in the data directory.
+    Embedded,
+    /// A store in memory.
+    Memory,
+}
+
+/// The source of the certificate of the listener.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Certificates {
+    /// Two files in PEM.
+    Files {
+        /// The certificate chain, which begins with the server's certificate.
+        certificate: PathBuf,
+        /// The private key.
+        key: PathBuf,
+    },
+    /// A CA and a certificate that the server creates in this directory.
+    OwnIn(PathBuf),
+}
+
+/// The authorization of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AuthorizationMode {
+    /// All requests are allowed.
+    AlwaysAllow,
+    /// All requests of authenticated users are allowed. This mode replaces modes that the server lacks.
+    AuthenticatedOnly,
+}
+
+/// A difference between the effect of a flag here and in kube-apiserver.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Notice {
+    pub(super) flag: String,
+    pub(super) level: Level,
+    pub(super) text: String,
+}
+
+/// The severity of a [`Notice`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Level {
+    /// The server logs a warning at the start.
+    Warning,
+    /// The server starts only with `--allow-unenforced`.
+    Unenforced,
+    /// The server does not start.
+    Error,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--{}: {}", self.flag, self.text)
+    }
+}
+
+/// The settings for a command line, and the notices about its flags.
+#[derive(Debug)]
+pub(super) struct Resolution {
+    pub(super) settings: Settings,
+    pub(super) notices: Vec<Notice>,
+}
+
+impl Resolution {
+    /// The notices that prevent the start.
+    pub(super) fn obstacles(&self, allow_unenforced: bool) -> impl Iterator<Item = &Notice> {
+        self.notices.iter().filter(move |notice| match notice.level {
+            Level::Warning => false,
+            Level::Unenforced => !allow_unenforced,
+            Level::Error => true,
+        })
+    }
+}
+
+/// Computes the settings. Invalid values become notices of level [`Level::Error`].
+pub(super) fn resolve(given: &FlagValues) -> Resolution {
+    let mut notices: Vec<Notice> = given.iter().filter_map(|(flag, values)| notice_of(flag, values)).collect();
+    let mut error =
+        |flag: &str, text: String| notices.push(Notice { flag: flag.to_owned(), level: Level::Error, text });
+
+    for name in ["enable-admission-plugins", "disable-admission-plugins", "admission-control"] {
+        for plugin in given.list(name).into_iter().filter(|plugin| !is_plugin(plugin)) {
+            error(name, format!("admission plugin \"{plugin}\" is unknown"));
+        }
+    }
+    let modes = given.list("authorization-mode");
+    for mode in modes.iter().filter(|mode| !AUTHORIZATION_MODES.contains(mode)) {
+        error("authorization-mode", format!("\"{mode}\" is not a valid mode"));
+    }
+    for (one, other) in [("etcd-certfile", "etcd-keyfile"), ("tls-cert-file", "tls-private-key-file")] {
+        if given.text(one).is_some() != given.text(other).is_some() {
+            error(one, format!("--{one} and --{other} need each other"));
+        }
+    }
+    let port = u16::try_from(given.int("secure-port")).ok().filter(|port| *port > 0).unwrap_or_else(|| {
+        error("secure-port", format!("{} is not a valid port: 1 to 65535", given.int("secure-port")));
+        1
+    });
+    let mut address = |name: &'static str| {
+        let text = given.text(name)?;
+        let parsed = text.parse::<IpAddr>();
+        if parsed.is_err() {
+            error(name, format!("\"{text}\" is not an IP address"));
+        }
+        parsed.ok()
+    };
+    let bind = address("bind-address").unwrap_or(IpAddr::from([0, 0, 0, 0]));
+    let advertise = address("advertise-address");
+    let http2_streams_max = u32::try_from(given.int("http2-max-streams-per-connection")).unwrap_or_else(|_| {
+        error("http2-max-streams-per-connection", "a number from 0 to 4294967295 is needed".to_owned());
+        0
+    });
+    let min_request_timeout = u32::try_from(given.int("min-request-timeout")).unwrap_or_else(|_| {
+        error("min-request-timeout", "a number of seconds from 0 to 4294967295 is needed".to_owned());
+        0
+    });
+    let mut in_flight = |name: &'static str| {
+        usize::try_from(given.int(name)).ok().filter(|max| *max > 0).unwrap_or_else(|| {
+            error(name, "a number of at least 1 is needed: every limit is finite here".to_owned());
+            1
+        })
+    };
+    let requests_in_flight_max = (in_flight("max-requests-inflight"), in_flight("max-mutating-requests-inflight"));
+    let mut service_ranges = ServiceRanges::default();
+    if let Some(cidr) = given.text("service-cluster-ip-range") {
+        match service_ranges.clone().with_cluster_addresses(cidr) {
+            Ok(ranges) => service_ranges = ranges,
+            Err(why) => error("service-cluster-ip-range", why.to_string()),
+        }
+    }
+    if let Some(ports) = given.text("service-node-port-range") {
+        match service_ranges.clone().with_node_ports(ports) {
+            Ok(ranges) => service_ranges = ranges,
+            Err(why) => error("service-node-port-range", why.to_string()),
+        }
+    }
+    let request_timeout = given.duration("request-timeout");
+    if request_timeout.is_zero() {
+        error("request-timeout", "a positive duration is needed".to_owned());
+    }
+    let goaway_chance = given.text("goaway-chance").and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
+    if !(0.0..=GOAWAY_CHANCE_MAX).contains(&goaway_chance) {
+        error("goaway-chance", format!("{goaway_chance} is not in the range from 0 to {GOAWAY_CHANCE_MAX}"));
+    }
+    let directives = given.list("strict-transport-security-directives");
+    let tls = tls_options(given).unwrap_or_else(|(flag, text)| {
+        error(flag, text);
+        TlsOptions::default()
+    });
+    let store = store(given).unwrap_or_else(|(flag, text)| {
+        error(flag, text);
+        StoreChoice::Memory
+    });
+    let cbor = cbor(given).unwrap_or_else(|text| {
+        error("feature-gates", text);
+        false
+    });
+
+    let authorization = match modes.contains(&"AlwaysAllow") && !given.has("authorization-config") {
+        true => AuthorizationMode::AlwaysAllow,
+        false => AuthorizationMode::AuthenticatedOnly,
+    };
+
+    notices.extend(implied_notices(given));
+    let names = [Some(bind), advertise].into_iter().flatten().map(|ip| ip.to_string());
+    let settings = Settings {
+        bind: SocketAddr::new(bind, port),
+        names: names.chain(given.text("external-hostname").map(str::to_owned)).collect(),
+        store,
+        certificates: match (given.path("tls-cert-file"), given.path("tls-private-key-file")) {
+            (Some(certificate), Some(key)) => Certificates::Files { certificate, key },
+            _ => Certificates::OwnIn(given.path("cert-dir").unwrap_or_default()),
+        },
+        tls,
+        client_ca_file: given.path("client-ca-file"),
+        token_auth_file: given.path("token-auth-file"),
+        authorization,
+        // With anonymous requests, `AlwaysAllow` would allow everything to everyone
+        // (`BuiltInAuthenticationOptions.ApplyAuthorization`).
+        anonymous_auth: match given.bool("anonymous-auth") && authorization != AuthorizationMode::AlwaysAllow {
+            true => AnonymousAuth::HealthOnly,
+            false => AnonymousAuth::Disabled,
+        },
+        request_timeout,
+        service_ranges,
+        requests_in_flight_max,
+        goaway_chance,
+        strict_transport_security: (!directives.is_empty()).then(|| directives.join("; ")),
+        shutdown_delay: given.duration("shutdown-delay-duration"),
+        min_request_timeout: Duration::from_secs(min_request_timeout.into()),
+        watch_cache: given.bool("watch-cache"),
+        http2_streams_max,
+        cbor,
+        log_level: match given.int("v") {
+            ..=3 => "info",
+            4..=5 => "debug",
+            6.. => "trace",
+        },
+    };
+    notices.sort_by(|one, other| other.level.cmp(&one.level).then_with(|| one.flag.cmp(&other.flag)));
+    Resolution { settings, notices }
+}
+
+/// Returns the notice about a flag with these values, if the flag table has one.
+fn notice_of(flag: &'static Flag, values: &[String]) -> Option<Notice> {
+    let (level, satisfied) = match flag.support {
+        Support::Honored => return None,
+        Support::Ignored(satisfied) => (Level::Warning, satisfied),
+        Support::Unenforced(satisfied) => (Level::Unenforced, satisfied),
+        Support::Refused => (Level::Error, &[][..]),
+    };
+    let values: Vec<&str> = match flag.value_type {
+        ValueType::List => items(values.iter().map(String::as_str).collect()),
+        _ => values.last().map(String::as_str).into_iter().collect(),
+    };
+    let is_satisfied = |value: &&str| match flag.value_type {
+        ValueType::Bool => satisfied.iter().any(|satisfied| parse_bool(satisfied) == parse_bool(value)),
+        _ => value.is_empty() || satisfied.contains(value) || is_absent_plugin(flag, value),
+    };
+    let open: Vec<&str> = values.into_iter().filter(|value| !is_satisfied(value)).collect();
+    let what = match level {
+        Level::Warning => "has no effect",
+        Level::Unenforced => "is not enforced",
+        Level::Error => "is refused",
+    };
+    let text = || format!("{} {what}: {}", open.join(","), flag.note);
+    (!open.is_empty()).then(|| Notice { flag: flag.name.to_owned(), level, text: text() })
+}
+
+/// Whether the flag disables a plugin that the server lacks.
+fn is_absent_plugin(flag: &Flag, plugin: &str) -> bool {
+    flag.name == "disable-admission-plugins" && !ADMISSION_PLUGINS.contains(&plugin)
+}
+
+fn is_plugin(name: &str) -> bool {
+    [ADMISSION_PLUGINS, MISSING_DEFAULT_PLUGINS, OTHER_PLUGINS].iter().any(|plugins| plugins.contains(&name))
+}
+
+/// Returns notices about default behavior of kube-apiserver that this server lacks.
+fn implied_notices(given: &FlagValues) -> Vec<Notice> {
+    let mut implied = Vec::new();
+    let mut warn = |flag: &str, text: String| {
+        implied.push(Notice { flag: flag.to_owned(), level: Level::Warning, text });
+    };
+    let disabled = given.list("disable-admission-plugins");
+    let missing: Vec<&str> =
+        MISSING_DEFAULT_PLUGINS.iter().copied().filter(|plugin| !disabled.contains(plugin)).collect();
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        warn(
+            "enable-admission-plugins",
+            format!("kube-apiserver {KUBERNETES_VERSION} enables by default and this server does not have: {missing}"),
+        );
+    }
+    if !given.has("allow-privileged") {
+        warn(
+            "allow-privileged",
+            "kube-apiserver forbids privileged containers by default, this server does not".into(),
+        );
+    }
+    implied
+}
+
+fn store(given: &FlagValues) -> Result<StoreChoice, (&'static str, String)> {
+    let backend = given.text("storage-backend").unwrap_or_default();
+    let servers: Vec<String> = given.list("etcd-servers").into_iter().map(str::to_owned).collect();
+    match backend {
+        "etcd3" if servers.is_empty() => Err((
+            "etcd-servers",
+            "--etcd-servers must be specified, or a store without etcd: --storage-backend=embedded or memory".into(),
+        )),
+        "etcd3" => {
+            let interval = given.duration("etcd-compaction-interval");
+            let connection = EtcdConnection {
+                servers,
+                prefix: given.text("etcd-prefix").unwrap_or_default().to_owned(),
+                ca_file: given.path("etcd-cafile"),
+                cert_file: given.path("etcd-certfile"),
+                key_file: given.path("etcd-keyfile"),
+                user: None,
+            };
+            Ok(StoreChoice::Etcd(connection, (!interval.is_zero()).then_some(interval)))
+        }
+        "embedded" | "memory" if !servers.is_empty() => {
+            Err(("storage-backend", format!("\"{backend}\" keeps nothing in --etcd-servers; give one of the two")))
+        }
+        "embedded" => Ok(StoreChoice::Embedded),
+        "memory" => Ok(StoreChoice::Memory),
+        other => Err(("storage-backend", format!("\"{other}\" is not a storage backend: etcd3, embedded or memory"))),
+    }
+}
+
+fn tls_options(given: &FlagValues) -> Result<TlsOptions, (&'static str, String)> {
+    let tls13_only = match given.text("tls-min-version") {
+        None | Some("VersionTLS10" | "VersionTLS11" | "VersionTLS12") => false,
+        Some("VersionTLS13") => true,
+        Some(other) => return Err(("tls-min-version", format!("unknown tls version \"{other}\""))),
+    };
+    let groups = given.list("tls-curve-preferences").into_iter().map(str::parse).collect::<Result<Vec<u16>, _>>();
+    Ok(TlsOptions {
+        tls13_only,
+        cipher_suites: given.list("tls-cipher-suites").into_iter().map(str::to_owned).collect(),
+        key_exchange_groups: groups
+            .map_err(|_| ("tls-curve-preferences", "numbers are needed, such as 23,24,29".to_owned()))?,
+        http1_only: given.bool("disable-http2-serving"),
+        request_client_certificates: given.text("client-ca-file").is_some(),
+    })
+}
+
+/// Whether the feature gate for CBOR is enabled.
+fn cbor(given: &FlagValues) -> Result<bool, String> {
+    let mut cbor = false;
+    for gate in given.list("feature-gates") {
+        let (name, value) = gate.split_once('=').ok_or_else(|| format!("missing bool value for {gate}"))?;
+        let value = parse_bool(value).ok_or_else(|| format!("invalid value of {name}: {value}"))?;
+        if name.strip_prefix("kube:").unwrap_or(name) == "CBORServingAndStorage" {
+            cbor = value;
+        }
+    }
+    Ok(cbor)
+}
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;

@@ -1,0 +1,129 @@
+//! Opens the stores that the flags select.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "etcd3")]
+use listwatch_storage::etcd3::{Etcd3, Etcd3Options};
+use listwatch_storage::transfer::Source;
+#[cfg(feature = "embedded")]
+use listwatch_storage::{EmbeddedOptions, EmbeddedStorage};
+use listwatch_storage::{MemoryStorage, Storage};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// The endpoints of an etcd cluster, and the credentials of this server.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct EtcdConnection {
+    /// The endpoints.
+    pub(crate) servers: Vec<String>,
+    /// The prefix of all keys in etcd.
+    pub(crate) prefix: String,
+    /// The CA certificates that verify etcd's certificate. If absent, the system's certificates are used.
+    pub(crate) ca_file: Option<PathBuf>,
+    /// The client certificate.
+    pub(crate) cert_file: Option<PathBuf>,
+    /// The key of the client certificate.
+    pub(crate) key_file: Option<PathBuf>,
+    /// The user name, and the file with the password.
+    pub(crate) user: Option<(String, PathBuf)>,
+}
+
+impl EtcdConnection {
+    /// Connects to etcd.
+    ///
+    /// # Errors
+    /// A file cannot be read, or no member responds.
+    #[cfg(feature = "etcd3")]
+    pub(crate) async fn connect(&self) -> Result<Arc<Etcd3>, Failure> {
+        let mut options = Etcd3Options::new(self.servers.iter().cloned());
+        options.prefix.clone_from(&self.prefix);
+        options.ca_file.clone_from(&self.ca_file);
+        options.cert_file.clone_from(&self.cert_file);
+        options.key_file.clone_from(&self.key_file);
+        if let Some((user, file)) = &self.user {
+            let password = std::fs::read_to_string(file)
+                .map_err(|error| format!("cannot read the password file {}: {error}", file.display()))?;
+            options.user = Some((user.clone(), password.trim_end_matches(['\r', '\n']).to_owned()));
+        }
+        Ok(Etcd3::connect(options).await?)
+    }
+}
+
+/// An open store, with its description.
+pub(crate) struct OpenStore {
+    /// The store that the API server uses.
+    pub(crate) storage: Arc<dyn Storage>,
+    /// The same store for snapshots, if it is embedded.
+    pub(crate) embedded: Option<Arc<dyn Source>>,
+    /// The description of the store in the banner and the log.
+    pub(crate) description: String,
+}
+
+/// Opens an etcd store, and compacts its history at the given interval.
+///
+/// # Errors
+/// No member responds, a file cannot be read, or this build has no etcd support.
+#[cfg(feature = "etcd3")]
+pub(crate) async fn open_etcd(etcd: &EtcdConnection, compaction: Option<Duration>) -> Result<OpenStore, Failure> {
+    let store = etcd.connect().await?;
+    if let Some(interval) = compaction {
+        store.start_compactor(interval);
+    }
+    let version = store.stats().await.map_or_else(|_| "etcd".to_owned(), |stats| stats.description);
+    let description = format!("{version} at {}, below {}", etcd.servers.join(", "), etcd.prefix);
+    Ok(OpenStore { storage: store, embedded: None, description })
+}
+
+#[cfg(not(feature = "etcd3"))]
+pub(crate) async fn open_etcd(_etcd: &EtcdConnection, _compaction: Option<Duration>) -> Result<OpenStore, Failure> {
+    Err(NO_ETCD.into())
+}
+
+/// The error of a build without etcd support.
+#[cfg(not(feature = "etcd3"))]
+pub(crate) const NO_ETCD: &str = "this build has no etcd support; build it with --features etcd3";
+
+/// The folder of the embedded store in a data directory.
+#[cfg(feature = "embedded")]
+pub(crate) fn embedded_path(data_dir: &Path) -> PathBuf {
+    data_dir.join("store")
+}
+
+/// Opens the embedded store of a data directory. Creates the store if it is missing.
+///
+/// # Errors
+/// The store is damaged or open in another process, or this build has no embedded store.
+#[cfg(feature = "embedded")]
+pub(crate) fn open_embedded(data_dir: &Path) -> Result<OpenStore, Failure> {
+    let store = EmbeddedStorage::open(embedded_path(data_dir), EmbeddedOptions::default())?;
+    let description = format!("embedded, durable, in {}", data_dir.display());
+    Ok(OpenStore { storage: store.clone(), embedded: Some(store), description })
+}
+
+#[cfg(not(feature = "embedded"))]
+pub(crate) fn open_embedded(_data_dir: &Path) -> Result<OpenStore, Failure> {
+    Err("this build has no embedded store; name an etcd with --etcd-servers, or build it with --features embedded"
+        .into())
+}
+
+/// Opens a store in memory.
+pub(crate) fn open_memory() -> OpenStore {
+    let description = "memory (gone when the server ends)".to_owned();
+    OpenStore { storage: MemoryStorage::new(), embedded: None, description }
+}
+
+/// Creates a data directory that only its owner can read, because it contains keys and Secrets.
+///
+/// # Errors
+/// The error of the operating system.
+pub(crate) fn create_data_dir(data_dir: &Path) -> Result<(), Failure> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder
+        .create(data_dir)
+        .map_err(|error| format!("cannot create the data directory {}: {error}", data_dir.display()).into())
+}

@@ -1,0 +1,299 @@
+//! Runs `listwatch kube-apiserver` as a process: the kubeadm command line, certificates, tokens, and the shutdown.
+#![cfg(unix)]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The time limit of every wait in these tests.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const NAMESPACES: &str = "GET /api/v1/namespaces";
+const WHO_AM_I: &str = "POST /apis/authentication.k8s.io/v1/selfsubjectreviews";
+
+/// The files of kubeadm's `/etc/kubernetes/pki` that the server reads.
+struct Pki {
+    dir: TempDir,
+}
+
+impl Pki {
+    fn new() -> Self {
+        let pki = Pki { dir: tempfile::tempdir().expect("a directory") };
+        for ca in ["ca", "other-ca"] {
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(DnType::CommonName, ca);
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let key = KeyPair::generate().expect("a key");
+            pki.write(ca, &params.self_signed(&key).expect("a certificate").pem(), &key);
+        }
+        pki.sign("ca", "apiserver", &[], &["127.0.0.1"]);
+        pki
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.dir.path().join(file)
+    }
+
+    fn write(&self, name: &str, certificate: &str, key: &KeyPair) {
+        std::fs::write(self.path(&format!("{name}.crt")), certificate).expect("written");
+        std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).expect("written");
+    }
+
+    fn sign(&self, ca: &str, name: &str, organizations: &[&str], addresses: &[&str]) {
+        let addresses: Vec<String> = addresses.iter().map(|&address| address.to_owned()).collect();
+        let mut params = CertificateParams::new(addresses).expect("addresses");
+        params.distinguished_name.push(DnType::CommonName, name);
+        for organization in organizations {
+            params.distinguished_name.push(DnType::OrganizationName, *organization);
+        }
+        let mut issuer = CertificateParams::default();
+        issuer.distinguished_name.push(DnType::CommonName, ca);
+        let issuer_key = std::fs::read_to_string(self.path(&format!("{ca}.key"))).expect("the key of the CA");
+        let issuer_key = KeyPair::from_pem(&issuer_key).expect("a key");
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &Issuer::from_params(&issuer, &issuer_key)).expect("a certificate");
+        self.write(name, &certificate.pem(), &key);
+    }
+
+    /// Sends a request with the certificate of `user`, or without a certificate. Returns the status code and the body.
+    fn send(&self, port: u16, user: Option<&str>, line: &str, token: Option<&str>) -> (u16, Value) {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.path("ca.crt")).expect("the CA")).expect("a root");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.expect("versions").with_root_certificates(roots);
+        let config = match user {
+            Some(user) => {
+                let chain = CertificateDer::from_pem_file(self.path(&format!("{user}.crt"))).expect("a certificate");
+                let key = PrivateKeyDer::from_pem_file(self.path(&format!("{user}.key"))).expect("a key");
+                config.with_client_auth_cert(vec![chain], key).expect("a client certificate")
+            }
+            None => config.with_no_client_auth(),
+        };
+        let name = ServerName::try_from("127.0.0.1").expect("a name");
+        let connection = ClientConnection::new(Arc::new(config), name).expect("a connection");
+        let socket = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut stream = StreamOwned::new(connection, socket);
+        let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let body = if line.starts_with("POST") { "{}" } else { "" };
+        let request = format!(
+            "{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n{token}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a response");
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status code");
+        (code, serde_json::from_str(body).unwrap_or_else(|_| json!(body)))
+    }
+
+    /// The command line of kubeadm's manifest, with these files and with a store in memory instead of etcd.
+    fn kubeadm(&self, port: u16) -> Vec<String> {
+        let file = |name: &str| self.path(name).display().to_string();
+        vec![
+            "--advertise-address=127.0.0.1".to_owned(),
+            "--allow-privileged=true".to_owned(),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            format!("--client-ca-file={}", file("ca.crt")),
+            "--enable-admission-plugins=NodeRestriction".to_owned(),
+            "--enable-bootstrap-token-auth=true".to_owned(),
+            "--storage-backend=memory".to_owned(),
+            "--kubelet-client-certificate=/etc/kubernetes/pki/apiserver-kubelet-client.crt".to_owned(),
+            "--kubelet-client-key=/etc/kubernetes/pki/apiserver-kubelet-client.key".to_owned(),
+            "--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname".to_owned(),
+            "--proxy-client-cert-file=/etc/kubernetes/pki/front-proxy-client.crt".to_owned(),
+            "--proxy-client-key-file=/etc/kubernetes/pki/front-proxy-client.key".to_owned(),
+            "--requestheader-allowed-names=front-proxy-client".to_owned(),
+            "--requestheader-client-ca-file=/etc/kubernetes/pki/front-proxy-ca.crt".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            format!("--secure-port={port}"),
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_owned(),
+            "--service-account-key-file=/etc/kubernetes/pki/sa.pub".to_owned(),
+            "--service-account-signing-key-file=/etc/kubernetes/pki/sa.key".to_owned(),
+            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            format!("--tls-cert-file={}", file("apiserver.crt")),
+            format!("--tls-private-key-file={}", file("apiserver.key")),
+        ]
+    }
+}
+
+fn command(arguments: &[String]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_listwatch"));
+    command.arg("kube-apiserver").args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn output(arguments: &[String]) -> Output {
+    command(arguments).output().expect("the binary runs")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// A server process, which is killed when the value is dropped.
+struct Server {
+    process: Child,
+    log: String,
+}
+
+impl Server {
+    /// Starts a server and waits until it is ready.
+    fn start(arguments: &[String]) -> Self {
+        let process = command(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a process");
+        let mut server = Server { process, log: String::new() };
+        let mut lines = BufReader::new(server.process.stderr.take().expect("a pipe"));
+        while !server.log.contains("serving on") {
+            let read = lines.read_line(&mut server.log).expect("the log");
+            assert!(read > 0, "the server ended: {}", server.log);
+        }
+        // The pipe must stay open and be read, or else the server would block on its log.
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        server
+    }
+
+    fn terminate(mut self) -> std::process::ExitStatus {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a signal");
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().expect("a status") {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "the server does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn kubeadm_command_line_is_refused_without_allow_unenforced() {
+    let pki = Pki::new();
+    let refused = output(&pki.kubeadm(free_port()));
+    let text = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{text}");
+    for expected in [
+        "--authorization-mode: Node,RBAC is not enforced",
+        "--enable-admission-plugins: NodeRestriction",
+        "add --allow-unenforced",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
+fn kubeadm_command_line_serves_client_certificates() {
+    let pki = Pki::new();
+    pki.sign("ca", "kubernetes-admin", &["kubeadm:cluster-admins"], &[]);
+    pki.sign("other-ca", "stranger", &["system:masters"], &[]);
+    let port = free_port();
+    let mut arguments = pki.kubeadm(port);
+    arguments.push("--allow-unenforced".to_owned());
+    std::fs::write(pki.path("tokens.csv"), "t0ken,joe,7,\"dev,ops\"\n").expect("written");
+    arguments.push(format!("--token-auth-file={}", pki.path("tokens.csv").display()));
+    let server = Server::start(&arguments);
+    assert!(server.log.contains("NOT ENFORCED: --authorization-mode"), "{}", server.log);
+    assert!(server.log.contains("--enable-bootstrap-token-auth: true has no effect"), "{}", server.log);
+
+    let (code, me) = pki.send(port, Some("kubernetes-admin"), WHO_AM_I, None);
+    let user = &me["status"]["userInfo"];
+    assert_eq!((code, &user["username"]), (201, &json!("kubernetes-admin")), "{me}");
+    assert_eq!(user["groups"], json!(["kubeadm:cluster-admins", "system:authenticated"]));
+    let (code, namespaces) = pki.send(port, Some("kubernetes-admin"), NAMESPACES, None);
+    assert_eq!((code, &namespaces["kind"]), (200, &json!("NamespaceList")), "{namespaces}");
+    for (user, line, token, expected) in [
+        (Some("stranger"), NAMESPACES, None, 401),
+        (None, NAMESPACES, None, 401),
+        (None, "GET /api", None, 401),
+        (None, NAMESPACES, Some("wrong"), 401),
+        (None, NAMESPACES, Some("t0ken"), 200),
+        (Some("stranger"), NAMESPACES, Some("t0ken"), 200),
+        (None, "GET /readyz", None, 200),
+    ] {
+        let (code, answer) = pki.send(port, user, line, token);
+        assert_eq!(code, expected, "{user:?} {line}: {answer}");
+    }
+    assert!(server.terminate().success());
+}
+
+#[test]
+fn check_flags_prints_each_flag_and_starts_nothing() {
+    let pki = Pki::new();
+    let port = free_port();
+    let mut arguments = pki.kubeadm(port);
+    arguments.push("--check-flags".to_owned());
+    let checked = output(&arguments);
+    let printed = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert_eq!(checked.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("not enforced  --authorization-mode: Node,RBAC"), "{printed}");
+    assert!(printed.contains("warning       --kubelet-client-key"), "{printed}");
+    arguments.push("--allow-unenforced".to_owned());
+    assert_eq!(output(&arguments).status.code(), Some(0));
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+}
+
+#[test]
+fn kubeconfig_of_a_self_created_certificate_authenticates_the_administrator() {
+    let pki = Pki::new();
+    let (port, kubeconfig) = (free_port(), pki.path("kubeconfig"));
+    let server = Server::start(&[
+        "--storage-backend=memory".to_owned(),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--secure-port={port}"),
+        format!("--cert-dir={}", pki.path("own").display()),
+        format!("--kubeconfig-out={}", kubeconfig.display()),
+    ]);
+    let token = token_of(&kubeconfig);
+    // The server's own CA replaces the operator's CA.
+    std::fs::copy(pki.path("own/ca.crt"), pki.path("ca.crt")).expect("the CA");
+    let (code, answer) = pki.send(port, None, NAMESPACES, Some(&token));
+    assert_eq!(code, 200, "{answer}");
+    assert!(server.terminate().success());
+}
+
+fn token_of(kubeconfig: &Path) -> String {
+    let text = std::fs::read_to_string(kubeconfig).expect("the kubeconfig");
+    let line = text.lines().find_map(|line| line.trim().strip_prefix("token: ")).expect("a token");
+    line.to_owned()
+}
+
+#[test]
+fn start_error_names_the_damaged_file_and_its_flag() {
+    let pki = Pki::new();
+    std::fs::write(pki.path("ca.crt"), "garbage").expect("written");
+    let mut arguments = pki.kubeadm(free_port());
+    arguments.push("--allow-unenforced".to_owned());
+    let refused = output(&arguments);
+    let text = stderr(&refused);
+    assert!(refused.status.code() == Some(1) && text.contains("--client-ca-file"), "{text}");
+    std::fs::write(pki.path("apiserver.key"), "garbage").expect("written");
+    let text = stderr(&output(&arguments));
+    assert!(text.contains("apiserver.key is not usable"), "{text}");
+}

@@ -1,0 +1,215 @@
+//! Connections to backends: TCP and TLS with deadlines, counted against a limit.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsConnector;
+
+use crate::error::ProxyErrorKind;
+use crate::limits::Limits;
+use crate::tls::{self, TlsSettings};
+
+/// The interval of TCP keep-alive probes on an idle connection (Go's `Dialer.KeepAlive`).
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// Opens connections with one TLS configuration.
+#[derive(Clone)]
+pub(crate) struct Dialer {
+    tls: Option<Arc<DialerTls>>,
+    connections: Arc<Semaphore>,
+    limits: Arc<Limits>,
+}
+
+struct DialerTls {
+    settings: TlsSettings,
+    /// The TLS connector of pooled connections: HTTP/2 or HTTP/1.1.
+    pooled: TlsConnector,
+    /// The TLS connector of upgrades: HTTP/1.1 only.
+    upgrades: TlsConnector,
+}
+
+/// The purpose of a connection, which determines the ALPN protocols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Pool,
+    Upgrade,
+}
+
+impl Dialer {
+    pub(crate) fn plain(connections: Arc<Semaphore>, limits: Arc<Limits>) -> Self {
+        Dialer { tls: None, connections, limits }
+    }
+
+    pub(crate) fn tls(
+        settings: TlsSettings,
+        connections: Arc<Semaphore>,
+        limits: Arc<Limits>,
+    ) -> Result<Self, tls::TlsSettingsError> {
+        let config = tls::client_config(&settings)?;
+        if !settings.server_name.is_empty() {
+            tls::server_name(&settings, "")?;
+        }
+        let connector = |protocols: &[&[u8]]| {
+            let mut config: ClientConfig = config.clone();
+            config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+            TlsConnector::from(Arc::new(config))
+        };
+        let (pooled, upgrades) = (connector(&[b"h2", b"http/1.1"]), connector(&[b"http/1.1"]));
+        Ok(Dialer { tls: Some(Arc::new(DialerTls { settings, pooled, upgrades })), connections, limits })
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Connects to a host, given as a name or as an address without brackets.
+    pub(crate) async fn connect(&self, host: &str, port: u16, purpose: Purpose) -> Result<BackendIo, ProxyErrorKind> {
+        let permit = Arc::clone(&self.connections)
+            .try_acquire_owned()
+            .map_err(|_| ProxyErrorKind::TooManyConnections(self.limits.connections_max))?;
+        let address = authority(host, port);
+        let connecting = tokio::time::timeout(self.limits.connect_timeout, TcpStream::connect((host, port)));
+        let stream = match connecting.await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(ProxyErrorKind::Dial(dial_text(host, &address, &error))),
+            Err(_) => return Err(ProxyErrorKind::Dial(format!("dial tcp {address}: i/o timeout"))),
+        };
+        // Socket options only improve latency and cleanup, so failures to set them are ignored.
+        let _ = stream.set_nodelay(true);
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEP_ALIVE));
+        let Some(tls) = &self.tls else { return Ok(BackendIo { stream: Stream::Tcp(stream), _permit: permit }) };
+        let name = tls::server_name(&tls.settings, host).map_err(|error| ProxyErrorKind::Tls(error.to_string()))?;
+        let connector = if purpose == Purpose::Pool { &tls.pooled } else { &tls.upgrades };
+        let shaking = connector.connect(name.clone(), stream);
+        match tokio::time::timeout(self.limits.tls_handshake_timeout, shaking).await {
+            Ok(Ok(stream)) => Ok(BackendIo { stream: Stream::Tls(Box::new(stream)), _permit: permit }),
+            Ok(Err(error)) => Err(ProxyErrorKind::Tls(tls::handshake_text(&error, &name))),
+            Err(_) => Err(ProxyErrorKind::Tls("net/http: TLS handshake timeout".to_owned())),
+        }
+    }
+}
+
+/// `host:port`, with brackets around an IPv6 address (Go's `net.JoinHostPort`).
+pub(crate) fn authority(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// Returns Go's text for a failed dial.
+fn dial_text(host: &str, address: &str, error: &io::Error) -> String {
+    use io::ErrorKind as Kind;
+    let why = match error.kind() {
+        Kind::ConnectionRefused => "connection refused".to_owned(),
+        Kind::ConnectionReset => "connection reset by peer".to_owned(),
+        Kind::HostUnreachable => "no route to host".to_owned(),
+        Kind::NetworkUnreachable => "network is unreachable".to_owned(),
+        Kind::TimedOut => "connection timed out".to_owned(),
+        // A failed name lookup of the standard library has no `ErrorKind` of its own.
+        _ if error.raw_os_error().is_none() => return format!("dial tcp: lookup {host}: no such host"),
+        _ => error.to_string(),
+    };
+    format!("dial tcp {address}: connect: {why}")
+}
+
+/// A connection to a backend. A slot of the connection limit is held until the connection is dropped.
+pub(crate) struct BackendIo {
+    stream: Stream,
+    _permit: OwnedSemaphorePermit,
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+}
+
+/// Delegates a method to the inner stream.
+macro_rules! inner {
+    ($io:expr, $stream:ident => $call:expr) => {
+        match &mut $io.get_mut().stream {
+            Stream::Tcp($stream) => {
+                let $stream = Pin::new($stream);
+                $call
+            }
+            Stream::Tls($stream) => {
+                let $stream = Pin::new($stream.as_mut());
+                $call
+            }
+        }
+    };
+}
+
+impl AsyncRead for BackendIo {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        inner!(self, stream => stream.poll_read(cx, buffer))
+    }
+}
+
+impl AsyncWrite for BackendIo {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        inner!(self, stream => stream.poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        inner!(self, stream => stream.poll_write_vectored(cx, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        inner!(self, stream => stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        inner!(self, stream => stream.poll_shutdown(cx))
+    }
+}
+
+impl Connection for BackendIo {
+    fn connected(&self) -> Connected {
+        let is_h2 = match &self.stream {
+            Stream::Tcp(_) => false,
+            Stream::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
+        };
+        if is_h2 { Connected::new().negotiated_h2() } else { Connected::new() }
+    }
+}
+
+/// Opens connections for the pool.
+#[derive(Clone)]
+pub(crate) struct Connector(pub(crate) Dialer);
+
+impl tower_service::Service<Uri> for Connector {
+    type Response = TokioIo<BackendIo>;
+    type Error = ProxyErrorKind;
+    type Future = Pin<Box<dyn Future<Output = Result<TokioIo<BackendIo>, ProxyErrorKind>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ProxyErrorKind>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let dialer = self.0.clone();
+        Box::pin(async move {
+            let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+            let port = uri.port_u16().unwrap_or(if dialer.is_tls() { 443 } else { 80 });
+            dialer.connect(host, port, Purpose::Pool).await.map(TokioIo::new)
+        })
+    }
+}

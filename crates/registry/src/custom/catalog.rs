@@ -1,0 +1,389 @@
+//! [`Catalog`]: all known definitions with the names that each one holds, the resources served for them, and the
+//! status updates that they need. The catalog is pure: objects and changes are the input, work is the output.
+//!
+//! ```text
+//!  handle(change, object) … ─▶ settle() ─▶ resources()      served resources
+//!                                      └─▶ work()           status updates and cleanups
+//! ```
+//!
+//! Names follow the rules of kube-apiserver's naming controller. Within a group no two definitions hold the same
+//! resource name (plural, singular, short names), nor the same kind (kind, list kind). The first holder keeps a
+//! name; later definitions wait. A definition is established when its names are accepted for the first time, and
+//! stays established.
+//!
+//! Several servers on one store reach the same result, because all see the same events in the same order.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use listwatch_meta::{Change, Object, Revision};
+
+use super::kind::CustomKind;
+use super::resources;
+use crate::resource::Resource;
+use listwatch_apiextensions::{Condition, Definition, Names, approval_condition, condition};
+
+/// A definition with the state that this server computed for it.
+#[derive(Debug)]
+struct Entry {
+    object: Object,
+    definition: Definition,
+    /// The accepted names, to be written to the definition's status.
+    accepted: Names,
+    /// The condition `NamesAccepted`, to be written to the definition's status.
+    names_accepted: Condition,
+    established: bool,
+    kind: Option<Arc<CustomKind>>,
+    resources: Vec<Arc<Resource>>,
+}
+
+/// All known definitions, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    entries: BTreeMap<String, Entry>,
+    /// The holders of names, by API group.
+    held: HashMap<String, Held>,
+    /// Definitions that changed since the last call of `settle`.
+    unsettled: BTreeSet<String>,
+    /// Definitions that may need work since the last call of `work`.
+    unworked: BTreeSet<String>,
+    reserved: Reserved,
+    /// True if the served resources changed since the last call of `take_changed`.
+    changed: bool,
+}
+
+/// Group versions and storage prefixes of built-in resources, reserved against definitions.
+#[derive(Debug, Default)]
+pub(crate) struct Reserved {
+    group_versions: BTreeSet<(String, String)>,
+    prefixes: BTreeSet<String>,
+}
+
+impl Reserved {
+    /// Collects the reserved group versions and storage prefixes of these resources.
+    pub(crate) fn of(resources: &[Arc<Resource>]) -> Self {
+        Reserved {
+            group_versions: resources.iter().map(|r| (r.group.clone(), r.version.clone())).collect(),
+            prefixes: resources.iter().map(|r| r.storage_prefix.clone()).collect(),
+        }
+    }
+}
+
+/// The names held in one API group, each with the definition that holds the name.
+#[derive(Debug, Default)]
+struct Held {
+    resources: HashMap<String, String>,
+    kinds: HashMap<String, String>,
+}
+
+/// A task that a definition needs.
+#[derive(Debug, PartialEq)]
+pub enum Work {
+    /// Write this status to the definition.
+    Status(StatusWork),
+    /// Delete the objects of the definition with this name, then remove the definition's finalizer.
+    Clean(String),
+}
+
+/// A status update of a definition, valid for one generation of the definition.
+#[derive(Debug, PartialEq)]
+pub struct StatusWork {
+    /// The name of the definition.
+    pub name: String,
+    /// The uid of the definition.
+    pub uid: String,
+    /// The generation of the definition for which the status was computed.
+    pub generation: i64,
+    /// The accepted names of the definition.
+    pub accepted: Names,
+    /// The conditions that differ from the stored ones.
+    pub conditions: Vec<Condition>,
+}
+
+impl Catalog {
+    /// Creates an empty catalog.
+    pub(crate) fn new(reserved: Reserved) -> Self {
+        Catalog { reserved, ..Catalog::default() }
+    }
+
+    /// Applies a change of one definition, or its initial state from a list. Revisions older than the known one are
+    /// ignored.
+    pub(crate) fn handle(&mut self, change: Change, object: &Object) {
+        let name = object.name();
+        let known = self.entries.get(name);
+        if known.is_some_and(|entry| entry.object.revision() > object.revision()) {
+            return;
+        }
+        if change == Change::Deleted {
+            self.remove(name);
+            return;
+        }
+        let definition = match Definition::parse(object.json_slice()) {
+            Ok(definition) => definition,
+            Err(error) => {
+                // Validation rejects such a definition, so another writer stored it.
+                tracing::warn!(definition = name, %error, "a definition cannot be understood");
+                self.remove(name);
+                return;
+            }
+        };
+        if known.is_some_and(|entry| entry.definition.metadata.uid != definition.metadata.uid) {
+            self.remove(name);
+        }
+        let old = self.entries.remove(name);
+        if let Some(old) = &old {
+            self.release(name, &old.definition.spec.group, &old.accepted);
+        }
+        let (kind, resources, established) =
+            old.map_or((None, Vec::new(), false), |old| (old.kind, old.resources, old.established));
+        if let Some(kind) = kind.as_ref().filter(|kind| kind.describes(&definition, &definition.status.accepted_names))
+        {
+            kind.refresh(object.json());
+        }
+        // The stored status takes precedence over the state computed by this server, because another server or a
+        // user may have written the status.
+        self.hold(name, &definition.spec.group, &definition.status.accepted_names);
+        let entry = Entry {
+            object: object.clone(),
+            accepted: definition.status.accepted_names.clone(),
+            names_accepted: definition.condition("NamesAccepted").cloned().unwrap_or_default(),
+            established: established || definition.is("Established"),
+            kind,
+            resources,
+            definition,
+        };
+        self.entries.insert(name.to_owned(), entry);
+        self.unsettled.insert(name.to_owned());
+    }
+
+    /// Removes the definitions for which `there` returns false. Called after a relist, for definitions that the new
+    /// list does not contain.
+    pub(crate) fn retain(&mut self, there: impl Fn(&str) -> bool) {
+        let gone: Vec<String> = self.entries.keys().filter(|name| !there(name)).cloned().collect();
+        gone.iter().for_each(|name| self.remove(name));
+    }
+
+    fn remove(&mut self, name: &str) {
+        let Some(entry) = self.entries.remove(name) else { return };
+        self.changed |= !entry.resources.is_empty();
+        let group = entry.definition.spec.group;
+        self.release(name, &group, &entry.accepted);
+        self.reconsider(&group);
+    }
+
+    /// Marks the definitions in this group that wait for a name as changed, because a name became free.
+    fn reconsider(&mut self, group: &str) {
+        let waits = |entry: &Entry| entry.definition.spec.group == group && entry.names_accepted.status == "False";
+        let waiting = self.entries.iter().filter(|(_, entry)| waits(entry)).map(|(name, _)| name.clone());
+        self.unsettled.extend(waiting);
+    }
+
+    fn hold(&mut self, name: &str, group: &str, names: &Names) {
+        let held = self.held.entry(group.to_owned()).or_default();
+        for (class, texts) in [(&mut held.resources, resource_names(names)), (&mut held.kinds, kind_names(names))] {
+            for text in texts.filter(|text| !text.is_empty()) {
+                class.entry(text.clone()).or_insert_with(|| name.to_owned());
+            }
+        }
+    }
+
+    fn release(&mut self, name: &str, group: &str, names: &Names) {
+        let Some(held) = self.held.get_mut(group) else { return };
+        for (class, texts) in [(&mut held.resources, resource_names(names)), (&mut held.kinds, kind_names(names))] {
+            for text in texts {
+                if class.get(text).is_some_and(|owner| owner == name) {
+                    class.remove(text);
+                }
+            }
+        }
+        if held.resources.is_empty() && held.kinds.is_empty() {
+            self.held.remove(group);
+        }
+    }
+
+    /// Assigns names to the changed definitions, the oldest definition first, and builds their resources.
+    pub(crate) fn settle(&mut self) {
+        while !self.unsettled.is_empty() {
+            let mut names: Vec<String> = std::mem::take(&mut self.unsettled).into_iter().collect();
+            names.sort_by_cached_key(|name| {
+                let created = self.entries.get(name).map(|entry| entry.definition.metadata.creation_timestamp.clone());
+                (created, name.clone())
+            });
+            for name in names {
+                self.settle_one(&name);
+            }
+        }
+    }
+
+    fn settle_one(&mut self, name: &str) {
+        let Some(mut entry) = self.entries.remove(name) else { return };
+        let group = entry.definition.spec.group.clone();
+        let empty = Held::default();
+        let held = self.held.get(&group).unwrap_or(&empty);
+        let (accepted, names_accepted) = accept(&entry.definition.spec.names, &entry.accepted, held);
+        let freed = accepted != entry.accepted;
+        if freed {
+            self.release(name, &group, &entry.accepted);
+            self.hold(name, &group, &accepted);
+        }
+        entry.accepted = accepted;
+        entry.established |= names_accepted.status == "True";
+        entry.names_accepted = names_accepted;
+        self.changed |= self.reserved.serve(&mut entry);
+        let had_names = !entry.definition.status.accepted_names.plural.is_empty();
+        self.entries.insert(name.to_owned(), entry);
+        self.unworked.insert(name.to_owned());
+        if freed && had_names {
+            self.reconsider(&group);
+        }
+    }
+
+    /// Returns the served resources of all definitions if they changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> Option<Vec<Arc<Resource>>> {
+        std::mem::take(&mut self.changed)
+            .then(|| self.entries.values().flat_map(|entry| entry.resources.iter().cloned()).collect())
+    }
+
+    /// Returns the pending work. Each task is returned once until its definition changes again.
+    pub(crate) fn work(&mut self) -> Vec<Work> {
+        let names = std::mem::take(&mut self.unworked);
+        names.into_iter().filter_map(|name| self.work_of(&name)).collect()
+    }
+
+    /// Returns the work that one definition needs in its current state.
+    pub(crate) fn work_of(&self, name: &str) -> Option<Work> {
+        let entry = self.entries.get(name)?;
+        if entry.definition.awaits_cleanup() {
+            return Some(Work::Clean(name.to_owned()));
+        }
+        let conditions = entry.conditions();
+        let told = conditions.is_empty() && entry.accepted == entry.definition.status.accepted_names;
+        (!told && !entry.definition.is_deleting()).then(|| {
+            Work::Status(StatusWork {
+                name: name.to_owned(),
+                uid: entry.definition.metadata.uid.clone(),
+                generation: entry.definition.metadata.generation,
+                accepted: entry.accepted.clone(),
+                conditions,
+            })
+        })
+    }
+
+    /// Reports whether the definition is known at this revision or a later one and its stored status is up to date.
+    pub(crate) fn is_settled(&self, name: &str, revision: Revision) -> bool {
+        let written = !matches!(self.work_of(name), Some(Work::Status(_)));
+        self.revision(name).is_some_and(|known| known >= revision) && written
+    }
+
+    /// Returns the revision of a known definition.
+    pub(crate) fn revision(&self, name: &str) -> Option<Revision> {
+        self.entries.get(name).map(|entry| entry.object.revision())
+    }
+}
+
+impl Entry {
+    /// Returns the conditions that differ from those in the stored status.
+    fn conditions(&self) -> Vec<Condition> {
+        let established = match self.definition.condition("Established") {
+            Some(present) if present.status == "True" => None,
+            _ if self.names_accepted.status == "True" => {
+                Some(condition("Established", true, "InitialNamesAccepted", "the initial names have been accepted"))
+            }
+            Some(_) => None,
+            None => Some(condition("Established", false, "NotAccepted", "not all names are accepted")),
+        };
+        let approval = approval_condition(&self.definition);
+        let wanted = [Some(self.names_accepted.clone()), established, approval].into_iter().flatten();
+        wanted.filter(|wanted| self.definition.condition(&wanted.kind) != Some(wanted)).collect()
+    }
+}
+
+impl Reserved {
+    /// Rebuilds the resources of an entry if they are out of date. Returns true if the resources changed.
+    fn serve(&self, entry: &mut Entry) -> bool {
+        let Entry { definition, accepted, .. } = &*entry;
+        let complete = [&accepted.plural, &accepted.singular, &accepted.kind, &accepted.list_kind]
+            .iter()
+            .all(|name| !name.is_empty());
+        let served = entry.established
+            && complete
+            && definition.storage_version().is_some()
+            && !self.prefixes.contains(&definition.storage_prefix());
+        if !served {
+            entry.kind = None;
+            return !std::mem::take(&mut entry.resources).is_empty();
+        }
+        let present = entry.kind.as_ref().filter(|kind| kind.describes(definition, accepted));
+        let terminating = definition.is("Terminating");
+        if present.is_some() && entry.resources.iter().all(|resource| resource.terminating == terminating) {
+            return false;
+        }
+        let kind =
+            present.cloned().unwrap_or_else(|| Arc::new(CustomKind::new(definition, accepted, entry.object.json())));
+        let mut resources = resources::of(definition, accepted, &kind);
+        resources.retain(|r| !self.group_versions.contains(&(r.group.clone(), r.version.clone())));
+        entry.kind = Some(kind);
+        entry.resources = resources;
+        true
+    }
+}
+
+fn resource_names(names: &Names) -> Box<dyn Iterator<Item = &String> + '_> {
+    Box::new([&names.plural, &names.singular].into_iter().chain(&names.short_names))
+}
+
+fn kind_names(names: &Names) -> Box<dyn Iterator<Item = &String> + '_> {
+    Box::new([&names.kind, &names.list_kind].into_iter())
+}
+
+/// Returns the names that a definition gets, given the names that it already has, and the condition
+/// `NamesAccepted`. If there are several conflicts, the condition reports the last one.
+fn accept(wanted: &Names, has: &Names, held: &Held) -> (Names, Condition) {
+    let mut gets = has.clone();
+    let mut conflict = None;
+    for (wanted, slot, class, reason) in [
+        (&wanted.plural, &mut gets.plural, &held.resources, "PluralConflict"),
+        (&wanted.singular, &mut gets.singular, &held.resources, "SingularConflict"),
+    ] {
+        conflict = take(wanted, slot, class, reason).or(conflict);
+    }
+    let mut taken: Vec<String> = Vec::new();
+    for name in wanted.short_names.iter().filter(|name| !has.short_names.contains(name)) {
+        let text = in_use(name);
+        if held.resources.contains_key(name) && !taken.contains(&text) {
+            taken.push(text);
+        }
+    }
+    match &taken[..] {
+        [] => gets.short_names.clone_from(&wanted.short_names),
+        [single] => conflict = Some(condition("NamesAccepted", false, "ShortNamesConflict", single.as_str())),
+        several => {
+            let text = format!("[{}]", several.join(", "));
+            conflict = Some(condition("NamesAccepted", false, "ShortNamesConflict", text));
+        }
+    }
+    for (wanted, slot, reason) in
+        [(&wanted.kind, &mut gets.kind, "KindConflict"), (&wanted.list_kind, &mut gets.list_kind, "ListKindConflict")]
+    {
+        conflict = take(wanted, slot, &held.kinds, reason).or(conflict);
+    }
+    gets.categories.clone_from(&wanted.categories);
+    let verdict = conflict.unwrap_or_else(|| condition("NamesAccepted", true, "NoConflicts", "no conflicts found"));
+    (gets, verdict)
+}
+
+/// Takes a name if the name is free or already held by this definition. Returns a condition on conflict.
+fn take(wanted: &str, slot: &mut String, held: &HashMap<String, String>, reason: &str) -> Option<Condition> {
+    if wanted != slot.as_str() && held.contains_key(wanted) {
+        return Some(condition("NamesAccepted", false, reason, in_use(wanted)));
+    }
+    wanted.clone_into(slot);
+    None
+}
+
+fn in_use(name: &str) -> String {
+    format!("{name:?} is already in use")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,426 @@
+//! [`CustomKind`]: storage of the objects of a custom resource. [`Form`]: the view of one version on these objects.
+//!
+//! ```text
+//!  stored bytes ──Normalize──▶ the cache's bytes ──Form::show──▶ response in a version
+//!   any version  prune, defaults  storage version      apiVersion, fields of the version
+//! ```
+//!
+//! Kubernetes decodes a stored object for each reader (`customresource_handler.go`, `schemaCoercingConverter`):
+//!
+//! 1. Prune fields that the version of the stored object does not specify.
+//! 2. Apply the defaults of that version.
+//! 3. Change `apiVersion`, and prune fields that the reader's version does not specify.
+//!
+//! A write is converted to the storage version and loses the fields that the storage version does not specify.
+//!
+//! This server runs steps 1 and 2 once, when bytes are read from the store. The cache holds the result in the
+//! storage version. Readers of the storage version need no third step; readers of another version get a copy with
+//! another `apiVersion`. An object is parsed for a view only where the fields of the versions differ, once for all
+//! watchers of the version.
+//!
+//! A change of a definition's spec creates a new kind with new caches, so added defaults also apply to old objects.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
+
+use bytes::Bytes;
+use listwatch_meta::scan::{self, PathSet, Span};
+use listwatch_meta::{Normalize, Object, ObjectShape};
+use listwatch_schema::Interner;
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::schema::Schema;
+use listwatch_apiextensions::{Definition, Names};
+
+/// A custom resource as described by one generation of its definition. The schemas are parsed on first use. Until
+/// then the kind holds the definition's bytes, which the cache of definitions holds as well.
+pub struct CustomKind {
+    group: String,
+    uid: String,
+    generation: i64,
+    accepted: Names,
+    storage_version: String,
+    versions: Vec<String>,
+    source: Mutex<Bytes>,
+    schemas: OnceLock<Schemas>,
+    creates: AtomicUsize,
+    /// True after the log has reported an object whose defaults are too large.
+    warned: AtomicBool,
+}
+
+/// Guard that marks the creation of an object of this kind as in progress.
+#[derive(Debug)]
+pub struct Creating(Arc<CustomKind>);
+
+impl Drop for Creating {
+    fn drop(&mut self) {
+        self.0.creates.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl std::fmt::Debug for CustomKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CustomKind({}.{} generation {})", self.accepted.plural, self.group, self.generation)
+    }
+}
+
+/// The schemas of all versions.
+#[derive(Debug)]
+struct Schemas {
+    by_version: Vec<Option<Arc<Schema>>>,
+    /// True if all versions specify the same fields.
+    same: bool,
+}
+
+impl CustomKind {
+    /// Creates the kind that a definition describes, under the definition's accepted names.
+    pub fn new(definition: &Definition, accepted: &Names, source: Bytes) -> Self {
+        CustomKind {
+            group: definition.spec.group.clone(),
+            uid: definition.metadata.uid.clone(),
+            generation: definition.metadata.generation,
+            accepted: accepted.clone(),
+            storage_version: definition.storage_version().map(|version| version.name.clone()).unwrap_or_default(),
+            versions: definition.spec.versions.iter().map(|version| version.name.clone()).collect(),
+            source: Mutex::new(source),
+            schemas: OnceLock::new(),
+            creates: AtomicUsize::new(0),
+            warned: AtomicBool::new(false),
+        }
+    }
+
+    /// Marks the creation of an object as in progress until the result is dropped. Call this before the check
+    /// whether the definition is being deleted. The cleanup of a deleted definition then waits for the last
+    /// creation.
+    pub fn creating(self: &Arc<Self>) -> Creating {
+        self.creates.fetch_add(1, Ordering::SeqCst);
+        Creating(Arc::clone(self))
+    }
+
+    /// Reports whether the creation of an object is in progress.
+    pub fn is_creating(&self) -> bool {
+        self.creates.load(Ordering::SeqCst) > 0
+    }
+
+    /// Reports whether this kind still matches the definition's generation and accepted names. The generation
+    /// increases with each change of the spec.
+    pub fn describes(&self, definition: &Definition, accepted: &Names) -> bool {
+        self.uid == definition.metadata.uid
+            && self.generation == definition.metadata.generation
+            && self.accepted == *accepted
+    }
+
+    /// Returns the name of this generation of the definition. All servers on one store use the same name.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.uid, self.generation)
+    }
+
+    /// Replaces the stored bytes of the definition with newer ones and frees the old bytes.
+    pub fn refresh(&self, source: Bytes) {
+        *self.source.lock() = source;
+    }
+
+    /// Returns the `openAPIV3Schema` of a version, read from the definition's bytes.
+    pub fn openapi_schema(&self, version: &str) -> Option<Value> {
+        let source = self.source.lock().clone();
+        let raw = raw_schemas(&source).into_iter().find(|(name, _)| name == version)?.1?;
+        serde_json::from_str(raw.get()).ok()
+    }
+
+    /// Returns the schema of a version, or `None` if the version has none.
+    pub fn schema(&self, version: &str) -> Option<&Arc<Schema>> {
+        let position = self.versions.iter().position(|name| name == version)?;
+        self.schemas().by_version[position].as_ref()
+    }
+
+    fn schemas(&self) -> &Schemas {
+        self.schemas.get_or_init(|| {
+            let source = self.source.lock().clone();
+            let found = raw_schemas(&source);
+            let texts: Vec<Option<&str>> = self
+                .versions
+                .iter()
+                .map(|version| found.iter().find(|(name, _)| name == version)?.1.map(RawValue::get))
+                .collect();
+            let mut shared = Interner::default();
+            let by_version = texts
+                .iter()
+                .map(|text| serde_json::from_str((*text)?).ok())
+                .map(|source: Option<Value>| source.map(|source| Arc::new(Schema::parse(&source, &mut shared))))
+                .collect();
+            Schemas { by_version, same: texts.windows(2).all(|pair| pair[0] == pair[1]) }
+        })
+    }
+
+    fn api_version(&self, version: &str) -> String {
+        format!("{}/{version}", self.group)
+    }
+
+    /// Returns the version named by a stored `apiVersion`. Falls back to the storage version for an unknown
+    /// `apiVersion`.
+    fn version_of<'a>(&'a self, api_version: &str) -> &'a str {
+        let version = api_version.strip_prefix(self.group.as_str()).and_then(|rest| rest.strip_prefix('/'));
+        let known = version.and_then(|version| self.versions.iter().find(|name| *name == version));
+        known.unwrap_or(&self.storage_version)
+    }
+
+    /// Converts a stored tree to the form held in the cache. Small schemas can produce very large defaults. If the
+    /// result exceeds the size limit of a stored value, the tree is restored from `original`, without defaults.
+    fn normalize_tree(&self, tree: &mut Map<String, Value>, original: impl FnOnce() -> Map<String, Value>) {
+        let stored = tree.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+        let stored = self.version_of(stored).to_owned();
+        if let Some(schema) = self.schema(&stored) {
+            schema.prune(tree);
+            if schema.default(tree).is_err() {
+                *tree = original();
+                schema.prune(tree);
+                if !self.warned.swap(true, Ordering::Relaxed) {
+                    let name = tree.get("metadata").and_then(|metadata| metadata.get("name")).cloned();
+                    tracing::warn!(kind = ?self, ?name, "defaults are too large: objects are shown without them");
+                }
+            }
+        }
+        // Fields unknown to the current storage version stay. A reader of the version in which the object was
+        // stored sees these fields until the object is written again.
+        tree.insert("apiVersion".to_owned(), Value::String(self.api_version(&self.storage_version)));
+    }
+}
+
+impl Normalize for CustomKind {
+    fn normalize(&self, value: &[u8]) -> Option<Vec<u8>> {
+        if self.schemas().by_version.iter().all(Option::is_none) {
+            return with_api_version(value, &self.api_version(&self.storage_version));
+        }
+        let mut tree: Map<String, Value> = serde_json::from_slice(value).ok()?;
+        self.normalize_tree(&mut tree, || serde_json::from_slice(value).unwrap_or_default());
+        // This server writes compact JSON, so an unchanged object serializes to the same bytes.
+        serde_json::to_vec(&tree).ok().filter(|normal| normal != value)
+    }
+}
+
+/// The view of one version on the objects of its kind.
+#[derive(Debug, Clone)]
+pub struct Form {
+    kind: Arc<CustomKind>,
+    version: String,
+    api_version: String,
+    /// Position among the definition's versions. Distinguishes the shared encodings of different versions.
+    position: u32,
+}
+
+impl Form {
+    /// Creates the view of a version.
+    pub fn new(kind: &Arc<CustomKind>, version: &str) -> Self {
+        let position = kind.versions.iter().position(|name| name == version).unwrap_or_default();
+        Form {
+            kind: Arc::clone(kind),
+            version: version.to_owned(),
+            api_version: kind.api_version(version),
+            position: u32::try_from(position).unwrap_or_default(),
+        }
+    }
+
+    /// Returns the kind that this version belongs to.
+    pub fn kind(&self) -> &Arc<CustomKind> {
+        &self.kind
+    }
+
+    /// Returns the number that distinguishes this version's encodings from those of other versions.
+    pub fn position(&self) -> u32 {
+        self.position
+    }
+
+    /// Returns the schema of this version, or `None` if the version has none.
+    pub fn schema(&self) -> Option<&Arc<Schema>> {
+        self.kind.schema(&self.version)
+    }
+
+    /// Returns the `openAPIV3Schema` of this version.
+    pub fn openapi_schema(&self) -> Option<Value> {
+        self.kind.openapi_schema(&self.version)
+    }
+
+    fn is_storage_version(&self) -> bool {
+        self.version == self.kind.storage_version
+    }
+
+    /// Reports whether this version serves the bytes of the cache without conversion.
+    pub fn is_as_cached(&self) -> bool {
+        self.is_storage_version() && self.kind.schemas().same
+    }
+
+    /// Converts the JSON of a cached object to this version.
+    pub fn show<'a>(&self, json: &'a [u8]) -> Cow<'a, [u8]> {
+        if self.kind.schemas().same {
+            if self.is_storage_version() {
+                return Cow::Borrowed(json);
+            }
+            return with_api_version(json, &self.api_version).map_or(Cow::Borrowed(json), Cow::Owned);
+        }
+        let Ok(mut tree) = serde_json::from_slice::<Map<String, Value>>(json) else { return Cow::Borrowed(json) };
+        self.take_on(&mut tree);
+        serde_json::to_vec(&tree).map_or(Cow::Borrowed(json), Cow::Owned)
+    }
+
+    /// Converts a cached object to this version. See [`Form::show`].
+    pub fn show_object(&self, object: &Object, shape: &ObjectShape) -> Object {
+        match self.show(object.json_slice()) {
+            Cow::Borrowed(_) => object.clone(),
+            Cow::Owned(json) => object.with_json(&json, shape).unwrap_or_else(|_| object.clone()),
+        }
+    }
+
+    /// Converts a stored tree to this version.
+    pub fn read_stored(&self, stored: &Map<String, Value>) -> Map<String, Value> {
+        let mut tree = stored.clone();
+        self.kind.normalize_tree(&mut tree, || stored.clone());
+        self.take_on(&mut tree);
+        tree
+    }
+
+    fn take_on(&self, tree: &mut Map<String, Value>) {
+        tree.insert("apiVersion".to_owned(), Value::String(self.api_version.clone()));
+        if let Some(schema) = self.schema() {
+            schema.prune(tree);
+        }
+    }
+
+    /// Converts a tree of this version to the storage version. Prunes fields that the storage version does not
+    /// specify.
+    pub fn to_stored(&self, tree: &mut Map<String, Value>) {
+        if self.is_storage_version() {
+            return;
+        }
+        let storage = &self.kind.storage_version;
+        tree.insert("apiVersion".to_owned(), Value::String(self.kind.api_version(storage)));
+        if !self.kind.schemas().same
+            && let Some(schema) = self.kind.schema(storage)
+        {
+            schema.prune(tree);
+        }
+    }
+}
+
+/// Returns the document with another `apiVersion`. Returns `None` if the document already has that `apiVersion`, or
+/// has no `apiVersion` string to replace.
+fn with_api_version(json: &[u8], api_version: &str) -> Option<Vec<u8>> {
+    static PATHS: LazyLock<PathSet> = LazyLock::new(|| {
+        let mut paths = PathSet::new();
+        paths.add(&["apiVersion"]);
+        paths
+    });
+    let mut span = [Span::default()];
+    scan::find(json, &PATHS, &mut span).ok()?;
+    let present = span[0].of(json);
+    // The API server wrote these bytes, in its own compact form.
+    let has = present.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
+    if has.is_none_or(|has| has == api_version.as_bytes()) {
+        return None;
+    }
+    let mut out = Vec::with_capacity(json.len() + api_version.len());
+    out.extend_from_slice(&json[..span[0].start as usize + 1]);
+    out.extend_from_slice(api_version.as_bytes());
+    out.extend_from_slice(&json[span[0].end as usize - 1..]);
+    Some(out)
+}
+
+/// Returns the raw schema of each version from a definition's bytes.
+fn raw_schemas(source: &[u8]) -> Vec<(String, Option<&RawValue>)> {
+    #[derive(serde::Deserialize)]
+    struct Root<'a> {
+        #[serde(borrow)]
+        spec: Spec<'a>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Spec<'a> {
+        #[serde(borrow)]
+        versions: Vec<Version<'a>>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Version<'a> {
+        name: String,
+        #[serde(borrow, default)]
+        schema: Option<Validation<'a>>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Validation<'a> {
+        #[serde(borrow, rename = "openAPIV3Schema", default)]
+        schema: Option<&'a RawValue>,
+    }
+    let root: Option<Root<'_>> = serde_json::from_slice(source).ok();
+    let versions = root.map(|root| root.spec.versions).unwrap_or_default();
+    versions.into_iter().map(|version| (version.name, version.schema.and_then(|schema| schema.schema))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(versions: &str) -> Arc<CustomKind> {
+        let json = format!(
+            r#"{{"metadata":{{"name":"widgets.example.com","uid":"u","generation":1}},"spec":{{"group":"example.com","scope":"Namespaced","names":{{"plural":"widgets","kind":"Widget"}},"versions":[{versions}]}}}}"#
+        );
+        let definition = Definition::parse(json.as_bytes()).unwrap();
+        Arc::new(CustomKind::new(&definition, &definition.spec.names, json.into()))
+    }
+
+    #[test]
+    fn form_without_schema_changes_only_the_api_version() {
+        let kind = kind(r#"{"name":"v1","storage":true},{"name":"v2"}"#);
+        let stored = br#"{"kind":"Widget","apiVersion":"example.com/v1","metadata":{},"spec":{"apiVersion":"x"}}"#;
+        let check = |version: &str, json: &[u8], expected: &str| {
+            let shown = Form::new(&kind, version).show(json).into_owned();
+            assert_eq!(String::from_utf8(shown).unwrap(), expected);
+        };
+        let (v1, v2) = (
+            std::str::from_utf8(stored).unwrap(),
+            r#"{"kind":"Widget","apiVersion":"example.com/v2","metadata":{},"spec":{"apiVersion":"x"}}"#,
+        );
+        check("v1", stored, v1);
+        check("v2", stored, v2);
+        assert!(Form::new(&kind, "v1").is_as_cached() && !Form::new(&kind, "v2").is_as_cached());
+        assert_eq!(kind.normalize(stored), None, "what is as it should be is not copied");
+        assert_eq!(kind.normalize(v2.as_bytes()).unwrap(), stored, "the cache holds the storage version");
+        check("v2", b"{}", "{}");
+    }
+
+    #[test]
+    fn object_with_oversized_defaults_is_cached_without_them() {
+        let schema = format!(
+            r#"{{"type":"object","properties":{{"list":{{"type":"array","items":{{"type":"object","properties":{{"a":{{"type":"string","default":"{}"}}}}}}}}}}}}"#,
+            "x".repeat(50_000)
+        );
+        let kind = kind(&format!(r#"{{"name":"v1","storage":true,"schema":{{"openAPIV3Schema":{schema}}}}}"#));
+        let object = |items: usize| {
+            let items = vec!["{}"; items].join(",");
+            format!(r#"{{"kind":"Widget","apiVersion":"example.com/v1","metadata":{{"name":"w"}},"list":[{items}]}}"#)
+        };
+        let normal = kind.normalize(object(20).as_bytes()).unwrap();
+        assert!(normal.len() > 1_000_000 && normal.len() < listwatch_storage::VALUE_BYTES_MAX);
+        assert_eq!(kind.normalize(object(4_000).as_bytes()), None, "it stays as it is stored");
+        let tree: Map<String, Value> = serde_json::from_str(&object(4_000)).unwrap();
+        assert_eq!(Form::new(&kind, "v1").read_stored(&tree), tree);
+    }
+
+    #[test]
+    fn form_converts_a_tree_to_its_version_and_back_to_the_storage_version() {
+        let kind = kind(r#"{"name":"v1","storage":true},{"name":"v2"}"#);
+        let form = Form::new(&kind, "v2");
+        let mut tree: Map<String, Value> = serde_json::from_str(r#"{"apiVersion":"example.com/v1"}"#).unwrap();
+        tree = form.read_stored(&tree);
+        assert_eq!(tree["apiVersion"], "example.com/v2");
+        form.to_stored(&mut tree);
+        assert_eq!(tree["apiVersion"], "example.com/v1");
+    }
+
+    #[test]
+    fn custom_kind_returns_schemas_only_for_versions_that_have_one() {
+        let kind = kind(r#"{"name":"v1","storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}},{"name":"v2"}"#);
+        assert_eq!(kind.openapi_schema("v1").unwrap()["type"], "object");
+        assert_eq!(kind.openapi_schema("v2"), None);
+        assert!(kind.schema("v1").is_some() && kind.schema("v2").is_none() && kind.schema("v3").is_none());
+    }
+}

@@ -1,0 +1,29 @@
+//! Custom resources: conversion of a CustomResourceDefinition into served resources.
+//!
+//! ```text
+//!  write ─▶ strategy, validation ─▶ store ─▶ watch ─▶ Catalog ─▶ registry ─▶ requests
+//!                                              (controller) │
+//!                                                           └─▶ status: names, conditions
+//!                                                               cleanup: objects of a deleted definition
+//! ```
+//!
+//! A server serves a definition as soon as the server has seen the definition and the names are free. Only then the
+//! server writes the condition `Established`, so a client that reads the condition finds the resource served. The
+//! response to a write of a definition waits until the definition's conditions are stored
+//! ([`Definitions::has_settled`](crate::Definitions::has_settled)). The client can then read, change and update the
+//! definition without a conflict.
+//!
+//! A definition costs the memory of its bytes, which the cache of definitions holds anyway, and one
+//! [`Resource`](crate::Resource) per served version. Caches, tasks and parsed schemas are created on first use.
+
+pub(crate) mod catalog;
+pub(crate) mod kind;
+mod objects;
+mod resources;
+mod schema;
+
+pub use self::catalog::{StatusWork, Work};
+pub use self::kind::{Creating, CustomKind, Form};
+pub use self::objects::nested;
+pub use self::resources::of as resources_of;
+pub use self::schema::FitError;

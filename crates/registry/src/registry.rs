@@ -1,0 +1,112 @@
+//! [`Registry`]: an immutable snapshot of all served resources.
+//!
+//! The registry is an immutable value. The server replaces the current registry when a definition is added or
+//! removed. A request therefore sees one registry from start to end.
+
+use std::sync::Arc;
+
+use crate::builtin;
+use crate::resource::Resource;
+
+/// All resources served at one moment. The registry is immutable: a new one replaces it when a definition is added
+/// or removed.
+#[derive(Debug, Default)]
+pub struct Registry {
+    resources: Vec<Arc<Resource>>,
+    /// Kinds that are served but never stored, such as reviews.
+    unstored: &'static [Arc<Resource>],
+    /// Positions in `resources`, sorted by group, version and plural. Every request searches this list; a binary
+    /// search over borrowed names allocates nothing.
+    by_path: Vec<usize>,
+    /// The registry that this one extends. Discovery documents of the base registry are reused.
+    base: Option<Arc<Registry>>,
+}
+
+impl Registry {
+    /// Creates a registry of these resources. Discovery lists them in the same order.
+    pub fn new(resources: Vec<Arc<Resource>>) -> Self {
+        let mut by_path: Vec<usize> = (0..resources.len()).collect();
+        by_path.sort_by(|a, b| resources[*a].path().cmp(&resources[*b].path()));
+        let unstored = if resources.iter().any(|resource| !resource.custom) { builtin::unstored() } else { &[] };
+        Registry { resources, unstored, by_path, base: None }
+    }
+
+    /// Creates a registry that holds the resources of `base`, followed by these custom resources.
+    pub fn extended(base: &Arc<Registry>, custom: &[Arc<Resource>]) -> Self {
+        let resources = [base.resources(), custom].concat();
+        Registry { base: Some(Arc::clone(base)), ..Registry::new(resources) }
+    }
+
+    /// Returns the registry that this one extends.
+    pub fn base(&self) -> Option<&Arc<Registry>> {
+        self.base.as_ref()
+    }
+
+    /// Creates the registry of the built-in kinds of Kubernetes.
+    pub fn builtin() -> Self {
+        Registry::new(builtin::resources())
+    }
+
+    /// Returns the kinds whose objects are not stored ([`Resource::is_stored`]). These kinds have a path and cannot
+    /// be watched. [`Registry::resources`] does not include them.
+    pub fn unstored(&self) -> &[Arc<Resource>] {
+        self.unstored
+    }
+
+    /// Returns the kind at `/apis/<group>/<version>/<plural>` whose objects are not stored.
+    pub fn find_unstored(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.unstored.iter().find(|resource| resource.path() == (group, version, plural))
+    }
+
+    /// Reports whether the registry serves a resource of this group.
+    pub fn has_group(&self, group: &str) -> bool {
+        self.resources.iter().chain(self.unstored).any(|resource| resource.group == group)
+    }
+
+    /// Returns all resources whose objects are stored, in the order of discovery.
+    pub fn resources(&self) -> &[Arc<Resource>] {
+        &self.resources
+    }
+
+    /// Returns the resource at `/apis/<group>/<version>/<plural>`.
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        let at = self.by_path.binary_search_by(|at| self.resources[*at].path().cmp(&(group, version, plural))).ok()?;
+        Some(&self.resources[self.by_path[at]])
+    }
+
+    /// Reports whether the registry serves a resource of this group and version.
+    pub fn has_group_version(&self, group: &str, version: &str) -> bool {
+        let at = self.by_path.partition_point(|at| self.resources[*at].path() < (group, version, ""));
+        let stored = self.by_path.get(at).is_some_and(|at| {
+            let found = &self.resources[*at];
+            found.group == group && found.version == version
+        });
+        stored || self.unstored.iter().any(|found| found.group == group && found.version == version)
+    }
+
+    /// Returns the resource of a kind, e.g. for `ownerReferences`.
+    pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        self.resources.iter().find(|r| r.group == group && r.version == version && r.kind == kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn find_returns_each_resource_only_at_its_own_path() {
+        let registry = Registry::builtin();
+        for resource in registry.resources() {
+            let found = registry.find(&resource.group, &resource.version, &resource.plural).expect("it is served");
+            assert!(Arc::ptr_eq(found, resource), "{} leads to {}", resource.plural, found.plural);
+            let by_kind = registry.find_kind(&resource.group, &resource.version, &resource.kind).expect("it is served");
+            assert!(Arc::ptr_eq(by_kind, resource), "{} leads to {}", resource.kind, by_kind.kind);
+        }
+        for (group, version, plural) in [("", "v2", "pods"), ("apps", "v1", "pods"), ("", "v1", ""), ("zz", "v1", "z")]
+        {
+            assert!(registry.find(group, version, plural).is_none(), "{group}/{version}/{plural} is not served");
+        }
+        assert!(registry.has_group_version("apps", "v1") && !registry.has_group_version("apps", "v1beta1"));
+    }
+}

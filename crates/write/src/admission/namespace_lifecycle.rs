@@ -1,0 +1,72 @@
+//! NamespaceLifecycle: rejects the creation of objects in namespaces that do not exist or are being deleted.
+//! Also rejects the deletion of required namespaces (`plugin/pkg/admission/namespace/lifecycle`).
+
+use listwatch_meta::status::StatusCause;
+use listwatch_meta::{Change, GroupResource, Status};
+
+use super::super::store;
+use listwatch_registry::{Backend, CreatingIn};
+use listwatch_registry::{Registry, Resource};
+
+const NAMESPACES: GroupResource<'_> = GroupResource { group: "", resource: "namespaces" };
+
+/// The names of the namespaces that cannot be deleted.
+const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+/// Checks that the namespace exists and is not being deleted. Reads the cache of namespaces first, and the store only
+/// on a cache miss. While the caller holds the result, this server does not remove the namespace.
+///
+/// # Errors
+/// 404 when the namespace does not exist, 403 when the namespace is being deleted.
+pub(crate) async fn check_create<'b>(
+    backend: &'b Backend,
+    registry: &Registry,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<CreatingIn<'b>>, Status> {
+    // A server of custom resources alone serves no namespaces, so there is nothing to check.
+    let Some(namespaces) = registry.find("", "v1", "namespaces") else { return Ok(None) };
+    let Ok(key) = namespaces.key(None, namespace) else { return Err(Status::not_found(NAMESPACES, namespace)) };
+    let cacher = backend.running_cacher(namespaces);
+    let cached = || cacher.as_ref().and_then(|cacher| cacher.peek(&key));
+    // Rejected creations are not counted, so a stream of them cannot delay the removal of the namespace.
+    if cached().is_some_and(|cached| cached.is_being_deleted()) {
+        return Err(terminating_namespace(resource, namespace, name));
+    }
+    let creating = backend.creating_in(namespace);
+    let terminating = match cached() {
+        Some(object) => object.is_being_deleted(),
+        None => {
+            let (found, _) =
+                backend.storage().get(&key).await.map_err(|error| store::read_failed(&error, NAMESPACES))?;
+            let found = found.ok_or_else(|| Status::not_found(NAMESPACES, namespace))?;
+            store::object(namespaces, &key, found.modified, Change::Added, &found.value)?.is_being_deleted()
+        }
+    };
+    if terminating { Err(terminating_namespace(resource, namespace, name)) } else { Ok(Some(creating)) }
+}
+
+fn terminating_namespace(resource: &Resource, namespace: &str, name: &str) -> Status {
+    let why = format_args!("unable to create new content in namespace {namespace} because it is being terminated");
+    let mut status = Status::forbidden(resource.gr(), name, why);
+    if let Some(details) = &mut status.details {
+        details.causes.push(StatusCause {
+            reason: "NamespaceTerminating".to_owned(),
+            message: format!("namespace {namespace} is being terminated"),
+            field: "metadata.namespace".to_owned(),
+        });
+    }
+    status
+}
+
+/// Rejects the deletion of the namespaces `default`, `kube-system` and `kube-public`.
+///
+/// # Errors
+/// 403 for each of these namespaces.
+pub(crate) fn check_delete(resource: &Resource, name: &str) -> Result<(), Status> {
+    if resource.gr() == NAMESPACES && IMMORTAL.contains(&name) {
+        return Err(Status::forbidden(NAMESPACES, name, "this namespace may not be deleted"));
+    }
+    Ok(())
+}

@@ -1,0 +1,601 @@
+//! Carries out DELETE of an object or of a collection.
+//!
+//! ```text
+//!  DELETE ─▶ preconditions ─▶ namespace?  ─▶ Terminating; the built-in controller does the rest
+//!                             definition? ─▶ a finalizer; the built-in controller removes its objects first
+//!                             pod, bound? ─▶ deletionTimestamp = now + grace; the kubelet does the rest
+//!                             finalizers? ─▶ deletionTimestamp = now; removing the last one removes the object
+//!                             else        ─▶ removed
+//! ```
+//!
+//! Rules: `pkg/registry/rest/delete.go`, `pkg/registry/generic/registry/store.go`, and for pods and
+//! namespaces `pkg/registry/core/{pod,namespace}`.
+
+use listwatch_cacher::Scope;
+use listwatch_meta::{Change, Key, ListRequest, Object, Status};
+use listwatch_storage::{Decision, KeyValue};
+use listwatch_wire::list::ListMeta;
+use listwatch_wire::query::list_options;
+use serde_json::{Map, Value};
+use time::{Duration, OffsetDateTime};
+
+use super::action::{Action, ActionFuture};
+use super::admission::{AdmissionRequest, Operation, namespace_lifecycle};
+use super::options::{DeleteOptions, Propagation};
+use super::pipeline::Write;
+use super::request::{WriteBody, WriteRequest, WriteResponse};
+use super::services;
+use super::store::{self, Done};
+use listwatch_kinds::Deletion;
+use listwatch_registry::Resource;
+use listwatch_validation::object_meta::{self as meta, FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
+use listwatch_validation::{metadata, metadata_mut};
+
+/// Number of objects per page of a deletecollection without a `limit`.
+const COLLECTION_PAGE_ITEMS: u64 = 10_000;
+
+/// The result of deleting one object.
+#[derive(Debug)]
+pub(super) struct Deleted {
+    /// The last state of the object, for the response.
+    pub(super) object: Object,
+    /// Whether the object was removed. False while a finalizer or a grace period delays the removal.
+    pub(super) gone: bool,
+}
+
+/// The decision about the deletion of one object.
+struct Verdict {
+    decision: Decision,
+    /// The state of the object after the decision, for the response.
+    shown: Map<String, Value>,
+    /// Whether to remove the object right after marking it. Watchers see the marked object first.
+    then_remove: bool,
+}
+
+/// The action for a DELETE of one object.
+pub(super) struct Delete;
+
+impl Action for Delete {
+    fn carry_out<'a>(&self, write: &'a Write<'a>, request: &'a WriteRequest<'a>) -> ActionFuture<'a> {
+        Box::pin(delete(write, request))
+    }
+}
+
+/// The action for a DELETE of a collection.
+pub(super) struct DeleteCollection;
+
+impl Action for DeleteCollection {
+    fn carry_out<'a>(&self, write: &'a Write<'a>, request: &'a WriteRequest<'a>) -> ActionFuture<'a> {
+        Box::pin(delete_collection(write, request))
+    }
+}
+
+/// Deletes the object that the path names.
+///
+/// # Errors
+/// The [`Status`] for the client, such as 409 for a failed precondition.
+async fn delete(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let resource = write.resource;
+    let options = DeleteOptions::parse(request.query, request.content_type, &request.body)?;
+    let name = write.name;
+    let key = resource.key(request.namespace, name)?;
+    let deleted = write.delete(&key, &options).await?;
+    let code = if !deleted.gone && options.orphan_dependents == Some(false) { 202 } else { 200 };
+    let body = if deleted.gone && !returns_object(resource) {
+        WriteBody::Status(Box::new(Status::deleted(resource.gr(), name, &deleted.object.uid())))
+    } else {
+        WriteBody::Object(deleted.object)
+    };
+    Ok(WriteResponse { code, body, warnings: warnings(resource, &options) })
+}
+
+/// Returns the warning of this kind about a delete that sets no propagation policy.
+fn warnings(resource: &Resource, options: &DeleteOptions) -> Vec<String> {
+    let warning = resource.builtin.and_then(|kind| kind.delete_warning);
+    warning.filter(|_| options.propagation.is_none()).map(str::to_owned).into_iter().collect()
+}
+
+/// Returns whether a delete without a propagation policy orphans the dependents of this kind
+/// (`DefaultGarbageCollectionPolicy`).
+fn orphans_by_default(resource: &Resource) -> bool {
+    resource.builtin.is_some_and(|kind| kind.orphans_dependents)
+}
+
+fn returns_object(resource: &Resource) -> bool {
+    resource.builtin.is_some_and(|kind| kind.returns_deleted)
+}
+
+impl Write<'_> {
+    /// Deletes one object. If finalizers or a grace period delay the removal, only marks the object.
+    ///
+    /// # Errors
+    /// 404 when the object does not exist, 409 when a precondition fails, 403 for a protected namespace.
+    pub(super) async fn delete(&self, key: &Key, options: &DeleteOptions) -> Result<Deleted, Status> {
+        let (backend, resource) = (self.backend, self.resource);
+        self.admit_deletion(key, options).await?;
+        let mut shown = Map::new();
+        let mut then_remove = false;
+        let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
+            let found = found.ok_or_else(|| Status::not_found(resource.gr(), key.name()))?;
+            let object = store::parse(found)?;
+            self.check_deletion(&object, found, options)?;
+            let verdict = judge(resource, object, options, self.clock.time())?;
+            (shown, then_remove) = (verdict.shown, verdict.then_remove);
+            Ok(verdict.decision)
+        };
+        let done = store::run(backend, resource, key, options.dry_run, decide).await?;
+        let revision = match &done {
+            Done::Updated { revision, .. } => *revision,
+            Done::Unchanged(found) => found.modified,
+            Done::Deleted { previous, revision } => revision.unwrap_or(previous.modified),
+            Done::Created { .. } | Done::Absent => return Err(Status::not_found(resource.gr(), key.name())),
+        };
+        let mut gone = matches!(done, Done::Deleted { .. });
+        let mut revision = revision;
+        if then_remove {
+            gone = true;
+            if !options.dry_run {
+                let uid = meta::text(metadata(&shown), "uid").to_owned();
+                revision = self.remove_marked(key, &uid).await?.unwrap_or(revision);
+            }
+        }
+        if gone && !options.dry_run {
+            services::release_unused(backend, self.registry, resource, &shown, None, revision).await;
+        }
+        let change = if gone { Change::Deleted } else { Change::Modified };
+        let object = store::object(resource, key, revision, change, &store::encode(&shown))?;
+        Ok(Deleted { object, gone })
+    }
+
+    /// Runs the validating admission plugins that handle deletions of this resource.
+    pub(super) async fn admit_deletion(&self, key: &Key, options: &DeleteOptions) -> Result<(), Status> {
+        let (backend, resource) = (self.backend, self.resource);
+        let request = AdmissionRequest {
+            operation: Operation::Delete,
+            group: &resource.group,
+            version: &resource.version,
+            resource: &resource.plural,
+            kind: &resource.kind,
+            subresource: None,
+            namespace: Some(key.namespace()).filter(|namespace| !namespace.is_empty()),
+            name: key.name(),
+            user: self.user,
+            dry_run: options.dry_run,
+            old_object: None,
+            objects: backend,
+        };
+        if !self.admission.validates(&request) {
+            return Ok(());
+        }
+        let found = backend.storage().get(key).await;
+        let (found, _) = found.map_err(|error| store::read_failed(&error, resource.gr()))?;
+        // The deletion itself returns the 404 for an absent object.
+        let Some(found) = found else { return Ok(()) };
+        let object = store::parse(&found)?;
+        let request = AdmissionRequest { old_object: Some(&object), ..request };
+        self.admission.validate(&request, &object).await
+    }
+
+    /// Removes a marked object unless it was removed or replaced meanwhile. Returns the revision of the removal.
+    async fn remove_marked(&self, key: &Key, uid: &str) -> Result<Option<listwatch_meta::Revision>, Status> {
+        let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
+            let Some(found) = found else { return Ok(Decision::Nothing) };
+            let same = meta::text(metadata(&store::parse(found)?), "uid") == uid;
+            Ok(if same { Decision::Delete } else { Decision::Nothing })
+        };
+        match store::run(self.backend, self.resource, key, false, decide).await? {
+            Done::Deleted { revision, .. } => Ok(revision),
+            _ => Ok(None),
+        }
+    }
+
+    /// Checks the preconditions, and that the object is not a protected namespace.
+    ///
+    /// # Errors
+    /// 409 when a precondition fails, 403 for a protected namespace.
+    pub(super) fn check_deletion(
+        &self,
+        object: &Map<String, Value>,
+        found: &KeyValue,
+        options: &DeleteOptions,
+    ) -> Result<(), Status> {
+        let metadata = metadata(object);
+        let name = meta::text(metadata, "name");
+        // kube-apiserver puts the kind in place of the resource in this error.
+        let gr = listwatch_meta::GroupResource { group: &self.resource.group, resource: &self.resource.kind };
+        let uid = meta::text(metadata, "uid");
+        if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
+            return Err(Status::conflict(
+                gr,
+                name,
+                format_args!(
+                    "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"
+                ),
+            ));
+        }
+        let version = found.modified.to_string();
+        if let Some(wanted) = options.resource_version.as_deref().filter(|wanted| *wanted != version) {
+            return Err(Status::conflict(
+                gr,
+                name,
+                format_args!(
+                    "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({version}). The object might have been modified"
+                ),
+            ));
+        }
+        namespace_lifecycle::check_delete(self.resource, name)
+    }
+}
+
+/// Decides how to delete one object at the time `now`. Pure function.
+fn judge(
+    resource: &Resource,
+    mut object: Map<String, Value>,
+    options: &DeleteOptions,
+    now: OffsetDateTime,
+) -> Result<Verdict, Status> {
+    match resource.strategy.begin_deletion(&mut object, &super::timestamp(now)) {
+        Deletion::Unmarked => {}
+        Deletion::Marked => {
+            if options.propagation == Some(Propagation::Orphan) {
+                add_finalizer(metadata_mut(&mut object), FINALIZER_ORPHAN);
+            }
+            order_metadata(&mut object);
+            let decision = Decision::Write { value: store::encode(&object), ttl: None };
+            return Ok(Verdict { decision, shown: object, then_remove: false });
+        }
+        Deletion::Pending => return Ok(Verdict { decision: Decision::Nothing, shown: object, then_remove: false }),
+    }
+    let before = object.clone();
+    let grace = if resource.rules.graceful_delete { grace(&object, options) } else { Grace::None };
+    let verdict = |object: Map<String, Value>, then_remove: bool| Verdict {
+        decision: if object == before {
+            Decision::Nothing
+        } else {
+            Decision::Write { value: store::encode(&object), ttl: resource.ttl() }
+        },
+        shown: object,
+        then_remove,
+    };
+    if grace == Grace::Pending {
+        return Ok(verdict(object, false));
+    }
+    let held = set_finalizers(resource, metadata_mut(&mut object), options);
+    if let Grace::Seconds(seconds) = grace {
+        mark_gracefully(metadata_mut(&mut object), seconds, now);
+        order_metadata(&mut object);
+        return Ok(verdict(object, seconds == 0 && !held));
+    }
+    if held {
+        mark(metadata_mut(&mut object), now);
+        order_metadata(&mut object);
+        return Ok(verdict(object, false));
+    }
+    Ok(Verdict { decision: Decision::Delete, shown: object, then_remove: false })
+}
+
+/// The effect of a delete on the grace period of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grace {
+    /// The kind has no grace period, or the grace period is over.
+    None,
+    /// The object is being deleted, and this request does not shorten the grace period.
+    Pending,
+    /// The new grace period in seconds, counted from the first delete request.
+    Seconds(i64),
+}
+
+/// Computes the grace period of a pod (`podStrategy.CheckGracefulDelete`, `rest.BeforeDelete`).
+fn grace(pod: &Map<String, Value>, options: &DeleteOptions) -> Grace {
+    let metadata = metadata(pod);
+    if meta::is_set(metadata, "deletionTimestamp") {
+        // A request can shorten a running grace period, but not extend one.
+        let running = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+        return match options.grace_period_seconds {
+            _ if running == 0 => Grace::None,
+            Some(seconds) if seconds < running => Grace::Seconds(seconds),
+            _ => Grace::Pending,
+        };
+    }
+    let spec = |field: &str| pod.get("spec").and_then(|spec| spec.get(field));
+    let bound = spec("nodeName").and_then(Value::as_str).is_some_and(|node| !node.is_empty());
+    let phase = pod.get("status").and_then(|status| status.get("phase")).and_then(Value::as_str);
+    if !bound || matches!(phase, Some("Failed" | "Succeeded")) {
+        // No kubelet runs the pod, so none would remove the pod after a grace period.
+        return Grace::Seconds(0);
+    }
+    let own = spec("terminationGracePeriodSeconds").and_then(Value::as_i64);
+    let seconds = options.grace_period_seconds.or(own).unwrap_or(0);
+    Grace::Seconds(if seconds < 0 { 1 } else { seconds })
+}
+
+fn mark_gracefully(metadata: &mut Map<String, Value>, seconds: i64, now: OffsetDateTime) {
+    let running = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    let until = meta::text(metadata, "deletionTimestamp");
+    let (until, seconds) = match super::parse_timestamp(until) {
+        None => {
+            if metadata.contains_key("generation") {
+                meta::raise_generation(metadata);
+            }
+            (now.saturating_add(Duration::seconds(seconds)), seconds)
+        }
+        Some(until) => {
+            let shortened = until.saturating_add(Duration::seconds(seconds.saturating_sub(running)));
+            // `deletionTimestamp` is never in the past; an expired grace period becomes at most 1 second.
+            if shortened < now { (now, seconds.min(1)) } else { (shortened, seconds) }
+        }
+    };
+    metadata.insert("deletionTimestamp".to_owned(), Value::String(super::timestamp(until)));
+    metadata.insert("deletionGracePeriodSeconds".to_owned(), Value::Number(seconds.into()));
+}
+
+/// Marks an object for deletion while finalizers remain (`markAsDeleting`).
+fn mark(metadata: &mut Map<String, Value>, now: OffsetDateTime) {
+    let until = super::parse_timestamp(meta::text(metadata, "deletionTimestamp"));
+    if until.is_none() && metadata.contains_key("generation") {
+        meta::raise_generation(metadata);
+    }
+    if until.is_none_or(|until| until > now) {
+        metadata.insert("deletionTimestamp".to_owned(), Value::String(super::timestamp(now)));
+    }
+    metadata.insert("deletionGracePeriodSeconds".to_owned(), Value::Number(0.into()));
+}
+
+/// Sets the garbage collector's finalizers according to the options. Returns whether any finalizer remains.
+fn set_finalizers(resource: &Resource, metadata: &mut Map<String, Value>, options: &DeleteOptions) -> bool {
+    // The garbage collector ignores events, which have no owners and no dependents.
+    let collected = !matches!((resource.group.as_str(), resource.plural.as_str()), ("" | "events.k8s.io", "events"));
+    if collected {
+        let wanted = match options.propagation {
+            Some(Propagation::Orphan) => Some(FINALIZER_ORPHAN),
+            Some(Propagation::Foreground) => Some(FINALIZER_FOREGROUND),
+            Some(Propagation::Background) => None,
+            // Without a policy, the finalizers of the object decide, then the default of the kind.
+            None => meta::finalizers(metadata)
+                .into_iter()
+                .find_map(|name| [FINALIZER_ORPHAN, FINALIZER_FOREGROUND].into_iter().find(|known| *known == name))
+                .or(orphans_by_default(resource).then_some(FINALIZER_ORPHAN)),
+        };
+        if let Some(Value::Array(finalizers)) = metadata.get_mut("finalizers") {
+            finalizers.retain(|name| {
+                let collectors = *name == FINALIZER_ORPHAN || *name == FINALIZER_FOREGROUND;
+                !collectors || wanted.is_some_and(|wanted| *name == wanted)
+            });
+            if finalizers.is_empty() {
+                metadata.shift_remove("finalizers");
+            }
+        }
+        if let Some(wanted) = wanted {
+            add_finalizer(metadata, wanted);
+        }
+    }
+    !meta::finalizers(metadata).is_empty()
+}
+
+fn add_finalizer(metadata: &mut Map<String, Value>, name: &str) {
+    if meta::finalizers(metadata).contains(&name) {
+        return;
+    }
+    let finalizers = metadata.entry("finalizers").or_insert_with(|| Value::Array(Vec::new()));
+    if let Value::Array(finalizers) = finalizers {
+        finalizers.push(Value::String(name.to_owned()));
+    }
+}
+
+fn order_metadata(object: &mut Map<String, Value>) {
+    let metadata = std::mem::take(metadata_mut(object));
+    *metadata_mut(object) = meta::canonical(metadata);
+}
+
+/// Deletes each object of a collection with its UID as a precondition, so that a replacement created meanwhile stays.
+/// The deletion is not atomic: watchers see each object's deletion separately.
+///
+/// # Errors
+/// The [`Status`] for the client. Objects deleted before the error stay deleted.
+async fn delete_collection(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let resource = write.resource;
+    let options = DeleteOptions::parse(request.query, request.content_type, &request.body)?;
+    let (listing, _) = list_options(request.query)?;
+    let listing = listing.list(&resource.shape)?;
+    let scope = match request.namespace.filter(|_| resource.namespaced) {
+        Some(namespace) => Scope::Namespace(namespace.to_owned()),
+        None => Scope::All,
+    };
+    let one_page = listing.limit.is_some();
+    let mut page = ListRequest { limit: listing.limit.or(Some(COLLECTION_PAGE_ITEMS)), ..listing };
+    let mut removed = Vec::new();
+    let mut meta = None;
+    loop {
+        let list =
+            write.backend.cacher(resource).list(&scope, &page).await.map_err(|error| error.status(resource.gr()))?;
+        meta.get_or_insert_with(|| ListMeta {
+            api_version: resource.api_version(),
+            kind: resource.list_kind.clone(),
+            resource_version: list.revision.to_string(),
+            continue_token: list.continue_token.clone().filter(|_| one_page).unwrap_or_default(),
+            remaining_item_count: list.remaining.filter(|_| one_page).and_then(|count| i64::try_from(count).ok()),
+            shard_selector: page.shard.as_ref().map(ToString::to_string).unwrap_or_default(),
+        });
+        for object in list.items {
+            let uid = object.uid().into_owned();
+            let own = DeleteOptions { uid: Some(uid).filter(|uid| !uid.is_empty()), ..options.clone() };
+            match write.delete(object.key(), &own).await {
+                Ok(_) => {}
+                // Another client deleted or replaced the object first.
+                Err(status) if status.code == 404 => continue,
+                Err(status) if status.code == 409 && options.uid.is_none() => continue,
+                Err(status) => return Err(status),
+            }
+            removed.push(object);
+        }
+        let Some(token) = list.continue_token.filter(|_| !one_page) else { break };
+        let token = listwatch_meta::ContinueToken::decode(&token).map_err(Status::internal)?;
+        page.at = token.at.map_or(listwatch_meta::ReadAt::MostRecent, listwatch_meta::ReadAt::Exact);
+        page.resume = Some(token);
+    }
+    let body = WriteBody::List(meta.unwrap_or_default(), removed);
+    Ok(WriteResponse { code: 200, body, warnings: warnings(resource, &options) })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use listwatch_registry::Registry;
+
+    const NOW: &str = "2024-01-01T00:00:00Z";
+
+    /// Asserts the decision and the resulting metadata of one delete.
+    fn check(plural: &str, object: Value, query: &str, expected: &str) {
+        let registry = Registry::builtin();
+        let group = if plural == "jobs" { "batch" } else { "" };
+        let resource = registry.find(group, "v1", plural).unwrap();
+        let options = DeleteOptions::parse(&listwatch_wire::query::Query::parse(query), None, b"").unwrap();
+        let Value::Object(object) = object else { panic!("not an object") };
+        let now = super::super::parse_timestamp(NOW).unwrap();
+        let verdict = judge(resource, object, &options, now).unwrap();
+        let decision = match verdict.decision {
+            Decision::Write { .. } if verdict.then_remove => "write, remove",
+            Decision::Write { .. } => "write",
+            Decision::Delete => "remove",
+            Decision::Nothing => "nothing",
+        };
+        let shown = format!("{decision} {}", Value::Object(metadata(&verdict.shown).clone()));
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn delete_of_object_with_finalizers_only_sets_deletion_timestamp() {
+        let object = |metadata: Value| json!({"metadata": metadata});
+        check("configmaps", object(json!({"name": "a"})), "", r#"remove {"name":"a"}"#);
+        check(
+            "configmaps",
+            object(json!({"name": "a", "generation": 1, "finalizers": ["x/y"]})),
+            "",
+            r#"write {"name":"a","generation":2,"deletionTimestamp":"2024-01-01T00:00:00Z","deletionGracePeriodSeconds":0,"finalizers":["x/y"]}"#,
+        );
+        check(
+            "configmaps",
+            object(
+                json!({"name": "a", "deletionTimestamp": "2023-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0, "finalizers": ["x/y"]}),
+            ),
+            "",
+            r#"nothing {"name":"a","deletionTimestamp":"2023-01-01T00:00:00Z","deletionGracePeriodSeconds":0,"finalizers":["x/y"]}"#,
+        );
+    }
+
+    #[test]
+    fn delete_with_propagation_policy_sets_matching_finalizer() {
+        let object = || json!({"metadata": {"name": "a"}});
+        let marked = r#""deletionTimestamp":"2024-01-01T00:00:00Z","deletionGracePeriodSeconds":0"#;
+        let orphan = format!(r#"write {{"name":"a",{marked},"finalizers":["orphan"]}}"#);
+        check("configmaps", object(), "propagationPolicy=Orphan", &orphan);
+        check("configmaps", object(), "orphanDependents=true", &orphan);
+        let foreground = format!(r#"write {{"name":"a",{marked},"finalizers":["foregroundDeletion"]}}"#);
+        check("configmaps", object(), "propagationPolicy=Foreground", &foreground);
+        let orphaned = json!({"metadata": {"name": "a", "finalizers": ["orphan"]}});
+        check("configmaps", orphaned.clone(), "propagationPolicy=Foreground", &foreground);
+        check("configmaps", orphaned.clone(), "propagationPolicy=Background", r#"remove {"name":"a"}"#);
+        check("configmaps", orphaned, "", &orphan);
+        check("events", object(), "propagationPolicy=Orphan", r#"remove {"name":"a"}"#);
+    }
+
+    #[test]
+    fn delete_of_job_orphans_its_pods_by_default() {
+        let object = || json!({"metadata": {"name": "a"}});
+        let held = |finalizer: &str| {
+            format!(
+                r#"write {{"name":"a","deletionTimestamp":"2024-01-01T00:00:00Z","deletionGracePeriodSeconds":0,"finalizers":["{finalizer}"]}}"#
+            )
+        };
+        let gone = r#"remove {"name":"a"}"#;
+        for plural in ["jobs", "replicationcontrollers"] {
+            check(plural, object(), "", &held("orphan"));
+            check(plural, object(), "propagationPolicy=Background", gone);
+            check(plural, object(), "orphanDependents=false", gone);
+            check(plural, object(), "propagationPolicy=Foreground", &held("foregroundDeletion"));
+            let foreground = json!({"metadata": {"name": "a", "finalizers": ["foregroundDeletion"]}});
+            check(plural, foreground, "", &held("foregroundDeletion"));
+        }
+        check("podtemplates", object(), "", gone);
+    }
+
+    #[test]
+    fn delete_of_pod_waits_for_grace_period_only_if_bound_to_a_node() {
+        let pod = |metadata: Value, spec: Value| json!({"metadata": metadata, "spec": spec});
+        let bound = || json!({"nodeName": "n", "terminationGracePeriodSeconds": 30});
+        let name = || json!({"name": "p", "generation": 1});
+        check(
+            "pods",
+            pod(name(), json!({"terminationGracePeriodSeconds": 30})),
+            "",
+            r#"write, remove {"name":"p","generation":2,"deletionTimestamp":"2024-01-01T00:00:00Z","deletionGracePeriodSeconds":0}"#,
+        );
+        check(
+            "pods",
+            pod(name(), bound()),
+            "",
+            r#"write {"name":"p","generation":2,"deletionTimestamp":"2024-01-01T00:00:30Z","deletionGracePeriodSeconds":30}"#,
+        );
+        check(
+            "pods",
+            pod(name(), bound()),
+            "gracePeriodSeconds=0",
+            r#"write, remove {"name":"p","generation":2,"deletionTimestamp":"2024-01-01T00:00:00Z","deletionGracePeriodSeconds":0}"#,
+        );
+        let running = || json!({"name": "p", "generation": 2, "deletionTimestamp": "2024-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30});
+        check(
+            "pods",
+            pod(running(), bound()),
+            "gracePeriodSeconds=5",
+            r#"write {"name":"p","generation":2,"deletionTimestamp":"2024-01-01T00:00:05Z","deletionGracePeriodSeconds":5}"#,
+        );
+        for longer in ["", "gracePeriodSeconds=60"] {
+            check(
+                "pods",
+                pod(running(), bound()),
+                longer,
+                r#"nothing {"name":"p","generation":2,"deletionTimestamp":"2024-01-01T00:00:30Z","deletionGracePeriodSeconds":30}"#,
+            );
+        }
+        check(
+            "pods",
+            pod(running(), bound()),
+            "gracePeriodSeconds=0",
+            r#"write, remove {"name":"p","generation":2,"deletionTimestamp":"2024-01-01T00:00:00Z","deletionGracePeriodSeconds":0}"#,
+        );
+        let held = json!({"name": "p", "finalizers": ["x/y"]});
+        check(
+            "pods",
+            pod(held, json!({})),
+            "",
+            r#"write {"name":"p","deletionTimestamp":"2024-01-01T00:00:00Z","deletionGracePeriodSeconds":0,"finalizers":["x/y"]}"#,
+        );
+    }
+
+    #[test]
+    fn delete_of_namespace_with_spec_finalizers_only_sets_deletion_timestamp() {
+        let namespace =
+            |metadata: Value, finalizers: Value| json!({"metadata": metadata, "spec": {"finalizers": finalizers}});
+        check(
+            "namespaces",
+            namespace(json!({"name": "n"}), json!(["kubernetes"])),
+            "",
+            r#"write {"name":"n","deletionTimestamp":"2024-01-01T00:00:00Z"}"#,
+        );
+        let terminating = || json!({"name": "n", "deletionTimestamp": "2023-01-01T00:00:00Z"});
+        check(
+            "namespaces",
+            namespace(terminating(), json!(["kubernetes"])),
+            "",
+            r#"nothing {"name":"n","deletionTimestamp":"2023-01-01T00:00:00Z"}"#,
+        );
+        check(
+            "namespaces",
+            namespace(terminating(), json!([])),
+            "",
+            r#"remove {"name":"n","deletionTimestamp":"2023-01-01T00:00:00Z"}"#,
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! The write pipeline of a Kubernetes API server: create, update, patch, apply, delete and deletecollection.
+//!
+//! The crate knows no HTTP beyond the names of media types. [`Writer`] carries out a [`WriteRequest`].
+//!
+//! ```text
+//!  WriteRequest ─▶ Writer ─▶ Action (one per verb and subresource) ─▶ WriteResponse
+//!                              │ options, body ─▶ a change of one object
+//!                              ▼
+//!                            pipeline: default ─▶ mutate ─▶ validate ─▶ allocate ─▶ admit ─▶ store
+//! ```
+//!
+//! A body is parsed once into a [`serde_json::Value`] and stored as compact JSON: `kind`, `apiVersion`, `metadata` in
+//! Kubernetes' order, then the rest in the client's order. Pure functions decide what an object becomes
+//! ([`listwatch_kinds::Strategy`], [`strategic`], [`patch`]). `action.rs` lists the actions.
+//!
+//! # Example
+//! ```
+//! use std::sync::Arc;
+//!
+//! use listwatch_cacher::Limits;
+//! use listwatch_meta::UserInfo;
+//! use listwatch_registry::{Backend, Registry};
+//! use listwatch_storage::MemoryStorage;
+//! use listwatch_wire::query::Query;
+//! use listwatch_write::admission::AdmissionChain;
+//! use listwatch_write::{WriteRequest, WriteVerb, Writer};
+//!
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! let backend = Backend::new(MemoryStorage::new(), Registry::builtin(), true, Limits::default());
+//! let writer = Writer::new(Arc::new(backend), AdmissionChain::default());
+//! let registry = writer.backend().registry();
+//! let created = writer
+//!     .write(WriteRequest {
+//!         verb: WriteVerb::Create,
+//!         resource: registry.find("", "v1", "namespaces").expect("namespaces are served"),
+//!         namespace: None,
+//!         name: None,
+//!         subresource: None,
+//!         query: &Query::default(),
+//!         content_type: Some("application/json"),
+//!         user: UserInfo::admin(),
+//!         user_agent: Some("example/1"),
+//!         body: br#"{"metadata":{"name":"shop"}}"#.as_slice().into(),
+//!     })
+//!     .await?;
+//! assert_eq!(created.code, 201);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod action;
+pub mod admission;
+mod apply;
+mod binding;
+pub mod cbor;
+mod create;
+mod decode;
+mod decode_error;
+mod delete;
+mod depth;
+mod document;
+mod evict;
+mod expected;
+mod json_patch;
+mod memory;
+mod merge_keys;
+mod options;
+mod ownership;
+mod patch;
+mod path_match;
+mod pipeline;
+mod place;
+mod posted;
+mod request;
+mod reviews;
+mod scale;
+mod service_ranges;
+mod services;
+mod store;
+mod strategic;
+mod strict_order;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod token;
+mod typed;
+mod unenforced;
+mod update;
+mod writer;
+mod yaml_reader;
+
+pub use listwatch_validation::clock::{Clock, parse_timestamp, timestamp};
+
+pub use crate::memory::bytes_max as document_bytes_max;
+pub use crate::options::Propagation;
+pub use crate::request::{OwnedWriteRequest, WriteBody, WriteRequest, WriteResponse, WriteVerb};
+pub use crate::scale::scale_of;
+pub use crate::service_ranges::{InvalidRange, ServiceRanges};
+pub use crate::writer::{Amendment, Removal, Writer, check_readable, is_unreadable};
+
+#[cfg(test)]
+mod tests;

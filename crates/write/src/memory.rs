@@ -1,0 +1,91 @@
+//! Limits on a parsed document: the bytes of its tree, its fuel, and the number of reported duplicate fields.
+
+use std::cell::Cell;
+
+use serde_json::Value;
+
+/// Maximum bytes of memory for the tree of one document, with [`VALUE_BYTES`] per scalar. A larger document is
+/// rejected. Any JSON that etcd accepts (1.5 MiB) fits.
+pub(crate) const DOCUMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Bytes of memory that every document may take in addition to the allowance per byte of its body.
+pub(super) const DOCUMENT_BYTES_MIN: usize = 1024 * 1024;
+
+/// Bytes of memory allowed per byte of a body. The worst case in JSON is a list of
+/// zeros (`0,0,…`). Only YAML with aliases that multiply values needs more.
+const BYTES_PER_BYTE: usize = 40;
+
+/// Bytes of JSON processed per unit of fuel, including all other work that is linear in the body.
+pub(super) const JSON_BYTES_PER_UNIT: usize = 8;
+
+/// Bytes of memory per value, without its text.
+pub(super) const VALUE_BYTES: usize = size_of::<Value>();
+
+/// Bytes of memory per member of an object, without the text of the name: hash, name, value and table slot.
+pub(super) const MEMBER_BYTES: usize = size_of::<u64>() + size_of::<String>() + VALUE_BYTES + 2 * size_of::<usize>();
+
+/// Returns the maximum bytes of memory for the tree of a body of `body_bytes` bytes. A write holds
+/// about this much memory at most.
+pub fn bytes_max(body_bytes: usize) -> usize {
+    body_bytes.saturating_mul(BYTES_PER_BYTE).saturating_add(DOCUMENT_BYTES_MIN).min(DOCUMENT_BYTES_MAX)
+}
+
+/// Estimates the bytes of memory that a tree takes.
+pub(super) fn bytes_of(value: &Value) -> usize {
+    VALUE_BYTES
+        + match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(bytes_of).sum(),
+            Value::Object(members) => {
+                members.iter().map(|(name, value)| MEMBER_BYTES - VALUE_BYTES + name.len() + bytes_of(value)).sum()
+            }
+        }
+}
+
+/// Maximum number of duplicate fields in the report of one document. Further duplicates are not
+/// reported, but the document still keeps their last value.
+pub(super) const DUPLICATES_MAX: usize = 64;
+
+/// Approximate limit in bytes on the total length of examined duplicate field paths. The report ends after the path
+/// that exceeds the limit. Paths can be long, because each may contain a very long name.
+pub(super) const DUPLICATES_BYTES_MAX: usize = 256 * 1024;
+
+/// The memory limit of one tree, and the bytes that are left.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) left: Cell<usize>,
+    bytes_max: usize,
+}
+
+impl Memory {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Memory { left: Cell::new(bytes_max), bytes_max }
+    }
+
+    /// Reserves memory for a value with `text_bytes` bytes of text. Fails beyond the limit.
+    pub(super) fn take_value(&self, text_bytes: usize) -> Result<(), String> {
+        self.take(VALUE_BYTES + text_bytes)
+    }
+
+    /// Reserves memory for a member of an object without its value. Fails beyond the limit.
+    pub(super) fn take_member(&self, name_bytes: usize) -> Result<(), String> {
+        self.take(MEMBER_BYTES - VALUE_BYTES + name_bytes)
+    }
+
+    /// Reserves memory for a copy of a tree. Fails beyond the limit.
+    pub(super) fn take_tree(&self, value: &Value) -> Result<(), String> {
+        self.take(bytes_of(value))
+    }
+
+    /// Reserves `bytes` bytes of memory. Fails beyond the limit.
+    pub(super) fn take(&self, bytes: usize) -> Result<(), String> {
+        match self.left.get().checked_sub(bytes) {
+            Some(left) => {
+                self.left.set(left);
+                Ok(())
+            }
+            None => Err(format!("the document takes more than {} bytes of memory", self.bytes_max)),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Tracks `metadata.managedFields` for every write and for server-side apply. The rules are those of
+//! [`listwatch_apply`]; this module adds the facts about the resource and the request.
+//!
+//! In trees that come from the store or go to the store, `metadata.managedFields` is its JSON text. [`super::store`]
+//! reads and writes that text unparsed, because the parsed tree would hold most of the names of an object. Only
+//! [`managed::from_text`] parses the text. A client sends a tree, and [`spell_out`] restores the tree where a patch may
+//! read the field.
+
+use std::sync::LazyLock;
+
+use listwatch_apply::managed::{self, Managed};
+use listwatch_apply::{Kind, Path, Set, Typing, Writer};
+use listwatch_kinds::versions;
+use listwatch_registry::{Registry, Resource, Subresource};
+use listwatch_validation::{metadata, metadata_mut};
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+
+use super::store::MANAGED_FIELDS;
+
+/// Returns the merge rules of a resource. The first write to the resource builds them.
+pub(super) fn kind<'a>(registry: &Registry, resource: &'a Resource) -> &'a Kind {
+    resource.merging.get_or_init(|| {
+        let typing_of = |resource: &Resource| match resource.openapi_schema() {
+            Some(schema) => Typing::of_custom_resource(&schema, false),
+            None => Typing::deduced(),
+        };
+        let api_version = resource.api_version();
+        if !resource.custom {
+            let built_in = |version: &str| Typing::of_built_in(version, &resource.kind).unwrap_or_else(Typing::deduced);
+            let kind = Kind::built_in(&api_version, &resource.kind, built_in(&api_version));
+            return match versions::other(&api_version, &resource.kind) {
+                Some((other, convert)) => kind.with_version(&other, built_in(&other), convert),
+                None => kind,
+            };
+        }
+        let same = |other: &Resource| other.custom && other.group == resource.group && other.kind == resource.kind;
+        let others = registry.resources().iter().filter(|other| same(other) && other.version != resource.version);
+        let others = others.map(|other| (other.api_version(), typing_of(other))).collect();
+        Kind::custom(&api_version, &resource.kind, typing_of(resource), others)
+    })
+}
+
+/// Returns the merge rules of the kind `autoscaling/v1` Scale.
+pub(super) fn scale_kind() -> &'static Kind {
+    static SCALE: LazyLock<Kind> = LazyLock::new(|| {
+        let typing = Typing::of_built_in(managed::SCALE_VERSION, "Scale").unwrap_or_else(Typing::deduced);
+        Kind::built_in(managed::SCALE_VERSION, "Scale", typing)
+    });
+    &SCALE
+}
+
+/// The fields that admission fills in and that the client left absent.
+pub(super) struct Sent {
+    absent: Vec<&'static str>,
+}
+
+impl Sent {
+    /// Records the absent fields of an object before admission changes the object.
+    pub(super) fn of(resource: &Resource, object: &Map<String, Value>) -> Self {
+        let fields = resource.strategy.admission_fields().iter().copied();
+        let spec = object.get("spec");
+        Sent { absent: fields.filter(|name| spec.is_none_or(|spec| spec.get(name).is_none())).collect() }
+    }
+}
+
+/// The field manager of a write, and the object that it writes.
+pub(super) struct FieldWriter<'a> {
+    pub(super) registry: &'a Registry,
+    pub(super) resource: &'a Resource,
+    pub(super) subresource: Option<&'a Subresource>,
+    pub(super) manager: &'a str,
+    pub(super) now: OffsetDateTime,
+}
+
+impl FieldWriter<'_> {
+    /// Returns the [`Writer`] for the Scale of the object, with the same field manager and time.
+    pub(super) fn of_scale<'s>(&'s self, reset: &'s Set) -> Writer<'s> {
+        Writer { manager: self.manager, subresource: "scale", now: self.now, reset }
+    }
+
+    /// Makes the manager the owner of all fields that differ between `old` (`None`: absent) and `new`.
+    pub(super) fn account(&self, old: Option<&Value>, new: &mut Map<String, Value>, sent: &Sent) {
+        self.resource.strategy.late_defaults(new);
+        let absent = sent.absent.iter();
+        let subresource = self.subresource.map_or("", Subresource::name);
+        // A text is the stored value, which the patch did not touch.
+        let sent = metadata_mut(new).shift_remove(MANAGED_FIELDS).filter(|sent| !sent.is_string());
+        let object = Value::Object(std::mem::take(new));
+        let mut reset = self.resource.strategy.writes().reset_fields(self.subresource, &object);
+        absent.for_each(|name| reset.insert(&Path::of_fields(&["spec", name]).0));
+        let by = Writer { manager: self.manager, subresource, now: self.now, reset: &reset };
+        let before = || old.map(|old| kept(as_map(old))).unwrap_or_default();
+        let managed = kind(self.registry, self.resource).track_update(old, &object, sent.as_ref(), before, by);
+        *new = into_map(object);
+        if let Some(managed) = managed {
+            keep(new, &managed);
+        }
+    }
+}
+
+/// Reads the managed fields of a tree. Absent or malformed managed fields give an empty set.
+fn kept(tree: &Map<String, Value>) -> Managed {
+    metadata(tree).get(MANAGED_FIELDS).map(account_of).unwrap_or_default()
+}
+
+fn account_of(entries: &Value) -> Managed {
+    read_account(entries).unwrap_or_default()
+}
+
+pub(super) fn read_account(entries: &Value) -> Result<Managed, String> {
+    match entries {
+        Value::String(text) => managed::from_text(text),
+        entries => managed::decode(entries),
+    }
+}
+
+/// Writes the managed fields into a tree for the store.
+pub(super) fn keep(tree: &mut Map<String, Value>, managed: &Managed) {
+    let metadata = metadata_mut(tree);
+    if managed.is_empty() {
+        metadata.shift_remove(MANAGED_FIELDS);
+    } else {
+        metadata.insert(MANAGED_FIELDS.to_owned(), Value::String(managed::to_text(managed)));
+    }
+}
+
+/// Removes the managed fields from a tree that is too large for the store. Returns false if the tree has none.
+pub(super) fn forget(tree: &mut Map<String, Value>) -> bool {
+    metadata_mut(tree).shift_remove(MANAGED_FIELDS).is_some()
+}
+
+/// Parses the text of the managed fields into a tree, the form that clients see.
+pub(super) fn spell_out(tree: &mut Map<String, Value>) {
+    if let Some(Value::Object(metadata)) = tree.get_mut("metadata")
+        && let Some(account) = metadata.get_mut(MANAGED_FIELDS)
+        && let Value::String(text) = account
+    {
+        *account = serde_json::from_str(text).unwrap_or(Value::Null);
+    }
+}
+
+/// The managed fields of an object, for a write of its Scale.
+pub(super) struct ScaleAccount {
+    parent: Managed,
+    api_version: String,
+    replicas: Path,
+}
+
+impl ScaleAccount {
+    /// Reads the managed fields of `tree`. `replicas` is the dotted path of the replicas.
+    pub(super) fn of(resource: &Resource, tree: &Map<String, Value>, replicas: &str) -> Self {
+        let parent = kept(tree);
+        let replicas = Path::of_fields(&replicas.split('.').collect::<Vec<_>>());
+        ScaleAccount { parent, api_version: resource.api_version(), replicas }
+    }
+
+    /// Writes the managed fields of the Scale into `scale`.
+    pub(super) fn show(&self, scale: &mut Map<String, Value>) {
+        let entries = managed::encode(&managed::to_scale(&self.parent, &self.api_version, &self.replicas));
+        metadata_mut(scale).insert(MANAGED_FIELDS.to_owned(), Value::Array(entries));
+    }
+
+    /// Updates the managed fields of `scale` after a PUT or a patch, but not after an apply.
+    pub(super) fn update(&self, writer: &FieldWriter<'_>, live: Map<String, Value>, scale: &mut Map<String, Value>) {
+        let nothing = Set::new();
+        let mut new = Value::Object(std::mem::take(scale));
+        scale_kind().update(Some(&Value::Object(live)), &mut new, writer.of_scale(&nothing));
+        *scale = into_map(new);
+    }
+
+    /// Copies the managed fields of a written Scale back to the parent object.
+    pub(super) fn keep(&self, scale: &Map<String, Value>, tree: &mut Map<String, Value>) {
+        let all = managed::from_scale(&self.parent, kept(scale), &self.api_version, &self.replicas);
+        keep(tree, &all);
+    }
+}
+
+/// Restores the old times in the managed fields if nothing else changed. Returns true if the write then changes
+/// nothing.
+pub(super) fn settle(old: &Map<String, Value>, new: &mut Map<String, Value>) -> bool {
+    let Some(before) = metadata(old).get(MANAGED_FIELDS) else { return new == old };
+    let Some(after) = metadata_mut(new).insert(MANAGED_FIELDS.to_owned(), before.clone()) else {
+        metadata_mut(new).shift_remove(MANAGED_FIELDS);
+        return false;
+    };
+    // The cheap comparison comes first, because most writes change something else.
+    if new == old && (after == *before || managed::differ_in_time_only(&kept(old), &account_of(&after))) {
+        return true;
+    }
+    metadata_mut(new).insert(MANAGED_FIELDS.to_owned(), after);
+    false
+}
+
+/// Returns the map of an object, or an empty map for any other value.
+pub(super) fn as_map(value: &Value) -> &Map<String, Value> {
+    static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+    value.as_object().unwrap_or(&EMPTY)
+}
+
+/// Converts an object into its map, and any other value into an empty map.
+pub(super) fn into_map(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}

@@ -1,0 +1,615 @@
+//! The write pipeline of every create, update, patch and apply, and the driver of that pipeline.
+//!
+//! ```text
+//!           change (per verb: decode a body, apply a patch, merge a configuration)
+//!             │
+//!  absent ────┼──── present                       the steps without a remark are pure functions
+//!             ▼
+//!  prepare      defaults, managed fields, storage version
+//!  mutate       mutating admission plugins                             (may read other objects, call out)
+//!  validate     before_create │ before_update of the strategy
+//!  allocate     addresses and ports of services                        (claims keys in the store)
+//!  admit        validating admission plugins                           (may read other objects, call out)
+//!  encode       bytes of the object
+//!             ▼
+//!  Create │ Update │ Delete │ nothing, at the revision of the decision; a conflict restarts at `change`
+//! ```
+//!
+//! The optimistic retry is [`UpdateLoop`]; [`Write::run`] is the only code that drives it for clients' writes.
+
+use std::borrow::Cow;
+
+use listwatch_kinds::{CreateContext, UpdateContext, before_create, before_update, completes_deletion};
+use listwatch_meta::{FieldError, Key, ResourceVersion, Revision, Status, UserInfo, fuel};
+use listwatch_storage::{CreateError, Decision, KeyValue, Step, UpdateLimits, UpdateLoop};
+use listwatch_validation::clock::Clock;
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{Errors, metadata, metadata_mut};
+use listwatch_wire::media_type::PatchType;
+use serde_json::{Map, Value};
+
+use super::admission::{AdmissionChain, AdmissionRequest, Operation, definition_lifecycle, namespace_lifecycle};
+use super::decode;
+use super::decode_error::{DecodeErrorStyle, not_convertible, not_decodable, not_decodable_from};
+use super::expected::Expected;
+use super::ownership::{self, FieldWriter, Sent};
+use super::patch::ParsedPatch;
+use super::service_ranges::ServiceRanges;
+use super::services::{Grant, Unfilled, release_unused};
+use super::store::{self, Done, Faulted, new_uid};
+use listwatch_registry::Creating;
+use listwatch_registry::{Backend, CreatingIn};
+use listwatch_registry::{Registry, Resource, Subresource};
+
+/// One write of an object: address, options, user and clock.
+pub(super) struct Write<'a> {
+    pub(super) backend: &'a Backend,
+    pub(super) admission: &'a AdmissionChain,
+    pub(super) ranges: &'a ServiceRanges,
+    pub(super) registry: &'a Registry,
+    pub(super) resource: &'a Resource,
+    pub(super) subresource: Option<&'a Subresource>,
+    pub(super) namespace: Option<&'a str>,
+    /// The name in the path; empty for a POST.
+    pub(super) name: &'a str,
+    pub(super) dry_run: bool,
+    pub(super) decode_errors: DecodeErrorStyle<'a>,
+    /// The name of the field manager.
+    pub(super) manager: &'a str,
+    /// The user who sent the write.
+    pub(super) user: &'a UserInfo,
+    pub(super) managed_fields: ManagedFields,
+    pub(super) clock: &'a Clock,
+}
+
+/// The state of `metadata.managedFields` when an object enters the pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ManagedFields {
+    /// The pipeline assigns the changed fields to the manager of the write.
+    Untracked,
+    /// The pipeline stores the managed fields of the object unchanged.
+    Tracked,
+}
+
+/// The state of an object before a change: its tree without resource version, and its revision.
+pub(super) struct Base<'a> {
+    pub(super) object: &'a Map<String, Value>,
+    pub(super) revision: Revision,
+}
+
+impl Base<'_> {
+    /// The tree as a client sees it, with the resource version.
+    pub(super) fn visible(&self) -> Map<String, Value> {
+        let mut object = self.object.clone();
+        let version = Value::String(self.revision.to_string());
+        metadata_mut(&mut object).insert("resourceVersion".to_owned(), version);
+        object
+    }
+}
+
+/// Returns the new object for the present one (`None`: absent). The new object includes the resource version that the
+/// client sent, if any. The pipeline may call the function several times.
+type Change<'c> = dyn FnMut(Option<Base<'_>>) -> Result<Map<String, Value>, Status> + Send + 'c;
+
+/// The effect of a write on an absent object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Absent<'a> {
+    /// The write of an absent object fails with a 404.
+    NotFound,
+    /// The write creates an absent object.
+    Create,
+    /// The write is a POST. The pipeline assumes that the object is absent, and answers 409 if the object exists.
+    Post {
+        /// The generated name of the object; `None` if the client chose the name.
+        generated_name: Option<&'a str>,
+    },
+}
+
+/// The reason why a pass through the pipeline ended without a decision.
+enum Interruption {
+    /// An error that ends the write, with the Status for the client.
+    Status(Box<Status>),
+    /// The object exceeds the size limit of the store.
+    TooLarge(Box<Status>),
+    /// The store failed in a way that leaves open whether the object was written.
+    Unknown(Box<Status>),
+    /// The fuel was used up before any write to the store.
+    Abandoned(Box<Status>),
+}
+
+impl From<Status> for Interruption {
+    fn from(status: Status) -> Self {
+        Interruption::Status(Box::new(status))
+    }
+}
+
+impl From<Faulted> for Interruption {
+    fn from(faulted: Faulted) -> Self {
+        match faulted {
+            Faulted::TooLarge(status) => Interruption::TooLarge(Box::new(status)),
+            Faulted::Abandoned(status) => Interruption::Abandoned(Box::new(status)),
+            Faulted::Unknown(status) => Interruption::Unknown(Box::new(status)),
+            Faulted::Other(status) => Interruption::Status(Box::new(status)),
+        }
+    }
+}
+
+/// The state that survives from one pass to the next.
+#[derive(Default)]
+struct Progress {
+    /// The addresses and ports that were allocated.
+    grant: Grant,
+    /// Whether managed fields are left out, because the object is too large with them.
+    without_managed_fields: bool,
+    /// The existing object that made a POST fail.
+    existing: Option<KeyValue>,
+    /// The old and the new state of the last decision.
+    before: Map<String, Value>,
+    after: Map<String, Value>,
+}
+
+impl Write<'_> {
+    /// Changes the object at `key` by `change`. `uid` is a precondition.
+    ///
+    /// # Errors
+    /// The errors of `change`; 404 for an absent object that the write may not create; 403 from admission; 409 for a
+    /// stale resource version or another `uid`; 422 for an invalid result.
+    pub(super) async fn run(
+        &self,
+        key: &Key,
+        uid: Option<&str>,
+        absent: Absent<'_>,
+        mut change: impl FnMut(Option<Base<'_>>) -> Result<Map<String, Value>, Status> + Send,
+    ) -> Result<Done, Status> {
+        let resource = self.resource;
+        let mut _holds = None;
+        let may_create = if absent == Absent::NotFound {
+            Err(Status::not_found(resource.gr(), self.name))
+        } else {
+            self.may_create().await.map(|holds| _holds = Some(holds))
+        };
+        let mut progress = Progress::default();
+        let done = loop {
+            match self.attempt(key, uid, absent, &may_create, &mut change, &mut progress).await {
+                Ok(done) => break done,
+                Err(Interruption::TooLarge(_))
+                    if self.managed_fields == ManagedFields::Untracked && !progress.without_managed_fields =>
+                {
+                    progress.without_managed_fields = true;
+                }
+                Err(Interruption::TooLarge(status) | Interruption::Abandoned(status)) => {
+                    progress.grant.release(self.backend).await;
+                    return Err(*status);
+                }
+                // The claims stay: the service may be stored. A later service takes them over if it is not.
+                Err(Interruption::Unknown(status)) => return Err(*status),
+                Err(Interruption::Status(status)) => {
+                    match progress.existing.as_ref().map(store::parse) {
+                        // This write may have stored the object: the store is asked again after a lost answer.
+                        Some(Ok(existing)) => progress.grant.keep_used(self.backend, &existing).await,
+                        // An unreadable object may use any address or port.
+                        Some(Err(_)) => {}
+                        None => progress.grant.release(self.backend).await,
+                    }
+                    return Err(*status);
+                }
+            }
+        };
+        let Progress { grant, before, after, .. } = progress;
+        if !self.dry_run {
+            let (gone, at) = match &done {
+                Done::Deleted { revision, .. } => (true, *revision),
+                Done::Updated { revision, .. } => (false, Some(*revision)),
+                Done::Created { .. } | Done::Unchanged(_) | Done::Absent => (false, None),
+            };
+            if gone {
+                grant.release(self.backend).await;
+            } else {
+                grant.keep_used(self.backend, &after).await;
+            }
+            if let Some(at) = at {
+                let after = (!gone).then_some(&after);
+                release_unused(self.backend, self.registry, resource, &before, after, at).await;
+            }
+        }
+        Ok(match done {
+            // The client sees its own version of the object, at the revision before the deletion.
+            Done::Deleted { previous, .. } => {
+                Done::Updated { value: store::encode(&after), revision: previous.modified }
+            }
+            done => done,
+        })
+    }
+
+    /// The field manager of this write.
+    pub(super) fn field_writer(&self) -> FieldWriter<'_> {
+        FieldWriter {
+            registry: self.registry,
+            resource: self.resource,
+            subresource: self.subresource,
+            manager: self.manager,
+            now: self.clock.time(),
+        }
+    }
+
+    /// Checks that objects may be created. The result blocks the removal of the namespace and of the definition. A
+    /// rejected write blocks neither, so that it cannot delay a removal.
+    async fn may_create(&self) -> Result<(Option<CreatingIn<'_>>, Option<Creating>), Status> {
+        let in_namespace = match self.namespace.filter(|_| self.resource.namespaced) {
+            Some(namespace) => {
+                let (backend, registry) = (self.backend, self.registry);
+                namespace_lifecycle::check_create(backend, registry, self.resource, namespace, self.name).await?
+            }
+            None => None,
+        };
+        // The lock comes before the check, so a definition that is deleted after the check waits.
+        let creating = self.resource.creating();
+        definition_lifecycle::check_create(self.backend, self.resource, self.name)?;
+        Ok((in_namespace, creating))
+    }
+
+    /// Drives the optimistic retry until the object is written or needs no change.
+    async fn attempt(
+        &self,
+        key: &Key,
+        uid: Option<&str>,
+        absent: Absent<'_>,
+        may_create: &Result<(), Status>,
+        change: &mut Change<'_>,
+        progress: &mut Progress,
+    ) -> Result<Done, Interruption> {
+        let storage = &**self.backend.storage();
+        let is_post = matches!(absent, Absent::Post { .. });
+        let limits = UpdateLimits::default();
+        let mut update = if is_post {
+            UpdateLoop::assuming_absent(key.clone(), limits)
+        } else {
+            let suggestion = if self.dry_run { None } else { store::suggestion(self.backend, self.resource, key) };
+            UpdateLoop::new(key.clone(), suggestion, limits)
+        };
+        let mut current = None;
+        let outcome = loop {
+            let Some(step) = update.step() else {
+                return Err(Status::internal("the write ended without a result").into());
+            };
+            let answered = match step {
+                Step::Read => update.read(storage.get(key).await.map(|(found, _)| found)),
+                Step::Decide(found) => {
+                    let decision = match &found {
+                        None => self.decide_absent(key, uid, absent, may_create, change, progress).await,
+                        Some(found) => self.decide_present(key, uid, absent, found, change, progress).await,
+                    };
+                    current = found;
+                    update.decided(self.check(decision))
+                }
+                Step::Create { value, .. } if self.dry_run => {
+                    let present = if is_post { storage.get(key).await.map(|(found, _)| found) } else { Ok(None) };
+                    match present {
+                        Ok(None) => return Ok(Done::Created { value, revision: None }),
+                        Ok(Some(current)) => {
+                            update.created(Err(CreateError::AlreadyExists { key: key.clone(), current }))
+                        }
+                        Err(error) => return Err(store::read_failed(&error, self.resource.gr()).into()),
+                    }
+                }
+                Step::Update { value, expected, .. } if self.dry_run => {
+                    return Ok(Done::Updated { value, revision: expected });
+                }
+                Step::Delete { .. } if self.dry_run => {
+                    return match current {
+                        Some(previous) => Ok(Done::Deleted { previous, revision: None }),
+                        None => Ok(Done::Absent),
+                    };
+                }
+                Step::Create { value, ttl } => update.created(storage.create(key, value, ttl).await),
+                Step::Update { expected, value, ttl } => {
+                    update.updated(storage.update(key, expected, value, ttl).await)
+                }
+                Step::Delete { expected } => update.deleted(storage.delete(key, expected).await),
+            };
+            if let Some(outcome) = answered {
+                break outcome;
+            }
+        };
+        store::done(outcome, if is_post { "create" } else { "update" }, self.resource)
+    }
+
+    /// Discards a decision made without fuel. In a dry run, also checks the size of the object.
+    fn check(&self, decision: Result<Decision, Interruption>) -> Result<Decision, Interruption> {
+        // An error may be wrong, too, once the fuel is used up.
+        if fuel::is_exhausted() {
+            return Err(Interruption::Abandoned(Box::new(Status::request_timed_out())));
+        }
+        let decision = decision?;
+        if let (true, Decision::Write { value, .. }) = (self.dry_run, &decision) {
+            store::check_size(value)?;
+        }
+        Ok(decision)
+    }
+
+    /// Runs one pass for an absent object.
+    async fn decide_absent(
+        &self,
+        key: &Key,
+        uid: Option<&str>,
+        absent: Absent<'_>,
+        may_create: &Result<(), Status>,
+        change: &mut Change<'_>,
+        progress: &mut Progress,
+    ) -> Result<Decision, Interruption> {
+        let resource = self.resource;
+        check_uid(resource, key, uid.filter(|_| absent != Absent::NotFound), "")?;
+        may_create.clone()?;
+        let mut object = change(None)?;
+        self.prepare(None, &mut object)?;
+        self.mutate(Operation::Create, &mut object, None).await?;
+        self.validate_new(absent, &mut object)?;
+        self.allocate(&mut object, None, &mut progress.grant).await?;
+        self.admit(Operation::Create, &object, None).await?;
+        resource.to_stored(&mut object);
+        if progress.without_managed_fields {
+            ownership::forget(&mut object);
+        }
+        let value = store::encode(&object);
+        (progress.before, progress.after) = (Map::new(), object);
+        Ok(Decision::Write { value, ttl: resource.ttl() })
+    }
+
+    /// Sets the generated name and validates a new object.
+    fn validate_new(&self, absent: Absent<'_>, object: &mut Map<String, Value>) -> Result<(), Status> {
+        let mut claims_version = false;
+        if let Absent::Post { generated_name } = absent {
+            if let Some(name) = generated_name {
+                metadata_mut(object).insert("name".to_owned(), Value::String(name.to_owned()));
+            }
+            claims_version = self::claims_version(metadata(object));
+        }
+        let (new_uid, now) = (new_uid(self.clock), self.clock.now());
+        let context = CreateContext { uid: &new_uid, now: &now, user: self.user };
+        let errors = before_create(&*self.resource.strategy, object, context);
+        self.refuse(object, &errors)?;
+        if claims_version {
+            return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
+        }
+        Ok(())
+    }
+
+    /// Checks a new object whose name is not a valid key. Neither the store nor the plugins are called.
+    ///
+    /// # Errors
+    /// The errors of a create, up to and including validation.
+    pub(super) async fn check_new(&self, absent: Absent<'_>, mut object: Map<String, Value>) -> Result<(), Status> {
+        let _holds = self.may_create().await?;
+        self.prepare(None, &mut object)?;
+        self.validate_new(absent, &mut object)
+    }
+
+    /// Runs one pass for an existing object.
+    async fn decide_present(
+        &self,
+        key: &Key,
+        uid: Option<&str>,
+        absent: Absent<'_>,
+        found: &KeyValue,
+        change: &mut Change<'_>,
+        progress: &mut Progress,
+    ) -> Result<Decision, Interruption> {
+        let resource = self.resource;
+        if let Absent::Post { generated_name } = absent {
+            progress.existing = Some(found.clone());
+            return Err(already_exists(resource, key.name(), generated_name.is_some(), found).into());
+        }
+        let stored = Value::Object(store::parse(found)?);
+        let shown = match resource.read_stored(ownership::as_map(&stored)) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(tree) => Some(Value::Object(tree)),
+        };
+        let live = shown.as_ref().unwrap_or(&stored);
+        let old = ownership::as_map(live);
+        check_uid(resource, key, uid, meta::text(metadata(old), "uid"))?;
+        let mut object = change(Some(Base { object: old, revision: found.modified }))?;
+        self.check_version(metadata(&object), found.modified)?;
+        self.prepare(Some(live), &mut object)?;
+        // Both states are validated in the stored version.
+        let old = if resource.conversion.is_some() { ownership::as_map(&stored) } else { old };
+        self.mutate(Operation::Update, &mut object, Some(old)).await?;
+        let context = UpdateContext { subresource: self.subresource, now: self.clock.time() };
+        let errors = before_update(&*resource.strategy, &mut object, old, context);
+        self.refuse(&object, &errors)?;
+        self.allocate(&mut object, Some(old), &mut progress.grant).await?;
+        self.admit(Operation::Update, &object, Some(old)).await?;
+        let settled = if progress.without_managed_fields {
+            ownership::forget(&mut object);
+            true
+        } else {
+            ownership::settle(old, &mut object)
+        };
+        let completes = completes_deletion(&*resource.strategy, &object, old);
+        resource.to_stored(&mut object);
+        let may_be_same = settled || shown.is_some() || resource.conversion.is_some();
+        let decision = if completes {
+            Decision::Delete
+        } else if may_be_same && object == *ownership::as_map(&stored) {
+            Decision::Nothing
+        } else {
+            Decision::Write { value: store::encode(&object), ttl: resource.ttl() }
+        };
+        (progress.before, progress.after) = (ownership::into_map(stored), object);
+        Ok(decision)
+    }
+
+    /// Applies defaults, records the manager as owner of changed fields, and converts to the stored version.
+    fn prepare(&self, live: Option<&Value>, object: &mut Map<String, Value>) -> Result<(), Status> {
+        let strategy = &*self.resource.strategy;
+        let sent = Sent::of(self.resource, object);
+        strategy.apply_defaults(object).map_err(|why| self.undecodable(object, &why))?;
+        if self.managed_fields == ManagedFields::Untracked {
+            self.field_writer().account(live, object, &sent);
+        }
+        strategy.to_storage_version(object).map_err(|why| self.undecodable(object, &why))
+    }
+
+    /// Runs the mutating plugins. Fails if a plugin changes the object's name or namespace.
+    async fn mutate(
+        &self,
+        operation: Operation,
+        object: &mut Map<String, Value>,
+        old_object: Option<&Map<String, Value>>,
+    ) -> Result<(), Interruption> {
+        check_fuel()?;
+        let identity = |object: &Map<String, Value>| {
+            let text = |member: &str| meta::text(metadata(object), member).to_owned();
+            (text("name"), text("namespace"))
+        };
+        let (name, namespace) = identity(object);
+        self.admission.mutate(&self.admission_request(operation, &name, old_object), object).await?;
+        if identity(object) != (name, namespace) {
+            return Err(Status::internal("an admission plugin changed the name or the namespace of the object").into());
+        }
+        Ok(())
+    }
+
+    /// Runs the validating plugins.
+    async fn admit(
+        &self,
+        operation: Operation,
+        object: &Map<String, Value>,
+        old_object: Option<&Map<String, Value>>,
+    ) -> Result<(), Interruption> {
+        check_fuel()?;
+        let name = meta::text(metadata(object), "name");
+        self.admission.validate(&self.admission_request(operation, name, old_object), object).await?;
+        Ok(())
+    }
+
+    fn admission_request<'r>(
+        &'r self,
+        operation: Operation,
+        name: &'r str,
+        old_object: Option<&'r Map<String, Value>>,
+    ) -> AdmissionRequest<'r> {
+        let resource = self.resource;
+        AdmissionRequest {
+            operation,
+            group: &resource.group,
+            version: &resource.version,
+            resource: &resource.plural,
+            kind: &resource.kind,
+            subresource: self.subresource.map(Subresource::name),
+            namespace: self.namespace.filter(|_| resource.namespaced),
+            name,
+            user: self.user,
+            dry_run: self.dry_run,
+            old_object,
+            objects: self.backend,
+        }
+    }
+
+    /// Returns a 422 if there are errors.
+    fn refuse(&self, object: &Map<String, Value>, errors: &Errors) -> Result<(), Status> {
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let stored = self.resource.stored();
+        Err(Status::invalid(&stored.group, &stored.kind, meta::text(metadata(object), "name"), errors))
+    }
+
+    /// Allocates the addresses and ports that a service needs and writes them into the service.
+    async fn allocate(
+        &self,
+        object: &mut Map<String, Value>,
+        old: Option<&Map<String, Value>>,
+        grant: &mut Grant,
+    ) -> Result<(), Interruption> {
+        loop {
+            match grant.fill(self.ranges, self.resource, object, old) {
+                Ok(()) => return Ok(()),
+                Err(Unfilled::Status(status)) => return Err(Interruption::Status(status)),
+                // Without fuel the decision is discarded, so no claim is made.
+                Err(Unfilled::Wants(_)) if fuel::is_exhausted() => {
+                    return Err(Interruption::Abandoned(Box::new(Status::request_timed_out())));
+                }
+                Err(Unfilled::Wants(wanted)) => {
+                    grant.add(wanted.claim(self.backend, self.registry, self.ranges, self.dry_run, self.clock).await?);
+                }
+            }
+        }
+    }
+
+    fn undecodable(&self, object: &mut Map<String, Value>, why: &str) -> Status {
+        // Only for base64 does kube-apiserver's converter call the decoder, and its error shows that.
+        let converted = || if why.starts_with("illegal base64") { "error decoding from json: " } else { "" };
+        match self.decode_errors {
+            DecodeErrorStyle::Body => decode::cannot_handle(object, Expected::of(self.resource), why),
+            DecodeErrorStyle::Patch => {
+                ownership::spell_out(object);
+                not_decodable(object, why)
+            }
+            DecodeErrorStyle::StrategicPatch(patch) => match ParsedPatch::parse(PatchType::StrategicMerge, patch) {
+                Ok(parsed) => not_decodable_from(&parsed.patch.shown(), &format!("{}{why}", converted())),
+                Err(status) => status,
+            },
+            DecodeErrorStyle::Apply(described) => not_convertible(described, &format!("{}{why}", converted())),
+        }
+    }
+
+    /// Checks the resource version of the client against `present`. Some kinds also accept an absent version.
+    fn check_version(&self, metadata: &Map<String, Value>, present: Revision) -> Result<(), Status> {
+        let resource = self.resource;
+        let claimed = ResourceVersion::new(meta::text(metadata, "resourceVersion")).revision().map_err(|error| {
+            // kube-apiserver shows only the error of Go's parser.
+            let text = error.to_string();
+            Status::unknown(text.find("strconv.").map_or(text.as_str(), |at| &text[at..]))
+        })?;
+        if claimed == present || (claimed.is_zero() && resource.rules.unconditional_update) {
+            return Ok(());
+        }
+        if claimed.is_zero() {
+            let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
+            return Err(Status::invalid(&resource.group, &resource.plural, self.name, &[error]));
+        }
+        Err(Status::modified(resource.gr(), self.name))
+    }
+
+    /// Returns the warnings of the strategy for the client that writes `new`. Subresources have none.
+    pub(super) fn warnings(&self, new: &Map<String, Value>, old: Option<&Map<String, Value>>) -> Vec<String> {
+        if self.subresource.is_some() { Vec::new() } else { self.resource.strategy.warnings(new, old) }
+    }
+}
+
+/// Fails when the fuel is used up. Plugins must not see an object that may be incomplete.
+fn check_fuel() -> Result<(), Interruption> {
+    if fuel::is_exhausted() { Err(Interruption::Abandoned(Box::new(Status::request_timed_out()))) } else { Ok(()) }
+}
+
+/// Whether the object has a resource version above zero. kube-apiserver ignores a version that is not a number, too.
+fn claims_version(metadata: &Map<String, Value>) -> bool {
+    meta::text(metadata, "resourceVersion").parse::<u64>().is_ok_and(|version| version > 0)
+}
+
+fn check_uid(resource: &Resource, key: &Key, wanted: Option<&str>, found: &str) -> Result<(), Status> {
+    match wanted {
+        Some(wanted) if wanted != found => Err(Status::conflict(
+            resource.gr(),
+            key.name(),
+            format_args!(
+                "StorageError: invalid object, Code: 4, Key: /registry{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the 409 for an existing object of this name.
+fn already_exists(resource: &Resource, name: &str, generated: bool, current: &KeyValue) -> Status {
+    let mut status = Status::already_exists(resource.gr(), name);
+    if generated {
+        status.message.push_str(", the server was not able to generate a unique name for the object");
+        return status.retry_after(1);
+    }
+    let deleting = store::parse(current).is_ok_and(|object| meta::is_set(metadata(&object), "deletionTimestamp"));
+    if deleting {
+        status.message.insert_str(0, "object is being deleted: ");
+    }
+    status
+}

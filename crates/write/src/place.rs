@@ -1,0 +1,74 @@
+//! The path of a value in a body, for decoding errors. The path is a linked list on the stack, innermost step first.
+
+use std::fmt;
+
+/// The last step of a path, with the steps before it.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) parent: Option<&'a Place<'a>>,
+    pub(super) step: Step<'a>,
+}
+
+/// One step of a path.
+#[derive(Clone, Copy)]
+pub(super) enum Step<'a> {
+    /// A field of a type, or a member of an untyped object: `.name`.
+    Field(&'a str),
+    /// A member of a map. Type errors leave this step out.
+    Member(&'a str),
+    /// An item of a list, by index. Type errors leave this step out.
+    Item(usize),
+}
+
+impl Place<'_> {
+    /// The path as the decoder shows it in a type error, with fields only: `spec.containers.name`.
+    pub(super) fn of_fields(&self) -> String {
+        let mut out = String::new();
+        // Writing into a `String` cannot fail.
+        let _ = self.write(false, &mut out);
+        out
+    }
+
+    /// Writes the path, and returns whether anything was written. `exact` includes map keys and list indices.
+    fn write(&self, exact: bool, out: &mut impl fmt::Write) -> Result<bool, fmt::Error> {
+        let before = self.parent.map_or(Ok(false), |parent| parent.write(exact, out))?;
+        match self.step {
+            Step::Item(at) if exact => write!(out, "[{at}]")?,
+            Step::Field(name) | Step::Member(name) if exact || matches!(self.step, Step::Field(_)) => {
+                if before {
+                    out.write_char('.')?;
+                }
+                out.write_str(name)?;
+            }
+            Step::Item(_) | Step::Member(_) | Step::Field(_) => return Ok(before),
+        }
+        Ok(true)
+    }
+}
+
+/// The path as the strict decoder shows it: `spec.containers[0].name`.
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(true, f).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_is_formatted_for_type_errors_and_for_strict_errors() {
+        let spec = Place { parent: None, step: Step::Field("spec") };
+        let list = Place { parent: Some(&spec), step: Step::Field("containers") };
+        let item = Place { parent: Some(&list), step: Step::Item(0) };
+        let map = Place { parent: Some(&item), step: Step::Field("limits") };
+        let cpu = Place { parent: Some(&map), step: Step::Member("cpu") };
+        assert_eq!(
+            (cpu.to_string().as_str(), cpu.of_fields().as_str()),
+            ("spec.containers[0].limits.cpu", "spec.containers.limits")
+        );
+        let first = Place { parent: None, step: Step::Item(3) };
+        assert_eq!((first.to_string().as_str(), first.of_fields().as_str()), ("[3]", ""));
+    }
+}

@@ -1,0 +1,46 @@
+//! POSTs of kinds that are not resources: decodes the body, builds the answer, and sets pod conditions.
+
+use listwatch_meta::Status;
+use listwatch_validation::metadata_mut;
+use serde_json::{Map, Value, json};
+
+use super::decode::decode;
+use super::expected::Expected;
+use super::options::Options;
+use super::path_match;
+use super::pipeline::Write;
+use super::request::{WriteBody, WriteRequest, WriteResponse};
+
+/// Returns a 201 with a success Status and the warnings.
+pub(super) fn success(warnings: Vec<String>) -> WriteResponse {
+    let mut status = Status::failure(201, "", "");
+    status.status = "Success".into();
+    WriteResponse { code: 201, body: WriteBody::Status(Box::new(status)), warnings }
+}
+
+/// The decoded body of a POST, and its create options.
+pub(super) struct Posted {
+    pub(super) object: Map<String, Value>,
+    pub(super) options: Options,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Decodes the body of a POST whose kind need not be registered.
+///
+/// # Errors
+/// 400 or 415 for a body that does not decode as the expected kind, 422 for invalid options.
+pub(super) fn body(write: &Write<'_>, request: &WriteRequest<'_>, expected: Expected<'_>) -> Result<Posted, Status> {
+    let options = Options::parse("CreateOptions", request.query)?;
+    let decoded = decode(write.registry, expected, request.content_type, &request.body, options.field_validation)?;
+    let mut object = decoded.object;
+    path_match::place(write.resource, request.namespace, metadata_mut(&mut object))?;
+    Ok(Posted { object, options, warnings: decoded.warnings })
+}
+
+/// Replaces the condition of the same type, or appends the condition.
+pub(super) fn set_condition(status: &mut Map<String, Value>, condition: Value) {
+    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
+    if let Value::Array(conditions) = conditions {
+        listwatch_kinds::conditions::put(conditions, condition);
+    }
+}

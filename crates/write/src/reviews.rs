@@ -1,0 +1,292 @@
+//! Reviews of users, tokens and permissions. A client posts a review, and the response holds the answer; nothing is
+//! stored (`pkg/registry/authentication`, `pkg/registry/authorization`).
+//!
+//! The authenticators and authorizers of the server evaluate reviews with the rules for requests.
+
+use listwatch_access::{
+    Attributes, Authentication, AuthenticationRequest, AuthenticatorChain, Authorization, AuthorizerChain, Decision,
+    UserRules,
+};
+use listwatch_meta::{FieldError, Status};
+use serde_json::{Map, Value, json};
+
+use super::decode::decode;
+use super::expected::Expected;
+use super::options::Options;
+use super::path_match::place;
+use super::request::{WriteBody, WriteRequest, WriteResponse};
+use listwatch_meta::UserInfo;
+use listwatch_registry::Registry;
+use listwatch_validation::clock::Clock;
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{metadata, metadata_mut};
+
+/// Evaluates the review that a user sent.
+///
+/// # Errors
+/// The errors of a create of the kind: 400 for a body that does not decode, 422 for a review with no attributes or
+/// with two kinds of attributes.
+pub(crate) async fn review(
+    registry: &Registry,
+    authenticators: &AuthenticatorChain,
+    authorizers: &AuthorizerChain,
+    user: &UserInfo,
+    request: &WriteRequest<'_>,
+) -> Result<WriteResponse, Status> {
+    let resource = &**request.resource;
+    let options = Options::parse("CreateOptions", request.query)?;
+    let expected = Expected::of(resource);
+    let decoded = decode(registry, expected, request.content_type, &request.body, options.field_validation)?;
+    let mut object = decoded.object;
+    place(resource, request.namespace, metadata_mut(&mut object))?;
+    let metadata = std::mem::take(metadata_mut(&mut object));
+    *metadata_mut(&mut object) = meta::canonical(metadata);
+    let clock = Clock::default();
+    let spec = object.get("spec");
+    let evaluation = match resource.kind.as_str() {
+        "TokenReview" => {
+            let audiences = spec.and_then(|spec| spec.get("audiences")).and_then(Value::as_array);
+            let audiences = audiences.into_iter().flatten().filter_map(|name| Some(name.as_str()?.to_owned()));
+            let (token, audiences) = (text(spec, "token"), audiences.collect::<Vec<String>>());
+            let now = clock.time().unix_timestamp();
+            let request = AuthenticationRequest::of_token(Some(token), now).with_audiences(&audiences);
+            Evaluation::Token(authenticators.authenticate(&request).await)
+        }
+        "SelfSubjectAccessReview" => Evaluation::Access(authorize(authorizers, user, spec).await),
+        "SubjectAccessReview" | "LocalSubjectAccessReview" => {
+            Evaluation::Access(authorize(authorizers, &subject(spec), spec).await)
+        }
+        "SelfSubjectRulesReview" => Evaluation::Rules(authorizers.rules(user, text(spec, "namespace")).await),
+        _ => Evaluation::User,
+    };
+    answer(&resource.kind, user, evaluation, &mut object, &clock.now())?;
+    let body = serde_json::to_vec(&object).map_err(Status::internal)?;
+    Ok(WriteResponse { code: 201, body: WriteBody::Json(body.into()), warnings: decoded.warnings })
+}
+
+/// The answer to a review, before it is written into the object.
+enum Evaluation {
+    /// The user who sent the review.
+    User,
+    /// The result for the token of a TokenReview.
+    Token(Authentication),
+    /// The decision on the subject of an access review.
+    Access(Authorization),
+    /// The rules of the user who sent the review.
+    Rules(UserRules),
+}
+
+/// Returns the decision of the authorizers on the spec of an access review.
+async fn authorize(authorizers: &AuthorizerChain, user: &UserInfo, spec: Option<&Value>) -> Authorization {
+    let given = |field: &str| spec.and_then(|spec| spec.get(field)).filter(|value| !value.is_null());
+    let (resource, path) = (given("resourceAttributes"), given("nonResourceAttributes"));
+    let attributes = match resource {
+        Some(_) => Attributes {
+            api_version: text(resource, "version"),
+            namespace: text(resource, "namespace"),
+            subresource: text(resource, "subresource"),
+            name: text(resource, "name"),
+            ..Attributes::resource(user, text(resource, "verb"), text(resource, "group"), text(resource, "resource"))
+        },
+        None => Attributes::path(user, text(path, "verb"), text(path, "path")),
+    };
+    authorizers.authorize(&attributes).await
+}
+
+/// Checks the review and puts the status into it.
+fn answer(
+    kind: &str,
+    user: &UserInfo,
+    evaluation: Evaluation,
+    object: &mut Map<String, Value>,
+    now: &str,
+) -> Result<(), Status> {
+    let status = match evaluation {
+        Evaluation::User => {
+            // The answer describes the sender of the review; the body has no effect.
+            object.insert("metadata".to_owned(), json!({"creationTimestamp": now}));
+            object.shift_remove("spec");
+            json!({"userInfo": user})
+        }
+        Evaluation::Token(token) => {
+            if text(object.get("spec"), "token").is_empty() {
+                return Err(Status::bad_request("token is required for TokenReview in authentication"));
+            }
+            match token {
+                Authentication::Authenticated { user, audiences } if audiences.is_empty() => {
+                    json!({"authenticated": true, "user": *user})
+                }
+                Authentication::Authenticated { user, audiences } => {
+                    json!({"authenticated": true, "user": *user, "audiences": audiences})
+                }
+                Authentication::NotRecognized | Authentication::Rejected => {
+                    json!({"user": {}, "error": "invalid bearer token"})
+                }
+            }
+        }
+        Evaluation::Rules(rules) => {
+            if text(object.get("spec"), "namespace").is_empty() {
+                return Err(Status::bad_request("no namespace on request"));
+            }
+            object.insert("spec".to_owned(), json!({}));
+            json!(rules)
+        }
+        Evaluation::Access(authorization) => {
+            check_attributes(kind, object)?;
+            let mut status = json!({"allowed": authorization.is_allowed()});
+            if authorization.decision == Decision::Deny {
+                status["denied"] = json!(true);
+            }
+            if !authorization.reason.is_empty() {
+                status["reason"] = json!(authorization.reason);
+            }
+            status
+        }
+    };
+    object.entry("spec").or_insert_with(|| json!({}));
+    if kind == "SelfSubjectReview" {
+        object.shift_remove("spec");
+    }
+    object.insert("status".to_owned(), status);
+    Ok(())
+}
+
+fn text<'a>(spec: Option<&'a Value>, field: &str) -> &'a str {
+    spec.and_then(|spec| spec.get(field)).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Returns the user that an access review names as its subject.
+fn subject(spec: Option<&Value>) -> UserInfo {
+    let groups = spec.and_then(|spec| spec.get("groups")).and_then(Value::as_array).into_iter().flatten();
+    UserInfo {
+        username: text(spec, "user").to_owned(),
+        uid: String::new(),
+        groups: groups.filter_map(|group| Some(group.as_str()?.to_owned())).collect(),
+        extra: std::collections::BTreeMap::new(),
+    }
+}
+
+/// Checks that an access review has a subject and one kind of attributes (`pkg/apis/authorization/validation`).
+fn check_attributes(kind: &str, object: &Map<String, Value>) -> Result<(), Status> {
+    let spec = object.get("spec");
+    let given = |field: &str| spec.and_then(|spec| spec.get(field)).filter(|value| !value.is_null());
+    let (resource, path) = (given("resourceAttributes"), given("nonResourceAttributes"));
+    let mut errors = Vec::new();
+    match (resource, path) {
+        (Some(_), Some(path)) => {
+            // The error shows Go's field names.
+            let shown = json!({"Path": text(Some(path), "path"), "Verb": text(Some(path), "verb")});
+            let why = "cannot be specified in combination with resourceAttributes";
+            errors.push(FieldError::invalid("spec.nonResourceAttributes", shown, why));
+        }
+        (None, None) => {
+            let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            errors.push(FieldError::invalid("spec.resourceAttributes", Value::Null, why));
+        }
+        _ => {}
+    }
+    let groups = given("groups").and_then(Value::as_array).is_some_and(|groups| !groups.is_empty());
+    if kind != "SelfSubjectAccessReview" && text(spec, "user").is_empty() && !groups {
+        errors.push(FieldError::invalid("spec.user", "\"\"", "at least one of user or group must be specified"));
+    }
+    if kind == "LocalSubjectAccessReview" {
+        let asked = text(resource, "namespace");
+        if asked != meta::text(metadata(object), "namespace") {
+            let shown = json!(asked);
+            errors.push(FieldError::invalid(
+                "spec.resourceAttributes.namespace",
+                shown,
+                "must match metadata.namespace",
+            ));
+        }
+        if path.is_some() {
+            let why = "disallowed on this kind of request";
+            errors.push(FieldError::invalid("spec.nonResourceAttributes", path.unwrap_or(&Value::Null), why));
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(()),
+        // kube-apiserver leaves out the kind in this error.
+        false => Err(Status::invalid("authorization.k8s.io", "", "", &errors)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use listwatch_access::KnownUserAuthorizer;
+
+    use super::*;
+
+    fn check(kind: &str, body: Value, expected: Result<Value, &str>) {
+        let Value::Object(mut object) = body else { panic!("not an object") };
+        let token = match text(object.get("spec"), "token") {
+            "secret" => Authentication::of_user(UserInfo::admin().clone()),
+            _ => Authentication::NotRecognized,
+        };
+        let named = subject(object.get("spec"));
+        let user = if kind == "SelfSubjectAccessReview" { UserInfo::admin() } else { &named };
+        let authorizers = AuthorizerChain::new().with(KnownUserAuthorizer);
+        let evaluation = match kind {
+            "SelfSubjectReview" => Evaluation::User,
+            "TokenReview" => Evaluation::Token(token),
+            "SelfSubjectRulesReview" => Evaluation::Rules(UserRules::default()),
+            _ => Evaluation::Access(authorize(&authorizers, user, object.get("spec")).now_or_never().unwrap()),
+        };
+        let found = answer(kind, UserInfo::admin(), evaluation, &mut object, "NOW").map(|()| Value::Object(object));
+        assert_eq!(found.map_err(|status| status.message), expected.map_err(str::to_owned));
+    }
+
+    #[test]
+    fn reviews_have_the_status_and_errors_of_kube_apiserver() {
+        let user = json!({"username": "admin", "groups": ["system:masters", "system:authenticated"]});
+        check(
+            "SelfSubjectReview",
+            json!({"metadata": {"name": "x"}}),
+            Ok(json!({"metadata": {"creationTimestamp": "NOW"}, "status": {"userInfo": user}})),
+        );
+        let spec = json!({"token": "secret"});
+        check(
+            "TokenReview",
+            json!({"spec": spec}),
+            Ok(json!({"spec": spec, "status": {"authenticated": true, "user": user}})),
+        );
+        let spec = json!({"token": "guess"});
+        let refused = json!({"user": {}, "error": "invalid bearer token"});
+        check("TokenReview", json!({"spec": spec}), Ok(json!({"spec": spec, "status": refused})));
+        check("TokenReview", json!({}), Err("token is required for TokenReview in authentication"));
+        check("SelfSubjectRulesReview", json!({"spec": {}}), Err("no namespace on request"));
+
+        let resource = json!({"verb": "get", "resource": "pods"});
+        let spec = json!({"resourceAttributes": resource});
+        check("SelfSubjectAccessReview", json!({"spec": spec}), Ok(json!({"spec": spec, "status": {"allowed": true}})));
+        for (user, groups, allowed) in
+            [("bob", json!([]), false), ("bob", json!(["system:masters"]), true), ("admin", json!([]), true)]
+        {
+            let spec = json!({"resourceAttributes": resource, "user": user, "groups": groups});
+            let expected = json!({"spec": spec, "status": {"allowed": allowed}});
+            check("SubjectAccessReview", json!({"spec": spec}), Ok(expected));
+        }
+        check(
+            "SelfSubjectAccessReview",
+            json!({"spec": {}}),
+            Err(
+                ".authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified",
+            ),
+        );
+        check(
+            "SubjectAccessReview",
+            json!({"spec": {"user": "", "resourceAttributes": resource, "nonResourceAttributes": {"path": "/x", "verb": "get"}}}),
+            Err(
+                ".authorization.k8s.io \"\" is invalid: [spec.nonResourceAttributes: Invalid value: {\"Path\":\"/x\",\"Verb\":\"get\"}: cannot be specified in combination with resourceAttributes, spec.user: Invalid value: \"\": at least one of user or group must be specified]",
+            ),
+        );
+        check(
+            "LocalSubjectAccessReview",
+            json!({"metadata": {"namespace": "a"}, "spec": {"user": "bob", "resourceAttributes": resource}}),
+            Err(
+                ".authorization.k8s.io \"\" is invalid: spec.resourceAttributes.namespace: Invalid value: \"\": must match metadata.namespace",
+            ),
+        );
+    }
+}

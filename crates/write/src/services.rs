@@ -1,0 +1,656 @@
+//! Allocates addresses and node ports of services. Claims in the store ensure that no two services share one, even if
+//! several servers use the same store.
+//!
+//! ```text
+//!  service wants an address ─▶ create IPAddress 10.96.x.y ─▶ store the service ─▶ (failed: delete it)
+//!                                   taken? another one
+//! ```
+//!
+//! A claim is a separate key. The server creates the key before the service and deletes it after the service. An
+//! address is claimed by an `IPAddress` object, as in kube-apiserver since v1.33. A node port is claimed by a key below
+//! `/ranges/`.
+//!
+//! Two services never share an address or a node port, for three reasons:
+//! - A service is stored only by the write that made its claims and knows their revisions. That write has
+//!   [`STORE_WAIT`] to store the service.
+//! - A crash or an unknown outcome can leave a claim without a service. The next write that needs the address or port
+//!   takes the claim over, but only after [`PENDING_WAIT`]. Until then another server may still store the service.
+//! - A claim is deleted only at the revision at which it was made. After the deletion of a service, a claim is deleted
+//!   only if it is older than that deletion. A claim that was taken over is never deleted by its former owner.
+//!
+//! Limits:
+//! - If a user deletes an `IPAddress` while its service exists, another service may receive the same address. The claim
+//!   of an existing service is never recreated.
+//! - Services stored by a server that makes no claims look unallocated. kube-apiserver keeps its node ports in one
+//!   bitmap.
+//! - If a client cancels its request between claim and store, the claim blocks the address or port for
+//!   [`PENDING_WAIT`].
+
+use std::collections::{HashMap, HashSet};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use listwatch_meta::{FieldError, Key, Revision, Status};
+use listwatch_storage::{CreateError, DeleteError};
+use serde_json::{Map, Value, json};
+
+use super::service_ranges::ServiceRanges;
+use super::store;
+use listwatch_kinds::PORT_TAKEN;
+use listwatch_meta::go;
+use listwatch_registry::Backend;
+use listwatch_registry::{Registry, Resource};
+use listwatch_validation::clock::{Clock, parse_timestamp};
+use listwatch_validation::object_meta as meta;
+
+/// The maximum number of random candidates. If all are taken, the range is full and the client receives a 500.
+const CANDIDATES_MAX: usize = 512;
+
+/// The maximum time between the first claim and the write of the service.
+const STORE_WAIT: Duration = Duration::from_secs(30);
+/// The minimum age of a claim that may be taken over. The difference to [`STORE_WAIT`] covers slow stores and clock
+/// skew.
+const PENDING_WAIT: Duration = Duration::from_secs(90);
+
+/// The addresses and ports that a service still needs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Wanted {
+    namespace: String,
+    name: String,
+    /// The cluster address: any, or a chosen one; `None` if the service needs no address.
+    address: Option<Choice<Ipv4Addr>>,
+    ports: Vec<WantedPort>,
+}
+
+/// A node port that a service still needs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct WantedPort {
+    choice: Choice<u16>,
+    /// The index in `spec.ports`; `None` for the health check port.
+    place: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Choice<T> {
+    Any,
+    This(T),
+}
+
+/// The addresses and ports that were allocated for a service.
+#[derive(Debug, Default)]
+pub(super) struct Grant {
+    addresses: Vec<Ipv4Addr>,
+    ports: Vec<u16>,
+    /// The claims in the store; empty in a dry run.
+    claims: Vec<Claim>,
+    /// The start time of the first allocation.
+    since: Option<Instant>,
+}
+
+/// A claim in the store: the address or port, the key, and the revision of the key.
+#[derive(Debug)]
+struct Claim {
+    of: Claimed,
+    key: Key,
+    made: Revision,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Claimed {
+    Address(Ipv4Addr),
+    Port(u16),
+}
+
+fn is_service(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.plural == "services"
+}
+
+/// The reason why [`Grant::fill`] could not complete a service.
+pub(super) enum Unfilled {
+    /// An error that ends the write, with the Status for the client.
+    Status(Box<Status>),
+    /// The addresses and ports that must be claimed first.
+    Wants(Wanted),
+}
+
+impl From<Status> for Unfilled {
+    fn from(status: Status) -> Self {
+        Unfilled::Status(Box::new(status))
+    }
+}
+
+impl Wanted {
+    /// Claims all addresses and ports, or none.
+    ///
+    /// # Errors
+    /// 422 when a chosen address or port is taken, 500 when a range is full or the store fails.
+    pub(super) async fn claim(
+        self,
+        backend: &Backend,
+        registry: &Registry,
+        ranges: &ServiceRanges,
+        dry_run: bool,
+        clock: &Clock,
+    ) -> Result<Grant, Status> {
+        let mut grant = Grant { since: Some(Instant::now()), ..Grant::default() };
+        let result = self.claim_into(&mut grant, (backend, registry), ranges, dry_run, clock).await;
+        match result {
+            Ok(()) => Ok(grant),
+            Err(status) => {
+                grant.release(backend).await;
+                Err(status)
+            }
+        }
+    }
+
+    async fn claim_into(
+        &self,
+        grant: &mut Grant,
+        (backend, registry): (&Backend, &Registry),
+        ranges: &ServiceRanges,
+        dry_run: bool,
+        clock: &Clock,
+    ) -> Result<(), Status> {
+        if let Some(choice) = self.address {
+            let candidate = || Some(ranges.address_candidate(rand::random_range));
+            let address = self
+                .claim_one(backend, clock, dry_run, choice, candidate, |address| {
+                    address_claim(registry, address, self, clock)
+                })
+                .await?;
+            let Some((address, claim)) = address else {
+                return Err(match choice {
+                    Choice::Any => Status::internal("failed to allocate a serviceIP: range is full"),
+                    Choice::This(address) => self.invalid_address(address, "provided IP is already allocated"),
+                });
+            };
+            grant.addresses.push(address);
+            grant.claims.extend(claim.map(|(key, made)| Claim { of: Claimed::Address(address), key, made }));
+        }
+        for wanted in &self.ports {
+            // In a dry run only the grant knows the ports that were drawn before.
+            let free = |port: &u16| !grant.ports.contains(port) && !self.asks_for(*port);
+            let tries = AtomicUsize::new(0);
+            let candidate = || {
+                let tried = tries.fetch_add(1, Ordering::Relaxed);
+                Some(ranges.port_candidate(tried >= CANDIDATES_MAX / 2, rand::random_range)).filter(free)
+            };
+            let port = self
+                .claim_one(backend, clock, dry_run, wanted.choice, candidate, |port| port_claim(port, self, clock))
+                .await?;
+            let Some((port, claim)) = port else {
+                return Err(match (wanted.choice, wanted.place) {
+                    (Choice::Any, _) => Status::internal("failed to allocate a nodePort: range is full"),
+                    (Choice::This(port), Some(place)) => self.port_is_taken(place, port),
+                    (Choice::This(port), None) => no_health_check_port(port, PORT_TAKEN),
+                });
+            };
+            grant.ports.push(port);
+            grant.claims.extend(claim.map(|(key, made)| Claim { of: Claimed::Port(port), key, made }));
+        }
+        Ok(())
+    }
+
+    /// Claims the chosen value or the first free candidate. A dry run only checks that the value is free. Returns
+    /// `None` if the chosen value or all candidates are taken.
+    async fn claim_one<T: Copy>(
+        &self,
+        backend: &Backend,
+        clock: &Clock,
+        dry_run: bool,
+        choice: Choice<T>,
+        candidate: impl Fn() -> Option<T>,
+        claim: impl Fn(T) -> Option<(Key, Bytes)>,
+    ) -> Result<Option<(T, Option<(Key, Revision)>)>, Status> {
+        let candidates = match choice {
+            Choice::Any => CANDIDATES_MAX,
+            Choice::This(_) => 1,
+        };
+        for _ in 0..candidates {
+            let chosen = match choice {
+                Choice::Any => candidate(),
+                Choice::This(chosen) => Some(chosen),
+            };
+            let Some(chosen) = chosen else { continue };
+            let Some((key, value)) = claim(chosen) else { return Ok(Some((chosen, None))) };
+            if dry_run {
+                let found = backend.storage().get(&key).await;
+                let (found, _) = found.map_err(|error| store::read_failed(&error, SERVICES))?;
+                let free = match found {
+                    Some(found) => is_left_behind(backend, &found, clock).await?,
+                    None => true,
+                };
+                if free {
+                    return Ok(Some((chosen, None)));
+                }
+                continue;
+            }
+            match backend.storage().create(&key, value.clone(), None).await {
+                Ok(made) => return Ok(Some((chosen, Some((key, made))))),
+                Err(CreateError::AlreadyExists { current, .. }) => {
+                    if is_left_behind(backend, &current, clock).await?
+                        && let Some(made) = take_over(backend, &current, value).await
+                    {
+                        return Ok(Some((chosen, Some((key, made)))));
+                    }
+                }
+                Err(CreateError::Fault(fault)) => {
+                    return Err(store::store_failed("create", &fault, SERVICES));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the service chooses this port itself.
+    fn asks_for(&self, port: u16) -> bool {
+        self.ports.iter().any(|wanted| wanted.choice == Choice::This(port))
+    }
+
+    fn port_is_taken(&self, place: usize, port: u16) -> Status {
+        let error = FieldError::invalid(format!("spec.ports[{place}].nodePort"), port, PORT_TAKEN);
+        Status::invalid("", "Service", &self.name, &[error])
+    }
+
+    fn invalid_address(&self, address: Ipv4Addr, why: &str) -> Status {
+        let why = format_args!("failed to allocate IP {address}: {why}");
+        let error = FieldError::invalid("spec.clusterIPs", json!([address.to_string()]), why);
+        Status::invalid("", "Service", &self.name, &[error])
+    }
+}
+
+/// The error text for a port outside the range of node ports.
+fn out_of_range(ranges: &ServiceRanges) -> String {
+    format!("provided port is not in the valid range. The range of valid ports is {}", ranges.node_ports())
+}
+
+/// The error for an unavailable health check port. kube-apiserver reports it as an internal error.
+fn no_health_check_port(port: u16, why: &str) -> Status {
+    Status::internal(format_args!("failed to allocate requested HealthCheck NodePort {port}: {why}"))
+}
+
+const SERVICES: listwatch_meta::GroupResource<'_> = listwatch_meta::GroupResource { group: "", resource: "services" };
+
+/// Builds the `IPAddress` object that claims an address. Returns `None` if that kind is not served.
+fn address_claim(registry: &Registry, address: Ipv4Addr, owner: &Wanted, clock: &Clock) -> Option<(Key, Bytes)> {
+    let resource = registry.find("networking.k8s.io", "v1", "ipaddresses")?;
+    let key = resource.key(None, &address.to_string()).ok()?;
+    let claim = json!({
+        "kind": resource.kind,
+        "apiVersion": resource.api_version(),
+        "metadata": {
+            "name": address.to_string(),
+            "uid": store::new_uid(clock),
+            "creationTimestamp": clock.now(),
+            "labels": {
+                "ipaddress.kubernetes.io/ip-family": "IPv4",
+                "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
+            },
+        },
+        "spec": {"parentRef": {"resource": "services", "namespace": owner.namespace, "name": owner.name}},
+    });
+    Some((key, claim.to_string().into()))
+}
+
+/// Builds the key and value that claim a node port. The key belongs to no resource, so clients cannot see it.
+fn port_claim(port: u16, owner: &Wanted, clock: &Clock) -> Option<(Key, Bytes)> {
+    let key = port_key(port)?;
+    let claim = json!({
+        "metadata": {"name": port.to_string(), "creationTimestamp": clock.now()},
+        "spec": {"parentRef": {"resource": "services", "namespace": owner.namespace, "name": owner.name}},
+    });
+    Some((key, claim.to_string().into()))
+}
+
+fn port_key(port: u16) -> Option<Key> {
+    Key::new("ranges/servicenodeports", None, &port.to_string()).ok()
+}
+
+/// Whether a claim is older than [`PENDING_WAIT`] and its service does not exist or does not use it. Returns false for
+/// claims of other resources and for unreadable claims.
+async fn is_left_behind(backend: &Backend, claim: &listwatch_storage::KeyValue, clock: &Clock) -> Result<bool, Status> {
+    let Ok(object) = store::parse(claim) else { return Ok(false) };
+    let made = parse_timestamp(meta::text(listwatch_validation::metadata(&object), "creationTimestamp"));
+    if made.is_some_and(|made| clock.time() - made < PENDING_WAIT) {
+        return Ok(false);
+    }
+    owner_has_it(backend, &object).await.map(|has| !has)
+}
+
+/// Whether the service that a claim names exists and uses the claimed value.
+async fn owner_has_it(backend: &Backend, object: &Map<String, Value>) -> Result<bool, Status> {
+    let owner = |field: &str| object.get("spec")?.get("parentRef")?.get(field)?.as_str();
+    if owner("resource") != Some("services") || owner("group").is_some_and(|group| !group.is_empty()) {
+        return Ok(true);
+    }
+    let (Some(namespace), Some(name)) = (owner("namespace"), owner("name")) else { return Ok(true) };
+    let registry = backend.registry();
+    let Some(services) = registry.find("", "v1", "services") else { return Ok(true) };
+    let Ok(key) = services.key(Some(namespace), name) else { return Ok(true) };
+    let (found, _) = backend.storage().get(&key).await.map_err(|error| store::read_failed(&error, SERVICES))?;
+    let Some(found) = found else { return Ok(false) };
+    let claimed = meta::text(listwatch_validation::metadata(object), "name");
+    // An unreadable service may use any address or port.
+    let Ok(service) = store::parse(&found) else { return Ok(true) };
+    Ok(holdings(&service).iter().any(|held| match held {
+        Claimed::Address(address) => address.to_string() == claimed,
+        Claimed::Port(port) => port.to_string() == claimed,
+    }))
+}
+
+/// Takes over an abandoned claim. Returns `None` if another write changed the claim at the same time.
+async fn take_over(backend: &Backend, claim: &listwatch_storage::KeyValue, value: Bytes) -> Option<Revision> {
+    backend.storage().update(&claim.key, claim.modified, value, None).await.ok()
+}
+
+/// Lists the addresses and ports of a stored service.
+fn holdings(service: &Map<String, Value>) -> Vec<Claimed> {
+    let Some(spec) = service.get("spec").and_then(Value::as_object) else { return Vec::new() };
+    let address = meta::text(spec, "clusterIP").parse().ok().map(Claimed::Address);
+    let ports = spec.get("ports").and_then(Value::as_array).into_iter().flatten();
+    let ports = ports.filter_map(node_port).chain(health_check_port(spec)).map(Claimed::Port);
+    address.into_iter().chain(ports).collect()
+}
+
+/// The health check port of a load balancer. Only services with `externalTrafficPolicy: Local` have one.
+fn health_check_port(spec: &Map<String, Value>) -> Option<u16> {
+    if !needs_health_check(spec) {
+        return None;
+    }
+    spec.get("healthCheckNodePort")?.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
+}
+
+fn needs_health_check(spec: &Map<String, Value>) -> bool {
+    meta::text(spec, "type") == "LoadBalancer" && meta::text(spec, "externalTrafficPolicy") == "Local"
+}
+
+fn node_port(port: &Value) -> Option<u16> {
+    port.get("nodePort")?.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
+}
+
+/// Deletes the claims of `before` that `after` no longer uses (`None`: the service was deleted) since revision `at`.
+pub(super) async fn release_unused(
+    backend: &Backend,
+    registry: &Registry,
+    resource: &Resource,
+    before: &Map<String, Value>,
+    after: Option<&Map<String, Value>>,
+    at: Revision,
+) {
+    if !is_service(resource) {
+        return;
+    }
+    let kept = after.map(holdings).unwrap_or_default();
+    for held in holdings(before).into_iter().filter(|held| !kept.contains(held)) {
+        let key = match held {
+            Claimed::Address(address) => registry
+                .find("networking.k8s.io", "v1", "ipaddresses")
+                .and_then(|resource| resource.key(None, &address.to_string()).ok()),
+            Claimed::Port(port) => port_key(port),
+        };
+        // A younger claim belongs to another service.
+        if let Some(key) = key
+            && let Ok((Some(found), _)) = backend.storage().get(&key).await
+            && found.modified < at
+        {
+            forget(backend, &key, found.modified).await;
+        }
+    }
+}
+
+/// Deletes a claim at the revision at which it was made. After a failure the claim remains until it is taken over.
+async fn forget(backend: &Backend, key: &Key, made: Revision) {
+    match backend.storage().delete(key, made).await {
+        // Another service took over the claim.
+        Ok(_) | Err(DeleteError::Conflict { .. }) => {}
+        Err(error) => tracing::warn!(%key, %error, "a claim of a service stays behind"),
+    }
+}
+
+impl Grant {
+    /// Adds the addresses, ports and claims of another grant.
+    pub(super) fn add(&mut self, more: Grant) {
+        self.addresses.extend(more.addresses);
+        self.ports.extend(more.ports);
+        self.claims.extend(more.claims);
+        self.since = [self.since, more.since].into_iter().flatten().min();
+    }
+
+    /// Deletes all claims of the grant.
+    pub(super) async fn release(&self, backend: &Backend) {
+        for claim in &self.claims {
+            forget(backend, &claim.key, claim.made).await;
+        }
+    }
+
+    /// Deletes the claims that the stored service does not use. Another write may have changed the service meanwhile.
+    pub(super) async fn keep_used(&self, backend: &Backend, service: &Map<String, Value>) {
+        if self.claims.is_empty() {
+            return;
+        }
+        let used = holdings(service);
+        for claim in self.claims.iter().filter(|claim| !used.contains(&claim.of)) {
+            forget(backend, &claim.key, claim.made).await;
+        }
+    }
+
+    /// Writes the allocated addresses and ports into a service. `old` is the former state of the service.
+    ///
+    /// # Errors
+    /// [`Unfilled::Wants`] when an address or port must be claimed first; 422 when a chosen address or port is invalid.
+    pub(super) fn fill(
+        &self,
+        ranges: &ServiceRanges,
+        resource: &Resource,
+        object: &mut Map<String, Value>,
+        old: Option<&Map<String, Value>>,
+    ) -> Result<(), Unfilled> {
+        if !is_service(resource) {
+            return Ok(());
+        }
+        let metadata = listwatch_validation::metadata(object);
+        let mut wanted = Wanted {
+            namespace: meta::text(metadata, "namespace").to_owned(),
+            name: meta::text(metadata, "name").to_owned(),
+            ..Wanted::default()
+        };
+        let old = old.and_then(|old| old.get("spec")?.as_object());
+        let spec = listwatch_validation::child_mut(object, "spec");
+        self.fill_address(ranges, spec, old, &mut wanted)?;
+        self.fill_ports(ranges, spec, old, &mut wanted)?;
+        if wanted.address.is_some() || !wanted.ports.is_empty() {
+            return Err(Unfilled::Wants(wanted));
+        }
+        if self.since.is_some_and(|since| since.elapsed() > STORE_WAIT) {
+            return Err(Status::server_timeout("create", SERVICES).into());
+        }
+        Ok(())
+    }
+
+    fn fill_address(
+        &self,
+        ranges: &ServiceRanges,
+        spec: &mut Map<String, Value>,
+        old: Option<&Map<String, Value>>,
+        wanted: &mut Wanted,
+    ) -> Result<(), Unfilled> {
+        const ADDRESS_FIELDS: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
+        let external = |spec: &Map<String, Value>| meta::text(spec, "type") == "ExternalName";
+        if external(spec) {
+            for field in ADDRESS_FIELDS.iter().chain(&["internalTrafficPolicy"]) {
+                spec.shift_remove(*field);
+            }
+            return Ok(());
+        }
+        let had = old.filter(|old| !external(old)).map(|old| meta::text(old, "clusterIP")).unwrap_or_default();
+        let first = |spec: &Map<String, Value>| Some(spec.get("clusterIPs")?.as_array()?.first()?.as_str()?.to_owned());
+        let mut chosen = match meta::text(spec, "clusterIP") {
+            "" => first(spec).unwrap_or_default(),
+            chosen => chosen.to_owned(),
+        };
+        if chosen.is_empty() {
+            had.clone_into(&mut chosen);
+        }
+        if !had.is_empty() && chosen != had {
+            let error = FieldError::invalid("spec.clusterIPs[0]", json!([chosen]), "may not change once set");
+            return Err(Status::invalid("", "Service", &wanted.name, &[error]).into());
+        }
+        if had.is_empty() && chosen != "None" {
+            let address = match chosen.as_str() {
+                "" => Choice::Any,
+                text => Choice::This(text.parse::<Ipv4Addr>().map_err(|_| {
+                    let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+                    let error = FieldError::invalid("spec.clusterIPs[0]", go::quote(text), why);
+                    Status::invalid("", "Service", &wanted.name, &[error])
+                })?),
+            };
+            if let Choice::This(address) = address
+                && !ranges.has_address(address)
+            {
+                let why = "the provided network does not match the current range";
+                return Err(wanted.invalid_address(address, why).into());
+            }
+            if let Choice::This(address) = address
+                && !ranges.is_allocatable(address)
+            {
+                let why = format!(
+                    "the provided IP ({address}) is not in the valid range. The range of valid IPs is {}",
+                    ranges.cluster_addresses()
+                );
+                return Err(wanted.invalid_address(address, &why).into());
+            }
+            let granted = self.addresses.iter().find(|granted| match address {
+                Choice::Any => true,
+                Choice::This(address) => address == **granted,
+            });
+            match granted {
+                Some(granted) => chosen = granted.to_string(),
+                None => {
+                    wanted.address = Some(address);
+                    return Ok(());
+                }
+            }
+        }
+        let headless = chosen == "None";
+        spec.insert("clusterIP".to_owned(), Value::String(chosen.clone()));
+        spec.insert("clusterIPs".to_owned(), json!([chosen]));
+        let families = spec.get("ipFamilies").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+        if !families || !headless {
+            spec.insert("ipFamilies".to_owned(), json!(["IPv4"]));
+        }
+        if meta::text(spec, "ipFamilyPolicy").is_empty() {
+            spec.insert("ipFamilyPolicy".to_owned(), json!("SingleStack"));
+        }
+        Ok(())
+    }
+
+    fn fill_ports(
+        &self,
+        ranges: &ServiceRanges,
+        spec: &mut Map<String, Value>,
+        old: Option<&Map<String, Value>>,
+        wanted: &mut Wanted,
+    ) -> Result<(), Unfilled> {
+        let kind = meta::text(spec, "type").to_owned();
+        let allocate = spec.get("allocateLoadBalancerNodePorts") != Some(&Value::Bool(false));
+        let outside = kind == "NodePort" || (kind == "LoadBalancer" && allocate);
+        if !matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+            spec.shift_remove("allocateLoadBalancerNodePorts");
+            spec.shift_remove("healthCheckNodePort");
+            if spec.get("externalIPs").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+                spec.shift_remove("externalTrafficPolicy");
+            }
+        }
+        if meta::text(spec, "externalTrafficPolicy") != "Local" {
+            spec.shift_remove("healthCheckNodePort");
+        }
+        let old_ports = old.and_then(|old| old.get("ports")?.as_array()).map(Vec::as_slice).unwrap_or_default();
+        let old_health_check = old.and_then(health_check_port);
+        let had: Vec<u16> = old_ports.iter().filter_map(node_port).chain(old_health_check).collect();
+        // In a new service, ports with the same number share a node port across protocols. Ports added later do not.
+        let begins = old.is_none();
+        let health_check = needs_health_check(spec).then(|| health_check_port(spec));
+        let mut own: HashMap<u64, u16> = HashMap::new();
+        let mut asked_for: HashSet<u64> = HashSet::new();
+        let Some(Value::Array(ports)) = spec.get_mut("ports") else { return Ok(()) };
+        let explicit: Vec<u16> = ports.iter().filter_map(node_port).chain(health_check.flatten()).collect();
+        for port in ports.iter().filter(|_| begins) {
+            if let (Some(number), Some(chosen)) = (port.get("port").and_then(Value::as_u64), node_port(port)) {
+                own.entry(number).or_insert(chosen);
+            }
+        }
+        let mut free = self.ports.iter().copied().filter(|port| !explicit.contains(port));
+        let ask = |wanted: &mut Wanted, port: u16, place: Option<usize>| {
+            if !had.contains(&port) && !self.ports.contains(&port) && !wanted.asks_for(port) {
+                wanted.ports.push(WantedPort { choice: Choice::This(port), place });
+            }
+        };
+        // No other port may use the number of the health check port.
+        let checked_at = health_check.and_then(|asked| asked.or(old_health_check));
+        for (place, port) in ports.iter_mut().enumerate() {
+            let Value::Object(port_fields) = port else { continue };
+            if !matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+                port_fields.shift_remove("nodePort");
+                continue;
+            }
+            let asked = port_fields.get("nodePort").and_then(Value::as_i64).filter(|port| *port != 0);
+            if let Some(asked) = asked {
+                let valid = u16::try_from(asked).ok().filter(|port| ranges.has_port(*port));
+                let Some(asked) = valid else {
+                    let why = out_of_range(ranges);
+                    let error = FieldError::invalid(format!("spec.ports[{place}].nodePort"), asked, why);
+                    return Err(Status::invalid("", "Service", &wanted.name, &[error]).into());
+                };
+                if checked_at == Some(asked) {
+                    if old_health_check != checked_at {
+                        return Err(no_health_check_port(asked, PORT_TAKEN).into());
+                    }
+                    if !old_ports.iter().filter_map(node_port).any(|port| port == asked) {
+                        return Err(wanted.port_is_taken(place, asked).into());
+                    }
+                }
+                ask(wanted, asked, Some(place));
+                continue;
+            }
+            if !outside {
+                continue;
+            }
+            // A manifest that is applied again does not contain the allocated port.
+            let same = old_ports.iter().find(|old| {
+                old.get("port") == port_fields.get("port") && old.get("protocol") == port_fields.get("protocol")
+            });
+            let number = port_fields.get("port").and_then(Value::as_u64).filter(|_| begins);
+            let kept = same.and_then(node_port).filter(|port| !explicit.contains(port));
+            let shared = number.and_then(|number| own.get(&number).copied());
+            if number.is_some_and(|number| shared.is_none() && asked_for.contains(&number)) {
+                continue;
+            }
+            match kept.or(shared).or_else(|| free.next()) {
+                Some(granted) => {
+                    own.extend(number.map(|number| (number, granted)));
+                    port_fields.insert("nodePort".to_owned(), json!(granted));
+                }
+                None => {
+                    asked_for.extend(number);
+                    wanted.ports.push(WantedPort { choice: Choice::Any, place: Some(place) });
+                }
+            }
+        }
+        match health_check {
+            None => {}
+            Some(Some(asked)) if had.contains(&asked) || ranges.has_port(asked) => ask(wanted, asked, None),
+            Some(Some(asked)) => {
+                return Err(no_health_check_port(asked, &out_of_range(ranges)).into());
+            }
+            Some(None) => match old_health_check.or_else(|| free.next()) {
+                Some(granted) => {
+                    spec.insert("healthCheckNodePort".to_owned(), json!(granted));
+                }
+                None => wanted.ports.push(WantedPort { choice: Choice::Any, place: None }),
+            },
+        }
+        Ok(())
+    }
+}

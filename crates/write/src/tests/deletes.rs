@@ -1,0 +1,222 @@
+//! DELETE of objects, collections and namespaces.
+
+use super::*;
+
+const NAMESPACES: &str = "/api/v1/namespaces";
+
+fn delete(path: &str) -> String {
+    format!("DELETE {path}")
+}
+
+fn map(revision: u32, metadata: &str, rest: &str) -> String {
+    format!(
+        r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"resourceVersion":"{revision}","name":"a","namespace":"default","uid":"UID","creationTimestamp":"NOW"{metadata}}}{rest}}}"#
+    )
+}
+
+#[tokio::test]
+async fn delete_without_finalizers_removes_the_object_at_once() {
+    let world = World::new().await;
+    world.send(&post(MAPS), r#"{"metadata":{"name":"a"}}"#).await.unwrap();
+    let gone = r#"200 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","details":{"name":"a","kind":"configmaps","uid":"UID"}}"#;
+    world.check(&delete(&format!("{MAPS}/a")), "", gone).await;
+    world.refuse(&delete(&format!("{MAPS}/a")), "", 404, "configmaps \"a\" not found").await;
+    assert_eq!(world.stored("/configmaps/").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn delete_with_a_failed_precondition_returns_409() {
+    let world = World::new().await;
+    world.send(&post(MAPS), r#"{"metadata":{"name":"a"}}"#).await.unwrap();
+    let path = delete(&format!("{MAPS}/a"));
+    world
+        .refuse(
+            &path,
+            r#"{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":"zzz"}}"#,
+            409,
+            "Operation cannot be fulfilled on ConfigMap \"a\": the UID in the precondition (zzz) does not match the UID in record (UID). The object might have been deleted and then recreated",
+        )
+        .await;
+    world
+        .refuse(
+            &path,
+            r#"{"preconditions":{"resourceVersion":"1"}}"#,
+            409,
+            "Operation cannot be fulfilled on ConfigMap \"a\": the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (3). The object might have been modified",
+        )
+        .await;
+    let right = format!(r#"{{"preconditions":{{"uid":"{UID}","resourceVersion":"3"}}}}"#);
+    assert_eq!(world.send(&path, &right).await.unwrap().code, 200);
+}
+
+#[tokio::test]
+async fn deleted_object_stays_until_its_last_finalizer_is_removed() {
+    let world = World::new().await;
+    world.send(&post(MAPS), r#"{"metadata":{"name":"a","finalizers":["x.io/a"]}}"#).await.unwrap();
+    let deleting = r#","deletionTimestamp":"NOW","deletionGracePeriodSeconds":0"#;
+    let held = format!(r#"{deleting},"finalizers":["x.io/a"]"#);
+    let path = delete(&format!("{MAPS}/a"));
+    world.check(&path, "", &format!("200 {}", map(4, &held, ""))).await;
+    world.check(&path, "", &format!("200 {}", map(4, &held, ""))).await;
+    let code = world.send(&path, r#"{"orphanDependents":false}"#).await.unwrap().code;
+    assert_eq!(code, 202, "a deletion that waits says so to whoever still uses orphanDependents");
+    world
+        .refuse(
+            &post(MAPS),
+            r#"{"metadata":{"name":"a"}}"#,
+            409,
+            "object is being deleted: configmaps \"a\" already exists",
+        )
+        .await;
+    world
+        .refuse(
+            &patch(MAPS, "a", MERGE),
+            r#"{"metadata":{"finalizers":["x.io/a","x.io/b"]}}"#,
+            422,
+            "ConfigMap \"a\" is invalid: metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"x.io/b\"}",
+        )
+        .await;
+    // A patch cannot cancel the deletion, but may change the object.
+    world
+        .check(
+            &patch(MAPS, "a", MERGE),
+            r#"{"metadata":{"deletionTimestamp":null,"deletionGracePeriodSeconds":null},"data":{"x":"y"}}"#,
+            &format!("200 {}", map(5, &held, r#","data":{"x":"y"}"#)),
+        )
+        .await;
+    world
+        .check(
+            &patch(MAPS, "a", JSON_PATCH),
+            r#"[{"op":"remove","path":"/metadata/finalizers"}]"#,
+            &format!("200 {}", map(5, deleting, r#","data":{"x":"y"}"#)),
+        )
+        .await;
+    assert_eq!(world.stored("/configmaps/").await, [""; 0]);
+    assert_eq!(world.revision().await, 6, "taking the last finalizer off is one event: the deletion");
+}
+
+#[tokio::test]
+async fn graceful_deletion_increments_the_generation() {
+    let world = World::new().await;
+    world.send(&post(DEPLOYMENTS), DEPLOYMENT).await.unwrap();
+    let answer = world.answer(&delete(&format!("{DEPLOYMENTS}/w?propagationPolicy=Foreground")), "").await;
+    let expected = r#""generation":2,"creationTimestamp":"2024-01-01T00:00:00Z","deletionTimestamp":"2024-01-01T00:00:00Z","deletionGracePeriodSeconds":0,"finalizers":["foregroundDeletion"]"#;
+    assert!(answer.contains(expected), "{answer}");
+}
+
+#[tokio::test]
+async fn delete_collection_removes_only_the_selected_objects() {
+    let world = World::new().await;
+    for (name, labels) in [("a", r#"{"q":"1"}"#), ("b", r#"{"q":"2"}"#), ("c", r#"{"q":"1"}"#)] {
+        let body = format!(r#"{{"metadata":{{"name":"{name}","labels":{labels}}}}}"#);
+        world.send(&post(MAPS), &body).await.unwrap();
+    }
+    world.send("POST /api/v1/namespaces", r#"{"metadata":{"name":"other"}}"#).await.unwrap();
+    world
+        .send("POST /api/v1/namespaces/other/configmaps", r#"{"metadata":{"name":"a","labels":{"q":"1"}}}"#)
+        .await
+        .unwrap();
+    let names = async |line: &str| {
+        let WriteBody::List(meta, objects) = world.send(line, "").await.unwrap().body else { panic!("no list") };
+        assert_eq!((meta.kind.as_str(), meta.api_version.as_str()), ("ConfigMapList", "v1"));
+        assert_eq!(meta.continue_token.is_empty(), !line.contains("limit=1"), "a page says where the next begins");
+        objects.iter().map(|object| object.name().to_owned()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names(&delete(&format!("{MAPS}?dryRun=All"))).await, "a b c");
+    assert_eq!(names(&delete(&format!("{MAPS}?labelSelector=q%3D1&limit=1"))).await, "a");
+    assert_eq!(names(&delete(&format!("{MAPS}?fieldSelector=metadata.name%3Dc"))).await, "c");
+    assert_eq!(names(&delete(MAPS)).await, "b");
+    assert_eq!(names(&delete(MAPS)).await, "");
+    assert_eq!(world.stored("/configmaps/").await.len(), 1, "another namespace was touched");
+    world
+        .refuse(
+            &delete(&format!("{MAPS}?fieldSelector=x.y%3Dz")),
+            "",
+            400,
+            "\"x.y\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn namespace_is_terminating_until_its_finalizers_are_removed() {
+    let world = World::new().await;
+    let namespace = |revision: u32, deleting: &str, finalizers: &str, spec: &str, phase: &str| {
+        format!(
+            r#"{{"kind":"Namespace","apiVersion":"v1","metadata":{{"resourceVersion":"{revision}","name":"n","uid":"UID","creationTimestamp":"NOW"{deleting},"labels":{{"kubernetes.io/metadata.name":"n"}}{finalizers}}},"spec":{spec},"status":{{"phase":"{phase}"}}}}"#
+        )
+    };
+    let held = r#","finalizers":["a.b/c"]"#;
+    world
+        .check(
+            &post(NAMESPACES),
+            r#"{"metadata":{"name":"n","finalizers":["a.b/c"]},"spec":{"finalizers":["kubernetes"]},"status":{"phase":"Terminating"}}"#,
+            &format!("201 {}", namespace(3, "", held, r#"{"finalizers":["kubernetes"]}"#, "Active")),
+        )
+        .await;
+    let deleting = r#","deletionTimestamp":"NOW""#;
+    let terminating = namespace(4, deleting, held, r#"{"finalizers":["kubernetes"]}"#, "Terminating");
+    let path = format!("{NAMESPACES}/n");
+    world.check(&delete(&path), "", &format!("200 {terminating}")).await;
+    world.check(&delete(&path), "", &format!("200 {terminating}")).await;
+    world
+        .check(
+            "POST /api/v1/namespaces/n/configmaps",
+            r#"{"metadata":{"name":"f"}}"#,
+            r#"403 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"configmaps \"f\" is forbidden: unable to create new content in namespace n because it is being terminated","reason":"Forbidden","details":{"name":"f","kind":"configmaps","causes":[{"reason":"NamespaceTerminating","message":"namespace n is being terminated","field":"metadata.namespace"}]},"code":403}"#,
+        )
+        .await;
+    // Only the subresource finalizes. The patch still removes the manager from the managed fields.
+    let disowned = namespace(5, deleting, held, r#"{"finalizers":["kubernetes"]}"#, "Terminating");
+    world.check(&patch(NAMESPACES, "n", MERGE), r#"{"spec":{"finalizers":null}}"#, &format!("200 {disowned}")).await;
+    world
+        .check(
+            &put(NAMESPACES, "n/finalize"),
+            r#"{"metadata":{"name":"n","finalizers":["a.b/c"]},"spec":{"finalizers":[]}}"#,
+            &format!("200 {}", namespace(6, deleting, held, "{}", "Terminating")),
+        )
+        .await;
+    world
+        .check(
+            &patch(NAMESPACES, "n", MERGE),
+            r#"{"metadata":{"finalizers":[]}}"#,
+            &format!("200 {}", namespace(6, deleting, "", "{}", "Terminating")),
+        )
+        .await;
+    assert_eq!(world.stored("/namespaces/").await.len(), 1, "the namespace is gone with its last finalizer");
+}
+
+#[tokio::test]
+async fn delete_of_the_default_namespace_is_forbidden() {
+    let world = World::new().await;
+    world
+        .refuse(
+            &delete(&format!("{NAMESPACES}/default")),
+            "",
+            403,
+            "namespaces \"default\" is forbidden: this namespace may not be deleted",
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn delete_of_a_job_warns_that_its_pods_are_preserved() {
+    const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+    let world = World::new().await;
+    let job = r#"{"metadata":{"name":"j"},"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}"#;
+    let warning = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
+    for (line, warned) in [
+        (format!("DELETE {JOBS}/j"), true),
+        (format!("DELETE {JOBS}"), true),
+        (format!("DELETE {JOBS}/j?propagationPolicy=Orphan"), false),
+        (format!("DELETE {JOBS}?propagationPolicy=Background"), false),
+        (format!("DELETE {JOBS}/j?orphanDependents=false"), false),
+    ] {
+        world.send(&post(JOBS), job).await.unwrap();
+        let warnings = world.send(&line, "").await.unwrap().warnings;
+        assert_eq!(warnings, Vec::from_iter(warned.then_some(warning)), "{line}");
+        let left = world.stored("/jobs/").await.concat();
+        assert_eq!(left.contains(r#""finalizers":["orphan"]"#), warned || line.contains("Orphan"), "{line}: {left}");
+        world.send(&format!("DELETE {JOBS}/j?propagationPolicy=Background"), "").await.ok();
+    }
+}

@@ -1,0 +1,482 @@
+//! Normalizes objects of built-in kinds as Go's decoder does, in one walk ([`fit`]). Unknown fields are removed,
+//! quantities are canonicalized, and fields that Go would omit are removed.
+//!
+//! The types come from the protobuf table ([`listwatch_k8s_types`]), so the walk keeps exactly the fields that protobuf
+//! can represent. Error texts are those of `encoding/json` and `sigs.k8s.io/json`, whose strict decoder names unknown
+//! fields. Named Go types such as `v1.RestartPolicy` appear as their underlying types.
+
+use listwatch_k8s_types::{Field, Id, Message, Omit, Shape, Type};
+use listwatch_meta::go::{self, Words};
+use listwatch_meta::status::{FIELD_ERROR_BYTES_MAX, cut};
+use listwatch_validation::quantities;
+use serde_json::{Map, Number, Value};
+
+use super::expected::Expected;
+use super::place::{Place, Step};
+
+/// The maximum number of unknown fields in errors, as in `sigs.k8s.io/json`. Further unknown fields are removed, too.
+const NAMED_MAX: usize = 100;
+
+/// Normalizes a decoded body for its type, and returns the paths of the unknown fields that were removed. `metadata` is
+/// checked elsewhere. Definitions of custom resources only lose unknown fields.
+///
+/// # Errors
+/// The text of Go's decoder for the first value of a wrong type. Unknown fields are removed in that case, too.
+pub(super) fn fit(expected: Expected<'_>, id: Id, object: &mut Map<String, Value>) -> Result<Vec<String>, String> {
+    let mut walk = Walk {
+        version: expected.version,
+        words: expected.words,
+        fits: expected.group != "apiextensions.k8s.io",
+        unknown: Vec::new(),
+        verdict: Ok(()),
+    };
+    object.retain(|name, value| name == "metadata" || walk.member(id, name, value, None));
+    walk.verdict.map(|()| walk.unknown)
+}
+
+/// Whether an object has unknown fields, which [`fit`] would remove.
+pub(super) fn has_unknown(object: &Map<String, Value>, id: Id) -> bool {
+    object.iter().any(|(name, value)| name != "metadata" && is_unknown(id, name, value))
+}
+
+fn is_unknown(id: Id, name: &str, value: &Value) -> bool {
+    let Some(field) = id.message().field(name) else { return !is_type_meta(id, name) };
+    let Some(inner) = inner(field.of()) else { return false };
+    let below = |value: &Value| match value {
+        Value::Object(members) => members.iter().any(|(name, value)| is_unknown(inner, name, value)),
+        _ => false,
+    };
+    match (field.shape(), value) {
+        (Shape::Map, Value::Object(members)) => members.values().any(below),
+        (_, Value::Array(items)) => items.iter().any(below),
+        (_, value) => below(value),
+    }
+}
+
+/// Whether the field is `apiVersion` or `kind`, and the type has type meta.
+fn is_type_meta(id: Id, name: &str) -> bool {
+    matches!(name, "apiVersion" | "kind") && id.message().is_object()
+}
+
+/// Returns the message type of a value, of its items or of its members, if there is one.
+fn inner(of: Type) -> Option<Id> {
+    match of {
+        Type::Message(of) | Type::PropsOrArray(of) | Type::PropsOrBool(of) | Type::PropsOrStrings(of) => Some(of),
+        _ => None,
+    }
+}
+
+/// The state of a walk through an object.
+struct Walk<'a> {
+    version: &'a str,
+    words: Words,
+    /// Whether values are normalized. False after the first type error, and where only unknown fields are removed.
+    fits: bool,
+    unknown: Vec<String>,
+    verdict: Result<(), String>,
+}
+
+impl Walk<'_> {
+    /// Visits a member of an object. Returns false if the member must be removed.
+    fn member(&mut self, id: Id, name: &str, value: &mut Value, parent: Option<&Place<'_>>) -> bool {
+        let message = id.message();
+        let place = Place { parent, step: Step::Field(name) };
+        let Some(field) = message.field(name) else {
+            let known = is_type_meta(id, name);
+            if !known && self.unknown.len() < NAMED_MAX {
+                self.unknown.push(cut(place, FIELD_ERROR_BYTES_MAX));
+            }
+            return known;
+        };
+        self.field(message, field, value, &place)
+    }
+
+    fn message(&mut self, id: Id, members: &mut Map<String, Value>, place: &Place<'_>) {
+        members.retain(|name, value| self.member(id, name, value, Some(place)));
+    }
+
+    /// Normalizes a field. Returns false if Go would omit the field.
+    fn field(&mut self, of: &'static Message, field: &'static Field, value: &mut Value, place: &Place<'_>) -> bool {
+        let what = field.of();
+        let left_out = match (field.shape(), &mut *value) {
+            (_, Value::Null) => false,
+            (Shape::Repeated, Value::Array(items)) => {
+                for (at, item) in items.iter_mut().enumerate() {
+                    self.value(of, what, item, &Place { parent: Some(place), step: Step::Item(at) });
+                }
+                items.is_empty()
+            }
+            (Shape::Map, Value::Object(members)) => {
+                for (name, member) in members.iter_mut() {
+                    if self.fits && member.is_null() {
+                        *member = nothing(what);
+                    }
+                    self.value(of, what, member, &Place { parent: Some(place), step: Step::Member(name) });
+                }
+                members.is_empty()
+            }
+            (shape @ (Shape::Repeated | Shape::Map), other) => {
+                let begin = if shape == Shape::Map { "map[string]" } else { "[]" };
+                let wanted = self.fits.then(|| format!("{begin}{}", self.name_of(what)));
+                self.cannot(of, other, wanted, place);
+                self.look_below(what, other, place);
+                false
+            }
+            (Shape::One | Shape::Pointer | Shape::Inline, value) => {
+                self.value(of, what, value, place);
+                if let Value::Array(_) = value {
+                    self.look_below(what, value, place);
+                }
+                field.shape() == Shape::One && is_zero(what, value)
+            }
+        };
+        !(left_out && self.fits && field.omit() != Omit::Never)
+    }
+
+    fn value(&mut self, of: &'static Message, what: Type, value: &mut Value, place: &Place<'_>) {
+        match (what, &mut *value) {
+            (Type::Message(id), Value::Object(members)) => return self.message(id, members, place),
+            (Type::PropsOrBool(_) | Type::PropsOrArray(_) | Type::PropsOrStrings(_), Value::Object(_)) => {
+                return self.look_below(what, value, place);
+            }
+            _ if !self.fits => return,
+            _ => {}
+        }
+        let wanted = match (what, &*value) {
+            (_, Value::Null) => return,
+            (Type::Quantity, _) => {
+                if let Err(why) = quantities::canonicalize(value) {
+                    self.refuse(why);
+                }
+                return;
+            }
+            (Type::String | Type::Bytes, Value::String(_))
+            | (Type::Bool, Value::Bool(_))
+            | (Type::Double, Value::Number(_))
+            | (Type::Time | Type::MicroTime | Type::IntOrString, Value::String(_))
+            | (Type::Raw | Type::Strings | Type::PropsOrBool(_) | Type::PropsOrArray(_) | Type::PropsOrStrings(_), _) =>
+            {
+                return;
+            }
+            (Type::Int32 | Type::Int64, Value::Number(number)) => {
+                let whole = number.as_i64().or_else(|| self.converted(number));
+                if whole.is_some_and(|whole| what == Type::Int64 || i32::try_from(whole).is_ok()) {
+                    if let (Some(whole), true) = (whole, number.is_f64()) {
+                        *value = Value::from(whole);
+                    }
+                    return;
+                }
+                return self.cannot(of, value, Some(self.name_of(what)), place);
+            }
+            (Type::IntOrString, Value::Number(number))
+                if number.as_i64().is_some_and(|whole| i32::try_from(whole).is_ok()) =>
+            {
+                return;
+            }
+            (Type::Time | Type::MicroTime, _) if self.words == Words::Decoder => "string".to_owned(),
+            (Type::IntOrString, _) if self.words == Words::Decoder => "int32".to_owned(),
+            _ => self.name_of(what),
+        };
+        self.cannot(of, value, Some(wanted), place);
+    }
+
+    /// Converts a float without fraction into an integer, as the converter of strategic merge patches does.
+    fn converted(&self, number: &Number) -> Option<i64> {
+        let float = number.as_f64().filter(|float| self.words == Words::Converter && float.fract() == 0.0)?;
+        format!("{float:.0}").parse().ok()
+    }
+
+    /// Removes unknown fields from a value that is not normalized: an object or a list of objects.
+    fn look_below(&mut self, what: Type, value: &mut Value, place: &Place<'_>) {
+        let Some(id) = inner(what) else { return };
+        let fits = std::mem::replace(&mut self.fits, false);
+        match value {
+            Value::Object(members) => self.message(id, members, place),
+            Value::Array(items) => {
+                for (at, item) in items.iter_mut().enumerate() {
+                    if let Value::Object(members) = item {
+                        self.message(id, members, &Place { parent: Some(place), step: Step::Item(at) });
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.fits = fits;
+    }
+
+    /// Records the first type error. From then on no value is normalized.
+    fn refuse(&mut self, why: String) {
+        if self.fits {
+            self.verdict = Err(why);
+            self.fits = false;
+        }
+    }
+
+    /// Records that `value` is not of the type `wanted`, as [`Self::refuse`] does.
+    fn cannot(&mut self, of: &'static Message, value: &Value, wanted: Option<String>, place: &Place<'_>) {
+        if let (true, Some(wanted)) = (self.fits, wanted) {
+            if self.words == Words::Converter {
+                return self.refuse(go::cannot_convert(value, &wanted));
+            }
+            let found = match value {
+                Value::Number(number) if matches!(&*wanted, "int32" | "int64") => format!("number {number}"),
+                other => go::json_kind(other).to_owned(),
+            };
+            let (holder, place) = (of.name(), place.of_fields());
+            self.refuse(format!(
+                "json: cannot unmarshal {found} into Go struct field {holder}.{place} of type {wanted}"
+            ));
+        }
+    }
+
+    /// The name of a type in Go's error texts.
+    fn name_of(&self, what: Type) -> String {
+        match what {
+            Type::String => "string".to_owned(),
+            Type::Bool => "bool".to_owned(),
+            Type::Int32 => "int32".to_owned(),
+            Type::Int64 => "int64".to_owned(),
+            Type::Double => "float64".to_owned(),
+            Type::Bytes => "[]uint8".to_owned(),
+            Type::Message(id) => format!("{}.{}", self.version, id.message().name()),
+            Type::Time => "v1.Time".to_owned(),
+            Type::MicroTime => "v1.MicroTime".to_owned(),
+            Type::Quantity => "resource.Quantity".to_owned(),
+            Type::IntOrString => "intstr.IntOrString".to_owned(),
+            Type::Strings => "[]string".to_owned(),
+            Type::Raw | Type::PropsOrBool(_) | Type::PropsOrArray(_) | Type::PropsOrStrings(_) => {
+                "runtime.RawExtension".to_owned()
+            }
+        }
+    }
+}
+
+/// The zero value that Go decodes from a null member of a map.
+fn nothing(of: Type) -> Value {
+    match of {
+        Type::String => Value::from(""),
+        Type::Quantity => Value::from("0"),
+        Type::Bool => Value::from(false),
+        Type::Int32 | Type::Int64 | Type::Double | Type::IntOrString => Value::from(0),
+        Type::Message(_) => Value::Object(Map::new()),
+        _ => Value::Null,
+    }
+}
+
+/// Whether the value is Go's zero value of the type.
+fn is_zero(of: Type, value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.is_empty() && matches!(of, Type::String | Type::Bytes),
+        Value::Bool(set) => !set,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_k8s_types::message_of;
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(api_version: &'static str, kind: &'static str) -> Expected<'static> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        Expected { group, version, kind, custom: false, form: None, words: Words::Decoder }
+    }
+
+    fn fitted(api_version: &str, kind: &str, object: Value) -> Result<Value, String> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let expected = Expected { group, version, kind, custom: false, form: None, words: Words::Decoder };
+        let id = message_of(api_version, kind).expect("a built-in kind");
+        let Value::Object(mut object) = object else { panic!("not an object") };
+        assert_eq!(fit(expected, id, &mut object)?, [""; 0]);
+        Ok(Value::Object(object))
+    }
+
+    fn check(api_version: &str, kind: &str, object: Value, expected: Value) {
+        assert_eq!(fitted(api_version, kind, object), Ok(expected));
+    }
+
+    #[test]
+    fn fit_removes_the_zero_values_that_go_omits() {
+        check(
+            "v1",
+            "ConfigMap",
+            json!({"kind": "ConfigMap", "metadata": {"odd": 1}, "data": {"a": ""}, "binaryData": {}}),
+            json!({"kind": "ConfigMap", "metadata": {"odd": 1}, "data": {"a": ""}}),
+        );
+        check(
+            "apps/v1",
+            "Deployment",
+            json!({"spec": {"replicas": 0, "paused": false, "minReadySeconds": 0, "template": {"spec": {
+                "hostname": "", "hostNetwork": false, "containers": [{"name": "c", "args": [],
+                    "livenessProbe": {"httpGet": {"port": 80}}, "resources": {"limits": {"cpu": "1000m"}}}]}}}}),
+            json!({"spec": {"replicas": 0, "template": {"spec": {"containers": [{"name": "c",
+                "livenessProbe": {"httpGet": {"port": 80}}, "resources": {"limits": {"cpu": "1"}}}]}}}}),
+        );
+        let nulls = json!({"data": {"a": null}, "immutable": false});
+        check("v1", "ConfigMap", nulls, json!({"data": {"a": ""}, "immutable": false}));
+        let quota = json!({"spec": {"hard": {"pods": null}}});
+        check("v1", "ResourceQuota", quota, json!({"spec": {"hard": {"pods": "0"}}}));
+        let claims = json!({"spec": {"volumeClaimTemplates": [{"kind": "PersistentVolumeClaim", "apiVersion": "v1"}]}});
+        check("apps/v1", "StatefulSet", claims.clone(), claims);
+        let data = json!({"data": {"a": [], "b": null, "c": {"d": ""}}, "revision": 1});
+        check("apps/v1", "ControllerRevision", data.clone(), data);
+    }
+
+    #[test]
+    fn wrong_type_is_reported_with_gos_error_text() {
+        for (api_version, kind, object, expected) in [
+            ("v1", "ConfigMap", json!({"data": {"a": 5}}), "number into Go struct field ConfigMap.data of type string"),
+            (
+                "v1",
+                "ConfigMap",
+                json!({"data": 5}),
+                "number into Go struct field ConfigMap.data of type map[string]string",
+            ),
+            (
+                "apps/v1",
+                "Deployment",
+                json!({"spec": {"replicas": "3"}}),
+                "string into Go struct field DeploymentSpec.spec.replicas of type int32",
+            ),
+            (
+                "apps/v1",
+                "Deployment",
+                json!({"spec": {"replicas": 1.5}}),
+                "number 1.5 into Go struct field DeploymentSpec.spec.replicas of type int32",
+            ),
+            (
+                "apps/v1",
+                "Deployment",
+                json!({"spec": {"template": {"spec": {"containers": {}}}}}),
+                "object into Go struct field PodSpec.spec.template.spec.containers of type []v1.Container",
+            ),
+            (
+                "v1",
+                "Service",
+                json!({"spec": {"ports": [{"targetPort": true}]}}),
+                "bool into Go struct field ServicePort.spec.ports.targetPort of type int32",
+            ),
+        ] {
+            let expected = format!("json: cannot unmarshal {expected}");
+            assert_eq!(fitted(api_version, kind, object), Err(expected));
+        }
+        let (expected, id) =
+            (of("apps/v1", "Deployment"), message_of("apps/v1", "Deployment").expect("a built-in kind"));
+        let expected = Expected { words: Words::Converter, ..expected };
+        for (spec, outcome) in [
+            (json!({"replicas": "3"}), Err("unrecognized type: int32")),
+            (json!({"replicas": 1.5}), Err("cannot convert float64 to int32")),
+            (json!({"replicas": 2.0}), Ok(json!({"replicas": 2}))),
+            (json!({"selector": []}), Err("cannot restore struct from: slice")),
+            (json!({"selector": {"matchLabels": "a"}}), Err("cannot restore map from string")),
+            (json!({"template": {"spec": {"containers": {}}}}), Err("cannot restore slice from map")),
+            (json!({"template": {"spec": {"containers": [{"name": 5}]}}}), Err("cannot convert int64 to string")),
+        ] {
+            let Value::Object(mut object) = json!({"spec": spec}) else { panic!("not an object") };
+            let verdict = fit(expected, id, &mut object).map(|_| object["spec"].take());
+            assert_eq!(verdict, outcome.map_err(str::to_owned), "the converter and {spec}");
+        }
+        let amount = json!({"spec": {"hard": {"pods": "many"}}});
+        assert!(fitted("v1", "ResourceQuota", amount).unwrap_err().starts_with("quantities must match"));
+    }
+
+    #[test]
+    fn unknown_fields_are_removed_but_not_reported_after_a_type_error() {
+        let id = message_of("apps/v1", "Deployment").expect("a built-in kind");
+        let expected = Expected {
+            group: "apps",
+            version: "v1",
+            kind: "Deployment",
+            custom: false,
+            form: None,
+            words: Words::Decoder,
+        };
+        let Value::Object(mut object) = json!({"spec": {"replicas": "3", "paused": false, "odd": 1,
+            "selector": [{"odd": 1}], "template": {"spec": {"containers": {"odd": 1}, "odd": 2}}}})
+        else {
+            panic!("not an object")
+        };
+        let wrong = "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32";
+        assert_eq!(fit(expected, id, &mut object), Err(wrong.to_owned()), "the first that does not fit is told");
+        let left = json!({"spec": {"replicas": "3", "paused": false,
+            "selector": [{}], "template": {"spec": {"containers": {}}}}});
+        assert_eq!(Value::Object(object), left, "after that, fields only go");
+    }
+
+    fn check_fields(api_version: &str, kind: &str, object: Value, expected: &[&str], left: Option<Value>) {
+        let id = message_of(api_version, kind).expect("a built-in kind");
+        let left = left.unwrap_or_else(|| object.clone());
+        let Value::Object(mut object) = object else { panic!("no object") };
+        assert_eq!(has_unknown(&object, id), !expected.is_empty(), "{object:?}");
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let of_kind = Expected { group, version, kind, custom: false, form: None, words: Words::Decoder };
+        assert_eq!(fit(of_kind, id, &mut object), Ok(expected.iter().map(ToString::to_string).collect()), "{kind}");
+        assert_eq!(Value::Object(object), left, "{kind}");
+    }
+
+    #[test]
+    fn fit_removes_unknown_fields_and_returns_their_paths() {
+        check_fields(
+            "v1",
+            "ConfigMap",
+            json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"odd": 1}, "datum": {}, "data": {"any": "x"}}),
+            &["datum"],
+            Some(json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"odd": 1}, "data": {"any": "x"}})),
+        );
+        check_fields(
+            "apps/v1",
+            "Deployment",
+            json!({"spec": {"replica": 1, "template": {"kind": "x", "spec": {"containers": [
+                {"name": "a"}, {"name": "b", "imagine": "x", "ports": [{"port": 1, "containerPort": 2}]}]}}}}),
+            &[
+                "spec.replica",
+                "spec.template.kind",
+                "spec.template.spec.containers[1].imagine",
+                "spec.template.spec.containers[1].ports[0].port",
+            ],
+            Some(json!({"spec": {"template": {"spec": {"containers": [
+                {"name": "a"}, {"name": "b", "ports": [{"containerPort": 2}]}]}}}})),
+        );
+    }
+
+    #[test]
+    fn fit_keeps_untyped_and_embedded_objects() {
+        let whole = |api_version: &str, kind: &str, object: Value| check_fields(api_version, kind, object, &[], None);
+        whole(
+            "v1",
+            "Pod",
+            json!({"spec": {"volumes": [{"name": "v", "emptyDir": {}}],
+            "ephemeralContainers": [{"name": "e", "image": "i", "targetContainerName": "t"}]}}),
+        );
+        whole("v1", "Secret", json!({"stringData": {"a": "b"}, "data": {"x.y": "eA=="}, "type": "any"}));
+        whole("apps/v1", "ControllerRevision", json!({"data": {"any": {"thing": []}}, "revision": 1}));
+        whole(
+            "apps/v1",
+            "StatefulSet",
+            json!({"spec": {"volumeClaimTemplates": [
+            {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "metadata": {"name": "d"}, "spec": {}}]}}),
+        );
+        let schema = json!({"properties": {"a": {"items": {"type": "string"}, "default": {"any": 1}}},
+            "additionalProperties": true, "x-kubernetes-preserve-unknown-fields": true});
+        whole(
+            "apiextensions.k8s.io/v1",
+            "CustomResourceDefinition",
+            json!({"spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": schema}}]}}),
+        );
+    }
+
+    #[test]
+    fn fit_removes_unknown_fields_of_openapi_schemas() {
+        let of = |schema: Value| json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": schema}}]}});
+        check_fields(
+            "apiextensions.k8s.io/v1",
+            "CustomResourceDefinition",
+            of(json!({"properties": {"a": {"items": {"typo": "string"}}}})),
+            &["spec.versions[0].schema.openAPIV3Schema.properties.a.items.typo"],
+            Some(of(json!({"properties": {"a": {"items": {}}}}))),
+        );
+    }
+}

@@ -1,0 +1,285 @@
+//! PUT and PATCH: the change that each makes to an object. [`super::pipeline`] runs the change.
+
+use listwatch_meta::go::{self, Words};
+use listwatch_meta::{FieldError, Status};
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{metadata, metadata_mut};
+use listwatch_wire::media_type::{PatchType, Served, negotiate_patch};
+use serde_json::{Map, Value};
+
+use super::action::{Action, ActionFuture};
+use super::apply;
+use super::decode::{self, FieldValidation, KindProblem, Unfit, decode};
+use super::decode_error::{DecodeErrorStyle, not_decodable, not_decodable_from};
+use super::expected::Expected;
+use super::merge_keys::{self, At};
+use super::options::Options;
+use super::ownership;
+use super::patch::ParsedPatch;
+use super::path_match::{check_name, place};
+use super::pipeline::{Absent, Base, Write};
+use super::request::{WriteRequest, WriteResponse};
+use super::store::{self, MANAGED_FIELDS};
+use listwatch_registry::{Registry, Resource};
+
+/// The action for a PUT of an object, or of a subresource that has the object's kind.
+pub(super) struct Update;
+
+impl Action for Update {
+    fn carry_out<'a>(&self, write: &'a Write<'a>, request: &'a WriteRequest<'a>) -> ActionFuture<'a> {
+        Box::pin(update(write, request))
+    }
+}
+
+/// The action for a PATCH of an object, or of a subresource that has the object's kind.
+pub(super) struct Patch;
+
+impl Action for Patch {
+    fn carry_out<'a>(&self, write: &'a Write<'a>, request: &'a WriteRequest<'a>) -> ActionFuture<'a> {
+        Box::pin(patch(write, request))
+    }
+}
+
+/// Replaces an object, or the part of the object that a subresource holds.
+///
+/// # Errors
+/// The [`Status`] for the client.
+async fn update(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let options = Options::parse("UpdateOptions", request.query)?;
+    let write = &Write { dry_run: options.dry_run, ..*write };
+    let resource = write.resource;
+    let decode_again = || -> Result<decode::Decoded, Status> {
+        let expected = Expected::of(resource);
+        let mut decoded =
+            decode(write.registry, expected, request.content_type, &request.body, options.field_validation)?;
+        let metadata = metadata_mut(&mut decoded.object);
+        place(resource, request.namespace, metadata)?;
+        check_name(metadata, write.name)?;
+        decoded.warnings.extend(meta::dedup_owners(metadata));
+        Ok(decoded)
+    };
+    let first = decode_again()?;
+    let mut warnings = first.warnings;
+    let mut of_strategy = Vec::new();
+    let uid = Some(meta::text(metadata(&first.object), "uid").to_owned()).filter(|uid| !uid.is_empty());
+    let creates = resource.rules.create_on_update && write.subresource.is_none();
+    let absent = if creates { Absent::Create } else { Absent::NotFound };
+    let key = resource.key(request.namespace, write.name)?;
+    // The first attempt takes the decoded tree. The rare second attempt decodes the body again.
+    let mut first = Some(first.object);
+    let make = |base: Option<Base<'_>>| {
+        let object = match first.take() {
+            Some(object) => object,
+            None => decode_again()?.object,
+        };
+        of_strategy = write.warnings(&object, base.map(|base| base.object));
+        Ok(object)
+    };
+    let done = write.run(&key, uid.as_deref(), absent, make).await?;
+    warnings.extend(of_strategy);
+    done.response(resource, &key, warnings)
+}
+
+/// Patches an object, or the part of the object that a subresource holds.
+///
+/// # Errors
+/// The [`Status`] for the client.
+async fn patch(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
+    let resource = write.resource;
+    let PatchRequest { patch_type, options } = patch_request(resource, request)?;
+    if patch_type == PatchType::Apply {
+        return apply::apply(write, request, &options).await;
+    }
+    let decode_errors = match patch_type {
+        PatchType::StrategicMerge => DecodeErrorStyle::StrategicPatch(&request.body),
+        _ => DecodeErrorStyle::Patch,
+    };
+    let write = &Write { dry_run: options.dry_run, decode_errors, ..*write };
+    let key = resource.key(request.namespace, write.name)?;
+    let at = merge_keys::of_kind(&resource.group, &resource.version, &resource.kind);
+    let mut patcher = Patcher::new(patch_type, request, options.field_validation)?;
+    let mut warnings = Vec::new();
+    let make = |base: Option<Base<'_>>| {
+        let Some(base) = base else { return Err(Status::not_found(resource.gr(), write.name)) };
+        let mut object = base.visible();
+        let body = Body { registry: write.registry, expected: Expected::of(resource), at };
+        warnings = patcher.apply(&mut object, body)?;
+        let metadata = metadata_mut(&mut object);
+        place(resource, request.namespace, metadata)?;
+        check_name(metadata, write.name)?;
+        warnings.extend(meta::dedup_owners(metadata));
+        warnings.extend(write.warnings(&object, Some(base.object)));
+        Ok(object)
+    };
+    let done = write.run(&key, None, Absent::NotFound, make).await?;
+    done.response(resource, &key, warnings)
+}
+
+/// The type and the options of a PATCH.
+pub(super) struct PatchRequest {
+    pub(super) patch_type: PatchType,
+    pub(super) options: Options,
+}
+
+/// Reads the type and the options of a PATCH.
+///
+/// # Errors
+/// 415 for an unsupported patch type, 422 for invalid options.
+pub(super) fn patch_request(resource: &Resource, request: &WriteRequest<'_>) -> Result<PatchRequest, Status> {
+    let served = if resource.custom { Served::CUSTOM_JSON } else { Served::BUILTIN_JSON };
+    let patch_type = negotiate_patch(request.content_type, &served)?;
+    Ok(PatchRequest { patch_type, options: Options::parse_patch(patch_type, request.query)? })
+}
+
+/// A patch that the retry loop can apply several times.
+pub(super) struct Patcher<'a> {
+    patch_type: PatchType,
+    body: &'a [u8],
+    validation: FieldValidation,
+    parsed: Option<ParsedPatch>,
+}
+
+/// The context of the object that a patch changes.
+pub(super) struct Body<'a> {
+    pub(super) registry: &'a Registry,
+    pub(super) expected: Expected<'a>,
+    pub(super) at: At,
+}
+
+impl<'a> Patcher<'a> {
+    /// Parses the patch once, so that a malformed patch fails before any read.
+    ///
+    /// # Errors
+    /// 400 for a malformed patch, 413 for too many operations; see [`ParsedPatch::parse`].
+    pub(super) fn new(
+        patch_type: PatchType,
+        request: &'a WriteRequest<'_>,
+        validation: FieldValidation,
+    ) -> Result<Self, Status> {
+        let parsed = Some(ParsedPatch::parse(patch_type, &request.body)?);
+        Ok(Patcher { patch_type, body: &request.body, validation, parsed })
+    }
+
+    /// Applies the patch and checks that the result is of the same kind. Returns the warnings.
+    ///
+    /// # Errors
+    /// 400 for a malformed directive, 422 for a patch that does not fit or a result that is not an object of its kind.
+    pub(super) fn apply(&mut self, object: &mut Map<String, Value>, body: Body<'_>) -> Result<Vec<String>, Status> {
+        let parsed = match self.parsed.take() {
+            Some(parsed) => parsed,
+            None => ParsedPatch::parse(self.patch_type, self.body)?,
+        };
+        let kind_counts = parsed.patch.may_change_kind();
+        let looks_at_owners = parsed.patch.may_touch_owners();
+        if looks_at_owners {
+            ownership::spell_out(object);
+        }
+        let body = Body { expected: Expected { words: parsed.patch.words(), ..body.expected }, ..body };
+        parsed.patch.apply(object, body.at)?;
+        if body.expected.custom {
+            check_custom_kind(body.expected, object)?;
+        }
+        // Managed fields that the patch did not touch are a text, which the decoder must not see.
+        let owners = match object.get_mut("metadata") {
+            Some(Value::Object(metadata)) if !looks_at_owners => metadata.shift_remove(MANAGED_FIELDS),
+            _ => None,
+        };
+        let found = self.check(object, &body, kind_counts, parsed.doubts);
+        let with_owners = |object: &mut Map<String, Value>| {
+            if let Some(owners) = owners {
+                metadata_mut(object).insert(MANAGED_FIELDS.to_owned(), owners);
+            }
+        };
+        match found {
+            Ok(doubts) => {
+                *object = decode::ordered(std::mem::take(object), body.expected)?;
+                with_owners(object);
+                Ok(doubts)
+            }
+            Err(Undecodable::TooLarge) => Err(store::too_large()),
+            Err(Undecodable::Text { why, .. }) if self.patch_type == PatchType::StrategicMerge => {
+                Err(not_decodable_from(&ParsedPatch::parse(self.patch_type, self.body)?.patch.shown(), &why))
+            }
+            Err(Undecodable::Text { shown, why }) => {
+                let mut shown = shown.unwrap_or_else(|| std::mem::take(object));
+                with_owners(&mut shown);
+                if !looks_at_owners {
+                    ownership::spell_out(&mut shown);
+                }
+                Err(not_decodable(&shown, &why))
+            }
+        }
+    }
+
+    /// Checks that a patched object is of its kind, and normalizes it. Returns the warnings.
+    fn check(
+        &self,
+        object: &mut Map<String, Value>,
+        body: &Body<'_>,
+        kind_counts: bool,
+        mut doubts: Vec<String>,
+    ) -> Result<Vec<String>, Undecodable> {
+        let undecodable = |why: String| Undecodable::Text { shown: None, why };
+        let sorted_from = doubts.len();
+        if kind_counts {
+            match decode::kind_problem(body.registry, body.expected, object) {
+                None => {}
+                Some(KindProblem::Kind(why) | KindProblem::Version(why)) => return Err(undecodable(why)),
+            }
+        }
+        if let Some(metadata) = object.get("metadata") {
+            meta::check_shape(body.expected.kind, body.expected.words, metadata).map_err(undecodable)?;
+        }
+        if let Some(Value::Object(metadata)) = object.get("metadata") {
+            doubts.extend(meta::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
+        }
+        let patched = (self.validation == FieldValidation::Strict && decode::may_change(body.expected, object))
+            .then(|| object.clone());
+        doubts.extend(decode::fit(object, body.expected).map_err(|unfit| match unfit {
+            Unfit::Text(why) => undecodable(why),
+            Unfit::TooLarge => Undecodable::TooLarge,
+        })?);
+        if let (Words::Converter, Some(unknown)) = (body.expected.words, doubts.get_mut(sorted_from..)) {
+            unknown.sort_unstable();
+        }
+        match self.validation {
+            FieldValidation::Ignore => doubts.clear(),
+            FieldValidation::Strict if !doubts.is_empty() => {
+                let why = format!("strict decoding error: {}", doubts.join(", "));
+                return Err(Undecodable::Text { shown: patched, why });
+            }
+            FieldValidation::Warn | FieldValidation::Strict => {}
+        }
+        Ok(doubts)
+    }
+}
+
+/// Checks the kind of a patched custom object. Its decoder accepts any kind, but requires one.
+///
+/// # Errors
+/// 422 for a different or missing kind.
+fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>) -> Result<(), Status> {
+    match object.get("kind") {
+        Some(Value::String(kind)) if kind == expected.kind => Ok(()),
+        Some(Value::String(kind)) if !kind.is_empty() => {
+            let error = FieldError::invalid("kind", go::quote(kind), format_args!("must be {}", expected.kind));
+            Err(Status::invalid(expected.group, kind, meta::text(metadata(object), "name"), &[error]))
+        }
+        None | Some(Value::Null | Value::String(_)) => {
+            let mut object = object.clone();
+            ownership::spell_out(&mut object);
+            let shown = Value::Object(object).to_string();
+            Err(not_decodable_from(&shown, &format!("Object 'Kind' is missing in '{shown}'")))
+        }
+        // The decoder rejects a kind that is not a string.
+        Some(_) => Ok(()),
+    }
+}
+
+/// The reason why a patched object does not decode as its kind.
+enum Undecodable {
+    /// The error text and the object to show; `None` for the patched object itself.
+    Text { shown: Option<Map<String, Value>>, why: String },
+    /// The object is too large once it has its defaults.
+    TooLarge,
+}

@@ -1,0 +1,285 @@
+//! [`Writer`] handles the writes of clients and of controllers.
+
+use std::sync::Arc;
+
+use listwatch_access::{AuthenticatorChain, AuthorizerChain};
+use listwatch_cacher::ReadError;
+use listwatch_meta::{Key, KeyRange, Revision, Status, UserInfo};
+use listwatch_registry::{Backend, Registry, Resource, Subresource};
+use listwatch_storage::{Decision, KeyValue, ListQuery};
+use listwatch_validation::clock::Clock;
+use serde_json::{Map, Value};
+
+use crate::action::Action;
+use crate::admission::AdmissionChain;
+use crate::decode_error::DecodeErrorStyle;
+use crate::options::{self, Propagation};
+use crate::pipeline::{ManagedFields, Write};
+use crate::request::{WriteBody, WriteRequest, WriteResponse, WriteVerb};
+use crate::service_ranges::ServiceRanges;
+use crate::{binding, create, delete, evict, reviews, scale, services, store, token, unenforced, update};
+
+/// The page size of [`check_readable`], in objects.
+const CHECK_PAGE_ITEMS: usize = 500;
+/// The maximum number of keys in an error of [`check_readable`].
+const UNREADABLE_NAMED_MAX: usize = 100;
+
+/// Writes objects for one server, on behalf of clients and of controllers.
+#[derive(Debug)]
+pub struct Writer {
+    backend: Arc<Backend>,
+    admission: AdmissionChain,
+    ranges: ServiceRanges,
+}
+
+impl Writer {
+    /// Creates a writer over a server's state with these admission plugins.
+    pub fn new(backend: Arc<Backend>, admission: AdmissionChain) -> Self {
+        Writer { backend, admission, ranges: ServiceRanges::default() }
+    }
+
+    /// Replaces the ranges from which services get addresses and ports. All servers of a store must use the same
+    /// ranges.
+    #[must_use]
+    pub fn with_service_ranges(mut self, ranges: ServiceRanges) -> Self {
+        self.ranges = ranges;
+        self
+    }
+
+    /// The ranges from which services get addresses and ports.
+    pub fn service_ranges(&self) -> &ServiceRanges {
+        &self.ranges
+    }
+
+    /// The server state behind this writer.
+    pub fn backend(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+
+    /// Handles the write of a client.
+    ///
+    /// # Errors
+    /// The [`Status`] for the client.
+    pub async fn write(&self, request: WriteRequest<'_>) -> Result<WriteResponse, Status> {
+        let verb = request.verb;
+        let mut written = self.write_at(&request, &Clock::default()).await?;
+        written.warnings.extend(unenforced::warning(&request, &written.body));
+        // A deleted definition may disappear before its conditions are written.
+        if self.backend.definitions().is_resource(request.resource)
+            && matches!(verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch)
+            && let WriteBody::Object(object) = &written.body
+        {
+            // The server must serve the custom resource before the client receives the answer.
+            self.backend.definitions().has_settled(object.name(), object.revision()).await;
+        }
+        Ok(written)
+    }
+
+    /// Handles a write as [`Writer::write`] does, with times and ids from `clock`.
+    pub(crate) async fn write_at(&self, request: &WriteRequest<'_>, clock: &Clock) -> Result<WriteResponse, Status> {
+        let resource = &**request.resource;
+        let find = |name| resource.subresource(name).ok_or_else(Status::no_such_resource);
+        let subresource = request.subresource.map(find).transpose()?;
+        let registry = self.backend.registry();
+        let manager = options::field_manager(request.query, request.user_agent);
+        let write = Write {
+            subresource,
+            namespace: request.namespace,
+            name: request.name.unwrap_or_default(),
+            manager: &manager,
+            ..self.begin(&registry, resource, request.user, clock)
+        };
+        action(request.verb, resource, subresource)?.carry_out(&write, request).await
+    }
+
+    /// Builds the context of a write, without a name and with default options.
+    fn begin<'a>(
+        &'a self,
+        registry: &'a Registry,
+        resource: &'a Resource,
+        user: &'a UserInfo,
+        clock: &'a Clock,
+    ) -> Write<'a> {
+        Write {
+            backend: &self.backend,
+            admission: &self.admission,
+            ranges: &self.ranges,
+            registry,
+            resource,
+            subresource: None,
+            namespace: None,
+            name: "",
+            dry_run: false,
+            decode_errors: DecodeErrorStyle::Body,
+            manager: "",
+            user,
+            managed_fields: ManagedFields::Untracked,
+            clock,
+        }
+    }
+
+    /// Evaluates a review of users, tokens or permissions.
+    ///
+    /// # Errors
+    /// 400 for a body that does not decode as the review, 422 for an invalid review.
+    pub async fn review(
+        &self,
+        authenticators: &AuthenticatorChain,
+        authorizers: &AuthorizerChain,
+        request: &WriteRequest<'_>,
+    ) -> Result<WriteResponse, Status> {
+        reviews::review(&self.backend.registry(), authenticators, authorizers, request.user, request).await
+    }
+
+    /// Changes one object on behalf of a controller. The loop retries conflicts as for clients, but no validation or
+    /// admission runs. `change` gets the stored tree and may be called several times. An absent object stays absent.
+    ///
+    /// # Errors
+    /// A [`Status`] when the store fails or holds an unreadable value.
+    pub async fn amend(
+        &self,
+        resource: &Resource,
+        key: &Key,
+        mut change: impl FnMut(&mut Map<String, Value>) -> Amendment,
+    ) -> Result<(), Status> {
+        let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
+            let Some(found) = found else { return Ok(Decision::Nothing) };
+            let old = store::parse(found)?;
+            let mut new = old.clone();
+            Ok(match change(&mut new) {
+                Amendment::Remove => Decision::Delete,
+                Amendment::Write if new != old => Decision::Write { value: store::encode(&new), ttl: resource.ttl() },
+                Amendment::Write | Amendment::Leave => Decision::Nothing,
+            })
+        };
+        let backend = &self.backend;
+        let done = store::run(backend, resource, key, false, decide).await?;
+        if let store::Done::Deleted { previous, revision: Some(at) } = done {
+            let released = store::parse(&previous)?;
+            services::release_unused(backend, &backend.registry(), resource, &released, None, at).await;
+        }
+        Ok(())
+    }
+
+    /// Deletes one object as a client would with `propagationPolicy=Background`.
+    ///
+    /// # Errors
+    /// A [`Status`] when the object cannot be deleted. For an absent object the result is [`Removal::Gone`].
+    pub async fn remove(&self, resource: &Resource, key: &Key) -> Result<Removal, Status> {
+        match self.delete(resource, key, &options::DeleteOptions::background()).await {
+            Ok(deleted) if deleted.gone => Ok(Removal::Gone),
+            Ok(_) => Ok(Removal::Held),
+            Err(status) if status.code == 404 => Ok(Removal::Gone),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Deletes one object on behalf of the garbage collector, which has seen the object with this uid at this
+    /// revision.
+    ///
+    /// # Errors
+    /// 409 when the object was replaced or changed, 404 when it is absent, and any other error of a client's
+    /// delete.
+    pub async fn collect(
+        &self,
+        resource: &Resource,
+        key: &Key,
+        (uid, revision): (&str, Revision),
+        propagation: Propagation,
+    ) -> Result<(), Status> {
+        let options = options::DeleteOptions {
+            propagation: Some(propagation),
+            uid: Some(uid.to_owned()),
+            resource_version: Some(revision.to_string()),
+            ..options::DeleteOptions::default()
+        };
+        self.delete(resource, key, &options).await.map(drop)
+    }
+
+    async fn delete(
+        &self,
+        resource: &Resource,
+        key: &Key,
+        options: &options::DeleteOptions,
+    ) -> Result<delete::Deleted, Status> {
+        let registry = self.backend.registry();
+        let clock = Clock::default();
+        let write = self.begin(&registry, resource, UserInfo::admin(), &clock);
+        write.delete(key, options).await
+    }
+}
+
+/// The change that a controller makes to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amendment {
+    /// The object is stored as the tree is now.
+    Write,
+    /// The object is deleted.
+    Remove,
+    /// The stored object stays unchanged.
+    Leave,
+}
+
+/// Whether a key exists and its value is not a readable object.
+pub async fn is_unreadable(backend: &Backend, key: &Key) -> Result<bool, Status> {
+    let (found, _) = backend.storage().get(key).await.map_err(Status::internal)?;
+    Ok(found.is_some_and(|found| !store::is_readable(&found.value)))
+}
+
+/// Checks that all objects in a range can be read, before a controller acts on any of them.
+///
+/// # Errors
+/// The error of the store, or 500 with the reason `StorageReadError` when objects cannot be read.
+pub async fn check_readable(backend: &Backend, resource: &Resource, range: &KeyRange) -> Result<(), Status> {
+    let mut range = range.clone();
+    let mut unreadable = Vec::new();
+    loop {
+        let query = ListQuery { range: range.clone(), at: None, limit: CHECK_PAGE_ITEMS };
+        let page = backend.storage().list(query).await.map_err(Status::internal)?;
+        let keys = page.items.iter().filter(|item| !store::is_readable(&item.value)).map(|item| item.key.clone());
+        unreadable.extend(keys.take(UNREADABLE_NAMED_MAX - unreadable.len()));
+        // The check stops after the first page with an unreadable object.
+        match page.items.last().filter(|_| page.more && unreadable.is_empty()) {
+            Some(last) => range = range.starting_at(&format!("{}\0", last.key)),
+            None if unreadable.is_empty() => return Ok(()),
+            None => return Err(ReadError::Undecodable { keys: unreadable }.status(resource.gr())),
+        }
+    }
+}
+
+/// The outcome of a deletion by a controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// The object is absent.
+    Gone,
+    /// The object still exists, because of finalizers or a grace period.
+    Held,
+}
+
+/// Selects the action for a verb on a resource or subresource.
+///
+/// # Errors
+/// 405 for a verb that the subresource does not support.
+fn action(
+    verb: WriteVerb,
+    resource: &Resource,
+    subresource: Option<&Subresource>,
+) -> Result<&'static dyn Action, Status> {
+    Ok(match (subresource, verb) {
+        (None, WriteVerb::Create) => &create::Create,
+        (None, WriteVerb::Delete) => &delete::Delete,
+        (None, WriteVerb::DeleteCollection) => &delete::DeleteCollection,
+        (Some(_), WriteVerb::Delete | WriteVerb::DeleteCollection) => {
+            return Err(Status::verb_not_supported("delete", resource.gr()));
+        }
+        (Some(Subresource::Binding), WriteVerb::Create) => &binding::Bind,
+        (Some(Subresource::Eviction), WriteVerb::Create) => &evict::Evict,
+        (Some(Subresource::Token), WriteVerb::Create) => &token::IssueToken,
+        (Some(Subresource::Scale { .. }), WriteVerb::Patch) => &scale::PatchScale,
+        (Some(Subresource::Scale { .. }), _) => &scale::UpdateScale,
+        (_, WriteVerb::Update) => &update::Update,
+        (_, WriteVerb::Patch) => &update::Patch,
+        // The router rejects verbs that a subresource does not support.
+        (Some(_), WriteVerb::Create) => return Err(Status::method_not_allowed()),
+    })
+}
