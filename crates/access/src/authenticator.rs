@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use listwatch_meta::UserInfo;
 
-use crate::client_certificate::PeerCertificates;
+use crate::certificate_chain::PeerCertificates;
 use crate::maybe_future::MaybeFuture;
 
 /// The credentials of a request, or of a TokenReview.
@@ -97,6 +97,15 @@ impl Authentication {
 pub trait Authenticator: Send + Sync {
     /// Authenticates a request. A result without I/O is [`MaybeFuture::ready`].
     fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication>;
+}
+
+/// Adds the group of all authenticated users, unless the user is anonymous or already in a group of that kind
+/// (`authentication/group/authenticated_group_adder.go`).
+pub(crate) fn add_authenticated_group(user: &mut UserInfo) {
+    let kinds = ["system:authenticated", "system:unauthenticated"];
+    if user.username != "system:anonymous" && !user.groups.iter().any(|group| kinds.contains(&group.as_str())) {
+        user.groups.push(kinds[0].to_owned());
+    }
 }
 
 /// Asks several authenticators in order. The first result other than

@@ -14,22 +14,17 @@
 //!
 //! There is no revocation, as in kube-apiserver: a certificate is valid until it expires.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use listwatch_meta::UserInfo;
-use parking_lot::Mutex;
 use ring::digest;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
-use webpki::{EndEntityCert, KeyUsage};
 use x509_cert::Certificate;
 use x509_cert::der::asn1::ObjectIdentifier;
-use x509_cert::der::{Any, Decode as _, Tag, Tagged as _};
+use x509_cert::der::{Any, Tag, Tagged as _};
 
-use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator};
+use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator, add_authenticated_group};
+use crate::certificate_chain::{ChainVerifier, InvalidAuthorities, PeerCertificates};
 use crate::maybe_future::MaybeFuture;
 
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
@@ -37,66 +32,12 @@ const ORGANIZATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.10");
 /// The subject attribute of a UID (feature gate AllowParsingUserUIDFromCertAuth).
 const UID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.57683.2");
 
-/// The number of seconds for which a verified chain is cached, but not beyond the expiry of its first certificate. A
-/// chain with an expired intermediate certificate may be accepted up to this time after the expiry.
-const VERIFIED_SECONDS: u64 = 60;
-/// The maximum number of cached chains. At this number the cache is cleared and all chains are verified again.
-const VERIFIED_MAX: usize = 10_000;
-
-/// The certificates that a client presented in its TLS handshake. The handshake proves that the client has the key of
-/// the first one. No authority is checked yet.
-pub struct PeerCertificates {
-    chain: Vec<CertificateDer<'static>>,
-    fingerprint: [u8; digest::SHA256_OUTPUT_LEN],
-}
-
-impl PeerCertificates {
-    /// The certificates, in DER and in the order of the handshake, the client's own first. `None` for an empty chain.
-    pub fn new(chain: Vec<Vec<u8>>) -> Option<Self> {
-        if chain.is_empty() {
-            return None;
-        }
-        let chain: Vec<CertificateDer<'static>> = chain.into_iter().map(CertificateDer::from).collect();
-        let mut context = digest::Context::new(&digest::SHA256);
-        chain.iter().for_each(|certificate| context.update(certificate));
-        let fingerprint = context.finish().as_ref().try_into().ok()?;
-        Some(PeerCertificates { chain, fingerprint })
-    }
-}
-
-impl std::fmt::Debug for PeerCertificates {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PeerCertificates({})", self.chain.len())
-    }
-}
-
-/// The authorities of client certificates are not usable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidAuthorities(String);
-
-impl std::fmt::Display for InvalidAuthorities {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for InvalidAuthorities {}
-
 /// Authenticates clients by their TLS certificates (`--client-ca-file`).
 ///
 /// A certificate that no authority signed, that is not valid now or that is not for clients is not recognized: a
 /// request with such a certificate may still have a valid token.
 pub struct ClientCertificateAuthenticator {
-    authorities: Vec<TrustAnchor<'static>>,
-    verified: Mutex<HashMap<[u8; digest::SHA256_OUTPUT_LEN], Verified>>,
-}
-
-/// A chain that was verified.
-struct Verified {
-    at: u64,
-    /// The certificate's `notAfter`, in seconds since 1970.
-    expires: u64,
-    user: Arc<UserInfo>,
+    pub(crate) chains: ChainVerifier<Arc<UserInfo>>,
 }
 
 impl ClientCertificateAuthenticator {
@@ -105,57 +46,17 @@ impl ClientCertificateAuthenticator {
     /// # Errors
     /// The text has no certificate, or one that is not usable.
     pub fn new(authorities_pem: &str) -> Result<Self, InvalidAuthorities> {
-        let mut authorities = Vec::new();
-        for certificate in CertificateDer::pem_slice_iter(authorities_pem.as_bytes()) {
-            let certificate = certificate.map_err(|error| InvalidAuthorities(error.to_string()))?;
-            let anchor = webpki::anchor_from_trusted_cert(&certificate);
-            authorities.push(anchor.map_err(|error| InvalidAuthorities(error.to_string()))?.to_owned());
-        }
-        if authorities.is_empty() {
-            return Err(InvalidAuthorities("there is no certificate in PEM".to_owned()));
-        }
-        Ok(ClientCertificateAuthenticator { authorities, verified: Mutex::default() })
+        Ok(ClientCertificateAuthenticator { chains: ChainVerifier::new(authorities_pem)? })
     }
 
     fn user(&self, peer: &PeerCertificates, now: u64) -> Option<Arc<UserInfo>> {
-        if let Some(known) = self.verified.lock().get(&peer.fingerprint)
-            && (known.at..known.at.saturating_add(VERIFIED_SECONDS)).contains(&now)
-            && now <= known.expires
-        {
-            return Some(Arc::clone(&known.user));
-        }
-        let (user, expires) = self.verify(peer, now)?;
-        let user = Arc::new(user);
-        let mut verified = self.verified.lock();
-        if verified.len() >= VERIFIED_MAX {
-            verified.clear();
-        }
-        verified.insert(peer.fingerprint, Verified { at: now, expires, user: Arc::clone(&user) });
-        Some(user)
-    }
-
-    /// The user of a valid chain, and when its certificate expires.
-    fn verify(&self, peer: &PeerCertificates, now: u64) -> Option<(UserInfo, u64)> {
-        let (leaf, intermediates) = peer.chain.split_first()?;
-        let end_entity = EndEntityCert::try_from(leaf).ok()?;
-        end_entity
-            .verify_for_usage(
-                webpki::ALL_VERIFICATION_ALGS,
-                &self.authorities,
-                intermediates,
-                UnixTime::since_unix_epoch(Duration::from_secs(now)),
-                KeyUsage::client_auth(),
-                None,
-                None,
-            )
-            .ok()?;
-        user(leaf)
+        self.chains.verify(peer, now, |certificate, der| user(certificate, der).map(Arc::new))
     }
 }
 
 impl std::fmt::Debug for ClientCertificateAuthenticator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ClientCertificateAuthenticator({})", self.authorities.len())
+        write!(f, "ClientCertificateAuthenticator({})", self.chains.len())
     }
 }
 
@@ -171,34 +72,36 @@ impl Authenticator for ClientCertificateAuthenticator {
     }
 }
 
-/// The user of a certificate, and when the certificate expires.
-fn user(der: &[u8]) -> Option<(UserInfo, u64)> {
-    let certificate = Certificate::from_der(der).ok()?;
-    let fields = certificate.tbs_certificate();
-    let texts = |oid| fields.subject().iter().filter(move |attribute| attribute.oid == oid).map(|it| text(&it.value));
+/// The common name of a certificate's subject; `None` if the subject has none.
+pub(crate) fn common_name(certificate: &Certificate) -> Option<String> {
+    texts(certificate, COMMON_NAME).last()?
+}
+
+/// The values of an attribute of a certificate's subject.
+fn texts(certificate: &Certificate, oid: ObjectIdentifier) -> impl Iterator<Item = Option<String>> {
+    let attributes = certificate.tbs_certificate().subject().iter();
+    attributes.filter(move |attribute| attribute.oid == oid).map(|attribute| text(&attribute.value))
+}
+
+/// The user of a certificate.
+fn user(certificate: &Certificate, der: &[u8]) -> Option<UserInfo> {
     // An empty common name identifies no user.
-    let username = texts(COMMON_NAME).last()??;
-    let mut groups = texts(ORGANIZATION).collect::<Option<Vec<String>>>()?;
-    let uids = texts(UID).collect::<Option<Vec<String>>>()?;
+    let username = common_name(certificate).filter(|name| !name.is_empty())?;
+    let groups = texts(certificate, ORGANIZATION).collect::<Option<Vec<String>>>()?;
+    let uids = texts(certificate, UID).collect::<Option<Vec<String>>>()?;
     let uid = match &uids[..] {
         [] => String::new(),
         [uid] if !uid.is_empty() => uid.clone(),
         _ => return None,
     };
-    if username.is_empty() {
-        return None;
-    }
-    let outside = ["system:authenticated", "system:unauthenticated"];
-    if username != "system:anonymous" && !groups.iter().any(|group| outside.contains(&group.as_str())) {
-        groups.push(outside[0].to_owned());
-    }
     let mut id = "X509SHA256=".to_owned();
     for byte in digest::digest(&digest::SHA256, der).as_ref() {
         let _ = write!(id, "{byte:02x}");
     }
     let extra = [("authentication.kubernetes.io/credential-id".to_owned(), vec![id])].into_iter().collect();
-    let expires = fields.validity().not_after.to_unix_duration().as_secs();
-    Some((UserInfo { username, uid, groups, extra }, expires))
+    let mut user = UserInfo { username, uid, groups, extra };
+    add_authenticated_group(&mut user);
+    Some(user)
 }
 
 /// The text of an attribute; `None` for other values.
@@ -217,7 +120,9 @@ mod tests {
         BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
         Issuer, KeyPair,
     };
+    use rustls_pki_types::CertificateDer;
     use time::OffsetDateTime;
+    use x509_cert::der::Decode as _;
 
     use super::*;
 
@@ -279,6 +184,10 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(answer)
     }
 
+    fn read(der: &[u8]) -> Option<UserInfo> {
+        user(&Certificate::from_der(der).expect("a certificate"), der)
+    }
+
     #[test]
     fn certificate_of_a_trusted_authority_authenticates_its_subject() {
         let (ca, other) = (authority("ca", None), authority("other", None));
@@ -314,8 +223,8 @@ mod tests {
         let ca = authority("ca", None);
         let subject = [(DnType::CommonName, "kubernetes-admin"), (DnType::OrganizationName, "system:masters")];
         let der = leaf(&ca, |params| params.distinguished_name = name(&subject));
-        let (user, expires) = user(&der).expect("a user");
-        assert_eq!((user.username.as_str(), expires), ("kubernetes-admin", (NOW + 30) as u64));
+        let user = read(&der).expect("a user");
+        assert_eq!(user.username, "kubernetes-admin");
         assert_eq!(user.groups, ["system:masters", "system:authenticated"]);
         let id = &user.extra["authentication.kubernetes.io/credential-id"][0];
         assert!(id.starts_with("X509SHA256=") && id.len() == "X509SHA256=".len() + 64, "{id}");
@@ -327,7 +236,7 @@ mod tests {
         let uid = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
         let of = |value: &'static str| {
             let subject = [(DnType::CommonName, "jane"), (uid.clone(), value)];
-            user(&leaf(&ca, |params| params.distinguished_name = name(&subject))).map(|(user, _)| user.uid)
+            read(&leaf(&ca, |params| params.distinguished_name = name(&subject))).map(|user| user.uid)
         };
         assert_eq!(of("1234").as_deref(), Some("1234"));
         assert_eq!(of(""), None, "an empty UID is an error");

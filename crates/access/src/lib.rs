@@ -8,7 +8,7 @@
 //!
 //! | trait | decides | implementations |
 //! |---|---|---|
-//! | [`Authenticator`] | which user sent a request | [`AdminToken`], [`EveryoneIsAdmin`], [`ClientCertificateAuthenticator`], [`TokenFileAuthenticator`], [`ServiceAccountTokenAuthenticator`], [`AuthenticatorChain`] |
+//! | [`Authenticator`] | which user sent a request | [`AdminToken`], [`EveryoneIsAdmin`], [`ClientCertificateAuthenticator`], [`FrontProxyAuthenticator`], [`TokenFileAuthenticator`], [`ServiceAccountTokenAuthenticator`], [`AuthenticatorChain`] |
 //! | [`Authorizer`] | whether a user may perform a request | [`AlwaysAllow`], [`PrivilegedGroups`], [`KnownUserAuthorizer`], [`AuthorizerChain`] |
 //!
 //! Decisions are pure functions of their inputs and the time. One check needs other objects:
@@ -48,7 +48,9 @@
 mod admin;
 mod authenticator;
 mod authorizer;
+mod certificate_chain;
 mod client_certificate;
+mod front_proxy;
 mod impersonation;
 mod known_users;
 mod maybe_future;
@@ -60,7 +62,9 @@ mod token_file;
 pub use crate::admin::{AdminToken, EveryoneIsAdmin};
 pub use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator, AuthenticatorChain};
 pub use crate::authorizer::{Attributes, Authorization, Authorizer, AuthorizerChain, Decision};
-pub use crate::client_certificate::{ClientCertificateAuthenticator, InvalidAuthorities, PeerCertificates};
+pub use crate::certificate_chain::{InvalidAuthorities, PeerCertificates};
+pub use crate::client_certificate::ClientCertificateAuthenticator;
+pub use crate::front_proxy::{FrontProxyAuthenticator, FrontProxyHeaders, InvalidFrontProxy};
 pub use crate::impersonation::{Impersonation, UserNameMissing};
 pub use crate::known_users::KnownUserAuthorizer;
 pub use crate::maybe_future::MaybeFuture;

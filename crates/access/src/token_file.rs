@@ -12,7 +12,7 @@ use std::sync::Arc;
 use listwatch_meta::UserInfo;
 use ring::digest;
 
-use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator};
+use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator, add_authenticated_group};
 use crate::maybe_future::MaybeFuture;
 
 /// The columns that each line has: token, user name, UID.
@@ -60,12 +60,10 @@ impl TokenFileAuthenticator {
                 continue;
             }
             let groups = record.get(REQUIRED_COLUMNS).unwrap_or_default().split(',').filter(|group| !group.is_empty());
-            let mut groups: Vec<String> = groups.map(str::to_owned).collect();
-            let outside = ["system:authenticated", "system:unauthenticated"];
-            if !groups.iter().any(|group| outside.contains(&group.as_str())) {
-                groups.push(outside[0].to_owned());
-            }
-            let user = UserInfo { username: username.to_owned(), uid: uid.to_owned(), groups, ..UserInfo::default() };
+            let groups: Vec<String> = groups.map(str::to_owned).collect();
+            let (username, uid) = (username.to_owned(), uid.to_owned());
+            let mut user = UserInfo { username, uid, groups, ..UserInfo::default() };
+            add_authenticated_group(&mut user);
             users.insert(hash(token), Arc::new(user));
         }
         Ok(TokenFileAuthenticator { users })

@@ -1,13 +1,13 @@
 //! Authentication and authorization: [`Auth`] is the setting of a server, [`Access`] its authenticators and authorizers.
 //!
-//! Client certificates are checked first, then the tokens of service accounts, then the authenticators of the builder,
-//! then [`Auth`]. The authorizers of the builder decide first, then [`KnownUserAuthorizer`].
+//! Front proxies are checked first, then client certificates, then the tokens of service accounts, then the
+//! authenticators of the builder, then [`Auth`]. The authorizers of the builder decide first, then [`KnownUserAuthorizer`].
 
 use std::sync::Arc;
 
 use listwatch_access::{
     AdminToken, Authenticator, AuthenticatorChain, Authorizer, AuthorizerChain, ClientCertificateAuthenticator,
-    EveryoneIsAdmin, KnownUserAuthorizer, ServiceAccountTokenAuthenticator,
+    EveryoneIsAdmin, FrontProxyAuthenticator, KnownUserAuthorizer, ServiceAccountTokenAuthenticator,
 };
 
 use listwatch_registry::Backend;
@@ -52,6 +52,8 @@ impl std::fmt::Debug for Auth {
 pub(crate) struct Access {
     pub(crate) authenticators: AuthenticatorChain,
     pub(crate) authorizers: AuthorizerChain,
+    /// Knows the headers by which front proxies name a user.
+    pub(crate) front_proxy: Option<Arc<FrontProxyAuthenticator>>,
 }
 
 impl Access {
@@ -59,12 +61,17 @@ impl Access {
     pub(crate) fn new(
         backend: &Arc<Backend>,
         auth: &Auth,
+        front_proxy: Option<Arc<FrontProxyAuthenticator>>,
         client_certificates: Option<Arc<ClientCertificateAuthenticator>>,
         authenticators: Vec<Arc<dyn Authenticator>>,
         authorizers: Vec<Arc<dyn Authorizer>>,
     ) -> Self {
         let service_accounts = ServiceAccountTokenAuthenticator::new(TokenObjects::new(Arc::clone(backend)));
         let chain = AuthenticatorChain::new();
+        let chain = match front_proxy.clone() {
+            Some(front_proxy) => chain.with_shared(front_proxy),
+            None => chain,
+        };
         let chain = match client_certificates {
             Some(certificates) => chain.with_shared(certificates),
             None => chain,
@@ -76,6 +83,6 @@ impl Access {
             Auth::Token(token) => chain.with(AdminToken::new(token)),
         };
         let chain = authorizers.into_iter().fold(AuthorizerChain::new(), AuthorizerChain::with_shared);
-        Access { authenticators, authorizers: chain.with(KnownUserAuthorizer) }
+        Access { authenticators, authorizers: chain.with(KnownUserAuthorizer), front_proxy }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use http::HeaderValue;
-use listwatch_access::{Authenticator, Authorizer, ClientCertificateAuthenticator};
+use listwatch_access::{Authenticator, Authorizer, ClientCertificateAuthenticator, FrontProxyAuthenticator};
 use listwatch_aggregator::AggregatorOptions;
 use listwatch_cacher::Limits;
 use listwatch_controllers::bootstrap::{self, Bootstrap, RequestHeader};
@@ -45,6 +45,7 @@ pub struct Builder {
     auth: Auth,
     authenticators: Vec<Arc<dyn Authenticator>>,
     authorizers: Vec<Arc<dyn Authorizer>>,
+    front_proxy: Option<Arc<FrontProxyAuthenticator>>,
     client_certificates: Option<Arc<ClientCertificateAuthenticator>>,
     anonymous_auth: AnonymousAuth,
     watch_cache: bool,
@@ -98,6 +99,7 @@ impl ApiServer {
             auth: Auth::default(),
             authenticators: Vec::new(),
             authorizers: Vec::new(),
+            front_proxy: None,
             client_certificates: None,
             anonymous_auth: AnonymousAuth::default(),
             watch_cache: true,
@@ -150,6 +152,16 @@ impl Builder {
     #[must_use]
     pub fn authorizer(mut self, authorizer: impl Authorizer + 'static) -> Self {
         self.authorizers.push(Arc::new(authorizer));
+        self
+    }
+
+    /// Trusts front proxies to name the user of a request, before all other credentials
+    /// (`--requestheader-client-ca-file`). The listener must request certificates, as for
+    /// [`Builder::client_certificates`]. [`Builder::request_header`] tells extension servers of the same front proxies.
+    /// Default: the headers of front proxies have no effect.
+    #[must_use]
+    pub fn front_proxy(mut self, authenticator: FrontProxyAuthenticator) -> Self {
+        self.front_proxy = Some(Arc::new(authenticator));
         self
     }
 
@@ -304,6 +316,14 @@ impl Builder {
         self
     }
 
+    /// Whether redirects of extension servers are passed on to the client instead of rejected with 502
+    /// (`--aggregator-reject-forwarding-redirect=false`). The server itself never follows them. Default: off.
+    #[must_use]
+    pub fn aggregator_passes_redirects(mut self, on: bool) -> Self {
+        self.aggregation.pass_redirects = on;
+        self
+    }
+
     /// Adds a mutating admission plugin after the built-in ones.
     #[must_use]
     pub fn mutating_admission(mut self, plugin: impl MutatingAdmission + 'static) -> Self {
@@ -360,7 +380,14 @@ impl Builder {
             others.push(tokio::spawn(gc::run(Arc::clone(&writer))));
         }
         let store_health = StoreHealth::new(Arc::clone(backend.storage()));
-        let access = Access::new(&backend, &self.auth, self.client_certificates, self.authenticators, self.authorizers);
+        let access = Access::new(
+            &backend,
+            &self.auth,
+            self.front_proxy,
+            self.client_certificates,
+            self.authenticators,
+            self.authorizers,
+        );
         let aggregation = Aggregation::new(&writer, self.aggregation);
         others.push(tokio::spawn(aggregation.run()));
         Ok(ApiServer::new(Shared {

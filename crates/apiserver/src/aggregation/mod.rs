@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::HOST;
-use http::{HeaderMap, HeaderName, Method, Request as HttpRequest, Response};
+use http::{Method, Request as HttpRequest, Response};
 use http_body_util::Full;
 use hyper::upgrade::OnUpgrade;
 use listwatch_aggregator::{Aggregator, AggregatorOptions, RemoteRoute, RequestFacts, api_group};
@@ -32,6 +32,7 @@ use crate::documents::{Document, DocumentRequest, Documents};
 use crate::filters::rejection::Rejection;
 use crate::handlers::context::RequestContext;
 use crate::handlers::documents::response as document_response;
+use crate::request::forwarded_headers::forwarded_headers;
 use crate::request::upload::{RequestBody, Upload};
 use crate::response::body::Body;
 use crate::response::preferences::header;
@@ -134,7 +135,7 @@ async fn pass<B: RequestBody>(
         let mut outgoing = HttpRequest::new(Full::new(body));
         *outgoing.method_mut() = parts.method.clone();
         *outgoing.uri_mut() = parts.uri.clone();
-        *outgoing.headers_mut() = without_impersonation(&parts.headers);
+        *outgoing.headers_mut() = forwarded_headers(&parts.headers, shared.access.front_proxy.as_deref());
         if let Some(upgrade) = parts.extensions.get::<OnUpgrade>() {
             outgoing.extensions_mut().insert(upgrade.clone());
         }
@@ -146,14 +147,4 @@ async fn pass<B: RequestBody>(
         true => work.await,
         false => deadline.enforce(pin!(work)).await,
     }
-}
-
-/// The headers without those of impersonation: the request acts as the impersonated user already.
-fn without_impersonation(headers: &HeaderMap) -> HeaderMap {
-    let mut kept = headers.clone();
-    let sent: Vec<HeaderName> = kept.keys().filter(|name| name.as_str().starts_with("impersonate-")).cloned().collect();
-    for name in sent {
-        kept.remove(name);
-    }
-    kept
 }

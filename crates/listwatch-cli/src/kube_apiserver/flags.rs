@@ -107,9 +107,9 @@ pub(crate) const OTHER_PLUGINS: &[&str] = &[
 const NO_AUDIT: &str = "The server writes no audit log.";
 const NO_WEBHOOK_TOKENS: &str = "The server asks no webhook about tokens: those tokens get 401.";
 const NO_AUTHORIZATION_WEBHOOK: &str = "Only `--authorization-mode=Webhook` uses it, which is not enforced.";
-const NO_FRONT_PROXY: &str = "The server trusts no identity headers: those requests get 401.";
 const NO_OIDC: &str = "The server takes no OIDC tokens: they get 401.";
-const NO_OUTGOING_IDENTITY: &str = "The server shows no client certificate to extension servers.";
+const FRONT_PROXY: &str =
+    "Needs `--requestheader-client-ca-file`. The ConfigMap `extension-apiserver-authentication` publishes it.";
 const NO_KUBELET: &str = "The server opens no connection to kubelets.";
 const NO_PEERS: &str = "The server forwards no requests to other servers.";
 const NO_LEADER_ELECTION: &str = "The server does not coordinate leader election (alpha in kube-apiserver).";
@@ -136,7 +136,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("admission-control", List, "", Unenforced(ADMISSION_PLUGINS), "As `--enable-admission-plugins`; deprecated by kube-apiserver."),
     flag("admission-control-config-file", Text, "", Unenforced(&[]), "The configuration of admission plugins is not read."),
     flag("advertise-address", Text, "", Ignored(&[]), "The server writes no endpoints of the Service `kubernetes`. Its own certificate names the address."),
-    flag("aggregator-reject-forwarding-redirect", Bool, "true", Ignored(&["true"]), "The server forwards no redirects."),
+    flag("aggregator-reject-forwarding-redirect", Bool, "true", Honored, "The server follows no redirects. With `false`, clients receive them."),
     flag("allow-metric-labels", List, "", Ignored(&[]), NO_METRIC_OPTIONS),
     flag("allow-metric-labels-manifest", Text, "", Ignored(&[]), NO_METRIC_OPTIONS),
     flag("allow-privileged", Bool, "false", Unenforced(&["true"]), "Privileged containers are always allowed. Without the flag, the server starts with a warning."),
@@ -203,7 +203,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("emulated-version", List, "1.36", Ignored(&["1.36", "kube=1.36"]), NO_EMULATION),
     flag("emulation-forward-compatible", Bool, "false", Ignored(&["false"]), NO_EMULATION),
     flag("enable-admission-plugins", List, "", Unenforced(ADMISSION_PLUGINS), "The server has NamespaceLifecycle, Priority, CertificateSubjectRestriction, DefaultTolerationSeconds and AlwaysAdmit. Other plugins are not enforced."),
-    flag("enable-aggregator-routing", Bool, "false", Ignored(&["false"]), "The server forwards no requests to extension servers."),
+    flag("enable-aggregator-routing", Bool, "false", Honored, "Requests go to a ready endpoint of the service instead of its cluster address."),
     flag("enable-bootstrap-token-auth", Bool, "false", Ignored(&["false"]), "Bootstrap tokens authenticate nobody: they get 401."),
     flag("enable-garbage-collector", Bool, "true", Ignored(&["true"]), "Finalizers of foreground deletion and orphans are always set. kube-controller-manager collects, or `--controllers=gc`."),
     flag("enable-logs-handler", Bool, "false", Ignored(&["false"]), "The server has no endpoint `/logs`."),
@@ -262,15 +262,15 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("permit-address-sharing", Bool, "false", Ignored(&["false"]), "The server does not share its address."),
     flag("permit-port-sharing", Bool, "false", Ignored(&["false"]), "The server does not share its port."),
     flag("profiling", Bool, "true", Ignored(&["false"]), "The server has no profiling endpoint."),
-    flag("proxy-client-cert-file", Text, "", Ignored(&[]), NO_OUTGOING_IDENTITY),
-    flag("proxy-client-key-file", Text, "", Ignored(&[]), NO_OUTGOING_IDENTITY),
+    flag("proxy-client-cert-file", Text, "", Honored, "Needs `--proxy-client-key-file`. The file is read at the start only."),
+    flag("proxy-client-key-file", Text, "", Honored, "Needs `--proxy-client-cert-file`."),
     flag("request-timeout", Duration, "1m0s", Honored, "Must be positive."),
-    flag("requestheader-allowed-names", List, "", Ignored(&[]), NO_FRONT_PROXY),
-    flag("requestheader-client-ca-file", Text, "", Ignored(&[]), NO_FRONT_PROXY),
-    flag("requestheader-extra-headers-prefix", List, "", Ignored(&[]), NO_FRONT_PROXY),
-    flag("requestheader-group-headers", List, "", Ignored(&[]), NO_FRONT_PROXY),
-    flag("requestheader-uid-headers", List, "", Ignored(&[]), NO_FRONT_PROXY),
-    flag("requestheader-username-headers", List, "", Ignored(&[]), NO_FRONT_PROXY),
+    flag("requestheader-allowed-names", List, "", Honored, "Required if the CA is also in `--client-ca-file`."),
+    flag("requestheader-client-ca-file", Text, "", Honored, "Front proxies with a certificate of this CA may name users. The file is read at the start only."),
+    flag("requestheader-extra-headers-prefix", List, "", Honored, FRONT_PROXY),
+    flag("requestheader-group-headers", List, "", Honored, FRONT_PROXY),
+    flag("requestheader-uid-headers", List, "", Honored, FRONT_PROXY),
+    flag("requestheader-username-headers", List, "", Honored, FRONT_PROXY),
     flag("runtime-config", List, "", Ignored(&[]), "The set of served APIs is fixed."),
     flag("runtime-config-emulation-forward-compatible", Bool, "false", Ignored(&["false"]), NO_EMULATION),
     flag("secure-port", Int, "6443", Honored, "1 to 65535."),

@@ -6,15 +6,16 @@
 //! ```
 
 mod command_line;
+mod credentials;
 mod flags;
 #[cfg(test)]
 mod page_test;
 mod settings;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use listwatch_access::{AlwaysAllow, ClientCertificateAuthenticator, PrivilegedGroups, TokenFileAuthenticator};
+use listwatch_access::{AlwaysAllow, PrivilegedGroups};
 use listwatch_apiserver::pki::{Pki, write_private};
 use listwatch_apiserver::{ApiServer, Auth, Controllers};
 
@@ -120,6 +121,8 @@ impl KubeApiserver {
             .anonymous_auth(settings.anonymous_auth)
             .cbor(settings.cbor)
             .http2_max_streams_per_connection(settings.http2_streams_max)
+            .aggregator_routing(settings.aggregator_routing)
+            .aggregator_passes_redirects(settings.aggregator_passes_redirects)
             .controllers(self.controllers);
         let builder = match settings.authorization {
             AuthorizationMode::AlwaysAllow => builder.authorizer(AlwaysAllow),
@@ -131,23 +134,7 @@ impl KubeApiserver {
             Some(directives) => builder.strict_transport_security(directives),
             None => builder,
         };
-        let builder = match &settings.client_ca_file {
-            Some(file) => {
-                let authorities = read_text(file, "client-ca-file")?;
-                let authenticator = ClientCertificateAuthenticator::new(&authorities)
-                    .map_err(|error| format!("--client-ca-file {}: {error}", file.display()))?;
-                builder.client_ca(&authorities).client_certificates(authenticator)
-            }
-            None => builder,
-        };
-        let builder = match &settings.token_auth_file {
-            Some(file) => {
-                let authenticator = TokenFileAuthenticator::new(&read_text(file, "token-auth-file")?)
-                    .map_err(|error| format!("--token-auth-file {}: {error}", file.display()))?;
-                builder.authenticator(authenticator)
-            }
-            None => builder,
-        };
+        let builder = credentials::read(builder, &settings)?;
         let server = builder.build().await?;
         let serving = server.serve(listener, &pki)?;
 
@@ -180,10 +167,6 @@ fn pki(settings: &Settings) -> Result<Pki, Failure> {
         }
     };
     Ok(pki.with_tls_options(&settings.tls)?)
-}
-
-fn read_text(file: &Path, flag: &str) -> Result<String, Failure> {
-    std::fs::read_to_string(file).map_err(|error| format!("--{flag} {}: {error}", file.display()).into())
 }
 
 fn label(level: Level) -> &'static str {

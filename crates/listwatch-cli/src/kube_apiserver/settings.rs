@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use listwatch_access::FrontProxyHeaders;
 use listwatch_apiserver::pki::TlsOptions;
 use listwatch_apiserver::{AnonymousAuth, ServiceRanges};
 
@@ -35,6 +36,14 @@ pub(super) struct Settings {
     pub(super) tls: TlsOptions,
     /// The file of the CA certificates that verify client certificates.
     pub(super) client_ca_file: Option<PathBuf>,
+    /// The front proxies that may name the user of a request.
+    pub(super) front_proxy: Option<FrontProxy>,
+    /// The certificate by which extension servers recognize this server.
+    pub(super) proxy_client: Option<CertificateFiles>,
+    /// Whether requests to extension servers go to endpoints instead of the cluster address.
+    pub(super) aggregator_routing: bool,
+    /// Whether redirects of extension servers are passed on.
+    pub(super) aggregator_passes_redirects: bool,
     /// The file of static tokens.
     pub(super) token_auth_file: Option<PathBuf>,
     /// The authorization mode.
@@ -73,6 +82,21 @@ pub(super) enum StoreChoice {
     Embedded,
     /// A store in memory.
     Memory,
+}
+
+/// A certificate for outgoing connections, as two files in PEM.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CertificateFiles {
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+}
+
+/// The front proxies that `--requestheader-*` describes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct FrontProxy {
+    /// The file of the CA certificates that verify the certificates of front proxies.
+    pub(super) client_ca_file: PathBuf,
+    pub(super) headers: FrontProxyHeaders,
 }
 
 /// The source of the certificate of the listener.
@@ -156,7 +180,11 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
     for mode in modes.iter().filter(|mode| !AUTHORIZATION_MODES.contains(mode)) {
         error("authorization-mode", format!("\"{mode}\" is not a valid mode"));
     }
-    for (one, other) in [("etcd-certfile", "etcd-keyfile"), ("tls-cert-file", "tls-private-key-file")] {
+    for (one, other) in [
+        ("etcd-certfile", "etcd-keyfile"),
+        ("proxy-client-cert-file", "proxy-client-key-file"),
+        ("tls-cert-file", "tls-private-key-file"),
+    ] {
         if given.text(one).is_some() != given.text(other).is_some() {
             error(one, format!("--{one} and --{other} need each other"));
         }
@@ -242,6 +270,10 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         },
         tls,
         client_ca_file: given.path("client-ca-file"),
+        front_proxy: front_proxy(given),
+        proxy_client: certificate_files(given, "proxy-client-cert-file", "proxy-client-key-file"),
+        aggregator_routing: given.bool("enable-aggregator-routing"),
+        aggregator_passes_redirects: !given.bool("aggregator-reject-forwarding-redirect"),
         token_auth_file: given.path("token-auth-file"),
         authorization,
         // With anonymous requests, `AlwaysAllow` would allow everything to everyone
@@ -327,6 +359,19 @@ fn implied_notices(given: &FlagValues) -> Vec<Notice> {
             "kube-apiserver forbids privileged containers by default, this server does not".into(),
         );
     }
+    // `RequestHeaderAuthenticationOptions.Validate`.
+    for (flag, standard, what) in [
+        ("requestheader-username-headers", "X-Remote-User", "header"),
+        ("requestheader-uid-headers", "X-Remote-Uid", "header"),
+        ("requestheader-group-headers", "X-Remote-Group", "header"),
+        ("requestheader-extra-headers-prefix", "X-Remote-Extra-", "header prefix"),
+    ] {
+        let names = given.list(flag);
+        if !names.is_empty() && !names.iter().any(|name| name.eq_ignore_ascii_case(standard)) {
+            let text = format!("the standard {standard} {what} is missing: API aggregation will not work");
+            warn(flag, text);
+        }
+    }
     implied
 }
 
@@ -359,6 +404,24 @@ fn store(given: &FlagValues) -> Result<StoreChoice, (&'static str, String)> {
     }
 }
 
+fn certificate_files(given: &FlagValues, certificate: &str, key: &str) -> Option<CertificateFiles> {
+    Some(CertificateFiles { certificate: given.path(certificate)?, key: given.path(key)? })
+}
+
+/// The front proxies; `None` without their CA, as in kube-apiserver.
+fn front_proxy(given: &FlagValues) -> Option<FrontProxy> {
+    let list = |name: &str| given.list(name).into_iter().map(str::to_owned).collect();
+    let client_ca_file = given.path("requestheader-client-ca-file")?;
+    let headers = FrontProxyHeaders {
+        username: list("requestheader-username-headers"),
+        uid: list("requestheader-uid-headers"),
+        groups: list("requestheader-group-headers"),
+        extra_prefixes: list("requestheader-extra-headers-prefix"),
+        allowed_names: list("requestheader-allowed-names"),
+    };
+    Some(FrontProxy { client_ca_file, headers })
+}
+
 fn tls_options(given: &FlagValues) -> Result<TlsOptions, (&'static str, String)> {
     let tls13_only = match given.text("tls-min-version") {
         None | Some("VersionTLS10" | "VersionTLS11" | "VersionTLS12") => false,
@@ -372,7 +435,9 @@ fn tls_options(given: &FlagValues) -> Result<TlsOptions, (&'static str, String)>
         key_exchange_groups: groups
             .map_err(|_| ("tls-curve-preferences", "numbers are needed, such as 23,24,29".to_owned()))?,
         http1_only: given.bool("disable-http2-serving"),
-        request_client_certificates: given.text("client-ca-file").is_some(),
+        request_client_certificates: ["client-ca-file", "requestheader-client-ca-file"]
+            .iter()
+            .any(|name| given.text(name).is_some()),
     })
 }
 

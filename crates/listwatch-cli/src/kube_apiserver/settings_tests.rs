@@ -78,6 +78,22 @@ fn kubeadm_command_line_resolves_to_the_expected_settings() {
         },
         tls: TlsOptions { request_client_certificates: true, ..TlsOptions::default() },
         client_ca_file: Some("/etc/kubernetes/pki/ca.crt".into()),
+        front_proxy: Some(FrontProxy {
+            client_ca_file: "/etc/kubernetes/pki/front-proxy-ca.crt".into(),
+            headers: FrontProxyHeaders {
+                username: vec!["X-Remote-User".to_owned()],
+                groups: vec!["X-Remote-Group".to_owned()],
+                extra_prefixes: vec!["X-Remote-Extra-".to_owned()],
+                allowed_names: vec!["front-proxy-client".to_owned()],
+                ..FrontProxyHeaders::default()
+            },
+        }),
+        proxy_client: Some(CertificateFiles {
+            certificate: "/etc/kubernetes/pki/front-proxy-client.crt".into(),
+            key: "/etc/kubernetes/pki/front-proxy-client.key".into(),
+        }),
+        aggregator_routing: false,
+        aggregator_passes_redirects: false,
         token_auth_file: None,
         anonymous_auth: AnonymousAuth::HealthOnly,
         request_timeout: Duration::from_secs(60),
@@ -108,13 +124,6 @@ fn kubeadm_command_line_warns_of_each_ignored_flag() {
             "kubelet-client-certificate",
             "kubelet-client-key",
             "kubelet-preferred-address-types",
-            "proxy-client-cert-file",
-            "proxy-client-key-file",
-            "requestheader-allowed-names",
-            "requestheader-client-ca-file",
-            "requestheader-extra-headers-prefix",
-            "requestheader-group-headers",
-            "requestheader-username-headers",
             "service-account-key-file",
             "service-account-signing-key-file",
         ]
@@ -150,6 +159,9 @@ fn flags_are_honored_ignored_unenforced_or_refused() {
         ("--encryption-provider-config=/etc/e.yaml", &["Unenforced encryption-provider-config"]),
         ("--etcd-servers-overrides=/events#http://b:2379", &["Error etcd-servers-overrides"]),
         ("--tls-cert-file=/a", &["Error tls-cert-file"]),
+        ("--proxy-client-key-file=/a", &["Error proxy-client-cert-file"]),
+        ("--requestheader-client-ca-file=/a --requestheader-username-headers=x-remote-user", &[]),
+        ("--requestheader-group-headers=X-Group", &["Warning requestheader-group-headers"]),
         ("--tls-min-version=VersionTLS12", &[]),
         ("--tls-min-version=VersionTLS13 --disable-http2-serving --tls-curve-preferences=23,29", &[]),
         ("--tls-min-version=TLS1.3", &["Error tls-min-version"]),
@@ -199,6 +211,10 @@ fn values_of_honored_flags_reach_the_settings() {
     let limits = "--max-requests-inflight=3000 --max-mutating-requests-inflight=1000";
     assert_eq!(settings(limits).requests_in_flight_max, (3000, 1000));
     assert_eq!(settings("--shutdown-delay-duration=1m").shutdown_delay, Duration::from_secs(60));
+    assert_eq!(settings("--requestheader-username-headers=X-Remote-User").front_proxy, None, "there is no CA");
+    let proxied = settings("--requestheader-client-ca-file=/a --enable-aggregator-routing");
+    assert!(proxied.tls.request_client_certificates && proxied.aggregator_routing);
+    assert!(settings("--aggregator-reject-forwarding-redirect=false").aggregator_passes_redirects);
     let header = settings("--strict-transport-security-directives=max-age=31536000,includeSubDomains");
     assert_eq!(header.strict_transport_security.as_deref(), Some("max-age=31536000; includeSubDomains"));
     assert_eq!(settings("--external-hostname=h.example.com").names, ["0.0.0.0", "h.example.com"]);

@@ -29,7 +29,7 @@ struct Pki {
 impl Pki {
     fn new() -> Self {
         let pki = Pki { dir: tempfile::tempdir().expect("a directory") };
-        for ca in ["ca", "other-ca"] {
+        for ca in ["ca", "other-ca", "front-proxy-ca"] {
             let mut params = CertificateParams::default();
             params.distinguished_name.push(DnType::CommonName, ca);
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -37,6 +37,7 @@ impl Pki {
             pki.write(ca, &params.self_signed(&key).expect("a certificate").pem(), &key);
         }
         pki.sign("ca", "apiserver", &[], &["127.0.0.1"]);
+        pki.sign("front-proxy-ca", "front-proxy-client", &[], &[]);
         pki
     }
 
@@ -67,6 +68,12 @@ impl Pki {
 
     /// Sends a request with the certificate of `user`, or without a certificate. Returns the status code and the body.
     fn send(&self, port: u16, user: Option<&str>, line: &str, token: Option<&str>) -> (u16, Value) {
+        let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        self.send_with(port, user, line, &token)
+    }
+
+    /// Sends a request as [`Pki::send`] does, with these lines of headers.
+    fn send_with(&self, port: u16, user: Option<&str>, line: &str, headers: &str) -> (u16, Value) {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.path("ca.crt")).expect("the CA")).expect("a root");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -85,10 +92,9 @@ impl Pki {
         let socket = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut stream = StreamOwned::new(connection, socket);
-        let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
         let body = if line.starts_with("POST") { "{}" } else { "" };
         let request = format!(
-            "{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n{token}Content-Length: {}\r\n\r\n{body}",
+            "{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n{headers}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
         stream.write_all(request.as_bytes()).expect("sent");
@@ -114,10 +120,10 @@ impl Pki {
             "--kubelet-client-certificate=/etc/kubernetes/pki/apiserver-kubelet-client.crt".to_owned(),
             "--kubelet-client-key=/etc/kubernetes/pki/apiserver-kubelet-client.key".to_owned(),
             "--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname".to_owned(),
-            "--proxy-client-cert-file=/etc/kubernetes/pki/front-proxy-client.crt".to_owned(),
-            "--proxy-client-key-file=/etc/kubernetes/pki/front-proxy-client.key".to_owned(),
+            format!("--proxy-client-cert-file={}", file("front-proxy-client.crt")),
+            format!("--proxy-client-key-file={}", file("front-proxy-client.key")),
             "--requestheader-allowed-names=front-proxy-client".to_owned(),
-            "--requestheader-client-ca-file=/etc/kubernetes/pki/front-proxy-ca.crt".to_owned(),
+            format!("--requestheader-client-ca-file={}", file("front-proxy-ca.crt")),
             "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
             "--requestheader-group-headers=X-Remote-Group".to_owned(),
             "--requestheader-username-headers=X-Remote-User".to_owned(),
@@ -241,6 +247,58 @@ fn kubeadm_command_line_serves_client_certificates() {
         assert_eq!(code, expected, "{user:?} {line}: {answer}");
     }
     assert!(server.terminate().success());
+}
+
+#[test]
+fn only_a_front_proxy_names_users_in_headers() {
+    let pki = Pki::new();
+    pki.sign("ca", "jane", &[], &[]);
+    pki.sign("front-proxy-ca", "other-name", &[], &[]);
+    // A user with the name of the front proxy, and a front proxy of another CA.
+    for (ca, file) in [("ca", "user"), ("other-ca", "stranger")] {
+        pki.sign(ca, "front-proxy-client", &[], &[]);
+        for ending in ["crt", "key"] {
+            let (from, to) = (format!("front-proxy-client.{ending}"), format!("{file}.{ending}"));
+            std::fs::rename(pki.path(&from), pki.path(&to)).expect("renamed");
+        }
+    }
+    pki.sign("front-proxy-ca", "front-proxy-client", &[], &[]);
+    let port = free_port();
+    let mut arguments = pki.kubeadm(port);
+    arguments.push("--allow-unenforced".to_owned());
+    let server = Server::start(&arguments);
+    let headers = "X-Remote-User: bob\r\nX-Remote-Group: dev\r\nX-Remote-Extra-Scope: a\r\n";
+    let (code, me) = pki.send_with(port, Some("front-proxy-client"), WHO_AM_I, headers);
+    let bob = json!({"username": "bob", "groups": ["dev", "system:authenticated"], "extra": {"scope": ["a"]}});
+    assert_eq!((code, &me["status"]["userInfo"]), (201, &bob), "{me}");
+    let name = |sender: Option<&str>, headers: &str| {
+        let (code, me) = pki.send_with(port, sender, WHO_AM_I, headers);
+        (code, me["status"]["userInfo"]["username"].as_str().map(str::to_owned))
+    };
+    assert_eq!(name(Some("jane"), headers), (201, Some("jane".to_owned())), "a user stays the user");
+    assert_eq!(name(Some("user"), headers), (201, Some("front-proxy-client".to_owned())), "the CA of users");
+    for sender in [None, Some("stranger"), Some("other-name")] {
+        assert_eq!(name(sender, headers), (401, None), "{sender:?}");
+    }
+    assert_eq!(name(Some("front-proxy-client"), "X-Remote-Group: system:masters\r\n"), (401, None), "no name");
+    let map = "GET /api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+    let (_, map) = pki.send_with(port, Some("front-proxy-client"), map, headers);
+    assert_eq!(map["data"]["requestheader-allowed-names"], r#"["front-proxy-client"]"#, "{map}");
+    let ca = std::fs::read_to_string(pki.path("front-proxy-ca.crt")).expect("the CA");
+    assert_eq!(map["data"]["requestheader-client-ca-file"].as_str().map(str::trim), Some(ca.trim()), "{map}");
+    assert!(server.terminate().success());
+}
+
+#[test]
+fn start_is_refused_if_every_user_could_act_as_a_front_proxy() {
+    let pki = Pki::new();
+    let mut arguments = pki.kubeadm(free_port());
+    arguments.retain(|argument| !argument.starts_with("--requestheader-allowed-names"));
+    arguments.push("--allow-unenforced".to_owned());
+    arguments.push(format!("--requestheader-client-ca-file={}", pki.path("ca.crt").display()));
+    let refused = output(&arguments);
+    let text = stderr(&refused);
+    assert!(refused.status.code() == Some(1) && text.contains("contain overlapping certificates"), "{text}");
 }
 
 #[test]

@@ -1,0 +1,143 @@
+//! The certificates of a TLS connection, and their verification against trusted authorities
+//! (`apiserver/pkg/authentication/request/x509/x509.go:Verifier`).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use ring::digest;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use webpki::{EndEntityCert, KeyUsage};
+use x509_cert::Certificate;
+use x509_cert::der::Decode as _;
+
+/// The number of seconds for which a verified chain is cached, but not beyond the expiry of its first certificate. A
+/// chain with an expired intermediate certificate may be accepted up to this time after the expiry.
+const VERIFIED_SECONDS: u64 = 60;
+/// The maximum number of cached chains. At this number the cache is cleared and all chains are verified again.
+const VERIFIED_MAX: usize = 10_000;
+
+/// The SHA-256 of all certificates of a connection.
+type Fingerprint = [u8; digest::SHA256_OUTPUT_LEN];
+
+/// The certificates that a client presented in its TLS handshake. The handshake proves that the client has the key of
+/// the first one. No authority is checked yet.
+pub struct PeerCertificates {
+    chain: Vec<CertificateDer<'static>>,
+    fingerprint: Fingerprint,
+}
+
+impl PeerCertificates {
+    /// The certificates, in DER and in the order of the handshake, the client's own first. `None` for an empty chain.
+    pub fn new(chain: Vec<Vec<u8>>) -> Option<Self> {
+        if chain.is_empty() {
+            return None;
+        }
+        let chain: Vec<CertificateDer<'static>> = chain.into_iter().map(CertificateDer::from).collect();
+        let mut context = digest::Context::new(&digest::SHA256);
+        chain.iter().for_each(|certificate| context.update(certificate));
+        let fingerprint = context.finish().as_ref().try_into().ok()?;
+        Some(PeerCertificates { chain, fingerprint })
+    }
+}
+
+impl std::fmt::Debug for PeerCertificates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PeerCertificates({})", self.chain.len())
+    }
+}
+
+/// The authorities of client certificates are not usable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidAuthorities(pub(crate) String);
+
+impl std::fmt::Display for InvalidAuthorities {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidAuthorities {}
+
+/// Verifies chains against trusted authorities, and caches what a caller read from each verified certificate.
+pub(crate) struct ChainVerifier<T> {
+    authorities: Vec<TrustAnchor<'static>>,
+    verified: Mutex<HashMap<Fingerprint, Verified<T>>>,
+}
+
+/// A chain that was verified.
+struct Verified<T> {
+    at: u64,
+    /// The certificate's `notAfter`, in seconds since 1970.
+    expires: u64,
+    found: T,
+}
+
+impl<T: Clone> ChainVerifier<T> {
+    /// A verifier that trusts the authorities of a PEM file.
+    ///
+    /// # Errors
+    /// The text has no certificate, or one that is not usable.
+    pub(crate) fn new(authorities_pem: &str) -> Result<Self, InvalidAuthorities> {
+        let mut authorities = Vec::new();
+        for certificate in CertificateDer::pem_slice_iter(authorities_pem.as_bytes()) {
+            let certificate = certificate.map_err(|error| InvalidAuthorities(error.to_string()))?;
+            let anchor = webpki::anchor_from_trusted_cert(&certificate);
+            authorities.push(anchor.map_err(|error| InvalidAuthorities(error.to_string()))?.to_owned());
+        }
+        if authorities.is_empty() {
+            return Err(InvalidAuthorities("there is no certificate in PEM".to_owned()));
+        }
+        Ok(ChainVerifier { authorities, verified: Mutex::default() })
+    }
+
+    /// The number of authorities.
+    pub(crate) fn len(&self) -> usize {
+        self.authorities.len()
+    }
+
+    /// Whether both verifiers trust some authority.
+    pub(crate) fn shares_authority_with<U>(&self, other: &ChainVerifier<U>) -> bool {
+        let key = |anchor: &TrustAnchor<'static>| (anchor.subject.clone(), anchor.subject_public_key_info.clone());
+        self.authorities.iter().any(|one| other.authorities.iter().any(|two| key(one) == key(two)))
+    }
+
+    /// Verifies a chain for clients at a time, and returns what `read` finds in its first certificate, given as DER.
+    /// `None` if no authority signed the chain, if it is not valid now or not for clients, or if `read` finds nothing.
+    pub(crate) fn verify(
+        &self,
+        peer: &PeerCertificates,
+        now: u64,
+        read: impl FnOnce(&Certificate, &[u8]) -> Option<T>,
+    ) -> Option<T> {
+        if let Some(known) = self.verified.lock().get(&peer.fingerprint)
+            && (known.at..known.at.saturating_add(VERIFIED_SECONDS)).contains(&now)
+            && now <= known.expires
+        {
+            return Some(known.found.clone());
+        }
+        let (leaf, intermediates) = peer.chain.split_first()?;
+        let end_entity = EndEntityCert::try_from(leaf).ok()?;
+        end_entity
+            .verify_for_usage(
+                webpki::ALL_VERIFICATION_ALGS,
+                &self.authorities,
+                intermediates,
+                UnixTime::since_unix_epoch(Duration::from_secs(now)),
+                KeyUsage::client_auth(),
+                None,
+                None,
+            )
+            .ok()?;
+        let certificate = Certificate::from_der(leaf).ok()?;
+        let expires = certificate.tbs_certificate().validity().not_after.to_unix_duration().as_secs();
+        let found = read(&certificate, leaf)?;
+        let mut verified = self.verified.lock();
+        if verified.len() >= VERIFIED_MAX {
+            verified.clear();
+        }
+        verified.insert(peer.fingerprint, Verified { at: now, expires, found: found.clone() });
+        Some(found)
+    }
+}

@@ -1,0 +1,72 @@
+//! The headers of a request that is forwarded to another server. Credentials, identities and impersonation stay here.
+//!
+//! Upstream removes them while it authenticates and impersonates (`apiserver/pkg/endpoints/filters/authentication.go`,
+//! `…/filters/impersonation/impersonation.go`, `…/authentication/request/websocket/protocol.go`).
+
+use http::header::SEC_WEBSOCKET_PROTOCOL;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use listwatch_access::FrontProxyAuthenticator;
+use listwatch_aggregator::remove_identity_headers;
+use listwatch_wire::websocket;
+
+use crate::request::websocket::protocols;
+
+/// Returns the headers without the bearer token of a header or of a WebSocket subprotocol, without the headers of front
+/// proxies and without those of impersonation.
+pub(crate) fn forwarded_headers(sent: &HeaderMap, front_proxy: Option<&FrontProxyAuthenticator>) -> HeaderMap {
+    let mut headers = sent.clone();
+    remove_identity_headers(&mut headers);
+    if let Some(front_proxy) = front_proxy {
+        front_proxy.remove_headers(&mut headers);
+    }
+    let is_impersonation = |name: &&HeaderName| name.as_str().starts_with("impersonate-");
+    let impersonation: Vec<HeaderName> = headers.keys().filter(is_impersonation).cloned().collect();
+    for name in impersonation {
+        headers.remove(name);
+    }
+    match websocket::bearer_token(&protocols(sent)) {
+        Ok(None) => {}
+        Ok(Some((_, others))) => match HeaderValue::try_from(others) {
+            Ok(others) => drop(headers.insert(SEC_WEBSOCKET_PROTOCOL, others)),
+            Err(_) => drop(headers.remove(SEC_WEBSOCKET_PROTOCOL)),
+        },
+        // Some subprotocol may be half a token.
+        Err(_) => drop(headers.remove(SEC_WEBSOCKET_PROTOCOL)),
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_and_identities_are_not_forwarded() {
+        let token = "base64url.bearer.authorization.k8s.io.c2VjcmV0";
+        let check = |lines: &[(&'static str, &str)], expected: &[(&'static str, &str)]| {
+            let map = |lines: &[(&'static str, &str)]| {
+                let lines = lines.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
+                HeaderMap::from_iter(lines)
+            };
+            assert_eq!(forwarded_headers(&map(lines), None), map(expected), "{lines:?}");
+        };
+        let kept =
+            [("accept", "*/*"), ("cookie", "a=b"), ("upgrade", "SPDY/3.1"), ("sec-websocket-protocol", "v5, v4")];
+        check(&kept, &kept);
+        check(
+            &[
+                ("authorization", "Bearer secret"),
+                ("impersonate-user", "bob"),
+                ("impersonate-extra-scopes", "x"),
+                ("x-remote-user", "bob"),
+                ("x-remote-extra-a", "b"),
+            ],
+            &[],
+        );
+        let tokens: &str = &format!("{token}, v5.channel.k8s.io");
+        check(&[("sec-websocket-protocol", tokens)], &[("sec-websocket-protocol", "v5.channel.k8s.io")]);
+        for malformed in [token, &format!("{token}, {token}, v5"), "base64url.bearer.authorization.k8s.io.!, v5"] {
+            check(&[("sec-websocket-protocol", malformed)], &[]);
+        }
+    }
+}

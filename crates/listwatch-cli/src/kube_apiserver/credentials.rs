@@ -1,0 +1,77 @@
+//! Reads the files with credentials, and gives them to the server: certificate authorities, tokens, certificates for
+//! outgoing connections.
+
+use std::path::Path;
+
+use listwatch_access::{ClientCertificateAuthenticator, FrontProxyAuthenticator, TokenFileAuthenticator};
+use listwatch_apiserver::{Builder, RequestHeader};
+
+use super::Failure;
+use super::settings::{CertificateFiles, FrontProxy, Settings};
+
+/// Reads all files of the settings.
+///
+/// # Errors
+/// The flag and the file that cannot be used.
+pub(super) fn read(builder: Builder, settings: &Settings) -> Result<Builder, Failure> {
+    let mut builder = builder;
+    if let Some(file) = &settings.token_auth_file {
+        let authenticator = TokenFileAuthenticator::new(&read_text(file, "token-auth-file")?)
+            .map_err(|error| format!("--token-auth-file {}: {error}", file.display()))?;
+        builder = builder.authenticator(authenticator);
+    }
+    if let Some(files) = &settings.proxy_client {
+        let (chain, key) = read_pair(files, "proxy-client-cert-file", "proxy-client-key-file")?;
+        builder = builder.proxy_client_certificate(&chain, &key);
+    }
+    let clients = match &settings.client_ca_file {
+        Some(file) => {
+            let authorities = read_text(file, "client-ca-file")?;
+            let authenticator = ClientCertificateAuthenticator::new(&authorities)
+                .map_err(|error| format!("--client-ca-file {}: {error}", file.display()))?;
+            builder = builder.client_ca(&authorities);
+            Some(authenticator)
+        }
+        None => None,
+    };
+    if let Some(front_proxy) = &settings.front_proxy {
+        builder = with_front_proxy(builder, front_proxy, clients.as_ref())?;
+    }
+    Ok(match clients {
+        Some(clients) => builder.client_certificates(clients),
+        None => builder,
+    })
+}
+
+/// Trusts the front proxies, and tells extension servers how to recognize them.
+fn with_front_proxy(
+    builder: Builder,
+    front_proxy: &FrontProxy,
+    clients: Option<&ClientCertificateAuthenticator>,
+) -> Result<Builder, Failure> {
+    let FrontProxy { client_ca_file: file, headers } = front_proxy;
+    let client_ca = read_text(file, "requestheader-client-ca-file")?;
+    let wrong = |error| format!("--requestheader-client-ca-file {}: {error}", file.display());
+    let authenticator = FrontProxyAuthenticator::new(&client_ca, headers).map_err(wrong)?;
+    if let Some(clients) = clients {
+        authenticator.check_distinct_from(clients).map_err(wrong)?;
+    }
+    let headers = headers.clone();
+    Ok(builder.front_proxy(authenticator).request_header(RequestHeader {
+        client_ca,
+        username_headers: headers.username,
+        uid_headers: headers.uid,
+        group_headers: headers.groups,
+        extra_header_prefixes: headers.extra_prefixes,
+        allowed_names: headers.allowed_names,
+    }))
+}
+
+/// Reads a certificate chain and its key.
+fn read_pair(files: &CertificateFiles, certificate: &str, key: &str) -> Result<(String, String), Failure> {
+    Ok((read_text(&files.certificate, certificate)?, read_text(&files.key, key)?))
+}
+
+fn read_text(file: &Path, flag: &str) -> Result<String, Failure> {
+    std::fs::read_to_string(file).map_err(|error| format!("--{flag} {}: {error}", file.display()).into())
+}
