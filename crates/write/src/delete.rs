@@ -12,8 +12,8 @@
 //! namespaces `pkg/registry/core/{pod,namespace}`.
 
 use listwatch_cacher::Scope;
-use listwatch_meta::{Change, Key, ListRequest, Object, Status};
-use listwatch_storage::{Decision, KeyValue};
+use listwatch_meta::{Change, Key, ListRequest, Object, Revision, Status, fuel};
+use listwatch_storage::{Decision, KeyValue, Step, UpdateLimits, UpdateLoop};
 use listwatch_wire::list::ListMeta;
 use listwatch_wire::query::list_options;
 use serde_json::{Map, Value};
@@ -111,19 +111,25 @@ impl Write<'_> {
     /// # Errors
     /// 404 when the object does not exist, 409 when a precondition fails, 403 for a protected namespace.
     pub(super) async fn delete(&self, key: &Key, options: &DeleteOptions) -> Result<Deleted, Status> {
+        self.delete_admitted(key, options, None).await
+    }
+
+    /// Deletes one object like [`Write::delete`]. The state of the object at the revision `admitted` has already passed
+    /// admission.
+    ///
+    /// # Errors
+    /// The errors of [`Write::delete`].
+    pub(super) async fn delete_admitted(
+        &self,
+        key: &Key,
+        options: &DeleteOptions,
+        admitted: Option<Revision>,
+    ) -> Result<Deleted, Status> {
         let (backend, resource) = (self.backend, self.resource);
-        self.admit_deletion(key, options).await?;
-        let mut shown = Map::new();
-        let mut then_remove = false;
-        let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
-            let found = found.ok_or_else(|| Status::not_found(resource.gr(), key.name()))?;
-            let object = store::parse(found)?;
-            self.check_deletion(&object, found, options)?;
-            let verdict = judge(resource, object, options, self.clock.time())?;
-            (shown, then_remove) = (verdict.shown, verdict.then_remove);
-            Ok(verdict.decision)
+        let (done, verdict) = self.try_delete(key, options, admitted).await?;
+        let Some(Verdict { shown, then_remove, .. }) = verdict else {
+            return Err(Status::not_found(resource.gr(), key.name()));
         };
-        let done = store::run(backend, resource, key, options.dry_run, decide).await?;
         let revision = match &done {
             Done::Updated { revision, .. } => *revision,
             Done::Unchanged(found) => found.modified,
@@ -147,9 +153,79 @@ impl Write<'_> {
         Ok(Deleted { object, gone })
     }
 
-    /// Runs the validating admission plugins that handle deletions of this resource.
-    pub(super) async fn admit_deletion(&self, key: &Key, options: &DeleteOptions) -> Result<(), Status> {
+    /// Drives the optimistic retry of a deletion. Preconditions and admission judge exactly the state that is deleted:
+    /// after a conflict both judge the present state again (`deleteValidation` of `GuaranteedUpdate` and `Delete`).
+    async fn try_delete(
+        &self,
+        key: &Key,
+        options: &DeleteOptions,
+        admitted: Option<Revision>,
+    ) -> Result<(Done, Option<Verdict>), Status> {
         let (backend, resource) = (self.backend, self.resource);
+        let storage = &**backend.storage();
+        let suggestion = if options.dry_run { None } else { store::suggestion(backend, resource, key) };
+        let mut update = UpdateLoop::new(key.clone(), suggestion, UpdateLimits::default());
+        let mut verdict = None;
+        let mut current = None;
+        let outcome = loop {
+            let Some(step) = update.step() else {
+                return Err(Status::internal("the deletion ended without a result"));
+            };
+            let ended = match step {
+                Step::Read => update.read(storage.get(key).await.map(|(found, _)| found)),
+                Step::Decide(found) => {
+                    let judged = self.judge_present(key, options, found.as_ref(), admitted).await;
+                    // Without fuel neither the verdict nor its error counts.
+                    let judged = if fuel::is_exhausted() { Err(Status::request_timed_out()) } else { judged };
+                    current = found;
+                    update.decided(judged.map(|judged| verdict.insert(judged).decision.clone()))
+                }
+                Step::Update { expected, value, .. } if options.dry_run => {
+                    store::check_size(&value)?;
+                    return Ok((Done::Updated { value, revision: expected }, verdict));
+                }
+                Step::Delete { .. } if options.dry_run => {
+                    let done = current.map_or(Done::Absent, |previous| Done::Deleted { previous, revision: None });
+                    return Ok((done, verdict));
+                }
+                Step::Update { expected, value, ttl } => {
+                    update.updated(storage.update(key, expected, value, ttl).await)
+                }
+                Step::Delete { expected } => update.deleted(storage.delete(key, expected).await),
+                Step::Create { .. } => return Err(Status::internal("a deletion cannot create an object")),
+            };
+            if let Some(outcome) = ended {
+                break outcome;
+            }
+        };
+        store::done(outcome, "update", resource).map(|done| (done, verdict))
+    }
+
+    /// Decides about the deletion of the present object.
+    async fn judge_present(
+        &self,
+        key: &Key,
+        options: &DeleteOptions,
+        found: Option<&KeyValue>,
+        admitted: Option<Revision>,
+    ) -> Result<Verdict, Status> {
+        let found = found.ok_or_else(|| Status::not_found(self.resource.gr(), key.name()))?;
+        let object = store::parse(found)?;
+        self.check_deletion(&object, found, options)?;
+        if admitted != Some(found.modified) {
+            self.admit_deletion(key, &object, options.dry_run).await?;
+        }
+        judge(self.resource, object, options, self.clock.time())
+    }
+
+    /// Runs the validating admission plugins that handle deletions of this resource.
+    pub(super) async fn admit_deletion(
+        &self,
+        key: &Key,
+        object: &Map<String, Value>,
+        dry_run: bool,
+    ) -> Result<(), Status> {
+        let resource = self.resource;
         let request = AdmissionRequest {
             operation: Operation::Delete,
             group: &resource.group,
@@ -160,24 +236,15 @@ impl Write<'_> {
             namespace: Some(key.namespace()).filter(|namespace| !namespace.is_empty()),
             name: key.name(),
             user: self.user,
-            dry_run: options.dry_run,
-            old_object: None,
-            objects: backend,
+            dry_run,
+            old_object: Some(object),
+            objects: self.backend,
         };
-        if !self.admission.validates(&request) {
-            return Ok(());
-        }
-        let found = backend.storage().get(key).await;
-        let (found, _) = found.map_err(|error| store::read_failed(&error, resource.gr()))?;
-        // The deletion itself returns the 404 for an absent object.
-        let Some(found) = found else { return Ok(()) };
-        let object = store::parse(&found)?;
-        let request = AdmissionRequest { old_object: Some(&object), ..request };
-        self.admission.validate(&request, &object).await
+        self.admission.validate(&request, object).await
     }
 
     /// Removes a marked object unless it was removed or replaced meanwhile. Returns the revision of the removal.
-    async fn remove_marked(&self, key: &Key, uid: &str) -> Result<Option<listwatch_meta::Revision>, Status> {
+    async fn remove_marked(&self, key: &Key, uid: &str) -> Result<Option<Revision>, Status> {
         let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
             let Some(found) = found else { return Ok(Decision::Nothing) };
             let same = meta::text(metadata(&store::parse(found)?), "uid") == uid;

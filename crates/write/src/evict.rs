@@ -13,7 +13,7 @@
 //! The disruption controller of kube-controller-manager maintains the status of budgets.
 
 use listwatch_meta::status::StatusCause;
-use listwatch_meta::{GroupResource, Key, Status};
+use listwatch_meta::{GroupResource, Key, Revision, Status};
 use listwatch_storage::{Decision, KeyValue, ListQuery};
 use serde_json::{Map, Value, json};
 
@@ -81,9 +81,10 @@ async fn evict(write: &Write<'_>, key: &Key, options: &DeleteOptions) -> Result<
         let (found, _) =
             write.backend.storage().get(key).await.map_err(|error| store::read_failed(&error, write.resource.gr()))?;
         let found = found.ok_or_else(|| Status::not_found(write.resource.gr(), write.name))?;
-        // Admission runs first: a rejected deletion must not mark the pod or decrement the budget.
-        write.admit_deletion(key, options).await?;
         let pod = store::parse(&found)?;
+        // Admission runs first: a rejected deletion must not mark the pod or decrement the budget.
+        write.admit_deletion(key, &pod, options.dry_run).await?;
+        let admitted = found.modified;
         let phase = text(&pod, "status", "phase");
         let going = meta::is_set(metadata(&pod), "deletionTimestamp");
         let ended = matches!(phase, "Succeeded" | "Failed") || going;
@@ -94,7 +95,7 @@ async fn evict(write: &Write<'_>, key: &Key, options: &DeleteOptions) -> Result<
             if bound && !ended {
                 options.resource_version = Some(found.modified.to_string());
             }
-            match mark_and_delete(write, key, &options).await {
+            match mark_and_delete(write, key, &options, admitted).await {
                 Err(status) if status.code == 409 && bound => conflict = Some(status),
                 done => return done,
             }
@@ -113,9 +114,10 @@ async fn guarded(
     pod: &Object,
     mut options: DeleteOptions,
 ) -> Result<(), Status> {
+    let admitted = found.modified;
     let budgets = budgets_of(write, key.namespace(), pod).await?;
     let (budget_key, budget) = match budgets.as_slice() {
-        [] => return mark_and_delete(write, key, &options).await,
+        [] => return mark_and_delete(write, key, &options, admitted).await,
         [only] => only,
         _ => {
             let why =
@@ -127,14 +129,14 @@ async fn guarded(
     if !is_ready(pod) && spares_unready(budget) {
         let bound = options.resource_version.is_none();
         options.resource_version.get_or_insert_with(|| found.modified.to_string());
-        return match mark_and_delete(write, key, &options).await {
+        return match mark_and_delete(write, key, &options, admitted).await {
             // The pod may have become ready, so the client must retry.
             Err(status) if status.code == 409 && bound => Err(not_counted_yet(name)),
             done => done,
         };
     }
     count_down(write, budget_key, key.name(), options.dry_run).await?;
-    mark_and_delete(write, key, &options).await
+    mark_and_delete(write, key, &options, admitted).await
 }
 
 fn text<'a>(object: &'a Object, member: &str, field: &str) -> &'a str {
@@ -256,11 +258,18 @@ async fn count_down(write: &Write<'_>, key: &Key, pod: &str, dry_run: bool) -> R
     store::run(write.backend, resource, key, dry_run, decide).await.map(drop)
 }
 
-/// Sets the `DisruptionTarget` condition of the pod, then deletes the pod.
-async fn mark_and_delete(write: &Write<'_>, key: &Key, options: &DeleteOptions) -> Result<(), Status> {
+/// Sets the `DisruptionTarget` condition of the pod, then deletes the pod. Admission has accepted the deletion of the pod
+/// at the revision `admitted`; after another write, the deletion runs admission again.
+async fn mark_and_delete(
+    write: &Write<'_>,
+    key: &Key,
+    options: &DeleteOptions,
+    mut admitted: Revision,
+) -> Result<(), Status> {
     let mut options = options.clone();
     if !options.dry_run {
         let now = write.clock.now();
+        let mut marked_revision = None;
         let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
             let found = found.ok_or_else(|| Status::not_found(write.resource.gr(), write.name))?;
             let mut pod = store::parse(found)?;
@@ -269,18 +278,25 @@ async fn mark_and_delete(write: &Write<'_>, key: &Key, options: &DeleteOptions) 
             let marked = json!({"type": "DisruptionTarget", "status": "True", "lastProbeTime": null,
                 "lastTransitionTime": now, "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"});
             set_condition(child_mut(&mut pod, "status"), marked);
+            marked_revision = Some(found.modified);
             Ok(match pod == before {
                 true => Decision::Nothing,
                 false => Decision::Write { value: store::encode(&pod), ttl: None },
             })
         };
         let done = store::run(write.backend, write.resource, key, false, decide).await?;
-        // The write above changed the resource version, so the precondition must change too.
-        if let (Some(version), store::Done::Updated { revision, .. }) = (&mut options.resource_version, &done) {
-            *version = revision.to_string();
+        if let store::Done::Updated { revision, .. } = &done {
+            // The write above changed the resource version, so the precondition must change too.
+            if let Some(version) = &mut options.resource_version {
+                *version = revision.to_string();
+            }
+            // The condition alone needs no second admission.
+            if marked_revision == Some(admitted) {
+                admitted = *revision;
+            }
         }
     }
-    write.delete(key, &options).await.map(drop)
+    write.delete_admitted(key, &options, Some(admitted)).await.map(drop)
 }
 
 #[cfg(test)]

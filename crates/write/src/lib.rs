@@ -65,6 +65,7 @@ mod expected;
 mod json_patch;
 mod memory;
 mod merge_keys;
+mod monotonic;
 mod options;
 mod ownership;
 mod patch;
@@ -91,7 +92,7 @@ mod yaml_reader;
 
 pub use listwatch_validation::clock::{Clock, parse_timestamp, timestamp};
 
-pub use crate::memory::bytes_max as document_bytes_max;
+pub use crate::admission::NAMESPACE_RECHECK;
 pub use crate::options::Propagation;
 pub use crate::request::{OwnedWriteRequest, WriteBody, WriteRequest, WriteResponse, WriteVerb};
 pub use crate::scale::scale_of;

@@ -26,7 +26,7 @@ pub(super) const MEMBER_BYTES: usize = size_of::<u64>() + size_of::<String>() + 
 
 /// Returns the maximum bytes of memory for the tree of a body of `body_bytes` bytes. A write holds
 /// about this much memory at most.
-pub fn bytes_max(body_bytes: usize) -> usize {
+pub(crate) fn bytes_max(body_bytes: usize) -> usize {
     body_bytes.saturating_mul(BYTES_PER_BYTE).saturating_add(DOCUMENT_BYTES_MIN).min(DOCUMENT_BYTES_MAX)
 }
 

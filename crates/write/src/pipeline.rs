@@ -32,6 +32,7 @@ use super::admission::{AdmissionChain, AdmissionRequest, Operation, definition_l
 use super::decode;
 use super::decode_error::{DecodeErrorStyle, not_convertible, not_decodable, not_decodable_from};
 use super::expected::Expected;
+use super::monotonic::Instant;
 use super::ownership::{self, FieldWriter, Sent};
 use super::patch::ParsedPatch;
 use super::service_ranges::ServiceRanges;
@@ -117,6 +118,18 @@ enum Interruption {
     Abandoned(Box<Status>),
 }
 
+impl Interruption {
+    /// Returns the Status for the client.
+    fn into_status(self) -> Status {
+        match self {
+            Interruption::Status(status)
+            | Interruption::TooLarge(status)
+            | Interruption::Unknown(status)
+            | Interruption::Abandoned(status) => *status,
+        }
+    }
+}
+
 impl From<Status> for Interruption {
     fn from(status: Status) -> Self {
         Interruption::Status(Box::new(status))
@@ -135,8 +148,9 @@ impl From<Faulted> for Interruption {
 }
 
 /// The state that survives from one pass to the next.
-#[derive(Default)]
 struct Progress {
+    /// The time before the last check of the namespace of a new object.
+    namespace_checked: Instant,
     /// The addresses and ports that were allocated.
     grant: Grant,
     /// Whether managed fields are left out, because the object is too large with them.
@@ -146,6 +160,19 @@ struct Progress {
     /// The old and the new state of the last decision.
     before: Map<String, Value>,
     after: Map<String, Value>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Progress {
+            namespace_checked: Instant::now(),
+            grant: Grant::default(),
+            without_managed_fields: false,
+            existing: None,
+            before: Map::new(),
+            after: Map::new(),
+        }
+    }
 }
 
 impl Write<'_> {
@@ -162,13 +189,13 @@ impl Write<'_> {
         mut change: impl FnMut(Option<Base<'_>>) -> Result<Map<String, Value>, Status> + Send,
     ) -> Result<Done, Status> {
         let resource = self.resource;
+        let mut progress = Progress::new();
         let mut _holds = None;
         let may_create = if absent == Absent::NotFound {
             Err(Status::not_found(resource.gr(), self.name))
         } else {
             self.may_create().await.map(|holds| _holds = Some(holds))
         };
-        let mut progress = Progress::default();
         let done = loop {
             match self.attempt(key, uid, absent, &may_create, &mut change, &mut progress).await {
                 Ok(done) => break done,
@@ -248,6 +275,17 @@ impl Write<'_> {
         Ok((in_namespace, creating))
     }
 
+    /// Reads the namespace of a new object from the store again if the last check is older than
+    /// [`namespace_lifecycle::NAMESPACE_RECHECK`]: another server may remove the namespace meanwhile.
+    async fn check_namespace_again(&self, progress: &mut Progress) -> Result<(), Status> {
+        let Some(namespace) = self.namespace.filter(|_| self.resource.namespaced) else { return Ok(()) };
+        if progress.namespace_checked.elapsed() <= namespace_lifecycle::NAMESPACE_RECHECK {
+            return Ok(());
+        }
+        progress.namespace_checked = Instant::now();
+        namespace_lifecycle::check_stored(self.backend, self.registry, self.resource, namespace, self.name).await
+    }
+
     /// Drives the optimistic retry until the object is written or needs no change.
     async fn attempt(
         &self,
@@ -301,8 +339,13 @@ impl Write<'_> {
                         None => Ok(Done::Absent),
                     };
                 }
-                Step::Create { value, ttl } => update.created(storage.create(key, value, ttl).await),
+                Step::Create { value, ttl } => {
+                    self.check_namespace_again(progress).await?;
+                    progress.grant.check_age()?;
+                    update.created(storage.create(key, value, ttl).await)
+                }
                 Step::Update { expected, value, ttl } => {
+                    progress.grant.check_age()?;
                     update.updated(storage.update(key, expected, value, ttl).await)
                 }
                 Step::Delete { expected } => update.deleted(storage.delete(key, expected).await),
@@ -374,13 +417,14 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Checks a new object whose name is not a valid key. Neither the store nor the plugins are called.
+    /// Checks a new object whose name is not a valid key. Runs the mutating plugins and validation, and stores nothing.
     ///
     /// # Errors
     /// The errors of a create, up to and including validation.
     pub(super) async fn check_new(&self, absent: Absent<'_>, mut object: Map<String, Value>) -> Result<(), Status> {
         let _holds = self.may_create().await?;
         self.prepare(None, &mut object)?;
+        self.mutate(Operation::Create, &mut object, None).await.map_err(Interruption::into_status)?;
         self.validate_new(absent, &mut object)
     }
 

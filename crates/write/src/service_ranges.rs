@@ -1,7 +1,8 @@
 //! [`ServiceRanges`]: the ranges from which services get cluster addresses and node ports.
 //!
-//! Each range starts with a static band. Random allocation uses other values first, so that the band stays free for
-//! users who choose a value (KEP-3070 for addresses, KEP-3668 for node ports).
+//! Each range starts with a static band; the rest is the dynamic band. Random allocation uses the dynamic band first, so
+//! that the static band stays free for users who choose a value (KEP-3070 for addresses, KEP-3668 for node ports). When
+//! the dynamic band is full, values of the static band are allocated, too (`allocateNextService` of `ipallocator.go`).
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -20,6 +21,10 @@ const PREFIX_BITS_MIN: u32 = 12;
 const ADDRESS_BAND: RangeInclusive<u32> = 16..=256;
 /// The size limits of the static band of node ports, in ports (`calculateRange` of the port allocator).
 const PORT_BAND: RangeInclusive<u32> = 16..=128;
+
+/// The maximum number of candidates from one band. A band of at most this size is tried completely; candidates from a
+/// larger band are random. If all candidates of both bands are taken, the client receives a 500.
+const CANDIDATES_MAX: u32 = 512;
 
 /// The ranges of cluster addresses (IPv4 only) and node ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,26 +122,51 @@ impl ServiceRanges {
         format!("{}-{}", self.node_ports.start(), self.node_ports.end())
     }
 
-    /// Returns a random candidate for a cluster address. `random` returns a number in a range.
-    pub(crate) fn address_candidate(&self, random: impl FnOnce(RangeInclusive<u32>) -> u32) -> Ipv4Addr {
+    /// Returns the candidates for a cluster address, in the order in which they are tried. `random` returns a number in
+    /// a range.
+    pub(crate) fn address_candidates<R>(&self, random: R) -> impl Iterator<Item = Ipv4Addr> + Send + use<R>
+    where
+        R: Fn(RangeInclusive<u32>) -> u32 + Copy + Send,
+    {
         let size = 1_u32 << (32 - self.prefix_bits);
         let band = (size / 16).clamp(*ADDRESS_BAND.start(), *ADDRESS_BAND.end());
         // A range that is no larger than its static band has no band.
         let first = if band + 2 < size { band } else { 1 };
-        Ipv4Addr::from(self.network + random(first..=size - 2))
+        let network = self.network;
+        let hosts = candidates(first..=size - 2, random).chain(candidates(1..=first - 1, random));
+        hosts.map(move |host| Ipv4Addr::from(network + host))
     }
 
-    /// Returns a random candidate for a node port, from the dynamic band or, with `anywhere`, from the whole range.
-    /// `random` returns a number in a range.
-    pub(crate) fn port_candidate(&self, anywhere: bool, random: impl FnOnce(RangeInclusive<u16>) -> u16) -> u16 {
-        let (first, last) = (*self.node_ports.start(), *self.node_ports.end());
-        let size = u32::from(last - first) + 1;
+    /// Returns the candidates for a node port, in the order in which they are tried. `random` returns a number in a
+    /// range.
+    pub(crate) fn port_candidates<R>(&self, random: R) -> impl Iterator<Item = u16> + Send + use<R>
+    where
+        R: Fn(RangeInclusive<u32>) -> u32 + Copy + Send,
+    {
+        let (start, last) = (u32::from(*self.node_ports.start()), u32::from(*self.node_ports.end()));
+        let size = last - start + 1;
         let band = (size / 32).clamp(*PORT_BAND.start(), *PORT_BAND.end());
-        if anywhere || band >= size {
-            return random(first..=last);
-        }
-        random(first + band as u16..=last)
+        // A range that is no larger than its static band has no band. Port 0 is in no range.
+        let first = if band < size { start + band } else { start };
+        let ports = candidates(first..=last, random).chain(candidates(start..=first - 1, random));
+        // Both bands lie within the range, so the conversion succeeds.
+        ports.filter_map(|port| u16::try_from(port).ok())
     }
+}
+
+/// Returns the candidates of one band: all values from a random one on, or random values of a large band.
+fn candidates<R: Fn(RangeInclusive<u32>) -> u32>(
+    band: RangeInclusive<u32>,
+    random: R,
+) -> impl Iterator<Item = u32> + use<R> {
+    let (first, last) = (*band.start(), *band.end());
+    let size = (last + 1).saturating_sub(first);
+    let offset = if size == 0 { 0 } else { random(first..=last) - first };
+    (0..size.min(CANDIDATES_MAX)).map(move |tried| match tried {
+        0 => first + offset,
+        tried if size <= CANDIDATES_MAX => first + (offset + tried) % size,
+        _ => random(first..=last),
+    })
 }
 
 #[cfg(test)]
@@ -177,28 +207,55 @@ mod tests {
     #[test]
     fn random_allocation_leaves_the_static_band_of_the_default_ranges_free() {
         let ranges = ServiceRanges::default();
-        assert_eq!(ranges.address_candidate(|range| *range.start()), Ipv4Addr::new(10, 96, 1, 0));
-        assert_eq!(ranges.address_candidate(|range| *range.end()), Ipv4Addr::new(10, 96, 255, 254));
-        assert_eq!(ranges.port_candidate(false, |range| *range.start()), 30_086);
-        assert_eq!(ranges.port_candidate(true, |range| *range.start()), 30_000);
+        let dynamic = CANDIDATES_MAX as usize;
+        let addresses: Vec<_> = ranges.address_candidates(|range| *range.start()).collect();
+        assert_eq!((addresses[0], addresses[dynamic - 1]), (Ipv4Addr::new(10, 96, 1, 0), Ipv4Addr::new(10, 96, 1, 0)));
+        assert_eq!(ranges.address_candidates(|range| *range.end()).next(), Some(Ipv4Addr::new(10, 96, 255, 254)));
+        assert_eq!(addresses[dynamic..], (1..=255).map(|host| Ipv4Addr::new(10, 96, 0, host)).collect::<Vec<_>>());
+        let ports: Vec<_> = ranges.port_candidates(|range| *range.start()).collect();
+        assert_eq!((ports[0], ports[dynamic - 1]), (30_086, 30_086));
+        assert_eq!(ports[dynamic..], (30_000..30_086).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn candidates_of_a_small_range_are_all_of_its_values_once() {
+        let check = |cidr: &str, ports: &str, seed: u32| {
+            let random = move |range: RangeInclusive<u32>| range.start() + seed % (range.end() - range.start() + 1);
+            let ranges = ServiceRanges::default().with_cluster_addresses(cidr).unwrap().with_node_ports(ports).unwrap();
+            let mut addresses: Vec<_> = ranges.address_candidates(random).collect();
+            addresses.sort();
+            let hosts = (1_u32 << (32 - ranges.prefix_bits)) - 2;
+            let all: Vec<_> = (1..=hosts).map(|host| Ipv4Addr::from(ranges.network + host)).collect();
+            assert_eq!(addresses, all, "{cidr}");
+            let mut found: Vec<_> = ranges.port_candidates(random).collect();
+            found.sort_unstable();
+            assert_eq!(found, ranges.node_ports.clone().collect::<Vec<_>>(), "{ports}");
+        };
+        for seed in [0, 1, 77, u32::MAX] {
+            check("10.0.0.0/28", "1-1", seed);
+            check("10.0.0.0/27", "65535", seed);
+            check("10.0.0.0/24", "1-16", seed);
+            check("10.0.0.0/23", "65024-65535", seed);
+        }
     }
 
     proptest! {
         /// Every candidate lies within its range, and is neither the network address nor the broadcast address.
         #[test]
         fn candidates_lie_within_their_ranges(
-            network: u32, bits in PREFIX_BITS_MIN..=PREFIX_BITS_MAX, first in 1..=u16::MAX, more: u16, seed: u32, anywhere: bool,
+            network: u32, bits in PREFIX_BITS_MIN..=PREFIX_BITS_MAX, first in 1..=u16::MAX, more: u16, seed: u32,
         ) {
             let cidr = format!("{}/{bits}", Ipv4Addr::from(network));
             let ports = format!("{first}-{}", first.saturating_add(more));
             let ranges = ServiceRanges::default().with_cluster_addresses(&cidr).unwrap().with_node_ports(&ports).unwrap();
-            let address = ranges.address_candidate(|range| range.start() + seed % (range.end() - range.start() + 1));
-            prop_assert!(ranges.has_address(address), "{address} is not in {cidr}");
-            prop_assert!(ranges.is_allocatable(address), "{address} is no host of {cidr}");
-            let port = ranges.port_candidate(anywhere, |range| {
-                (u32::from(*range.start()) + seed % (u32::from(range.end() - range.start()) + 1)) as u16
-            });
-            prop_assert!(ranges.has_port(port), "{port} is not in {ports}");
+            let random = move |range: RangeInclusive<u32>| range.start() + seed % (range.end() - range.start() + 1);
+            for address in ranges.address_candidates(random) {
+                prop_assert!(ranges.has_address(address), "{address} is not in {cidr}");
+                prop_assert!(ranges.is_allocatable(address), "{address} is no host of {cidr}");
+            }
+            for port in ranges.port_candidates(random) {
+                prop_assert!(ranges.has_port(port), "{port} is not in {ports}");
+            }
         }
     }
 }

@@ -11,8 +11,9 @@
 //! `/ranges/`.
 //!
 //! Two services never share an address or a node port, for three reasons:
-//! - A service is stored only by the write that made its claims and knows their revisions. That write has
-//!   [`STORE_WAIT`] to store the service.
+//! - A service is stored only by the write that made its claims and knows their revisions. Directly before the store
+//!   write, the age of the claims must be below [`STORE_WAIT`] ([`Grant::check_age`]). Otherwise the write fails and
+//!   deletes its claims. Neither slow admission plugins nor a long request timeout weaken this rule.
 //! - A crash or an unknown outcome can leave a claim without a service. The next write that needs the address or port
 //!   takes the claim over, but only after [`PENDING_WAIT`]. Until then another server may still store the service.
 //! - A claim is deleted only at the revision at which it was made. After the deletion of a service, a claim is deleted
@@ -28,14 +29,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use bytes::Bytes;
 use listwatch_meta::{FieldError, Key, Revision, Status};
 use listwatch_storage::{CreateError, DeleteError};
 use serde_json::{Map, Value, json};
 
+use super::monotonic::Instant;
 use super::service_ranges::ServiceRanges;
 use super::store;
 use listwatch_kinds::PORT_TAKEN;
@@ -45,13 +47,10 @@ use listwatch_registry::{Registry, Resource};
 use listwatch_validation::clock::{Clock, parse_timestamp};
 use listwatch_validation::object_meta as meta;
 
-/// The maximum number of random candidates. If all are taken, the range is full and the client receives a 500.
-const CANDIDATES_MAX: usize = 512;
-
-/// The maximum time between the first claim and the write of the service.
+/// The maximum time between the first claim and the beginning of the store write of the service.
 const STORE_WAIT: Duration = Duration::from_secs(30);
-/// The minimum age of a claim that may be taken over. The difference to [`STORE_WAIT`] covers slow stores and clock
-/// skew.
+/// The minimum age of a claim that may be taken over. The difference to [`STORE_WAIT`] covers the duration of one
+/// store write and clock skew.
 const PENDING_WAIT: Duration = Duration::from_secs(90);
 
 /// The addresses and ports that a service still needs.
@@ -76,6 +75,22 @@ struct WantedPort {
 enum Choice<T> {
     Any,
     This(T),
+}
+
+impl<T: Copy> Choice<T> {
+    /// Returns the chosen value, or `any` if no value was chosen.
+    fn candidates(self, any: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+        let (chosen, any) = match self {
+            Choice::Any => (None, Some(any)),
+            Choice::This(chosen) => (Some(chosen), None),
+        };
+        chosen.into_iter().chain(any.into_iter().flatten())
+    }
+}
+
+/// Returns a random number in a range.
+fn random_in(range: RangeInclusive<u32>) -> u32 {
+    rand::random_range(range)
 }
 
 /// The addresses and ports that were allocated for a service.
@@ -154,12 +169,9 @@ impl Wanted {
         clock: &Clock,
     ) -> Result<(), Status> {
         if let Some(choice) = self.address {
-            let candidate = || Some(ranges.address_candidate(rand::random_range));
-            let address = self
-                .claim_one(backend, clock, dry_run, choice, candidate, |address| {
-                    address_claim(registry, address, self, clock)
-                })
-                .await?;
+            let candidates = choice.candidates(ranges.address_candidates(random_in));
+            let claim = |address| address_claim(registry, address, self, clock);
+            let address = self.claim_one(backend, clock, dry_run, candidates, claim).await?;
             let Some((address, claim)) = address else {
                 return Err(match choice {
                     Choice::Any => Status::internal("failed to allocate a serviceIP: range is full"),
@@ -172,14 +184,9 @@ impl Wanted {
         for wanted in &self.ports {
             // In a dry run only the grant knows the ports that were drawn before.
             let free = |port: &u16| !grant.ports.contains(port) && !self.asks_for(*port);
-            let tries = AtomicUsize::new(0);
-            let candidate = || {
-                let tried = tries.fetch_add(1, Ordering::Relaxed);
-                Some(ranges.port_candidate(tried >= CANDIDATES_MAX / 2, rand::random_range)).filter(free)
-            };
-            let port = self
-                .claim_one(backend, clock, dry_run, wanted.choice, candidate, |port| port_claim(port, self, clock))
-                .await?;
+            let candidates = wanted.choice.candidates(ranges.port_candidates(random_in).filter(free));
+            let claim = |port| port_claim(port, self, clock);
+            let port = self.claim_one(backend, clock, dry_run, candidates, claim).await?;
             let Some((port, claim)) = port else {
                 return Err(match (wanted.choice, wanted.place) {
                     (Choice::Any, _) => Status::internal("failed to allocate a nodePort: range is full"),
@@ -193,27 +200,17 @@ impl Wanted {
         Ok(())
     }
 
-    /// Claims the chosen value or the first free candidate. A dry run only checks that the value is free. Returns
-    /// `None` if the chosen value or all candidates are taken.
+    /// Claims the first free candidate. A dry run only checks that the candidate is free. Returns `None` if all
+    /// candidates are taken.
     async fn claim_one<T: Copy>(
         &self,
         backend: &Backend,
         clock: &Clock,
         dry_run: bool,
-        choice: Choice<T>,
-        candidate: impl Fn() -> Option<T>,
+        candidates: impl Iterator<Item = T>,
         claim: impl Fn(T) -> Option<(Key, Bytes)>,
     ) -> Result<Option<(T, Option<(Key, Revision)>)>, Status> {
-        let candidates = match choice {
-            Choice::Any => CANDIDATES_MAX,
-            Choice::This(_) => 1,
-        };
-        for _ in 0..candidates {
-            let chosen = match choice {
-                Choice::Any => candidate(),
-                Choice::This(chosen) => Some(chosen),
-            };
-            let Some(chosen) = chosen else { continue };
+        for chosen in candidates {
             let Some((key, value)) = claim(chosen) else { return Ok(Some((chosen, None))) };
             if dry_run {
                 let found = backend.storage().get(&key).await;
@@ -463,10 +460,18 @@ impl Grant {
         if wanted.address.is_some() || !wanted.ports.is_empty() {
             return Err(Unfilled::Wants(wanted));
         }
-        if self.since.is_some_and(|since| since.elapsed() > STORE_WAIT) {
-            return Err(Status::server_timeout("create", SERVICES).into());
-        }
         Ok(())
+    }
+
+    /// Checks that the claims are young enough for a store write to begin now.
+    ///
+    /// # Errors
+    /// 500 with the reason `ServerTimeout` when the claims are older than [`STORE_WAIT`].
+    pub(super) fn check_age(&self) -> Result<(), Status> {
+        match self.since {
+            Some(since) if since.elapsed() > STORE_WAIT => Err(Status::server_timeout("create", SERVICES)),
+            _ => Ok(()),
+        }
     }
 
     fn fill_address(

@@ -12,6 +12,7 @@ mod patches;
 mod pods;
 mod random;
 mod services;
+mod slow_admission;
 mod storms;
 
 use std::sync::Arc;

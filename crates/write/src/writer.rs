@@ -25,6 +25,10 @@ const CHECK_PAGE_ITEMS: usize = 500;
 const UNREADABLE_NAMED_MAX: usize = 100;
 
 /// Writes objects for one server, on behalf of clients and of controllers.
+///
+/// A write of a CustomResourceDefinition waits until the server serves the definition, so that the client can use the
+/// custom resource after the answer. The controller `listwatch_controllers::definitions` ends that wait. Without this
+/// controller, each such write takes three seconds longer.
 #[derive(Debug)]
 pub struct Writer {
     backend: Arc<Backend>,
@@ -131,8 +135,8 @@ impl Writer {
         reviews::review(&self.backend.registry(), authenticators, authorizers, request.user, request).await
     }
 
-    /// Changes one object on behalf of a controller. The loop retries conflicts as for clients, but no validation or
-    /// admission runs. `change` gets the stored tree and may be called several times. An absent object stays absent.
+    /// Changes one object on behalf of a controller: its status, finalizers or owner references. The loop retries
+    /// conflicts as for clients. This is the only write that runs neither validation nor admission. `change` gets the stored tree and may be called several times. An absent object stays absent.
     ///
     /// # Errors
     /// A [`Status`] when the store fails or holds an unreadable value.

@@ -31,6 +31,8 @@ pub(super) mod namespace_lifecycle;
 mod objects;
 mod priority;
 
+pub use self::namespace_lifecycle::NAMESPACE_RECHECK;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -220,10 +222,5 @@ impl AdmissionChain {
             }
         }
         Ok(())
-    }
-
-    /// Returns whether any validating plugin handles the write.
-    pub(super) fn validates(&self, request: &AdmissionRequest<'_>) -> bool {
-        self.validating.iter().any(|plugin| plugin.handles(request))
     }
 }

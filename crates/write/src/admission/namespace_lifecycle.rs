@@ -1,14 +1,21 @@
 //! NamespaceLifecycle: rejects the creation of objects in namespaces that do not exist or are being deleted.
 //! Also rejects the deletion of required namespaces (`plugin/pkg/admission/namespace/lifecycle`).
 
+use std::time::Duration;
+
 use listwatch_meta::status::StatusCause;
-use listwatch_meta::{Change, GroupResource, Status};
+use listwatch_meta::{Change, GroupResource, Key, Status};
 
 use super::super::store;
 use listwatch_registry::{Backend, CreatingIn};
 use listwatch_registry::{Registry, Resource};
 
 const NAMESPACES: GroupResource<'_> = GroupResource { group: "", resource: "namespaces" };
+
+/// The age of the check of a namespace after which a create reads the namespace from the store again, directly before
+/// the store write. The namespace controller of another server waits twice as long before it removes an empty
+/// namespace, so a slow create cannot leave an object behind.
+pub const NAMESPACE_RECHECK: Duration = Duration::from_secs(1);
 
 /// The names of the namespaces that cannot be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
@@ -37,14 +44,36 @@ pub(crate) async fn check_create<'b>(
     let creating = backend.creating_in(namespace);
     let terminating = match cached() {
         Some(object) => object.is_being_deleted(),
-        None => {
-            let (found, _) =
-                backend.storage().get(&key).await.map_err(|error| store::read_failed(&error, NAMESPACES))?;
-            let found = found.ok_or_else(|| Status::not_found(NAMESPACES, namespace))?;
-            store::object(namespaces, &key, found.modified, Change::Added, &found.value)?.is_being_deleted()
-        }
+        None => is_stored_terminating(backend, namespaces, &key).await?,
     };
     if terminating { Err(terminating_namespace(resource, namespace, name)) } else { Ok(Some(creating)) }
+}
+
+/// Checks in the store that the namespace exists and is not being deleted.
+///
+/// # Errors
+/// 404 when the namespace does not exist, 403 when the namespace is being deleted.
+pub(crate) async fn check_stored(
+    backend: &Backend,
+    registry: &Registry,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<(), Status> {
+    let Some(namespaces) = registry.find("", "v1", "namespaces") else { return Ok(()) };
+    let Ok(key) = namespaces.key(None, namespace) else { return Err(Status::not_found(NAMESPACES, namespace)) };
+    match is_stored_terminating(backend, namespaces, &key).await? {
+        true => Err(terminating_namespace(resource, namespace, name)),
+        false => Ok(()),
+    }
+}
+
+/// Whether the stored namespace is being deleted.
+async fn is_stored_terminating(backend: &Backend, namespaces: &Resource, key: &Key) -> Result<bool, Status> {
+    let found = backend.storage().get(key).await;
+    let (found, _) = found.map_err(|error| store::read_failed(&error, NAMESPACES))?;
+    let found = found.ok_or_else(|| Status::not_found(NAMESPACES, key.name()))?;
+    Ok(store::object(namespaces, key, found.modified, Change::Added, &found.value)?.is_being_deleted())
 }
 
 fn terminating_namespace(resource: &Resource, namespace: &str, name: &str) -> Status {

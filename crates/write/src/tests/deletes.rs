@@ -1,6 +1,13 @@
 //! DELETE of objects, collections and namespaces.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use listwatch_cacher::Limits;
+use listwatch_registry::{Backend, Registry};
+
 use super::*;
+use crate::admission::{AdmissionChain, AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
 
@@ -219,4 +226,92 @@ async fn delete_of_a_job_warns_that_its_pods_are_preserved() {
         assert_eq!(left.contains(r#""finalizers":["orphan"]"#), warned || line.contains("Orphan"), "{line}: {left}");
         world.send(&format!("DELETE {JOBS}/j?propagationPolicy=Background"), "").await.ok();
     }
+}
+
+/// Rejects the deletion of objects with the label `protected`, and counts its calls. The first call also lets another
+/// client set that label, after the plugin has read the object.
+struct ProtectLabeled {
+    storage: Arc<MemoryStorage>,
+    /// The key that another client changes during the first call.
+    raced: Mutex<Option<Key>>,
+    calls: AtomicUsize,
+}
+
+impl ValidatingAdmission for ProtectLabeled {
+    fn name(&self) -> &str {
+        "ProtectLabeled"
+    }
+
+    fn handles(&self, request: &AdmissionRequest<'_>) -> bool {
+        request.operation == Operation::Delete
+    }
+
+    fn validate<'a>(
+        &'a self,
+        request: &'a AdmissionRequest<'_>,
+        object: &'a Map<String, Value>,
+    ) -> AdmissionFuture<'a, ()> {
+        Box::pin(async move {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            let raced = self.raced.lock().unwrap().take();
+            if let Some(key) = raced {
+                let found = self.storage.get(&key).await.unwrap().0.unwrap();
+                let mut changed: Value = serde_json::from_slice(&found.value).unwrap();
+                changed["metadata"]["labels"] = serde_json::json!({"protected": "yes"});
+                self.storage.update(&key, found.modified, changed.to_string().into(), None).await.unwrap();
+            }
+            match object["metadata"].get("labels").is_some_and(|labels| labels.get("protected").is_some()) {
+                true => Err(request.forbidden("the object is protected")),
+                false => Ok(()),
+            }
+        })
+    }
+}
+
+/// Returns a server with [`ProtectLabeled`], and the plugin.
+async fn protecting(raced: Option<&str>) -> (World, Arc<ProtectLabeled>) {
+    let storage = MemoryStorage::new();
+    let raced = Mutex::new(raced.map(|path| Key::from_path(path).unwrap()));
+    let plugin = Arc::new(ProtectLabeled { storage: storage.clone(), raced, calls: AtomicUsize::new(0) });
+    let mut admission = AdmissionChain::default();
+    admission.add_validating(plugin.clone());
+    let backend = Backend::new(storage, Registry::builtin(), true, Limits::default());
+    let writer = Arc::new(Writer::new(Arc::new(backend), admission));
+    let world = World { writer, clock: Clock::fixed(parse_timestamp(NOW).unwrap()) };
+    world.send(&post(NAMESPACES), r#"{"metadata":{"name":"default"}}"#).await.unwrap();
+    (world, plugin)
+}
+
+#[tokio::test]
+async fn deletion_of_an_object_that_changed_during_admission_runs_admission_again() {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    let pod = r#"{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#;
+    let eviction = r#"{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"a"}}"#;
+    let cases = [
+        (delete(&format!("{MAPS}/a")), "", MAPS, r#"{"metadata":{"name":"a"}}"#, "/configmaps/default/a"),
+        (delete(MAPS), "", MAPS, r#"{"metadata":{"name":"a"}}"#, "/configmaps/default/a"),
+        (delete(&format!("{PODS}/a")), "", PODS, pod, "/pods/default/a"),
+        (post(&format!("{PODS}/a/eviction")), eviction, PODS, pod, "/pods/default/a"),
+    ];
+    for (line, body, collection, object, key) in cases {
+        let (world, plugin) = protecting(Some(key)).await;
+        world.send(&post(collection), object).await.unwrap();
+        let refused = world.send(&line, body).await.unwrap_err();
+        assert_eq!(refused.code, 403, "{line}: {}", refused.message);
+        assert_eq!(plugin.calls.load(Ordering::Relaxed), 2, "{line}");
+        let left = world.stored(key.trim_end_matches("default/a")).await.concat();
+        assert!(!left.is_empty() && !left.contains("deletionTimestamp"), "{line}: {left}");
+    }
+}
+
+#[tokio::test]
+async fn eviction_runs_the_deletion_admission_once() {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    let (world, plugin) = protecting(None).await;
+    let pod = r#"{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#;
+    world.send(&post(PODS), pod).await.unwrap();
+    let eviction = r#"{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"a"}}"#;
+    world.send(&post(&format!("{PODS}/a/eviction")), eviction).await.unwrap();
+    assert_eq!(world.stored("/pods/").await, [""; 0]);
+    assert_eq!(plugin.calls.load(Ordering::Relaxed), 1);
 }

@@ -533,3 +533,26 @@ async fn first_and_last_address_of_the_range_cannot_be_chosen() {
         assert!(refused.code == 422 && refused.message.ends_with(&why), "{}", refused.message);
     }
 }
+
+#[tokio::test]
+async fn small_ranges_are_allocated_to_the_last_value() {
+    const LINE: &str = "POST /api/v1/namespaces/default/services";
+    for (bits, hosts) in [(28, 14), (27, 30), (24, 254)] {
+        let world = World::new().await;
+        let ranges = crate::ServiceRanges::default().with_cluster_addresses(&format!("10.43.0.0/{bits}")).unwrap();
+        let ranges = ranges.with_node_ports(&format!("40000+{}", hosts - 1)).unwrap();
+        let writer = testing::writer(world.writer.backend().storage().clone()).with_service_ranges(ranges);
+        let world = World { writer: Arc::new(writer), clock: world.clock };
+        let service = |number: u32, kind: &str| {
+            body(&format!("s{number}"), &format!(r#"{{"type":"{kind}","ports":[{{"port":80}}]}}"#))
+        };
+        for number in 0..hosts {
+            let created = world.send(LINE, &service(number, "NodePort")).await;
+            assert!(created.is_ok(), "service {number} of {hosts}: {created:?}");
+        }
+        let held = held(&world).await;
+        assert_eq!(held.iter().collect::<std::collections::HashSet<_>>().len(), 2 * hosts as usize, "/{bits}");
+        let full = "Internal error occurred: failed to allocate a serviceIP: range is full";
+        world.refuse(LINE, &service(hosts, "ClusterIP"), 500, full).await;
+    }
+}

@@ -1,0 +1,106 @@
+//! Writes whose admission plugins take long.
+
+use std::time::Duration;
+
+use listwatch_cacher::Limits;
+use listwatch_registry::{Backend, Registry};
+
+use super::*;
+use crate::admission::{AdmissionChain, AdmissionFuture, AdmissionRequest, ValidatingAdmission};
+
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+
+/// Takes a while to validate objects of one resource. Meanwhile another server changes or removes the namespace.
+struct Slow {
+    storage: Arc<MemoryStorage>,
+    resource: &'static str,
+    duration: Duration,
+    meanwhile: Meanwhile,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Meanwhile {
+    Nothing,
+    NamespaceTerminates,
+    NamespaceIsRemoved,
+}
+
+impl ValidatingAdmission for Slow {
+    fn name(&self) -> &str {
+        "Slow"
+    }
+
+    fn handles(&self, request: &AdmissionRequest<'_>) -> bool {
+        request.resource == self.resource
+    }
+
+    fn validate<'a>(&'a self, _: &'a AdmissionRequest<'_>, _: &'a Map<String, Value>) -> AdmissionFuture<'a, ()> {
+        Box::pin(async move {
+            tokio::time::sleep(self.duration).await;
+            let key = Key::from_path("/namespaces/default").unwrap();
+            let found = self.storage.get(&key).await.unwrap().0.unwrap();
+            match self.meanwhile {
+                Meanwhile::Nothing => {}
+                Meanwhile::NamespaceIsRemoved => {
+                    self.storage.delete(&key, found.modified).await.unwrap();
+                }
+                Meanwhile::NamespaceTerminates => {
+                    let mut namespace: Value = serde_json::from_slice(&found.value).unwrap();
+                    namespace["metadata"]["deletionTimestamp"] = NOW.into();
+                    self.storage.update(&key, found.modified, namespace.to_string().into(), None).await.unwrap();
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+async fn slow(resource: &'static str, seconds: u64, meanwhile: Meanwhile) -> World {
+    let storage = MemoryStorage::new();
+    let duration = Duration::from_secs(seconds);
+    let mut admission = AdmissionChain::default();
+    admission.add_validating(Arc::new(Slow { storage: storage.clone(), resource, duration, meanwhile }));
+    let backend = Backend::new(storage, Registry::builtin(), true, Limits::default());
+    let writer = Arc::new(Writer::new(Arc::new(backend), admission));
+    let world = World { writer, clock: Clock::fixed(parse_timestamp(NOW).unwrap()) };
+    world.send("POST /api/v1/namespaces", r#"{"metadata":{"name":"default"}}"#).await.unwrap();
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_is_not_stored_after_the_time_for_its_claims() {
+    let service = r#"{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":[{"port":80}]}}"#;
+    for (seconds, stored) in [(20, true), (31, false), (100, false)] {
+        let world = slow("services", seconds, Meanwhile::Nothing).await;
+        let created = world.send(&post(SERVICES), service).await;
+        let claims = world.stored("/ipaddresses/").await.len() + world.stored("/ranges/servicenodeports/").await.len();
+        assert_eq!(world.stored("/services/specs/").await.len(), usize::from(stored), "after {seconds} seconds");
+        assert_eq!(claims, 2 * usize::from(stored), "after {seconds} seconds");
+        let code =
+            created.map_or_else(|status| (status.code, status.reason.to_string()), |done| (done.code, String::new()));
+        let expected = if stored { (201, "") } else { (500, "ServerTimeout") };
+        assert_eq!((code.0, code.1.as_str()), expected, "after {seconds} seconds");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_create_is_rejected_when_its_namespace_was_deleted_meanwhile() {
+    for (meanwhile, code) in
+        [(Meanwhile::Nothing, 201), (Meanwhile::NamespaceTerminates, 403), (Meanwhile::NamespaceIsRemoved, 404)]
+    {
+        let world = slow("configmaps", 3, meanwhile).await;
+        let created = world.send(&post(MAPS), r#"{"metadata":{"name":"a"}}"#).await;
+        let found = created.map_or_else(|status| status.code, |done| done.code);
+        assert_eq!(found, code, "{meanwhile:?}");
+        assert_eq!(world.stored("/configmaps/").await.len(), usize::from(code == 201), "{meanwhile:?}");
+    }
+}
+
+#[tokio::test]
+async fn create_with_an_invalid_name_runs_the_mutating_plugins() {
+    let world = World::new().await;
+    let pod = r#"{"metadata":{"name":"Bad_Name"},"spec":{"priorityClassName":"absent","containers":[{"name":"c","image":"i"}]}}"#;
+    let refused = world.send(&post("/api/v1/namespaces/default/pods"), pod).await.unwrap_err();
+    assert_eq!(refused.code, 403, "{}", refused.message);
+    assert!(refused.message.ends_with("no PriorityClass with name absent was found"), "{}", refused.message);
+}
