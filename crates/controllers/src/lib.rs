@@ -7,8 +7,10 @@
 //! | [`gc`] | deletes dependents of absent owners, ends foreground and orphaning deletions | `pkg/controller/garbagecollector` |
 //! | [`bootstrap`] | creates the objects that each cluster has, and keeps them | `pkg/controlplane/controller` |
 //!
-//! Each controller is a future that runs until it is dropped. Controllers read and write through a
-//! [`Writer`](listwatch_write::Writer), as clients do. Several servers on one store may all run them.
+//! Each controller is a future that runs until it is dropped. Controllers write through a
+//! [`Writer`](listwatch_write::Writer). Their creations and deletions pass admission, as those of clients do. Changes by
+//! [`Writer::amend`](listwatch_write::Writer::amend) (status, finalizers, owner references) do not. Several servers on
+//! one store may all run the controllers.
 //!
 //! # Example
 //! ```

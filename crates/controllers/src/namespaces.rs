@@ -13,9 +13,12 @@
 //!
 //! Several servers on one store may all run this controller: each step tolerates that another server was faster.
 //!
-//! No object stays behind in a deleted namespace. A server does not remove a namespace while the server itself
-//! creates an object there. Creations on other servers have the time [`SETTLE`] to see the deletion and to finish
-//! (5 s in Kubernetes). A restart loses nothing, because the watch starts with all existing namespaces.
+//! A server does not remove a namespace while the server itself creates an object there. Creations on other servers
+//! have the time [`SETTLE`] (5 s in Kubernetes). A creation whose check of the namespace is older than
+//! [`NAMESPACE_RECHECK`], half of that time, reads the namespace from the store again directly before the store write,
+//! however long its request may take. An object stays behind in a deleted namespace only if another server's cache of
+//! namespaces lags by more than a second, or if one store write takes that long. A restart loses nothing, because the
+//! watch starts with all existing namespaces.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +26,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use listwatch_cacher::{Cacher, Delivery, Scope, Watcher};
-use listwatch_meta::status::reason;
+use listwatch_meta::status::{STATUS_TEXT_BYTES_MAX, cut, reason};
 use listwatch_meta::{Change, FieldSelector, Key, LabelSelector, Object, ReadAt, Status, WatchFrom, WatchRequest};
 use listwatch_storage::ListQuery;
 use listwatch_wire::query::Query;
@@ -39,7 +42,7 @@ use listwatch_registry::Resource;
 use listwatch_validation::clock::Clock;
 use listwatch_validation::object_meta::FINALIZER_KUBERNETES;
 use listwatch_write::Writer;
-use listwatch_write::{Amendment, Removal, WriteRequest, WriteVerb};
+use listwatch_write::{Amendment, NAMESPACE_RECHECK, Removal, WriteRequest, WriteVerb};
 
 /// The namespaces that every cluster has.
 const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -60,8 +63,8 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// Delay between the first time a namespace is found empty and the check that removes the namespace. The delay
-/// covers the lag of other servers' caches and the duration of their creations.
-const SETTLE: Duration = Duration::from_secs(2);
+/// covers the lag of other servers' caches and the time between their last check of a namespace and their store write.
+const SETTLE: Duration = NAMESPACE_RECHECK.saturating_mul(2);
 /// Interval between two checks whether this server still creates objects in a namespace to be removed. Each
 /// admitted creation ends at the latest with its request timeout.
 const CREATIONS_POLL: Duration = Duration::from_millis(20);
@@ -360,7 +363,7 @@ struct Findings {
     remaining: BTreeMap<String, usize>,
     /// Number of remaining objects, by finalizer.
     finalizers: BTreeMap<String, usize>,
-    /// Error messages of failed deletions.
+    /// Error messages of failed deletions, one per resource.
     failures: Vec<String>,
     /// The first error about an unreadable value.
     unreadable: Option<String>,
@@ -399,6 +402,7 @@ async fn remove_content(writer: &Writer, namespace: &str) -> Result<Findings, St
     Ok(findings)
 }
 
+/// Deletes every object of one resource. After an error of the store, no further object is tried.
 async fn remove_objects(
     writer: &Writer,
     resource: &Resource,
@@ -408,6 +412,8 @@ async fn remove_objects(
     let mut range = resource.range(Some(namespace));
     // If a list for clients would fail, no object of this kind is deleted.
     listwatch_write::check_readable(writer.backend(), resource, &range).await?;
+    // The first rejected deletion, and the number of all of them.
+    let mut rejected: Option<(Status, usize)> = None;
     loop {
         let query = ListQuery { range: range.clone(), at: None, limit: PAGE_ITEMS };
         let page = writer.backend().storage().list(query).await.map_err(Status::internal)?;
@@ -421,12 +427,26 @@ async fn remove_objects(
                         *findings.finalizers.entry(finalizer).or_default() += 1;
                     }
                 }
-                Err(status) => findings.failures.push(format!("{}: {}", resource.gr(), status.message)),
+                Err(status) if is_store_failure(&status) => return Err(status),
+                Err(status) => rejected.get_or_insert((status, 0)).1 += 1,
             }
         }
-        let Some(last) = page.items.last().filter(|_| page.more) else { return Ok(()) };
+        let Some(last) = page.items.last().filter(|_| page.more) else { break };
         range = range.starting_at(&format!("{}\0", last.key));
     }
+    if let Some((first, count)) = rejected {
+        let message = cut(first.message, STATUS_TEXT_BYTES_MAX);
+        let more = if count > 1 { format!(" (and {} more objects)", count - 1) } else { String::new() };
+        findings.failures.push(format!("{}: {message}{more}", resource.gr()));
+    }
+    Ok(())
+}
+
+/// Whether the store failed, so that the deletion of the next object would fail as well.
+fn is_store_failure(status: &Status) -> bool {
+    [reason::SERVER_TIMEOUT, reason::SERVICE_UNAVAILABLE, reason::TIMEOUT]
+        .iter()
+        .any(|failure| status.reason == *failure)
 }
 
 fn finalizers(object: &[u8]) -> Vec<String> {
@@ -450,6 +470,7 @@ async fn report(writer: &Writer, namespaces: &Resource, key: &Key, findings: &Fi
             if let Value::Array(conditions) = conditions {
                 for Condition(kind, truth, reason, message) in conditions_of(findings) {
                     let status = if truth { "True" } else { "False" };
+                    let message = cut(message, STATUS_TEXT_BYTES_MAX);
                     conditions::set(conditions, NewCondition { kind, status, reason, message: &message }, &now);
                 }
             }

@@ -177,7 +177,7 @@ impl Backend {
 
     /// Compares the caches with the budget and applies the resulting changes. Dropping or restoring a cache ends
     /// the watches of its resource cleanly, so that their clients reconnect at once.
-    pub fn weigh_caches(&self, now: Instant) -> Vec<Change> {
+    pub(crate) fn weigh_caches(&self, now: Instant) -> Vec<Change> {
         let Some(budget) = &self.budget else { return Vec::new() };
         let running = self.running_cachers();
         let total: usize = running.iter().map(|(_, cacher)| cacher.object_bytes()).sum();
@@ -208,12 +208,12 @@ impl Backend {
     }
 
     /// Returns the resources without a cache whose object count must be read before they can have a cache again.
-    pub fn caches_due(&self, now: Instant) -> Vec<String> {
+    pub(crate) fn caches_due(&self, now: Instant) -> Vec<String> {
         self.budget.as_ref().map_or_else(Vec::new, |budget| budget.lock().due(now))
     }
 
     /// Records the current number of objects of a resource without a cache.
-    pub fn handle_count(&self, prefix: &str, objects: usize) {
+    pub(crate) fn handle_count(&self, prefix: &str, objects: usize) {
         if let Some(budget) = &self.budget {
             budget.lock().handle_count(prefix, objects);
         }

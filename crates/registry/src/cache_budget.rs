@@ -44,7 +44,7 @@ impl Without {
 
 /// A change that keeps the caches within the budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     /// Stop the cache of the resource with this storage prefix.
     Drop(String),
     /// Allow a cache for the resource with this storage prefix again.

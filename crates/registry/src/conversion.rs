@@ -34,7 +34,7 @@ impl Conversion {
     }
 
     /// Converts a stored object to this version. The change type and the revision stay the same.
-    pub fn show_object(&self, object: &Object) -> Object {
+    pub(crate) fn show_object(&self, object: &Object) -> Object {
         object.with_json(&self.show(object.json_slice()), &self.stored_shape).unwrap_or_else(|_| object.clone())
     }
 
@@ -44,7 +44,7 @@ impl Conversion {
     }
 
     /// Converts a stored tree to this version.
-    pub fn show_tree(&self, tree: Map<String, Value>) -> Map<String, Value> {
+    pub(crate) fn show_tree(&self, tree: Map<String, Value>) -> Map<String, Value> {
         self.version.from_storage_version(tree)
     }
 }

@@ -26,7 +26,7 @@ use listwatch_meta::compare_versions;
 use listwatch_registry::{ForeignKind, Registry, Resource, Subresource};
 
 /// The `Content-Type` of the aggregated documents.
-pub const AGGREGATED_CONTENT_TYPE: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+pub(crate) const AGGREGATED_CONTENT_TYPE: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// The Kubernetes release whose behavior the server implements.
 pub const KUBERNETES_VERSION: &str = "v1.36.0";
@@ -188,7 +188,7 @@ impl VersionInfo {
 
 /// The hash that changes with the storage version of a resource: base64 of the first 8 bytes of the SHA-256 of
 /// `group/version/kind`.
-pub fn storage_version_hash(group: &str, version: &str, kind: &str) -> String {
+pub(crate) fn storage_version_hash(group: &str, version: &str, kind: &str) -> String {
     let digest = Sha256::digest(format!("{group}/{version}/{kind}"));
     base64::engine::general_purpose::STANDARD.encode(&digest[..8])
 }

@@ -1,7 +1,8 @@
 //! The ConfigMap `extension-apiserver-authentication` holds the CA certificates with which extension servers verify
 //! the clients of this cluster. Each server adds its own CA if it is missing.
 //!
-//! The map holds at most [`CERTIFICATES_MAX`] certificates. If more servers have a CA of their own, the newest
+//! Each of the two lists of the map (client CAs, and CAs of front proxies) holds at most [`CERTIFICATES_MAX`]
+//! certificates. If more servers have a CA of their own, the newest
 //! certificates stay. A server adds its CA once and does not add the CA again to a full map. Servers therefore
 //! never replace each other's certificates in turn.
 
@@ -26,7 +27,16 @@ const CERTIFICATES_MAX: usize = 16;
 /// Time between the expiry of a certificate and its removal from the map.
 const EXPIRED_SLACK: Duration = Duration::minutes(5);
 
-/// Presence of this server's CA in the map.
+/// Presence of this server's CAs in the two lists of the map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Memberships {
+    /// The CA with which extension servers verify clients.
+    client_ca: Membership,
+    /// The CA with which extension servers verify this server as a front proxy.
+    request_header_ca: Membership,
+}
+
+/// Presence of one CA of this server in a list of the map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Membership {
     /// The CA has not been seen in the map since the server started.
@@ -43,7 +53,7 @@ pub(super) async fn sync(
     writer: &Arc<Writer>,
     client_ca: Option<&str>,
     request_header: Option<&RequestHeader>,
-    membership: &mut Membership,
+    memberships: &mut Memberships,
 ) -> Result<(), Status> {
     let now = OffsetDateTime::now_utc();
     let data = match client_ca {
@@ -52,7 +62,7 @@ pub(super) async fn sync(
     };
     let mut body = Map::from_iter([("metadata".to_owned(), json!({"name": NAME})), ("data".to_owned(), data)]);
     if let Some(own) = request_header {
-        request_header::merge(&mut body, own, now);
+        request_header::merge(&mut body, own, now, Membership::Unknown);
     }
     let (group, version, plural) = CONFIG_MAPS;
     let wanted = Wanted {
@@ -69,60 +79,71 @@ pub(super) async fn sync(
         return Ok(());
     }
     if created {
-        *membership = Membership::Present;
+        *memberships = Memberships { client_ca: Membership::Present, request_header_ca: Membership::Present };
         return Ok(());
     }
     let registry = writer.backend().registry();
     let Some(resource) = registry.find(group, version, plural) else { return Ok(()) };
     let key = resource.key(wanted.namespace, NAME)?;
-    let before = *membership;
+    let before = *memberships;
     amend(writer, resource, &key, |map| {
-        let (amendment, after) = match client_ca {
-            Some(client_ca) => merge(map, client_ca, now, before),
-            None => (Amendment::Leave, before),
-        };
-        *membership = after;
-        match request_header.is_some_and(|own| request_header::merge(map, own, now)) {
-            true => Amendment::Write,
-            false => amendment,
+        *memberships = before;
+        let mut changed = false;
+        if let Some(client_ca) = client_ca {
+            let (merged, after) = merge(map, client_ca, now, before.client_ca);
+            (changed, memberships.client_ca) = (merged, after);
         }
+        if let Some(own) = request_header {
+            let (merged, after) = request_header::merge(map, own, now, before.request_header_ca);
+            (changed, memberships.request_header_ca) = (changed || merged, after);
+        }
+        if changed { Amendment::Write } else { Amendment::Leave }
     })
     .await?;
-    if *membership == Membership::Replaced && before != Membership::Replaced {
-        tracing::warn!(
-            "{CERTIFICATES_MAX} newer certificates took the place of this server's client CA in {NAME}; servers of \
-             one store should share a CA"
-        );
+    for (list, before, after) in [
+        ("client CA", before.client_ca, memberships.client_ca),
+        ("front proxy CA", before.request_header_ca, memberships.request_header_ca),
+    ] {
+        if after == Membership::Replaced && before != Membership::Replaced {
+            tracing::warn!(
+                "{CERTIFICATES_MAX} newer certificates took the place of this server's {list} in {NAME}; servers of \
+                 one store should share a CA"
+            );
+        }
     }
     Ok(())
 }
 
-/// Adds this server's CA if the CA is missing. `before` is the CA's membership at the last sync; the result holds
-/// the new membership.
-fn merge(
-    map: &mut Map<String, Value>,
-    client_ca: &str,
-    now: OffsetDateTime,
-    before: Membership,
-) -> (Amendment, Membership) {
+/// Adds this server's client CA if the CA is missing. Returns whether the map changed, and the new membership.
+fn merge(map: &mut Map<String, Value>, client_ca: &str, now: OffsetDateTime, before: Membership) -> (bool, Membership) {
     let present = map.get("data").and_then(|data| data.get(CLIENT_CA)?.as_str()).unwrap_or_default();
-    let (there, own) = (certificates(present, now), certificates(client_ca, now));
-    if !own.is_empty() && own.iter().all(|own| there.iter().any(|block| block.contents() == own.contents())) {
-        return (Amendment::Leave, Membership::Present);
-    }
-    if before != Membership::Unknown && there.len() + own.len() > CERTIFICATES_MAX {
-        return (Amendment::Leave, Membership::Replaced);
-    }
-    let merged = merged(present, client_ca, now);
-    if merged == present {
-        return (Amendment::Leave, Membership::Present);
-    }
+    let (merged, after) = merge_certificates(present, client_ca, now, before);
+    let Some(merged) = merged else { return (false, after) };
     let data = map.entry("data").or_insert(Value::Null);
     if !data.is_object() {
         *data = json!({});
     }
     data[CLIENT_CA] = json!(merged);
-    (Amendment::Write, Membership::Present)
+    (true, after)
+}
+
+/// Adds this server's certificates to a list in the map. `before` is the membership at the last sync. Returns the new
+/// list, or `None` if the list stays, and the new membership.
+pub(super) fn merge_certificates(
+    present: &str,
+    own: &str,
+    now: OffsetDateTime,
+    before: Membership,
+) -> (Option<String>, Membership) {
+    let (there, added) = (certificates(present, now), certificates(own, now));
+    if !added.is_empty() && added.iter().all(|own| there.iter().any(|block| block.contents() == own.contents())) {
+        return (None, Membership::Present);
+    }
+    if before != Membership::Unknown && there.len() + added.len() > CERTIFICATES_MAX {
+        return (None, Membership::Replaced);
+    }
+    let merged = merged(present, own, now);
+    ((merged != present).then_some(merged), Membership::Present)
 }
 
 /// Returns the certificates in a PEM text that have not expired. An invalid PEM text yields none.
@@ -134,7 +155,7 @@ fn certificates(text: &str, now: OffsetDateTime) -> Vec<pem::Pem> {
 }
 
 /// Merges the certificates of both texts, without duplicates and expired certificates.
-pub(super) fn merged(present: &str, own: &str, now: OffsetDateTime) -> String {
+fn merged(present: &str, own: &str, now: OffsetDateTime) -> String {
     let line_feeds = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
     let mut seen: Vec<pem::Pem> = Vec::new();
     for block in [present, own].into_iter().flat_map(|text| certificates(text, now)) {
@@ -156,16 +177,16 @@ fn not_after(certificate: &[u8]) -> Option<OffsetDateTime> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn certificate(year: i32) -> String {
+    pub(in crate::bootstrap) fn certificate(year: i32) -> String {
         let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
         params.not_after = rcgen::date_time_ymd(year, 3, 4);
         params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
     }
 
-    fn count(text: &str) -> usize {
+    pub(in crate::bootstrap) fn count(text: &str) -> usize {
         text.matches("-----BEGIN CERTIFICATE-----").count()
     }
 
@@ -189,10 +210,10 @@ mod tests {
         let now = rcgen::date_time_ymd(2030, 1, 1);
         let one = certificate(2031);
         let mut map = json!({"data": {"requestheader-client-ca-file": "x"}}).as_object().unwrap().clone();
-        assert!(matches!(merge(&mut map, &one, now, Membership::Unknown), (Amendment::Write, Membership::Present)));
+        assert_eq!(merge(&mut map, &one, now, Membership::Unknown), (true, Membership::Present));
         assert_eq!(map["data"]["requestheader-client-ca-file"], "x");
         assert_eq!(count(map["data"][CLIENT_CA].as_str().unwrap()), 1);
-        assert!(matches!(merge(&mut map, &one, now, Membership::Unknown), (Amendment::Leave, Membership::Present)));
+        assert_eq!(merge(&mut map, &one, now, Membership::Unknown), (false, Membership::Present));
     }
 
     #[test]
@@ -204,9 +225,9 @@ mod tests {
         let mut sync = |map: &mut Map<String, Value>| {
             let mut writes = 0;
             for (ca, membership) in &mut servers {
-                let (amendment, after) = merge(map, ca, now, *membership);
+                let (changed, after) = merge(map, ca, now, *membership);
                 *membership = after;
-                writes += usize::from(matches!(amendment, Amendment::Write));
+                writes += usize::from(changed);
             }
             let held = count(map["data"][CLIENT_CA].as_str().unwrap());
             let replaced = servers.iter().filter(|(_, membership)| *membership == Membership::Replaced).count();

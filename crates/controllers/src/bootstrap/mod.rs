@@ -67,8 +67,8 @@ pub struct Bootstrap {
     writer: Arc<Writer>,
     settings: Settings,
     api_services: ApiServices,
-    /// Membership of this server's CA in the published client CAs.
-    client_ca: authentication::Membership,
+    /// Presence of this server's CAs in the published ones.
+    memberships: authentication::Memberships,
     /// True if the priority classes have been created since the server started.
     classes_made: bool,
     /// Time when this server last created the ConfigMap that tracks legacy tokens.
@@ -82,7 +82,7 @@ impl Bootstrap {
             writer,
             settings,
             api_services: ApiServices::default(),
-            client_ca: authentication::Membership::default(),
+            memberships: authentication::Memberships::default(),
             classes_made: false,
             tracking_made: None,
         }
@@ -104,7 +104,7 @@ impl Bootstrap {
                 writer,
                 self.settings.client_ca.as_deref(),
                 self.settings.request_header.as_ref(),
-                &mut self.client_ca,
+                &mut self.memberships,
             ),
             objects::sync_tracking(writer, tracked),
             self.api_services.sync(writer),

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
-use super::authentication::merged;
+use super::authentication::{Membership, merge_certificates};
 
 const CLIENT_CA: &str = "requestheader-client-ca-file";
 /// Entries of one list. Further ones are not added: servers with other names must not make the object grow without
@@ -31,15 +31,26 @@ pub struct RequestHeader {
     pub allowed_names: Vec<String>,
 }
 
-/// Unites a map's data with this server's values. Returns whether the map changed.
-pub(super) fn merge(map: &mut Map<String, Value>, own: &RequestHeader, now: OffsetDateTime) -> bool {
+/// Unites a map's data with this server's values. `before` is the membership of this server's CA at the last sync.
+/// Returns whether the map changed, and the new membership.
+pub(super) fn merge(
+    map: &mut Map<String, Value>,
+    own: &RequestHeader,
+    now: OffsetDateTime,
+    before: Membership,
+) -> (bool, Membership) {
     let data = map.entry("data").or_insert(Value::Null);
     if !data.is_object() {
         *data = json!({});
     }
-    let before = data.clone();
+    let former = data.clone();
     let present = data[CLIENT_CA].as_str().unwrap_or_default();
-    data[CLIENT_CA] = json!(merged(present, &own.client_ca, now));
+    let (merged, membership) = merge_certificates(present, &own.client_ca, now, before);
+    if let Some(merged) = merged {
+        data[CLIENT_CA] = json!(merged);
+    } else if data[CLIENT_CA].is_null() {
+        data[CLIENT_CA] = json!("");
+    }
     for (key, values) in [
         ("requestheader-username-headers", &own.username_headers),
         ("requestheader-uid-headers", &own.uid_headers),
@@ -60,11 +71,12 @@ pub(super) fn merge(map: &mut Map<String, Value>, own: &RequestHeader, now: Offs
             data.remove(key);
         }
     }
-    *data != before
+    (*data != former, membership)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::authentication::tests::{certificate, count};
     use super::*;
 
     fn header(name: &str) -> RequestHeader {
@@ -80,9 +92,10 @@ mod tests {
     fn lists_of_all_servers_are_united_in_order() {
         let now = rcgen::date_time_ymd(2030, 1, 1);
         let mut map = json!({"data": {"client-ca-file": "x"}}).as_object().unwrap().clone();
-        assert!(merge(&mut map, &header("one"), now));
-        assert!(!merge(&mut map, &header("one"), now), "nothing is new");
-        assert!(merge(&mut map, &header("two"), now));
+        let merge = |map: &mut Map<String, Value>, own| merge(map, &own, now, Membership::Unknown).0;
+        assert!(merge(&mut map, header("one")));
+        assert!(!merge(&mut map, header("one")), "nothing is new");
+        assert!(merge(&mut map, header("two")));
         assert_eq!(map["data"]["requestheader-allowed-names"], "[\"one\",\"two\"]");
         assert_eq!(map["data"]["requestheader-username-headers"], "[\"X-Remote-User\"]");
         assert_eq!(map["data"]["requestheader-extra-headers-prefix"], "[]");
@@ -95,11 +108,34 @@ mod tests {
         let now = rcgen::date_time_ymd(2030, 1, 1);
         let mut map = Map::new();
         for number in 0..ENTRIES_MAX + 5 {
-            merge(&mut map, &header(&number.to_string()), now);
+            merge(&mut map, &header(&number.to_string()), now, Membership::Unknown);
         }
         let names: Vec<String> =
             serde_json::from_str(map["data"]["requestheader-allowed-names"].as_str().unwrap()).unwrap();
         assert_eq!(names.len(), ENTRIES_MAX);
-        assert!(!merge(&mut map, &header("more"), now), "a full list is written again");
+        assert!(!merge(&mut map, &header("more"), now, Membership::Unknown).0, "a full list is written again");
+    }
+
+    #[test]
+    fn servers_beyond_the_certificate_limit_write_their_front_proxy_ca_once() {
+        const SERVERS: usize = 20;
+        const HELD: usize = 16;
+        let now = rcgen::date_time_ymd(2030, 1, 1);
+        let server = |_| (RequestHeader { client_ca: certificate(2040), ..header("one") }, Membership::Unknown);
+        let mut servers: Vec<(RequestHeader, Membership)> = (0..SERVERS).map(server).collect();
+        let mut map = Map::new();
+        let mut sync = || {
+            let mut writes = 0;
+            for (own, membership) in &mut servers {
+                let (changed, after) = merge(&mut map, own, now, *membership);
+                *membership = after;
+                writes += usize::from(changed);
+            }
+            (writes, count(map["data"][CLIENT_CA].as_str().unwrap()))
+        };
+        assert_eq!(sync(), (SERVERS, HELD));
+        for _ in 0..3 {
+            assert_eq!(sync(), (0, HELD), "servers replace each other's certificates");
+        }
     }
 }

@@ -26,7 +26,7 @@ use listwatch_registry::Resource;
 use listwatch_write::Amendment;
 
 /// The name of this controller in the output of `/readyz`.
-pub const NAME: &str = "definitions";
+pub(crate) const NAME: &str = "definitions";
 /// Maximum duration of one watch of the definitions. Any value is correct, because an ended watch is restarted.
 const WATCH_TIME: Duration = Duration::from_secs(3600);
 /// Delay before the objects of a definition are deleted again after an unreadable object was found.
@@ -115,7 +115,7 @@ async fn relist(writer: &Writer, cacher: &Cacher, definitions: &Resource) -> Res
 ///
 /// # Errors
 /// The error of the store.
-pub async fn unreadable(writer: &Writer, at: ReadAt) -> Result<Option<String>, Status> {
+pub(crate) async fn unreadable(writer: &Writer, at: ReadAt) -> Result<Option<String>, Status> {
     let Some(definitions) = writer.backend().definitions_resource() else { return Ok(None) };
     let list = list(&writer.backend().cacher(&definitions), &definitions, at).await?;
     Ok(unreadable_problem(&definitions, list.undecodable))

@@ -9,9 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Delay before the first retry of a failed job. Each further failure doubles the delay.
 const RETRY_MIN: Duration = Duration::from_millis(50);

@@ -20,9 +20,9 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use listwatch_meta::Key;
-use tokio::time::Instant;
 
 use super::agenda::{Agenda, Outcome};
 use super::facts::{Facts, Life};

@@ -142,7 +142,11 @@ impl Collector {
         loop {
             self.look_at_unreadable();
             self.begin_jobs();
-            let due = self.graph.due(Instant::now()).filter(|_| self.started && self.jobs.len() < JOBS_AT_ONCE);
+            let due = self
+                .graph
+                .due(Instant::now().into_std())
+                .map(Instant::from_std)
+                .filter(|_| self.started && self.jobs.len() < JOBS_AT_ONCE);
             tokio::select! {
                 item = watch.next() => {
                     // All ready events are applied together, so jobs see the state after a burst.
@@ -187,7 +191,7 @@ impl Collector {
     fn begin_jobs(&mut self) {
         while self.started
             && self.jobs.len() < JOBS_AT_ONCE
-            && let Some(job) = self.graph.poll_job(Instant::now())
+            && let Some(job) = self.graph.poll_job(Instant::now().into_std())
         {
             let site = Site { writer: Arc::clone(&self.writer), blocked: self.unreadable.blocked().clone() };
             self.jobs.spawn(async move {
@@ -207,7 +211,7 @@ impl Collector {
     }
 
     fn ended(&mut self, job: &Job, report: Report) {
-        self.graph.handle_outcome(job, report, Instant::now());
+        self.graph.handle_outcome(job, report, Instant::now().into_std());
         while let Some(stray) = self.graph.poll_stray() {
             let writer = Arc::clone(&self.writer);
             tracing::warn!(dependent = %stray.key, owner = ?stray.claim, "an owner is not in its dependent's namespace");

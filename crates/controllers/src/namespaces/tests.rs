@@ -4,6 +4,9 @@ use listwatch_meta::{ObjectShape, Revision};
 use listwatch_storage::{MemoryStorage, Storage};
 
 use super::*;
+use listwatch_cacher::Limits;
+use listwatch_registry::{Backend, Registry};
+use listwatch_write::admission::{AdmissionChain, AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
 use listwatch_write::testing;
 
 fn namespace(name: &str, deleting: bool) -> Object {
@@ -276,4 +279,54 @@ async fn unreadable_namespace_stops_the_namespace_controller_and_is_kept() {
     world.until("/namespaces/n", |namespace| namespace.is_none()).await;
     assert_eq!(world.writer.backend().problems().text(), None);
     running.abort();
+}
+
+/// Rejects each deletion of a ConfigMap.
+struct KeepConfigMaps;
+
+impl ValidatingAdmission for KeepConfigMaps {
+    fn name(&self) -> &str {
+        "KeepConfigMaps"
+    }
+
+    fn handles(&self, request: &AdmissionRequest<'_>) -> bool {
+        request.operation == Operation::Delete && request.resource == "configmaps"
+    }
+
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, _: &'a Map<String, Value>) -> AdmissionFuture<'a, ()> {
+        Box::pin(async move { Err(request.forbidden("kept")) })
+    }
+}
+
+#[tokio::test]
+async fn rejected_deletions_of_one_resource_are_reported_once_with_their_number() {
+    let backend = Backend::new(MemoryStorage::new(), Registry::builtin(), true, Limits::default());
+    let mut admission = AdmissionChain::default();
+    admission.add_validating(Arc::new(KeepConfigMaps));
+    let world = World { writer: Arc::new(Writer::new(Arc::new(backend), admission)) };
+    furnished(&world).await;
+    for number in 0..20 {
+        let body = format!(r#"{{"metadata":{{"name":"map-{number}"}}}}"#);
+        world.send(WriteVerb::Create, MAPS, Some("n"), None, &body).await;
+    }
+    let findings = remove_content(&world.writer, "n").await.unwrap();
+    assert_eq!(findings.failures, ["configmaps: configmaps \"a\" is forbidden: kept (and 21 more objects)"]);
+    assert_eq!(findings.remaining, BTreeMap::new());
+}
+
+#[tokio::test]
+async fn long_failure_texts_are_cut_in_the_condition() {
+    let world = World::over(MemoryStorage::new());
+    furnished(&world).await;
+    let registry = world.writer.backend().registry();
+    let namespaces = registry.find("", "v1", "namespaces").unwrap();
+    let key = namespaces.key(None, "n").unwrap();
+    let failures = (0..100).map(|number| format!("kind{number}: {}", "x".repeat(STATUS_TEXT_BYTES_MAX))).collect();
+    report(&world.writer, namespaces, &key, &Findings { failures, ..Findings::default() }).await.unwrap();
+    let namespace = world.get("/namespaces/n").await.unwrap();
+    let conditions = namespace["status"]["conditions"].as_array().unwrap();
+    let failed = conditions.iter().find(|condition| condition["type"] == "NamespaceDeletionContentFailure").unwrap();
+    let message = failed["message"].as_str().unwrap();
+    assert!(message.starts_with("Failed to delete all resource types, 100 remaining: kind0: "));
+    assert_eq!(message.len(), STATUS_TEXT_BYTES_MAX + '…'.len_utf8());
 }

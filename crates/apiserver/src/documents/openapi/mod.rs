@@ -43,7 +43,7 @@ use crate::documents::discovery::Document;
 use listwatch_registry::{Registry, Resource};
 
 /// The `Content-Type` of `/openapi/v2` as protobuf.
-pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 /// The deprecated media type, which clients still accept.
 const V2_PROTOBUF_DEPRECATED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// The `Content-Type` of all other documents.
