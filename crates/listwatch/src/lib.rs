@@ -1,5 +1,5 @@
-//! Kubernetes list-watch: the facade that re-exports every layer. The command `listwatch` is the crate
-//! `listwatch-cli`.
+//! Kubernetes list-watch: the facade that re-exports every library crate except `listwatch-kube`, which needs kube-rs. The
+//! command `listwatch` is the crate `listwatch-cli`.
 //!
 //! ```text
 //!  etcd, embedded ─▶ storage ─▶ cacher ─▶ apiserver ─▶ wire ══TCP══▶ wire ─▶ client ─▶ your code
@@ -20,15 +20,24 @@
 #![forbid(unsafe_code)]
 
 pub use listwatch_access as access;
+pub use listwatch_aggregator as aggregator;
+pub use listwatch_apiextensions as apiextensions;
 pub use listwatch_apiserver as apiserver;
 pub use listwatch_apply as apply;
 pub use listwatch_cacher as cacher;
 pub use listwatch_cel as cel;
 pub use listwatch_client as client;
+pub use listwatch_controllers as controllers;
+pub use listwatch_k8s_types as k8s_types;
+pub use listwatch_kinds as kinds;
 pub use listwatch_meta as meta;
+pub use listwatch_proxy as proxy;
+pub use listwatch_registry as registry;
 pub use listwatch_schema as schema;
 pub use listwatch_storage as storage;
+pub use listwatch_validation as validation;
 pub use listwatch_wire as wire;
+pub use listwatch_write as write;
 
 /// The example of the README, as a documentation test.
 #[cfg(doctest)]
