@@ -23,6 +23,7 @@ use crate::compute::Compute;
 use crate::documents::Documents;
 use crate::filters::flow_control::{FlowControl, READS_IN_FLIGHT_MAX, WRITES_IN_FLIGHT_MAX};
 use crate::filters::request_deadline::REQUEST_TIMEOUT;
+use crate::handlers::connect::{Connections, KubeletOptions};
 use crate::handlers::websocket::WEBSOCKETS_MAX;
 use crate::metrics::Metrics;
 use crate::request::body_budget::{BODIES_BYTES_MAX, BodyBudget};
@@ -65,6 +66,7 @@ pub struct Builder {
     service_ranges: ServiceRanges,
     admission: AdmissionChain,
     aggregation: AggregatorOptions,
+    kubelet: KubeletOptions,
     request_header: Option<RequestHeader>,
 }
 
@@ -86,6 +88,9 @@ pub enum BuildError {
     /// The value of [`Builder::strict_transport_security`] is not valid in a header.
     #[error("{0:?} is not valid in a header")]
     Header(String),
+    /// The certificates of [`Builder::kubelet`] cannot be used.
+    #[error("cannot use the certificates for kubelets: {0}")]
+    Kubelet(String),
     /// The definitions of custom resources could not be read.
     #[error("cannot read the custom resource definitions: {0}")]
     Definitions(String),
@@ -118,6 +123,7 @@ impl ApiServer {
             service_ranges: ServiceRanges::default(),
             admission: AdmissionChain::default(),
             aggregation: AggregatorOptions::default(),
+            kubelet: KubeletOptions::default(),
             request_header: None,
             controllers: Controllers::default(),
         }
@@ -324,6 +330,14 @@ impl Builder {
         self
     }
 
+    /// How the server connects to kubelets (`--kubelet-*`): for logs, exec, attach, port-forward and proxied nodes.
+    /// Default: no client certificate, and certificates of kubelets are not verified.
+    #[must_use]
+    pub fn kubelet(mut self, options: KubeletOptions) -> Self {
+        self.kubelet = options;
+        self
+    }
+
     /// Adds a mutating admission plugin after the built-in ones.
     #[must_use]
     pub fn mutating_admission(mut self, plugin: impl MutatingAdmission + 'static) -> Self {
@@ -351,6 +365,7 @@ impl Builder {
         let strict_transport_security = strict_transport_security
             .transpose()
             .map_err(|_| BuildError::Header(self.strict_transport_security.unwrap_or_default()))?;
+        let connections = Connections::new(self.kubelet).map_err(|error| BuildError::Kubelet(error.to_string()))?;
         let storage = self.storage.unwrap_or_else(|| MemoryStorage::new());
         storage.health().await?;
         let backend = Backend::new(storage, Registry::builtin(), self.watch_cache, self.limits);
@@ -392,6 +407,7 @@ impl Builder {
         others.push(tokio::spawn(aggregation.run()));
         Ok(ApiServer::new(Shared {
             aggregation,
+            connections,
             backend,
             writer,
             documents: Documents::default(),

@@ -83,6 +83,7 @@ pub use listwatch_write::{InvalidRange, ServiceRanges};
 pub use self::auth::{AnonymousAuth, Auth};
 pub use self::builder::{BuildError, Builder};
 pub use self::documents::{discovery, openapi};
+pub use self::handlers::connect::KubeletOptions;
 pub use self::request::upload::REQUEST_BODY_BYTES_MAX;
 pub use self::response::body::Body;
 pub use self::response::{BodyError, table};

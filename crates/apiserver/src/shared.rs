@@ -18,6 +18,7 @@ use crate::auth::{Access, AnonymousAuth};
 use crate::compute::Compute;
 use crate::documents::Documents;
 use crate::filters::flow_control::FlowControl;
+use crate::handlers::connect::Connections;
 use crate::metrics::Metrics;
 use crate::request::body_budget::BodyBudget;
 use crate::response::watch_drain::WatchDrain;
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) documents: Documents,
     /// Group versions that extension servers serve.
     pub(crate) aggregation: Aggregation,
+    /// The connections to kubelets, nodes, pods and services.
+    pub(crate) connections: Connections,
     #[cfg(feature = "serve")]
     pub(crate) auth: Auth,
     pub(crate) access: Arc<Access>,

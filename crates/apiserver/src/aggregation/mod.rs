@@ -32,6 +32,7 @@ use crate::documents::{Document, DocumentRequest, Documents};
 use crate::filters::rejection::Rejection;
 use crate::handlers::context::RequestContext;
 use crate::handlers::documents::response as document_response;
+use crate::request::client_address::client_address;
 use crate::request::forwarded_headers::forwarded_headers;
 use crate::request::upload::{RequestBody, Upload};
 use crate::response::body::Body;
@@ -139,9 +140,9 @@ async fn pass<B: RequestBody>(
         if let Some(upgrade) = parts.extensions.get::<OnUpgrade>() {
             outgoing.extensions_mut().insert(upgrade.clone());
         }
-        let facts = RequestFacts { is_long_running: info.long_running, client_address: None };
+        let facts = RequestFacts { is_long_running: info.long_running, client_address: client_address(parts) };
         let response = shared.aggregation.aggregator.handle(route, outgoing, user, facts).await;
-        Ok::<_, Rejection>(response.map(Body::proxied))
+        Ok::<_, Rejection>(response.map(|body| Body::proxied(body, None)))
     };
     match info.long_running {
         true => work.await,

@@ -4,7 +4,7 @@
 //! ```text
 //!  read   ──▶ slot ─────────────────────────────────────▶ handler ──▶ response is sent ──▶ free
 //!  write  ──▶ body is received ──▶ slot ──▶ memory ──▶ handler ──▶ response is sent ──▶ free
-//!  watch, health, version ──────────────────────────────▶ handler
+//!  long-running, health, version ──────────────────────────────▶ handler
 //! ```
 //!
 //! A write takes its slot only after its body has arrived, so that a slow client holds no slot.
@@ -79,7 +79,8 @@ impl FlowControl {
         info: &RequestInfo<'_>,
         now: impl FnOnce() -> Instant,
     ) -> Result<Admission<'_>, TooManyRequests> {
-        let takes_slot = !info.is_watch() && !info.is_mutating() && !info.is_health_or_version();
+        // A watch and a connect have limits of their own.
+        let takes_slot = !info.long_running && !info.is_mutating() && !info.is_health_or_version();
         let slot = if takes_slot { Some(self.reads.acquire(now).ok_or(TooManyRequests)?) } else { None };
         Ok(Admission { control: self, slot, memory: None })
     }
@@ -163,11 +164,14 @@ mod tests {
     #[test]
     fn only_reads_take_a_slot_on_admission() {
         let control = FlowControl::new(1, 1);
-        for exempt in ["GET /api/v1/pods?watch=1", "GET /readyz", "GET /version", "POST /api/v1/namespaces/a/pods"] {
+        let streams =
+            ["GET /api/v1/pods?watch=1", "POST /api/v1/namespaces/a/pods/x/exec", "GET /api/v1/nodes/x/proxy/a"];
+        let others = ["GET /readyz", "GET /version", "POST /api/v1/namespaces/a/pods"];
+        for exempt in streams.into_iter().chain(others) {
             let _admission = admit(&control, exempt).unwrap();
             assert_eq!(control.in_flight(), (0, 0), "{exempt}");
         }
-        for read in ["GET /api/v1/pods", "GET /apis", "GET /metrics", "POST /api/v1/namespaces/a/pods/x/exec"] {
+        for read in ["GET /api/v1/pods", "GET /apis", "GET /metrics"] {
             let first = admit(&control, read).unwrap();
             assert_eq!(control.in_flight(), (1, 0), "{read}");
             assert_eq!(admit(&control, "GET /api/v1/nodes").err(), Some(TooManyRequests));

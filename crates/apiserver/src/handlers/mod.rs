@@ -9,7 +9,7 @@
 //! | metrics | [`metrics`] |
 
 mod components;
-mod connect;
+pub(crate) mod connect;
 pub(crate) mod context;
 pub(crate) mod documents;
 mod health;
@@ -100,7 +100,7 @@ async fn find_route<'a>(request: &RequestContext<'a>) -> Result<Route<'a>, NoRou
     found
 }
 
-/// Runs a request for objects, except watches, within its deadline.
+/// Runs a request for objects, except watches, within its deadline. Connects have no deadline.
 async fn read_or_write<B: RequestBody>(
     request: &RequestContext<'_>,
     route: &ResourceRoute<'_>,
@@ -114,12 +114,16 @@ async fn read_or_write<B: RequestBody>(
         match route.verb {
             Verb::Get => Ok(read::get(shared, route, query, preferences).await?),
             Verb::Collection => Ok(read::list(shared, route, query, preferences).await?),
-            Verb::Connect => Ok(connect::answer(shared, route, query).await?),
-            // The future is boxed, so that the future of a read stays small.
+            // These futures are boxed, so that the future of a read stays small.
+            Verb::Connect => Box::pin(connect::answer(request, route, upload)).await,
             Verb::Write(verb) => Box::pin(write::answer(request, verb, route, warnings, admission, upload)).await,
         }
     };
-    request.deadline.enforce(pin!(work)).await
+    match route.verb {
+        // A stream lasts longer. Only the lookup of its target has the deadline.
+        Verb::Connect => work.await,
+        _ => request.deadline.enforce(pin!(work)).await,
+    }
 }
 
 fn labels(request: &RequestContext<'_>, route: &ResourceRoute<'_>) -> Labels {

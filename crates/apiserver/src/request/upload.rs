@@ -5,12 +5,14 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::HeaderMap;
 use http::header::EXPECT;
+use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use listwatch_meta::{Status, status};
 use tokio::time::Instant;
@@ -46,7 +48,8 @@ impl<B> RequestBody for B where
 
 /// The body of a request while it is read.
 pub(crate) struct Upload<B> {
-    body: Pin<Box<B>>,
+    /// `None` after the body was passed on.
+    body: Option<Pin<Box<B>>>,
     ended: bool,
     connection: Option<ConnectionBodies>,
 }
@@ -60,7 +63,7 @@ pub(crate) struct Received {
 impl<B: RequestBody> Upload<B> {
     pub(crate) fn new(body: B) -> Self {
         let ended = body.is_end_stream();
-        Upload { body: Box::pin(body), ended, connection: None }
+        Upload { body: Some(Box::pin(body)), ended, connection: None }
     }
 
     /// Sets the connection of the body, which has its own limit.
@@ -71,7 +74,7 @@ impl<B: RequestBody> Upload<B> {
 
     /// Whether the client has sent the whole body.
     pub(crate) fn is_ended(&self) -> bool {
-        self.ended || self.body.is_end_stream()
+        self.ended || self.body.as_ref().is_none_or(|body| body.is_end_stream())
     }
 
     /// Reads the whole body.
@@ -141,6 +144,13 @@ impl<B: RequestBody> Upload<B> {
         }
     }
 
+    /// Takes the body, so that another server receives it piece by piece. Its size and time are not limited.
+    pub(crate) fn pass_on(&mut self) -> PassedOn<B> {
+        let body = self.body.take().filter(|_| !self.ended);
+        self.ended = true;
+        PassedOn(body)
+    }
+
     /// Reads and discards the rest of the body if it is short and arrives soon. A client that waits for `100 Continue`
     /// does not receive it.
     pub(crate) async fn drain(&mut self, headers: &HeaderMap) {
@@ -159,12 +169,15 @@ impl<B: RequestBody> Upload<B> {
 
     /// The fewest bytes that the client will send, by the size hint of the body.
     fn announced(&self) -> usize {
-        if self.ended { 0 } else { usize::try_from(self.body.size_hint().lower()).unwrap_or(usize::MAX) }
+        match &self.body {
+            Some(body) if !self.ended => usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX),
+            _ => 0,
+        }
     }
 
     async fn next(&mut self) -> Result<Option<B::Data>, Status> {
-        while !self.ended {
-            match self.body.frame().await {
+        while let Some(body) = self.body.as_mut().filter(|_| !self.ended) {
+            match body.frame().await {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         return Ok(Some(data));
@@ -178,6 +191,29 @@ impl<B: RequestBody> Upload<B> {
             }
         }
         Ok(None)
+    }
+}
+
+/// A body that is passed on to another server as it arrives.
+pub(crate) struct PassedOn<B>(Option<Pin<Box<B>>>);
+
+impl<B: RequestBody> http_body::Body for PassedOn<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let Some(body) = &mut self.0 else { return Poll::Ready(None) };
+        let frame = std::task::ready!(body.as_mut().poll_frame(cx));
+        let whole = |mut data: B::Data| data.copy_to_bytes(data.remaining());
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(whole))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.as_ref().is_none_or(|body| body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), |body| body.size_hint())
     }
 }
 
@@ -209,7 +245,6 @@ mod tests {
     use std::convert::Infallible;
 
     use futures_util::{StreamExt as _, stream};
-    use http_body::Frame;
     use http_body_util::StreamBody;
 
     use super::*;
@@ -274,6 +309,16 @@ mod tests {
         assert!(large().collect(&budget).await.is_ok());
         assert_eq!(stuck.await.err().map(|status| status.code), Some(429));
         assert_eq!(budget.bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn passed_on_body_has_all_pieces_and_is_ended() {
+        let mut upload = pieces(vec![b"one".to_vec(), b"two".to_vec()]);
+        assert!(!upload.is_ended());
+        let passed_on = upload.pass_on();
+        assert!(upload.is_ended());
+        assert_eq!(passed_on.collect().await.unwrap().to_bytes(), "onetwo");
+        assert!(http_body::Body::is_end_stream(&upload.pass_on()), "a second body is empty");
     }
 
     #[tokio::test(start_paused = true)]

@@ -81,7 +81,13 @@ enum Source {
     Chunks(Chunks),
     Watch(Box<WatchStream>),
     /// The response of another server, frame by frame.
-    Proxied(Box<ProxyBody>),
+    Proxied(Box<Proxied>),
+}
+
+/// The body of another server's response.
+struct Proxied {
+    body: ProxyBody,
+    _slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Body {
@@ -154,9 +160,9 @@ impl Body {
 }
 
 impl Body {
-    /// The body of another server's response, passed on as it arrives.
-    pub(crate) fn proxied(body: ProxyBody) -> Self {
-        Body { source: Source::Proxied(Box::new(body)), ..Body::empty() }
+    /// The body of another server's response, passed on as it arrives. It holds a slot until it is sent or dropped.
+    pub(crate) fn proxied(body: ProxyBody, slot: Option<OwnedSemaphorePermit>) -> Self {
+        Body { source: Source::Proxied(Box::new(Proxied { body, _slot: slot })), ..Body::empty() }
     }
 }
 
@@ -179,7 +185,7 @@ impl http_body::Body for Body {
                     next
                 }
                 Source::Watch(stream) => std::task::ready!(stream.poll_chunk(cx)).map(Ok),
-                Source::Proxied(body) => match std::task::ready!(Pin::new(&mut **body).poll_frame(cx)) {
+                Source::Proxied(proxied) => match std::task::ready!(Pin::new(&mut proxied.body).poll_frame(cx)) {
                     None => None,
                     Some(Err(error)) => Some(Err(BodyError(error.to_string()))),
                     Some(Ok(frame)) => match frame.into_data() {
@@ -208,7 +214,7 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         let has_ended = match &self.source {
             Source::Empty => true,
-            Source::Proxied(body) => body.is_end_stream(),
+            Source::Proxied(proxied) => proxied.body.is_end_stream(),
             Source::Chunks(_) | Source::Watch(_) => false,
         };
         has_ended && self.rest.is_empty()
@@ -217,7 +223,7 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Empty => SizeHint::with_exact(self.rest.len() as u64),
-            Source::Proxied(body) if self.rest.is_empty() => body.size_hint(),
+            Source::Proxied(proxied) if self.rest.is_empty() => proxied.body.size_hint(),
             _ => SizeHint::default(),
         }
     }

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
+use crate::request::client_address::ClientAddress;
 use crate::request::in_flight::EXPIRY_INTERVAL;
 use crate::response::body::Body;
 use crate::response::extensions::{AnsweredEarly, GoAway, Unauthenticated};
@@ -197,6 +198,12 @@ fn http1_builder() -> http1::Builder {
     builder
 }
 
+/// The client of a connection.
+struct Client {
+    address: Option<ClientAddress>,
+    certificates: Option<Arc<PeerCertificates>>,
+}
+
 type ConnectionError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A connection before its TLS handshake, with the settings of its listener.
@@ -214,8 +221,11 @@ impl Connection {
         let _ = stream.set_nodelay(true);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(TCP_KEEPALIVE));
         let peer = Peer::new();
+        let address = stream.peer_addr().ok().map(|address| ClientAddress(address.ip().to_canonical()));
         let Some(tls) = self.tls.clone() else {
-            return self.serve(MonitoredIo::new(stream, Arc::clone(&peer)), false, peer, None).await;
+            return self
+                .serve(MonitoredIo::new(stream, Arc::clone(&peer)), false, peer, Client { address, certificates: None })
+                .await;
         };
         let Some(stream) = refuse_plain_http(stream).await? else {
             return Ok(());
@@ -225,14 +235,14 @@ impl Connection {
         let mut stream = Box::new(Box::pin(tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await??);
         let chain = stream.get_ref().1.peer_certificates();
         let chain = chain.map(|chain| chain.iter().map(|der| der.to_vec()).collect());
-        let certificates = chain.and_then(PeerCertificates::new).map(Arc::new);
+        let client = Client { address, certificates: chain.and_then(PeerCertificates::new).map(Arc::new) };
         match stream.get_ref().1.alpn_protocol() {
             Some(b"h2") => {
                 // `gather` limits the bytes that TLS buffers.
                 stream.get_mut().1.set_buffer_limit(None);
-                self.serve(stream, true, peer, certificates).await
+                self.serve(stream, true, peer, client).await
             }
-            _ => self.serve_http1(stream, peer, certificates).await,
+            _ => self.serve_http1(stream, peer, client).await,
         }
     }
 
@@ -243,9 +253,9 @@ impl Connection {
         io: impl AsyncRead + AsyncWrite + Cork + Send + Unpin + 'static,
         many: bool,
         peer: Arc<Peer>,
-        certificates: Option<Arc<PeerCertificates>>,
+        client: Client,
     ) -> Result<(), ConnectionError> {
-        let answer = answers(self.service, &peer, certificates);
+        let answer = answers(self.service, &peer, client);
         let service =
             hyper::service::service_fn(move |request| answer(request).map(Ok::<Response<SentBody>, Infallible>));
         let (io, outlet) = gather(io, many);
@@ -258,9 +268,9 @@ impl Connection {
         self,
         io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         peer: Arc<Peer>,
-        certificates: Option<Arc<PeerCertificates>>,
+        client: Client,
     ) -> Result<(), ConnectionError> {
-        let connection = Http1::new(io, self.http1, Arc::new(answers(self.service, &peer, certificates)));
+        let connection = Http1::new(io, self.http1, Arc::new(answers(self.service, &peer, client)));
         drive(connection, Http1::graceful_shutdown, peer, self.stopped).await
     }
 }
@@ -269,13 +279,16 @@ impl Connection {
 fn answers(
     service: ApiService,
     peer: &Arc<Peer>,
-    certificates: Option<Arc<PeerCertificates>>,
+    client: Client,
 ) -> impl Fn(Request<Incoming>) -> Answer + Send + Sync + 'static {
     let peer = Arc::clone(peer);
     move |mut request| {
         let (service, open, peer) = (service.clone(), peer.open_request(), Arc::clone(&peer));
-        if let Some(certificates) = &certificates {
+        if let Some(certificates) = &client.certificates {
             request.extensions_mut().insert(Arc::clone(certificates));
+        }
+        if let Some(address) = client.address {
+            request.extensions_mut().insert(address);
         }
         Box::pin(async move {
             let response = match invalid_host(&request) {

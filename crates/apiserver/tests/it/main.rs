@@ -8,6 +8,7 @@ mod crds;
 mod edge;
 mod fuel;
 mod fuzz;
+mod kubelets;
 mod parameters;
 mod reads;
 mod second_versions;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use listwatch_access::{ClientCertificateAuthenticator, FrontProxyAuthenticator, TokenFileAuthenticator};
-use listwatch_apiserver::{Builder, RequestHeader};
+use listwatch_apiserver::{Builder, KubeletOptions, RequestHeader};
 
 use super::Failure;
 use super::settings::{CertificateFiles, FrontProxy, Settings};
@@ -24,6 +24,19 @@ pub(super) fn read(builder: Builder, settings: &Settings) -> Result<Builder, Fai
         let (chain, key) = read_pair(files, "proxy-client-cert-file", "proxy-client-key-file")?;
         builder = builder.proxy_client_certificate(&chain, &key);
     }
+    let kubelet_client = settings.kubelet_client.as_ref();
+    let kubelet = KubeletOptions {
+        client_certificate: kubelet_client
+            .map(|files| read_pair(files, "kubelet-client-certificate", "kubelet-client-key"))
+            .transpose()?,
+        certificate_authority: settings
+            .kubelet_ca_file
+            .as_ref()
+            .map(|file| read_text(file, "kubelet-certificate-authority"))
+            .transpose()?,
+        preferred_address_types: settings.kubelet_address_types.clone(),
+    };
+    builder = builder.kubelet(kubelet);
     let clients = match &settings.client_ca_file {
         Some(file) => {
             let authorities = read_text(file, "client-ca-file")?;

@@ -110,7 +110,6 @@ const NO_AUTHORIZATION_WEBHOOK: &str = "Only `--authorization-mode=Webhook` uses
 const NO_OIDC: &str = "The server takes no OIDC tokens: they get 401.";
 const FRONT_PROXY: &str =
     "Needs `--requestheader-client-ca-file`. The ConfigMap `extension-apiserver-authentication` publishes it.";
-const NO_KUBELET: &str = "The server opens no connection to kubelets.";
 const NO_PEERS: &str = "The server forwards no requests to other servers.";
 const NO_LEADER_ELECTION: &str = "The server does not coordinate leader election (alpha in kube-apiserver).";
 const NO_EMULATION: &str = "The server serves the APIs of one version.";
@@ -228,11 +227,11 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("goaway-chance", Float, "0", Honored, "0 to 0.02."),
     flag("help", Bool, "false", Honored, "Also `-h`."),
     flag("http2-max-streams-per-connection", Int, "0", Honored, "`0` is 100."),
-    flag("kubelet-certificate-authority", Text, "", Ignored(&[]), NO_KUBELET),
-    flag("kubelet-client-certificate", Text, "", Ignored(&[]), NO_KUBELET),
-    flag("kubelet-client-key", Text, "", Ignored(&[]), NO_KUBELET),
-    flag("kubelet-preferred-address-types", List, "Hostname,InternalDNS,InternalIP,ExternalDNS,ExternalIP", Ignored(&[]), NO_KUBELET),
-    flag("kubelet-timeout", Duration, "5s", Ignored(&[]), NO_KUBELET),
+    flag("kubelet-certificate-authority", Text, "", Honored, "Without it, certificates of kubelets are not verified, as in kube-apiserver. The file is read at the start only."),
+    flag("kubelet-client-certificate", Text, "", Honored, "Needs `--kubelet-client-key`. The file is read at the start only."),
+    flag("kubelet-client-key", Text, "", Honored, "Needs `--kubelet-client-certificate`."),
+    flag("kubelet-preferred-address-types", List, "Hostname,InternalDNS,InternalIP,ExternalDNS,ExternalIP", Honored, "The order in which the server looks for an address of a node."),
+    flag("kubelet-timeout", Duration, "5s", Ignored(&["5s"]), "A connection must be open within 30 seconds, as in kube-apiserver, which does not use the value either."),
     flag("kubernetes-service-node-port", Int, "0", Ignored(&["0"]), "The Service `kubernetes` has type ClusterIP."),
     flag("lease-reuse-duration-seconds", Int, "60", Ignored(&[]), "The server chooses which objects share an etcd lease."),
     flag("livez-grace-period", Duration, "0s", Ignored(&["0", "0s"]), "`/livez` fails from the first failed check on."),

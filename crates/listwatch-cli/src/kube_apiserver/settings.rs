@@ -44,6 +44,12 @@ pub(super) struct Settings {
     pub(super) aggregator_routing: bool,
     /// Whether redirects of extension servers are passed on.
     pub(super) aggregator_passes_redirects: bool,
+    /// The certificate by which kubelets recognize this server.
+    pub(super) kubelet_client: Option<CertificateFiles>,
+    /// The file of the CA certificates that verify those of kubelets.
+    pub(super) kubelet_ca_file: Option<PathBuf>,
+    /// The types of node addresses in the order of preference.
+    pub(super) kubelet_address_types: Vec<String>,
     /// The file of static tokens.
     pub(super) token_auth_file: Option<PathBuf>,
     /// The authorization mode.
@@ -182,6 +188,7 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
     }
     for (one, other) in [
         ("etcd-certfile", "etcd-keyfile"),
+        ("kubelet-client-certificate", "kubelet-client-key"),
         ("proxy-client-cert-file", "proxy-client-key-file"),
         ("tls-cert-file", "tls-private-key-file"),
     ] {
@@ -274,6 +281,9 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         proxy_client: certificate_files(given, "proxy-client-cert-file", "proxy-client-key-file"),
         aggregator_routing: given.bool("enable-aggregator-routing"),
         aggregator_passes_redirects: !given.bool("aggregator-reject-forwarding-redirect"),
+        kubelet_client: certificate_files(given, "kubelet-client-certificate", "kubelet-client-key"),
+        kubelet_ca_file: given.path("kubelet-certificate-authority"),
+        kubelet_address_types: given.list("kubelet-preferred-address-types").into_iter().map(str::to_owned).collect(),
         token_auth_file: given.path("token-auth-file"),
         authorization,
         // With anonymous requests, `AlwaysAllow` would allow everything to everyone

@@ -94,6 +94,12 @@ fn kubeadm_command_line_resolves_to_the_expected_settings() {
         }),
         aggregator_routing: false,
         aggregator_passes_redirects: false,
+        kubelet_client: Some(CertificateFiles {
+            certificate: "/etc/kubernetes/pki/apiserver-kubelet-client.crt".into(),
+            key: "/etc/kubernetes/pki/apiserver-kubelet-client.key".into(),
+        }),
+        kubelet_ca_file: None,
+        kubelet_address_types: ["InternalIP", "ExternalIP", "Hostname"].map(str::to_owned).to_vec(),
         token_auth_file: None,
         anonymous_auth: AnonymousAuth::HealthOnly,
         request_timeout: Duration::from_secs(60),
@@ -121,9 +127,6 @@ fn kubeadm_command_line_warns_of_each_ignored_flag() {
         [
             "advertise-address",
             "enable-bootstrap-token-auth",
-            "kubelet-client-certificate",
-            "kubelet-client-key",
-            "kubelet-preferred-address-types",
             "service-account-key-file",
             "service-account-signing-key-file",
         ]
@@ -159,6 +162,9 @@ fn flags_are_honored_ignored_unenforced_or_refused() {
         ("--encryption-provider-config=/etc/e.yaml", &["Unenforced encryption-provider-config"]),
         ("--etcd-servers-overrides=/events#http://b:2379", &["Error etcd-servers-overrides"]),
         ("--tls-cert-file=/a", &["Error tls-cert-file"]),
+        ("--kubelet-client-key=/a", &["Error kubelet-client-certificate"]),
+        ("--kubelet-timeout=5s", &[]),
+        ("--kubelet-timeout=10s", &["Warning kubelet-timeout"]),
         ("--proxy-client-key-file=/a", &["Error proxy-client-cert-file"]),
         ("--requestheader-client-ca-file=/a --requestheader-username-headers=x-remote-user", &[]),
         ("--requestheader-group-headers=X-Group", &["Warning requestheader-group-headers"]),
@@ -214,6 +220,9 @@ fn values_of_honored_flags_reach_the_settings() {
     assert_eq!(settings("--requestheader-username-headers=X-Remote-User").front_proxy, None, "there is no CA");
     let proxied = settings("--requestheader-client-ca-file=/a --enable-aggregator-routing");
     assert!(proxied.tls.request_client_certificates && proxied.aggregator_routing);
+    assert_eq!(settings("--kubelet-certificate-authority=/a").kubelet_ca_file, Some("/a".into()));
+    let types = ["Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"];
+    assert_eq!(settings("").kubelet_address_types, types, "kube-apiserver's default");
     assert!(settings("--aggregator-reject-forwarding-redirect=false").aggregator_passes_redirects);
     let header = settings("--strict-transport-security-directives=max-age=31536000,includeSubDomains");
     assert_eq!(header.strict_transport_security.as_deref(), Some("max-age=31536000; includeSubDomains"));

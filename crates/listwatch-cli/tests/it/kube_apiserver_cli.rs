@@ -38,6 +38,7 @@ impl Pki {
         }
         pki.sign("ca", "apiserver", &[], &["127.0.0.1"]);
         pki.sign("front-proxy-ca", "front-proxy-client", &[], &[]);
+        pki.sign("ca", "apiserver-kubelet-client", &["system:masters"], &[]);
         pki
     }
 
@@ -117,8 +118,8 @@ impl Pki {
             "--enable-admission-plugins=NodeRestriction".to_owned(),
             "--enable-bootstrap-token-auth=true".to_owned(),
             "--storage-backend=memory".to_owned(),
-            "--kubelet-client-certificate=/etc/kubernetes/pki/apiserver-kubelet-client.crt".to_owned(),
-            "--kubelet-client-key=/etc/kubernetes/pki/apiserver-kubelet-client.key".to_owned(),
+            format!("--kubelet-client-certificate={}", file("apiserver-kubelet-client.crt")),
+            format!("--kubelet-client-key={}", file("apiserver-kubelet-client.key")),
             "--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname".to_owned(),
             format!("--proxy-client-cert-file={}", file("front-proxy-client.crt")),
             format!("--proxy-client-key-file={}", file("front-proxy-client.key")),
@@ -311,7 +312,7 @@ fn check_flags_prints_each_flag_and_starts_nothing() {
     let printed = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert_eq!(checked.status.code(), Some(1), "{printed}");
     assert!(printed.contains("not enforced  --authorization-mode: Node,RBAC"), "{printed}");
-    assert!(printed.contains("warning       --kubelet-client-key"), "{printed}");
+    assert!(printed.contains("warning       --service-account-key-file"), "{printed}");
     arguments.push("--allow-unenforced".to_owned());
     assert_eq!(output(&arguments).status.code(), Some(0));
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
