@@ -12,14 +12,14 @@ use listwatch_validation::metadata_mut;
 use listwatch_validation::object_meta as meta;
 use serde_json::{Map, Value};
 
-use super::decode::{self, FieldValidation, Unfit};
+use super::decode::{self, FieldValidation, NormalizeError};
 use super::decode_error::{DecodeErrorStyle, not_convertible};
 use super::depth::{OBJECT_DEPTH_MAX, is_deeper};
 use super::document::Document;
 use super::expected::Expected;
 use super::options::Options;
-use super::ownership::{into_map, keep, kind, read_account};
-use super::path_match::{check_name, place};
+use super::ownership::{decode_managed_fields, into_map, kind, set_managed_fields};
+use super::path_match::{check_name, set_namespace};
 use super::pipeline::{Absent, Base, ManagedFields, Write};
 use super::request::{WriteRequest, WriteResponse};
 use super::store::{self, MANAGED_FIELDS};
@@ -47,7 +47,7 @@ fn refused(error: &ApplyError) -> Status {
 pub(super) struct Config {
     value: Value,
     /// Errors of strict decoding: duplicate fields in the body.
-    doubts: Vec<String>,
+    strict_errors: Vec<String>,
     validation: FieldValidation,
 }
 
@@ -74,9 +74,9 @@ impl Config {
                 )));
             }
         };
-        let doubts =
+        let strict_errors =
             document.strict_errors.iter().map(|error| format!("error converting YAML to JSON: {error}")).collect();
-        Ok(Config { value, doubts, validation })
+        Ok(Config { value, strict_errors, validation })
     }
 
     /// Applies the configuration to a live object. `None` creates the object.
@@ -91,28 +91,29 @@ impl Config {
         force: bool,
     ) -> Result<Map<String, Value>, Status> {
         let applied = kind.apply(live, &self.value, by, force).map_err(|error| refused(&error))?;
-        self.check_doubts()?;
+        self.check_strict_errors()?;
         Ok(into_map(applied))
     }
 
-    /// Same as [`Config::apply`], for a live object whose managed fields are passed as `account`.
+    /// Same as [`Config::apply`], for a live object whose managed fields are passed as `entries`.
     fn apply_to(
         &self,
         kind: &Kind,
         live: Option<&Value>,
-        account: Option<&Value>,
+        entries: Option<&Value>,
         by: Writer<'_>,
         force: bool,
     ) -> Result<(Map<String, Value>, Managed), Status> {
-        let kept = || account.map_or_else(|| Ok(Managed::new()), read_account);
-        let (applied, managed) = kind.apply_to(live, kept, &self.value, by, force).map_err(|error| refused(&error))?;
-        self.check_doubts()?;
+        let managed_fields = || entries.map_or_else(|| Ok(Managed::new()), decode_managed_fields);
+        let (applied, managed) =
+            kind.apply_to(live, managed_fields, &self.value, by, force).map_err(|error| refused(&error))?;
+        self.check_strict_errors()?;
         Ok((into_map(applied), managed))
     }
 
-    fn check_doubts(&self) -> Result<(), Status> {
-        if self.validation == FieldValidation::Strict && !self.doubts.is_empty() {
-            return Err(Status::bad_request(format!("error strict decoding YAML: {}", self.doubts.join(""))));
+    fn check_strict_errors(&self) -> Result<(), Status> {
+        if self.validation == FieldValidation::Strict && !self.strict_errors.is_empty() {
+            return Err(Status::bad_request(format!("error strict decoding YAML: {}", self.strict_errors.join(""))));
         }
         Ok(())
     }
@@ -122,7 +123,7 @@ impl Config {
         if self.validation == FieldValidation::Ignore {
             Vec::new()
         } else {
-            decode::strict_warnings(self.doubts.clone())
+            decode::strict_warnings(self.strict_errors.clone())
         }
     }
 
@@ -156,9 +157,9 @@ pub(super) async fn apply(
     let make = |base: Option<Base<'_>>| {
         let absent = base.is_none();
         let mut live = base.as_ref().map(Base::visible);
-        let account = live.as_mut().and_then(|live| metadata_mut(live).shift_remove(MANAGED_FIELDS));
+        let entries = live.as_mut().and_then(|live| metadata_mut(live).shift_remove(MANAGED_FIELDS));
         let live = live.map(Value::Object);
-        let (object, managed) = config.apply_to(kind, live.as_ref(), account.as_ref(), by, options.force)?;
+        let (object, managed) = config.apply_to(kind, live.as_ref(), entries.as_ref(), by, options.force)?;
         if absent && let Some(uid) = config.uid() {
             return Err(Status::conflict(
                 resource.gr(),
@@ -168,18 +169,18 @@ pub(super) async fn apply(
         }
         let mut object = decode::ordered(object, Expected::of(resource))?;
         let expected = Expected { words: Words::Converter, ..Expected::of(resource) };
-        decode::fit(&mut object, expected).map_err(|unfit| match (unfit, resource.custom) {
-            (Unfit::TooLarge, _) => store::too_large(),
-            (Unfit::Text(why), true) => decode::cannot_handle(&object, expected, &why),
-            (Unfit::Text(why), false) => not_convertible(&described, &why),
+        decode::normalize(&mut object, expected).map_err(|error| match (error, resource.custom) {
+            (NormalizeError::TooLarge, _) => store::too_large(),
+            (NormalizeError::Text(why), true) => decode::cannot_handle(&object, expected, &why),
+            (NormalizeError::Text(why), false) => not_convertible(&described, &why),
         })?;
         let metadata = metadata_mut(&mut object);
-        place(resource, request.namespace, metadata)?;
+        set_namespace(resource, request.namespace, metadata)?;
         check_name(metadata, write.name)?;
         warnings = config.warnings();
         warnings.extend(meta::dedup_owners(metadata));
         warnings.extend(write.warnings(&object, base.map(|base| base.object)));
-        keep(&mut object, &managed);
+        set_managed_fields(&mut object, &managed);
         Ok(object)
     };
     let done = write.run(&key, None, absent, make).await?;

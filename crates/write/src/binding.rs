@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::action::{Action, ActionFuture};
 use super::expected::Expected;
 use super::pipeline::Write;
-use super::posted::{Posted, body, set_condition, success};
 use super::request::{WriteRequest, WriteResponse};
 use super::store;
+use super::subresource_body::{SubresourceBody, body, set_condition, success};
 use listwatch_meta::go::Words;
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{child_mut, metadata, metadata_mut};
@@ -37,7 +37,7 @@ impl Action for Bind {
 /// - 409 when the pod is already assigned, is being deleted, has scheduling gates or fails a precondition.
 /// - 500 when the target is missing or is not a node.
 async fn bind(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
-    let Posted { object: binding, options, warnings } = body(write, request, BINDING)?;
+    let SubresourceBody { object: binding, options, warnings } = body(write, request, BINDING)?;
     let name = meta::text(metadata(&binding), "name");
     if request.name.is_some_and(|path| path != name) {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));

@@ -10,7 +10,7 @@ use super::action::{Action, ActionFuture};
 use super::decode::{Decoded, decode};
 use super::expected::Expected;
 use super::options::Options;
-use super::path_match::place;
+use super::path_match::set_namespace;
 use super::pipeline::{Absent, Base, Write};
 use super::request::{WriteRequest, WriteResponse};
 
@@ -37,7 +37,7 @@ async fn create(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
         let expected = Expected::of(resource);
         let mut decoded =
             decode(write.registry, expected, request.content_type, &request.body, options.field_validation)?;
-        place(resource, request.namespace, metadata_mut(&mut decoded.object))?;
+        set_namespace(resource, request.namespace, metadata_mut(&mut decoded.object))?;
         decoded.warnings.extend(meta::dedup_owners(metadata_mut(&mut decoded.object)));
         Ok(decoded)
     };

@@ -38,7 +38,7 @@ pub(super) enum FieldValidation {
     Strict,
 }
 
-/// Returns whether [`fit`] may change an object of this kind.
+/// Returns whether [`normalize`] may change an object of this kind.
 pub(super) fn may_change(expected: Expected<'_>, object: &Map<String, Value>) -> bool {
     expected.form.is_some() || expected.message().is_some_and(|id| typed::has_unknown(object, id))
 }
@@ -145,9 +145,9 @@ pub(super) fn decode(
     if let Some(Value::Object(metadata)) = object.get("metadata") {
         findings.extend(object_meta::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
     }
-    findings.extend(fit(&mut object, expected).map_err(|unfit| match unfit {
-        Unfit::Text(why) => cannot_handle(&object, expected, &why),
-        Unfit::TooLarge => store::too_large(),
+    findings.extend(normalize(&mut object, expected).map_err(|error| match error {
+        NormalizeError::Text(why) => cannot_handle(&object, expected, &why),
+        NormalizeError::TooLarge => store::too_large(),
     })?);
     // The decoder of custom resources reports duplicate fields before unknown fields.
     let findings = if expected.custom { findings } else { strict_order::in_document_order(body, findings) };
@@ -241,26 +241,29 @@ pub(super) fn ordered(mut object: Map<String, Value>, expected: Expected<'_>) ->
 
 /// The reason why an object does not fit its kind.
 #[derive(Debug)]
-pub(super) enum Unfit {
+pub(super) enum NormalizeError {
     /// A value has the wrong type, or an embedded object has invalid metadata. Holds the decoder's message.
     Text(String),
     /// The object with its defaults exceeds the size limit of the store.
     TooLarge,
 }
 
-/// Makes an object fit its kind: adds the schema's defaults to a custom resource, then removes unknown fields.
+/// Normalizes an object for its kind: adds the schema's defaults to a custom resource, then removes unknown fields.
 /// Returns one strict error per removed field.
 ///
 /// # Errors
-/// [`Unfit`] when a value has the wrong type or the object becomes too large.
-pub(super) fn fit(object: &mut Map<String, Value>, expected: Expected<'_>) -> Result<Vec<String>, Unfit> {
+/// [`NormalizeError`] when a value has the wrong type or the object becomes too large.
+pub(super) fn normalize(
+    object: &mut Map<String, Value>,
+    expected: Expected<'_>,
+) -> Result<Vec<String>, NormalizeError> {
     let unknown = if let Some(schema) = expected.form.and_then(Form::schema) {
         schema.fit(object).map_err(|error| match error {
-            FitError::Field(error) => Unfit::Text(error.to_string()),
-            FitError::TooLarge => Unfit::TooLarge,
+            FitError::Field(error) => NormalizeError::Text(error.to_string()),
+            FitError::TooLarge => NormalizeError::TooLarge,
         })?
     } else if let Some(id) = expected.message() {
-        typed::fit(expected, id, object).map_err(Unfit::Text)?
+        typed::normalize(expected, id, object).map_err(NormalizeError::Text)?
     } else {
         Vec::new()
     };

@@ -25,7 +25,7 @@ use super::options::{DeleteOptions, Propagation};
 use super::pipeline::Write;
 use super::request::{WriteBody, WriteRequest, WriteResponse};
 use super::services;
-use super::store::{self, Done};
+use super::store::{self, WriteOutcome};
 use listwatch_kinds::Deletion;
 use listwatch_registry::Resource;
 use listwatch_validation::object_meta::{self as meta, FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
@@ -44,7 +44,7 @@ pub(super) struct Deleted {
 }
 
 /// The decision about the deletion of one object.
-struct Verdict {
+struct DeletionPlan {
     decision: Decision,
     /// The state of the object after the decision, for the response.
     shown: Map<String, Value>,
@@ -126,17 +126,19 @@ impl Write<'_> {
         admitted: Option<Revision>,
     ) -> Result<Deleted, Status> {
         let (backend, resource) = (self.backend, self.resource);
-        let (done, verdict) = self.try_delete(key, options, admitted).await?;
-        let Some(Verdict { shown, then_remove, .. }) = verdict else {
+        let (done, plan) = self.try_delete(key, options, admitted).await?;
+        let Some(DeletionPlan { shown, then_remove, .. }) = plan else {
             return Err(Status::not_found(resource.gr(), key.name()));
         };
         let revision = match &done {
-            Done::Updated { revision, .. } => *revision,
-            Done::Unchanged(found) => found.modified,
-            Done::Deleted { previous, revision } => revision.unwrap_or(previous.modified),
-            Done::Created { .. } | Done::Absent => return Err(Status::not_found(resource.gr(), key.name())),
+            WriteOutcome::Updated { revision, .. } => *revision,
+            WriteOutcome::Unchanged(found) => found.modified,
+            WriteOutcome::Deleted { previous, revision } => revision.unwrap_or(previous.modified),
+            WriteOutcome::Created { .. } | WriteOutcome::Absent => {
+                return Err(Status::not_found(resource.gr(), key.name()));
+            }
         };
-        let mut gone = matches!(done, Done::Deleted { .. });
+        let mut gone = matches!(done, WriteOutcome::Deleted { .. });
         let mut revision = revision;
         if then_remove {
             gone = true;
@@ -160,12 +162,12 @@ impl Write<'_> {
         key: &Key,
         options: &DeleteOptions,
         admitted: Option<Revision>,
-    ) -> Result<(Done, Option<Verdict>), Status> {
+    ) -> Result<(WriteOutcome, Option<DeletionPlan>), Status> {
         let (backend, resource) = (self.backend, self.resource);
         let storage = &**backend.storage();
         let suggestion = if options.dry_run { None } else { store::suggestion(backend, resource, key) };
         let mut update = UpdateLoop::new(key.clone(), suggestion, UpdateLimits::default());
-        let mut verdict = None;
+        let mut plan = None;
         let mut current = None;
         let outcome = loop {
             let Some(step) = update.step() else {
@@ -174,19 +176,20 @@ impl Write<'_> {
             let ended = match step {
                 Step::Read => update.read(storage.get(key).await.map(|(found, _)| found)),
                 Step::Decide(found) => {
-                    let judged = self.judge_present(key, options, found.as_ref(), admitted).await;
-                    // Without fuel neither the verdict nor its error counts.
-                    let judged = if fuel::is_exhausted() { Err(Status::request_timed_out()) } else { judged };
+                    let planned = self.plan_present(key, options, found.as_ref(), admitted).await;
+                    // Without fuel neither the plan nor its error counts.
+                    let planned = if fuel::is_exhausted() { Err(Status::request_timed_out()) } else { planned };
                     current = found;
-                    update.decided(judged.map(|judged| verdict.insert(judged).decision.clone()))
+                    update.decided(planned.map(|planned| plan.insert(planned).decision.clone()))
                 }
                 Step::Update { expected, value, .. } if options.dry_run => {
                     store::check_size(&value)?;
-                    return Ok((Done::Updated { value, revision: expected }, verdict));
+                    return Ok((WriteOutcome::Updated { value, revision: expected }, plan));
                 }
                 Step::Delete { .. } if options.dry_run => {
-                    let done = current.map_or(Done::Absent, |previous| Done::Deleted { previous, revision: None });
-                    return Ok((done, verdict));
+                    let done = current
+                        .map_or(WriteOutcome::Absent, |previous| WriteOutcome::Deleted { previous, revision: None });
+                    return Ok((done, plan));
                 }
                 Step::Update { expected, value, ttl } => {
                     update.updated(storage.update(key, expected, value, ttl).await)
@@ -198,24 +201,24 @@ impl Write<'_> {
                 break outcome;
             }
         };
-        store::done(outcome, "update", resource).map(|done| (done, verdict))
+        store::done(outcome, "update", resource).map(|done| (done, plan))
     }
 
     /// Decides about the deletion of the present object.
-    async fn judge_present(
+    async fn plan_present(
         &self,
         key: &Key,
         options: &DeleteOptions,
         found: Option<&KeyValue>,
         admitted: Option<Revision>,
-    ) -> Result<Verdict, Status> {
+    ) -> Result<DeletionPlan, Status> {
         let found = found.ok_or_else(|| Status::not_found(self.resource.gr(), key.name()))?;
         let object = store::parse(found)?;
         self.check_deletion(&object, found, options)?;
         if admitted != Some(found.modified) {
             self.admit_deletion(key, &object, options.dry_run).await?;
         }
-        judge(self.resource, object, options, self.clock.time())
+        plan_deletion(self.resource, object, options, self.clock.time())
     }
 
     /// Runs the validating admission plugins that handle deletions of this resource.
@@ -251,7 +254,7 @@ impl Write<'_> {
             Ok(if same { Decision::Delete } else { Decision::Nothing })
         };
         match store::run(self.backend, self.resource, key, false, decide).await? {
-            Done::Deleted { revision, .. } => Ok(revision),
+            WriteOutcome::Deleted { revision, .. } => Ok(revision),
             _ => Ok(None),
         }
     }
@@ -295,12 +298,12 @@ impl Write<'_> {
 }
 
 /// Decides how to delete one object at the time `now`. Pure function.
-fn judge(
+fn plan_deletion(
     resource: &Resource,
     mut object: Map<String, Value>,
     options: &DeleteOptions,
     now: OffsetDateTime,
-) -> Result<Verdict, Status> {
+) -> Result<DeletionPlan, Status> {
     match resource.strategy.begin_deletion(&mut object, &super::timestamp(now)) {
         Deletion::Unmarked => {}
         Deletion::Marked => {
@@ -309,13 +312,15 @@ fn judge(
             }
             order_metadata(&mut object);
             let decision = Decision::Write { value: store::encode(&object), ttl: None };
-            return Ok(Verdict { decision, shown: object, then_remove: false });
+            return Ok(DeletionPlan { decision, shown: object, then_remove: false });
         }
-        Deletion::Pending => return Ok(Verdict { decision: Decision::Nothing, shown: object, then_remove: false }),
+        Deletion::Pending => {
+            return Ok(DeletionPlan { decision: Decision::Nothing, shown: object, then_remove: false });
+        }
     }
     let before = object.clone();
     let grace = if resource.rules.graceful_delete { grace(&object, options) } else { Grace::None };
-    let verdict = |object: Map<String, Value>, then_remove: bool| Verdict {
+    let plan = |object: Map<String, Value>, then_remove: bool| DeletionPlan {
         decision: if object == before {
             Decision::Nothing
         } else {
@@ -325,20 +330,20 @@ fn judge(
         then_remove,
     };
     if grace == Grace::Pending {
-        return Ok(verdict(object, false));
+        return Ok(plan(object, false));
     }
     let held = set_finalizers(resource, metadata_mut(&mut object), options);
     if let Grace::Seconds(seconds) = grace {
         mark_gracefully(metadata_mut(&mut object), seconds, now);
         order_metadata(&mut object);
-        return Ok(verdict(object, seconds == 0 && !held));
+        return Ok(plan(object, seconds == 0 && !held));
     }
     if held {
         mark(metadata_mut(&mut object), now);
         order_metadata(&mut object);
-        return Ok(verdict(object, false));
+        return Ok(plan(object, false));
     }
-    Ok(Verdict { decision: Decision::Delete, shown: object, then_remove: false })
+    Ok(DeletionPlan { decision: Decision::Delete, shown: object, then_remove: false })
 }
 
 /// The effect of a delete on the grace period of an object.
@@ -521,14 +526,14 @@ mod tests {
         let options = DeleteOptions::parse(&listwatch_wire::query::Query::parse(query), None, b"").unwrap();
         let Value::Object(object) = object else { panic!("not an object") };
         let now = super::super::parse_timestamp(NOW).unwrap();
-        let verdict = judge(resource, object, &options, now).unwrap();
-        let decision = match verdict.decision {
-            Decision::Write { .. } if verdict.then_remove => "write, remove",
+        let plan = plan_deletion(resource, object, &options, now).unwrap();
+        let decision = match plan.decision {
+            Decision::Write { .. } if plan.then_remove => "write, remove",
             Decision::Write { .. } => "write",
             Decision::Delete => "remove",
             Decision::Nothing => "nothing",
         };
-        let shown = format!("{decision} {}", Value::Object(metadata(&verdict.shown).clone()));
+        let shown = format!("{decision} {}", Value::Object(metadata(&plan.shown).clone()));
         assert_eq!(shown, expected);
     }
 

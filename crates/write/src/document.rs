@@ -12,10 +12,10 @@ use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 
 use super::depth::OBJECT_DEPTH_MAX;
+use super::field_path::{FieldPath, Step};
 use super::memory::{
     DUPLICATES_BYTES_MAX, DUPLICATES_MAX, JSON_BYTES_PER_UNIT, MEMBER_BYTES, Memory, VALUE_BYTES, bytes_max,
 };
-use super::place::{Place, Step};
 use super::yaml_reader;
 
 /// Bytes of YAML parsed per unit of fuel.
@@ -131,12 +131,12 @@ impl Report {
     }
 
     /// Records a duplicate field, within the limits of the report.
-    fn note(&self, place: &Place<'_>) {
+    fn note(&self, path: &FieldPath<'_>) {
         let mut duplicates = self.duplicates.borrow_mut();
         if duplicates.len() >= DUPLICATES_MAX || self.duplicates_left.get() == 0 {
             return;
         }
-        let path = place.to_string();
+        let path = path.to_string();
         self.duplicates_left.set(self.duplicates_left.get().saturating_sub(path.len()));
         if !duplicates.contains(&path) {
             duplicates.push(path);
@@ -147,7 +147,7 @@ impl Report {
 #[derive(Clone, Copy)]
 struct Seed<'a> {
     report: &'a Report,
-    at: Option<&'a Place<'a>>,
+    at: Option<&'a FieldPath<'a>>,
 }
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
@@ -204,8 +204,8 @@ impl<'de> Visitor<'de> for Seed<'_> {
         self.report.take(VALUE_BYTES)?;
         let mut list = Vec::new();
         loop {
-            let place = Place { parent: self.at, step: Step::Item(list.len()) };
-            match items.next_element_seed(Seed { report: self.report, at: Some(&place) })? {
+            let path = FieldPath { parent: self.at, step: Step::Item(list.len()) };
+            match items.next_element_seed(Seed { report: self.report, at: Some(&path) })? {
                 Some(item) => list.push(item),
                 None => return Ok(Value::Array(list)),
             }
@@ -217,14 +217,14 @@ impl<'de> Visitor<'de> for Seed<'_> {
         let mut map = Map::new();
         while let Some(name) = members.next_key::<String>()? {
             self.report.take(MEMBER_BYTES - VALUE_BYTES + name.len())?;
-            let place = Place { parent: self.at, step: Step::Field(&name) };
-            let value = members.next_value_seed(Seed { report: self.report, at: Some(&place) })?;
+            let path = FieldPath { parent: self.at, step: Step::Field(&name) };
+            let value = members.next_value_seed(Seed { report: self.report, at: Some(&path) })?;
             match map.entry(name) {
                 Entry::Vacant(entry) => {
                     entry.insert(value);
                 }
                 Entry::Occupied(mut entry) => {
-                    self.report.note(&Place { parent: self.at, step: Step::Field(entry.key()) });
+                    self.report.note(&FieldPath { parent: self.at, step: Step::Field(entry.key()) });
                     entry.insert(value);
                 }
             }

@@ -21,9 +21,9 @@ use super::action::{Action, ActionFuture};
 use super::expected::Expected;
 use super::options::DeleteOptions;
 use super::pipeline::Write;
-use super::posted::{Posted, body, set_condition, success};
 use super::request::{WriteRequest, WriteResponse};
 use super::store;
+use super::subresource_body::{SubresourceBody, body, set_condition, success};
 use listwatch_meta::go::Words;
 use listwatch_validation::label_selector::LabelSelector;
 use listwatch_validation::object_meta as meta;
@@ -58,7 +58,7 @@ impl Action for Evict {
 /// # Errors
 /// 400 when the Eviction names another pod; otherwise the errors of [`evict`].
 async fn post(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
-    let Posted { object: eviction, options, warnings } = body(write, request, EVICTION)?;
+    let SubresourceBody { object: eviction, options, warnings } = body(write, request, EVICTION)?;
     if meta::text(metadata(&eviction), "name") != write.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
@@ -101,13 +101,13 @@ async fn evict(write: &Write<'_>, key: &Key, options: &DeleteOptions) -> Result<
             }
             continue;
         }
-        return guarded(write, key, &found, &pod, options).await;
+        return evict_within_budget(write, key, &found, &pod, options).await;
     }
     Err(conflict.unwrap_or_else(|| Status::server_timeout("evict", write.resource.gr())))
 }
 
 /// Evicts a running pod if its disruption budget allows that.
-async fn guarded(
+async fn evict_within_budget(
     write: &Write<'_>,
     key: &Key,
     found: &KeyValue,
@@ -126,12 +126,12 @@ async fn guarded(
         }
     };
     let name = budget_key.name();
-    if !is_ready(pod) && spares_unready(budget) {
+    if !is_ready(pod) && exempts_unready_pods(budget) {
         let bound = options.resource_version.is_none();
         options.resource_version.get_or_insert_with(|| found.modified.to_string());
         return match mark_and_delete(write, key, &options, admitted).await {
             // The pod may have become ready, so the client must retry.
-            Err(status) if status.code == 409 && bound => Err(not_counted_yet(name)),
+            Err(status) if status.code == 409 && bound => Err(budget_not_observed(name)),
             done => done,
         };
     }
@@ -170,7 +170,7 @@ fn count(budget: &Object, field: &str) -> i64 {
 }
 
 /// Returns whether the budget exempts pods that are not ready (`unhealthyPodEvictionPolicy`).
-fn spares_unready(budget: &Object) -> bool {
+fn exempts_unready_pods(budget: &Object) -> bool {
     let healthy = count(budget, "currentHealthy") >= count(budget, "desiredHealthy");
     text(budget, "spec", "unhealthyPodEvictionPolicy") == "AlwaysAllow"
         || (healthy && count(budget, "desiredHealthy") > 0)
@@ -184,7 +184,7 @@ fn refused(seconds: u32, cause: String) -> Status {
     status
 }
 
-fn not_counted_yet(budget: &str) -> Status {
+fn budget_not_observed(budget: &str) -> Status {
     refused(RETRY_SECONDS, format!("The disruption budget {budget} is still being processed by the server."))
 }
 
@@ -196,7 +196,7 @@ fn disrupt(budget: &mut Object, pod: &str, now: &str) -> Result<(), Status> {
     let name = meta::text(metadata(budget), "name").to_owned();
     let generation = metadata(budget).get("generation").and_then(Value::as_i64).unwrap_or(0);
     if count(budget, "observedGeneration") < generation {
-        return Err(not_counted_yet(&name));
+        return Err(budget_not_observed(&name));
     }
     let allowed = count(budget, "disruptionsAllowed");
     if allowed < 0 {
@@ -208,7 +208,7 @@ fn disrupt(budget: &mut Object, pod: &str, now: &str) -> Result<(), Status> {
         return Err(Status::forbidden(BUDGETS, &name, why));
     }
     if allowed == 0 {
-        return Err(refused(0, why_none(budget, &name)));
+        return Err(refused(0, disruption_denied_message(budget, &name)));
     }
     let status = child_mut(budget, "status");
     status.insert("disruptionsAllowed".to_owned(), json!(allowed - 1));
@@ -222,7 +222,7 @@ fn disrupt(budget: &mut Object, pod: &str, now: &str) -> Result<(), Status> {
 }
 
 /// Returns the message that explains why a budget allows no disruption.
-fn why_none(budget: &Object, name: &str) -> String {
+fn disruption_denied_message(budget: &Object, name: &str) -> String {
     let conditions = budget.get("status").and_then(|status| status.get("conditions")).and_then(Value::as_array);
     let condition = conditions.into_iter().flatten().find(|condition| condition["type"] == "DisruptionAllowed");
     let said = condition.and_then(|condition| {
@@ -285,7 +285,7 @@ async fn mark_and_delete(
             })
         };
         let done = store::run(write.backend, write.resource, key, false, decide).await?;
-        if let store::Done::Updated { revision, .. } = &done {
+        if let store::WriteOutcome::Updated { revision, .. } = &done {
             // The write above changed the resource version, so the precondition must change too.
             if let Some(version) = &mut options.resource_version {
                 *version = revision.to_string();

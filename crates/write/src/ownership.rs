@@ -3,8 +3,8 @@
 //!
 //! In trees that come from the store or go to the store, `metadata.managedFields` is its JSON text. [`super::store`]
 //! reads and writes that text unparsed, because the parsed tree would hold most of the names of an object. Only
-//! [`managed::from_text`] parses the text. A client sends a tree, and [`spell_out`] restores the tree where a patch may
-//! read the field.
+//! [`managed::from_text`] parses the text. A client sends a tree, and [`expand_managed_fields`] restores the tree
+//! where a patch may read the field.
 
 use std::sync::LazyLock;
 
@@ -80,7 +80,7 @@ impl FieldWriter<'_> {
     }
 
     /// Makes the manager the owner of all fields that differ between `old` (`None`: absent) and `new`.
-    pub(super) fn account(&self, old: Option<&Value>, new: &mut Map<String, Value>, sent: &Sent) {
+    pub(super) fn track_managed_fields(&self, old: Option<&Value>, new: &mut Map<String, Value>, sent: &Sent) {
         self.resource.strategy.late_defaults(new);
         let absent = sent.absent.iter();
         let subresource = self.subresource.map_or("", Subresource::name);
@@ -90,25 +90,25 @@ impl FieldWriter<'_> {
         let mut reset = self.resource.strategy.writes().reset_fields(self.subresource, &object);
         absent.for_each(|name| reset.insert(&Path::of_fields(&["spec", name]).0));
         let by = Writer { manager: self.manager, subresource, now: self.now, reset: &reset };
-        let before = || old.map(|old| kept(as_map(old))).unwrap_or_default();
+        let before = || old.map(|old| managed_fields_of(as_map(old))).unwrap_or_default();
         let managed = kind(self.registry, self.resource).track_update(old, &object, sent.as_ref(), before, by);
         *new = into_map(object);
         if let Some(managed) = managed {
-            keep(new, &managed);
+            set_managed_fields(new, &managed);
         }
     }
 }
 
 /// Reads the managed fields of a tree. Absent or malformed managed fields give an empty set.
-fn kept(tree: &Map<String, Value>) -> Managed {
-    metadata(tree).get(MANAGED_FIELDS).map(account_of).unwrap_or_default()
+fn managed_fields_of(tree: &Map<String, Value>) -> Managed {
+    metadata(tree).get(MANAGED_FIELDS).map(managed_fields_from).unwrap_or_default()
 }
 
-fn account_of(entries: &Value) -> Managed {
-    read_account(entries).unwrap_or_default()
+fn managed_fields_from(entries: &Value) -> Managed {
+    decode_managed_fields(entries).unwrap_or_default()
 }
 
-pub(super) fn read_account(entries: &Value) -> Result<Managed, String> {
+pub(super) fn decode_managed_fields(entries: &Value) -> Result<Managed, String> {
     match entries {
         Value::String(text) => managed::from_text(text),
         entries => managed::decode(entries),
@@ -116,7 +116,7 @@ pub(super) fn read_account(entries: &Value) -> Result<Managed, String> {
 }
 
 /// Writes the managed fields into a tree for the store.
-pub(super) fn keep(tree: &mut Map<String, Value>, managed: &Managed) {
+pub(super) fn set_managed_fields(tree: &mut Map<String, Value>, managed: &Managed) {
     let metadata = metadata_mut(tree);
     if managed.is_empty() {
         metadata.shift_remove(MANAGED_FIELDS);
@@ -126,33 +126,33 @@ pub(super) fn keep(tree: &mut Map<String, Value>, managed: &Managed) {
 }
 
 /// Removes the managed fields from a tree that is too large for the store. Returns false if the tree has none.
-pub(super) fn forget(tree: &mut Map<String, Value>) -> bool {
+pub(super) fn remove_managed_fields(tree: &mut Map<String, Value>) -> bool {
     metadata_mut(tree).shift_remove(MANAGED_FIELDS).is_some()
 }
 
 /// Parses the text of the managed fields into a tree, the form that clients see.
-pub(super) fn spell_out(tree: &mut Map<String, Value>) {
+pub(super) fn expand_managed_fields(tree: &mut Map<String, Value>) {
     if let Some(Value::Object(metadata)) = tree.get_mut("metadata")
-        && let Some(account) = metadata.get_mut(MANAGED_FIELDS)
-        && let Value::String(text) = account
+        && let Some(entries) = metadata.get_mut(MANAGED_FIELDS)
+        && let Value::String(text) = entries
     {
-        *account = serde_json::from_str(text).unwrap_or(Value::Null);
+        *entries = serde_json::from_str(text).unwrap_or(Value::Null);
     }
 }
 
 /// The managed fields of an object, for a write of its Scale.
-pub(super) struct ScaleAccount {
+pub(super) struct ScaleManagedFields {
     parent: Managed,
     api_version: String,
     replicas: Path,
 }
 
-impl ScaleAccount {
+impl ScaleManagedFields {
     /// Reads the managed fields of `tree`. `replicas` is the dotted path of the replicas.
     pub(super) fn of(resource: &Resource, tree: &Map<String, Value>, replicas: &str) -> Self {
-        let parent = kept(tree);
+        let parent = managed_fields_of(tree);
         let replicas = Path::of_fields(&replicas.split('.').collect::<Vec<_>>());
-        ScaleAccount { parent, api_version: resource.api_version(), replicas }
+        ScaleManagedFields { parent, api_version: resource.api_version(), replicas }
     }
 
     /// Writes the managed fields of the Scale into `scale`.
@@ -170,22 +170,24 @@ impl ScaleAccount {
     }
 
     /// Copies the managed fields of a written Scale back to the parent object.
-    pub(super) fn keep(&self, scale: &Map<String, Value>, tree: &mut Map<String, Value>) {
-        let all = managed::from_scale(&self.parent, kept(scale), &self.api_version, &self.replicas);
-        keep(tree, &all);
+    pub(super) fn copy_to_parent(&self, scale: &Map<String, Value>, tree: &mut Map<String, Value>) {
+        let all = managed::from_scale(&self.parent, managed_fields_of(scale), &self.api_version, &self.replicas);
+        set_managed_fields(tree, &all);
     }
 }
 
 /// Restores the old times in the managed fields if nothing else changed. Returns true if the write then changes
 /// nothing.
-pub(super) fn settle(old: &Map<String, Value>, new: &mut Map<String, Value>) -> bool {
+pub(super) fn restore_unchanged_timestamps(old: &Map<String, Value>, new: &mut Map<String, Value>) -> bool {
     let Some(before) = metadata(old).get(MANAGED_FIELDS) else { return new == old };
     let Some(after) = metadata_mut(new).insert(MANAGED_FIELDS.to_owned(), before.clone()) else {
         metadata_mut(new).shift_remove(MANAGED_FIELDS);
         return false;
     };
     // The cheap comparison comes first, because most writes change something else.
-    if new == old && (after == *before || managed::differ_in_time_only(&kept(old), &account_of(&after))) {
+    if new == old
+        && (after == *before || managed::differ_in_time_only(&managed_fields_of(old), &managed_fields_from(&after)))
+    {
         return true;
     }
     metadata_mut(new).insert(MANAGED_FIELDS.to_owned(), after);

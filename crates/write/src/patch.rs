@@ -42,7 +42,7 @@ pub(super) enum Patch {
 pub(super) struct ParsedPatch {
     pub(super) patch: Patch,
     /// The findings of strict decoding, as texts: `duplicate field "a.b"`.
-    pub(super) doubts: Vec<String>,
+    pub(super) strict_errors: Vec<String>,
 }
 
 impl ParsedPatch {
@@ -79,11 +79,12 @@ impl ParsedPatch {
             (PatchType::StrategicMerge, Value::Null) => (Patch::Strategic(Map::new()), ""),
             (_, other) => return Err(cannot(&other, "map[string]interface {}")),
         };
-        let mut doubts: Vec<String> = strict_errors.into_iter().map(|error| format!("{source}{error}")).collect();
+        let mut strict_errors: Vec<String> =
+            strict_errors.into_iter().map(|error| format!("{source}{error}")).collect();
         if let Patch::Json(operations) = &patch {
-            doubts.extend(unknown_operation_fields(operations)?);
+            strict_errors.extend(unknown_operation_fields(operations)?);
         }
-        Ok(ParsedPatch { patch, doubts })
+        Ok(ParsedPatch { patch, strict_errors })
     }
 }
 
@@ -211,7 +212,7 @@ fn unprocessable() -> Status {
 
 /// Checks the types of the operations' fields, and returns one text per unknown field.
 fn unknown_operation_fields(operations: &[Value]) -> Result<Vec<String>, Status> {
-    let mut doubts = Vec::new();
+    let mut strict_errors = Vec::new();
     for (place, operation) in operations.iter().enumerate() {
         let fields = operation.as_object().ok_or_else(|| {
             let kind = go::json_kind(operation);
@@ -229,11 +230,11 @@ fn unknown_operation_fields(operations: &[Value]) -> Result<Vec<String>, Status>
                         "error decoding patch: json: cannot unmarshal {kind} into Go struct field jsonPatchOp.{name} of type string"
                     )));
                 }
-                unknown => doubts.push(format!("json patch unknown field \"[{place}].{unknown}\"")),
+                unknown => strict_errors.push(format!("json patch unknown field \"[{place}].{unknown}\"")),
             }
         }
     }
-    Ok(doubts)
+    Ok(strict_errors)
 }
 
 #[cfg(test)]
@@ -452,10 +453,11 @@ mod tests {
 
     #[test]
     fn strict_decoding_of_a_patch_names_duplicate_and_unknown_fields() {
-        let doubts = |patch_type, body: &str| ParsedPatch::parse(patch_type, body.as_bytes()).unwrap().doubts;
-        assert_eq!(doubts(PatchType::Merge, r#"{"data":{"a":"5","a":"6"}}"#), [r#"duplicate field "data.a""#]);
+        let strict_errors =
+            |patch_type, body: &str| ParsedPatch::parse(patch_type, body.as_bytes()).unwrap().strict_errors;
+        assert_eq!(strict_errors(PatchType::Merge, r#"{"data":{"a":"5","a":"6"}}"#), [r#"duplicate field "data.a""#]);
         assert_eq!(
-            doubts(PatchType::Json, r#"[{"op":"add","op":"add","path":"/a","x":1}]"#),
+            strict_errors(PatchType::Json, r#"[{"op":"add","op":"add","path":"/a","x":1}]"#),
             [r#"json patch duplicate field "[0].op""#, r#"json patch unknown field "[0].x""#]
         );
     }

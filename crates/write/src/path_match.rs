@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 ///
 /// # Errors
 /// 400 when the body names another namespace.
-pub(super) fn place(
+pub(super) fn set_namespace(
     resource: &Resource,
     namespace: Option<&str>,
     metadata: &mut Map<String, Value>,

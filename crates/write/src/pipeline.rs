@@ -36,8 +36,8 @@ use super::monotonic::Instant;
 use super::ownership::{self, FieldWriter, Sent};
 use super::patch::ParsedPatch;
 use super::service_ranges::ServiceRanges;
-use super::services::{Grant, Unfilled, release_unused};
-use super::store::{self, Done, Faulted, new_uid};
+use super::services::{Allocation, AllocationError, release_unused};
+use super::store::{self, StoreError, WriteOutcome, new_uid};
 use listwatch_registry::Creating;
 use listwatch_registry::{Backend, CreatingIn};
 use listwatch_registry::{Registry, Resource, Subresource};
@@ -136,13 +136,13 @@ impl From<Status> for Interruption {
     }
 }
 
-impl From<Faulted> for Interruption {
-    fn from(faulted: Faulted) -> Self {
-        match faulted {
-            Faulted::TooLarge(status) => Interruption::TooLarge(Box::new(status)),
-            Faulted::Abandoned(status) => Interruption::Abandoned(Box::new(status)),
-            Faulted::Unknown(status) => Interruption::Unknown(Box::new(status)),
-            Faulted::Other(status) => Interruption::Status(Box::new(status)),
+impl From<StoreError> for Interruption {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::TooLarge(status) => Interruption::TooLarge(Box::new(status)),
+            StoreError::Abandoned(status) => Interruption::Abandoned(Box::new(status)),
+            StoreError::Unknown(status) => Interruption::Unknown(Box::new(status)),
+            StoreError::Other(status) => Interruption::Status(Box::new(status)),
         }
     }
 }
@@ -152,7 +152,7 @@ struct Progress {
     /// The time before the last check of the namespace of a new object.
     namespace_checked: Instant,
     /// The addresses and ports that were allocated.
-    grant: Grant,
+    allocation: Allocation,
     /// Whether managed fields are left out, because the object is too large with them.
     without_managed_fields: bool,
     /// The existing object that made a POST fail.
@@ -166,7 +166,7 @@ impl Progress {
     fn new() -> Self {
         Progress {
             namespace_checked: Instant::now(),
-            grant: Grant::default(),
+            allocation: Allocation::default(),
             without_managed_fields: false,
             existing: None,
             before: Map::new(),
@@ -187,7 +187,7 @@ impl Write<'_> {
         uid: Option<&str>,
         absent: Absent<'_>,
         mut change: impl FnMut(Option<Base<'_>>) -> Result<Map<String, Value>, Status> + Send,
-    ) -> Result<Done, Status> {
+    ) -> Result<WriteOutcome, Status> {
         let resource = self.resource;
         let mut progress = Progress::new();
         let mut _holds = None;
@@ -205,7 +205,7 @@ impl Write<'_> {
                     progress.without_managed_fields = true;
                 }
                 Err(Interruption::TooLarge(status) | Interruption::Abandoned(status)) => {
-                    progress.grant.release(self.backend).await;
+                    progress.allocation.release(self.backend).await;
                     return Err(*status);
                 }
                 // The claims stay: the service may be stored. A later service takes them over if it is not.
@@ -213,26 +213,26 @@ impl Write<'_> {
                 Err(Interruption::Status(status)) => {
                     match progress.existing.as_ref().map(store::parse) {
                         // This write may have stored the object: the store is asked again after a lost answer.
-                        Some(Ok(existing)) => progress.grant.keep_used(self.backend, &existing).await,
+                        Some(Ok(existing)) => progress.allocation.release_unused_claims(self.backend, &existing).await,
                         // An unreadable object may use any address or port.
                         Some(Err(_)) => {}
-                        None => progress.grant.release(self.backend).await,
+                        None => progress.allocation.release(self.backend).await,
                     }
                     return Err(*status);
                 }
             }
         };
-        let Progress { grant, before, after, .. } = progress;
+        let Progress { allocation, before, after, .. } = progress;
         if !self.dry_run {
             let (gone, at) = match &done {
-                Done::Deleted { revision, .. } => (true, *revision),
-                Done::Updated { revision, .. } => (false, Some(*revision)),
-                Done::Created { .. } | Done::Unchanged(_) | Done::Absent => (false, None),
+                WriteOutcome::Deleted { revision, .. } => (true, *revision),
+                WriteOutcome::Updated { revision, .. } => (false, Some(*revision)),
+                WriteOutcome::Created { .. } | WriteOutcome::Unchanged(_) | WriteOutcome::Absent => (false, None),
             };
             if gone {
-                grant.release(self.backend).await;
+                allocation.release(self.backend).await;
             } else {
-                grant.keep_used(self.backend, &after).await;
+                allocation.release_unused_claims(self.backend, &after).await;
             }
             if let Some(at) = at {
                 let after = (!gone).then_some(&after);
@@ -241,8 +241,8 @@ impl Write<'_> {
         }
         Ok(match done {
             // The client sees its own version of the object, at the revision before the deletion.
-            Done::Deleted { previous, .. } => {
-                Done::Updated { value: store::encode(&after), revision: previous.modified }
+            WriteOutcome::Deleted { previous, .. } => {
+                WriteOutcome::Updated { value: store::encode(&after), revision: previous.modified }
             }
             done => done,
         })
@@ -295,7 +295,7 @@ impl Write<'_> {
         may_create: &Result<(), Status>,
         change: &mut Change<'_>,
         progress: &mut Progress,
-    ) -> Result<Done, Interruption> {
+    ) -> Result<WriteOutcome, Interruption> {
         let storage = &**self.backend.storage();
         let is_post = matches!(absent, Absent::Post { .. });
         let limits = UpdateLimits::default();
@@ -323,7 +323,7 @@ impl Write<'_> {
                 Step::Create { value, .. } if self.dry_run => {
                     let present = if is_post { storage.get(key).await.map(|(found, _)| found) } else { Ok(None) };
                     match present {
-                        Ok(None) => return Ok(Done::Created { value, revision: None }),
+                        Ok(None) => return Ok(WriteOutcome::Created { value, revision: None }),
                         Ok(Some(current)) => {
                             update.created(Err(CreateError::AlreadyExists { key: key.clone(), current }))
                         }
@@ -331,21 +331,21 @@ impl Write<'_> {
                     }
                 }
                 Step::Update { value, expected, .. } if self.dry_run => {
-                    return Ok(Done::Updated { value, revision: expected });
+                    return Ok(WriteOutcome::Updated { value, revision: expected });
                 }
                 Step::Delete { .. } if self.dry_run => {
                     return match current {
-                        Some(previous) => Ok(Done::Deleted { previous, revision: None }),
-                        None => Ok(Done::Absent),
+                        Some(previous) => Ok(WriteOutcome::Deleted { previous, revision: None }),
+                        None => Ok(WriteOutcome::Absent),
                     };
                 }
                 Step::Create { value, ttl } => {
                     self.check_namespace_again(progress).await?;
-                    progress.grant.check_age()?;
+                    progress.allocation.check_age()?;
                     update.created(storage.create(key, value, ttl).await)
                 }
                 Step::Update { expected, value, ttl } => {
-                    progress.grant.check_age()?;
+                    progress.allocation.check_age()?;
                     update.updated(storage.update(key, expected, value, ttl).await)
                 }
                 Step::Delete { expected } => update.deleted(storage.delete(key, expected).await),
@@ -387,11 +387,11 @@ impl Write<'_> {
         self.prepare(None, &mut object)?;
         self.mutate(Operation::Create, &mut object, None).await?;
         self.validate_new(absent, &mut object)?;
-        self.allocate(&mut object, None, &mut progress.grant).await?;
+        self.allocate(&mut object, None, &mut progress.allocation).await?;
         self.admit(Operation::Create, &object, None).await?;
         resource.to_stored(&mut object);
         if progress.without_managed_fields {
-            ownership::forget(&mut object);
+            ownership::remove_managed_fields(&mut object);
         }
         let value = store::encode(&object);
         (progress.before, progress.after) = (Map::new(), object);
@@ -460,17 +460,17 @@ impl Write<'_> {
         let context = UpdateContext { subresource: self.subresource, now: self.clock.time() };
         let errors = before_update(&*resource.strategy, &mut object, old, context);
         self.refuse(&object, &errors)?;
-        self.allocate(&mut object, Some(old), &mut progress.grant).await?;
+        self.allocate(&mut object, Some(old), &mut progress.allocation).await?;
         self.admit(Operation::Update, &object, Some(old)).await?;
-        let settled = if progress.without_managed_fields {
-            ownership::forget(&mut object);
+        let is_unchanged = if progress.without_managed_fields {
+            ownership::remove_managed_fields(&mut object);
             true
         } else {
-            ownership::settle(old, &mut object)
+            ownership::restore_unchanged_timestamps(old, &mut object)
         };
         let completes = completes_deletion(&*resource.strategy, &object, old);
         resource.to_stored(&mut object);
-        let may_be_same = settled || shown.is_some() || resource.conversion.is_some();
+        let may_be_same = is_unchanged || shown.is_some() || resource.conversion.is_some();
         let decision = if completes {
             Decision::Delete
         } else if may_be_same && object == *ownership::as_map(&stored) {
@@ -488,7 +488,7 @@ impl Write<'_> {
         let sent = Sent::of(self.resource, object);
         strategy.apply_defaults(object).map_err(|why| self.undecodable(object, &why))?;
         if self.managed_fields == ManagedFields::Untracked {
-            self.field_writer().account(live, object, &sent);
+            self.field_writer().track_managed_fields(live, object, &sent);
         }
         strategy.to_storage_version(object).map_err(|why| self.undecodable(object, &why))
     }
@@ -563,18 +563,19 @@ impl Write<'_> {
         &self,
         object: &mut Map<String, Value>,
         old: Option<&Map<String, Value>>,
-        grant: &mut Grant,
+        allocation: &mut Allocation,
     ) -> Result<(), Interruption> {
         loop {
-            match grant.fill(self.ranges, self.resource, object, old) {
+            match allocation.fill(self.ranges, self.resource, object, old) {
                 Ok(()) => return Ok(()),
-                Err(Unfilled::Status(status)) => return Err(Interruption::Status(status)),
+                Err(AllocationError::Status(status)) => return Err(Interruption::Status(status)),
                 // Without fuel the decision is discarded, so no claim is made.
-                Err(Unfilled::Wants(_)) if fuel::is_exhausted() => {
+                Err(AllocationError::Unclaimed(_)) if fuel::is_exhausted() => {
                     return Err(Interruption::Abandoned(Box::new(Status::request_timed_out())));
                 }
-                Err(Unfilled::Wants(wanted)) => {
-                    grant.add(wanted.claim(self.backend, self.registry, self.ranges, self.dry_run, self.clock).await?);
+                Err(AllocationError::Unclaimed(request)) => {
+                    allocation
+                        .add(request.claim(self.backend, self.registry, self.ranges, self.dry_run, self.clock).await?);
                 }
             }
         }
@@ -586,7 +587,7 @@ impl Write<'_> {
         match self.decode_errors {
             DecodeErrorStyle::Body => decode::cannot_handle(object, Expected::of(self.resource), why),
             DecodeErrorStyle::Patch => {
-                ownership::spell_out(object);
+                ownership::expand_managed_fields(object);
                 not_decodable(object, why)
             }
             DecodeErrorStyle::StrategicPatch(patch) => match ParsedPatch::parse(PatchType::StrategicMerge, patch) {

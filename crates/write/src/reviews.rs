@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::decode::decode;
 use super::expected::Expected;
 use super::options::Options;
-use super::path_match::place;
+use super::path_match::set_namespace;
 use super::request::{WriteBody, WriteRequest, WriteResponse};
 use listwatch_meta::UserInfo;
 use listwatch_registry::Registry;
@@ -38,7 +38,7 @@ pub(crate) async fn review(
     let expected = Expected::of(resource);
     let decoded = decode(registry, expected, request.content_type, &request.body, options.field_validation)?;
     let mut object = decoded.object;
-    place(resource, request.namespace, metadata_mut(&mut object))?;
+    set_namespace(resource, request.namespace, metadata_mut(&mut object))?;
     let metadata = std::mem::take(metadata_mut(&mut object));
     *metadata_mut(&mut object) = meta::canonical(metadata);
     let clock = Clock::default();

@@ -13,8 +13,8 @@ use super::decode_error::DecodeErrorStyle;
 use super::expected::Expected;
 use super::merge_keys;
 use super::options::Options;
-use super::ownership::{self, ScaleAccount};
-use super::path_match::{check_name, place};
+use super::ownership::{self, ScaleManagedFields};
+use super::path_match::{check_name, set_namespace};
 use super::pipeline::{Absent, Base, ManagedFields, Write};
 use super::request::{WriteBody, WriteRequest, WriteResponse};
 use super::store;
@@ -154,16 +154,16 @@ async fn write(write: &Write<'_>, request: &WriteRequest<'_>, patch: bool) -> Re
         let make = |base: Option<Base<'_>>| {
             let Some(base) = base else { return Err(Status::not_found(resource.gr(), write.name)) };
             let mut tree = base.visible();
-            let account = ScaleAccount::of(resource, &tree, &replicas_path);
+            let managed_fields = ScaleManagedFields::of(resource, &tree, &replicas_path);
             let mut live = view(resource, &tree)?;
             let mut scale = live.clone();
             let at = merge_keys::of_kind(SCALE.group, SCALE.version, SCALE.kind);
             warnings = patcher.apply(&mut scale, Body { registry: write.registry, expected: SCALE, at })?;
             check_name(metadata(&scale), write.name)?;
-            account.show(&mut live);
-            account.update(&write.field_writer(), live, &mut scale);
+            managed_fields.show(&mut live);
+            managed_fields.update(&write.field_writer(), live, &mut scale);
             write_back(&mut tree, &scale, &replicas_path, resource.custom)?;
-            account.keep(&scale, &mut tree);
+            managed_fields.copy_to_parent(&scale, &mut tree);
             Ok(tree)
         };
         write.run(&key, None, Absent::NotFound, make).await?
@@ -173,18 +173,18 @@ async fn write(write: &Write<'_>, request: &WriteRequest<'_>, patch: bool) -> Re
         let decoded = decode(write.registry, SCALE, request.content_type, &request.body, options.field_validation)?;
         let mut scale = decoded.object;
         warnings = decoded.warnings;
-        place(resource, request.namespace, listwatch_validation::metadata_mut(&mut scale))?;
+        set_namespace(resource, request.namespace, listwatch_validation::metadata_mut(&mut scale))?;
         check_name(metadata(&scale), write.name)?;
         let make = |base: Option<Base<'_>>| {
             let Some(base) = base else { return Err(Status::not_found(resource.gr(), write.name)) };
             let mut tree = base.visible();
-            let account = ScaleAccount::of(resource, &tree, &replicas_path);
+            let managed_fields = ScaleManagedFields::of(resource, &tree, &replicas_path);
             let mut live = view(resource, &tree)?;
-            account.show(&mut live);
+            managed_fields.show(&mut live);
             let mut scale = scale.clone();
-            account.update(&write.field_writer(), live, &mut scale);
+            managed_fields.update(&write.field_writer(), live, &mut scale);
             write_back(&mut tree, &scale, &replicas_path, resource.custom)?;
-            account.keep(&scale, &mut tree);
+            managed_fields.copy_to_parent(&scale, &mut tree);
             Ok(tree)
         };
         let uid = Some(meta::text(metadata(&scale), "uid")).filter(|uid| !uid.is_empty());
@@ -216,15 +216,15 @@ async fn apply(
     let make = |base: Option<Base<'_>>| {
         let Some(base) = base else { return Err(Status::not_found(resource.gr(), write.name)) };
         let mut tree = base.visible();
-        let account = ScaleAccount::of(resource, &tree, replicas_path);
+        let managed_fields = ScaleManagedFields::of(resource, &tree, replicas_path);
         let mut live = view(resource, &tree)?;
-        account.show(&mut live);
+        managed_fields.show(&mut live);
         let writer = write.field_writer();
         let by = writer.of_scale(&nothing);
         let scale = config.apply(ownership::scale_kind(), Some(&Value::Object(live)), by, options.force)?;
         check_name(metadata(&scale), write.name)?;
         write_back(&mut tree, &scale, replicas_path, resource.custom)?;
-        account.keep(&scale, &mut tree);
+        managed_fields.copy_to_parent(&scale, &mut tree);
         Ok(tree)
     };
     let done = write.run(&key, None, Absent::NotFound, make).await?;

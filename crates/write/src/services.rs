@@ -12,8 +12,8 @@
 //!
 //! Two services never share an address or a node port, for three reasons:
 //! - A service is stored only by the write that made its claims and knows their revisions. Directly before the store
-//!   write, the age of the claims must be below [`STORE_WAIT`] ([`Grant::check_age`]). Otherwise the write fails and
-//!   deletes its claims. Neither slow admission plugins nor a long request timeout weaken this rule.
+//!   write, the age of the claims must be below [`STORE_WAIT`] ([`Allocation::check_age`]). Otherwise the write fails
+//!   and deletes its claims. Neither slow admission plugins nor a long request timeout weaken this rule.
 //! - A crash or an unknown outcome can leave a claim without a service. The next write that needs the address or port
 //!   takes the claim over, but only after [`PENDING_WAIT`]. Until then another server may still store the service.
 //! - A claim is deleted only at the revision at which it was made. After the deletion of a service, a claim is deleted
@@ -55,34 +55,34 @@ const PENDING_WAIT: Duration = Duration::from_secs(90);
 
 /// The addresses and ports that a service still needs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct AllocationRequest {
     namespace: String,
     name: String,
     /// The cluster address: any, or a chosen one; `None` if the service needs no address.
-    address: Option<Choice<Ipv4Addr>>,
-    ports: Vec<WantedPort>,
+    address: Option<Requested<Ipv4Addr>>,
+    ports: Vec<PortRequest>,
 }
 
 /// A node port that a service still needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct WantedPort {
-    choice: Choice<u16>,
+struct PortRequest {
+    choice: Requested<u16>,
     /// The index in `spec.ports`; `None` for the health check port.
-    place: Option<usize>,
+    index: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Choice<T> {
+enum Requested<T> {
     Any,
     This(T),
 }
 
-impl<T: Copy> Choice<T> {
+impl<T: Copy> Requested<T> {
     /// Returns the chosen value, or `any` if no value was chosen.
     fn candidates(self, any: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
         let (chosen, any) = match self {
-            Choice::Any => (None, Some(any)),
-            Choice::This(chosen) => (Some(chosen), None),
+            Requested::Any => (None, Some(any)),
+            Requested::This(chosen) => (Some(chosen), None),
         };
         chosen.into_iter().chain(any.into_iter().flatten())
     }
@@ -95,7 +95,7 @@ fn random_in(range: RangeInclusive<u32>) -> u32 {
 
 /// The addresses and ports that were allocated for a service.
 #[derive(Debug, Default)]
-pub(super) struct Grant {
+pub(super) struct Allocation {
     addresses: Vec<Ipv4Addr>,
     ports: Vec<u16>,
     /// The claims in the store; empty in a dry run.
@@ -107,13 +107,13 @@ pub(super) struct Grant {
 /// A claim in the store: the address or port, the key, and the revision of the key.
 #[derive(Debug)]
 struct Claim {
-    of: Claimed,
+    of: AllocatedValue,
     key: Key,
     made: Revision,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Claimed {
+enum AllocatedValue {
     Address(Ipv4Addr),
     Port(u16),
 }
@@ -122,21 +122,21 @@ fn is_service(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.plural == "services"
 }
 
-/// The reason why [`Grant::fill`] could not complete a service.
-pub(super) enum Unfilled {
+/// The reason why [`Allocation::fill`] could not complete a service.
+pub(super) enum AllocationError {
     /// An error that ends the write, with the Status for the client.
     Status(Box<Status>),
     /// The addresses and ports that must be claimed first.
-    Wants(Wanted),
+    Unclaimed(AllocationRequest),
 }
 
-impl From<Status> for Unfilled {
+impl From<Status> for AllocationError {
     fn from(status: Status) -> Self {
-        Unfilled::Status(Box::new(status))
+        AllocationError::Status(Box::new(status))
     }
 }
 
-impl Wanted {
+impl AllocationRequest {
     /// Claims all addresses and ports, or none.
     ///
     /// # Errors
@@ -148,13 +148,13 @@ impl Wanted {
         ranges: &ServiceRanges,
         dry_run: bool,
         clock: &Clock,
-    ) -> Result<Grant, Status> {
-        let mut grant = Grant { since: Some(Instant::now()), ..Grant::default() };
-        let result = self.claim_into(&mut grant, (backend, registry), ranges, dry_run, clock).await;
+    ) -> Result<Allocation, Status> {
+        let mut allocation = Allocation { since: Some(Instant::now()), ..Allocation::default() };
+        let result = self.claim_into(&mut allocation, (backend, registry), ranges, dry_run, clock).await;
         match result {
-            Ok(()) => Ok(grant),
+            Ok(()) => Ok(allocation),
             Err(status) => {
-                grant.release(backend).await;
+                allocation.release(backend).await;
                 Err(status)
             }
         }
@@ -162,7 +162,7 @@ impl Wanted {
 
     async fn claim_into(
         &self,
-        grant: &mut Grant,
+        allocation: &mut Allocation,
         (backend, registry): (&Backend, &Registry),
         ranges: &ServiceRanges,
         dry_run: bool,
@@ -174,28 +174,32 @@ impl Wanted {
             let address = self.claim_one(backend, clock, dry_run, candidates, claim).await?;
             let Some((address, claim)) = address else {
                 return Err(match choice {
-                    Choice::Any => Status::internal("failed to allocate a serviceIP: range is full"),
-                    Choice::This(address) => self.invalid_address(address, "provided IP is already allocated"),
+                    Requested::Any => Status::internal("failed to allocate a serviceIP: range is full"),
+                    Requested::This(address) => self.invalid_address(address, "provided IP is already allocated"),
                 });
             };
-            grant.addresses.push(address);
-            grant.claims.extend(claim.map(|(key, made)| Claim { of: Claimed::Address(address), key, made }));
+            allocation.addresses.push(address);
+            allocation.claims.extend(claim.map(|(key, made)| Claim {
+                of: AllocatedValue::Address(address),
+                key,
+                made,
+            }));
         }
-        for wanted in &self.ports {
-            // In a dry run only the grant knows the ports that were drawn before.
-            let free = |port: &u16| !grant.ports.contains(port) && !self.asks_for(*port);
-            let candidates = wanted.choice.candidates(ranges.port_candidates(random_in).filter(free));
+        for request in &self.ports {
+            // In a dry run only the allocation knows the ports that were drawn before.
+            let free = |port: &u16| !allocation.ports.contains(port) && !self.asks_for(*port);
+            let candidates = request.choice.candidates(ranges.port_candidates(random_in).filter(free));
             let claim = |port| port_claim(port, self, clock);
             let port = self.claim_one(backend, clock, dry_run, candidates, claim).await?;
             let Some((port, claim)) = port else {
-                return Err(match (wanted.choice, wanted.place) {
-                    (Choice::Any, _) => Status::internal("failed to allocate a nodePort: range is full"),
-                    (Choice::This(port), Some(place)) => self.port_is_taken(place, port),
-                    (Choice::This(port), None) => no_health_check_port(port, PORT_TAKEN),
+                return Err(match (request.choice, request.index) {
+                    (Requested::Any, _) => Status::internal("failed to allocate a nodePort: range is full"),
+                    (Requested::This(port), Some(index)) => self.port_is_taken(index, port),
+                    (Requested::This(port), None) => no_health_check_port(port, PORT_TAKEN),
                 });
             };
-            grant.ports.push(port);
-            grant.claims.extend(claim.map(|(key, made)| Claim { of: Claimed::Port(port), key, made }));
+            allocation.ports.push(port);
+            allocation.claims.extend(claim.map(|(key, made)| Claim { of: AllocatedValue::Port(port), key, made }));
         }
         Ok(())
     }
@@ -216,7 +220,7 @@ impl Wanted {
                 let found = backend.storage().get(&key).await;
                 let (found, _) = found.map_err(|error| store::read_failed(&error, SERVICES))?;
                 let free = match found {
-                    Some(found) => is_left_behind(backend, &found, clock).await?,
+                    Some(found) => is_abandoned(backend, &found, clock).await?,
                     None => true,
                 };
                 if free {
@@ -227,7 +231,7 @@ impl Wanted {
             match backend.storage().create(&key, value.clone(), None).await {
                 Ok(made) => return Ok(Some((chosen, Some((key, made))))),
                 Err(CreateError::AlreadyExists { current, .. }) => {
-                    if is_left_behind(backend, &current, clock).await?
+                    if is_abandoned(backend, &current, clock).await?
                         && let Some(made) = take_over(backend, &current, value).await
                     {
                         return Ok(Some((chosen, Some((key, made)))));
@@ -243,11 +247,11 @@ impl Wanted {
 
     /// Whether the service chooses this port itself.
     fn asks_for(&self, port: u16) -> bool {
-        self.ports.iter().any(|wanted| wanted.choice == Choice::This(port))
+        self.ports.iter().any(|request| request.choice == Requested::This(port))
     }
 
-    fn port_is_taken(&self, place: usize, port: u16) -> Status {
-        let error = FieldError::invalid(format!("spec.ports[{place}].nodePort"), port, PORT_TAKEN);
+    fn port_is_taken(&self, index: usize, port: u16) -> Status {
+        let error = FieldError::invalid(format!("spec.ports[{index}].nodePort"), port, PORT_TAKEN);
         Status::invalid("", "Service", &self.name, &[error])
     }
 
@@ -271,7 +275,12 @@ fn no_health_check_port(port: u16, why: &str) -> Status {
 const SERVICES: listwatch_meta::GroupResource<'_> = listwatch_meta::GroupResource { group: "", resource: "services" };
 
 /// Builds the `IPAddress` object that claims an address. Returns `None` if that kind is not served.
-fn address_claim(registry: &Registry, address: Ipv4Addr, owner: &Wanted, clock: &Clock) -> Option<(Key, Bytes)> {
+fn address_claim(
+    registry: &Registry,
+    address: Ipv4Addr,
+    owner: &AllocationRequest,
+    clock: &Clock,
+) -> Option<(Key, Bytes)> {
     let resource = registry.find("networking.k8s.io", "v1", "ipaddresses")?;
     let key = resource.key(None, &address.to_string()).ok()?;
     let claim = json!({
@@ -292,7 +301,7 @@ fn address_claim(registry: &Registry, address: Ipv4Addr, owner: &Wanted, clock: 
 }
 
 /// Builds the key and value that claim a node port. The key belongs to no resource, so clients cannot see it.
-fn port_claim(port: u16, owner: &Wanted, clock: &Clock) -> Option<(Key, Bytes)> {
+fn port_claim(port: u16, owner: &AllocationRequest, clock: &Clock) -> Option<(Key, Bytes)> {
     let key = port_key(port)?;
     let claim = json!({
         "metadata": {"name": port.to_string(), "creationTimestamp": clock.now()},
@@ -307,17 +316,17 @@ fn port_key(port: u16) -> Option<Key> {
 
 /// Whether a claim is older than [`PENDING_WAIT`] and its service does not exist or does not use it. Returns false for
 /// claims of other resources and for unreadable claims.
-async fn is_left_behind(backend: &Backend, claim: &listwatch_storage::KeyValue, clock: &Clock) -> Result<bool, Status> {
+async fn is_abandoned(backend: &Backend, claim: &listwatch_storage::KeyValue, clock: &Clock) -> Result<bool, Status> {
     let Ok(object) = store::parse(claim) else { return Ok(false) };
     let made = parse_timestamp(meta::text(listwatch_validation::metadata(&object), "creationTimestamp"));
     if made.is_some_and(|made| clock.time() - made < PENDING_WAIT) {
         return Ok(false);
     }
-    owner_has_it(backend, &object).await.map(|has| !has)
+    is_in_use(backend, &object).await.map(|has| !has)
 }
 
 /// Whether the service that a claim names exists and uses the claimed value.
-async fn owner_has_it(backend: &Backend, object: &Map<String, Value>) -> Result<bool, Status> {
+async fn is_in_use(backend: &Backend, object: &Map<String, Value>) -> Result<bool, Status> {
     let owner = |field: &str| object.get("spec")?.get("parentRef")?.get(field)?.as_str();
     if owner("resource") != Some("services") || owner("group").is_some_and(|group| !group.is_empty()) {
         return Ok(true);
@@ -331,9 +340,9 @@ async fn owner_has_it(backend: &Backend, object: &Map<String, Value>) -> Result<
     let claimed = meta::text(listwatch_validation::metadata(object), "name");
     // An unreadable service may use any address or port.
     let Ok(service) = store::parse(&found) else { return Ok(true) };
-    Ok(holdings(&service).iter().any(|held| match held {
-        Claimed::Address(address) => address.to_string() == claimed,
-        Claimed::Port(port) => port.to_string() == claimed,
+    Ok(allocations_of(&service).iter().any(|held| match held {
+        AllocatedValue::Address(address) => address.to_string() == claimed,
+        AllocatedValue::Port(port) => port.to_string() == claimed,
     }))
 }
 
@@ -343,11 +352,11 @@ async fn take_over(backend: &Backend, claim: &listwatch_storage::KeyValue, value
 }
 
 /// Lists the addresses and ports of a stored service.
-fn holdings(service: &Map<String, Value>) -> Vec<Claimed> {
+fn allocations_of(service: &Map<String, Value>) -> Vec<AllocatedValue> {
     let Some(spec) = service.get("spec").and_then(Value::as_object) else { return Vec::new() };
-    let address = meta::text(spec, "clusterIP").parse().ok().map(Claimed::Address);
+    let address = meta::text(spec, "clusterIP").parse().ok().map(AllocatedValue::Address);
     let ports = spec.get("ports").and_then(Value::as_array).into_iter().flatten();
-    let ports = ports.filter_map(node_port).chain(health_check_port(spec)).map(Claimed::Port);
+    let ports = ports.filter_map(node_port).chain(health_check_port(spec)).map(AllocatedValue::Port);
     address.into_iter().chain(ports).collect()
 }
 
@@ -379,26 +388,26 @@ pub(super) async fn release_unused(
     if !is_service(resource) {
         return;
     }
-    let kept = after.map(holdings).unwrap_or_default();
-    for held in holdings(before).into_iter().filter(|held| !kept.contains(held)) {
+    let kept = after.map(allocations_of).unwrap_or_default();
+    for held in allocations_of(before).into_iter().filter(|held| !kept.contains(held)) {
         let key = match held {
-            Claimed::Address(address) => registry
+            AllocatedValue::Address(address) => registry
                 .find("networking.k8s.io", "v1", "ipaddresses")
                 .and_then(|resource| resource.key(None, &address.to_string()).ok()),
-            Claimed::Port(port) => port_key(port),
+            AllocatedValue::Port(port) => port_key(port),
         };
         // A younger claim belongs to another service.
         if let Some(key) = key
             && let Ok((Some(found), _)) = backend.storage().get(&key).await
             && found.modified < at
         {
-            forget(backend, &key, found.modified).await;
+            delete_claim(backend, &key, found.modified).await;
         }
     }
 }
 
 /// Deletes a claim at the revision at which it was made. After a failure the claim remains until it is taken over.
-async fn forget(backend: &Backend, key: &Key, made: Revision) {
+async fn delete_claim(backend: &Backend, key: &Key, made: Revision) {
     match backend.storage().delete(key, made).await {
         // Another service took over the claim.
         Ok(_) | Err(DeleteError::Conflict { .. }) => {}
@@ -406,59 +415,60 @@ async fn forget(backend: &Backend, key: &Key, made: Revision) {
     }
 }
 
-impl Grant {
-    /// Adds the addresses, ports and claims of another grant.
-    pub(super) fn add(&mut self, more: Grant) {
+impl Allocation {
+    /// Adds the addresses, ports and claims of another allocation.
+    pub(super) fn add(&mut self, more: Allocation) {
         self.addresses.extend(more.addresses);
         self.ports.extend(more.ports);
         self.claims.extend(more.claims);
         self.since = [self.since, more.since].into_iter().flatten().min();
     }
 
-    /// Deletes all claims of the grant.
+    /// Deletes all claims of the allocation.
     pub(super) async fn release(&self, backend: &Backend) {
         for claim in &self.claims {
-            forget(backend, &claim.key, claim.made).await;
+            delete_claim(backend, &claim.key, claim.made).await;
         }
     }
 
     /// Deletes the claims that the stored service does not use. Another write may have changed the service meanwhile.
-    pub(super) async fn keep_used(&self, backend: &Backend, service: &Map<String, Value>) {
+    pub(super) async fn release_unused_claims(&self, backend: &Backend, service: &Map<String, Value>) {
         if self.claims.is_empty() {
             return;
         }
-        let used = holdings(service);
+        let used = allocations_of(service);
         for claim in self.claims.iter().filter(|claim| !used.contains(&claim.of)) {
-            forget(backend, &claim.key, claim.made).await;
+            delete_claim(backend, &claim.key, claim.made).await;
         }
     }
 
     /// Writes the allocated addresses and ports into a service. `old` is the former state of the service.
     ///
     /// # Errors
-    /// [`Unfilled::Wants`] when an address or port must be claimed first; 422 when a chosen address or port is invalid.
+    /// [`AllocationError::Unclaimed`] when an address or port must be claimed first; 422 when a chosen address or port
+    /// is invalid.
     pub(super) fn fill(
         &self,
         ranges: &ServiceRanges,
         resource: &Resource,
         object: &mut Map<String, Value>,
         old: Option<&Map<String, Value>>,
-    ) -> Result<(), Unfilled> {
+    ) -> Result<(), AllocationError> {
         if !is_service(resource) {
             return Ok(());
         }
         let metadata = listwatch_validation::metadata(object);
-        let mut wanted = Wanted {
+        let mut request = AllocationRequest {
             namespace: meta::text(metadata, "namespace").to_owned(),
             name: meta::text(metadata, "name").to_owned(),
-            ..Wanted::default()
+            ..AllocationRequest::default()
         };
         let old = old.and_then(|old| old.get("spec")?.as_object());
         let spec = listwatch_validation::child_mut(object, "spec");
-        self.fill_address(ranges, spec, old, &mut wanted)?;
-        self.fill_ports(ranges, spec, old, &mut wanted)?;
-        if wanted.address.is_some() || !wanted.ports.is_empty() {
-            return Err(Unfilled::Wants(wanted));
+        self.fill_address(ranges, spec, old, &mut request)?;
+        self.fill_ports(ranges, spec, old, &mut request)?;
+        if request.address.is_some() || !request.ports.is_empty() {
+            return Err(AllocationError::Unclaimed(request));
         }
         Ok(())
     }
@@ -479,8 +489,8 @@ impl Grant {
         ranges: &ServiceRanges,
         spec: &mut Map<String, Value>,
         old: Option<&Map<String, Value>>,
-        wanted: &mut Wanted,
-    ) -> Result<(), Unfilled> {
+        request: &mut AllocationRequest,
+    ) -> Result<(), AllocationError> {
         const ADDRESS_FIELDS: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
         let external = |spec: &Map<String, Value>| meta::text(spec, "type") == "ExternalName";
         if external(spec) {
@@ -500,40 +510,40 @@ impl Grant {
         }
         if !had.is_empty() && chosen != had {
             let error = FieldError::invalid("spec.clusterIPs[0]", json!([chosen]), "may not change once set");
-            return Err(Status::invalid("", "Service", &wanted.name, &[error]).into());
+            return Err(Status::invalid("", "Service", &request.name, &[error]).into());
         }
         if had.is_empty() && chosen != "None" {
             let address = match chosen.as_str() {
-                "" => Choice::Any,
-                text => Choice::This(text.parse::<Ipv4Addr>().map_err(|_| {
+                "" => Requested::Any,
+                text => Requested::This(text.parse::<Ipv4Addr>().map_err(|_| {
                     let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
                     let error = FieldError::invalid("spec.clusterIPs[0]", go::quote(text), why);
-                    Status::invalid("", "Service", &wanted.name, &[error])
+                    Status::invalid("", "Service", &request.name, &[error])
                 })?),
             };
-            if let Choice::This(address) = address
+            if let Requested::This(address) = address
                 && !ranges.has_address(address)
             {
                 let why = "the provided network does not match the current range";
-                return Err(wanted.invalid_address(address, why).into());
+                return Err(request.invalid_address(address, why).into());
             }
-            if let Choice::This(address) = address
+            if let Requested::This(address) = address
                 && !ranges.is_allocatable(address)
             {
                 let why = format!(
                     "the provided IP ({address}) is not in the valid range. The range of valid IPs is {}",
                     ranges.cluster_addresses()
                 );
-                return Err(wanted.invalid_address(address, &why).into());
+                return Err(request.invalid_address(address, &why).into());
             }
-            let granted = self.addresses.iter().find(|granted| match address {
-                Choice::Any => true,
-                Choice::This(address) => address == **granted,
+            let allocated = self.addresses.iter().find(|allocated| match address {
+                Requested::Any => true,
+                Requested::This(address) => address == **allocated,
             });
-            match granted {
-                Some(granted) => chosen = granted.to_string(),
+            match allocated {
+                Some(allocated) => chosen = allocated.to_string(),
                 None => {
-                    wanted.address = Some(address);
+                    request.address = Some(address);
                     return Ok(());
                 }
             }
@@ -556,8 +566,8 @@ impl Grant {
         ranges: &ServiceRanges,
         spec: &mut Map<String, Value>,
         old: Option<&Map<String, Value>>,
-        wanted: &mut Wanted,
-    ) -> Result<(), Unfilled> {
+        request: &mut AllocationRequest,
+    ) -> Result<(), AllocationError> {
         let kind = meta::text(spec, "type").to_owned();
         let allocate = spec.get("allocateLoadBalancerNodePorts") != Some(&Value::Bool(false));
         let outside = kind == "NodePort" || (kind == "LoadBalancer" && allocate);
@@ -587,14 +597,14 @@ impl Grant {
             }
         }
         let mut free = self.ports.iter().copied().filter(|port| !explicit.contains(port));
-        let ask = |wanted: &mut Wanted, port: u16, place: Option<usize>| {
-            if !had.contains(&port) && !self.ports.contains(&port) && !wanted.asks_for(port) {
-                wanted.ports.push(WantedPort { choice: Choice::This(port), place });
+        let ask = |request: &mut AllocationRequest, port: u16, index: Option<usize>| {
+            if !had.contains(&port) && !self.ports.contains(&port) && !request.asks_for(port) {
+                request.ports.push(PortRequest { choice: Requested::This(port), index });
             }
         };
         // No other port may use the number of the health check port.
         let checked_at = health_check.and_then(|asked| asked.or(old_health_check));
-        for (place, port) in ports.iter_mut().enumerate() {
+        for (index, port) in ports.iter_mut().enumerate() {
             let Value::Object(port_fields) = port else { continue };
             if !matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
                 port_fields.shift_remove("nodePort");
@@ -605,18 +615,18 @@ impl Grant {
                 let valid = u16::try_from(asked).ok().filter(|port| ranges.has_port(*port));
                 let Some(asked) = valid else {
                     let why = out_of_range(ranges);
-                    let error = FieldError::invalid(format!("spec.ports[{place}].nodePort"), asked, why);
-                    return Err(Status::invalid("", "Service", &wanted.name, &[error]).into());
+                    let error = FieldError::invalid(format!("spec.ports[{index}].nodePort"), asked, why);
+                    return Err(Status::invalid("", "Service", &request.name, &[error]).into());
                 };
                 if checked_at == Some(asked) {
                     if old_health_check != checked_at {
                         return Err(no_health_check_port(asked, PORT_TAKEN).into());
                     }
                     if !old_ports.iter().filter_map(node_port).any(|port| port == asked) {
-                        return Err(wanted.port_is_taken(place, asked).into());
+                        return Err(request.port_is_taken(index, asked).into());
                     }
                 }
-                ask(wanted, asked, Some(place));
+                ask(request, asked, Some(index));
                 continue;
             }
             if !outside {
@@ -633,27 +643,27 @@ impl Grant {
                 continue;
             }
             match kept.or(shared).or_else(|| free.next()) {
-                Some(granted) => {
-                    own.extend(number.map(|number| (number, granted)));
-                    port_fields.insert("nodePort".to_owned(), json!(granted));
+                Some(allocated) => {
+                    own.extend(number.map(|number| (number, allocated)));
+                    port_fields.insert("nodePort".to_owned(), json!(allocated));
                 }
                 None => {
                     asked_for.extend(number);
-                    wanted.ports.push(WantedPort { choice: Choice::Any, place: Some(place) });
+                    request.ports.push(PortRequest { choice: Requested::Any, index: Some(index) });
                 }
             }
         }
         match health_check {
             None => {}
-            Some(Some(asked)) if had.contains(&asked) || ranges.has_port(asked) => ask(wanted, asked, None),
+            Some(Some(asked)) if had.contains(&asked) || ranges.has_port(asked) => ask(request, asked, None),
             Some(Some(asked)) => {
                 return Err(no_health_check_port(asked, &out_of_range(ranges)).into());
             }
             Some(None) => match old_health_check.or_else(|| free.next()) {
-                Some(granted) => {
-                    spec.insert("healthCheckNodePort".to_owned(), json!(granted));
+                Some(allocated) => {
+                    spec.insert("healthCheckNodePort".to_owned(), json!(allocated));
                 }
-                None => wanted.ports.push(WantedPort { choice: Choice::Any, place: None }),
+                None => request.ports.push(PortRequest { choice: Requested::Any, index: None }),
             },
         }
         Ok(())

@@ -32,7 +32,7 @@ pub(super) const MANAGED_FIELDS: &str = "managedFields";
 
 /// The outcome of a write.
 #[derive(Debug)]
-pub(super) enum Done {
+pub(super) enum WriteOutcome {
     /// The object was created. A dry run has no revision.
     Created { value: Bytes, revision: Option<Revision> },
     /// The object was updated. A dry run has the former revision.
@@ -46,7 +46,7 @@ pub(super) enum Done {
 }
 
 /// An error of the store in [`run`], by its effect on the claims of the write, with the Status for the client.
-pub(super) enum Faulted {
+pub(super) enum StoreError {
     /// The object exceeds the size limit of the store.
     TooLarge(Status),
     /// The fuel was used up before any write.
@@ -57,13 +57,13 @@ pub(super) enum Faulted {
     Other(Status),
 }
 
-impl From<Faulted> for Status {
-    fn from(faulted: Faulted) -> Self {
-        match faulted {
-            Faulted::TooLarge(status)
-            | Faulted::Abandoned(status)
-            | Faulted::Unknown(status)
-            | Faulted::Other(status) => status,
+impl From<StoreError> for Status {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::TooLarge(status)
+            | StoreError::Abandoned(status)
+            | StoreError::Unknown(status)
+            | StoreError::Other(status) => status,
         }
     }
 }
@@ -73,19 +73,19 @@ impl From<Faulted> for Status {
 ///
 /// # Errors
 /// The error of `decide` on the current state in the store; a [`Status`] when the store fails.
-pub(super) async fn run<E: From<Status> + From<Faulted>>(
+pub(super) async fn run<E: From<Status> + From<StoreError>>(
     backend: &Backend,
     resource: &Resource,
     key: &Key,
     dry_run: bool,
     mut decide: impl FnMut(Option<&KeyValue>) -> Result<Decision, E>,
-) -> Result<Done, E> {
+) -> Result<WriteOutcome, E> {
     let storage = &**backend.storage();
     let decide = |found: Option<&KeyValue>| {
         let decision = decide(found);
         // Without fuel neither the decision nor its error counts: the error may request claims.
         if fuel::is_exhausted() {
-            return Err(E::from(Faulted::Abandoned(Status::request_timed_out())));
+            return Err(E::from(StoreError::Abandoned(Status::request_timed_out())));
         }
         let decision = decision?;
         if let (true, Decision::Write { value, .. }) = (dry_run, &decision) {
@@ -97,11 +97,11 @@ pub(super) async fn run<E: From<Status> + From<Faulted>>(
         let mut decide = decide;
         let (found, _) = storage.get(key).await.map_err(|error| read_failed(&error, resource.gr()))?;
         return Ok(match (decide(found.as_ref())?, found) {
-            (Decision::Write { value, .. }, None) => Done::Created { value, revision: None },
-            (Decision::Write { value, .. }, Some(found)) => Done::Updated { value, revision: found.modified },
-            (Decision::Delete, Some(previous)) => Done::Deleted { previous, revision: None },
-            (Decision::Nothing, Some(found)) => Done::Unchanged(found),
-            (_, None) => Done::Absent,
+            (Decision::Write { value, .. }, None) => WriteOutcome::Created { value, revision: None },
+            (Decision::Write { value, .. }, Some(found)) => WriteOutcome::Updated { value, revision: found.modified },
+            (Decision::Delete, Some(previous)) => WriteOutcome::Deleted { previous, revision: None },
+            (Decision::Nothing, Some(found)) => WriteOutcome::Unchanged(found),
+            (_, None) => WriteOutcome::Absent,
         });
     }
     let suggestion = suggestion(backend, resource, key);
@@ -113,30 +113,34 @@ pub(super) async fn run<E: From<Status> + From<Faulted>>(
 ///
 /// # Errors
 /// The error of the decision, or the fault of the store.
-pub(super) fn done<E: From<Status> + From<Faulted>>(
+pub(super) fn done<E: From<Status> + From<StoreError>>(
     outcome: Result<Outcome, GuaranteedUpdateError<E>>,
     operation: &str,
     resource: &Resource,
-) -> Result<Done, E> {
+) -> Result<WriteOutcome, E> {
     Ok(match outcome {
-        Ok(Outcome::Created(current)) => Done::Created { value: current.value, revision: Some(current.modified) },
-        Ok(Outcome::Updated { current, .. }) => Done::Updated { value: current.value, revision: current.modified },
-        Ok(Outcome::Deleted { previous, revision }) => Done::Deleted { previous, revision: Some(revision) },
-        Ok(Outcome::Unchanged(Some(found))) => Done::Unchanged(found),
-        Ok(Outcome::Unchanged(None)) => Done::Absent,
+        Ok(Outcome::Created(current)) => {
+            WriteOutcome::Created { value: current.value, revision: Some(current.modified) }
+        }
+        Ok(Outcome::Updated { current, .. }) => {
+            WriteOutcome::Updated { value: current.value, revision: current.modified }
+        }
+        Ok(Outcome::Deleted { previous, revision }) => WriteOutcome::Deleted { previous, revision: Some(revision) },
+        Ok(Outcome::Unchanged(Some(found))) => WriteOutcome::Unchanged(found),
+        Ok(Outcome::Unchanged(None)) => WriteOutcome::Absent,
         Err(GuaranteedUpdateError::Refused(refusal)) => return Err(refusal),
         Err(GuaranteedUpdateError::Contended { .. }) => {
             return Err(Status::server_timeout(operation, resource.gr()).into());
         }
         Err(GuaranteedUpdateError::Fault(fault)) => {
             let status = store_failed(operation, &fault, resource.gr());
-            let faulted = match fault {
-                StoreFault::TooLarge(_) => Faulted::TooLarge(status),
+            let error = match fault {
+                StoreFault::TooLarge(_) => StoreError::TooLarge(status),
                 // A store may detect a corrupt answer after it has written.
-                StoreFault::Unavailable(_) | StoreFault::Closed | StoreFault::Corrupt(_) => Faulted::Unknown(status),
-                _ => Faulted::Other(status),
+                StoreFault::Unavailable(_) | StoreFault::Closed | StoreFault::Corrupt(_) => StoreError::Unknown(status),
+                _ => StoreError::Other(status),
             };
-            return Err(faulted.into());
+            return Err(error.into());
         }
     })
 }
@@ -234,7 +238,7 @@ impl<'de> Visitor<'de> for StoredMetadata {
                     members.next_value::<IgnoredAny>()?;
                     continue;
                 }
-                MANAGED_FIELDS => match account(members.next_value::<&RawValue>()?.get()) {
+                MANAGED_FIELDS => match compact_managed_fields(members.next_value::<&RawValue>()?.get()) {
                     Some(text) => Value::String(text),
                     None => continue,
                 },
@@ -247,7 +251,7 @@ impl<'de> Visitor<'de> for StoredMetadata {
 }
 
 /// Returns the text of stored managed fields as compact JSON. `None` if the list is empty or the value is not a list.
-fn account(text: &str) -> Option<String> {
+fn compact_managed_fields(text: &str) -> Option<String> {
     if !text.starts_with('[') || text == "[]" {
         return None;
     }
@@ -336,7 +340,7 @@ pub(super) fn object(
     Object::from_stored(key.clone(), revision, change, value, &resource.shape).map_err(Status::internal)
 }
 
-impl Done {
+impl WriteOutcome {
     /// Builds the response to a create, update or patch.
     ///
     /// # Errors
@@ -348,17 +352,17 @@ impl Done {
         warnings: Vec<String>,
     ) -> Result<WriteResponse, Status> {
         let (code, body) = match self {
-            Done::Created { value, revision: None } => (201, WriteBody::Json(resource.shown_json(value))),
-            Done::Created { value, revision: Some(revision) } => {
+            WriteOutcome::Created { value, revision: None } => (201, WriteBody::Json(resource.shown_json(value))),
+            WriteOutcome::Created { value, revision: Some(revision) } => {
                 (201, WriteBody::Object(object(resource, key, revision, Change::Added, &value)?))
             }
-            Done::Updated { value, revision } => {
+            WriteOutcome::Updated { value, revision } => {
                 (200, WriteBody::Object(object(resource, key, revision, Change::Modified, &value)?))
             }
-            Done::Unchanged(found) | Done::Deleted { previous: found, .. } => {
+            WriteOutcome::Unchanged(found) | WriteOutcome::Deleted { previous: found, .. } => {
                 (200, WriteBody::Object(object(resource, key, found.modified, Change::Modified, &found.value)?))
             }
-            Done::Absent => return Err(Status::not_found(resource.gr(), key.name())),
+            WriteOutcome::Absent => return Err(Status::not_found(resource.gr(), key.name())),
         };
         Ok(WriteResponse { code, body, warnings })
     }
@@ -380,9 +384,9 @@ pub(super) fn too_large() -> Status {
 /// Checks the size of a value for a dry run, which has no store to check it.
 ///
 /// # Errors
-/// [`Faulted::TooLarge`].
-pub(super) fn check_size(value: &Bytes) -> Result<(), Faulted> {
-    if value.len() > VALUE_BYTES_MAX { Err(Faulted::TooLarge(too_large())) } else { Ok(()) }
+/// [`StoreError::TooLarge`].
+pub(super) fn check_size(value: &Bytes) -> Result<(), StoreError> {
+    if value.len() > VALUE_BYTES_MAX { Err(StoreError::TooLarge(too_large())) } else { Ok(()) }
 }
 
 /// The error for a client when a write to the store fails.

@@ -9,9 +9,9 @@ use time::Duration;
 use super::action::{Action, ActionFuture};
 use super::expected::Expected;
 use super::pipeline::Write;
-use super::posted::{Posted, body};
 use super::request::{WriteBody, WriteRequest, WriteResponse};
 use super::store::{self, new_uid};
+use super::subresource_body::{SubresourceBody, body};
 use listwatch_meta::go::Words;
 use listwatch_validation::clock::timestamp;
 use listwatch_validation::metadata;
@@ -46,7 +46,7 @@ impl Action for IssueToken {
 /// 404 when the account or the bound object is absent; 409 when its uid differs; 422 for another account or a lifetime
 /// out of range; 400 when a token cannot be bound to such an object.
 async fn issue(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
-    let Posted { object: asked, mut warnings, .. } = body(write, request, REQUEST)?;
+    let SubresourceBody { object: asked, mut warnings, .. } = body(write, request, REQUEST)?;
     let namespace = write.namespace.unwrap_or_default();
     let given = meta::text(metadata(&asked), "name");
     if !given.is_empty() && given != write.name {

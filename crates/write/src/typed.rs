@@ -1,4 +1,4 @@
-//! Normalizes objects of built-in kinds as Go's decoder does, in one walk ([`fit`]). Unknown fields are removed,
+//! Normalizes objects of built-in kinds as Go's decoder does, in one walk ([`normalize`]). Unknown fields are removed,
 //! quantities are canonicalized, and fields that Go would omit are removed.
 //!
 //! The types come from the protobuf table ([`listwatch_k8s_types`]), so the walk keeps exactly the fields that protobuf
@@ -12,7 +12,7 @@ use listwatch_validation::quantities;
 use serde_json::{Map, Number, Value};
 
 use super::expected::Expected;
-use super::place::{Place, Step};
+use super::field_path::{FieldPath, Step};
 
 /// The maximum number of unknown fields in errors, as in `sigs.k8s.io/json`. Further unknown fields are removed, too.
 const NAMED_MAX: usize = 100;
@@ -22,7 +22,11 @@ const NAMED_MAX: usize = 100;
 ///
 /// # Errors
 /// The text of Go's decoder for the first value of a wrong type. Unknown fields are removed in that case, too.
-pub(super) fn fit(expected: Expected<'_>, id: Id, object: &mut Map<String, Value>) -> Result<Vec<String>, String> {
+pub(super) fn normalize(
+    expected: Expected<'_>,
+    id: Id,
+    object: &mut Map<String, Value>,
+) -> Result<Vec<String>, String> {
     let mut walk = Walk {
         version: expected.version,
         words: expected.words,
@@ -34,7 +38,7 @@ pub(super) fn fit(expected: Expected<'_>, id: Id, object: &mut Map<String, Value
     walk.verdict.map(|()| walk.unknown)
 }
 
-/// Whether an object has unknown fields, which [`fit`] would remove.
+/// Whether an object has unknown fields, which [`normalize`] would remove.
 pub(super) fn has_unknown(object: &Map<String, Value>, id: Id) -> bool {
     object.iter().any(|(name, value)| name != "metadata" && is_unknown(id, name, value))
 }
@@ -78,31 +82,31 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Visits a member of an object. Returns false if the member must be removed.
-    fn member(&mut self, id: Id, name: &str, value: &mut Value, parent: Option<&Place<'_>>) -> bool {
+    fn member(&mut self, id: Id, name: &str, value: &mut Value, parent: Option<&FieldPath<'_>>) -> bool {
         let message = id.message();
-        let place = Place { parent, step: Step::Field(name) };
+        let path = FieldPath { parent, step: Step::Field(name) };
         let Some(field) = message.field(name) else {
             let known = is_type_meta(id, name);
             if !known && self.unknown.len() < NAMED_MAX {
-                self.unknown.push(cut(place, FIELD_ERROR_BYTES_MAX));
+                self.unknown.push(cut(path, FIELD_ERROR_BYTES_MAX));
             }
             return known;
         };
-        self.field(message, field, value, &place)
+        self.field(message, field, value, &path)
     }
 
-    fn message(&mut self, id: Id, members: &mut Map<String, Value>, place: &Place<'_>) {
-        members.retain(|name, value| self.member(id, name, value, Some(place)));
+    fn message(&mut self, id: Id, members: &mut Map<String, Value>, path: &FieldPath<'_>) {
+        members.retain(|name, value| self.member(id, name, value, Some(path)));
     }
 
     /// Normalizes a field. Returns false if Go would omit the field.
-    fn field(&mut self, of: &'static Message, field: &'static Field, value: &mut Value, place: &Place<'_>) -> bool {
+    fn field(&mut self, of: &'static Message, field: &'static Field, value: &mut Value, path: &FieldPath<'_>) -> bool {
         let what = field.of();
         let left_out = match (field.shape(), &mut *value) {
             (_, Value::Null) => false,
             (Shape::Repeated, Value::Array(items)) => {
                 for (at, item) in items.iter_mut().enumerate() {
-                    self.value(of, what, item, &Place { parent: Some(place), step: Step::Item(at) });
+                    self.value(of, what, item, &FieldPath { parent: Some(path), step: Step::Item(at) });
                 }
                 items.is_empty()
             }
@@ -111,21 +115,21 @@ impl Walk<'_> {
                     if self.fits && member.is_null() {
                         *member = nothing(what);
                     }
-                    self.value(of, what, member, &Place { parent: Some(place), step: Step::Member(name) });
+                    self.value(of, what, member, &FieldPath { parent: Some(path), step: Step::Member(name) });
                 }
                 members.is_empty()
             }
             (shape @ (Shape::Repeated | Shape::Map), other) => {
                 let begin = if shape == Shape::Map { "map[string]" } else { "[]" };
                 let wanted = self.fits.then(|| format!("{begin}{}", self.name_of(what)));
-                self.cannot(of, other, wanted, place);
-                self.look_below(what, other, place);
+                self.cannot(of, other, wanted, path);
+                self.look_below(what, other, path);
                 false
             }
             (Shape::One | Shape::Pointer | Shape::Inline, value) => {
-                self.value(of, what, value, place);
+                self.value(of, what, value, path);
                 if let Value::Array(_) = value {
-                    self.look_below(what, value, place);
+                    self.look_below(what, value, path);
                 }
                 field.shape() == Shape::One && is_zero(what, value)
             }
@@ -133,11 +137,11 @@ impl Walk<'_> {
         !(left_out && self.fits && field.omit() != Omit::Never)
     }
 
-    fn value(&mut self, of: &'static Message, what: Type, value: &mut Value, place: &Place<'_>) {
+    fn value(&mut self, of: &'static Message, what: Type, value: &mut Value, path: &FieldPath<'_>) {
         match (what, &mut *value) {
-            (Type::Message(id), Value::Object(members)) => return self.message(id, members, place),
+            (Type::Message(id), Value::Object(members)) => return self.message(id, members, path),
             (Type::PropsOrBool(_) | Type::PropsOrArray(_) | Type::PropsOrStrings(_), Value::Object(_)) => {
-                return self.look_below(what, value, place);
+                return self.look_below(what, value, path);
             }
             _ if !self.fits => return,
             _ => {}
@@ -166,7 +170,7 @@ impl Walk<'_> {
                     }
                     return;
                 }
-                return self.cannot(of, value, Some(self.name_of(what)), place);
+                return self.cannot(of, value, Some(self.name_of(what)), path);
             }
             (Type::IntOrString, Value::Number(number))
                 if number.as_i64().is_some_and(|whole| i32::try_from(whole).is_ok()) =>
@@ -177,7 +181,7 @@ impl Walk<'_> {
             (Type::IntOrString, _) if self.words == Words::Decoder => "int32".to_owned(),
             _ => self.name_of(what),
         };
-        self.cannot(of, value, Some(wanted), place);
+        self.cannot(of, value, Some(wanted), path);
     }
 
     /// Converts a float without fraction into an integer, as the converter of strategic merge patches does.
@@ -187,15 +191,15 @@ impl Walk<'_> {
     }
 
     /// Removes unknown fields from a value that is not normalized: an object or a list of objects.
-    fn look_below(&mut self, what: Type, value: &mut Value, place: &Place<'_>) {
+    fn look_below(&mut self, what: Type, value: &mut Value, path: &FieldPath<'_>) {
         let Some(id) = inner(what) else { return };
         let fits = std::mem::replace(&mut self.fits, false);
         match value {
-            Value::Object(members) => self.message(id, members, place),
+            Value::Object(members) => self.message(id, members, path),
             Value::Array(items) => {
                 for (at, item) in items.iter_mut().enumerate() {
                     if let Value::Object(members) = item {
-                        self.message(id, members, &Place { parent: Some(place), step: Step::Item(at) });
+                        self.message(id, members, &FieldPath { parent: Some(path), step: Step::Item(at) });
                     }
                 }
             }
@@ -213,7 +217,7 @@ impl Walk<'_> {
     }
 
     /// Records that `value` is not of the type `wanted`, as [`Self::refuse`] does.
-    fn cannot(&mut self, of: &'static Message, value: &Value, wanted: Option<String>, place: &Place<'_>) {
+    fn cannot(&mut self, of: &'static Message, value: &Value, wanted: Option<String>, path: &FieldPath<'_>) {
         if let (true, Some(wanted)) = (self.fits, wanted) {
             if self.words == Words::Converter {
                 return self.refuse(go::cannot_convert(value, &wanted));
@@ -222,9 +226,9 @@ impl Walk<'_> {
                 Value::Number(number) if matches!(&*wanted, "int32" | "int64") => format!("number {number}"),
                 other => go::json_kind(other).to_owned(),
             };
-            let (holder, place) = (of.name(), place.of_fields());
+            let (holder, path) = (of.name(), path.typed_path());
             self.refuse(format!(
-                "json: cannot unmarshal {found} into Go struct field {holder}.{place} of type {wanted}"
+                "json: cannot unmarshal {found} into Go struct field {holder}.{path} of type {wanted}"
             ));
         }
     }
@@ -290,7 +294,7 @@ mod tests {
         let expected = Expected { group, version, kind, custom: false, form: None, words: Words::Decoder };
         let id = message_of(api_version, kind).expect("a built-in kind");
         let Value::Object(mut object) = object else { panic!("not an object") };
-        assert_eq!(fit(expected, id, &mut object)?, [""; 0]);
+        assert_eq!(normalize(expected, id, &mut object)?, [""; 0]);
         Ok(Value::Object(object))
     }
 
@@ -376,7 +380,7 @@ mod tests {
             (json!({"template": {"spec": {"containers": [{"name": 5}]}}}), Err("cannot convert int64 to string")),
         ] {
             let Value::Object(mut object) = json!({"spec": spec}) else { panic!("not an object") };
-            let verdict = fit(expected, id, &mut object).map(|_| object["spec"].take());
+            let verdict = normalize(expected, id, &mut object).map(|_| object["spec"].take());
             assert_eq!(verdict, outcome.map_err(str::to_owned), "the converter and {spec}");
         }
         let amount = json!({"spec": {"hard": {"pods": "many"}}});
@@ -400,7 +404,7 @@ mod tests {
             panic!("not an object")
         };
         let wrong = "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32";
-        assert_eq!(fit(expected, id, &mut object), Err(wrong.to_owned()), "the first that does not fit is told");
+        assert_eq!(normalize(expected, id, &mut object), Err(wrong.to_owned()), "the first that does not fit is told");
         let left = json!({"spec": {"replicas": "3", "paused": false,
             "selector": [{}], "template": {"spec": {"containers": {}}}}});
         assert_eq!(Value::Object(object), left, "after that, fields only go");
@@ -413,7 +417,11 @@ mod tests {
         assert_eq!(has_unknown(&object, id), !expected.is_empty(), "{object:?}");
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let of_kind = Expected { group, version, kind, custom: false, form: None, words: Words::Decoder };
-        assert_eq!(fit(of_kind, id, &mut object), Ok(expected.iter().map(ToString::to_string).collect()), "{kind}");
+        assert_eq!(
+            normalize(of_kind, id, &mut object),
+            Ok(expected.iter().map(ToString::to_string).collect()),
+            "{kind}"
+        );
         assert_eq!(Value::Object(object), left, "{kind}");
     }
 

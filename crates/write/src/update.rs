@@ -9,14 +9,14 @@ use serde_json::{Map, Value};
 
 use super::action::{Action, ActionFuture};
 use super::apply;
-use super::decode::{self, FieldValidation, KindProblem, Unfit, decode};
+use super::decode::{self, FieldValidation, KindProblem, NormalizeError, decode};
 use super::decode_error::{DecodeErrorStyle, not_decodable, not_decodable_from};
 use super::expected::Expected;
 use super::merge_keys::{self, At};
 use super::options::Options;
 use super::ownership;
 use super::patch::ParsedPatch;
-use super::path_match::{check_name, place};
+use super::path_match::{check_name, set_namespace};
 use super::pipeline::{Absent, Base, Write};
 use super::request::{WriteRequest, WriteResponse};
 use super::store::{self, MANAGED_FIELDS};
@@ -53,7 +53,7 @@ async fn update(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
         let mut decoded =
             decode(write.registry, expected, request.content_type, &request.body, options.field_validation)?;
         let metadata = metadata_mut(&mut decoded.object);
-        place(resource, request.namespace, metadata)?;
+        set_namespace(resource, request.namespace, metadata)?;
         check_name(metadata, write.name)?;
         decoded.warnings.extend(meta::dedup_owners(metadata));
         Ok(decoded)
@@ -105,7 +105,7 @@ async fn patch(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRes
         let body = Body { registry: write.registry, expected: Expected::of(resource), at };
         warnings = patcher.apply(&mut object, body)?;
         let metadata = metadata_mut(&mut object);
-        place(resource, request.namespace, metadata)?;
+        set_namespace(resource, request.namespace, metadata)?;
         check_name(metadata, write.name)?;
         warnings.extend(meta::dedup_owners(metadata));
         warnings.extend(write.warnings(&object, Some(base.object)));
@@ -172,7 +172,7 @@ impl<'a> Patcher<'a> {
         let kind_counts = parsed.patch.may_change_kind();
         let looks_at_owners = parsed.patch.may_touch_owners();
         if looks_at_owners {
-            ownership::spell_out(object);
+            ownership::expand_managed_fields(object);
         }
         let body = Body { expected: Expected { words: parsed.patch.words(), ..body.expected }, ..body };
         parsed.patch.apply(object, body.at)?;
@@ -184,17 +184,17 @@ impl<'a> Patcher<'a> {
             Some(Value::Object(metadata)) if !looks_at_owners => metadata.shift_remove(MANAGED_FIELDS),
             _ => None,
         };
-        let found = self.check(object, &body, kind_counts, parsed.doubts);
+        let found = self.check(object, &body, kind_counts, parsed.strict_errors);
         let with_owners = |object: &mut Map<String, Value>| {
             if let Some(owners) = owners {
                 metadata_mut(object).insert(MANAGED_FIELDS.to_owned(), owners);
             }
         };
         match found {
-            Ok(doubts) => {
+            Ok(strict_errors) => {
                 *object = decode::ordered(std::mem::take(object), body.expected)?;
                 with_owners(object);
-                Ok(doubts)
+                Ok(strict_errors)
             }
             Err(Undecodable::TooLarge) => Err(store::too_large()),
             Err(Undecodable::Text { why, .. }) if self.patch_type == PatchType::StrategicMerge => {
@@ -204,7 +204,7 @@ impl<'a> Patcher<'a> {
                 let mut shown = shown.unwrap_or_else(|| std::mem::take(object));
                 with_owners(&mut shown);
                 if !looks_at_owners {
-                    ownership::spell_out(&mut shown);
+                    ownership::expand_managed_fields(&mut shown);
                 }
                 Err(not_decodable(&shown, &why))
             }
@@ -217,10 +217,10 @@ impl<'a> Patcher<'a> {
         object: &mut Map<String, Value>,
         body: &Body<'_>,
         kind_counts: bool,
-        mut doubts: Vec<String>,
+        mut strict_errors: Vec<String>,
     ) -> Result<Vec<String>, Undecodable> {
         let undecodable = |why: String| Undecodable::Text { shown: None, why };
-        let sorted_from = doubts.len();
+        let sorted_from = strict_errors.len();
         if kind_counts {
             match decode::kind_problem(body.registry, body.expected, object) {
                 None => {}
@@ -231,26 +231,26 @@ impl<'a> Patcher<'a> {
             meta::check_shape(body.expected.kind, body.expected.words, metadata).map_err(undecodable)?;
         }
         if let Some(Value::Object(metadata)) = object.get("metadata") {
-            doubts.extend(meta::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
+            strict_errors.extend(meta::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
         }
         let patched = (self.validation == FieldValidation::Strict && decode::may_change(body.expected, object))
             .then(|| object.clone());
-        doubts.extend(decode::fit(object, body.expected).map_err(|unfit| match unfit {
-            Unfit::Text(why) => undecodable(why),
-            Unfit::TooLarge => Undecodable::TooLarge,
+        strict_errors.extend(decode::normalize(object, body.expected).map_err(|error| match error {
+            NormalizeError::Text(why) => undecodable(why),
+            NormalizeError::TooLarge => Undecodable::TooLarge,
         })?);
-        if let (Words::Converter, Some(unknown)) = (body.expected.words, doubts.get_mut(sorted_from..)) {
+        if let (Words::Converter, Some(unknown)) = (body.expected.words, strict_errors.get_mut(sorted_from..)) {
             unknown.sort_unstable();
         }
         match self.validation {
-            FieldValidation::Ignore => doubts.clear(),
-            FieldValidation::Strict if !doubts.is_empty() => {
-                let why = format!("strict decoding error: {}", doubts.join(", "));
+            FieldValidation::Ignore => strict_errors.clear(),
+            FieldValidation::Strict if !strict_errors.is_empty() => {
+                let why = format!("strict decoding error: {}", strict_errors.join(", "));
                 return Err(Undecodable::Text { shown: patched, why });
             }
             FieldValidation::Warn | FieldValidation::Strict => {}
         }
-        Ok(doubts)
+        Ok(strict_errors)
     }
 }
 
@@ -267,7 +267,7 @@ fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>) -> Res
         }
         None | Some(Value::Null | Value::String(_)) => {
             let mut object = object.clone();
-            ownership::spell_out(&mut object);
+            ownership::expand_managed_fields(&mut object);
             let shown = Value::Object(object).to_string();
             Err(not_decodable_from(&shown, &format!("Object 'Kind' is missing in '{shown}'")))
         }

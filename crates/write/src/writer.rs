@@ -158,7 +158,7 @@ impl Writer {
         };
         let backend = &self.backend;
         let done = store::run(backend, resource, key, false, decide).await?;
-        if let store::Done::Deleted { previous, revision: Some(at) } = done {
+        if let store::WriteOutcome::Deleted { previous, revision: Some(at) } = done {
             let released = store::parse(&previous)?;
             services::release_unused(backend, &backend.registry(), resource, &released, None, at).await;
         }

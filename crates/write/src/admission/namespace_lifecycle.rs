@@ -18,7 +18,7 @@ const NAMESPACES: GroupResource<'_> = GroupResource { group: "", resource: "name
 pub const NAMESPACE_RECHECK: Duration = Duration::from_secs(1);
 
 /// The names of the namespaces that cannot be deleted.
-const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+const PROTECTED_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 /// Checks that the namespace exists and is not being deleted. Reads the cache of namespaces first, and the store only
 /// on a cache miss. While the caller holds the result, this server does not remove the namespace.
@@ -94,7 +94,7 @@ fn terminating_namespace(resource: &Resource, namespace: &str, name: &str) -> St
 /// # Errors
 /// 403 for each of these namespaces.
 pub(crate) fn check_delete(resource: &Resource, name: &str) -> Result<(), Status> {
-    if resource.gr() == NAMESPACES && IMMORTAL.contains(&name) {
+    if resource.gr() == NAMESPACES && PROTECTED_NAMESPACES.contains(&name) {
         return Err(Status::forbidden(NAMESPACES, name, "this namespace may not be deleted"));
     }
     Ok(())

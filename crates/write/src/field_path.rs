@@ -4,8 +4,8 @@ use std::fmt;
 
 /// The last step of a path, with the steps before it.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
-    pub(super) parent: Option<&'a Place<'a>>,
+pub(super) struct FieldPath<'a> {
+    pub(super) parent: Option<&'a FieldPath<'a>>,
     pub(super) step: Step<'a>,
 }
 
@@ -20,9 +20,9 @@ pub(super) enum Step<'a> {
     Item(usize),
 }
 
-impl Place<'_> {
+impl FieldPath<'_> {
     /// The path as the decoder shows it in a type error, with fields only: `spec.containers.name`.
-    pub(super) fn of_fields(&self) -> String {
+    pub(super) fn typed_path(&self) -> String {
         let mut out = String::new();
         // Writing into a `String` cannot fail.
         let _ = self.write(false, &mut out);
@@ -47,7 +47,7 @@ impl Place<'_> {
 }
 
 /// The path as the strict decoder shows it: `spec.containers[0].name`.
-impl fmt::Display for Place<'_> {
+impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(true, f).map(drop)
     }
@@ -59,16 +59,16 @@ mod tests {
 
     #[test]
     fn path_is_formatted_for_type_errors_and_for_strict_errors() {
-        let spec = Place { parent: None, step: Step::Field("spec") };
-        let list = Place { parent: Some(&spec), step: Step::Field("containers") };
-        let item = Place { parent: Some(&list), step: Step::Item(0) };
-        let map = Place { parent: Some(&item), step: Step::Field("limits") };
-        let cpu = Place { parent: Some(&map), step: Step::Member("cpu") };
+        let spec = FieldPath { parent: None, step: Step::Field("spec") };
+        let list = FieldPath { parent: Some(&spec), step: Step::Field("containers") };
+        let item = FieldPath { parent: Some(&list), step: Step::Item(0) };
+        let map = FieldPath { parent: Some(&item), step: Step::Field("limits") };
+        let cpu = FieldPath { parent: Some(&map), step: Step::Member("cpu") };
         assert_eq!(
-            (cpu.to_string().as_str(), cpu.of_fields().as_str()),
+            (cpu.to_string().as_str(), cpu.typed_path().as_str()),
             ("spec.containers[0].limits.cpu", "spec.containers.limits")
         );
-        let first = Place { parent: None, step: Step::Item(3) };
-        assert_eq!((first.to_string().as_str(), first.of_fields().as_str()), ("[3]", ""));
+        let first = FieldPath { parent: None, step: Step::Item(3) };
+        assert_eq!((first.to_string().as_str(), first.typed_path().as_str()), ("[3]", ""));
     }
 }

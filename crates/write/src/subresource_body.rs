@@ -19,7 +19,7 @@ pub(super) fn success(warnings: Vec<String>) -> WriteResponse {
 }
 
 /// The decoded body of a POST, and its create options.
-pub(super) struct Posted {
+pub(super) struct SubresourceBody {
     pub(super) object: Map<String, Value>,
     pub(super) options: Options,
     pub(super) warnings: Vec<String>,
@@ -29,12 +29,16 @@ pub(super) struct Posted {
 ///
 /// # Errors
 /// 400 or 415 for a body that does not decode as the expected kind, 422 for invalid options.
-pub(super) fn body(write: &Write<'_>, request: &WriteRequest<'_>, expected: Expected<'_>) -> Result<Posted, Status> {
+pub(super) fn body(
+    write: &Write<'_>,
+    request: &WriteRequest<'_>,
+    expected: Expected<'_>,
+) -> Result<SubresourceBody, Status> {
     let options = Options::parse("CreateOptions", request.query)?;
     let decoded = decode(write.registry, expected, request.content_type, &request.body, options.field_validation)?;
     let mut object = decoded.object;
-    path_match::place(write.resource, request.namespace, metadata_mut(&mut object))?;
-    Ok(Posted { object, options, warnings: decoded.warnings })
+    path_match::set_namespace(write.resource, request.namespace, metadata_mut(&mut object))?;
+    Ok(SubresourceBody { object, options, warnings: decoded.warnings })
 }
 
 /// Replaces the condition of the same type, or appends the condition.
