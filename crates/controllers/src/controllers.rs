@@ -74,7 +74,7 @@ impl fmt::Display for Controllers {
 
 /// Runs a job and returns `None` if the job panics. The caller then still finishes the entry of `subject`;
 /// otherwise the subject would stay marked as in progress forever.
-pub(crate) async fn survive<T>(subject: &str, work: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn catch_panic<T>(subject: &str, work: impl Future<Output = T>) -> Option<T> {
     // The job shares only the store and the caches, which other tasks keep using after a panic as well.
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(done) => Some(done),

@@ -2,12 +2,12 @@
 //! (`pkg/controlplane/controller/systemnamespaces`, `pkg/controller/namespace`).
 //!
 //! ```text
-//!  DELETE ─▶ Terminating ─▶ run: watch ─▶ Agenda ─▶ empty: every resource, page by page
-//!                                          ▲              │ content remains: conditions report
-//!                                          ├── back off ──┤ it, and the namespace is retried
-//!                                          │              │
-//!                                          └── settle ────┤ empty for the first time: checked once more
-//!                                                         ▼
+//!  DELETE ─▶ Terminating ─▶ run: watch ─▶ WorkQueue ─▶ empty: every resource, page by page
+//!                                          ▲                 │ content remains: conditions report
+//!                                          ├── back off ─────┤ it, and the namespace is retried
+//!                                          │                 │
+//!                                          └── settle ───────┤ empty for the first time: checked once more
+//!                                                            ▼
 //!                                     finalizer "kubernetes" is removed; without finalizers, the namespace is too
 //! ```
 //!
@@ -34,7 +34,7 @@ use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::controllers::survive;
+use crate::controllers::catch_panic;
 use crate::definitions;
 use listwatch_kinds::conditions::{self, NewCondition};
 use listwatch_meta::UserInfo;
@@ -106,8 +106,8 @@ pub async fn ensure_system_namespaces(writer: &Arc<Writer>) -> Result<(), Status
 pub async fn run(writer: Arc<Writer>) {
     let Some(resource) = writer.backend().registry().find("", "v1", "namespaces").cloned() else { return };
     let cacher = writer.backend().cacher(&resource);
-    let mut agenda = Agenda::default();
-    let mut passes: JoinSet<(String, Pass)> = JoinSet::new();
+    let mut queue = WorkQueue::default();
+    let mut syncs: JoinSet<(String, SyncResult)> = JoinSet::new();
     // Unreadable content by namespace. The key "" stands for the namespace objects themselves.
     let mut unreadable: BTreeMap<String, String> = BTreeMap::new();
     loop {
@@ -120,24 +120,24 @@ pub async fn run(writer: Arc<Writer>) {
             }
         };
         loop {
-            while passes.len() < NAMESPACES_AT_ONCE
-                && let Some(name) = agenda.start(Instant::now())
+            while syncs.len() < NAMESPACES_AT_ONCE
+                && let Some(name) = queue.start(Instant::now())
             {
                 let (writer, resource) = (Arc::clone(&writer), Arc::clone(&resource));
-                let settled = agenda.is_settled(&name);
-                passes.spawn(async move {
-                    let pass = survive(&name, empty(&writer, &resource, &name, settled)).await;
-                    (name, pass.unwrap_or(Pass::Again))
+                let settled = queue.is_settled(&name);
+                syncs.spawn(async move {
+                    let result = catch_panic(&name, empty(&writer, &resource, &name, settled)).await;
+                    (name, result.unwrap_or(SyncResult::Again))
                 });
             }
-            let due = agenda.due().filter(|_| passes.len() < NAMESPACES_AT_ONCE);
+            let due = queue.due().filter(|_| syncs.len() < NAMESPACES_AT_ONCE);
             tokio::select! {
                 delivery = watcher.next() => match delivery {
                     Some(Delivery::Event(event)) => {
                         unreadable.remove("");
-                        agenda.see(event.object(), event.change(), Instant::now());
+                        queue.handle_event(event.object(), event.change(), Instant::now());
                         // Another server may have emptied a namespace whose content this server could not read.
-                        unreadable.retain(|name, _| agenda.is_known(name));
+                        unreadable.retain(|name, _| queue.is_known(name));
                     }
                     Some(Delivery::Bookmark { .. }) => {}
                     Some(Delivery::Error(status)) => {
@@ -145,32 +145,32 @@ pub async fn run(writer: Arc<Writer>) {
                         tracing::warn!(%status, "the watch of namespaces ended");
                         if status.reason == reason::STORAGE_READ_ERROR {
                             unreadable.insert(String::new(), status.message);
-                            tell_unreadable(&writer, &unreadable);
+                            report_unreadable(&writer, &unreadable);
                         }
                         tokio::time::sleep(WATCH_RETRY).await;
                         break;
                     }
                     None => break,
                 },
-                Some(ended) = passes.join_next() => match ended {
-                    Ok((name, pass)) => {
-                        match &pass {
-                            Pass::Unreadable(why) => unreadable.insert(name.clone(), why.clone()),
+                Some(ended) = syncs.join_next() => match ended {
+                    Ok((name, result)) => {
+                        match &result {
+                            SyncResult::Unreadable(why) => unreadable.insert(name.clone(), why.clone()),
                             _ => unreadable.remove(&name),
                         };
-                        agenda.finish(&name, pass, Instant::now());
+                        queue.finish(&name, result, Instant::now());
                     }
-                    // Passes are never canceled, and their panics are caught.
+                    // Syncs are never canceled, and their panics are caught.
                     Err(error) => tracing::error!(%error, "emptying a namespace broke off"),
                 },
                 () = sleep_until(due) => {}
             }
-            tell_unreadable(&writer, &unreadable);
+            report_unreadable(&writer, &unreadable);
         }
     }
 }
 
-fn tell_unreadable(writer: &Writer, unreadable: &BTreeMap<String, String>) {
+fn report_unreadable(writer: &Writer, unreadable: &BTreeMap<String, String>) {
     let problem = unreadable.first_key_value().map(|(namespace, why)| match namespace.as_str() {
         "" => format!("none is emptied: {why}"),
         namespace => format!("cannot empty {} of them, the first is {namespace}: {why}", unreadable.len()),
@@ -199,7 +199,7 @@ async fn watch(cacher: &Cacher) -> Result<Watcher, String> {
 
 /// The result of one attempt to empty a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Pass {
+enum SyncResult {
     /// The namespace needs no further work.
     Done,
     /// Content remains, or a request failed; the namespace is retried.
@@ -212,7 +212,7 @@ enum Pass {
 
 /// The terminating namespaces and the time of the next attempt for each. Pure: the current time is an argument.
 #[derive(Debug, Default)]
-struct Agenda {
+struct WorkQueue {
     entries: BTreeMap<String, Entry>,
 }
 
@@ -228,14 +228,14 @@ struct Entry {
     changed: bool,
 }
 
-impl Agenda {
+impl WorkQueue {
     /// Reports whether this namespace is known to be terminating.
     fn is_known(&self, name: &str) -> bool {
         self.entries.contains_key(name)
     }
 
     /// Records a change of a namespace.
-    fn see(&mut self, namespace: &Object, change: Change, now: Instant) {
+    fn handle_event(&mut self, namespace: &Object, change: Change, now: Instant) {
         let name = namespace.name();
         if change == Change::Deleted || !namespace.is_being_deleted() {
             // The entry of a running attempt stays; otherwise a second attempt could start.
@@ -271,14 +271,14 @@ impl Agenda {
     }
 
     /// Records the result of the running attempt.
-    fn finish(&mut self, name: &str, pass: Pass, now: Instant) {
+    fn finish(&mut self, name: &str, result: SyncResult, now: Instant) {
         let Some(entry) = self.entries.get_mut(name) else { return };
-        if pass == Pass::Settle {
+        if result == SyncResult::Settle {
             entry.settled = true;
             entry.due = Some(now + SETTLE);
             return;
         }
-        if pass == Pass::Done && !entry.changed {
+        if result == SyncResult::Done && !entry.changed {
             self.entries.remove(name);
             return;
         }
@@ -294,25 +294,25 @@ impl Agenda {
 }
 
 /// Makes one attempt: deletes the content of a namespace and, if no content is left, removes the namespace.
-async fn empty(writer: &Writer, namespaces: &Resource, name: &str, settled: bool) -> Pass {
+async fn empty(writer: &Writer, namespaces: &Resource, name: &str, settled: bool) -> SyncResult {
     match try_empty(writer, namespaces, name, settled).await {
-        Ok(pass) => pass,
+        Ok(result) => result,
         Err(status) => {
             tracing::warn!(namespace = name, %status, "cannot empty a namespace");
-            Pass::Again
+            SyncResult::Again
         }
     }
 }
 
-async fn try_empty(writer: &Writer, namespaces: &Resource, name: &str, settled: bool) -> Result<Pass, Status> {
+async fn try_empty(writer: &Writer, namespaces: &Resource, name: &str, settled: bool) -> Result<SyncResult, Status> {
     let key = namespaces.key(None, name)?;
     let (found, _) = writer.backend().storage().get(&key).await.map_err(Status::internal)?;
-    let Some(found) = found else { return Ok(Pass::Done) };
+    let Some(found) = found else { return Ok(SyncResult::Done) };
     let Ok(namespace) = serde_json::from_slice::<Value>(&found.value) else {
-        return Ok(Pass::Unreadable(format!("the namespace {name} itself cannot be read")));
+        return Ok(SyncResult::Unreadable(format!("the namespace {name} itself cannot be read")));
     };
     if namespace.pointer("/metadata/deletionTimestamp").is_none_or(Value::is_null) {
-        return Ok(Pass::Done);
+        return Ok(SyncResult::Done);
     }
     let finalizers = namespace.pointer("/spec/finalizers").and_then(Value::as_array);
     if finalizers.is_some_and(|list| list.contains(&json!(FINALIZER_KUBERNETES))) {
@@ -320,20 +320,20 @@ async fn try_empty(writer: &Writer, namespaces: &Resource, name: &str, settled: 
         while writer.backend().is_creating_in(name) {
             tokio::time::sleep(CREATIONS_POLL).await;
         }
-        let findings = remove_content(writer, name).await?;
-        report(writer, namespaces, &key, &findings).await?;
-        if let Some(why) = findings.unreadable {
-            return Ok(Pass::Unreadable(why));
+        let content = remove_content(writer, name).await?;
+        report(writer, namespaces, &key, &content).await?;
+        if let Some(why) = content.unreadable {
+            return Ok(SyncResult::Unreadable(why));
         }
-        if !findings.is_clear() {
-            return Ok(Pass::Again);
+        if !content.is_clear() {
+            return Ok(SyncResult::Again);
         }
         if !settled {
-            return Ok(Pass::Settle);
+            return Ok(SyncResult::Settle);
         }
     }
     writer.amend(namespaces, &key, release).await?;
-    Ok(Pass::Done)
+    Ok(SyncResult::Done)
 }
 
 /// Removes the finalizer `kubernetes`, and removes the namespace if no finalizer is left.
@@ -358,7 +358,7 @@ fn release(namespace: &mut Map<String, Value>) -> Amendment {
 
 /// The content left in a namespace after a delete request for each object.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Findings {
+struct RemainingContent {
     /// Number of remaining objects, by `resource.group`.
     remaining: BTreeMap<String, usize>,
     /// Number of remaining objects, by finalizer.
@@ -369,22 +369,22 @@ struct Findings {
     unreadable: Option<String>,
 }
 
-impl Findings {
+impl RemainingContent {
     fn is_clear(&self) -> bool {
         self.remaining.is_empty() && self.failures.is_empty()
     }
 }
 
 /// Deletes every object of the namespace once.
-async fn remove_content(writer: &Writer, namespace: &str) -> Result<Findings, Status> {
+async fn remove_content(writer: &Writer, namespace: &str) -> Result<RemainingContent, Status> {
     let registry = writer.backend().registry();
-    let mut findings = Findings::default();
+    let mut content = RemainingContent::default();
     // A kind with an unreadable definition is not served, so its objects would stay behind.
     let unreadable = definitions::unreadable(writer, ReadAt::MostRecent).await;
     if let Some(why) = unreadable.unwrap_or_else(|status| Some(status.message)) {
-        findings.failures.push(format!("customresourcedefinitions.apiextensions.k8s.io: {why}"));
-        findings.unreadable = Some(why);
-        return Ok(findings);
+        content.failures.push(format!("customresourcedefinitions.apiextensions.k8s.io: {why}"));
+        content.unreadable = Some(why);
+        return Ok(content);
     }
     // Versions of a kind share one prefix, which is emptied once.
     let mut prefixes = HashSet::new();
@@ -392,14 +392,14 @@ async fn remove_content(writer: &Writer, namespace: &str) -> Result<Findings, St
         if !prefixes.insert(resource.storage_prefix.as_str()) {
             continue;
         }
-        if let Err(status) = remove_objects(writer, resource, namespace, &mut findings).await {
-            findings.failures.push(format!("{}: {}", resource.gr(), status.message));
+        if let Err(status) = remove_objects(writer, resource, namespace, &mut content).await {
+            content.failures.push(format!("{}: {}", resource.gr(), status.message));
             if status.reason == reason::STORAGE_READ_ERROR {
-                findings.unreadable.get_or_insert(status.message);
+                content.unreadable.get_or_insert(status.message);
             }
         }
     }
-    Ok(findings)
+    Ok(content)
 }
 
 /// Deletes every object of one resource. After an error of the store, no further object is tried.
@@ -407,7 +407,7 @@ async fn remove_objects(
     writer: &Writer,
     resource: &Resource,
     namespace: &str,
-    findings: &mut Findings,
+    content: &mut RemainingContent,
 ) -> Result<(), Status> {
     let mut range = resource.range(Some(namespace));
     // If a list for clients would fail, no object of this kind is deleted.
@@ -422,9 +422,9 @@ async fn remove_objects(
                 Ok(Removal::Gone) => {}
                 Ok(Removal::Held) => {
                     let label = format!("{}.{}", resource.plural, resource.group);
-                    *findings.remaining.entry(label).or_default() += 1;
+                    *content.remaining.entry(label).or_default() += 1;
                     for finalizer in finalizers(&item.value) {
-                        *findings.finalizers.entry(finalizer).or_default() += 1;
+                        *content.finalizers.entry(finalizer).or_default() += 1;
                     }
                 }
                 Err(status) if is_store_failure(&status) => return Err(status),
@@ -437,7 +437,7 @@ async fn remove_objects(
     if let Some((first, count)) = rejected {
         let message = cut(first.message, STATUS_TEXT_BYTES_MAX);
         let more = if count > 1 { format!(" (and {} more objects)", count - 1) } else { String::new() };
-        findings.failures.push(format!("{}: {message}{more}", resource.gr()));
+        content.failures.push(format!("{}: {message}{more}", resource.gr()));
     }
     Ok(())
 }
@@ -456,19 +456,19 @@ fn finalizers(object: &[u8]) -> Vec<String> {
 }
 
 /// Writes the remaining content to the namespace's conditions if they differ.
-async fn report(writer: &Writer, namespaces: &Resource, key: &Key, findings: &Findings) -> Result<(), Status> {
+async fn report(writer: &Writer, namespaces: &Resource, key: &Key, content: &RemainingContent) -> Result<(), Status> {
     // No condition is written for an empty namespace that never had remaining content.
     let now = Clock::default().now();
     writer
         .amend(namespaces, key, |namespace| {
-            let told = namespace.get("status").is_some_and(|status| status.get("conditions").is_some());
-            if findings.is_clear() && !told {
+            let has_conditions = namespace.get("status").is_some_and(|status| status.get("conditions").is_some());
+            if content.is_clear() && !has_conditions {
                 return Amendment::Leave;
             }
             let Some(Value::Object(status)) = namespace.get_mut("status") else { return Amendment::Leave };
             let conditions = status.entry("conditions").or_insert_with(|| json!([]));
             if let Value::Array(conditions) = conditions {
-                for Condition(kind, truth, reason, message) in conditions_of(findings) {
+                for Condition(kind, truth, reason, message) in conditions_of(content) {
                     let status = if truth { "True" } else { "False" };
                     let message = cut(message, STATUS_TEXT_BYTES_MAX);
                     conditions::set(conditions, NewCondition { kind, status, reason, message: &message }, &now);
@@ -482,8 +482,8 @@ async fn report(writer: &Writer, namespaces: &Resource, key: &Key, findings: &Fi
 /// A condition: type, status, reason and message.
 struct Condition(&'static str, bool, &'static str, String);
 
-fn conditions_of(findings: &Findings) -> [Condition; 5] {
-    let Findings { remaining, finalizers, failures, .. } = findings;
+fn conditions_of(content: &RemainingContent) -> [Condition; 5] {
+    let RemainingContent { remaining, finalizers, failures, .. } = content;
     let listed = |counts: &BTreeMap<String, usize>, link: &str| {
         let items = counts.iter().map(|(name, count)| format!("{name} {link} {count} resource instances"));
         items.collect::<Vec<_>>().join(", ")

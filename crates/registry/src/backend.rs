@@ -29,7 +29,7 @@ pub struct Backend {
     problems: Problems,
     bootstrap: Problems,
     registry_changed: Notify,
-    cachers: Mutex<HashMap<String, Kept>>,
+    cachers: Mutex<HashMap<String, CacheEntry>>,
     /// Number of creations in progress, by namespace name. Bounded by the number of writes in flight.
     creations: Mutex<HashMap<Box<str>, usize>>,
     watch_cache: bool,
@@ -57,12 +57,12 @@ impl Drop for CreatingIn<'_> {
 }
 
 /// A cache and the definition generation for which the cache was started.
-struct Kept {
+struct CacheEntry {
     cacher: Cacher,
     kind: Option<Arc<CustomKind>>,
 }
 
-impl Kept {
+impl CacheEntry {
     fn is_of(&self, resource: &Resource) -> bool {
         match (&self.kind, &resource.form) {
             (Some(kind), Some(form)) => Arc::ptr_eq(kind, form.kind()),
@@ -143,7 +143,7 @@ impl Backend {
             Cacher::direct(Arc::clone(&self.storage), config)
         };
         let kind = resource.form.as_ref().map(|form| Arc::clone(form.kind()));
-        let former = cachers.insert(resource.storage_prefix.clone(), Kept { cacher: cacher.clone(), kind });
+        let former = cachers.insert(resource.storage_prefix.clone(), CacheEntry { cacher: cacher.clone(), kind });
         if let Some(former) = former {
             former.cacher.stop(None);
         }
@@ -201,7 +201,7 @@ impl Backend {
         let changed = |change: &Change| match change {
             Change::Drop(prefix) | Change::Restore(prefix) => cachers.remove(prefix),
         };
-        let former: Vec<Kept> = changes.iter().filter_map(changed).collect();
+        let former: Vec<CacheEntry> = changes.iter().filter_map(changed).collect();
         drop(cachers);
         former.iter().for_each(|former| former.cacher.stop(None));
         changes
@@ -298,7 +298,7 @@ impl Backend {
             .iter()
             .filter_map(|resource| Some((resource.storage_prefix.as_str(), resource.form.as_ref()?.kind())))
             .collect();
-        let is_kept = |prefix: &str, kept: &Kept| match &kept.kind {
+        let is_kept = |prefix: &str, kept: &CacheEntry| match &kept.kind {
             Some(kind) => current.get(prefix).is_some_and(|present| Arc::ptr_eq(present, kind)),
             None => true,
         };

@@ -67,7 +67,7 @@ impl Definitions {
     /// resulting work. Wakes the requests that wait for a definition.
     pub fn settle(&self, install: impl FnOnce(&[Arc<Resource>])) -> Vec<Work> {
         let mut catalog = self.catalog.lock();
-        catalog.settle();
+        catalog.assign_names();
         if let Some(resources) = catalog.take_changed() {
             install(&resources);
         }

@@ -42,7 +42,7 @@ const PURE: &[&str] = &[
     "crates/client/src/reflector/",
     "crates/client/src/work_queue/core.rs",
     "crates/client/src/work_queue/ready.rs",
-    "crates/controllers/src/gc/agenda.rs",
+    "crates/controllers/src/gc/work_queue.rs",
     "crates/controllers/src/gc/facts.rs",
     "crates/controllers/src/gc/graph.rs",
     "crates/controllers/src/gc/unreadable.rs",

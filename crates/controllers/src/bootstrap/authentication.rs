@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use time::{Duration, OffsetDateTime};
 use x509_cert::der::Decode as _;
 
-use super::ensure::{Wanted, amend, ensure};
+use super::ensure::{BootstrapObject, amend, ensure};
 use super::objects::{CONFIG_MAPS, SYSTEM_NAMESPACE};
 use super::request_header::{self, RequestHeader};
 use listwatch_write::Amendment;
@@ -65,7 +65,7 @@ pub(super) async fn sync(
         request_header::merge(&mut body, own, now, Membership::Unknown);
     }
     let (group, version, plural) = CONFIG_MAPS;
-    let wanted = Wanted {
+    let wanted = BootstrapObject {
         group,
         version,
         plural,

@@ -14,7 +14,7 @@ const USER_AGENT: &str = "kube-apiserver";
 
 /// An object that every cluster has.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct BootstrapObject {
     pub(super) group: &'static str,
     pub(super) version: &'static str,
     pub(super) plural: &'static str,
@@ -26,7 +26,7 @@ pub(super) struct Wanted {
 }
 
 /// Creates an object if it is missing. Returns true if this server created the object.
-pub(super) async fn ensure(writer: &Arc<Writer>, wanted: &Wanted) -> Result<bool, Status> {
+pub(super) async fn ensure(writer: &Arc<Writer>, wanted: &BootstrapObject) -> Result<bool, Status> {
     let registry = writer.backend().registry();
     let Some(resource) = registry.find(wanted.group, wanted.version, wanted.plural) else { return Ok(false) };
     let key = resource.key(wanted.namespace, wanted.name)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use listwatch_meta::Status;
 use serde_json::{Map, Value, json};
 
-use super::ensure::{Wanted, amend, ensure};
+use super::ensure::{BootstrapObject, amend, ensure};
 use listwatch_kinds::conditions::{self, NewCondition};
 use listwatch_validation::clock::Clock;
 use listwatch_write::{Amendment, ServiceRanges, Writer};
@@ -18,8 +18,8 @@ pub(super) const SYSTEM_NAMESPACE: &str = "kube-system";
 const SYSTEM_CRITICAL_PRIORITY: i64 = 2_000_000_000;
 
 /// Returns the Service `kubernetes` for clients inside the cluster, at the first address of the range.
-pub(super) fn kubernetes_service(ranges: &ServiceRanges, secure_port: u16) -> Wanted {
-    Wanted {
+pub(super) fn kubernetes_service(ranges: &ServiceRanges, secure_port: u16) -> BootstrapObject {
+    BootstrapObject {
         group: "",
         version: "v1",
         plural: "services",
@@ -44,8 +44,8 @@ pub(super) fn kubernetes_service(ranges: &ServiceRanges, secure_port: u16) -> Wa
 }
 
 /// Returns the system priority classes for pods that are critical for a node or for the cluster.
-pub(super) fn priority_classes() -> [Wanted; 2] {
-    let class = |name, value: i64, description: &str| Wanted {
+pub(super) fn priority_classes() -> [BootstrapObject; 2] {
+    let class = |name, value: i64, description: &str| BootstrapObject {
         group: "scheduling.k8s.io",
         version: "v1",
         plural: "priorityclasses",
@@ -68,8 +68,8 @@ pub(super) fn priority_classes() -> [Wanted; 2] {
     ]
 }
 
-fn service_range(ranges: &ServiceRanges) -> Wanted {
-    Wanted {
+fn service_range(ranges: &ServiceRanges) -> BootstrapObject {
+    BootstrapObject {
         group: "networking.k8s.io",
         version: "v1",
         plural: "servicecidrs",
@@ -119,7 +119,7 @@ const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 pub(super) async fn sync_tracking(writer: &Arc<Writer>, may_create: bool) -> Result<bool, Status> {
     let today = Clock::default().now()[..DATE_BYTES].to_owned();
     let (group, version, plural) = CONFIG_MAPS;
-    let wanted = Wanted {
+    let wanted = BootstrapObject {
         group,
         version,
         plural,

@@ -41,7 +41,7 @@ pub(super) async fn clean(writer: &Writer, definitions: &Resource, name: &str) -
     }
     let begun = Instant::now();
     let progress = terminating(true, "InstanceDeletionInProgress", "CustomResource deletion is in progress");
-    tell(writer, definitions, &key, &definition, &progress).await?;
+    write_condition(writer, definitions, &key, &definition, &progress).await?;
     let verdict = if !definition.is("Established") {
         terminating(false, "NeverEstablished", "resource was never established")
     } else if writer.backend().is_built_in_prefix(&definition.storage_prefix()) {
@@ -78,7 +78,7 @@ fn is_same(tree: &Map<String, Value>, definition: &Definition) -> bool {
     tree.get("metadata").and_then(|metadata| metadata.get("uid")?.as_str()) == Some(definition.metadata.uid.as_str())
 }
 
-async fn tell(
+async fn write_condition(
     writer: &Writer,
     definitions: &Resource,
     key: &Key,
@@ -124,13 +124,13 @@ async fn remove_objects(
             tokio::time::sleep(RETRY_MIN).await;
         }
     }
-    let (begun, mut wait, mut told) = (Instant::now(), RETRY_MIN, false);
+    let (begun, mut wait, mut is_reported) = (Instant::now(), RETRY_MIN, false);
     while pass(writer, &objects).await? > 0 {
-        if begun.elapsed() >= REPORT_AFTER && !told {
+        if begun.elapsed() >= REPORT_AFTER && !is_reported {
             let text = "could not confirm zero CustomResources remaining: timed out waiting for the condition";
             let late = terminating(true, "InstanceDeletionCheck", text);
-            tell(writer, definitions, key, definition, &late).await?;
-            told = true;
+            write_condition(writer, definitions, key, definition, &late).await?;
+            is_reported = true;
         }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(RETRY_MAX);

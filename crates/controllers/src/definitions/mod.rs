@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::controllers::survive;
+use crate::controllers::catch_panic;
 use listwatch_registry::{StatusWork, Work};
 use listwatch_validation::clock::Clock;
 use listwatch_write::Writer;
@@ -267,7 +267,7 @@ impl Jobs {
                         Work::Clean(name) => cleanup::clean(&writer, &resource, &name).await,
                     }
                 };
-                let done = survive(&name, work).await;
+                let done = catch_panic(&name, work).await;
                 match &done {
                     Some(Ok(())) => {}
                     Some(Err(status)) => {

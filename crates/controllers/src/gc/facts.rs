@@ -23,7 +23,7 @@ pub(super) struct OwnerRef {
 
 /// The deletion state of an object, as far as the collector has to act on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum DeletionState {
     /// The object is not being deleted.
     #[default]
     Alive,
@@ -62,13 +62,13 @@ impl Facts {
         found
     }
 
-    pub(super) fn life(&self) -> Life {
+    pub(super) fn deletion_state(&self) -> DeletionState {
         match (self.deleted, self.orphan, self.foreground) {
-            (false, ..) => Life::Alive,
+            (false, ..) => DeletionState::Alive,
             // If both finalizers are set, orphaning takes precedence.
-            (true, true, _) => Life::Orphaning,
-            (true, false, true) => Life::Foreground,
-            (true, false, false) => Life::Dying,
+            (true, true, _) => DeletionState::Orphaning,
+            (true, false, true) => DeletionState::Foreground,
+            (true, false, false) => DeletionState::Dying,
         }
     }
 }
@@ -175,35 +175,35 @@ mod tests {
     use super::*;
 
     /// The uid, the deletion state, and each owner's uid with its `blockOwnerDeletion`.
-    type Read<'a> = Option<(&'a str, Life, &'a [(&'a str, bool)])>;
+    type Read<'a> = Option<(&'a str, DeletionState, &'a [(&'a str, bool)])>;
 
     fn check(object: &str, expected: Read<'_>) {
         let facts = Facts::read(object.as_bytes());
         let owners: Vec<(&str, bool)> =
             facts.iter().flat_map(|facts| &facts.owners).map(|owner| (owner.uid.as_str(), owner.blocks)).collect();
-        let found = facts.as_ref().map(|facts| (facts.uid.as_str(), facts.life(), owners.as_slice()));
+        let found = facts.as_ref().map(|facts| (facts.uid.as_str(), facts.deletion_state(), owners.as_slice()));
         assert_eq!(found, expected, "{object}");
     }
 
     #[test]
     fn facts_read_parses_metadata_and_ignores_the_rest() {
-        check(r#"{"kind":"Pod","metadata":{"uid":"u"},"spec":{"a":1}}"#, Some(("u", Life::Alive, &[])));
-        check(r#"{"metadata":{"uid":"u"},"spec":BROKEN"#, Some(("u", Life::Alive, &[])));
+        check(r#"{"kind":"Pod","metadata":{"uid":"u"},"spec":{"a":1}}"#, Some(("u", DeletionState::Alive, &[])));
+        check(r#"{"metadata":{"uid":"u"},"spec":BROKEN"#, Some(("u", DeletionState::Alive, &[])));
         check(
             r#"{"spec":{},"metadata":{"uid":"u","deletionTimestamp":"x","finalizers":["a","foregroundDeletion"],"ownerReferences":[{"uid":"o","blockOwnerDeletion":true},{"uid":"p"}]}}"#,
-            Some(("u", Life::Foreground, &[("o", true), ("p", false)])),
+            Some(("u", DeletionState::Foreground, &[("o", true), ("p", false)])),
         );
         check(
             r#"{"metadata":{"uid":"u","deletionTimestamp":"x","finalizers":["orphan","foregroundDeletion"]}}"#,
-            Some(("u", Life::Orphaning, &[])),
+            Some(("u", DeletionState::Orphaning, &[])),
         );
-        check(r#"{"metadata":{"uid":"u","finalizers":["orphan"]}}"#, Some(("u", Life::Alive, &[])));
+        check(r#"{"metadata":{"uid":"u","finalizers":["orphan"]}}"#, Some(("u", DeletionState::Alive, &[])));
         check(
             r#"{"metadata":{"uid":"u","deletionTimestamp":null,"ownerReferences":null}}"#,
-            Some(("u", Life::Alive, &[])),
+            Some(("u", DeletionState::Alive, &[])),
         );
-        check(r#"{"metadata":{"uid":"u","deletionTimestamp":"x"}}"#, Some(("u", Life::Dying, &[])));
-        check(r#"{"metadata":{}}"#, Some(("", Life::Alive, &[])));
+        check(r#"{"metadata":{"uid":"u","deletionTimestamp":"x"}}"#, Some(("u", DeletionState::Dying, &[])));
+        check(r#"{"metadata":{}}"#, Some(("", DeletionState::Alive, &[])));
         for none in ["", "[]", "{}", "5", r#"{"metadata":[]}"#, r#"{"metadata":{"uid":"u"#, "k8s\0", "not json"] {
             check(none, None);
         }

@@ -24,8 +24,8 @@ use std::time::Instant;
 
 use listwatch_meta::Key;
 
-use super::agenda::{Agenda, Outcome};
-use super::facts::{Facts, Life};
+use super::facts::{DeletionState, Facts};
+use super::work_queue::{Outcome, WorkQueue};
 
 /// An owner as described by the references of dependents in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,7 +52,7 @@ pub(super) enum Job {
         owns: bool,
     },
     /// Remove the collector's finalizer, because the object no longer waits for its dependents.
-    Release { key: Key, uid: Arc<str>, life: Life },
+    Release { key: Key, uid: Arc<str>, deletion_state: DeletionState },
     /// Remove the references to the object from these dependents.
     Orphan { key: Key, uid: Arc<str>, dependents: Vec<Key> },
 }
@@ -85,7 +85,7 @@ pub(super) enum Report {
 
 /// A dependent whose owner is in another namespace, to be reported by an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stray {
+pub(super) struct CrossNamespaceReference {
     pub(super) key: Key,
     pub(super) claim: Arc<Claim>,
 }
@@ -93,7 +93,7 @@ pub(super) struct Stray {
 /// Maximum number of dependents in one [`Job::Orphan`]; further dependents get another job.
 pub(super) const ORPHANS_AT_ONCE: usize = 256;
 
-/// An entry of the agenda. The details of the job are computed when the job begins.
+/// An entry of the work queue. The details of the job are computed when the job begins.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Task {
     Verify(Arc<Claim>),
@@ -105,7 +105,7 @@ enum Task {
 /// An object that has owners or waits for its dependents.
 struct Node {
     uid: Arc<str>,
-    life: Life,
+    deletion_state: DeletionState,
     /// The claim of each owner reference, and its `blockOwnerDeletion`.
     owners: Box<[(Arc<Claim>, bool)]>,
     /// Sequence number of the last list that contained the object.
@@ -117,8 +117,8 @@ struct Owner {
     dependents: HashSet<Key>,
     /// True if the owner is known to be absent. This is final, because uids are never reused.
     absent: bool,
-    /// True if the dependents have been reported as strays.
-    told: bool,
+    /// True if the dependents have been reported as cross-namespace references.
+    is_reported: bool,
 }
 
 /// Claims and location of a uid that dependents refer to.
@@ -138,8 +138,8 @@ pub(super) struct Graph {
     by_uid: HashMap<Arc<str>, Referred>,
     /// The objects that wait for their dependents, by uid.
     waiting: HashMap<Arc<str>, Key>,
-    agenda: Agenda<Task>,
-    strays: VecDeque<Stray>,
+    work_queue: WorkQueue<Task>,
+    cross_namespace_references: VecDeque<CrossNamespaceReference>,
     epoch: u32,
     synced: bool,
 }
@@ -162,10 +162,10 @@ impl Graph {
             self.handle_delete(&key, None);
         }
         for claim in self.owners.keys() {
-            self.agenda.add(&Task::Verify(Arc::clone(claim)));
+            self.work_queue.add(&Task::Verify(Arc::clone(claim)));
         }
         for key in self.waiting.values() {
-            self.agenda.add(&Task::Tend(key.clone()));
+            self.work_queue.add(&Task::Tend(key.clone()));
         }
         self.synced = true;
     }
@@ -175,11 +175,11 @@ impl Graph {
         if self.nodes.get(key).is_some_and(|node| *node.uid != *facts.uid) {
             self.handle_delete(key, None);
         }
-        let life = facts.life();
+        let deletion_state = facts.deletion_state();
         if let Some(referred) = self.by_uid.get_mut(facts.uid.as_str()) {
             referred.seat = Some(namespace.into());
         }
-        let waits = matches!(life, Life::Orphaning | Life::Foreground);
+        let waits = matches!(deletion_state, DeletionState::Orphaning | DeletionState::Foreground);
         let uid: Arc<str> = match self.nodes.get(key) {
             Some(node) => Arc::clone(&node.uid),
             None if facts.owners.is_empty() && !waits => return,
@@ -201,8 +201,8 @@ impl Graph {
             .collect();
 
         let (was, former) = match self.nodes.remove(key) {
-            Some(node) => (node.life, node.owners),
-            None => (Life::Alive, Box::default()),
+            Some(node) => (node.deletion_state, node.owners),
+            None => (DeletionState::Alive, Box::default()),
         };
         let keeps = |claim: &Arc<Claim>| owners.iter().any(|(kept, _)| kept == claim);
         for (claim, blocked) in &former {
@@ -223,15 +223,15 @@ impl Graph {
             self.waiting.remove(&uid);
         }
         if !untracked {
-            let node = Node { uid: Arc::clone(&uid), life, owners, epoch: self.epoch };
+            let node = Node { uid: Arc::clone(&uid), deletion_state, owners, epoch: self.epoch };
             self.nodes.insert(key.clone(), node);
         }
-        if waits && was != life {
-            if life == Life::Foreground {
+        if waits && was != deletion_state {
+            if deletion_state == DeletionState::Foreground {
                 // Dependents that do not block the deletion are deleted as well.
                 self.examine_dependents(&uid);
             }
-            self.agenda.add(&Task::Tend(key.clone()));
+            self.work_queue.add(&Task::Tend(key.clone()));
         }
     }
 
@@ -258,7 +258,7 @@ impl Graph {
             // verified.
             None => {
                 for claim in self.owners.keys().filter(|claim| claim.name == key.name()) {
-                    self.agenda.add(&Task::Verify(Arc::clone(claim)));
+                    self.work_queue.add(&Task::Verify(Arc::clone(claim)));
                 }
             }
         }
@@ -279,7 +279,7 @@ impl Graph {
         let Some(referred) = self.by_uid.get(uid) else { return };
         for owner in referred.claims.iter().filter_map(|claim| self.owners.get(claim)) {
             for key in &owner.dependents {
-                self.agenda.add(&Task::Examine(key.clone()));
+                self.work_queue.add(&Task::Examine(key.clone()));
             }
         }
     }
@@ -298,15 +298,15 @@ impl Graph {
     fn link(&mut self, key: &Key, claim: &Arc<Claim>) {
         if let Some(owner) = self.owners.get_mut(claim) {
             if owner.dependents.insert(key.clone()) && (owner.absent || self.waiting.contains_key(&claim.uid)) {
-                self.agenda.add(&Task::Examine(key.clone()));
+                self.work_queue.add(&Task::Examine(key.clone()));
             }
             return;
         }
         self.owners.insert(Arc::clone(claim), Owner { dependents: HashSet::from([key.clone()]), ..Owner::default() });
         self.by_uid.entry(Arc::clone(&claim.uid)).or_default().claims.push(Arc::clone(claim));
-        self.agenda.add(&Task::Verify(Arc::clone(claim)));
+        self.work_queue.add(&Task::Verify(Arc::clone(claim)));
         if self.waiting.contains_key(&claim.uid) {
-            self.agenda.add(&Task::Examine(key.clone()));
+            self.work_queue.add(&Task::Examine(key.clone()));
         }
     }
 
@@ -328,7 +328,7 @@ impl Graph {
     /// Schedules the waiting owner of this uid after a dependent was removed or stopped blocking.
     fn wake(&mut self, uid: &str) {
         if let Some(key) = self.waiting.get(uid) {
-            self.agenda.add(&Task::Tend(key.clone()));
+            self.work_queue.add(&Task::Tend(key.clone()));
         }
     }
 
@@ -338,10 +338,10 @@ impl Graph {
             return None;
         }
         loop {
-            let task = self.agenda.pop(now)?;
+            let task = self.work_queue.pop(now)?;
             match self.job_of(&task) {
                 Some(job) => return Some(job),
-                None => self.agenda.finish(&task, Outcome::Done, now),
+                None => self.work_queue.finish(&task, Outcome::Done, now),
             }
         }
     }
@@ -352,7 +352,7 @@ impl Graph {
             Task::Examine(key) => {
                 let node = self.nodes.get(key)?;
                 // An object that is being deleted needs no examination: a deletion cannot be undone.
-                (node.life == Life::Alive && !node.owners.is_empty()).then(|| Job::Examine {
+                (node.deletion_state == DeletionState::Alive && !node.owners.is_empty()).then(|| Job::Examine {
                     key: key.clone(),
                     uid: Arc::clone(&node.uid),
                     owns: self.by_uid.contains_key(&node.uid),
@@ -360,22 +360,22 @@ impl Graph {
             }
             Task::Tend(key) => {
                 let node = self.nodes.get(key)?;
-                let (key, uid, life) = (key.clone(), Arc::clone(&node.uid), node.life);
-                match life {
-                    Life::Alive | Life::Dying => None,
-                    Life::Orphaning => {
+                let (key, uid, deletion_state) = (key.clone(), Arc::clone(&node.uid), node.deletion_state);
+                match deletion_state {
+                    DeletionState::Alive | DeletionState::Dying => None,
+                    DeletionState::Orphaning => {
                         let dependents: Vec<Key> = self.dependents(&uid).take(ORPHANS_AT_ONCE).cloned().collect();
                         Some(match dependents.is_empty() {
-                            true => Job::Release { key, uid, life },
+                            true => Job::Release { key, uid, deletion_state },
                             false => Job::Orphan { key, uid, dependents },
                         })
                     }
-                    Life::Foreground => match self.blocker(&key, &uid) {
-                        None => Some(Job::Release { key, uid, life }),
+                    DeletionState::Foreground => match self.blocker(&key, &uid) {
+                        None => Some(Job::Release { key, uid, deletion_state }),
                         Some(blocker) => {
                             // Earlier dependents were examined when the wait began; this covers later ones.
                             let blocker = blocker.clone();
-                            self.agenda.add(&Task::Examine(blocker));
+                            self.work_queue.add(&Task::Examine(blocker));
                             None
                         }
                     },
@@ -409,7 +409,9 @@ impl Graph {
             if key == wanted {
                 return true;
             }
-            let Some(node) = self.nodes.get(key).filter(|node| node.life == Life::Foreground) else { continue };
+            let Some(node) = self.nodes.get(key).filter(|node| node.deletion_state == DeletionState::Foreground) else {
+                continue;
+            };
             left.extend(self.blocking(&node.uid).filter(|next| seen.insert(next)));
         }
         false
@@ -428,12 +430,12 @@ impl Graph {
             _ => {}
         }
         let task = job.task();
-        self.agenda.finish(&task, outcome, now);
+        self.work_queue.finish(&task, outcome, now);
         if let (Job::Orphan { uid, dependents, .. }, Report::Done) = (job, report)
             && dependents.len() == ORPHANS_AT_ONCE
             && self.waiting.contains_key(uid)
         {
-            self.agenda.add(&task);
+            self.work_queue.add(&task);
         }
     }
 
@@ -441,26 +443,27 @@ impl Graph {
         let seat = self.by_uid.get(&claim.uid).and_then(|referred| referred.seat.clone());
         let Some(owner) = self.owners.get_mut(claim) else { return };
         owner.absent = true;
-        let elsewhere = seat.is_some_and(|seat| !seat.is_empty() && *seat != *claim.namespace) && !owner.told;
+        let elsewhere = seat.is_some_and(|seat| !seat.is_empty() && *seat != *claim.namespace) && !owner.is_reported;
         for key in &owner.dependents {
-            self.agenda.add(&Task::Examine(key.clone()));
+            self.work_queue.add(&Task::Examine(key.clone()));
             if elsewhere {
-                self.strays.push_back(Stray { key: key.clone(), claim: Arc::clone(claim) });
+                self.cross_namespace_references
+                    .push_back(CrossNamespaceReference { key: key.clone(), claim: Arc::clone(claim) });
             }
         }
-        owner.told |= elsewhere;
+        owner.is_reported |= elsewhere;
     }
 
     /// Returns the next dependent whose owner is in another namespace. The location of an owner is known only if
-    /// other references to it are valid, or if the owner changed while it had references. A stray reference is
+    /// other references to it are valid, or if the owner changed while it had references. A cross-namespace reference is
     /// invalid in either case.
-    pub(super) fn poll_stray(&mut self) -> Option<Stray> {
-        self.strays.pop_front()
+    pub(super) fn poll_cross_namespace_reference(&mut self) -> Option<CrossNamespaceReference> {
+        self.cross_namespace_references.pop_front()
     }
 
     /// Returns the earliest time at which [`Graph::poll_job`] may return a job.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
-        self.agenda.due(now).filter(|_| self.synced)
+        self.work_queue.due(now).filter(|_| self.synced)
     }
 
     /// Returns the number of remembered objects and the number of claims.
@@ -472,7 +475,7 @@ impl Graph {
 
 /// The result of a live read of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Finding {
+pub(super) enum OwnerState {
     /// The owner exists.
     Solid,
     /// No object with this uid exists at that place.
@@ -488,7 +491,7 @@ pub(super) enum Finding {
 
 /// The action for a dependent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum DependentAction {
     /// Leave the dependent unchanged.
     Leave,
     /// Retry later, because the existence of an owner is unknown.
@@ -501,22 +504,27 @@ pub(super) enum Verdict {
     Delete,
 }
 
-/// Chooses the action for a dependent from the findings about its owners (`attemptToDeleteItem`). `owns` is true if
+/// Chooses the action for a dependent from the states of its owners (`attemptToDeleteItem`). `owns` is true if
 /// other objects refer to the dependent as their owner.
-pub(super) fn judge(findings: &[Finding], owns: bool) -> Verdict {
-    for finding in findings {
-        match finding {
-            Finding::Invalid => return Verdict::Leave,
-            Finding::Unknown => return Verdict::Again,
-            Finding::Solid | Finding::Absent | Finding::Waiting => {}
+pub(super) fn decide_dependent(owner_states: &[OwnerState], owns: bool) -> DependentAction {
+    for owner_state in owner_states {
+        match owner_state {
+            OwnerState::Invalid => return DependentAction::Leave,
+            OwnerState::Unknown => return DependentAction::Again,
+            OwnerState::Solid | OwnerState::Absent | OwnerState::Waiting => {}
         }
     }
-    if findings.is_empty() {
-        return Verdict::Leave;
+    if owner_states.is_empty() {
+        return DependentAction::Leave;
     }
-    if findings.contains(&Finding::Solid) {
-        let void: Vec<usize> = (0..findings.len()).filter(|position| findings[*position] != Finding::Solid).collect();
-        return if void.is_empty() { Verdict::Leave } else { Verdict::Unlink(void) };
+    if owner_states.contains(&OwnerState::Solid) {
+        let void: Vec<usize> =
+            (0..owner_states.len()).filter(|position| owner_states[*position] != OwnerState::Solid).collect();
+        return if void.is_empty() { DependentAction::Leave } else { DependentAction::Unlink(void) };
     }
-    if owns && findings.contains(&Finding::Waiting) { Verdict::Foreground } else { Verdict::Delete }
+    if owns && owner_states.contains(&OwnerState::Waiting) {
+        DependentAction::Foreground
+    } else {
+        DependentAction::Delete
+    }
 }

@@ -1,7 +1,7 @@
 //! Garbage collection by owner references (`pkg/controller/garbagecollector`).
 //!
 //! ```text
-//!   store: list, then one watch of everything ─▶ facts ─▶ Graph ─▶ Job ─▶ live reads ─▶ judge ─▶ write
+//!   store: list, then one watch of everything ─▶ facts ─▶ Graph ─▶ Job ─▶ live reads ─▶ decide_dependent ─▶ write
 //!                                                          ▲                                      │
 //!                                                          └───────────── an event ◀──────────────┘
 //! ```
@@ -21,12 +21,12 @@
 //!
 //! An unreadable value is an existing object and is never treated as absent: see [`unreadable`].
 
-mod agenda;
 mod facts;
 mod graph;
 #[cfg(test)]
 mod tests;
 mod unreadable;
+mod work_queue;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +40,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use self::facts::{Facts, Life, OwnerRef};
-use self::graph::{Finding, Graph, Job, Report, Stray, Verdict, judge};
+use self::facts::{DeletionState, Facts, OwnerRef};
+use self::graph::{CrossNamespaceReference, DependentAction, Graph, Job, OwnerState, Report, decide_dependent};
 use self::unreadable::{Blocked, Unreadable, resource_of};
 use listwatch_meta::UserInfo;
 use listwatch_registry::{Registry, Resource};
@@ -140,7 +140,7 @@ impl Collector {
     /// Applies events and runs jobs until the watch ends. Returns the last item of the watch.
     async fn work(&mut self, watch: &mut Watch, after: &mut Revision) -> Option<WatchItem> {
         loop {
-            self.look_at_unreadable();
+            self.update_readiness();
             self.begin_jobs();
             let due = self
                 .graph
@@ -180,7 +180,7 @@ impl Collector {
     }
 
     /// Allows jobs to begin once all values are readable, and reports unreadable values as a problem.
-    fn look_at_unreadable(&mut self) {
+    fn update_readiness(&mut self) {
         self.unreadable.handle_registry(&self.writer.backend().registry());
         let problem = self.unreadable.problem();
         self.started |= problem.is_none();
@@ -193,10 +193,10 @@ impl Collector {
             && self.jobs.len() < JOBS_AT_ONCE
             && let Some(job) = self.graph.poll_job(Instant::now().into_std())
         {
-            let site = Site { writer: Arc::clone(&self.writer), blocked: self.unreadable.blocked().clone() };
+            let context = JobContext { writer: Arc::clone(&self.writer), blocked: self.unreadable.blocked().clone() };
             self.jobs.spawn(async move {
                 // A job that panics must report its end; otherwise the job would stay marked as running.
-                let done = std::panic::AssertUnwindSafe(carry_out(&site, &job)).catch_unwind().await;
+                let done = std::panic::AssertUnwindSafe(carry_out(&context, &job)).catch_unwind().await;
                 let report = match done {
                     Ok(Ok(report)) => report,
                     Ok(Err(status)) => {
@@ -212,11 +212,11 @@ impl Collector {
 
     fn ended(&mut self, job: &Job, report: Report) {
         self.graph.handle_outcome(job, report, Instant::now().into_std());
-        while let Some(stray) = self.graph.poll_stray() {
+        while let Some(reference) = self.graph.poll_cross_namespace_reference() {
             let writer = Arc::clone(&self.writer);
-            tracing::warn!(dependent = %stray.key, owner = ?stray.claim, "an owner is not in its dependent's namespace");
+            tracing::warn!(dependent = %reference.key, owner = ?reference.claim, "an owner is not in its dependent's namespace");
             tokio::spawn(async move {
-                if let Err(status) = tell_of(&writer, &stray).await {
+                if let Err(status) = record_event(&writer, &reference).await {
                     tracing::debug!(%status, "an event could not be written");
                 }
             });
@@ -278,13 +278,13 @@ fn is_event(key: &Key) -> bool {
 }
 
 /// The context of a job: the writer and the blocked kinds.
-struct Site {
+struct JobContext {
     writer: Arc<Writer>,
     blocked: Blocked,
 }
 
 /// Runs a job.
-async fn carry_out(site: &Site, job: &Job) -> Result<Report, Status> {
+async fn carry_out(context: &JobContext, job: &Job) -> Result<Report, Status> {
     match job {
         Job::Verify(claim) => {
             let owner = OwnerRef {
@@ -294,20 +294,22 @@ async fn carry_out(site: &Site, job: &Job) -> Result<Report, Status> {
                 uid: claim.uid.to_string(),
                 blocks: false,
             };
-            Ok(match find_owner(site, &owner, &claim.namespace).await? {
-                Finding::Absent => Report::Absent,
-                Finding::Unknown => Report::Again,
-                Finding::Solid | Finding::Waiting => {
-                    Report::Present { namespaced: is_namespaced(&site.writer, &owner) }
+            Ok(match find_owner(context, &owner, &claim.namespace).await? {
+                OwnerState::Absent => Report::Absent,
+                OwnerState::Unknown => Report::Again,
+                OwnerState::Solid | OwnerState::Waiting => {
+                    Report::Present { namespaced: is_namespaced(&context.writer, &owner) }
                 }
-                Finding::Invalid => Report::Present { namespaced: false },
+                OwnerState::Invalid => Report::Present { namespaced: false },
             })
         }
-        Job::Examine { key, uid, owns } => insist(site, Step::Examine { key, uid, owns: *owns }).await,
-        Job::Release { key, uid, life } => insist(site, Step::Release { key, uid, life: *life }).await,
+        Job::Examine { key, uid, owns } => retry_on_conflict(context, Step::Examine { key, uid, owns: *owns }).await,
+        Job::Release { key, uid, deletion_state } => {
+            retry_on_conflict(context, Step::Release { key, uid, deletion_state: *deletion_state }).await
+        }
         Job::Orphan { uid, dependents, .. } => {
             for key in dependents {
-                if insist(site, Step::LetGo { key, owner: uid }).await? == Report::Again {
+                if retry_on_conflict(context, Step::RemoveOwner { key, owner: uid }).await? == Report::Again {
                     return Ok(Report::Again);
                 }
             }
@@ -320,17 +322,17 @@ async fn carry_out(site: &Site, job: &Job) -> Result<Report, Status> {
 #[derive(Clone, Copy)]
 enum Step<'a> {
     Examine { key: &'a Key, uid: &'a str, owns: bool },
-    Release { key: &'a Key, uid: &'a str, life: Life },
-    LetGo { key: &'a Key, owner: &'a str },
+    Release { key: &'a Key, uid: &'a str, deletion_state: DeletionState },
+    RemoveOwner { key: &'a Key, owner: &'a str },
 }
 
 /// Runs a step, and repeats the step after a conflict with another writer.
-async fn insist(site: &Site, step: Step<'_>) -> Result<Report, Status> {
+async fn retry_on_conflict(context: &JobContext, step: Step<'_>) -> Result<Report, Status> {
     for _ in 0..OVERTAKEN_MAX {
         let taken = match step {
-            Step::Examine { key, uid, owns } => examine(site, key, uid, owns).await,
-            Step::Release { key, uid, life } => release(site, key, uid, life).await,
-            Step::LetGo { key, owner } => let_go(&site.writer, key, owner).await,
+            Step::Examine { key, uid, owns } => examine(context, key, uid, owns).await,
+            Step::Release { key, uid, deletion_state } => release(context, key, uid, deletion_state).await,
+            Step::RemoveOwner { key, owner } => remove_owner_reference(&context.writer, key, owner).await,
         };
         match taken {
             Err(status) if status.code == 409 => {}
@@ -388,60 +390,60 @@ fn is_namespaced(writer: &Writer, owner: &OwnerRef) -> bool {
 }
 
 /// Looks up an owner (`isDangling`). `namespace` is the namespace of the dependent, `""` for a cluster-scoped one.
-async fn find_owner(site: &Site, owner: &OwnerRef, namespace: &str) -> Result<Finding, Status> {
-    let registry = site.writer.backend().registry();
-    let Some(resource) = resource_of_owner(&registry, owner) else { return Ok(Finding::Unknown) };
+async fn find_owner(context: &JobContext, owner: &OwnerRef, namespace: &str) -> Result<OwnerState, Status> {
+    let registry = context.writer.backend().registry();
+    let Some(resource) = resource_of_owner(&registry, owner) else { return Ok(OwnerState::Unknown) };
     if resource.namespaced && namespace.is_empty() {
-        return Ok(Finding::Invalid);
+        return Ok(OwnerState::Invalid);
     }
     // No object can have a name that is not valid in a key.
-    let Ok(key) = resource.key(Some(namespace), &owner.name) else { return Ok(Finding::Absent) };
-    let (found, _) = site.writer.backend().storage().get(&key).await.map_err(Status::internal)?;
+    let Ok(key) = resource.key(Some(namespace), &owner.name) else { return Ok(OwnerState::Absent) };
+    let (found, _) = context.writer.backend().storage().get(&key).await.map_err(Status::internal)?;
     let facts = match found.map(|found| Facts::read(&found.value)) {
         None => None,
         Some(Some(facts)) if !facts.uid.is_empty() => Some(facts).filter(|facts| facts.uid == owner.uid),
         // The object exists, but its uid is unreadable.
-        Some(_) => return Ok(Finding::Unknown),
+        Some(_) => return Ok(OwnerState::Unknown),
     };
     Ok(match facts {
-        None if site.blocked.covers(&resource.storage_prefix) => Finding::Unknown,
-        None => Finding::Absent,
-        Some(facts) if facts.deleted && facts.foreground => Finding::Waiting,
-        Some(_) => Finding::Solid,
+        None if context.blocked.covers(&resource.storage_prefix) => OwnerState::Unknown,
+        None => OwnerState::Absent,
+        Some(facts) if facts.deleted && facts.foreground => OwnerState::Waiting,
+        Some(_) => OwnerState::Solid,
     })
 }
 
 /// Deletes an object without existing owners, or removes the object's references to absent owners.
-async fn examine(site: &Site, key: &Key, uid: &str, owns: bool) -> Result<Report, Status> {
-    let writer = &site.writer;
+async fn examine(context: &JobContext, key: &Key, uid: &str, owns: bool) -> Result<Report, Status> {
+    let writer = &context.writer;
     let Some(live) = read(writer, key, uid).await? else { return Ok(Report::Done) };
-    if live.facts.life() != Life::Alive {
+    if live.facts.deletion_state() != DeletionState::Alive {
         return Ok(Report::Done);
     }
-    if site.blocked.covers(&live.resource.storage_prefix) {
+    if context.blocked.covers(&live.resource.storage_prefix) {
         return Ok(Report::Again);
     }
     let namespace = if live.resource.namespaced { key.namespace() } else { "" };
-    let mut findings = Vec::with_capacity(live.facts.owners.len());
+    let mut owner_states = Vec::with_capacity(live.facts.owners.len());
     for owner in &live.facts.owners {
-        let finding = find_owner(site, owner, namespace).await?;
-        if finding == Finding::Invalid {
+        let owner_state = find_owner(context, owner, namespace).await?;
+        if owner_state == OwnerState::Invalid {
             tracing::debug!(dependent = %key, ?owner, "an object of the cluster refers to a namespaced owner");
         }
-        findings.push(finding);
+        owner_states.push(owner_state);
     }
-    let propagation = match judge(&findings, owns) {
-        Verdict::Leave => return Ok(Report::Done),
-        Verdict::Again => return Ok(Report::Again),
-        Verdict::Unlink(void) => {
+    let propagation = match decide_dependent(&owner_states, owns) {
+        DependentAction::Leave => return Ok(Report::Done),
+        DependentAction::Again => return Ok(Report::Again),
+        DependentAction::Unlink(void) => {
             unlink(writer, key, &live, &void).await?;
             return Ok(Report::Done);
         }
-        Verdict::Foreground => Propagation::Foreground,
+        DependentAction::Foreground => Propagation::Foreground,
         // Finalizers on the dependent select the propagation policy.
-        Verdict::Delete if live.facts.orphan => Propagation::Orphan,
-        Verdict::Delete if live.facts.foreground => Propagation::Foreground,
-        Verdict::Delete => Propagation::Background,
+        DependentAction::Delete if live.facts.orphan => Propagation::Orphan,
+        DependentAction::Delete if live.facts.foreground => Propagation::Foreground,
+        DependentAction::Delete => Propagation::Background,
     };
     tracing::debug!(%key, ?propagation, "deleting an object without owners");
     writer.collect(&live.resource, key, (uid, live.revision), propagation).await?;
@@ -449,7 +451,7 @@ async fn examine(site: &Site, key: &Key, uid: &str, owns: bool) -> Result<Report
 }
 
 /// Removes the references to `owner` from an object.
-async fn let_go(writer: &Arc<Writer>, key: &Key, owner: &str) -> Result<Report, Status> {
+async fn remove_owner_reference(writer: &Arc<Writer>, key: &Key, owner: &str) -> Result<Report, Status> {
     let (found, _) = writer.backend().storage().get(key).await.map_err(Status::internal)?;
     let Some(found) = found else { return Ok(Report::Done) };
     let Some(live) = read(writer, key, &facts_of(&found)?.uid).await? else { return Ok(Report::Done) };
@@ -476,16 +478,16 @@ async fn unlink(writer: &Arc<Writer>, key: &Key, live: &Live, void: &[usize]) ->
 }
 
 /// Removes the collector's finalizer from an object that no longer waits for its dependents.
-async fn release(site: &Site, key: &Key, uid: &str, life: Life) -> Result<Report, Status> {
-    let writer = &site.writer;
+async fn release(context: &JobContext, key: &Key, uid: &str, deletion_state: DeletionState) -> Result<Report, Status> {
+    let writer = &context.writer;
     // An unreadable value may be a dependent.
-    if site.blocked.is_any() {
+    if context.blocked.is_any() {
         return Ok(Report::Again);
     }
-    let Some(live) = read(writer, key, uid).await?.filter(|live| live.facts.life() == life) else {
+    let Some(live) = read(writer, key, uid).await?.filter(|live| live.facts.deletion_state() == deletion_state) else {
         return Ok(Report::Done);
     };
-    let ours = if life == Life::Orphaning { FINALIZER_ORPHAN } else { FINALIZER_FOREGROUND };
+    let ours = if deletion_state == DeletionState::Orphaning { FINALIZER_ORPHAN } else { FINALIZER_FOREGROUND };
     let finalizers = live.object.pointer("/metadata/finalizers").and_then(Value::as_array);
     let kept: Vec<&Value> = finalizers.into_iter().flatten().filter(|name| *name != ours).collect();
     patch(writer, key, &live, json!({"finalizers": kept})).await?;
@@ -512,21 +514,22 @@ async fn patch(writer: &Arc<Writer>, key: &Key, live: &Live, mut metadata: Value
 }
 
 /// Records the warning event of a dependent whose owner is in another namespace (`reportInvalidNamespaceOwnerRef`).
-async fn tell_of(writer: &Arc<Writer>, stray: &Stray) -> Result<(), Status> {
+async fn record_event(writer: &Arc<Writer>, reference: &CrossNamespaceReference) -> Result<(), Status> {
     let registry = writer.backend().registry();
-    let (Some(events), Some(resource)) = (registry.find("", "v1", "events"), resource_of(&registry, &stray.key)) else {
+    let (Some(events), Some(resource)) = (registry.find("", "v1", "events"), resource_of(&registry, &reference.key))
+    else {
         return Ok(());
     };
-    let (found, _) = writer.backend().storage().get(&stray.key).await.map_err(Status::internal)?;
+    let (found, _) = writer.backend().storage().get(&reference.key).await.map_err(Status::internal)?;
     let Some(facts) = found.and_then(|found| Facts::read(&found.value)) else { return Ok(()) };
-    let claim = &*stray.claim;
+    let claim = &*reference.claim;
     let namespace = if claim.namespace.is_empty() { "default" } else { claim.namespace.as_str() };
     let now = Clock::default().now();
     let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     let body = json!({
-        "metadata": {"name": format!("{}.{nanos:x}", stray.key.name()), "namespace": namespace},
+        "metadata": {"name": format!("{}.{nanos:x}", reference.key.name()), "namespace": namespace},
         "involvedObject": {
-            "kind": resource.kind, "namespace": claim.namespace, "name": stray.key.name(), "uid": facts.uid,
+            "kind": resource.kind, "namespace": claim.namespace, "name": reference.key.name(), "uid": facts.uid,
             "apiVersion": resource.api_version(),
         },
         "reason": "OwnerRefInvalidNamespace",

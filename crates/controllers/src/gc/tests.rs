@@ -276,20 +276,20 @@ async fn dependent_with_the_orphan_finalizer_orphans_its_own_dependents() {
 
 #[test]
 fn judge_deletes_a_dependent_only_if_no_owner_keeps_it() {
-    use Finding::{Absent, Invalid, Solid, Unknown, Waiting};
-    for (findings, owns, expected) in [
-        (&[][..], false, Verdict::Leave),
-        (&[Solid], true, Verdict::Leave),
-        (&[Absent], true, Verdict::Delete),
-        (&[Absent, Solid], false, Verdict::Unlink(vec![0])),
-        (&[Waiting, Solid, Absent], false, Verdict::Unlink(vec![0, 2])),
-        (&[Waiting, Absent], false, Verdict::Delete),
-        (&[Waiting, Absent], true, Verdict::Foreground),
-        (&[Absent, Unknown], true, Verdict::Again),
-        (&[Absent, Invalid], true, Verdict::Leave),
-        (&[Invalid, Unknown], true, Verdict::Leave),
+    use OwnerState::{Absent, Invalid, Solid, Unknown, Waiting};
+    for (owner_states, owns, expected) in [
+        (&[][..], false, DependentAction::Leave),
+        (&[Solid], true, DependentAction::Leave),
+        (&[Absent], true, DependentAction::Delete),
+        (&[Absent, Solid], false, DependentAction::Unlink(vec![0])),
+        (&[Waiting, Solid, Absent], false, DependentAction::Unlink(vec![0, 2])),
+        (&[Waiting, Absent], false, DependentAction::Delete),
+        (&[Waiting, Absent], true, DependentAction::Foreground),
+        (&[Absent, Unknown], true, DependentAction::Again),
+        (&[Absent, Invalid], true, DependentAction::Leave),
+        (&[Invalid, Unknown], true, DependentAction::Leave),
     ] {
-        assert_eq!(judge(findings, owns), expected, "{findings:?} owns: {owns}");
+        assert_eq!(decide_dependent(owner_states, owns), expected, "{owner_states:?} owns: {owns}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the agenda as a plain value, and of complete namespace deletions on the memory store.
+//! Tests of the work queue as a plain value, and of complete namespace deletions on the memory store.
 
 use listwatch_meta::{ObjectShape, Revision};
 use listwatch_storage::{MemoryStorage, Storage};
@@ -21,43 +21,43 @@ fn namespace(name: &str, deleting: bool) -> Object {
 fn agenda_doubles_the_retry_delay_and_drops_deleted_namespaces() {
     let start = Instant::now();
     let at = |millis: u64| start + Duration::from_millis(millis);
-    let mut agenda = Agenda::default();
-    agenda.see(&namespace("quiet", false), Change::Added, at(0));
-    assert_eq!(agenda.start(at(0)), None, "only what is being deleted is looked at");
+    let mut queue = WorkQueue::default();
+    queue.handle_event(&namespace("quiet", false), Change::Added, at(0));
+    assert_eq!(queue.start(at(0)), None, "only what is being deleted is looked at");
 
-    agenda.see(&namespace("n", true), Change::Modified, at(0));
-    assert_eq!(agenda.start(at(0)).as_deref(), Some("n"));
-    assert_eq!(agenda.start(at(0)), None, "one look at a time");
-    agenda.finish("n", Pass::Again, at(0));
-    assert_eq!((agenda.start(at(99)), agenda.due()), (None, Some(at(100))));
-    agenda.see(&namespace("n", true), Change::Modified, at(50));
-    assert_eq!(agenda.due(), Some(at(100)), "our own condition update must not shorten the wait");
-    assert_eq!(agenda.start(at(100)).as_deref(), Some("n"));
-    agenda.finish("n", Pass::Again, at(100));
-    assert_eq!(agenda.due(), Some(at(300)), "the wait doubles");
+    queue.handle_event(&namespace("n", true), Change::Modified, at(0));
+    assert_eq!(queue.start(at(0)).as_deref(), Some("n"));
+    assert_eq!(queue.start(at(0)), None, "one look at a time");
+    queue.finish("n", SyncResult::Again, at(0));
+    assert_eq!((queue.start(at(99)), queue.due()), (None, Some(at(100))));
+    queue.handle_event(&namespace("n", true), Change::Modified, at(50));
+    assert_eq!(queue.due(), Some(at(100)), "our own condition update must not shorten the wait");
+    assert_eq!(queue.start(at(100)).as_deref(), Some("n"));
+    queue.finish("n", SyncResult::Again, at(100));
+    assert_eq!(queue.due(), Some(at(300)), "the wait doubles");
     for _ in 0..40 {
-        agenda.start(agenda.due().unwrap()).unwrap();
-        agenda.finish("n", Pass::Again, at(0));
+        queue.start(queue.due().unwrap()).unwrap();
+        queue.finish("n", SyncResult::Again, at(0));
     }
-    assert_eq!(agenda.due(), Some(at(0) + RETRY_MAX), "and has an end");
+    assert_eq!(queue.due(), Some(at(0) + RETRY_MAX), "and has an end");
 
-    assert_eq!(agenda.start(at(60_000)).as_deref(), Some("n"));
-    assert!(!agenda.is_settled("n"));
-    agenda.finish("n", Pass::Settle, at(60_000));
-    assert_eq!(agenda.due(), Some(at(60_000) + SETTLE), "an empty namespace is looked at once more");
-    assert!(agenda.is_settled("n") && agenda.start(at(60_000) + SETTLE).is_some());
-    agenda.finish("n", Pass::Done, at(60_000));
-    assert_eq!(agenda.due(), None);
+    assert_eq!(queue.start(at(60_000)).as_deref(), Some("n"));
+    assert!(!queue.is_settled("n"));
+    queue.finish("n", SyncResult::Settle, at(60_000));
+    assert_eq!(queue.due(), Some(at(60_000) + SETTLE), "an empty namespace is looked at once more");
+    assert!(queue.is_settled("n") && queue.start(at(60_000) + SETTLE).is_some());
+    queue.finish("n", SyncResult::Done, at(60_000));
+    assert_eq!(queue.due(), None);
 
-    agenda.see(&namespace("gone", true), Change::Modified, at(0));
-    agenda.see(&namespace("gone", true), Change::Deleted, at(1));
-    assert_eq!(agenda.due(), None, "what is gone needs no look");
+    queue.handle_event(&namespace("gone", true), Change::Modified, at(0));
+    queue.handle_event(&namespace("gone", true), Change::Deleted, at(1));
+    assert_eq!(queue.due(), None, "what is gone needs no look");
 
-    agenda.see(&namespace("again", true), Change::Modified, at(0));
-    agenda.start(at(0)).unwrap();
-    agenda.see(&namespace("again", true), Change::Modified, at(1));
-    agenda.finish("again", Pass::Done, at(1));
-    assert!(agenda.due().is_some(), "what changed during the look is looked at again");
+    queue.handle_event(&namespace("again", true), Change::Modified, at(0));
+    queue.start(at(0)).unwrap();
+    queue.handle_event(&namespace("again", true), Change::Modified, at(1));
+    queue.finish("again", SyncResult::Done, at(1));
+    assert!(queue.due().is_some(), "what changed during the look is looked at again");
 }
 
 struct World {
@@ -309,9 +309,9 @@ async fn rejected_deletions_of_one_resource_are_reported_once_with_their_number(
         let body = format!(r#"{{"metadata":{{"name":"map-{number}"}}}}"#);
         world.send(WriteVerb::Create, MAPS, Some("n"), None, &body).await;
     }
-    let findings = remove_content(&world.writer, "n").await.unwrap();
-    assert_eq!(findings.failures, ["configmaps: configmaps \"a\" is forbidden: kept (and 21 more objects)"]);
-    assert_eq!(findings.remaining, BTreeMap::new());
+    let content = remove_content(&world.writer, "n").await.unwrap();
+    assert_eq!(content.failures, ["configmaps: configmaps \"a\" is forbidden: kept (and 21 more objects)"]);
+    assert_eq!(content.remaining, BTreeMap::new());
 }
 
 #[tokio::test]
@@ -322,7 +322,9 @@ async fn long_failure_texts_are_cut_in_the_condition() {
     let namespaces = registry.find("", "v1", "namespaces").unwrap();
     let key = namespaces.key(None, "n").unwrap();
     let failures = (0..100).map(|number| format!("kind{number}: {}", "x".repeat(STATUS_TEXT_BYTES_MAX))).collect();
-    report(&world.writer, namespaces, &key, &Findings { failures, ..Findings::default() }).await.unwrap();
+    report(&world.writer, namespaces, &key, &RemainingContent { failures, ..RemainingContent::default() })
+        .await
+        .unwrap();
     let namespace = world.get("/namespaces/n").await.unwrap();
     let conditions = namespace["status"]["conditions"].as_array().unwrap();
     let failed = conditions.iter().find(|condition| condition["type"] == "NamespaceDeletionContentFailure").unwrap();

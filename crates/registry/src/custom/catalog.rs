@@ -2,7 +2,7 @@
 //! status updates that they need. The catalog is pure: objects and changes are the input, work is the output.
 //!
 //! ```text
-//!  handle(change, object) … ─▶ settle() ─▶ resources()      served resources
+//!  handle(change, object) … ─▶ assign_names() ─▶ resources()      served resources
 //!                                      └─▶ work()           status updates and cleanups
 //! ```
 //!
@@ -43,7 +43,7 @@ pub(crate) struct Catalog {
     entries: BTreeMap<String, Entry>,
     /// The holders of names, by API group.
     held: HashMap<String, Held>,
-    /// Definitions that changed since the last call of `settle`.
+    /// Definitions that changed since the last call of `assign_names`.
     unsettled: BTreeSet<String>,
     /// Definitions that may need work since the last call of `work`.
     unworked: BTreeSet<String>,
@@ -168,11 +168,11 @@ impl Catalog {
         self.changed |= !entry.resources.is_empty();
         let group = entry.definition.spec.group;
         self.release(name, &group, &entry.accepted);
-        self.reconsider(&group);
+        self.requeue_waiting(&group);
     }
 
     /// Marks the definitions in this group that wait for a name as changed, because a name became free.
-    fn reconsider(&mut self, group: &str) {
+    fn requeue_waiting(&mut self, group: &str) {
         let waits = |entry: &Entry| entry.definition.spec.group == group && entry.names_accepted.status == "False";
         let waiting = self.entries.iter().filter(|(_, entry)| waits(entry)).map(|(name, _)| name.clone());
         self.unsettled.extend(waiting);
@@ -202,7 +202,7 @@ impl Catalog {
     }
 
     /// Assigns names to the changed definitions, the oldest definition first, and builds their resources.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn assign_names(&mut self) {
         while !self.unsettled.is_empty() {
             let mut names: Vec<String> = std::mem::take(&mut self.unsettled).into_iter().collect();
             names.sort_by_cached_key(|name| {
@@ -210,12 +210,12 @@ impl Catalog {
                 (created, name.clone())
             });
             for name in names {
-                self.settle_one(&name);
+                self.assign_names_of(&name);
             }
         }
     }
 
-    fn settle_one(&mut self, name: &str) {
+    fn assign_names_of(&mut self, name: &str) {
         let Some(mut entry) = self.entries.remove(name) else { return };
         let group = entry.definition.spec.group.clone();
         let empty = Held::default();
@@ -234,7 +234,7 @@ impl Catalog {
         self.entries.insert(name.to_owned(), entry);
         self.unworked.insert(name.to_owned());
         if freed && had_names {
-            self.reconsider(&group);
+            self.requeue_waiting(&group);
         }
     }
 

@@ -28,7 +28,7 @@ impl World {
 
     /// Returns the pending work of the catalog as text.
     fn work(&mut self) -> Vec<String> {
-        self.catalog.settle();
+        self.catalog.assign_names();
         let text = |work| match work {
             Work::Clean(name) => format!("clean {name}"),
             Work::Status(StatusWork { name, conditions, .. }) => {

@@ -1,4 +1,4 @@
-//! [`Agenda`]: the queue of jobs. Runs each job once at a time and retries failed jobs with backoff. A plain value;
+//! [`WorkQueue`]: the queue of jobs. Runs each job once at a time and retries failed jobs with backoff. A plain value;
 //! the current time is an argument.
 //!
 //! ```text
@@ -38,7 +38,7 @@ struct Entry {
 }
 
 /// A queue of jobs, each in one of the states of the module's diagram.
-pub(super) struct Agenda<J> {
+pub(super) struct WorkQueue<J> {
     entries: HashMap<J, Entry>,
     /// The jobs in state Ready, each once, in the order in which they became ready.
     ready: VecDeque<J>,
@@ -47,13 +47,13 @@ pub(super) struct Agenda<J> {
     next: u64,
 }
 
-impl<J> Default for Agenda<J> {
+impl<J> Default for WorkQueue<J> {
     fn default() -> Self {
-        Agenda { entries: HashMap::new(), ready: VecDeque::new(), later: BTreeMap::new(), next: 0 }
+        WorkQueue { entries: HashMap::new(), ready: VecDeque::new(), later: BTreeMap::new(), next: 0 }
     }
 }
 
-impl<J: Clone + Eq + Hash> Agenda<J> {
+impl<J: Clone + Eq + Hash> WorkQueue<J> {
     /// Adds a job. A running job runs once more after it ends.
     pub(super) fn add(&mut self, job: &J) {
         match self.entries.get_mut(job) {
@@ -111,7 +111,7 @@ impl<J: Clone + Eq + Hash> Agenda<J> {
         }
     }
 
-    /// Returns the earliest time at which [`Agenda::pop`] returns a job. The result is not later than `now` if a
+    /// Returns the earliest time at which [`WorkQueue::pop`] returns a job. The result is not later than `now` if a
     /// job is ready.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         if !self.ready.is_empty() {
@@ -129,37 +129,37 @@ mod tests {
     fn agenda_runs_each_job_once_at_a_time_and_doubles_its_retry_delay() {
         let start = Instant::now();
         let at = |millis: u64| start + Duration::from_millis(millis);
-        let mut agenda = Agenda::default();
-        assert_eq!((agenda.pop(at(0)), agenda.due(at(0))), (None, None));
-        agenda.add(&"a");
-        agenda.add(&"b");
-        agenda.add(&"a");
-        assert_eq!(agenda.due(at(0)), Some(at(0)));
-        assert_eq!((agenda.pop(at(0)), agenda.pop(at(0)), agenda.pop(at(0))), (Some("a"), Some("b"), None));
+        let mut work_queue = WorkQueue::default();
+        assert_eq!((work_queue.pop(at(0)), work_queue.due(at(0))), (None, None));
+        work_queue.add(&"a");
+        work_queue.add(&"b");
+        work_queue.add(&"a");
+        assert_eq!(work_queue.due(at(0)), Some(at(0)));
+        assert_eq!((work_queue.pop(at(0)), work_queue.pop(at(0)), work_queue.pop(at(0))), (Some("a"), Some("b"), None));
 
-        agenda.add(&"a");
-        assert_eq!(agenda.pop(at(0)), None, "a job that is being done is not begun again");
-        agenda.finish(&"a", Outcome::Done, at(0));
-        assert_eq!(agenda.pop(at(0)), Some("a"), "but once more when it was added meanwhile");
-        agenda.finish(&"a", Outcome::Done, at(0));
-        assert_eq!(agenda.pop(at(0)), None);
+        work_queue.add(&"a");
+        assert_eq!(work_queue.pop(at(0)), None, "a job that is being done is not begun again");
+        work_queue.finish(&"a", Outcome::Done, at(0));
+        assert_eq!(work_queue.pop(at(0)), Some("a"), "but once more when it was added meanwhile");
+        work_queue.finish(&"a", Outcome::Done, at(0));
+        assert_eq!(work_queue.pop(at(0)), None);
 
-        agenda.finish(&"b", Outcome::Again, at(0));
-        assert_eq!((agenda.pop(at(49)), agenda.due(at(49))), (None, Some(at(50))));
-        assert_eq!(agenda.pop(at(50)), Some("b"));
-        agenda.finish(&"b", Outcome::Again, at(50));
-        assert_eq!(agenda.due(at(50)), Some(at(150)), "the wait doubles");
-        agenda.add(&"b");
-        assert_eq!(agenda.pop(at(60)), Some("b"), "news end the wait");
+        work_queue.finish(&"b", Outcome::Again, at(0));
+        assert_eq!((work_queue.pop(at(49)), work_queue.due(at(49))), (None, Some(at(50))));
+        assert_eq!(work_queue.pop(at(50)), Some("b"));
+        work_queue.finish(&"b", Outcome::Again, at(50));
+        assert_eq!(work_queue.due(at(50)), Some(at(150)), "the wait doubles");
+        work_queue.add(&"b");
+        assert_eq!(work_queue.pop(at(60)), Some("b"), "news end the wait");
         for _ in 0..40 {
-            agenda.finish(&"b", Outcome::Again, at(0));
-            assert!(agenda.due(at(0)).unwrap() <= at(0) + RETRY_MAX, "a wait has an end");
-            agenda.pop(at(0) + RETRY_MAX).unwrap();
+            work_queue.finish(&"b", Outcome::Again, at(0));
+            assert!(work_queue.due(at(0)).unwrap() <= at(0) + RETRY_MAX, "a wait has an end");
+            work_queue.pop(at(0) + RETRY_MAX).unwrap();
         }
-        agenda.finish(&"b", Outcome::Done, at(0));
-        assert_eq!(agenda.due(at(0)), None);
+        work_queue.finish(&"b", Outcome::Done, at(0));
+        assert_eq!(work_queue.due(at(0)), None);
         assert!(
-            agenda.entries.is_empty() && agenda.later.is_empty() && agenda.ready.is_empty(),
+            work_queue.entries.is_empty() && work_queue.later.is_empty() && work_queue.ready.is_empty(),
             "nothing is left over"
         );
     }
