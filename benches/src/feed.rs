@@ -58,7 +58,8 @@ impl Feed {
 
     /// An update of object `n` at a revision.
     pub fn update(&self, n: usize, revision: u64, value: Bytes) -> WatchItem {
-        let entry = |modified, value| KeyValue { key: crate::key(n), value, created: Revision::new(1), modified };
+        let entry =
+            |modified, value| KeyValue { key: crate::key(n), value, created: Revision::new(1), modified, stale: false };
         let previous = Some(entry(Revision::new(1), Bytes::new()));
         WatchItem::Event(StoreEvent::Put { current: entry(Revision::new(revision), value), previous })
     }
@@ -114,7 +115,13 @@ impl Storage for Feed {
         let to = if query.limit == 0 { keys.len() } else { keys.len().min(from + query.limit) };
         let entry = |(key, n): &(Key, usize)| {
             let revision = Revision::new(*n as u64 + 2);
-            KeyValue { key: key.clone(), value: (self.value)(*n).into(), created: revision, modified: revision }
+            KeyValue {
+                key: key.clone(),
+                value: (self.value)(*n).into(),
+                created: revision,
+                modified: revision,
+                stale: false,
+            }
         };
         Ok(ListPage {
             items: keys[from..to].iter().map(entry).collect(),

@@ -307,6 +307,11 @@ const WALLS: &[(&str, &[&str], &str)] = &[
         "controllers write through the write pipeline, as clients do",
     ),
     (
+        "listwatch-at-rest",
+        &["tokio", "hyper", "http", "rand", "listwatch-storage", "listwatch-registry", "listwatch-apiserver"],
+        "encryption converts bytes: it opens no file, reads no store and makes no random numbers",
+    ),
+    (
         "listwatch-proxy",
         &["listwatch-access", "listwatch-storage", "listwatch-cacher", "listwatch-apiserver", "listwatch-client"],
         "a proxy knows requests and responses, and no API server",

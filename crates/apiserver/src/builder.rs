@@ -11,7 +11,7 @@ use listwatch_cacher::Limits;
 use listwatch_controllers::bootstrap::{self, Bootstrap, RequestHeader};
 use listwatch_controllers::{Controllers, definitions, gc, namespaces};
 use listwatch_proxy::ClientCertificate;
-use listwatch_registry::{Backend, Registry, spawn_cache_budget};
+use listwatch_registry::{Backend, Registry, StoredForm, spawn_cache_budget};
 use listwatch_storage::{MemoryStorage, Storage};
 use listwatch_write::admission::{AdmissionChain, MutatingAdmission, ValidatingAdmission};
 use listwatch_write::{ServiceRanges, Writer};
@@ -43,6 +43,7 @@ const SECURE_PORT: u16 = 6443;
 #[derive(Clone)]
 pub struct Builder {
     storage: Option<Arc<dyn Storage>>,
+    stored_form: Arc<StoredForm>,
     auth: Auth,
     authenticators: Vec<Arc<dyn Authenticator>>,
     authorizers: Vec<Arc<dyn Authorizer>>,
@@ -101,6 +102,7 @@ impl ApiServer {
     pub fn builder() -> Builder {
         Builder {
             storage: None,
+            stored_form: Arc::default(),
             auth: Auth::default(),
             authenticators: Vec::new(),
             authorizers: Vec::new(),
@@ -135,6 +137,14 @@ impl Builder {
     #[must_use]
     pub fn storage(mut self, storage: Arc<dyn Storage>) -> Self {
         self.storage = Some(storage);
+        self
+    }
+
+    /// The encoding and the encryption of values in the store (`--storage-media-type`,
+    /// `--encryption-provider-config`). Default: JSON in plain. Protobuf is read in any case.
+    #[must_use]
+    pub fn stored_form(mut self, form: StoredForm) -> Self {
+        self.stored_form = Arc::new(form);
         self
     }
 
@@ -368,6 +378,7 @@ impl Builder {
         let connections = Connections::new(self.kubelet).map_err(|error| BuildError::Kubelet(error.to_string()))?;
         let storage = self.storage.unwrap_or_else(|| MemoryStorage::new());
         storage.health().await?;
+        let storage = self.stored_form.storage(storage);
         let backend = Backend::new(storage, Registry::builtin(), self.watch_cache, self.limits);
         let backend = Arc::new(backend.with_cache_budget(self.cache_bytes_max));
         let writer =

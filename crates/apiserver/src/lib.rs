@@ -80,6 +80,12 @@ pub use listwatch_controllers::bootstrap::RequestHeader;
 pub use listwatch_controllers::{Controllers, UnknownController};
 pub use listwatch_write::{InvalidRange, ServiceRanges};
 
+/// The form of values in the store: their encoding and their encryption.
+pub mod stored_form {
+    pub use listwatch_at_rest::{CONFIG_BYTES_MAX, ConfigError, Encryption, KEYS_MAX};
+    pub use listwatch_registry::{StorageMediaType, StoredForm};
+}
+
 pub use self::auth::{AnonymousAuth, Auth};
 pub use self::builder::{BuildError, Builder};
 pub use self::documents::{discovery, openapi};

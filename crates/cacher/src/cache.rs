@@ -35,7 +35,7 @@ use std::time::Instant;
 
 use listwatch_meta::scan::Malformed;
 use listwatch_meta::{Change, Event, Key, Object, ObjectShape, Revision};
-use listwatch_storage::{KeyValue, StoreEvent, WatchItem};
+use listwatch_storage::{KeyValue, StoreEvent, WatchItem, unreadable_reason};
 
 use crate::delivery::SharedEvent;
 use crate::encodings::Encodings;
@@ -120,7 +120,11 @@ impl Listing {
 /// Decodes a stored value.
 pub(crate) fn decode(entry: &KeyValue, change: Change, shape: &ObjectShape) -> Result<Object, DecodeError> {
     Object::from_stored(entry.key.clone(), entry.modified, change, &entry.value, shape).map_err(|malformed| {
-        if entry.value.starts_with(KUBE_PROTOBUF) { DecodeError::Protobuf } else { DecodeError::Malformed(malformed) }
+        match unreadable_reason(&entry.value) {
+            Some(why) => DecodeError::Unreadable(why.into()),
+            None if entry.value.starts_with(KUBE_PROTOBUF) => DecodeError::Protobuf,
+            None => DecodeError::Malformed(malformed),
+        }
     })
 }
 
@@ -128,13 +132,13 @@ pub(crate) fn decode(entry: &KeyValue, change: Change, shape: &ObjectShape) -> R
 const KUBE_PROTOBUF: &[u8] = b"k8s\0";
 
 /// The reason why a stored value is not an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecodeError {
-    /// The value is a built-in kind in kube-apiserver's protobuf encoding.
-    #[error(
-        "it is protobuf, as kube-apiserver stores built-in kinds; this server stores and reads JSON, which \
-         kube-apiserver writes with --storage-media-type=application/json"
-    )]
+    /// The store cannot convert the value, for the reason that it gives.
+    #[error("{0}")]
+    Unreadable(Box<str>),
+    /// The value is protobuf, and the store does not convert it.
+    #[error("it is protobuf, as kube-apiserver stores built-in kinds")]
     Protobuf,
     /// The value is not the JSON of an object.
     #[error("{0}")]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, builder::BoolishValueParser};
 use listwatch_apiserver::pki::{Pki, write_private};
+use listwatch_apiserver::stored_form::StorageMediaType;
 use listwatch_apiserver::{ApiServer, Auth, Controllers, ServiceRanges};
 use listwatch_cacher::{HistoryBudget, Limits};
 
@@ -74,6 +75,16 @@ pub(crate) struct Serve {
     /// list of processes, so there is no flag for the password
     #[arg(long, value_name = "FILE", requires = "etcd_user")]
     etcd_password_file: Option<PathBuf>,
+
+    /// Encoding of built-in kinds in the store: application/json or application/vnd.kubernetes.protobuf. Both are
+    /// read in any case
+    #[arg(long, value_name = "TYPE", default_value = "application/json", value_parser = store::parse_media_type)]
+    storage_media_type: StorageMediaType,
+
+    /// EncryptionConfiguration (apiserver.config.k8s.io/v1) for the values in the store: identity, aescbc, aesgcm,
+    /// secretbox. Read at the start only
+    #[arg(long, value_name = "FILE")]
+    encryption_provider_config: Option<PathBuf>,
 
     /// More names and addresses for the server's certificate
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',')]
@@ -148,8 +159,11 @@ impl Serve {
         let store = self.storage().await?;
         let _snapshots = self.snapshots.start(store.embedded.as_ref(), &self.data_dir)?;
         let history_budget = self.history_bytes.map(HistoryBudget::new);
+        let encryption = self.encryption_provider_config.as_deref();
+        let stored_form = store::stored_form(&store, encryption, self.storage_media_type)?;
         let server = ApiServer::builder()
             .storage(store.storage)
+            .stored_form(stored_form)
             .cache_limits(Limits { history_budget, ..Limits::default() })
             .cache_bytes_max(self.cache_bytes)
             .auth(Auth::Token(pki.token().to_owned()))

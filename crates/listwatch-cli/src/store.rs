@@ -1,9 +1,11 @@
 //! Opens the stores that the flags select.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use listwatch_apiserver::stored_form::{CONFIG_BYTES_MAX, Encryption, StorageMediaType, StoredForm};
 #[cfg(feature = "etcd3")]
 use listwatch_storage::etcd3::{Etcd3, Etcd3Options};
 use listwatch_storage::transfer::Source;
@@ -51,6 +53,53 @@ impl EtcdConnection {
     }
 }
 
+/// The prefix that authenticates encrypted values in stores without a prefix, so that a copy in etcd stays readable.
+const KEY_PREFIX: &str = "/registry";
+
+/// Reads the encryption of an open store from its configuration file, and returns the form of its values.
+///
+/// # Errors
+/// The file cannot be read, or its configuration is invalid or not supported.
+pub(crate) fn stored_form(
+    store: &OpenStore,
+    encryption: Option<&Path>,
+    media_type: StorageMediaType,
+) -> Result<StoredForm, Failure> {
+    let encryption = match encryption {
+        Some(file) => {
+            let name = file.display().to_string();
+            // One byte above the limit is enough to refuse a larger file.
+            let mut text = Vec::new();
+            std::fs::File::open(file)
+                .and_then(|file| file.take(CONFIG_BYTES_MAX as u64 + 1).read_to_end(&mut text))
+                .map_err(|error| {
+                    format!(
+                        "error while parsing file: error while loading file: error reading encryption provider \
+                         configuration file {name:?}: {error}"
+                    )
+                })?;
+            Some(Encryption::parse(&name, &text)?)
+        }
+        None => None,
+    };
+    Ok(StoredForm::new(encryption, media_type, &store.key_prefix))
+}
+
+/// Parses the value of `--storage-media-type`.
+///
+/// # Errors
+/// Another media type; the text is kube-apiserver's, without the types that this server does not store.
+pub(crate) fn parse_media_type(text: &str) -> Result<StorageMediaType, String> {
+    match text {
+        "application/json" => Ok(StorageMediaType::Json),
+        "application/vnd.kubernetes.protobuf" => Ok(StorageMediaType::Protobuf),
+        other => Err(format!(
+            "--storage-media-type {other:?} invalid, allowed values: application/json, \
+             application/vnd.kubernetes.protobuf"
+        )),
+    }
+}
+
 /// An open store, with its description.
 pub(crate) struct OpenStore {
     /// The store that the API server uses.
@@ -59,6 +108,8 @@ pub(crate) struct OpenStore {
     pub(crate) embedded: Option<Arc<dyn Source>>,
     /// The description of the store in the banner and the log.
     pub(crate) description: String,
+    /// The prefix of all keys in etcd; `/registry` for other stores. It authenticates encrypted values.
+    pub(crate) key_prefix: String,
 }
 
 /// Opens an etcd store, and compacts its history at the given interval.
@@ -73,7 +124,8 @@ pub(crate) async fn open_etcd(etcd: &EtcdConnection, compaction: Option<Duration
     }
     let version = store.stats().await.map_or_else(|_| "etcd".to_owned(), |stats| stats.description);
     let description = format!("{version} at {}, below {}", etcd.servers.join(", "), etcd.prefix);
-    Ok(OpenStore { storage: store, embedded: None, description })
+    let key_prefix = store.prefix().to_owned();
+    Ok(OpenStore { storage: store, embedded: None, description, key_prefix })
 }
 
 #[cfg(not(feature = "etcd3"))]
@@ -99,7 +151,7 @@ pub(crate) fn embedded_path(data_dir: &Path) -> PathBuf {
 pub(crate) fn open_embedded(data_dir: &Path) -> Result<OpenStore, Failure> {
     let store = EmbeddedStorage::open(embedded_path(data_dir), EmbeddedOptions::default())?;
     let description = format!("embedded, durable, in {}", data_dir.display());
-    Ok(OpenStore { storage: store.clone(), embedded: Some(store), description })
+    Ok(OpenStore { storage: store.clone(), embedded: Some(store), description, key_prefix: KEY_PREFIX.to_owned() })
 }
 
 #[cfg(not(feature = "embedded"))]
@@ -111,7 +163,7 @@ pub(crate) fn open_embedded(_data_dir: &Path) -> Result<OpenStore, Failure> {
 /// Opens a store in memory.
 pub(crate) fn open_memory() -> OpenStore {
     let description = "memory (gone when the server ends)".to_owned();
-    OpenStore { storage: MemoryStorage::new(), embedded: None, description }
+    OpenStore { storage: MemoryStorage::new(), embedded: None, description, key_prefix: KEY_PREFIX.to_owned() }
 }
 
 /// Creates a data directory that only its owner can read, because it contains keys and Secrets.

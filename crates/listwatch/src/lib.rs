@@ -24,6 +24,7 @@ pub use listwatch_aggregator as aggregator;
 pub use listwatch_apiextensions as apiextensions;
 pub use listwatch_apiserver as apiserver;
 pub use listwatch_apply as apply;
+pub use listwatch_at_rest as at_rest;
 pub use listwatch_cacher as cacher;
 pub use listwatch_cel as cel;
 pub use listwatch_client as client;

@@ -5,6 +5,7 @@
 //! | one served kind in a group and version | [`Resource`] |
 //! | everything that is served at one moment | [`Registry`] |
 //! | the store, the registry and one watch cache per resource | [`Backend`] |
+//! | how values are encoded and encrypted in the store | [`StoredForm`] |
 //! | custom resources: definitions, names, schemas, versions | [`Definitions`], [`Form`], [`CustomKind`] |
 //! | why controllers cannot do their work | [`Problems`] |
 //!
@@ -34,6 +35,7 @@ mod definitions;
 mod problems;
 mod registry;
 mod resource;
+mod stored_form;
 mod token_objects;
 mod tokens;
 
@@ -49,6 +51,7 @@ pub use crate::definitions::{DEFINITIONS_GROUP, DEFINITIONS_PLURAL, DEFINITIONS_
 pub use crate::problems::Problems;
 pub use crate::registry::Registry;
 pub use crate::resource::Resource;
+pub use crate::stored_form::{StorageMediaType, StoredForm};
 pub use crate::token_objects::TokenObjects;
 pub use crate::tokens::Tokens;
 

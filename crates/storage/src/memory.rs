@@ -241,7 +241,13 @@ fn cost(entry: &Entry<Bytes>) -> u64 {
 }
 
 fn key_value(key: &Key, stored: &Stored<Bytes>) -> KeyValue {
-    KeyValue { key: key.clone(), value: stored.value.clone(), created: stored.created, modified: stored.modified }
+    KeyValue {
+        key: key.clone(),
+        value: stored.value.clone(),
+        created: stored.created,
+        modified: stored.modified,
+        stale: false,
+    }
 }
 
 fn store_event(revision: Revision, entry: &Entry<Bytes>) -> StoreEvent {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,6 +18,15 @@ use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError,
 /// its largest value is a little smaller.)
 pub const VALUE_BYTES_MAX: usize = 3 << 19;
 
+/// The prefix of a value that a transforming store returns in place of one that it cannot read. The text of the reason
+/// follows. Such a value is no object, so readers treat it like any other damaged one.
+pub const UNREADABLE_PREFIX: &[u8] = b"\0unreadable: ";
+
+/// The reason why a transforming store could not read a value, if it could not.
+pub fn unreadable_reason(value: &[u8]) -> Option<&str> {
+    value.strip_prefix(UNREADABLE_PREFIX).map(|reason| std::str::from_utf8(reason).unwrap_or("unknown reason"))
+}
+
 /// A key with its value and the value's revision.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyValue {
@@ -28,6 +38,10 @@ pub struct KeyValue {
     pub created: Revision,
     /// The revision that wrote this value.
     pub modified: Revision,
+    /// True if the store holds the value in a form in which it would no longer be written: with a former key, or in
+    /// another encoding. The next update writes the value again, even if the value stays the same. Only
+    /// [`Storage::get`] and conflicts report it, and only stores that transform values.
+    pub stale: bool,
 }
 
 impl fmt::Debug for KeyValue {
@@ -127,6 +141,37 @@ pub enum WatchItem {
 pub struct Watch {
     items: ItemStream,
     progress: ProgressRequest,
+    reader: Option<ValueReader>,
+}
+
+/// The conversion of a [`ValueReader`]: the value of a key from its form in the store.
+pub type ReadValue = dyn Fn(&Key, Bytes) -> Bytes + Send + Sync;
+
+/// Converts the values of a watch from the form in the store, for [`Watch::with_reader`].
+#[derive(Clone)]
+pub struct ValueReader {
+    /// Converts the value of a key.
+    pub read: Arc<ReadValue>,
+    /// Values that begin with `{` are passed on without a call of `read`.
+    pub json_is_plain: bool,
+}
+
+impl ValueReader {
+    fn apply(&self, item: &mut WatchItem) {
+        let apply = |entry: &mut KeyValue| {
+            if !(self.json_is_plain && entry.value.first() == Some(&b'{')) {
+                entry.value = (self.read)(&entry.key, std::mem::take(&mut entry.value));
+            }
+        };
+        match item {
+            WatchItem::Event(StoreEvent::Put { current, previous }) => {
+                apply(current);
+                previous.iter_mut().for_each(apply);
+            }
+            WatchItem::Event(StoreEvent::Delete { previous, .. }) => previous.iter_mut().for_each(apply),
+            WatchItem::Progress(_) | WatchItem::Expired { .. } | WatchItem::Lost(_) => {}
+        }
+    }
 }
 
 /// The items of a [`Watch`].
@@ -142,7 +187,14 @@ impl Watch {
         items: impl Stream<Item = WatchItem> + Send + 'static,
         progress: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        Watch { items: Box::pin(items), progress: Box::new(progress) }
+        Watch { items: Box::pin(items), progress: Box::new(progress), reader: None }
+    }
+
+    /// Converts the values of all items, former ones included. Without a reader an item costs one branch.
+    #[must_use]
+    pub fn with_reader(mut self, reader: ValueReader) -> Self {
+        self.reader = Some(reader);
+        self
     }
 
     /// Requests a [`WatchItem::Progress`] soon and returns at once. Frequent calls are harmless,
@@ -155,12 +207,16 @@ impl Watch {
     /// The stream of items and the implementation of [`Watch::request_progress`], for wrappers of a
     /// watch.
     pub fn into_parts(self) -> (ItemStream, ProgressRequest) {
-        (self.items, self.progress)
+        let Watch { items, progress, reader } = self;
+        if reader.is_none() {
+            return (items, progress);
+        }
+        (Box::pin(Watch { items, progress: Box::new(|| ()), reader }), progress)
     }
 
     /// Waits for the next item; `None` after the end.
     pub async fn next(&mut self) -> Option<WatchItem> {
-        std::future::poll_fn(|cx| self.items.as_mut().poll_next(cx)).await
+        std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 }
 
@@ -168,7 +224,11 @@ impl Stream for Watch {
     type Item = WatchItem;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
-        self.items.as_mut().poll_next(cx)
+        let mut next = self.items.as_mut().poll_next(cx);
+        if let (Some(reader), Poll::Ready(Some(item))) = (&self.reader, &mut next) {
+            reader.apply(item);
+        }
+        next
     }
 }
 

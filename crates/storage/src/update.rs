@@ -34,7 +34,8 @@ use crate::types::{KeyValue, Storage};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Write this value: a create if the key is absent, else an update. A value equal to the
-    /// current one is not written ([`Outcome::Unchanged`]), and so does not renew a TTL.
+    /// current one is not written ([`Outcome::Unchanged`]), and so does not renew a TTL, unless the
+    /// current one is [stale](KeyValue::stale).
     Write {
         /// The new bytes.
         value: Bytes,
@@ -225,6 +226,11 @@ impl<E> UpdateLoop<E> {
             State::Proving { suggested, refusal } if found.as_ref().is_some_and(|now| now.modified == suggested) => {
                 match refusal {
                     Some(error) => Some(Err(GuaranteedUpdateError::Refused(error))),
+                    // A suggestion cannot know that the store must write the value again.
+                    None if found.as_ref().is_some_and(|now| now.stale) => {
+                        self.state = State::Deciding(Base { found, proven: true });
+                        None
+                    }
                     None => Some(Ok(Outcome::Unchanged(found))),
                 }
             }
@@ -260,7 +266,7 @@ impl<E> UpdateLoop<E> {
         };
         let changes = match (&decision, &base.found) {
             (Decision::Nothing, _) | (Decision::Delete, None) => false,
-            (Decision::Write { value, .. }, Some(found)) => *value != found.value,
+            (Decision::Write { value, .. }, Some(found)) => found.stale || *value != found.value,
             (Decision::Write { .. }, None) | (Decision::Delete, Some(_)) => true,
         };
         if changes {
@@ -282,7 +288,8 @@ impl<E> UpdateLoop<E> {
         match result {
             Ok(revision) => {
                 let value = value.clone();
-                let current = KeyValue { key: self.key.clone(), value, created: revision, modified: revision };
+                let current =
+                    KeyValue { key: self.key.clone(), value, created: revision, modified: revision, stale: false };
                 self.done(Ok(Outcome::Created(current)))
             }
             Err(CreateError::AlreadyExists { current, .. }) => self.again(Some(current)),
@@ -299,7 +306,7 @@ impl<E> UpdateLoop<E> {
             Ok(modified) => {
                 let previous = base.clone();
                 let (key, created) = (self.key.clone(), previous.created);
-                let current = KeyValue { key, value: value.clone(), created, modified };
+                let current = KeyValue { key, value: value.clone(), created, modified, stale: false };
                 self.done(Ok(Outcome::Updated { current, previous }))
             }
             Err(UpdateError::Conflict { current }) => self.again(current),
@@ -402,7 +409,13 @@ mod tests {
 
     fn at(revision: u64, value: &str) -> KeyValue {
         let modified = Revision::new(revision);
-        KeyValue { key: key(), value: Bytes::copy_from_slice(value.as_bytes()), created: Revision::new(2), modified }
+        KeyValue {
+            key: key(),
+            value: Bytes::copy_from_slice(value.as_bytes()),
+            created: Revision::new(2),
+            modified,
+            stale: false,
+        }
     }
 
     /// Runs the state machine against a store with concurrent writes, and returns its actions.

@@ -473,7 +473,7 @@ impl Write<'_> {
         let may_be_same = is_unchanged || shown.is_some() || resource.conversion.is_some();
         let decision = if completes {
             Decision::Delete
-        } else if may_be_same && object == *ownership::as_map(&stored) {
+        } else if may_be_same && !found.stale && object == *ownership::as_map(&stored) {
             Decision::Nothing
         } else {
             Decision::Write { value: store::encode(&object), ttl: resource.ttl() }

@@ -10,6 +10,7 @@ use listwatch_meta::fuel;
 use listwatch_meta::{Change, GroupResource, Key, Object, Revision, Status};
 use listwatch_storage::{
     Decision, GuaranteedUpdateError, KeyValue, Outcome, StoreFault, UpdateLimits, VALUE_BYTES_MAX, guaranteed_update,
+    unreadable_reason,
 };
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::ser::Serialize;
@@ -159,6 +160,7 @@ pub(super) fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> O
         // The cache does not know the creation revision, and no caller reads it.
         created: Revision::ZERO,
         modified: object.revision(),
+        stale: false,
     })
 }
 
@@ -172,6 +174,9 @@ pub(super) fn parse(found: &KeyValue) -> Result<Map<String, Value>, Status> {
         return Err(Status::request_timed_out());
     }
     let corrupt = |why: String| Status::internal(format_args!("the object at {} cannot be read: {why}", found.key));
+    if let Some(why) = unreadable_reason(&found.value) {
+        return Err(corrupt(why.to_owned()));
+    }
     let mut parser = serde_json::Deserializer::from_slice(&found.value);
     let object = parser.deserialize_map(StoredObject).map_err(|error| corrupt(error.to_string()))?;
     parser.end().map_err(|error| corrupt(error.to_string()))?;
@@ -408,7 +413,7 @@ mod tests {
     fn parsed(value: &str) -> Result<Map<String, Value>, Status> {
         let key = Key::new("things", None, "a").unwrap();
         let revision = Revision::new(7);
-        parse(&KeyValue { key, value: value.to_owned().into(), created: revision, modified: revision })
+        parse(&KeyValue { key, value: value.to_owned().into(), created: revision, modified: revision, stale: false })
     }
 
     #[test]

@@ -152,7 +152,9 @@ impl Writer {
             let mut new = old.clone();
             Ok(match change(&mut new) {
                 Amendment::Remove => Decision::Delete,
-                Amendment::Write if new != old => Decision::Write { value: store::encode(&new), ttl: resource.ttl() },
+                Amendment::Write if new != old || found.stale => {
+                    Decision::Write { value: store::encode(&new), ttl: resource.ttl() }
+                }
                 Amendment::Write | Amendment::Leave => Decision::Nothing,
             })
         };

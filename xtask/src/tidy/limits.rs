@@ -12,10 +12,11 @@ use std::collections::BTreeSet;
 pub(super) const PAGE: &str = "docs/limits.md";
 
 /// Crates whose bounds a client of the server can meet. Every bound in them has to be on the page.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "crates/access/",
     "crates/aggregator/",
     "crates/apiserver/",
+    "crates/at-rest/",
     "crates/cel/",
     "crates/controllers/",
     "crates/proxy/",

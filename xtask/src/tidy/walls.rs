@@ -29,6 +29,7 @@ const PURE: &[&str] = &[
     "crates/apiserver/src/request/routing.rs",
     "crates/apiserver/src/response/table/",
     "crates/apply/src/",
+    "crates/at-rest/src/",
     "crates/cacher/src/bookmark.rs",
     "crates/cacher/src/cache.rs",
     "crates/cacher/src/history.rs",

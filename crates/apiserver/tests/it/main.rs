@@ -2,6 +2,7 @@
 
 mod admission;
 mod aggregation;
+mod at_rest;
 mod budget;
 mod compute;
 mod crds;

@@ -2,8 +2,8 @@
 //! the content of the store is the input.
 //!
 //! An unreadable object exists. The object may own others, have owners, or block the deletion of an owner; the
-//! collector cannot know. kube-apiserver stores built-in kinds as protobuf (`k8s\0…`) or encrypted (`k8s:enc:…`),
-//! so a store shared with kube-apiserver is full of such values. One damaged value has the same effect.
+//! collector cannot know. A store is full of such values if the server lacks the keys with which a kube-apiserver
+//! encrypted it (`k8s:enc:…`). One damaged value has the same effect.
 //!
 //! | unreadable values | the collector |
 //! |---|---|

@@ -106,8 +106,11 @@ impl KubeApiserver {
         let pki = pki(&settings)?;
         let store = self.storage(&settings.store).await?;
         let _snapshots = self.snapshots.start(store.embedded.as_ref(), &self.data_dir)?;
+        let encryption = settings.encryption_provider_config.as_deref();
+        let stored_form = store::stored_form(&store, encryption, settings.storage_media_type)?;
         let builder = ApiServer::builder()
             .storage(store.storage)
+            .stored_form(stored_form)
             // Only a server with its own certificate writes a kubeconfig. In other servers nobody knows the random
             // token.
             .auth(Auth::Token(pki.token().to_owned()))

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use listwatch_access::FrontProxyHeaders;
 use listwatch_apiserver::pki::TlsOptions;
+use listwatch_apiserver::stored_form::StorageMediaType;
 use listwatch_apiserver::{AnonymousAuth, ServiceRanges};
 
 use super::command_line::{FlagValues, items, parse_bool};
 use super::flags::{
     ADMISSION_PLUGINS, Flag, KUBERNETES_VERSION, MISSING_DEFAULT_PLUGINS, OTHER_PLUGINS, Support, ValueType,
 };
-use crate::store::EtcdConnection;
+use crate::store::{EtcdConnection, parse_media_type};
 
 /// The modes of `--authorization-mode` (`pkg/kubeapiserver/authorizer/modes`).
 const AUTHORIZATION_MODES: &[&str] = &["ABAC", "AlwaysAllow", "AlwaysDeny", "Node", "RBAC", "Webhook"];
@@ -30,6 +31,10 @@ pub(super) struct Settings {
     pub(super) names: Vec<String>,
     /// The store of the objects.
     pub(super) store: StoreChoice,
+    /// The encoding of built-in kinds in the store.
+    pub(super) storage_media_type: StorageMediaType,
+    /// The file of the encryption of values in the store.
+    pub(super) encryption_provider_config: Option<PathBuf>,
     /// The certificates of the listener.
     pub(super) certificates: Certificates,
     /// The TLS options of the listener.
@@ -255,6 +260,11 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         error(flag, text);
         StoreChoice::Memory
     });
+    let storage_media_type = given.text("storage-media-type").map_or(Ok(StorageMediaType::Protobuf), parse_media_type);
+    let storage_media_type = storage_media_type.unwrap_or_else(|text| {
+        error("storage-media-type", text);
+        StorageMediaType::Protobuf
+    });
     let cbor = cbor(given).unwrap_or_else(|text| {
         error("feature-gates", text);
         false
@@ -271,6 +281,8 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         bind: SocketAddr::new(bind, port),
         names: names.chain(given.text("external-hostname").map(str::to_owned)).collect(),
         store,
+        storage_media_type,
+        encryption_provider_config: given.path("encryption-provider-config"),
         certificates: match (given.path("tls-cert-file"), given.path("tls-private-key-file")) {
             (Some(certificate), Some(key)) => Certificates::Files { certificate, key },
             _ => Certificates::OwnIn(given.path("cert-dir").unwrap_or_default()),

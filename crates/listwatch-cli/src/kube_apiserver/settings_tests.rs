@@ -2,6 +2,8 @@
 
 use clap::{Args as _, Command, FromArgMatches as _};
 
+use listwatch_apiserver::stored_form::StorageMediaType;
+
 use super::*;
 
 fn resolved(line: &str) -> Resolution {
@@ -72,6 +74,8 @@ fn kubeadm_command_line_resolves_to_the_expected_settings() {
         bind: "0.0.0.0:6443".parse().expect("an address"),
         names: vec!["0.0.0.0".to_owned(), "192.168.102.134".to_owned()],
         store: StoreChoice::Etcd(etcd, Some(Duration::from_secs(300))),
+        storage_media_type: StorageMediaType::Protobuf,
+        encryption_provider_config: None,
         certificates: Certificates::Files {
             certificate: "/etc/kubernetes/pki/apiserver.crt".into(),
             key: "/etc/kubernetes/pki/apiserver.key".into(),
@@ -159,7 +163,13 @@ fn flags_are_honored_ignored_unenforced_or_refused() {
             "--audit-log-path=/var/log/audit.log --audit-log-maxage=30",
             &["Unenforced audit-log-path", "Warning audit-log-maxage"],
         ),
-        ("--encryption-provider-config=/etc/e.yaml", &["Unenforced encryption-provider-config"]),
+        ("--encryption-provider-config=/etc/e.yaml", &[]),
+        (
+            "--encryption-provider-config-automatic-reload=true",
+            &["Warning encryption-provider-config-automatic-reload"],
+        ),
+        ("--storage-media-type=application/json", &[]),
+        ("--storage-media-type=application/yaml", &["Error storage-media-type"]),
         ("--etcd-servers-overrides=/events#http://b:2379", &["Error etcd-servers-overrides"]),
         ("--tls-cert-file=/a", &["Error tls-cert-file"]),
         ("--kubelet-client-key=/a", &["Error kubelet-client-certificate"]),
@@ -214,6 +224,11 @@ fn values_of_honored_flags_reach_the_settings() {
     assert_eq!(anonymous("--authorization-mode=RBAC --anonymous-auth=false"), AnonymousAuth::Disabled);
     assert_eq!(anonymous(""), AnonymousAuth::Disabled, "AlwaysAllow never allows anonymous requests");
     assert_eq!(settings("--request-timeout=90s").request_timeout, Duration::from_secs(90));
+    let media_type = |line: &str| settings(line).storage_media_type;
+    assert_eq!(media_type(""), StorageMediaType::Protobuf, "kube-apiserver's default");
+    assert_eq!(media_type("--storage-media-type=application/json"), StorageMediaType::Json);
+    let file = settings("--encryption-provider-config=/etc/e.yaml").encryption_provider_config;
+    assert_eq!(file, Some("/etc/e.yaml".into()));
     let limits = "--max-requests-inflight=3000 --max-mutating-requests-inflight=1000";
     assert_eq!(settings(limits).requests_in_flight_max, (3000, 1000));
     assert_eq!(settings("--shutdown-delay-duration=1m").shutdown_delay, Duration::from_secs(60));

@@ -284,8 +284,8 @@ impl VerifyReport {
                 let Inspection { total, protobuf, encrypted, shared_revisions, .. } = &inspection;
                 self.checked.push(format!("{} objects, {}", count(total.objects), bytes(total.bytes)));
                 for (number, what) in [
-                    (protobuf, "are protobuf, which listwatch does not read from a store"),
-                    (encrypted, "are encrypted by a kube-apiserver, which listwatch does not read"),
+                    (protobuf, "are protobuf, as kube-apiserver stores built-in kinds"),
+                    (encrypted, "are encrypted: a server needs the keys in its --encryption-provider-config"),
                     (shared_revisions, "share their revision with another one: somebody wrote them in one transaction"),
                 ] {
                     if *number > 0 {

@@ -204,7 +204,10 @@ impl Run {
                 Some(value) => {
                     let created = state.get(&event.key).map_or(event.revision, |found| found.created);
                     let (key, value) = (event.key.clone(), value.clone());
-                    state.insert(event.key.clone(), KeyValue { key, value, created, modified: event.revision });
+                    state.insert(
+                        event.key.clone(),
+                        KeyValue { key, value, created, modified: event.revision, stale: false },
+                    );
                 }
                 None => {
                     state.remove(&event.key);

@@ -211,5 +211,5 @@ async fn dropped_write_is_atomic(subject: Subject) -> Verdict {
 }
 
 fn kept(key: Key, value: &'static str, created: Revision, modified: Revision) -> KeyValue {
-    KeyValue { key, value: Bytes::from_static(value.as_bytes()), created, modified }
+    KeyValue { key, value: Bytes::from_static(value.as_bytes()), created, modified, stale: false }
 }

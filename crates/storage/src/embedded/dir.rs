@@ -438,7 +438,9 @@ mod tests {
         drop(store);
         let mut restore = EmbeddedStorage::restore(root.path().join("c/d"), options()).unwrap();
         let (created, modified) = (Revision::new(3), Revision::new(4));
-        restore.put(crate::KeyValue { key: key("a"), value: "{}".into(), created, modified }, None).unwrap();
+        restore
+            .put(crate::KeyValue { key: key("a"), value: "{}".into(), created, modified, stale: false }, None)
+            .unwrap();
         restore.finish(Revision::new(9)).unwrap();
         assert!(doubtful(&root).is_empty(), "promise: durable, {:?}", doubtful(&root));
     }

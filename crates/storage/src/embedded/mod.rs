@@ -369,7 +369,7 @@ impl EmbeddedStorage {
     /// let key = Key::new("pods", Some("default"), "web")?;
     /// let (created, modified) = (Revision::new(40), Revision::new(70));
     /// let mut restore = EmbeddedStorage::restore(&path, EmbeddedOptions::default())?;
-    /// restore.put(KeyValue { key: key.clone(), value: "{}".into(), created, modified }, None)?;
+    /// restore.put(KeyValue { key: key.clone(), value: "{}".into(), created, modified, stale: false }, None)?;
     /// restore.finish(Revision::new(100))?;
     ///
     /// let store = EmbeddedStorage::open(&path, EmbeddedOptions::default())?;
@@ -512,7 +512,7 @@ impl Drop for EmbeddedStorage {
 }
 
 fn key_value(key: &Key, stored: Stored<Length>, value: Bytes) -> KeyValue {
-    KeyValue { key: key.clone(), value, created: stored.created, modified: stored.modified }
+    KeyValue { key: key.clone(), value, created: stored.created, modified: stored.modified, stale: false }
 }
 
 fn check_size(key: &Key, value: &Bytes) -> Result<(), StoreFault> {

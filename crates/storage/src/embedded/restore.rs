@@ -116,7 +116,7 @@ impl Restore {
     /// See [`RestoreError`]. After [`RestoreError::Store`] no key can be added. After any other
     /// error the key is skipped and the restore can continue.
     pub fn put(&mut self, item: KeyValue, expires: Option<SystemTime>) -> Result<(), RestoreError> {
-        let KeyValue { key, value, created, modified } = item;
+        let KeyValue { key, value, created, modified, .. } = item;
         if created.is_zero() || created > modified {
             return Err(RestoreError::Revisions { key, created, modified, revision: modified });
         }

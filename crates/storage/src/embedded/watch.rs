@@ -73,7 +73,7 @@ impl Side {
             Some(value) => value,
             None => snapshot.value(modified)?,
         };
-        Ok(KeyValue { key: key.clone(), value, created, modified })
+        Ok(KeyValue { key: key.clone(), value, created, modified, stale: false })
     }
 }
 

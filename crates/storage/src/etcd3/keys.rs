@@ -37,6 +37,11 @@ impl Keyspace {
         Keyspace { prefix, foreign: AtomicU64::new(0) }
     }
 
+    /// The prefix of all keys.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// The full key in etcd.
     pub(super) fn full(&self, key: &str) -> Vec<u8> {
         let mut full = Vec::with_capacity(self.prefix.len() + key.len());
@@ -82,6 +87,7 @@ impl Keyspace {
             value: Bytes::from(kv.value),
             created: revision(kv.create_revision),
             modified: revision(kv.mod_revision),
+            stale: false,
         })
     }
 

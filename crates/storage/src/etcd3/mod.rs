@@ -123,6 +123,11 @@ struct Shared {
 }
 
 impl Etcd3 {
+    /// The normalized prefix of all keys: `/registry` for `registry/`, and an empty one for all of etcd.
+    pub fn prefix(&self) -> &str {
+        self.shared.keys.prefix()
+    }
+
     /// Connects. Fails at once when no member is usable, at the latest after
     /// [`Etcd3Options::dial_timeout`] plus a second.
     ///

@@ -167,6 +167,7 @@ mod tests {
                     value: Bytes::new(),
                     created: Revision::new(1),
                     modified: Revision::new(1),
+                    stale: false,
                 })
                 .collect();
             Page {

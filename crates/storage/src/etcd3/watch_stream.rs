@@ -555,6 +555,7 @@ fn decode_event(keys: &Keyspace, event: proto::Event) -> Decoded {
         value: Bytes::from(previous.value),
         created: revision(previous.create_revision),
         modified: revision(previous.mod_revision),
+        stale: false,
     });
     if event.r#type == DELETE {
         return Decoded::Event(StoreEvent::Delete { key, revision: modified, previous });
@@ -562,7 +563,8 @@ fn decode_event(keys: &Keyspace, event: proto::Event) -> Decoded {
     if previous.is_none() && kv.create_revision != kv.mod_revision {
         return Decoded::Unknowable(modified);
     }
-    let current = KeyValue { key, value: Bytes::from(kv.value), created: revision(kv.create_revision), modified };
+    let current =
+        KeyValue { key, value: Bytes::from(kv.value), created: revision(kv.create_revision), modified, stale: false };
     Decoded::Event(StoreEvent::Put { current, previous })
 }
 

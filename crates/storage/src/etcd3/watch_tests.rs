@@ -21,6 +21,7 @@ fn put(revision: u64, name: &str) -> StoreEvent {
             value: Bytes::from(format!("{name}@{revision}")),
             created: rev(revision),
             modified: rev(revision),
+            stale: false,
         },
         previous: None,
     }

@@ -182,7 +182,7 @@ impl Encoder {
     /// [`FormatError::Unfit`] when the record is too large, not after its predecessor, or newer
     /// than the export. Nothing was appended.
     pub fn record(&mut self, record: &Record, out: &mut Vec<u8>) -> Result<(), FormatError> {
-        let KeyValue { key, value, created, modified } = &record.entry;
+        let KeyValue { key, value, created, modified, .. } = &record.entry;
         let unfit = |what: String| FormatError::Unfit { key: key.clone(), what };
         if value.len() > EXPORT_VALUE_BYTES_MAX {
             return Err(unfit(format!(
@@ -345,7 +345,7 @@ impl Decoder {
             }
             (State::Records, RECORD) => {
                 let record = decode_record(at, body)?;
-                let KeyValue { key, value, created, modified } = &record.entry;
+                let KeyValue { key, value, created, modified, .. } = &record.entry;
                 check_record(key, *created, *modified, self.last_key.as_ref(), self.revision)
                     .map_err(|what| damaged(at, &format!("{key}: {what}")))?;
                 self.records += 1;
@@ -459,7 +459,7 @@ fn decode_record(at: u64, mut body: Bytes) -> Result<Record, FormatError> {
     let key = body.split_to(key_length);
     let key = std::str::from_utf8(&key).ok().and_then(|key| Key::from_path(key).ok());
     let key = key.ok_or_else(|| damaged(at, "a record holds no key"))?;
-    Ok(Record { entry: KeyValue { key, value: body, created, modified }, ttl })
+    Ok(Record { entry: KeyValue { key, value: body, created, modified, stale: false }, ttl })
 }
 
 fn decode_end(at: u64, body: &Bytes) -> Result<ExportEnd, FormatError> {
@@ -512,8 +512,13 @@ mod tests {
 
     fn record(key: &str, value: &[u8], created: u64, modified: u64, ttl: Option<u64>) -> Record {
         let (created, modified) = (Revision::new(created), Revision::new(modified));
-        let entry =
-            KeyValue { key: Key::from_path(key).unwrap(), value: Bytes::copy_from_slice(value), created, modified };
+        let entry = KeyValue {
+            key: Key::from_path(key).unwrap(),
+            value: Bytes::copy_from_slice(value),
+            created,
+            modified,
+            stale: false,
+        };
         Record { entry, ttl: ttl.map(Duration::from_millis) }
     }
 

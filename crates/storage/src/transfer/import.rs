@@ -259,7 +259,7 @@ impl Notes {
     ) -> Result<(), StoreFault> {
         let value = note(identity, stage);
         let modified = write(target, &self.key, value.clone(), self.found.as_ref().map(|found| found.modified)).await?;
-        self.found = Some(KeyValue { key: self.key.clone(), value, created: modified, modified });
+        self.found = Some(KeyValue { key: self.key.clone(), value, created: modified, modified, stale: false });
         Ok(())
     }
 

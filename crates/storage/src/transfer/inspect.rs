@@ -64,9 +64,9 @@ pub struct Inspection {
     pub resources: BTreeMap<String, ResourceTotals>,
     /// Objects with a time to live.
     pub with_ttl: u64,
-    /// Objects in protobuf, which listwatch cannot read.
+    /// Objects in protobuf.
     pub protobuf: u64,
-    /// Objects encrypted by a kube-apiserver, which listwatch cannot read.
+    /// Encrypted objects, which need the configuration with their keys.
     pub encrypted: u64,
     /// Objects that share their last change with another one (one transaction). Neither listwatch
     /// nor kube-apiserver write such objects.

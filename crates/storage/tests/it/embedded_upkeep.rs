@@ -204,7 +204,7 @@ fn restore_rejects_invalid_revisions_and_existing_stores() {
     let directory = TempDir::new().unwrap();
     let item = |name: &str, created, modified| {
         let (created, modified) = (at(created), at(modified));
-        KeyValue { key: key(name), value: Bytes::new(), created, modified }
+        KeyValue { key: key(name), value: Bytes::new(), created, modified, stale: false }
     };
     let path = directory.path().join("store");
     let mut restore = EmbeddedStorage::restore(&path, EmbeddedOptions::default()).unwrap();

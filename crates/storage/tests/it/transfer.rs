@@ -552,7 +552,8 @@ mod embedded {
         let mut encoder = transfer::Encoder::begin(&header, &mut file);
         for (name, modified) in [("a", 10), ("b", 5), ("c", 10), ("d", 10), ("e", 11), ("f", 12)] {
             let modified = Revision::new(modified);
-            let entry = KeyValue { key: key(name), value: value(name, 0), created: Revision::new(5), modified };
+            let entry =
+                KeyValue { key: key(name), value: value(name, 0), created: Revision::new(5), modified, stale: false };
             encoder.record(&transfer::Record { entry, ttl: None }, &mut file).unwrap();
         }
         encoder.end(&mut file);

@@ -180,7 +180,7 @@ fn entry(path: &str, state: &State) -> KeyValue {
     let value =
         format!(r#"{{"metadata":{{"name":"{name}","labels":{{"app":"{app}"}}}},"spec":{{"nodeName":"{node}"}}}}"#);
     let (created, modified) = (Revision::new(*created), Revision::new(*revision));
-    KeyValue { key: key(path), value: value.into(), created, modified }
+    KeyValue { key: key(path), value: value.into(), created, modified, stale: false }
 }
 
 fn event(fact: &Fact) -> StoreEvent {

@@ -1,0 +1,251 @@
+//! [`StoredForm`]: the form of values in the store. Readers and writers of the server see JSON.
+//!
+//! ```text
+//!  store   k8s:enc:aescbc:v1:key1:… ──decrypt──▶ k8s\0… ──decode──▶ {"kind":"Pod",…}   reader
+//!                                   ◀──encrypt──        ◀──encode──                     writer
+//! ```
+//!
+//! Both encodings are read for every built-in kind, whatever the server writes. Custom resources,
+//! CustomResourceDefinitions and APIServices are always written as JSON, as kube-apiserver does.
+//!
+//! A value that cannot be read becomes a value with [`UNREADABLE_PREFIX`], which is no object: a reader finds the key,
+//! and never takes it for absent.
+//!
+//! Source: `pkg/storage/etcd3/store.go` of k8s.io/apiserver (codec and transformer, in this order; the authenticated
+//! data is the full key), `pkg/controlplane/apiserver/{apiextensions,aggregator}.go` of kube-apiserver.
+
+mod storage;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use listwatch_at_rest::{ENCRYPTED_PREFIX, Encryption, Transformer};
+use listwatch_kinds::versions::SECOND_VERSIONS;
+use listwatch_meta::{Key, KeyRange};
+use listwatch_storage::{Storage, StoreFault, UNREADABLE_PREFIX};
+use listwatch_wire::protobuf;
+use serde_json::{Map, Value};
+
+use crate::registry::Registry;
+use crate::stored_form::storage::TransformedStorage;
+
+/// The encoding in which objects of built-in kinds are written (`--storage-media-type`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StorageMediaType {
+    /// `application/json`.
+    #[default]
+    Json,
+    /// `application/vnd.kubernetes.protobuf`, kube-apiserver's default.
+    Protobuf,
+}
+
+/// The prefix of the keys in etcd that authenticates values of stores without a prefix of their own, so that a copy of
+/// such a store in etcd stays readable.
+const KEY_PREFIX: &str = "/registry";
+
+/// Groups whose built-in kinds kube-apiserver stores as JSON.
+const JSON_GROUPS: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
+
+/// Keys that belong to no resource, with the group and resource by which kube-apiserver finds their encryption. The keys
+/// below `listwatch` are secrets of the server.
+const OTHER_KEYS: [(&str, &str); 5] = [
+    ("ranges/serviceips", "serviceipallocations"),
+    ("ranges/servicenodeports", "servicenodeportallocations"),
+    ("masterleases", "apiServerIPInfo"),
+    ("peerserverleases", "apiServerPeerIPInfo"),
+    ("listwatch", "secrets"),
+];
+
+/// The form of values in the store.
+#[derive(Debug)]
+pub struct StoredForm {
+    /// By the prefix of the keys: one path element or two.
+    entries: HashMap<String, Entry>,
+    encryption: Option<Encryption>,
+    media_type: StorageMediaType,
+    key_prefix: String,
+    /// Whether the log has a warning about fields that this release does not know.
+    has_warned: AtomicBool,
+}
+
+/// The form of the values of a built-in resource.
+#[derive(Debug)]
+struct Entry {
+    transformer: Arc<Transformer>,
+    /// `apiVersion` and `kind` in protobuf; `None` for a resource that is stored as JSON.
+    protobuf: Option<(String, String)>,
+}
+
+/// A value as readers see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ReadValue {
+    value: Bytes,
+    stale: bool,
+}
+
+impl Default for StoredForm {
+    fn default() -> Self {
+        StoredForm::new(None, StorageMediaType::Json, KEY_PREFIX)
+    }
+}
+
+impl StoredForm {
+    /// Creates the form. Without `encryption`, values are written in plain. `key_prefix` is the prefix of all keys in
+    /// etcd; for other stores it is `/registry`.
+    pub fn new(encryption: Option<Encryption>, media_type: StorageMediaType, key_prefix: &str) -> Self {
+        let transformer = |group: &str, resource: &str| match &encryption {
+            Some(encryption) => encryption.transformer(group, resource),
+            None => Arc::clone(Transformer::plain()),
+        };
+        let mut entries = HashMap::new();
+        let registry = Registry::builtin();
+        for resource in registry.resources().iter().filter(|resource| resource.stored_as.is_none()) {
+            let is_json = JSON_GROUPS.contains(&resource.group.as_str());
+            let protobuf = (!is_json).then(|| (resource.api_version(), resource.kind.clone()));
+            let transformer = transformer(&resource.group, &resource.plural);
+            entries.insert(resource.storage_prefix.clone(), Entry { transformer, protobuf });
+        }
+        for (prefix, resource) in OTHER_KEYS {
+            entries.insert(prefix.to_owned(), Entry { transformer: transformer("", resource), protobuf: None });
+        }
+        let key_prefix = format!("/{}", key_prefix.trim_matches('/'));
+        let key_prefix = key_prefix.trim_end_matches('/').to_owned();
+        StoredForm { entries, encryption, media_type, key_prefix, has_warned: AtomicBool::new(false) }
+    }
+
+    /// Returns `inner` with values in this form. Keys and revisions are those of `inner`.
+    pub fn storage(self: &Arc<Self>, inner: Arc<dyn Storage>) -> Arc<dyn Storage> {
+        Arc::new(TransformedStorage::new(inner, Arc::clone(self)))
+    }
+
+    /// The form of the values at a path below the store's prefix: that of a built-in resource, or the transformer of a
+    /// custom resource.
+    fn find(&self, path: &str) -> (Arc<Transformer>, Option<&(String, String)>) {
+        let prefix = self.resource_prefix(path);
+        match (self.entries.get(prefix), &self.encryption) {
+            (Some(entry), _) => (Arc::clone(&entry.transformer), entry.protobuf.as_ref()),
+            (None, Some(encryption)) => {
+                let (group, resource) = prefix.split_once('/').unwrap_or(("", prefix));
+                (encryption.transformer(group, resource), None)
+            }
+            (None, None) => (Arc::clone(Transformer::plain()), None),
+        }
+    }
+
+    /// The first path element if it is the prefix of a resource, else the first two.
+    fn resource_prefix<'a>(&self, path: &'a str) -> &'a str {
+        let path = path.strip_prefix('/').unwrap_or(path);
+        let first = path.find('/').unwrap_or(path.len());
+        if self.entries.contains_key(&path[..first]) {
+            return &path[..first];
+        }
+        let rest = path.get(first + 1..).unwrap_or_default();
+        let second = rest.find('/').unwrap_or(rest.len());
+        &path[..(first + 1 + second).min(path.len())]
+    }
+
+    /// Reports whether a stored value of the range that is JSON is read as it is.
+    fn reads_plain_json(&self, range: &KeyRange) -> bool {
+        self.encryption.is_none() || self.is_of_one_resource(range) && self.find(range.start()).0.writes_plain()
+    }
+
+    /// Reports whether all keys of the range have the same form.
+    fn is_of_one_resource(&self, range: &KeyRange) -> bool {
+        let prefix = self.resource_prefix(range.start());
+        !prefix.is_empty() && range.end() <= KeyRange::resource(prefix).end()
+    }
+
+    fn full_key(&self, key: &Key) -> String {
+        format!("{}{key}", self.key_prefix)
+    }
+
+    /// Converts a stored value for readers. `with_stale` asks whether the value is stale, which may cost an encoding.
+    fn read(&self, key: &Key, stored: Bytes, with_stale: bool) -> ReadValue {
+        let (transformer, message) = self.find(key.as_str());
+        let (plain, stale) = if transformer.writes_plain() && !stored.starts_with(ENCRYPTED_PREFIX) {
+            (stored, false)
+        } else {
+            match transformer.decrypt(&stored, self.full_key(key).as_bytes()) {
+                Ok(decrypted) => (decrypted.value, decrypted.stale),
+                Err(error) => return ReadValue { value: unreadable(&error.to_string()), stale: false },
+            }
+        };
+        if !plain.starts_with(protobuf::MAGIC) {
+            let other_form =
+                |(api_version, kind): &(String, String)| protobuf::encode_strict(api_version, kind, &plain).is_ok();
+            // A value that protobuf cannot hold stays JSON, and is not stale because of it.
+            let is_json = with_stale && !stale && self.media_type == StorageMediaType::Protobuf;
+            let stale = stale || is_json && message.is_some_and(other_form);
+            return ReadValue { value: as_object(plain), stale };
+        }
+        match self.decode(key, &plain) {
+            Ok(json) => {
+                let is_current = message.is_some() && self.media_type == StorageMediaType::Protobuf;
+                ReadValue { value: json, stale: stale || !is_current }
+            }
+            Err(why) => ReadValue { value: unreadable(&why), stale: false },
+        }
+    }
+
+    fn decode(&self, key: &Key, stored: &[u8]) -> Result<Bytes, String> {
+        let decoded = match protobuf::decode_strict(stored) {
+            // As kube-apiserver does, fields of another release are left out. The next write drops them.
+            Err(unknown @ protobuf::DecodeError::UnknownField { .. }) => {
+                if !self.has_warned.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%key, "the store has fields that this release does not know; writes drop them: {unknown}");
+                }
+                protobuf::decode(stored)
+            }
+            decoded => decoded,
+        };
+        let decoded = decoded.map_err(|error| error.to_string())?;
+        let is_second = |version: &&&listwatch_kinds::versions::SecondVersion| {
+            version.kind == decoded.kind && version.api_version() == decoded.api_version
+        };
+        match SECOND_VERSIONS.iter().find(is_second) {
+            Some(version) => {
+                let tree: Map<String, Value> =
+                    serde_json::from_slice(&decoded.json).map_err(|error| error.to_string())?;
+                let stored = version.to_storage_version(tree);
+                serde_json::to_vec(&stored).map(Bytes::from).map_err(|error| error.to_string())
+            }
+            None => Ok(decoded.json.into()),
+        }
+    }
+
+    /// Converts the JSON of a writer to its form in the store.
+    fn write(&self, key: &Key, value: Bytes) -> Result<Bytes, StoreFault> {
+        if value.starts_with(UNREADABLE_PREFIX) {
+            return Err(StoreFault::Corrupt(format!("the value of {key} was not readable and is not written back")));
+        }
+        let (transformer, message) = self.find(key.as_str());
+        let plain = match message {
+            Some((api_version, kind)) if self.media_type == StorageMediaType::Protobuf => {
+                // A value that protobuf cannot hold stays JSON, which every release reads.
+                protobuf::encode_strict(api_version, kind, &value).map_or(value, Bytes::from)
+            }
+            _ => value,
+        };
+        if transformer.writes_plain() {
+            return Ok(plain);
+        }
+        transformer
+            .encrypt(&plain, self.full_key(key).as_bytes(), &mut |nonce| rand::fill(nonce))
+            .map_err(|error| StoreFault::TooLarge(error.to_string()))
+    }
+}
+
+/// A decrypted value that begins with the prefix of unreadable values must not give its own reason.
+fn as_object(plain: Bytes) -> Bytes {
+    if plain.starts_with(UNREADABLE_PREFIX) { unreadable("the stored value is not an object") } else { plain }
+}
+
+fn unreadable(why: &str) -> Bytes {
+    [UNREADABLE_PREFIX, why.as_bytes()].concat().into()
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,124 @@
+//! [`TransformedStorage`]: a store whose values have another form than its readers and writers see.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use listwatch_meta::{Key, KeyRange, Revision};
+use listwatch_storage::{
+    Capabilities, CreateError, DeleteError, KeyValue, ListPage, ListQuery, ReadError, Storage, StoreFault, StoreStats,
+    UpdateError, ValueReader, Watch, WatchError,
+};
+
+use super::StoredForm;
+
+/// The bytes that a list converts before it lets other tasks run.
+const YIELD_BYTES: usize = 256 << 10;
+
+/// A store with values in a [`StoredForm`].
+pub(super) struct TransformedStorage {
+    inner: Arc<dyn Storage>,
+    form: Arc<StoredForm>,
+}
+
+impl TransformedStorage {
+    pub(super) fn new(inner: Arc<dyn Storage>, form: Arc<StoredForm>) -> Self {
+        TransformedStorage { inner, form }
+    }
+
+    fn read(&self, mut entry: KeyValue) -> KeyValue {
+        let read = self.form.read(&entry.key, std::mem::take(&mut entry.value), true);
+        KeyValue { value: read.value, stale: read.stale, ..entry }
+    }
+}
+
+#[async_trait]
+impl Storage for TransformedStorage {
+    async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
+        let (found, revision) = self.inner.get(key).await?;
+        Ok((found.map(|found| self.read(found)), revision))
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        let json_is_plain = self.form.reads_plain_json(&query.range);
+        let mut page = self.inner.list(query).await?;
+        let mut converted = 0;
+        for entry in &mut page.items {
+            if json_is_plain && entry.value.first() == Some(&b'{') {
+                continue;
+            }
+            converted += entry.value.len();
+            entry.value = self.form.read(&entry.key, std::mem::take(&mut entry.value), false).value;
+            if converted >= YIELD_BYTES {
+                converted = 0;
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(page)
+    }
+
+    async fn list_keys(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        self.inner.list_keys(query).await
+    }
+
+    async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
+        match self.inner.create(key, self.form.write(key, value)?, ttl).await {
+            Err(CreateError::AlreadyExists { key, current }) => {
+                Err(CreateError::AlreadyExists { key, current: self.read(current) })
+            }
+            created => created,
+        }
+    }
+
+    async fn update(
+        &self,
+        key: &Key,
+        expected: Revision,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> Result<Revision, UpdateError> {
+        match self.inner.update(key, expected, self.form.write(key, value)?, ttl).await {
+            Err(UpdateError::Conflict { current }) => {
+                Err(UpdateError::Conflict { current: current.map(|current| self.read(current)) })
+            }
+            updated => updated,
+        }
+    }
+
+    async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError> {
+        match self.inner.delete(key, expected).await {
+            Err(DeleteError::Conflict { current }) => {
+                Err(DeleteError::Conflict { current: current.map(|current| self.read(current)) })
+            }
+            deleted => deleted,
+        }
+    }
+
+    async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
+        let json_is_plain = self.form.reads_plain_json(&range);
+        let form = Arc::clone(&self.form);
+        let read = Arc::new(move |key: &Key, stored: Bytes| form.read(key, stored, false).value);
+        Ok(self.inner.watch(range, after).await?.with_reader(ValueReader { read, json_is_plain }))
+    }
+
+    async fn current_revision(&self) -> Result<Revision, ReadError> {
+        self.inner.current_revision().await
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), ReadError> {
+        self.inner.compact(revision).await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn health(&self) -> Result<(), StoreFault> {
+        self.inner.health().await
+    }
+
+    async fn stats(&self) -> Result<StoreStats, StoreFault> {
+        self.inner.stats().await
+    }
+}

@@ -1,0 +1,289 @@
+//! Tests of the form of values, over a store in memory.
+
+use std::sync::Arc;
+
+use listwatch_meta::Revision;
+use listwatch_storage::{
+    CreateError, Decision, DeleteError, KeyValue, ListQuery, MemoryStorage, Outcome, StoreEvent, UpdateError,
+    UpdateLimits, WatchItem, guaranteed_update, unreadable_reason,
+};
+use proptest::prelude::*;
+
+use super::*;
+
+const POD: &str = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"x"},"spec":{"containers":[{"name":"c","resources":{}}]},"status":{}}"#;
+
+fn encryption(rules: &[(&str, &[&str])]) -> Encryption {
+    let mut text = "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n".to_owned();
+    for (resources, providers) in rules {
+        text.push_str(&format!("- resources: [{resources}]\n  providers:\n"));
+        providers.iter().for_each(|provider| text.push_str(&format!("  - {provider}\n")));
+    }
+    Encryption::parse("test.yaml", text.as_bytes()).unwrap()
+}
+
+const ONE: &str = "aesgcm: {keys: [{name: one, secret: MDEyMzQ1Njc4OWFiY2RlZg==}]}";
+const TWO: &str = "aescbc: {keys: [{name: two, secret: ZmVkY2JhOTg3NjU0MzIxMA==}]}";
+const IDENTITY: &str = "identity: {}";
+
+fn form(rules: &[(&str, &[&str])], media_type: StorageMediaType) -> StoredForm {
+    let encryption = (!rules.is_empty()).then(|| encryption(rules));
+    StoredForm::new(encryption, media_type, "registry/")
+}
+
+fn key(path: &str) -> Key {
+    Key::from_path(path).unwrap()
+}
+
+fn over(inner: &Arc<MemoryStorage>, form: StoredForm) -> Arc<dyn Storage> {
+    Arc::new(form).storage(inner.clone())
+}
+
+#[test]
+fn resources_are_found_by_the_prefix_of_their_keys() {
+    let rules: &[(&str, &[&str])] = &[("services, nodes", &[ONE]), ("'*.example.com'", &[ONE]), ("'*.'", &[TWO])];
+    let form = form(rules, StorageMediaType::Protobuf);
+    let check = |path: &str, kind: Option<&str>, prefix: &str| {
+        let (transformer, message) = form.find(path);
+        assert_eq!(message.map(|(_, kind)| kind.as_str()), kind, "{path}");
+        let stored = transformer.encrypt(&"x".into(), b"", &mut |nonce| nonce.fill(0)).unwrap();
+        assert!(stored.starts_with(prefix.as_bytes()), "{path}: {stored:?}");
+    };
+    check("/services/specs/a/b", Some("Service"), "k8s:enc:aesgcm");
+    check("/services/endpoints/a/b", Some("Endpoints"), "k8s:enc:aescbc");
+    check("/minions/n", Some("Node"), "k8s:enc:aesgcm");
+    check("/secrets/a/b", Some("Secret"), "k8s:enc:aescbc");
+    check("/secrets/", Some("Secret"), "k8s:enc:aescbc");
+    check("/deployments/a/b", Some("Deployment"), "x");
+    check("/example.com/widgets/a/b", None, "k8s:enc:aesgcm");
+    check("/other.com/widgets/a/b", None, "x");
+    check("/apiextensions.k8s.io/customresourcedefinitions/a", None, "x");
+    check("/ranges/serviceips", None, "k8s:enc:aescbc");
+    check("/ranges/servicenodeports/80", None, "k8s:enc:aescbc");
+    check("/masterleases/1.2.3.4", None, "k8s:enc:aescbc");
+    check("/listwatch/keys/serviceaccounts", None, "k8s:enc:aescbc");
+}
+
+#[test]
+fn plain_json_is_passed_on_only_where_every_key_of_the_range_is_plain() {
+    let form = form(&[("secrets", &[ONE, IDENTITY]), ("configmaps", &[IDENTITY, ONE])], StorageMediaType::Json);
+    for (range, expected) in [
+        (KeyRange::resource("secrets"), false),
+        (KeyRange::namespace("secrets", "a"), false),
+        (KeyRange::resource("configmaps"), true),
+        (KeyRange::resource("pods"), true),
+        (KeyRange::resource("services/specs"), true),
+        (KeyRange::resource("example.com/widgets"), true),
+        (KeyRange::resource("pods").starting_at("/pods/x/y\0"), true),
+        (KeyRange::single(&key("/pods/a/b")), true),
+        (KeyRange::below("/"), false),
+        (KeyRange::below("/services/"), false),
+    ] {
+        assert_eq!(form.reads_plain_json(&range), expected, "{range:?}");
+    }
+    assert!(StoredForm::default().reads_plain_json(&KeyRange::below("/")), "without encryption all JSON is plain");
+}
+
+#[test]
+fn authenticated_data_is_the_full_key_in_etcd() {
+    for (prefix, expected) in
+        [("registry/", "/registry/a"), ("/registry", "/registry/a"), ("", "/a"), ("/x/y", "/x/y/a")]
+    {
+        assert_eq!(StoredForm::new(None, StorageMediaType::Json, prefix).full_key(&key("/a")), expected, "{prefix:?}");
+    }
+    // As kube-apiserver would write it: AES-GCM over the full key.
+    let transformer = encryption(&[("secrets", &[ONE])]).transformer("", "secrets");
+    let stored = transformer.encrypt(&"{}".into(), b"/registry/secrets/a/b", &mut |nonce| nonce.fill(1)).unwrap();
+    let form = form(&[("secrets", &[ONE])], StorageMediaType::Json);
+    assert_eq!(form.read(&key("/secrets/a/b"), stored.clone(), true), ReadValue { value: "{}".into(), stale: false });
+    let moved = form.read(&key("/secrets/a/c"), stored, true);
+    assert_eq!(unreadable_reason(&moved.value), Some("cipher: message authentication failed"));
+}
+
+#[test]
+fn built_in_kinds_are_written_in_the_configured_encoding_and_others_as_json() {
+    let protobuf = form(&[], StorageMediaType::Protobuf);
+    let json = form(&[], StorageMediaType::Json);
+    let check = |path: &str, value: &str, is_protobuf: bool| {
+        let key = key(path);
+        let stored = protobuf.write(&key, value.to_owned().into()).unwrap();
+        assert_eq!(stored.starts_with(protobuf::MAGIC), is_protobuf, "{path}: {value}");
+        assert_eq!(
+            protobuf.read(&key, stored.clone(), true),
+            ReadValue { value: value.to_owned().into(), stale: false }
+        );
+        let by_json = json.read(&key, stored, true);
+        assert_eq!((by_json.value, by_json.stale), (value.to_owned().into(), is_protobuf), "{path}: {value}");
+        let stored = json.write(&key, value.to_owned().into()).unwrap();
+        assert_eq!(stored, value);
+        assert_eq!(
+            protobuf.read(&key, stored.clone(), true).stale,
+            is_protobuf,
+            "{path}: JSON is stale where protobuf is possible"
+        );
+        assert!(!protobuf.read(&key, stored, false).stale);
+    };
+    check("/pods/x/a", POD, true);
+    check(
+        "/example.com/widgets/x/a",
+        r#"{"kind":"Widget","apiVersion":"example.com/v1","metadata":{"name":"a"}}"#,
+        false,
+    );
+    let definition =
+        r#"{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1","metadata":{"name":"a"}}"#;
+    check("/apiextensions.k8s.io/customresourcedefinitions/a", definition, false);
+    // A member that protobuf would lose keeps the value JSON.
+    check("/pods/x/a", &POD.replace("\"spec\":{", "\"spec\":{\"unknown\":1,"), false);
+}
+
+#[test]
+fn second_version_of_a_kind_is_read_as_the_stored_version() {
+    let old = r#"{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v1","metadata":{"name":"a"},"spec":{"scaleTargetRef":{"kind":"Deployment","name":"d"},"maxReplicas":3,"targetCPUUtilizationPercentage":50},"status":{"currentReplicas":0,"desiredReplicas":0}}"#;
+    let stored = protobuf::encode("autoscaling/v1", "HorizontalPodAutoscaler", old.as_bytes()).unwrap();
+    let read = StoredForm::default().read(&key("/horizontalpodautoscalers/x/a"), stored.into(), true).value;
+    let tree: Value = serde_json::from_slice(&read).unwrap();
+    assert_eq!(tree["apiVersion"], "autoscaling/v2");
+    assert_eq!(tree["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 50);
+}
+
+#[test]
+fn unknown_fields_of_protobuf_are_left_out() {
+    let json = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"},"data":{"x":"y"}}"#;
+    let stored = protobuf::encode("v1", "ConfigMap", json.as_bytes()).unwrap();
+    // Field 100 of the message: the lengths of the envelope grow by three bytes.
+    let envelope = protobuf::Envelope::parse(&stored).unwrap();
+    let raw = [envelope.raw(&stored), b"\xa0\x06\x01"].concat();
+    let mut other = b"k8s\0\n\x0f\n\x02v1\x12\tConfigMap\x12".to_vec();
+    other.push(u8::try_from(raw.len()).unwrap());
+    other.extend_from_slice(&raw);
+    assert!(matches!(protobuf::decode_strict(&other), Err(protobuf::DecodeError::UnknownField { .. })));
+    let read = StoredForm::default().read(&key("/configmaps/x/a"), other.into(), false);
+    assert_eq!(read.value, json);
+}
+
+#[test]
+fn unreadable_values_keep_their_reason_and_are_never_written_back() {
+    let form = form(&[("secrets", &[ONE])], StorageMediaType::Json);
+    let check = |stored: &[u8], reason: &str| {
+        let value = form.read(&key("/secrets/a/b"), Bytes::copy_from_slice(stored), true).value;
+        assert_eq!(unreadable_reason(&value), Some(reason), "{stored:?}");
+        assert!(matches!(form.write(&key("/secrets/a/b"), value), Err(StoreFault::Corrupt(_))));
+    };
+    check(b"{\"kind\":\"Secret\"}", "no matching prefix found");
+    check(b"k8s:enc:kms:v2:p:x", "no matching prefix found");
+    check(b"k8s:enc:aesgcm:v1:one:x", "the stored data was shorter than the required size");
+    let plain = StoredForm::default();
+    let read = |stored: &'static [u8]| plain.read(&key("/secrets/a/b"), stored.into(), true).value;
+    assert_eq!(
+        unreadable_reason(&read(b"k8s:enc:aescbc:v1:two:x")),
+        Some("identity transformer tried to read encrypted data")
+    );
+    assert_eq!(unreadable_reason(&read(b"k8s\0")), Some("empty body"));
+    assert_eq!(unreadable_reason(&read(b"\0unreadable: forged")), Some("the stored value is not an object"));
+    assert_eq!(read(b"rubbish"), "rubbish", "other damage is the reader's to report");
+}
+
+#[tokio::test]
+async fn every_read_of_the_store_shows_decrypted_values() {
+    let inner = MemoryStorage::new();
+    let storage = over(&inner, form(&[("secrets", &[ONE])], StorageMediaType::Protobuf));
+    let (secrets, one) = (KeyRange::resource("secrets"), key("/secrets/a/one"));
+    let value = |text: &str| {
+        Bytes::from(format!(
+            r#"{{"kind":"Secret","apiVersion":"v1","metadata":{{"name":"one"}},"data":{{"k":"{text}"}}}}"#
+        ))
+    };
+    let mut watch = storage.watch(secrets.clone(), Revision::ZERO).await.unwrap();
+    let created = storage.create(&one, value("MQ=="), None).await.unwrap();
+    let updated = storage.update(&one, created, value("Mg=="), None).await.unwrap();
+    let raw = inner.get(&one).await.unwrap().0.unwrap().value;
+    assert!(raw.starts_with(b"k8s:enc:aesgcm:v1:one:"));
+    assert_eq!(storage.get(&one).await.unwrap().0.unwrap().value, value("Mg=="));
+    let page = storage.list(ListQuery { range: secrets.clone(), at: None, limit: 0 }).await.unwrap();
+    assert_eq!(page.items[0].value, value("Mg=="));
+    let page = storage.list(ListQuery { range: secrets.clone(), at: Some(created), limit: 0 }).await.unwrap();
+    assert_eq!(page.items[0].value, value("MQ=="));
+    let page = storage.list_keys(ListQuery { range: secrets, at: None, limit: 0 }).await.unwrap();
+    assert_eq!(page.items[0].value, "");
+    match storage.create(&one, value("Mw=="), None).await {
+        Err(CreateError::AlreadyExists { current, .. }) => assert_eq!(current.value, value("Mg==")),
+        other => panic!("{other:?}"),
+    }
+    match storage.update(&one, created, value("Mw=="), None).await {
+        Err(UpdateError::Conflict { current: Some(current) }) => assert_eq!(current.value, value("Mg==")),
+        other => panic!("{other:?}"),
+    }
+    match storage.delete(&one, created).await {
+        Err(DeleteError::Conflict { current: Some(current) }) => assert_eq!(current.value, value("Mg==")),
+        other => panic!("{other:?}"),
+    }
+    storage.delete(&one, updated).await.unwrap();
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        if let Some(WatchItem::Event(event)) = watch.next().await {
+            seen.push(event);
+        }
+    }
+    let texts = |event: &StoreEvent| match event {
+        StoreEvent::Put { current, previous } => {
+            (Some(current.value.clone()), previous.clone().map(|entry| entry.value))
+        }
+        StoreEvent::Delete { previous, .. } => (None, previous.clone().map(|entry| entry.value)),
+    };
+    let (first, second) = (Some(value("MQ==")), Some(value("Mg==")));
+    let seen: Vec<_> = seen.iter().map(texts).collect();
+    assert_eq!(seen, [(first.clone(), None), (second.clone(), first), (None, second)]);
+}
+
+#[tokio::test]
+async fn stale_value_is_rewritten_by_an_update_that_changes_nothing() {
+    let inner = MemoryStorage::new();
+    let pod = key("/pods/x/a");
+    let stages = [
+        (form(&[], StorageMediaType::Json), "{"),
+        (form(&[], StorageMediaType::Protobuf), "k8s\0"),
+        (form(&[("pods", &[ONE, IDENTITY])], StorageMediaType::Protobuf), "k8s:enc:aesgcm:v1:one:"),
+        (form(&[("'*.'", &[TWO, ONE])], StorageMediaType::Protobuf), "k8s:enc:aescbc:v1:two:"),
+        (form(&[("'*.*'", &[TWO])], StorageMediaType::Json), "k8s:enc:aescbc:v1:two:"),
+        (form(&[("'*.*'", &[IDENTITY, TWO])], StorageMediaType::Json), "{"),
+    ];
+    inner.create(&pod, protobuf::encode("v1", "Pod", POD.as_bytes()).unwrap().into(), None).await.unwrap();
+    for (stage, (form, prefix)) in stages.into_iter().enumerate() {
+        let storage = over(&inner, form);
+        // The suggestion of a cache does not know that the value is stale.
+        let (found, _) = storage.get(&pod).await.unwrap();
+        let suggestion = found.map(|found| KeyValue { stale: false, ..found });
+        let decide = |found: Option<&KeyValue>| {
+            let found = found.unwrap();
+            Ok::<_, ()>(Decision::Write { value: found.value.clone(), ttl: None })
+        };
+        let first = guaranteed_update(&*storage, &pod, suggestion.clone(), UpdateLimits::default(), decide).await;
+        assert!(matches!(first, Ok(Outcome::Updated { .. })), "stage {stage}: {first:?}");
+        let raw = inner.get(&pod).await.unwrap().0.unwrap().value;
+        assert!(raw.starts_with(prefix.as_bytes()), "stage {stage}: {raw:?}");
+        let again = guaranteed_update(&*storage, &pod, None, UpdateLimits::default(), decide).await;
+        assert!(matches!(again, Ok(Outcome::Unchanged(_))), "stage {stage}: {again:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn damaged_values_never_panic_and_never_become_objects(
+        at: proptest::sample::Index,
+        bit in 0..8u8,
+        cut: bool,
+        encrypted: bool,
+    ) {
+        let rules: &[(&str, &[&str])] = if encrypted { &[("pods", &[ONE])] } else { &[] };
+        let form = form(rules, StorageMediaType::Protobuf);
+        let stored = form.write(&key("/pods/x/a"), POD.into()).unwrap();
+        let at = at.index(stored.len());
+        let mut damaged = stored.to_vec();
+        damaged[at] ^= 1 << bit;
+        let damaged = if cut { stored.slice(..at) } else { damaged.into() };
+        let read = form.read(&key("/pods/x/a"), damaged, true).value;
+        if encrypted {
+            prop_assert!(unreadable_reason(&read).is_some(), "{read:?}");
+        }
+    }
+}
