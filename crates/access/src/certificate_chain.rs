@@ -2,6 +2,7 @@
 //! (`apiserver/pkg/authentication/request/x509/x509.go:Verifier`).
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -11,9 +12,10 @@ use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
+use x509_cert::time::Time;
 
 /// The number of seconds for which a verified chain is cached, but not beyond the expiry of its first certificate. A
-/// chain with an expired intermediate certificate may be accepted up to this time after the expiry.
+/// chain with an expired authority may be accepted up to this time after the expiry.
 const VERIFIED_SECONDS: u64 = 60;
 /// The maximum number of cached chains. At this number the cache is cleared and all chains are verified again.
 const VERIFIED_MAX: usize = 10_000;
@@ -62,8 +64,26 @@ impl std::error::Error for InvalidAuthorities {}
 
 /// Verifies chains against trusted authorities, and caches what a caller read from each verified certificate.
 pub(crate) struct ChainVerifier<T> {
-    authorities: Vec<TrustAnchor<'static>>,
+    authorities: Vec<Authority>,
     verified: Mutex<HashMap<Fingerprint, Verified<T>>>,
+}
+
+/// A trusted authority. webpki does not check the validity period of its anchors; Go does.
+struct Authority {
+    anchor: TrustAnchor<'static>,
+    /// Its `notBefore` and `notAfter`, in seconds since 1970.
+    valid: RangeInclusive<u64>,
+}
+
+impl Authority {
+    fn new(certificate: &CertificateDer<'_>) -> Result<Self, InvalidAuthorities> {
+        let anchor = webpki::anchor_from_trusted_cert(certificate);
+        let anchor = anchor.map_err(|error| InvalidAuthorities(error.to_string()))?.to_owned();
+        let parsed = Certificate::from_der(certificate).map_err(|error| InvalidAuthorities(error.to_string()))?;
+        let validity = parsed.tbs_certificate().validity();
+        let seconds = |time: &Time| time.to_unix_duration().as_secs();
+        Ok(Authority { anchor, valid: seconds(&validity.not_before)..=seconds(&validity.not_after) })
+    }
 }
 
 /// A chain that was verified.
@@ -83,8 +103,7 @@ impl<T: Clone> ChainVerifier<T> {
         let mut authorities = Vec::new();
         for certificate in CertificateDer::pem_slice_iter(authorities_pem.as_bytes()) {
             let certificate = certificate.map_err(|error| InvalidAuthorities(error.to_string()))?;
-            let anchor = webpki::anchor_from_trusted_cert(&certificate);
-            authorities.push(anchor.map_err(|error| InvalidAuthorities(error.to_string()))?.to_owned());
+            authorities.push(Authority::new(&certificate)?);
         }
         if authorities.is_empty() {
             return Err(InvalidAuthorities("there is no certificate in PEM".to_owned()));
@@ -99,7 +118,7 @@ impl<T: Clone> ChainVerifier<T> {
 
     /// Whether both verifiers trust some authority.
     pub(crate) fn shares_authority_with<U>(&self, other: &ChainVerifier<U>) -> bool {
-        let key = |anchor: &TrustAnchor<'static>| (anchor.subject.clone(), anchor.subject_public_key_info.clone());
+        let key = |it: &Authority| (it.anchor.subject.clone(), it.anchor.subject_public_key_info.clone());
         self.authorities.iter().any(|one| other.authorities.iter().any(|two| key(one) == key(two)))
     }
 
@@ -119,10 +138,12 @@ impl<T: Clone> ChainVerifier<T> {
         }
         let (leaf, intermediates) = peer.chain.split_first()?;
         let end_entity = EndEntityCert::try_from(leaf).ok()?;
+        let valid = self.authorities.iter().filter(|authority| authority.valid.contains(&now));
+        let anchors: Vec<TrustAnchor<'_>> = valid.map(|authority| authority.anchor.clone()).collect();
         end_entity
             .verify_for_usage(
                 webpki::ALL_VERIFICATION_ALGS,
-                &self.authorities,
+                &anchors,
                 intermediates,
                 UnixTime::since_unix_epoch(Duration::from_secs(now)),
                 KeyUsage::client_auth(),

@@ -208,6 +208,20 @@ mod tests {
     }
 
     #[test]
+    fn certificate_of_an_expired_authority_is_not_recognized() {
+        let ca = authority("ca", None);
+        let authenticator = ClientCertificateAuthenticator::new(&ca.pem).expect("authorities");
+        let lasting = leaf(&ca, |params| params.not_after = at(1_000_000));
+        let early = leaf(&ca, |params| params.not_before = at(-1_000_000));
+        let find = |der: &CertificateDer<'static>, now| found(&authenticator, vec![der.clone()], now);
+        let jane = "jane dev,system:authenticated";
+        assert_eq!(find(&lasting, NOW + 86_400), jane);
+        assert_eq!(find(&lasting, NOW + 86_400 + 60), "NotRecognized");
+        assert_eq!(find(&early, NOW - 86_400), jane);
+        assert_eq!(find(&early, NOW - 86_401), "NotRecognized");
+    }
+
+    #[test]
     fn chain_with_intermediate_authority_is_authenticated() {
         let ca = authority("ca", None);
         let intermediate = authority("intermediate", Some(&ca));

@@ -48,7 +48,8 @@ pub(crate) async fn authenticate(
     };
     match answer {
         Authentication::Authenticated { user, .. } => Ok(Sender { user, is_authenticated: true }),
-        Authentication::Rejected | Authentication::NotRecognized => {
+        Authentication::Rejected => Err(Status::unauthorized()),
+        Authentication::NotRecognized => {
             let has_credential = bearer(headers).is_some_and(|token| !token.is_empty())
                 || of_websocket.is_some()
                 || certificates.is_some();
@@ -160,6 +161,38 @@ mod tests {
         ] {
             let found = sender_with(anonymous_auth, &format!("GET {path}"), headers).await;
             assert_eq!(found, expected, "{anonymous_auth:?} {path} {headers:?}");
+        }
+    }
+
+    /// An authenticator of a header.
+    struct ApiKey;
+
+    impl listwatch_access::Authenticator for ApiKey {
+        fn authenticate<'a>(
+            &'a self,
+            request: &'a AuthenticationRequest<'a>,
+        ) -> listwatch_access::MaybeFuture<'a, Authentication> {
+            let key = request.headers.and_then(|headers| headers.get("x-api-key"));
+            listwatch_access::MaybeFuture::ready(match key {
+                Some(_) => Authentication::Rejected,
+                None => Authentication::NotRecognized,
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn rejected_credential_in_another_header_is_never_anonymous() {
+        let chain = AuthenticatorChain::new().with(ApiKey);
+        for (key, expected) in [(None, Ok("system:anonymous")), (Some("wrong"), Err(401))] {
+            let mut request = Request::get("/api/v1/pods");
+            if let Some(key) = key {
+                request = request.header("x-api-key", key);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            let info = RequestInfo::new(&parts.method, parts.uri.path(), &Query::default());
+            let sender = authenticate(&chain, AnonymousAuth::Enabled, &parts, &info, 0).await;
+            let name = sender.as_ref().map(|sender| sender.user.username.as_str()).map_err(|status| status.code);
+            assert_eq!(name, expected, "{key:?}");
         }
     }
 

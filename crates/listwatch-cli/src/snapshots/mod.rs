@@ -122,7 +122,8 @@ impl Task {
         }
     }
 
-    /// Takes and verifies one snapshot, and removes superseded ones.
+    /// Takes and verifies one snapshot, and removes superseded ones. One that cannot be removed is logged; the next
+    /// snapshot tries again.
     async fn take(&self) -> Result<PathBuf, Failure> {
         let taken_at = now();
         let description = self.source.stats().await?.description;
@@ -145,10 +146,18 @@ impl Task {
             let _ = std::fs::remove_file(&unnamed);
             return Err(error);
         }
-        for old in superseded(list(&self.directory)?, self.retention) {
-            std::fs::remove_file(self.directory.join(old.to_string()))?;
+        match list(&self.directory) {
+            Ok(snapshots) => superseded(snapshots, self.retention).into_iter().for_each(|old| self.remove(&old)),
+            Err(error) => tracing::warn!(%error, directory = %self.directory.display(), "cannot list snapshots"),
         }
         Ok(path)
+    }
+
+    fn remove(&self, old: &SnapshotName) {
+        let path = self.directory.join(old.to_string());
+        if let Err(error) = std::fs::remove_file(&path) {
+            tracing::warn!(%error, path = %path.display(), "cannot remove a superseded snapshot");
+        }
     }
 }
 
@@ -238,6 +247,21 @@ mod tests {
             let mode = std::fs::metadata(&path).expect("metadata").permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "snapshots hold Secrets");
         }
+    }
+
+    #[tokio::test]
+    async fn superseded_snapshot_that_cannot_be_removed_fails_no_snapshot() {
+        let (data, snapshots) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+        let directory = snapshots.path();
+        let stuck = "snapshot-20200102T000000Z-2.lwx";
+        std::fs::create_dir(directory.join(stuck)).expect("a directory, which cannot be removed as a file");
+        for name in ["snapshot-20200101T000000Z-1.lwx", "snapshot-20200103T000000Z-3.lwx"] {
+            std::fs::write(directory.join(name), "old").expect("written");
+        }
+        let source = store(data.path()).await;
+        task(&source, directory).take().await.expect("a snapshot");
+        let left = files(directory);
+        assert_eq!((left.len(), left[0].as_str(), left[1].as_str()), (3, stuck, "snapshot-20200103T000000Z-3.lwx"));
     }
 
     #[tokio::test]
