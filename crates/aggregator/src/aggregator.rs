@@ -7,6 +7,7 @@
 //!
 //! Rules: `kube-aggregator/pkg/apiserver/{handler_proxy,resolvers}.go`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,24 +16,30 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use listwatch_meta::UserInfo;
-use listwatch_proxy::{ClientCertificate, Destination, ExternalLocation, Proxy, ProxyBody, Redirects, Transport};
+use listwatch_proxy::{
+    ClientCertificate, Destination, ExternalLocation, Limits, Proxy, ProxyBody, Redirects, Transport,
+};
 use parking_lot::Mutex;
 use tracing::{debug, warn};
 
 use crate::documents::{RemoteDocument, RemoteDocuments};
-use crate::identity::set_identity_headers;
-use crate::objects::ServiceObjects;
+use crate::identity::{identity_headers, remove_identity_headers};
+use crate::objects::{EndpointSlice, Service, ServiceObjects};
 use crate::resolve::{Address, ResolveError, resolve_cluster, resolve_endpoint};
-use crate::route::{RemoteRoute, Routes, api_service_name, encode_query, is_discovery};
+use crate::route::{RemoteRoute, Routes, api_service_name, decode_path, encode_path, encode_query, is_discovery};
 use crate::{ApiService, ServiceReference};
 
 /// The time limit of a request for a discovery document, from the dial to the last byte (`aggregatedDiscoveryTimeout`).
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time until the response header of a long-running request. An extension server may send it with the first event.
 const LONG_RUNNING_HEADER_TIMEOUT: Duration = Duration::from_secs(3_600);
+
+/// The most connections for probes and documents, all in use: none is kept. The loops use at most 27 at once.
+const PROBE_CONNECTIONS_MAX: usize = 64;
+const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 /// The settings of an [`Aggregator`] for its requests to extension servers.
 #[derive(Clone, Debug, Default)]
@@ -43,26 +50,35 @@ pub struct AggregatorOptions {
     pub endpoint_routing: bool,
     /// Passes redirects of extension servers on to the client (`--aggregator-reject-forwarding-redirect=false`).
     pub pass_redirects: bool,
-    /// The address of this server. It replaces the address of the service `default/kubernetes:443`.
-    pub loopback: Option<Address>,
 }
 
+/// A service and its slices, each with the error of a failed read.
+pub(crate) type Target = (Result<Option<Service>, String>, Result<Arc<Vec<EndpointSlice>>, String>);
+/// Services by namespace and name.
+pub(crate) type Targets = BTreeMap<(String, String), Target>;
+
 /// Facts about a request that the API server has established before it passes the request on.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RequestFacts {
-    /// Whether the request is a watch, or a connect such as `exec`.
-    pub is_long_running: bool,
-    /// The address of the client.
+    /// The time that is left for the response; `None` for a long-running request: a watch, or a connect such as `exec`.
+    pub timeout: Option<Duration>,
+    /// The address of the client, for `X-Forwarded-For`.
     pub client_address: Option<IpAddr>,
+    /// The id of the request in the audit log, for `Audit-ID`.
+    pub audit_id: Option<HeaderValue>,
 }
 
 /// Passes requests to extension servers, and holds the latest documents of each of them.
 pub struct Aggregator {
-    pub(crate) proxy: Proxy,
+    proxy: Proxy,
+    /// Sends probes and requests for documents, over connections that no user's request can use up.
+    pub(crate) probes: Proxy,
     objects: Arc<dyn ServiceObjects>,
     options: AggregatorOptions,
     routes: ArcSwap<Routes>,
     services: ArcSwap<Vec<ApiService>>,
+    /// The services that APIServices name, as they were when the objects last changed.
+    targets: ArcSwap<Targets>,
     documents: ArcSwap<RemoteDocuments>,
     /// Serializes changes of the documents.
     writer: Mutex<()>,
@@ -77,12 +93,20 @@ impl fmt::Debug for Aggregator {
 impl Aggregator {
     /// Creates an aggregator without APIServices. [`Aggregator::update`] adds them.
     pub fn new(proxy: Proxy, objects: Arc<dyn ServiceObjects>, options: AggregatorOptions) -> Self {
+        let limits = Limits {
+            connections_max: PROBE_CONNECTIONS_MAX,
+            connections_per_backend_max: PROBE_CONNECTIONS_MAX,
+            idle_connections_per_backend_max: 0,
+            ..Limits::default()
+        };
         Aggregator {
             proxy,
+            probes: Proxy::new(limits),
             objects,
             options,
             routes: ArcSwap::default(),
             services: ArcSwap::default(),
+            targets: ArcSwap::default(),
             documents: ArcSwap::default(),
             writer: Mutex::new(()),
         }
@@ -95,7 +119,8 @@ impl Aggregator {
             return;
         }
         let before = self.routes.load_full();
-        let routes = Routes::new(&self.proxy, self.options.proxy_certificate.as_ref(), &services, &before);
+        let proxies = (&self.proxy, &self.probes);
+        let routes = Routes::new(proxies, self.options.proxy_certificate.as_ref(), &services, &before);
         let is_remote = |name: &str| routes.get(name).is_some();
         let old = self.documents.load_full();
         let mut documents = RemoteDocuments { generation: old.generation + 1, by_name: old.by_name.clone() };
@@ -122,8 +147,8 @@ impl Aggregator {
         if self.routes.load().get(name).is_none() || old.by_name.get(name) == Some(&document) {
             return;
         }
-        let mut documents = RemoteDocuments { generation: old.generation + 1, by_name: old.by_name.clone() };
-        documents.by_name.insert(name.to_owned(), document);
+        let mut documents = (*old).clone();
+        documents.insert(name, document);
         self.documents.store(Arc::new(documents));
     }
 
@@ -132,10 +157,11 @@ impl Aggregator {
         !self.routes.load().is_empty()
     }
 
-    /// The route of a path that an extension server serves; `None` for every path that this server serves.
+    /// The route of a percent-encoded path that an extension server serves; `None` for every path that this server
+    /// serves, and for every path that servers understand in different ways.
     pub fn route(&self, path: &str) -> Option<RemoteRoute> {
         let routes = self.routes.load();
-        routes.get(&api_service_name(path)?).cloned()
+        routes.get(&api_service_name(&decode_path(path)?)?).cloned()
     }
 
     /// The route of an APIService by its name, for example of the owner of an OpenAPI path.
@@ -146,7 +172,10 @@ impl Aggregator {
     /// Passes a request on (`proxyHandler.ServeHTTP`). Failures are plain-text responses.
     ///
     /// The caller has authenticated and authorized `user` for this request. The identity headers and credentials of the
-    /// client are removed. Every other header is forwarded, including `Audit-ID`.
+    /// client are removed. Every other header is forwarded, unless `Connection` names it.
+    ///
+    /// The decoded path is encoded again, so that the extension server sees the path that was authorized. A path that
+    /// servers understand in different ways is not found: with an encoded slash, an empty segment, `.` or `..`.
     pub async fn handle<B>(
         &self,
         route: &RemoteRoute,
@@ -167,9 +196,17 @@ impl Aggregator {
             Ok(transport) => transport.clone(),
             Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         };
-        if let Err(error) = set_identity_headers(request.headers_mut(), user) {
-            return text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string());
+        remove_identity_headers(request.headers_mut());
+        let mut headers = match identity_headers(user) {
+            Ok(headers) => headers,
+            Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        };
+        if let Some(audit_id) = facts.audit_id {
+            headers.insert(AUDIT_ID, audit_id);
         }
+        let Some(path) = decode_path(request.uri().path()).map(|path| encode_path(&path)) else {
+            return text(StatusCode::NOT_FOUND, "404 page not found");
+        };
         let Some(reference) = &service.service else { return unavailable() };
         let address = match self.resolve(reference).await {
             Ok(address) => address,
@@ -178,16 +215,17 @@ impl Aggregator {
                 return unavailable();
             }
         };
-        let path = request.uri().path().to_owned();
         let path_and_query = match request.uri().query() {
             Some(query) if !encode_query(query).is_empty() => format!("{path}?{}", encode_query(query)),
             _ => path.clone(),
         };
         let mut to = destination(transport, &address, path_and_query);
+        to.headers = headers;
         to.client_address = facts.client_address;
         to.redirects = if self.options.pass_redirects { Redirects::PassOn } else { Redirects::Reject };
-        to.total_timeout = is_discovery(&path).then_some(DISCOVERY_TIMEOUT);
-        to.header_timeout = facts.is_long_running.then_some(LONG_RUNNING_HEADER_TIMEOUT);
+        let discovery_timeout = is_discovery(&path).then_some(DISCOVERY_TIMEOUT);
+        to.total_timeout = discovery_timeout.into_iter().chain(facts.timeout).min();
+        to.header_timeout = facts.timeout.is_none().then_some(LONG_RUNNING_HEADER_TIMEOUT);
         match self.proxy.handle(request, &to).await {
             Ok(response) => response,
             Err(error) => {
@@ -198,28 +236,37 @@ impl Aggregator {
         }
     }
 
-    /// Resolves a service reference to an address.
+    /// Resolves a service reference to an address. [`Aggregator::run`] observes the referenced services, so that a
+    /// request reads no object, as upstream's informers do. Without an observation the objects are read.
     ///
     /// # Errors
     /// [`ResolveError`] if the service cannot be read, or has no usable port or endpoint.
     pub async fn resolve(&self, reference: &ServiceReference) -> Result<Address, ResolveError> {
-        let ServiceReference { namespace, name, port } = reference;
-        if let Some(loopback) = &self.options.loopback
-            && (namespace.as_str(), name.as_str(), *port) == ("default", "kubernetes", 443)
-        {
-            return Ok(loopback.clone());
-        }
-        let service = self.objects.service(namespace, name).await.map_err(ResolveError::Access)?;
+        let ServiceReference { namespace, name, .. } = reference;
+        let observed = self.targets.load().get(&(namespace.clone(), name.clone())).cloned();
+        let (service, slices) = match observed {
+            Some(observed) => observed,
+            None => self.read_target(namespace, name).await,
+        };
+        let service = service.map_err(ResolveError::Access)?;
         let service = service.ok_or_else(|| ResolveError::ServiceNotFound(name.clone()))?;
         if !self.options.endpoint_routing {
             return resolve_cluster(&service, reference);
         }
-        let slices = self.objects.endpoint_slices(namespace, name).await.map_err(ResolveError::Access)?;
+        let slices = slices.map_err(ResolveError::Access)?;
         resolve_endpoint(&service, &slices, reference, |count| rand::random_range(0..count))
     }
 
-    pub(crate) fn objects(&self) -> &dyn ServiceObjects {
-        &*self.objects
+    /// Reads a service and its slices.
+    pub(crate) async fn read_target(&self, namespace: &str, name: &str) -> Target {
+        let service = self.objects.service(namespace, name).await;
+        let slices = self.objects.endpoint_slices(namespace, name).await;
+        (service, slices.map(Arc::new))
+    }
+
+    /// Replaces the observed services.
+    pub(crate) fn observe_targets(&self, targets: Targets) {
+        self.targets.store(Arc::new(targets));
     }
 }
 

@@ -9,6 +9,8 @@ use listwatch_proxy::{ClientCertificate, TlsSettings};
 use serde::Deserialize;
 use serde_json::Value;
 
+/// The group of APIServices.
+pub(crate) const REGISTRATION_GROUP: &str = "apiregistration.k8s.io";
 /// The port of a service reference without a port (`SetDefaults_ServiceReference`).
 const DEFAULT_PORT: u16 = 443;
 
@@ -125,6 +127,12 @@ impl ApiService {
             insecure_skip_tls_verify: object.spec.insecure_skip_tls_verify.unwrap_or_default(),
             is_available: conditions.iter().any(|found| found.kind == "Available" && found.status == "True"),
         })
+    }
+
+    /// Whether a service may serve the group version. The core group and the group of APIServices are always local: a
+    /// service that took them away would leave no way to remove its APIService.
+    pub fn is_remote(&self) -> bool {
+        self.service.is_some() && !matches!(self.group.as_str(), "" | REGISTRATION_GROUP)
     }
 
     /// The path of the group version's discovery document: `/apis/<group>/<version>`, or `/api/<version>`.

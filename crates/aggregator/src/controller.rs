@@ -20,11 +20,13 @@ use futures_util::stream::FuturesUnordered;
 use listwatch_meta::UserInfo;
 use listwatch_proxy::Transport;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::aggregator::{Aggregator, destination};
 use crate::availability::{ProbeResult, check_objects, check_probes};
+use crate::documents::RemoteDocument;
 use crate::fetch::{Fetch, FetchError, Fetched, fetch};
 use crate::objects::{ApiServiceObjects, EndpointSlice, Service};
 use crate::resolve::Address;
@@ -46,8 +48,10 @@ const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit of a request for OpenAPI (`specDownloadTimeout`).
 const OPENAPI_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest discovery document, in bytes. A larger one fails the refresh.
-const DISCOVERY_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The largest OpenAPI document, in bytes. A larger one fails the refresh.
+const DISCOVERY_BYTES_MAX: usize = 1024 * 1024;
+/// The largest OpenAPI v3 index, in bytes. A larger one fails the refresh.
+const OPENAPI_INDEX_BYTES_MAX: usize = 1024 * 1024;
+/// The largest OpenAPI v2 document, in bytes. A larger one fails the refresh.
 const OPENAPI_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Changes within this time are processed together.
 const COALESCE: Duration = Duration::from_millis(50);
@@ -81,7 +85,7 @@ struct Observation {
     /// The APIService without its condition, which the controller itself writes.
     api_service: ApiService,
     service: Result<Option<Service>, String>,
-    slices: Result<Vec<EndpointSlice>, String>,
+    slices: Result<Arc<Vec<EndpointSlice>>, String>,
 }
 
 /// Creates a request for discovery.
@@ -90,8 +94,30 @@ fn discovery<'a>(user: &'a UserInfo, accept: &'static str, etag: &'a str) -> Fet
 }
 
 /// Creates a request for OpenAPI.
-fn openapi<'a>(user: &'a UserInfo, etag: &'a str) -> Fetch<'a> {
-    Fetch { user, accept: ACCEPT_JSON, etag, timeout: OPENAPI_TIMEOUT, bytes_max: OPENAPI_BYTES_MAX }
+fn openapi<'a>(user: &'a UserInfo, etag: &'a str, bytes_max: usize) -> Fetch<'a> {
+    Fetch { user, accept: ACCEPT_JSON, etag, timeout: OPENAPI_TIMEOUT, bytes_max }
+}
+
+/// Applies a response to the documents on a thread of its own: parsing megabytes would delay other requests.
+async fn take<T, F>(document: &mut RemoteDocument, fetched: Fetched, apply: F) -> T
+where
+    T: Send + 'static,
+    F: FnOnce(&mut RemoteDocument, &Fetched) -> T + Send + 'static,
+{
+    let mut taken = std::mem::take(document);
+    let applying = tokio::task::spawn_blocking(move || {
+        let result = apply(&mut taken, &fetched);
+        (taken, result)
+    });
+    match applying.await {
+        Ok((taken, result)) => {
+            *document = taken;
+            result
+        }
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The runtime ends, and this task with it.
+        Err(_) => std::future::pending().await,
+    }
 }
 
 type Observations = Arc<BTreeMap<String, Observation>>;
@@ -100,19 +126,26 @@ impl Aggregator {
     /// Keeps routes, conditions and documents up to date. Runs until its future is dropped.
     pub async fn run(self: Arc<Self>, api_services: Arc<dyn ApiServiceObjects>) {
         let (observed, observations) = watch::channel(Observations::default());
-        let check = |name: String, observation: Observation| {
-            let (this, api_services) = (Arc::clone(&self), Arc::clone(&api_services));
+        let (checker, written) = (Arc::clone(&self), Arc::clone(&api_services));
+        let check = move |name: String, observation: Observation| {
+            let (this, api_services) = (Arc::clone(&checker), Arc::clone(&written));
             async move { this.check_availability(&*api_services, &name, observation).await }
         };
-        let refresh = |name: String, observation: Observation| {
-            let this = Arc::clone(&self);
+        let refresher = Arc::clone(&self);
+        let refresh = move |name: String, observation: Observation| {
+            let this = Arc::clone(&refresher);
             async move { this.refresh_documents(&name, &observation.api_service).await }
         };
-        tokio::join!(
-            self.observe(&*api_services, observed),
-            work(observations.clone(), AVAILABILITY_DELAYS, AVAILABILITY_WORKERS, check),
-            work(observations, DOCUMENT_DELAYS, DOCUMENT_WORKERS, refresh),
-        );
+        // Each loop is a task of its own, so that none delays another. Dropping the set ends them.
+        let mut loops = JoinSet::new();
+        loops.spawn(async move { self.observe(&*api_services, observed).await });
+        loops.spawn(work(observations.clone(), AVAILABILITY_DELAYS, AVAILABILITY_WORKERS, check));
+        loops.spawn(work(observations, DOCUMENT_DELAYS, DOCUMENT_WORKERS, refresh));
+        if let Some(Err(error)) = loops.join_next().await
+            && error.is_panic()
+        {
+            std::panic::resume_unwind(error.into_panic());
+        }
     }
 
     /// Lists the objects after each change and marks changed APIServices as due.
@@ -121,9 +154,15 @@ impl Aggregator {
             match api_services.api_services().await {
                 Ok(services) => {
                     let mut observations = BTreeMap::new();
-                    for service in services.iter().filter(|service| service.service.is_some()) {
-                        observations.insert(service.name.clone(), self.observation(service).await);
+                    let mut targets = BTreeMap::new();
+                    for service in &services {
+                        let Some(reference) = &service.service else { continue };
+                        let observation = self.observation(service).await;
+                        let target = (observation.service.clone(), observation.slices.clone());
+                        targets.insert((reference.namespace.clone(), reference.name.clone()), target);
+                        observations.insert(service.name.clone(), observation);
                     }
+                    self.observe_targets(targets);
                     self.update(services);
                     observed.send_if_modified(|present| {
                         let is_changed = **present != observations;
@@ -143,10 +182,9 @@ impl Aggregator {
     }
 
     async fn observation(&self, api_service: &ApiService) -> Observation {
-        let (mut service, mut slices) = (Ok(None), Ok(Vec::new()));
+        let (mut service, mut slices) = (Ok(None), Ok(Arc::default()));
         if let Some(ServiceReference { namespace, name, .. }) = &api_service.service {
-            service = self.objects().service(namespace, name).await;
-            slices = self.objects().endpoint_slices(namespace, name).await;
+            (service, slices) = self.read_target(namespace, name).await;
         }
         let api_service = ApiService { is_available: false, ..api_service.clone() };
         Observation { api_service, service, slices }
@@ -159,6 +197,7 @@ impl Aggregator {
         name: &str,
         Observation { api_service, service, slices }: Observation,
     ) -> bool {
+        let slices = slices.map(|slices| slices.to_vec());
         let condition = match check_objects(&api_service, &service, &slices) {
             Some(condition) => condition,
             None => check_probes(&self.probe(&api_service).await),
@@ -200,7 +239,7 @@ impl Aggregator {
         let user = user("system:kube-aggregator", &["system:masters"]);
         let request =
             Fetch { user: &user, accept: "*/*", etag: "", timeout: PROBE_TIMEOUT, bytes_max: PROBE_BYTES_MAX };
-        let result = match fetch(&self.proxy, &to, &request).await {
+        let result = match fetch(&self.probes, &to, &request).await {
             // The server responds; this check ignores the document.
             Ok(Fetched { code, .. }) | Err(FetchError::TooLarge { code, .. }) => ProbeResult::Code(code),
             Err(FetchError::TimedOut) => ProbeResult::TimedOut,
@@ -212,7 +251,7 @@ impl Aggregator {
     async fn reach(&self, api_service: &ApiService) -> Result<(Transport, Address), String> {
         let gone = || "the APIService has gone".to_owned();
         let route = self.route_of(&api_service.name).ok_or_else(gone)?;
-        let transport = route.transport.map_err(|error| error.to_string())?;
+        let transport = route.probe_transport.map_err(|error| error.to_string())?;
         let reference = api_service.service.as_ref().ok_or_else(gone)?;
         let address = self.resolve(reference).await.map_err(|error| error.to_string())?;
         Ok((transport, address))
@@ -233,18 +272,26 @@ impl Aggregator {
         let discovery_user = user("system:kube-aggregator", &["system:masters"]);
         let openapi_user = user("system:aggregator", &[]);
         let get = |path: &str| destination(transport.clone(), &address, path.to_owned());
+        let service = api_service.clone();
+        let take_aggregated =
+            move |document: &mut RemoteDocument, fetched: &Fetched| document.take_aggregated(&service, fetched);
+        let service = api_service.clone();
+        let take_openapi_v2 =
+            move |document: &mut RemoteDocument, fetched: &Fetched| document.take_openapi_v2(&service, fetched);
         let etag = document.discovery_etag.clone();
         let request = discovery(&discovery_user, ACCEPT_AGGREGATED, &etag);
-        let discovered = match fetch(&self.proxy, &get("/apis"), &request).await {
+        let discovered = match fetch(&self.probes, &get("/apis"), &request).await {
             Err(error) => Err(error.to_string()),
-            Ok(fetched) => match document.take_aggregated(api_service, &fetched) {
+            Ok(fetched) => match take(&mut document, fetched, take_aggregated).await {
                 Ok(true) => Ok(()),
                 Err(error) => Err(error.to_string()),
                 Ok(false) => {
                     let user = user("system:kube-aggregator", &[]);
                     let request = discovery(&user, ACCEPT_JSON, "");
-                    match fetch(&self.proxy, &get(&api_service.discovery_path()), &request).await {
-                        Ok(fetched) => document.take_resource_list(&fetched).map_err(|error| error.to_string()),
+                    match fetch(&self.probes, &get(&api_service.discovery_path()), &request).await {
+                        Ok(fetched) => take(&mut document, fetched, RemoteDocument::take_resource_list)
+                            .await
+                            .map_err(|error| error.to_string()),
                         Err(error) => Err(error.to_string()),
                     }
                 }
@@ -259,11 +306,17 @@ impl Aggregator {
         }
         let is_current = document.discovery.as_ref().is_some_and(|discovery| discovery.is_current);
 
-        let index = fetch(&self.proxy, &get("/openapi/v3"), &openapi(&openapi_user, "")).await;
-        let has_index = index.is_ok_and(|fetched| document.take_openapi_v3(&fetched));
+        let request = openapi(&openapi_user, "", OPENAPI_INDEX_BYTES_MAX);
+        let has_index = match fetch(&self.probes, &get("/openapi/v3"), &request).await {
+            Ok(fetched) => take(&mut document, fetched, RemoteDocument::take_openapi_v3).await,
+            Err(_) => false,
+        };
         let etag = document.openapi_v2_etag.clone();
-        let spec = fetch(&self.proxy, &get("/openapi/v2"), &openapi(&openapi_user, &etag)).await;
-        let has_spec = spec.is_ok_and(|fetched| document.take_openapi_v2(api_service, &fetched));
+        let request = openapi(&openapi_user, &etag, OPENAPI_BYTES_MAX);
+        let has_spec = match fetch(&self.probes, &get("/openapi/v2"), &request).await {
+            Ok(fetched) => take(&mut document, fetched, take_openapi_v2).await,
+            Err(_) => false,
+        };
         self.store_document(name, document);
         is_current && has_index && has_spec
     }

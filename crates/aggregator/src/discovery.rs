@@ -2,8 +2,7 @@
 //!
 //! | document | source |
 //! |---|---|
-//! | `/apis`, aggregated ([`merge_aggregated`]) | the local document, and the latest document of each extension server
-//! |
+//! | `/apis`, aggregated ([`merge_aggregated`]) | the local document, the latest document of each extension server |
 //! | `/apis`, legacy ([`api_group_list`]) | the APIServices alone, available or not |
 //! | `/apis/<group>` ([`api_group`]) | the APIServices of the group |
 //!
@@ -14,15 +13,15 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use listwatch_meta::compare_versions;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::ApiService;
+use crate::api_service::REGISTRATION_GROUP;
 use crate::order::sorted_by_group_and_version;
 
-/// The group of APIServices, which is always the first one. It has no APIService itself.
-const REGISTRATION_GROUP: &str = "apiregistration.k8s.io";
-/// The priority of [`REGISTRATION_GROUP`]: above every priority that an APIService can have.
+/// The priority of [`REGISTRATION_GROUP`], which is always the first group: above every priority that an APIService can have.
 const REGISTRATION_GROUP_PRIORITY: i64 = 20_001;
 /// The group priority and version priority of a group version without an APIService.
 const DEFAULT_PRIORITIES: (i64, i64) = (1_000, 15);
@@ -43,64 +42,118 @@ impl MalformedDiscovery {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteVersion {
     /// The resources, as in an `APIVersionDiscovery`. Empty before the first successful request.
-    pub resources: Vec<Value>,
+    pub resources: Vec<ResourceDiscovery>,
     /// Whether the last request for the resources succeeded. Otherwise the version is marked `Stale`.
     pub is_current: bool,
 }
 
-/// Parses the resources of each group version in an `APIGroupDiscoveryList` (`apidiscovery.k8s.io/v2`).
+/// A resource of an extension server (`APIResourceDiscovery` of `apidiscovery.k8s.io/v2`). Members with a `null` or
+/// without a value have Go's zero value. Unknown members are dropped, and a member of another type is an error: clients
+/// decode the discovery of all servers as one document, which one wrong member would make unreadable.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourceDiscovery {
+    #[serde(deserialize_with = "zero_for_null")]
+    resource: String,
+    /// Always present, because old clients require it (kubernetes/kubernetes#118361).
+    #[serde(deserialize_with = "zero_for_null")]
+    response_kind: ResponseKind,
+    #[serde(deserialize_with = "zero_for_null")]
+    scope: String,
+    #[serde(deserialize_with = "zero_for_null")]
+    singular_resource: String,
+    verbs: Option<Vec<String>>,
+    #[serde(deserialize_with = "zero_for_null", skip_serializing_if = "Vec::is_empty")]
+    short_names: Vec<String>,
+    #[serde(deserialize_with = "zero_for_null", skip_serializing_if = "Vec::is_empty")]
+    categories: Vec<String>,
+    #[serde(deserialize_with = "zero_for_null", skip_serializing_if = "Vec::is_empty")]
+    subresources: Vec<SubresourceDiscovery>,
+}
+
+/// `APISubresourceDiscovery`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SubresourceDiscovery {
+    #[serde(deserialize_with = "zero_for_null")]
+    subresource: String,
+    #[serde(deserialize_with = "zero_for_null")]
+    response_kind: ResponseKind,
+    #[serde(deserialize_with = "zero_for_null", skip_serializing_if = "Vec::is_empty")]
+    accepted_types: Vec<ResponseKind>,
+    verbs: Option<Vec<String>>,
+}
+
+/// `GroupVersionKind`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct ResponseKind {
+    #[serde(deserialize_with = "zero_for_null")]
+    group: String,
+    #[serde(deserialize_with = "zero_for_null")]
+    version: String,
+    #[serde(deserialize_with = "zero_for_null")]
+    kind: String,
+}
+
+/// Reads `null` as the default value, as Go does.
+fn zero_for_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+impl From<serde_json::Error> for MalformedDiscovery {
+    fn from(error: serde_json::Error) -> Self {
+        MalformedDiscovery(error.to_string())
+    }
+}
+
+/// Parses the resources of one group version in an `APIGroupDiscoveryList` (`apidiscovery.k8s.io/v2`). A list without
+/// the group version has no resources. A mistake in another group version has no effect.
 ///
 /// # Errors
 /// [`MalformedDiscovery`] if the bytes are not such a list.
-pub fn parse_aggregated(document: &[u8]) -> Result<BTreeMap<(String, String), Vec<Value>>, MalformedDiscovery> {
+pub fn parse_aggregated(
+    document: &[u8],
+    group: &str,
+    version: &str,
+) -> Result<Vec<ResourceDiscovery>, MalformedDiscovery> {
     #[derive(Deserialize)]
-    struct List {
-        items: Option<Vec<Group>>,
+    struct List<'a> {
+        #[serde(borrow)]
+        items: Option<Vec<Group<'a>>>,
     }
     #[derive(Deserialize)]
-    struct Group {
-        #[serde(default)]
+    struct Group<'a> {
+        #[serde(default, deserialize_with = "zero_for_null")]
         metadata: Metadata,
-        versions: Option<Vec<Version>>,
+        #[serde(borrow)]
+        versions: Option<Vec<Version<'a>>>,
     }
     #[derive(Deserialize, Default)]
     struct Metadata {
-        #[serde(default)]
+        #[serde(default, deserialize_with = "zero_for_null")]
         name: String,
     }
     #[derive(Deserialize)]
-    struct Version {
+    struct Version<'a> {
         version: String,
-        resources: Option<Vec<Map<String, Value>>>,
+        #[serde(borrow)]
+        resources: Option<&'a RawValue>,
     }
-    let list: List = serde_json::from_slice(document).map_err(|error| MalformedDiscovery(error.to_string()))?;
-    let mut found = BTreeMap::new();
-    for group in list.items.unwrap_or_default() {
-        for version in group.versions.unwrap_or_default() {
-            let resources = version.resources.unwrap_or_default().into_iter().map(with_response_kinds).collect();
-            found.insert((group.metadata.name.clone(), version.version), resources);
-        }
+    let list: List<'_> = serde_json::from_slice(document)?;
+    let groups = list.items.into_iter().flatten().filter(|found| found.metadata.name == group);
+    let mut versions = groups.flat_map(|group| group.versions.into_iter().flatten());
+    match versions.find(|found| found.version == version).and_then(|found| found.resources) {
+        None => Ok(Vec::new()),
+        Some(resources) => Ok(serde_json::from_str::<Option<_>>(resources.get())?.unwrap_or_default()),
     }
-    Ok(found)
-}
-
-/// Adds the missing `responseKind` members, which old clients require (kubernetes/kubernetes#118361).
-fn with_response_kinds(mut resource: Map<String, Value>) -> Value {
-    let none = || json!({"group": "", "version": "", "kind": ""});
-    for subresource in resource.get_mut("subresources").and_then(Value::as_array_mut).into_iter().flatten() {
-        if let Some(subresource) = subresource.as_object_mut() {
-            subresource.entry("responseKind").or_insert_with(none);
-        }
-    }
-    resource.entry("responseKind").or_insert_with(none);
-    Value::Object(resource)
 }
 
 /// Converts the resources of an `APIResourceList` to the aggregated form (`ConvertGroupVersionIntoToDiscovery`).
 ///
 /// # Errors
 /// [`MalformedDiscovery`] if the bytes are not such a list.
-pub fn parse_resource_list(document: &[u8]) -> Result<Vec<Value>, MalformedDiscovery> {
+pub fn parse_resource_list(document: &[u8]) -> Result<Vec<ResourceDiscovery>, MalformedDiscovery> {
     #[derive(Deserialize)]
     struct List {
         resources: Option<Vec<Resource>>,
@@ -108,47 +161,56 @@ pub fn parse_resource_list(document: &[u8]) -> Result<Vec<Value>, MalformedDisco
     #[derive(Deserialize, Default)]
     #[serde(rename_all = "camelCase", default)]
     struct Resource {
+        #[serde(deserialize_with = "zero_for_null")]
         name: String,
+        #[serde(deserialize_with = "zero_for_null")]
         singular_name: String,
+        #[serde(deserialize_with = "zero_for_null")]
         namespaced: bool,
+        #[serde(deserialize_with = "zero_for_null")]
         group: String,
+        #[serde(deserialize_with = "zero_for_null")]
         version: String,
+        #[serde(deserialize_with = "zero_for_null")]
         kind: String,
-        verbs: Vec<String>,
-        short_names: Option<Vec<String>>,
-        categories: Option<Vec<String>>,
+        verbs: Option<Vec<String>>,
+        #[serde(deserialize_with = "zero_for_null")]
+        short_names: Vec<String>,
+        #[serde(deserialize_with = "zero_for_null")]
+        categories: Vec<String>,
     }
-    let kind = |found: &Resource| json!({"group": found.group, "version": found.version, "kind": found.kind});
-    let scope = |found: &Resource| if found.namespaced { "Namespaced" } else { "Cluster" };
-    let list: List = serde_json::from_slice(document).map_err(|error| MalformedDiscovery(error.to_string()))?;
+    let scope = |is_namespaced: bool| if is_namespaced { "Namespaced" } else { "Cluster" }.to_owned();
+    let list: List = serde_json::from_slice(document)?;
     let (subresources, parents): (Vec<_>, Vec<_>) =
         list.resources.unwrap_or_default().into_iter().partition(|resource| resource.name.contains('/'));
-    let mut resources: Vec<Value> = Vec::new();
+    let mut resources: Vec<ResourceDiscovery> = Vec::new();
     let mut positions: BTreeMap<String, usize> = BTreeMap::new();
-    for found in &parents {
-        let mut resource = json!({"resource": found.name, "responseKind": kind(found), "scope": scope(found),
-            "singularResource": found.singular_name, "verbs": found.verbs});
-        for (name, values) in [("shortNames", &found.short_names), ("categories", &found.categories)] {
-            if let Some(values) = values.as_ref().filter(|values| !values.is_empty()) {
-                resource[name] = json!(values);
-            }
-        }
+    for found in parents {
         positions.insert(found.name.clone(), resources.len());
-        resources.push(resource);
+        resources.push(ResourceDiscovery {
+            resource: found.name,
+            response_kind: ResponseKind { group: found.group, version: found.version, kind: found.kind },
+            scope: scope(found.namespaced),
+            singular_resource: found.singular_name,
+            verbs: found.verbs,
+            short_names: found.short_names,
+            categories: found.categories,
+            subresources: Vec::new(),
+        });
     }
-    for found in &subresources {
+    for found in subresources {
         let Some((parent, name)) = found.name.split_once('/') else { continue };
         let position = *positions.entry(parent.to_owned()).or_insert_with(|| {
-            let none = json!({"group": "", "version": "", "kind": ""});
-            resources.push(json!({"resource": parent, "responseKind": none, "scope": scope(found),
-                "singularResource": "", "verbs": null}));
+            let scope = scope(found.namespaced);
+            resources.push(ResourceDiscovery { resource: parent.to_owned(), scope, ..ResourceDiscovery::default() });
             resources.len() - 1
         });
-        let subresource = json!({"subresource": name, "responseKind": kind(found), "verbs": found.verbs});
-        match resources[position].get_mut("subresources").and_then(Value::as_array_mut) {
-            Some(subresources) => subresources.push(subresource),
-            None => resources[position]["subresources"] = json!([subresource]),
-        }
+        resources[position].subresources.push(SubresourceDiscovery {
+            subresource: name.to_owned(),
+            response_kind: ResponseKind { group: found.group, version: found.version, kind: found.kind },
+            accepted_types: Vec::new(),
+            verbs: found.verbs,
+        });
     }
     Ok(resources)
 }
@@ -163,12 +225,12 @@ pub fn merge_aggregated(local: &Value, services: &[ApiService], remote: &BTreeMa
             groups.insert(name.to_owned(), group.clone());
         }
     }
-    for service in services.iter().filter(|service| service.service.is_some() && !service.group.is_empty()) {
+    for service in services.iter().filter(|service| service.is_remote()) {
         let found = remote.get(&service.name);
         let freshness = if found.is_some_and(|found| found.is_current) { "Current" } else { "Stale" };
         let mut version = json!({"version": service.version, "freshness": freshness});
         if let Some(found) = found.filter(|found| !found.resources.is_empty()) {
-            version["resources"] = Value::Array(found.resources.clone());
+            version["resources"] = json!(found.resources);
         }
         let group = groups
             .entry(service.group.clone())
@@ -269,10 +331,13 @@ mod tests {
             "items": [group("aaa"), group("apps"), group(REGISTRATION_GROUP)]})
     }
 
+    fn pods() -> ResourceDiscovery {
+        ResourceDiscovery { resource: "pods".to_owned(), ..ResourceDiscovery::default() }
+    }
+
     #[test]
     fn merged_discovery_orders_remote_and_local_versions_by_priority() {
-        let pods = json!({"resource": "pods"});
-        let fresh = RemoteVersion { resources: vec![pods.clone()], is_current: true };
+        let fresh = RemoteVersion { resources: vec![pods()], is_current: true };
         let remote = BTreeMap::from([("v1beta1.metrics.k8s.io".to_owned(), fresh)]);
         let merged = merge_aggregated(&local(), &services(), &remote);
         let names: Vec<&str> =
@@ -281,12 +346,12 @@ mod tests {
         assert_eq!(merged["kind"], "APIGroupDiscoveryList");
         let versions = &merged["items"][3]["versions"];
         assert_eq!(versions[0], json!({"version": "v1", "freshness": "Stale"}), "nothing is known of it");
-        assert_eq!(versions[1], json!({"version": "v1beta1", "freshness": "Current", "resources": [pods]}));
+        assert_eq!(versions[1], json!({"version": "v1beta1", "freshness": "Current", "resources": [pods()]}));
     }
 
     #[test]
     fn failed_refresh_keeps_resources_and_marks_them_stale() {
-        let old = RemoteVersion { resources: vec![json!({"resource": "pods"})], is_current: false };
+        let old = RemoteVersion { resources: vec![pods()], is_current: false };
         let remote = BTreeMap::from([("v1.metrics.k8s.io".to_owned(), old)]);
         let merged = merge_aggregated(&local(), &services(), &remote);
         let version = &merged["items"][3]["versions"][0];
@@ -318,15 +383,36 @@ mod tests {
 
     #[test]
     fn aggregated_document_is_parsed_by_group_version() {
-        let document = json!({"items": [{"metadata": {"name": "g"}, "versions": [{"version": "v1", "resources": [
-            {"resource": "things", "subresources": [{"subresource": "status"}]}]}, {"version": "v2"}]}]});
-        let found = parse_aggregated(document.to_string().as_bytes()).unwrap();
+        let document = json!({"items": [{"metadata": {"name": "g", "creationTimestamp": null}, "versions": [
+            {"version": "v1", "resources": [{"resource": "things", "scope": null, "unknown": 1,
+                "subresources": [{"subresource": "status"}]}]},
+            {"version": "v2"}, {"version": "v3", "resources": 5}]}]});
+        let parse = |version: &str| parse_aggregated(document.to_string().as_bytes(), "g", version);
         let none = json!({"group": "", "version": "", "kind": ""});
-        let things = &found[&("g".to_owned(), "v1".to_owned())][0];
-        assert_eq!((&things["responseKind"], &things["subresources"][0]["responseKind"]), (&none, &none));
-        assert!(found[&("g".to_owned(), "v2".to_owned())].is_empty());
+        let expected = json!([{"resource": "things", "responseKind": none, "scope": "", "singularResource": "",
+            "verbs": null, "subresources": [{"subresource": "status", "responseKind": none, "verbs": null}]}]);
+        assert_eq!(json!(parse("v1").unwrap()), expected);
+        assert!(parse("v2").unwrap().is_empty() && parse("v4").unwrap().is_empty());
+        assert!(parse("v3").is_err());
         for wrong in ["", "[]", "{\"items\": 1}", "{\"items\": [{\"versions\": [{}]}]}"] {
-            assert!(parse_aggregated(wrong.as_bytes()).is_err(), "{wrong}");
+            assert!(parse_aggregated(wrong.as_bytes(), "g", "v1").is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn resource_with_a_member_of_a_wrong_type_is_malformed() {
+        for wrong in [
+            json!({"resource": 5}),
+            json!({"verbs": "get"}),
+            json!({"verbs": [1]}),
+            json!({"responseKind": "Thing"}),
+            json!({"shortNames": {}}),
+            json!({"subresources": [{"subresource": {}}]}),
+            json!("things"),
+        ] {
+            let versions = json!([{"version": "v1", "resources": [wrong]}]);
+            let document = json!({"items": [{"metadata": {"name": "g"}, "versions": versions}]}).to_string();
+            assert!(parse_aggregated(document.as_bytes(), "g", "v1").is_err(), "{wrong}");
         }
     }
 
@@ -338,7 +424,7 @@ mod tests {
             {"name": "things/status", "namespaced": true, "kind": "Thing", "verbs": ["get"]},
             {"name": "orphans/scale", "namespaced": false, "kind": "Scale", "group": "autoscaling", "version": "v1",
                 "verbs": ["update"]}]});
-        let resources = parse_resource_list(document.to_string().as_bytes()).unwrap();
+        let resources = json!(parse_resource_list(document.to_string().as_bytes()).unwrap());
         assert_eq!(
             resources[0],
             json!({"resource": "things", "responseKind": {"group": "", "version": "", "kind": "Thing"},

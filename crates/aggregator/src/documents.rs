@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::Value;
+use tracing::warn;
 
 use crate::ApiService;
 use crate::discovery::{self, MalformedDiscovery, RemoteVersion};
@@ -18,10 +21,10 @@ const AGGREGATED: [&str; 3] = ["g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDisc
 pub struct RemoteDocument {
     /// The discovery of the group version; `None` before the first attempt.
     pub discovery: Option<RemoteVersion>,
-    /// The OpenAPI v3 index; `None` if the server has none.
-    pub openapi_v3: Option<Arc<Value>>,
-    /// The OpenAPI v2 document, restricted to the paths of the group version; `None` if the server has none.
-    pub openapi_v2: Option<Arc<Value>>,
+    /// The URL of each path in the OpenAPI v3 index; `None` if the server has none.
+    pub openapi_v3: Option<Arc<BTreeMap<String, String>>>,
+    /// The OpenAPI v2 document in JSON, restricted to the paths of the group version; `None` if the server has none.
+    pub openapi_v2: Option<Bytes>,
     pub(crate) discovery_etag: String,
     pub(crate) openapi_v2_etag: String,
 }
@@ -35,7 +38,25 @@ pub struct RemoteDocuments {
     pub by_name: BTreeMap<String, RemoteDocument>,
 }
 
+/// The most bytes of the OpenAPI v2 documents of all extension servers. A document that exceeds them is left out, and
+/// the other ones stay.
+const OPENAPI_V2_TOTAL_BYTES_MAX: usize = 32 * 1024 * 1024;
+
 impl RemoteDocuments {
+    /// Replaces the documents of one APIService. The OpenAPI v2 document is left out if there is no room for it.
+    pub(crate) fn insert(&mut self, name: &str, mut document: RemoteDocument) {
+        let bytes = |document: &RemoteDocument| document.openapi_v2.as_ref().map_or(0, Bytes::len);
+        let others: usize =
+            self.by_name.iter().filter(|(found, _)| *found != name).map(|(_, found)| bytes(found)).sum();
+        if others + bytes(&document) > OPENAPI_V2_TOTAL_BYTES_MAX {
+            warn!(api_service = name, "the OpenAPI v2 documents of extension servers are too large together");
+            document.openapi_v2 = None;
+            document.openapi_v2_etag = String::new();
+        }
+        self.by_name.insert(name.to_owned(), document);
+        self.generation += 1;
+    }
+
     /// The discovery of each APIService, as [`merge_aggregated`](crate::merge_aggregated) takes it.
     pub fn discovery(&self) -> BTreeMap<String, RemoteVersion> {
         let known = self.by_name.iter();
@@ -66,9 +87,8 @@ impl RemoteDocument {
                 Ok(true)
             }
             200 if is_aggregated => {
-                let parsed = discovery::parse_aggregated(&fetched.body).inspect_err(|_| self.fail_discovery())?;
-                let key = (service.group.clone(), service.version.clone());
-                let resources = parsed.get(&key).cloned().unwrap_or_default();
+                let parsed = discovery::parse_aggregated(&fetched.body, &service.group, &service.version);
+                let resources = parsed.inspect_err(|_| self.fail_discovery())?;
                 self.discovery = Some(RemoteVersion { resources, is_current: true });
                 self.discovery_etag = fetched.etag.clone();
                 Ok(true)
@@ -110,12 +130,12 @@ impl RemoteDocument {
                 self.openapi_v3 = None;
                 true
             }
-            200 => match serde_json::from_slice::<Value>(&fetched.body) {
-                Ok(index) if index["paths"].is_object() => {
+            200 => match parse_index(&fetched.body) {
+                Some(index) => {
                     self.openapi_v3 = Some(Arc::new(index));
                     true
                 }
-                _ => false,
+                None => false,
             },
             _ => false,
         }
@@ -134,7 +154,7 @@ impl RemoteDocument {
             200 => match serde_json::from_slice::<Value>(&fetched.body) {
                 Ok(spec) if spec.is_object() => {
                     let prefix = format!("{}/", service.discovery_path());
-                    self.openapi_v2 = Some(Arc::new(restrict_v2(&spec, &prefix)));
+                    self.openapi_v2 = Some(Bytes::from(restrict_v2(&spec, &prefix).to_string()));
                     self.openapi_v2_etag = fetched.etag.clone();
                     true
                 }
@@ -145,9 +165,23 @@ impl RemoteDocument {
     }
 }
 
+/// Parses the URLs of an OpenAPI v3 index.
+fn parse_index(document: &[u8]) -> Option<BTreeMap<String, String>> {
+    #[derive(Deserialize)]
+    struct Index {
+        paths: BTreeMap<String, Item>,
+    }
+    #[derive(Deserialize)]
+    struct Item {
+        #[serde(rename = "serverRelativeURL")]
+        server_relative_url: String,
+    }
+    let index: Index = serde_json::from_slice(document).ok()?;
+    Some(index.paths.into_iter().map(|(path, item)| (path, item.server_relative_url)).collect())
+}
+
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use serde_json::json;
 
     use super::*;
@@ -200,6 +234,19 @@ mod tests {
     }
 
     #[test]
+    fn openapi_document_beyond_the_total_is_left_out() {
+        let of = |bytes: usize| RemoteDocument { openapi_v2: Some(Bytes::from(vec![0; bytes])), ..Default::default() };
+        let mut documents = RemoteDocuments::default();
+        documents.insert("a", of(OPENAPI_V2_TOTAL_BYTES_MAX - 1));
+        documents.insert("b", of(2));
+        documents.insert("a", of(OPENAPI_V2_TOTAL_BYTES_MAX));
+        documents.insert("c", of(1));
+        let kept: Vec<bool> = documents.by_name.values().map(|found| found.openapi_v2.is_some()).collect();
+        assert_eq!(kept, [true, false, false]);
+        assert_eq!(documents.generation, 4);
+    }
+
+    #[test]
     fn unusable_response_does_not_replace_the_openapi_document() {
         let mut document = RemoteDocument::default();
         let index = json!({"paths": {"apis/g/v1": {"serverRelativeURL": "/openapi/v3/apis/g/v1?hash=1"}}});
@@ -209,7 +256,8 @@ mod tests {
         assert!(document.take_openapi_v3(&fetched(404, "", &Value::Null)) && document.openapi_v3.is_none());
         let spec = json!({"paths": {"/apis/g/v1/things": {}, "/apis/h/v1/others": {}}});
         assert!(document.take_openapi_v2(&service(), &fetched(200, "", &spec)));
-        assert_eq!(document.openapi_v2.as_ref().unwrap()["paths"], json!({"/apis/g/v1/things": {}}));
+        let kept: Value = serde_json::from_slice(document.openapi_v2.as_ref().unwrap()).unwrap();
+        assert_eq!(kept["paths"], json!({"/apis/g/v1/things": {}}));
         assert!(document.take_openapi_v2(&service(), &fetched(304, "", &Value::Null)));
         assert!(document.openapi_v2.is_some());
         assert!(document.take_openapi_v2(&service(), &fetched(404, "", &Value::Null)));

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, Empty};
 use listwatch_meta::UserInfo;
 use listwatch_proxy::{Destination, Proxy, ProxyErrorKind, Redirects};
 
-use crate::identity::set_identity_headers;
+use crate::identity::identity_headers;
 
 /// The parameters and limits of a request.
 #[derive(Clone, Debug)]
@@ -56,12 +56,13 @@ async fn send(proxy: &Proxy, to: &Destination, fetch: &Fetch<'_>) -> Result<Fetc
     let failed = |error: &dyn std::fmt::Display| FetchError::Failed(error.to_string());
     let mut request = Request::new(Empty::<Bytes>::new());
     let headers = request.headers_mut();
-    set_identity_headers(headers, fetch.user).map_err(|error| failed(&error))?;
     headers.insert(ACCEPT, HeaderValue::from_static(fetch.accept));
     if let (false, Ok(etag)) = (fetch.etag.is_empty(), HeaderValue::try_from(fetch.etag)) {
         headers.insert(IF_NONE_MATCH, etag);
     }
-    let to = Destination { header_timeout: Some(fetch.timeout), redirects: Redirects::PassOn, ..to.clone() };
+    let identity = identity_headers(fetch.user).map_err(|error| failed(&error))?;
+    let header_timeout = Some(fetch.timeout);
+    let to = Destination { headers: identity, header_timeout, redirects: Redirects::PassOn, ..to.clone() };
     let response = match proxy.handle(request, &to).await {
         Ok(response) => response,
         Err(error) if matches!(error.kind(), ProxyErrorKind::HeaderTimeout { .. }) => return Err(FetchError::TimedOut),

@@ -1,4 +1,4 @@
-//! Sets the identity headers for an extension server: `X-Remote-User`, `-Uid`, `-Group` and `-Extra-…`.
+//! The identity headers for an extension server: `X-Remote-User`, `-Uid`, `-Group` and `-Extra-…`.
 //!
 //! Rules: `client-go/transport/round_trippers.go:SetAuthProxyHeaders`,
 //! `apiserver/pkg/endpoints/filters/authentication.go`.
@@ -47,13 +47,13 @@ fn is_identity(name: &str) -> bool {
     name.starts_with("x-remote-")
 }
 
-/// Replaces all identity headers with those of a user. The keys of extra values are percent-encoded where header names
-/// do not allow a character.
+/// The identity headers of a user. The keys of extra values are percent-encoded where header names do not allow a
+/// character. The proxy must set them after it has removed the headers that the client's `Connection` header names
+/// ([`Destination::headers`](listwatch_proxy::Destination)).
 ///
 /// # Errors
-/// [`InvalidIdentity`], after which the headers hold no identity.
-pub fn set_identity_headers(headers: &mut HeaderMap, user: &UserInfo) -> Result<(), InvalidIdentity> {
-    remove_identity_headers(headers);
+/// [`InvalidIdentity`] for a user that headers cannot hold.
+pub fn identity_headers(user: &UserInfo) -> Result<HeaderMap, InvalidIdentity> {
     let mut identity = HeaderMap::new();
     identity.insert(USER, HeaderValue::from_bytes(user.username.as_bytes())?);
     if !user.uid.is_empty() {
@@ -68,8 +68,7 @@ pub fn set_identity_headers(headers: &mut HeaderMap, user: &UserInfo) -> Result<
             identity.append(name.clone(), HeaderValue::from_bytes(value.as_bytes())?);
         }
     }
-    headers.extend(identity);
-    Ok(())
+    Ok(identity)
 }
 
 /// Percent-encodes the percent sign and all characters that are not token characters (`headerKeyEscape`).
@@ -104,30 +103,33 @@ mod tests {
     }
 
     #[test]
-    fn users_identity_replaces_identity_headers_of_the_client() {
+    fn identity_headers_of_the_client_are_removed() {
         let mut headers = HeaderMap::new();
         for name in
             ["x-remote-user", "x-remote-group", "x-remote-extra-role", "x_remote_user", "authorization", "accept"]
         {
             headers.insert(name, HeaderValue::from_static("forged"));
         }
-        set_identity_headers(&mut headers, &user()).unwrap();
+        remove_identity_headers(&mut headers);
+        assert_eq!(headers, HeaderMap::from_iter([(http::header::ACCEPT, HeaderValue::from_static("forged"))]));
+    }
+
+    #[test]
+    fn identity_headers_hold_the_whole_user() {
+        let headers = identity_headers(&user()).unwrap();
         let all = |name: &str| headers.get_all(name).iter().map(|value| value.as_bytes().to_vec()).collect::<Vec<_>>();
         assert_eq!(all("x-remote-user"), ["jürgen".as_bytes().to_vec()]);
         assert_eq!(all("x-remote-uid"), [b"u-1".to_vec()]);
         assert_eq!(all("x-remote-group"), [b"dev".to_vec(), b"system:authenticated".to_vec()]);
         assert_eq!(all("x-remote-extra-example.com%2fscope%25"), [b"a".to_vec(), b"b".to_vec()]);
-        assert_eq!(all("accept"), [b"forged".to_vec()], "other headers stay");
-        assert_eq!(headers.len(), 7, "{headers:?}");
+        assert_eq!(headers.len(), 6, "{headers:?}");
     }
 
     #[test]
-    fn unencodable_identity_is_rejected_and_leaves_no_identity_headers() {
+    fn unencodable_identity_is_rejected() {
         for broken in ["a\nb", "a\0"] {
-            let mut headers = HeaderMap::from_iter([(USER, HeaderValue::from_static("forged"))]);
             let user = UserInfo { groups: vec![broken.to_owned()], ..user() };
-            assert!(set_identity_headers(&mut headers, &user).is_err(), "{broken:?}");
-            assert!(headers.is_empty(), "{headers:?}");
+            assert!(identity_headers(&user).is_err(), "{broken:?}");
         }
     }
 }

@@ -57,11 +57,11 @@ pub use crate::aggregator::{Aggregator, AggregatorOptions, RequestFacts};
 pub use crate::api_service::{ApiService, InvalidApiService, ServiceReference};
 pub use crate::availability::{Condition, ProbeResult, check_objects, check_probes, set_condition};
 pub use crate::discovery::{
-    MalformedDiscovery, RemoteVersion, api_group, api_group_list, merge_aggregated, parse_aggregated,
-    parse_resource_list,
+    MalformedDiscovery, RemoteVersion, ResourceDiscovery, api_group, api_group_list, merge_aggregated,
+    parse_aggregated, parse_resource_list,
 };
 pub use crate::documents::{RemoteDocument, RemoteDocuments};
-pub use crate::identity::{InvalidIdentity, remove_identity_headers, set_identity_headers};
+pub use crate::identity::{InvalidIdentity, identity_headers, remove_identity_headers};
 pub use crate::objects::{ApiServiceObjects, EndpointSlice, Service, ServiceObjects};
 pub use crate::openapi::{V3Index, merge_v2, merge_v3_index, restrict_v2};
 pub use crate::order::sorted_by_group_and_version;

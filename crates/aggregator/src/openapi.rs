@@ -24,16 +24,19 @@ pub struct V3Index {
     pub owners: BTreeMap<String, String>,
 }
 
-/// Merges the local index with those of extension servers. `remotes` holds the names of APIServices and the indexes of
-/// their servers, in order of priority.
-pub fn merge_v3_index<'a>(local: &Value, remotes: impl IntoIterator<Item = (&'a str, &'a Value)>) -> V3Index {
+/// Merges the local index with those of extension servers. `remotes` holds the names of APIServices, and for each
+/// path of their servers' indexes its URL, in order of priority.
+pub fn merge_v3_index<'a>(
+    local: &Value,
+    remotes: impl IntoIterator<Item = (&'a str, &'a BTreeMap<String, String>)>,
+) -> V3Index {
     let mut document = local.clone();
     let mut paths = local["paths"].as_object().cloned().unwrap_or_default();
     let mut owners = BTreeMap::new();
     for (name, index) in remotes {
-        for (path, item) in index["paths"].as_object().into_iter().flatten() {
-            if !paths.contains_key(path) && item["serverRelativeURL"].is_string() {
-                paths.insert(path.clone(), item.clone());
+        for (path, url) in index {
+            if !paths.contains_key(path) {
+                paths.insert(path.clone(), json!({"serverRelativeURL": url}));
                 owners.insert(path.clone(), name.to_owned());
             }
         }
@@ -216,9 +219,9 @@ mod tests {
     fn v3_index_merges_servers_and_keeps_local_paths_local() {
         let item = |url: &str| json!({"serverRelativeURL": url});
         let local = json!({"paths": {"version": item("/openapi/v3/version?hash=1")}});
-        let first = json!({"paths": {"version": item("/forged"), "apis/g/v1": item("/openapi/v3/apis/g/v1?hash=2"),
-            "broken": {}}});
-        let second = json!({"paths": {"apis/g/v1": item("/other"), "apis/h/v1": item("/openapi/v3/apis/h/v1?hash=3")}});
+        let index = |urls: [(&str, &str); 2]| urls.map(|(path, url)| (path.to_owned(), url.to_owned())).into();
+        let first = index([("version", "/forged"), ("apis/g/v1", "/openapi/v3/apis/g/v1?hash=2")]);
+        let second = index([("apis/g/v1", "/other"), ("apis/h/v1", "/openapi/v3/apis/h/v1?hash=3")]);
         let index = merge_v3_index(&local, [("v1.g", &first), ("v1.h", &second)]);
         let paths: Vec<(&str, &str)> = index.document["paths"]
             .as_object()

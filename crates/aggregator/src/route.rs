@@ -6,12 +6,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use listwatch_proxy::{ClientCertificate, Proxy, TlsSettings, TlsSettingsError, Transport};
-use percent_encoding::percent_decode;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
 use crate::ApiService;
 
 /// The name of the APIService of the core group, which includes all versions below `/api`.
 const LEGACY_NAME: &str = "v1.";
+
+/// The characters that are encoded in a path (Go's `shouldEscape` with `encodePath`).
+const PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b'@');
 
 /// The name of the APIService that serves a path; `None` for every other path. The aggregator itself serves
 /// `/apis/<group>`.
@@ -33,6 +49,32 @@ pub fn api_service_name(path: &str) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Percent-decodes a path. `None` for a path that two servers could understand in different ways, so that the one
+/// authorizes another request than the other executes: an encoded slash, an empty, `.` or `..` segment, a control
+/// character, invalid UTF-8. Go's servers and clients leave such paths as they are; other servers do not.
+pub(crate) fn decode_path(path: &str) -> Option<String> {
+    let inner = path.strip_prefix('/')?;
+    let inner = inner.strip_suffix('/').unwrap_or(inner);
+    let mut decoded = String::with_capacity(path.len());
+    for segment in inner.split('/') {
+        let segment = String::from_utf8(unescape_path(segment)?).ok()?;
+        let is_ambiguous =
+            matches!(segment.as_str(), "" | "." | "..") || segment.contains(|c: char| c == '/' || c.is_control());
+        if is_ambiguous {
+            return None;
+        }
+        decoded.push('/');
+        decoded.push_str(&segment);
+    }
+    decoded.push_str(if path.ends_with('/') { "/" } else { "" });
+    Some(decoded)
+}
+
+/// Percent-encodes a path (Go's `URL.EscapedPath`).
+pub(crate) fn encode_path(path: &str) -> String {
+    percent_encode(path.as_bytes(), PATH).to_string()
 }
 
 /// Whether a path is the discovery document of a group version. Its response must arrive within 5 seconds
@@ -59,9 +101,14 @@ pub(crate) fn encode_query(query: &str) -> String {
 
 /// Percent-decodes a text. `None` for a percent sign without two hexadecimal digits.
 fn unescape(text: &str) -> Option<Vec<u8>> {
+    unescape_path(&text.replace('+', " "))
+}
+
+/// Percent-decodes a text in which `+` stands for itself.
+fn unescape_path(text: &str) -> Option<Vec<u8>> {
     let is_valid =
         text.split('%').skip(1).all(|rest| rest.len() >= 2 && rest.as_bytes()[..2].iter().all(u8::is_ascii_hexdigit));
-    is_valid.then(|| percent_decode(text.replace('+', " ").as_bytes()).collect())
+    is_valid.then(|| percent_decode(text.as_bytes()).collect())
 }
 
 fn escape(bytes: &[u8]) -> String {
@@ -80,6 +127,8 @@ fn escape(bytes: &[u8]) -> String {
 pub struct RemoteRoute {
     pub(crate) api_service: Arc<ApiService>,
     pub(crate) transport: Result<Transport, TlsSettingsError>,
+    /// The connections for probes and documents.
+    pub(crate) probe_transport: Result<Transport, TlsSettingsError>,
 }
 
 impl RemoteRoute {
@@ -96,22 +145,25 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// Creates the routes of these APIServices. A transport with its pool is reused while its settings stay equal.
+    /// Creates the routes of these APIServices, with transports for requests and for probes. A transport with its pool is reused while its settings stay equal.
     pub(crate) fn new(
-        proxy: &Proxy,
+        (proxy, probes): (&Proxy, &Proxy),
         certificate: Option<&ClientCertificate>,
         services: &[ApiService],
         before: &Routes,
     ) -> Self {
         let mut remote = BTreeMap::new();
         for service in services {
+            if !service.is_remote() {
+                continue;
+            }
             let Some(settings) = service.tls_settings(certificate) else { continue };
             let kept = before.remote.get(&service.name).filter(|(old, _)| *old == settings);
-            let transport = match kept {
-                Some((_, route)) => route.transport.clone(),
-                None => proxy.tls_transport(settings.clone()),
+            let (transport, probe_transport) = match kept {
+                Some((_, route)) => (route.transport.clone(), route.probe_transport.clone()),
+                None => (proxy.tls_transport(settings.clone()), probes.tls_transport(settings.clone())),
             };
-            let route = RemoteRoute { api_service: Arc::new(service.clone()), transport };
+            let route = RemoteRoute { api_service: Arc::new(service.clone()), transport, probe_transport };
             remote.insert(service.name.clone(), (settings, route));
         }
         Routes { remote }
@@ -143,6 +195,32 @@ mod tests {
             ["/apis", "/apis/", "/apis/g.example", "/apis/g.example/", "/apis//v1", "/openapi/v2", "/apixyz", ""]
         {
             check(local, None);
+        }
+    }
+
+    #[test]
+    fn path_is_forwarded_as_it_was_decoded() {
+        let check = |path: &str, expected: &str| {
+            assert_eq!(decode_path(path).map(|path| encode_path(&path)).as_deref(), Some(expected), "{path}");
+        };
+        for same in ["/apis/g/v1", "/apis/g/v1/things/", "/apis/g/v1/things/system:a@b;c=d", "/apis/g/v1/a%20b%3F%23"] {
+            check(same, same);
+        }
+        check("/apis/g/v1/%74hings/%c3%bc", "/apis/g/v1/things/%C3%BC");
+        check("/apis/g/v1/things/a%252Fb", "/apis/g/v1/things/a%252Fb");
+        check("/apis/g/v1/things/...", "/apis/g/v1/things/...");
+    }
+
+    #[test]
+    fn ambiguous_path_is_not_forwarded() {
+        for end in [
+            "a%2Fb", "a%2fb", "..", ".", "%2e%2E/x", ".%2e", "a//b", "a//", "a%00", "a%0d%0ab", "%7f", "%ff", "%zz",
+            "%2",
+        ] {
+            assert_eq!(decode_path(&format!("/apis/g/v1/things/{end}")), None, "{end}");
+        }
+        for path in ["", "x", "//apis/g/v1", "*"] {
+            assert_eq!(decode_path(path), None, "{path}");
         }
     }
 

@@ -70,22 +70,26 @@ impl Schedule {
         }
     }
 
-    /// Takes a due item.
+    /// Takes the item that has been due for the longest time. An item that is always due therefore delays no other one.
     pub(crate) fn take(&mut self, now: Instant) -> Option<String> {
-        let is_due = |item: &Item| matches!(item.state, ItemState::DueAt(at) if at <= now);
-        let (name, item) = self.items.iter_mut().find(|(_, item)| is_due(item))?;
+        let due = self.items.iter_mut().filter_map(|(name, item)| match item.state {
+            ItemState::DueAt(at) if at <= now => Some((at, name, item)),
+            _ => None,
+        });
+        let (_, name, item) = due.min_by_key(|(at, ..)| *at)?;
         item.state = ItemState::Running { is_dirty: false };
         Some(name.clone())
     }
 
-    /// Records the end of a taken item.
+    /// Records the end of a taken item. A failed item keeps its backoff, even if it has changed meanwhile: otherwise a
+    /// failing server whose objects change often would be asked without a pause.
     pub(crate) fn end(&mut self, name: &str, is_success: bool, now: Instant) {
         let Delays { period, backoff_min, backoff_max } = self.delays;
         let Some(item) = self.items.get_mut(name) else { return };
         let is_dirty = matches!(item.state, ItemState::Running { is_dirty: true });
         item.failures = if is_success { 0 } else { item.failures.saturating_add(1) };
         let delay = match item.failures {
-            _ if is_dirty => Duration::ZERO,
+            0 if is_dirty => Duration::ZERO,
             0 => period,
             failures => {
                 backoff_min.saturating_mul(1_u32.checked_shl(failures - 1).unwrap_or(u32::MAX)).min(backoff_max)
@@ -157,5 +161,28 @@ mod tests {
         schedule.retain(["b"], now);
         schedule.end("a", true, now);
         assert_eq!(schedule.take(now).as_deref(), Some("b"), "a removed item comes back");
+    }
+
+    #[test]
+    fn item_that_fails_and_changes_keeps_its_backoff() {
+        let now = Instant::now();
+        let mut schedule = schedule(now);
+        for expected in [1, 2, 4] {
+            let at = schedule.next_due().unwrap();
+            assert!(schedule.take(at).is_some());
+            schedule.mark_dirty("a", at);
+            schedule.end("a", false, at);
+            assert_eq!(schedule.next_due(), Some(at + expected * SECOND));
+        }
+    }
+
+    #[test]
+    fn item_that_has_been_due_longest_is_taken_first() {
+        let now = Instant::now();
+        let mut schedule = schedule(now);
+        schedule.retain(["a", "b"], now);
+        schedule.mark_dirty("b", now - SECOND);
+        assert_eq!(schedule.take(now).as_deref(), Some("b"));
+        assert_eq!(schedule.take(now).as_deref(), Some("a"));
     }
 }

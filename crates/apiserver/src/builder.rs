@@ -387,7 +387,7 @@ impl Builder {
         definitions::load(&writer).await.map_err(|status| BuildError::Definitions(status.message))?;
         let settings = bootstrap::Settings {
             client_ca: self.client_ca,
-            request_header: self.request_header,
+            request_header: self.request_header.clone(),
             secure_port: self.secure_port,
         };
         let mut bootstrap = Bootstrap::new(Arc::clone(&writer), settings);
@@ -414,7 +414,7 @@ impl Builder {
             self.authenticators,
             self.authorizers,
         );
-        let aggregation = Aggregation::new(&writer, self.aggregation);
+        let aggregation = Aggregation::new(&writer, self.aggregation, self.request_header);
         others.push(tokio::spawn(aggregation.run()));
         Ok(ApiServer::new(Shared {
             aggregation,

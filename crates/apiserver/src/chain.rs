@@ -24,9 +24,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use http::Response;
 use http::header::STRICT_TRANSPORT_SECURITY;
 use http::request::Parts;
+use http::{HeaderValue, Response};
 use listwatch_wire::query::Query;
 use tokio::time::Instant;
 
@@ -51,7 +51,7 @@ pub(crate) async fn serve<B: RequestBody>(
 ) -> Response<Body> {
     let audit_id = audit::id(&parts.headers);
     // The large future is boxed, so that a connection without a request does not hold its memory.
-    let mut response = panic_recovery::recover(Box::pin(serve_with_info(shared, parts, upload))).await;
+    let mut response = panic_recovery::recover(Box::pin(serve_with_info(shared, parts, &audit_id, upload))).await;
     audit::add(response.headers_mut(), audit_id);
     cache_control::add(response.headers_mut());
     response
@@ -66,6 +66,7 @@ fn unix_seconds() -> i64 {
 async fn serve_with_info<B: RequestBody>(
     shared: &Arc<Shared>,
     parts: &Parts,
+    audit_id: &HeaderValue,
     upload: &mut Upload<B>,
 ) -> Response<Body> {
     let query = Query::parse(parts.uri.query().unwrap_or_default());
@@ -102,6 +103,7 @@ async fn serve_with_info<B: RequestBody>(
             user: &user,
             requester: &requester.username,
             deadline,
+            audit_id,
         };
         let mut response = handle(&request, &warnings, &mut admission, upload).await;
         admission.hold_until_sent(&mut response, deadline.at());

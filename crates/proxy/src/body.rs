@@ -96,13 +96,13 @@ impl Body for ProxyBody {
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
             Source::Backend { body, bytes_left, deadline } => {
-                let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) else {
-                    match deadline {
-                        Some(deadline) => ready!(deadline.as_mut().poll(cx)),
-                        None => return Poll::Pending,
-                    }
-                    return Poll::Ready(Some(Err(BodyBrokenOff("its time is over".to_owned()))));
-                };
+                // The deadline comes first: it also ends a body that always has a next frame.
+                if let Some(deadline) = deadline
+                    && deadline.as_mut().poll(cx).is_ready()
+                {
+                    return Poll::Ready(Some(Err(BodyBrokenOff("it exceeded its time limit".to_owned()))));
+                }
+                let frame = ready!(Pin::new(body).poll_frame(cx));
                 if let (Some(left), Some(Ok(frame))) = (bytes_left, &frame) {
                     match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
                         Some(remaining) => *left = remaining,

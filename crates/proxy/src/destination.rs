@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use http::HeaderMap;
+
 use crate::dial;
 use crate::headers::ExternalLocation;
 use crate::proxy::Transport;
@@ -18,6 +20,9 @@ pub struct Destination {
     pub port: u16,
     /// The path at the backend with its query, percent-encoded; begins with `/`.
     pub path_and_query: String,
+    /// Headers that replace those of the client with the same names, for example its identity. They are set last: no
+    /// header of the client can remove or change them.
+    pub headers: HeaderMap,
     /// The address under which the client reaches this location.
     pub external: ExternalLocation,
     /// The client's address, for `X-Forwarded-For`.
@@ -41,13 +46,14 @@ pub enum Redirects {
 }
 
 impl Destination {
-    /// Creates a destination with default rules: no external location, no client address, redirects rejected.
+    /// Creates a destination with default rules: no headers, no external location, no client address, redirects rejected.
     pub fn new(transport: Transport, host: impl Into<String>, port: u16, path_and_query: impl Into<String>) -> Self {
         Destination {
             transport,
             host: host.into(),
             port,
             path_and_query: path_and_query.into(),
+            headers: HeaderMap::new(),
             external: ExternalLocation::default(),
             client_address: None,
             redirects: Redirects::default(),

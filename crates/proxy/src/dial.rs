@@ -10,15 +10,14 @@ use std::time::Duration;
 use http::Uri;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
 
 use crate::error::ProxyErrorKind;
 use crate::limits::Limits;
+use crate::slots::{Slot, SlotLimit, Slots};
 use crate::tls::{self, TlsSettings};
 
 /// The interval of TCP keep-alive probes on an idle connection (Go's `Dialer.KeepAlive`).
@@ -28,46 +27,34 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(crate) struct Dialer {
     tls: Option<Arc<DialerTls>>,
-    connections: Arc<Semaphore>,
+    connections: Arc<Slots>,
     limits: Arc<Limits>,
 }
 
 struct DialerTls {
     settings: TlsSettings,
-    /// The TLS connector of pooled connections: HTTP/2 or HTTP/1.1.
-    pooled: TlsConnector,
-    /// The TLS connector of upgrades: HTTP/1.1 only.
-    upgrades: TlsConnector,
-}
-
-/// The purpose of a connection, which determines the ALPN protocols.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    Pool,
-    Upgrade,
+    connector: TlsConnector,
 }
 
 impl Dialer {
-    pub(crate) fn plain(connections: Arc<Semaphore>, limits: Arc<Limits>) -> Self {
+    pub(crate) fn plain(connections: Arc<Slots>, limits: Arc<Limits>) -> Self {
         Dialer { tls: None, connections, limits }
     }
 
     pub(crate) fn tls(
         settings: TlsSettings,
-        connections: Arc<Semaphore>,
+        connections: Arc<Slots>,
         limits: Arc<Limits>,
     ) -> Result<Self, tls::TlsSettingsError> {
-        let config = tls::client_config(&settings)?;
+        let mut config = tls::client_config(&settings)?;
         if !settings.server_name.is_empty() {
             tls::server_name(&settings, "")?;
         }
-        let connector = |protocols: &[&[u8]]| {
-            let mut config: ClientConfig = config.clone();
-            config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-            TlsConnector::from(Arc::new(config))
-        };
-        let (pooled, upgrades) = (connector(&[b"h2", b"http/1.1"]), connector(&[b"http/1.1"]));
-        Ok(Dialer { tls: Some(Arc::new(DialerTls { settings, pooled, upgrades })), connections, limits })
+        // One HTTP/2 connection would be shared by all users of a backend: its 100 streams, and its flow-control window,
+        // which a few clients that stop reading use up.
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let connector = TlsConnector::from(Arc::new(config));
+        Ok(Dialer { tls: Some(Arc::new(DialerTls { settings, connector })), connections, limits })
     }
 
     pub(crate) fn is_tls(&self) -> bool {
@@ -75,11 +62,12 @@ impl Dialer {
     }
 
     /// Connects to a host, given as a name or as an address without brackets.
-    pub(crate) async fn connect(&self, host: &str, port: u16, purpose: Purpose) -> Result<BackendIo, ProxyErrorKind> {
-        let permit = Arc::clone(&self.connections)
-            .try_acquire_owned()
-            .map_err(|_| ProxyErrorKind::TooManyConnections(self.limits.connections_max))?;
+    pub(crate) async fn connect(&self, host: &str, port: u16) -> Result<BackendIo, ProxyErrorKind> {
         let address = authority(host, port);
+        let slot = self.connections.take(&address).map_err(|limit| match limit {
+            SlotLimit::Total(max) => ProxyErrorKind::TooManyConnections(max),
+            SlotLimit::Backend(max) => ProxyErrorKind::TooManyConnectionsToBackend(max),
+        })?;
         let connecting = tokio::time::timeout(self.limits.connect_timeout, TcpStream::connect((host, port)));
         let stream = match connecting.await {
             Ok(Ok(stream)) => stream,
@@ -89,12 +77,11 @@ impl Dialer {
         // Socket options only improve latency and cleanup, so failures to set them are ignored.
         let _ = stream.set_nodelay(true);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEP_ALIVE));
-        let Some(tls) = &self.tls else { return Ok(BackendIo { stream: Stream::Tcp(stream), _permit: permit }) };
+        let Some(tls) = &self.tls else { return Ok(BackendIo { stream: Stream::Tcp(stream), _slot: slot }) };
         let name = tls::server_name(&tls.settings, host).map_err(|error| ProxyErrorKind::Tls(error.to_string()))?;
-        let connector = if purpose == Purpose::Pool { &tls.pooled } else { &tls.upgrades };
-        let shaking = connector.connect(name.clone(), stream);
+        let shaking = tls.connector.connect(name.clone(), stream);
         match tokio::time::timeout(self.limits.tls_handshake_timeout, shaking).await {
-            Ok(Ok(stream)) => Ok(BackendIo { stream: Stream::Tls(Box::new(stream)), _permit: permit }),
+            Ok(Ok(stream)) => Ok(BackendIo { stream: Stream::Tls(Box::new(stream)), _slot: slot }),
             Ok(Err(error)) => Err(ProxyErrorKind::Tls(tls::handshake_text(&error, &name))),
             Err(_) => Err(ProxyErrorKind::Tls("net/http: TLS handshake timeout".to_owned())),
         }
@@ -125,7 +112,7 @@ fn dial_text(host: &str, address: &str, error: &io::Error) -> String {
 /// A connection to a backend. A slot of the connection limit is held until the connection is dropped.
 pub(crate) struct BackendIo {
     stream: Stream,
-    _permit: OwnedSemaphorePermit,
+    _slot: Slot,
 }
 
 enum Stream {
@@ -183,11 +170,7 @@ impl AsyncWrite for BackendIo {
 
 impl Connection for BackendIo {
     fn connected(&self) -> Connected {
-        let is_h2 = match &self.stream {
-            Stream::Tcp(_) => false,
-            Stream::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
-        };
-        if is_h2 { Connected::new().negotiated_h2() } else { Connected::new() }
+        Connected::new()
     }
 }
 
@@ -209,7 +192,7 @@ impl tower_service::Service<Uri> for Connector {
         Box::pin(async move {
             let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
             let port = uri.port_u16().unwrap_or(if dialer.is_tls() { 443 } else { 80 });
-            dialer.connect(host, port, Purpose::Pool).await.map(TokioIo::new)
+            dialer.connect(host, port).await.map(TokioIo::new)
         })
     }
 }

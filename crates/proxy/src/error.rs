@@ -57,9 +57,29 @@ pub enum ProxyErrorKind {
     /// The limit of connections to backends is reached.
     #[error("too many connections to backends (limit {0})")]
     TooManyConnections(usize),
+    /// The limit of connections to this backend is reached.
+    #[error("too many connections to this backend (limit {0})")]
+    TooManyConnectionsToBackend(usize),
     /// The limit of upgraded connections is reached.
     #[error("too many upgraded connections (limit {0})")]
     TooManyUpgrades(usize),
+    /// The limit of upgraded connections to this backend is reached.
+    #[error("too many upgraded connections to this backend (limit {0})")]
+    TooManyUpgradesToBackend(usize),
+}
+
+impl ProxyErrorKind {
+    /// Whether a limit of this proxy is reached.
+    fn is_limit(&self) -> bool {
+        use ProxyErrorKind as Kind;
+        matches!(
+            self,
+            Kind::TooManyConnections(_)
+                | Kind::TooManyConnectionsToBackend(_)
+                | Kind::TooManyUpgrades(_)
+                | Kind::TooManyUpgradesToBackend(_)
+        )
+    }
 }
 
 impl ProxyError {
@@ -79,9 +99,9 @@ impl ProxyError {
     /// The code and the text of the aggregator's plain response. The code is 400 for faults of the client, 429 for
     /// limits of this proxy, and otherwise 503, as in upstream's `responder.Error`.
     pub fn to_text(&self) -> (StatusCode, String) {
-        let code = match self.kind {
+        let code = match &self.kind {
             ProxyErrorKind::RequestBody(_) => StatusCode::BAD_REQUEST,
-            ProxyErrorKind::TooManyConnections(_) | ProxyErrorKind::TooManyUpgrades(_) => StatusCode::TOO_MANY_REQUESTS,
+            kind if kind.is_limit() => StatusCode::TOO_MANY_REQUESTS,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
         (code, self.to_string())
@@ -90,11 +110,9 @@ impl ProxyError {
     /// The Status of the subresources `proxy`, `exec`, `attach` and `portforward`. The code is 503 for a plain request
     /// and 500 for an upgrade; 400 and 429 are as in [`ProxyError::to_text`].
     pub fn to_status(&self) -> Status {
-        match self.kind {
+        match &self.kind {
             ProxyErrorKind::RequestBody(_) => Status::bad_request(self.to_string()),
-            ProxyErrorKind::TooManyConnections(_) | ProxyErrorKind::TooManyUpgrades(_) => {
-                Status::too_many_requests(self.to_string(), 1)
-            }
+            kind if kind.is_limit() => Status::too_many_requests(self.to_string(), 1),
             _ => match self.exchange {
                 Exchange::Plain => Status::unavailable(self.to_string()),
                 Exchange::Upgrade => Status::unknown(self.to_string()),
@@ -107,9 +125,8 @@ impl fmt::Display for ProxyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use ProxyErrorKind as Kind;
         match (&self.kind, self.exchange) {
-            (Kind::RequestBody(_) | Kind::TooManyConnections(_) | Kind::TooManyUpgrades(_), _) => {
-                write!(f, "{}", self.kind)
-            }
+            (kind, _) if kind.is_limit() => write!(f, "{kind}"),
+            (kind @ Kind::RequestBody(_), _) => write!(f, "{kind}"),
             (kind, Exchange::Plain) => write!(f, "error trying to reach service: {kind}"),
             (kind @ (Kind::Dial(_) | Kind::Tls(_)), Exchange::Upgrade) => write!(f, "error dialing backend: {kind}"),
             (kind, Exchange::Upgrade) => write!(f, "{kind}"),

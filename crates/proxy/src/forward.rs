@@ -48,7 +48,8 @@ fn prepare(parts: &mut Parts, to: &Destination) -> Result<(), ProxyError> {
     headers::prepare_request(&mut parts.headers);
     headers::append_forwarded_for(&mut parts.headers, to.client_address);
     headers::set_forwarded(&mut parts.headers, &to.external, to.path());
-    // The HTTP library sets `Host` from the URI, or omits it in HTTP/2.
+    headers::replace(&mut parts.headers, &to.headers);
+    // The HTTP library sets `Host` from the URI.
     parts.headers.remove(HOST);
     parts.version = Version::HTTP_11;
     Ok(())

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use http::header::{CONNECTION, TE};
+use http::header::{CONNECTION, TE, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -38,9 +38,9 @@ const CORS: [&str; 4] = [
 /// The `X-Forwarded-*` headers of the request are made from it, and `Location` headers of responses are moved below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExternalLocation {
-    /// `http` or `https`; empty if unknown. Then `X-Forwarded-Proto` stays as the client sent it.
+    /// `http` or `https`; empty if unknown. Then the backend receives no `X-Forwarded-Proto`.
     pub scheme: String,
-    /// `host:port`; empty if unknown. Then `X-Forwarded-Host` stays as the client sent it.
+    /// `host:port`; empty if unknown. Then the backend receives no `X-Forwarded-Host`.
     pub host: String,
     /// The part of the client's path that stands before the path at the backend, e.g.
     /// `/api/v1/namespaces/a/pods/b/proxy`.
@@ -57,19 +57,37 @@ pub fn is_upgrade_request(headers: &HeaderMap) -> bool {
 
 /// Removes the hop-by-hop headers and the headers that `Connection` lists.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named {
+    for name in named_by_connection(headers) {
         headers.remove(name);
     }
     for name in HOP_BY_HOP {
         headers.remove(name);
     }
+}
+
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect()
+}
+
+/// Prepares the headers of an upgrade request for the backend. Only `Upgrade` survives as a hop-by-hop header. Without
+/// `HTTP2-Settings` no backend switches to HTTP/2, in which the client could send requests of its own (RFC 7540 §3.2.1).
+pub(crate) fn prepare_upgrade(headers: &mut HeaderMap) {
+    for name in named_by_connection(headers).into_iter().filter(|name| name != UPGRADE) {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP.into_iter().filter(|name| *name != "upgrade").chain(["http2-settings"]) {
+        headers.remove(name);
+    }
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+}
+
+/// Replaces headers by those of the caller.
+pub(crate) fn replace(headers: &mut HeaderMap, own: &HeaderMap) {
+    for name in own.keys() {
+        headers.remove(name);
+    }
+    headers.extend(own.iter().map(|(name, value)| (name.clone(), value.clone())));
 }
 
 /// Prepares the headers of a plain request for the backend.
@@ -107,7 +125,7 @@ pub(crate) fn append_forwarded_for(headers: &mut HeaderMap, client: Option<IpAdd
     }
 }
 
-/// Sets `X-Forwarded-Uri`, `-Host` and `-Proto` of a request to a path at the backend.
+/// Sets `X-Forwarded-Uri`, `-Host` and `-Proto` of a request to a path at the backend. The client's values are removed.
 pub(crate) fn set_forwarded(headers: &mut HeaderMap, external: &ExternalLocation, path: &str) {
     let mut uri = join(&external.path_prefix, path);
     if path.ends_with('/') {
@@ -116,6 +134,7 @@ pub(crate) fn set_forwarded(headers: &mut HeaderMap, external: &ExternalLocation
     for (name, value) in
         [(X_FORWARDED_URI, &uri), (X_FORWARDED_HOST, &external.host), (X_FORWARDED_PROTO, &external.scheme)]
     {
+        headers.remove(&name);
         if let (false, Ok(value)) = (value.is_empty(), HeaderValue::try_from(value)) {
             headers.insert(name, value);
         }
@@ -234,6 +253,25 @@ mod tests {
         check("/x/y", "/api/v1/pods/b/proxy/x/y");
         check("/x//y/", "/api/v1/pods/b/proxy/x/y/");
         check("/", "/api/v1/pods/b/proxy/");
+        let mut request = headers(&[("x-forwarded-host", "forged"), ("x-forwarded-proto", "forged")]);
+        set_forwarded(&mut request, &ExternalLocation::default(), "/x");
+        assert_eq!(request, headers(&[("x-forwarded-uri", "/x")]), "forged headers are passed on");
+    }
+
+    #[test]
+    fn upgrade_keeps_no_hop_by_hop_header_but_its_own() {
+        let mut request = headers(&[
+            ("connection", "keep-alive, Upgrade, X-Secret-Hop"),
+            ("upgrade", "websocket"),
+            ("x-secret-hop", "1"),
+            ("http2-settings", "AAMAAABkAAQAAP__"),
+            ("proxy-authorization", "Basic x"),
+            ("te", "trailers"),
+            ("sec-websocket-key", "k"),
+        ]);
+        prepare_upgrade(&mut request);
+        let expected = [("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-key", "k")];
+        assert_eq!(request, headers(&expected));
     }
 
     #[test]

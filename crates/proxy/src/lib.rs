@@ -2,7 +2,7 @@
 //! kubelets, pods and services (`k8s.io/apimachinery/pkg/util/proxy.UpgradeAwareHandler`).
 //!
 //! ```text
-//!                     ┌─ plain ───▶ pool (HTTP/1.1, HTTP/2) ─▶ header ─▶ body, frame by frame
+//!                     ┌─ plain ───▶ pool (HTTP/1.1) ─▶ header ─▶ body, frame by frame
 //!  Request ─▶ Proxy ──┤
 //!                     └─ upgrade ─▶ dial (HTTP/1.1) ─▶ 101 ─▶ bytes both ways
 //! ```
@@ -51,6 +51,7 @@ mod headers;
 mod limits;
 mod proxy;
 mod relay;
+mod slots;
 mod tls;
 mod upgrade;
 

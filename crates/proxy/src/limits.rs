@@ -6,7 +6,7 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit for the TLS handshake (Go's `DefaultTransport`).
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit from the end of the dial to the response header.
+/// The time limit from sending a request to the response header, including the dial.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest response header, in bytes.
 const HEADER_BYTES_MAX: usize = 256 * 1024;
@@ -14,12 +14,16 @@ const HEADER_BYTES_MAX: usize = 256 * 1024;
 const HEADER_LINES_MAX: usize = 512;
 /// The most connections to backends, including upgraded ones.
 const CONNECTIONS_MAX: usize = 4_096;
+/// The most connections to one backend: a quarter of [`CONNECTIONS_MAX`].
+const CONNECTIONS_PER_BACKEND_MAX: usize = 1_024;
 /// The most idle connections to one backend (client-go's `MaxIdleConnsPerHost`).
 const IDLE_CONNECTIONS_PER_BACKEND_MAX: usize = 25;
 /// The time after which an idle connection is closed (Go's `DefaultTransport`).
 const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
 /// The most concurrent upgraded connections.
 const UPGRADES_MAX: usize = 1_024;
+/// The most concurrent upgraded connections to one backend: a quarter of [`UPGRADES_MAX`].
+const UPGRADES_PER_BACKEND_MAX: usize = 256;
 /// The time without a byte after which an upgraded connection is closed (the kubelet's default).
 const UPGRADE_IDLE_TIMEOUT: Duration = Duration::from_secs(14_400);
 /// The time without a byte after which a half-closed upgraded connection is closed.
@@ -46,12 +50,17 @@ pub struct Limits {
     /// The most connections to all backends, including idle and upgraded ones; 4,096. A request that needs another
     /// connection fails with 429.
     pub connections_max: usize,
+    /// The most connections to one backend, given by host and port; 1,024. A request that needs another connection fails
+    /// with 429.
+    pub connections_per_backend_max: usize,
     /// The most idle connections to one backend; 25. Any further connection is closed after its response.
     pub idle_connections_per_backend_max: usize,
     /// The time after which an idle connection is closed; 90 s.
     pub idle_connection_timeout: Duration,
     /// The most concurrent upgraded connections; 1,024. Any further upgrade fails with 429.
     pub upgrades_max: usize,
+    /// The most concurrent upgraded connections to one backend; 256. Any further upgrade fails with 429.
+    pub upgrades_per_backend_max: usize,
     /// The time without a byte in either direction after which an upgraded connection is closed; 4 h.
     pub upgrade_idle_timeout: Duration,
     /// The time without a byte after which a half-closed upgraded connection is closed; 60 s.
@@ -71,9 +80,11 @@ impl Default for Limits {
             header_bytes_max: HEADER_BYTES_MAX,
             header_lines_max: HEADER_LINES_MAX,
             connections_max: CONNECTIONS_MAX,
+            connections_per_backend_max: CONNECTIONS_PER_BACKEND_MAX,
             idle_connections_per_backend_max: IDLE_CONNECTIONS_PER_BACKEND_MAX,
             idle_connection_timeout: IDLE_CONNECTION_TIMEOUT,
             upgrades_max: UPGRADES_MAX,
+            upgrades_per_backend_max: UPGRADES_PER_BACKEND_MAX,
             upgrade_idle_timeout: UPGRADE_IDLE_TIMEOUT,
             half_closed_timeout: HALF_CLOSED_TIMEOUT,
             refusal_bytes_max: REFUSAL_BYTES_MAX,

@@ -9,7 +9,6 @@ use http_body::Body;
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::body::{ProxyBody, RequestBody};
@@ -17,13 +16,9 @@ use crate::destination::Destination;
 use crate::dial::{Connector, Dialer};
 use crate::error::ProxyError;
 use crate::limits::Limits;
+use crate::slots::Slots;
 use crate::tls::{TlsSettings, TlsSettingsError};
 use crate::{forward, headers, upgrade};
-
-/// The idle time after which an HTTP/2 connection is checked with a PING frame (`x/net/http2`, `ReadIdleTimeout`).
-const HTTP2_PING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
-/// The time limit for the response to a PING frame (`PingTimeout`).
-const HTTP2_PING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// Forwards requests to backends, independently of each other.
 ///
@@ -36,8 +31,8 @@ pub struct Proxy {
 
 pub(crate) struct Shared {
     pub(crate) limits: Arc<Limits>,
-    connections: Arc<Semaphore>,
-    pub(crate) upgrades: Arc<Semaphore>,
+    connections: Arc<Slots>,
+    pub(crate) upgrades: Arc<Slots>,
     /// The relays of upgraded connections. Dropping the set ends the relays.
     pub(crate) relays: Mutex<JoinSet<()>>,
 }
@@ -51,8 +46,8 @@ impl fmt::Debug for Proxy {
 impl Proxy {
     /// Creates a proxy with these limits.
     pub fn new(limits: Limits) -> Self {
-        let semaphore = |permits: usize| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
-        let (connections, upgrades) = (semaphore(limits.connections_max), semaphore(limits.upgrades_max));
+        let connections = Slots::new(limits.connections_max, limits.connections_per_backend_max);
+        let upgrades = Slots::new(limits.upgrades_max, limits.upgrades_per_backend_max);
         let relays = Mutex::new(JoinSet::new());
         Proxy { shared: Arc::new(Shared { limits: Arc::new(limits), connections, upgrades, relays }) }
     }
@@ -116,7 +111,6 @@ impl fmt::Debug for Transport {
 
 impl Transport {
     fn new(dialer: Dialer, limits: Arc<Limits>) -> Self {
-        let header_list_bytes = u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX);
         let client = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
@@ -126,9 +120,6 @@ impl Transport {
             // hyper's smallest buffer is 8 KiB.
             .http1_max_buf_size(limits.header_bytes_max.max(8 * 1024))
             .http1_max_headers(limits.header_lines_max)
-            .http2_max_header_list_size(header_list_bytes)
-            .http2_keep_alive_interval(HTTP2_PING_INTERVAL)
-            .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT)
             .build(Connector(dialer.clone()));
         Transport { inner: Arc::new(TransportInner { dialer, client, limits }) }
     }

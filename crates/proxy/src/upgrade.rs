@@ -22,13 +22,13 @@ use tracing::debug;
 
 use crate::body::{BodyFailure, BoxError, ProxyBody, request_body};
 use crate::destination::Destination;
-use crate::dial::Purpose;
 use crate::error::{ProxyError, ProxyErrorKind};
 use crate::forward::{respond, response_text};
 use crate::headers;
 use crate::limits::Limits;
 use crate::proxy::Shared;
 use crate::relay::relay;
+use crate::slots::SlotLimit;
 
 /// Relays the handshake of an upgrade, and starts the copy of the bytes.
 pub(crate) async fn upgrade<B>(
@@ -43,9 +43,12 @@ where
     let limits = Arc::clone(&shared.limits);
     let client = request.extensions_mut().remove::<OnUpgrade>();
     let client = client.ok_or_else(|| ProxyError::upgrade(ProxyErrorKind::NotUpgradable))?;
-    let permit = Arc::clone(&shared.upgrades)
-        .try_acquire_owned()
-        .map_err(|_| ProxyError::upgrade(ProxyErrorKind::TooManyUpgrades(limits.upgrades_max)))?;
+    let slot = shared.upgrades.take(&to.authority()).map_err(|limit| {
+        ProxyError::upgrade(match limit {
+            SlotLimit::Total(max) => ProxyErrorKind::TooManyUpgrades(max),
+            SlotLimit::Backend(max) => ProxyErrorKind::TooManyUpgradesToBackend(max),
+        })
+    })?;
     let header_timeout = to.header_timeout.unwrap_or(limits.header_timeout);
     let shaking = handshake(request, to, &limits);
     let mut response = match tokio::time::timeout(header_timeout, shaking).await {
@@ -77,7 +80,7 @@ where
             Ok((Err(error), _) | (_, Err(error))) => debug!(%error, "an upgrade did not complete"),
             Err(_) => debug!("an upgrade did not complete in time"),
         }
-        drop(permit);
+        drop(slot);
     };
     {
         let mut relays = shared.relays.lock();
@@ -102,7 +105,10 @@ where
     parts.uri = to.path_and_query.parse::<Uri>().map_err(|error| invalid(error.to_string()))?;
     parts.version = Version::HTTP_11;
     parts.extensions = http::Extensions::new();
+    headers::prepare_upgrade(&mut parts.headers);
     headers::append_forwarded_for(&mut parts.headers, to.client_address);
+    headers::set_forwarded(&mut parts.headers, &to.external, to.path());
+    headers::replace(&mut parts.headers, &to.headers);
     // The HTTP library frames the body itself.
     for name in [CONTENT_LENGTH, TRANSFER_ENCODING] {
         parts.headers.remove(name);
@@ -110,7 +116,7 @@ where
     let host = HeaderValue::try_from(to.authority()).map_err(|error| invalid(error.to_string()))?;
     parts.headers.insert(HOST, host);
 
-    let io = to.transport.dialer().connect(&to.host, to.port, Purpose::Upgrade).await?;
+    let io = to.transport.dialer().connect(&to.host, to.port).await?;
     let failed = |error: hyper::Error| ProxyErrorKind::Response(response_text(&error));
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(limits.header_bytes_max.max(8 * 1024))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -65,6 +66,7 @@ pub(crate) async fn start(answer: Answer) -> (u16, String) {
 pub(crate) struct Objects {
     state: Mutex<ObjectsState>,
     change: Notify,
+    reads: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -104,6 +106,11 @@ impl Objects {
         self.change.notify_one();
     }
 
+    /// The number of services that were read.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
+    }
+
     /// The condition of the APIService: status, reason, message.
     pub(crate) fn condition(&self) -> (String, String, String) {
         let state = self.state.lock();
@@ -116,6 +123,7 @@ impl Objects {
 #[async_trait]
 impl ServiceObjects for Objects {
     async fn service(&self, namespace: &str, name: &str) -> Result<Option<Service>, String> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         Ok(self.state.lock().services.get(&format!("{namespace}/{name}")).cloned())
     }
 

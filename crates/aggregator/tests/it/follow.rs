@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::Request;
 use hyper::body::Incoming;
-use listwatch_aggregator::{Aggregator, ApiServiceObjects};
+use listwatch_aggregator::{Aggregator, ApiServiceObjects, merge_aggregated};
 use serde_json::{Value, json};
 
 use crate::extension::{Objects, aggregator, json_response, start};
@@ -69,6 +69,41 @@ async fn condition_and_documents_follow_the_service() {
     eventually(|| aggregator.route("/apis/g/v1").unwrap().api_service().is_available, "the route is not opened").await;
     let has_index = || aggregator.documents().by_name["v1.g"].openapi_v3.is_some();
     eventually(has_index, "the OpenAPI index is not fetched").await;
+
+    // Requests use the observed service.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let reads = objects.reads();
+    for _ in 0..20 {
+        let route = aggregator.route("/apis/g/v1").unwrap();
+        let request = Request::get("/apis/g/v1").body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap();
+        let user = listwatch_meta::UserInfo { username: "system:x".to_owned(), ..Default::default() };
+        assert_eq!(aggregator.handle(&route, request, &user, Default::default()).await.status(), 200);
+    }
+    assert_eq!(objects.reads(), reads, "a request reads objects");
+}
+
+#[tokio::test]
+async fn malformed_discovery_leaves_only_its_version_stale() {
+    let answer = |request: &Request<Incoming>| match request.uri().path() {
+        "/apis" => {
+            let broken = json!({"resource": "things", "verbs": "get"});
+            let group = json!({"metadata": {"name": "g"}, "versions": [{"version": "v1", "resources": [broken]}]});
+            json_response(200, AGGREGATED, &json!({ "items": [group] }))
+        }
+        _ => json_response(200, "application/json", &json!({"resources": []})),
+    };
+    let (port, certificate) = start(Arc::new(answer)).await;
+    let objects = Arc::new(Objects::default());
+    let aggregator = aggregator(&objects);
+    run(&aggregator, &objects);
+    objects.put_service(port);
+    objects.put_api_service(&certificate);
+    eventually(|| objects.condition().1 == "Passed", "the probe does not pass").await;
+    eventually(|| document(&aggregator) == Some((0, false)), "a malformed document is taken").await;
+    let local = json!({"items": [{"metadata": {"name": "apps"}, "versions": [{"version": "v1"}]}]});
+    let merged = merge_aggregated(&local, &aggregator.services(), &aggregator.documents().discovery());
+    let versions: Vec<&Value> = merged["items"].as_array().unwrap().iter().map(|group| &group["versions"][0]).collect();
+    assert_eq!(versions, [&json!({"version": "v1"}), &json!({"version": "v1", "freshness": "Stale"})]);
 }
 
 #[tokio::test]

@@ -41,7 +41,8 @@ async fn request_is_forwarded_with_only_the_users_identity() {
         let header = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
         let seen = json!({"uri": request.uri().to_string(), "user": header("x-remote-user"),
             "group": header("x-remote-group"), "extra": header("x-remote-extra-role"),
-            "token": header("authorization"), "audit": header("audit-id"), "from": header("x-forwarded-uri")});
+            "token": header("authorization"), "audit": header("audit-id"), "from": header("x-forwarded-uri"),
+            "for": header("x-forwarded-for")});
         json_response(200, "application/json", &seen)
     };
     let (port, certificate) = start(Arc::new(answer)).await;
@@ -55,13 +56,23 @@ async fn request_is_forwarded_with_only_the_users_identity() {
         ("x-remote-group", "system:masters"),
         ("x-remote-extra-role", "root"),
         ("authorization", "Bearer secret"),
-        ("audit-id", "1-2-3"),
+        ("audit-id", "forged"),
+        ("x-forwarded-for", "10.9.9.9"),
+        ("connection", "keep-alive, x-remote-user, x-remote-group, x-remote-extra-role, audit-id"),
     ] {
         request.headers_mut().insert(name, value.parse().unwrap());
     }
-    let (code, body) = send(&aggregator, request).await;
+    let facts = RequestFacts {
+        timeout: Some(std::time::Duration::from_secs(20)),
+        client_address: Some(std::net::IpAddr::from([10, 0, 0, 1])),
+        audit_id: Some(http::HeaderValue::from_static("1-2-3")),
+    };
+    let route = aggregator.route(request.uri().path()).unwrap();
+    let response = aggregator.handle(&route, request, &user(), facts).await;
+    let code = response.status().as_u16();
+    let body = String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap();
     let expected = json!({"uri": "/apis/g/v1/things?a=x+y&b=2&watch=0", "user": "bob", "group": "dev", "extra": null,
-        "token": null, "audit": "1-2-3", "from": "/apis/g/v1/things"});
+        "token": null, "audit": "1-2-3", "from": "/apis/g/v1/things", "for": "10.9.9.9, 10.0.0.1"});
     assert_eq!((code, serde_json::from_str::<serde_json::Value>(&body).unwrap()), (200, expected));
 }
 
@@ -89,8 +100,9 @@ async fn request_that_cannot_be_forwarded_gets_upstreams_error_text() {
 async fn path_without_a_remote_api_service_is_local() {
     let aggregator = aggregator(&Arc::new(Objects::default()));
     let local = ApiService { service: None, ..api_service("", true) };
-    let other = ApiService { name: "v1.h".to_owned(), group: "h".to_owned(), ..api_service("", true) };
-    aggregator.update(vec![local, other]);
+    let remote =
+        |group: &str| ApiService { name: format!("v1.{group}"), group: group.to_owned(), ..api_service("", true) };
+    aggregator.update(vec![local, remote("h"), remote("apiregistration.k8s.io"), remote("")]);
     for (path, is_remote) in [
         ("/apis/g/v1/things", false),
         ("/apis/h/v1/things", true),
@@ -98,6 +110,13 @@ async fn path_without_a_remote_api_service_is_local() {
         ("/apis/h", false),
         ("/api/v1/pods", false),
         ("/openapi/v2", false),
+        ("/apis/apiregistration.k8s.io/v1/apiservices", false),
+        ("/apis/h/v1/namespaces%2Fa/things", false),
+        ("/apis/h/v1/../../apps/v1/deployments", false),
+        ("/apis/h/v1/%2e%2e/things", false),
+        ("/apis/h/v1//things", false),
+        ("/apis/h/v1/things%00", false),
+        ("/apis/h/v1/%74hings/a%252Fb", true),
     ] {
         assert_eq!(aggregator.route(path).is_some(), is_remote, "{path}");
     }

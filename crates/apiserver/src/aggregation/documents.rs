@@ -4,47 +4,109 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use listwatch_aggregator::{
-    Aggregator, ApiService, RemoteDocuments, V3Index, api_group_list, merge_aggregated, merge_v2, merge_v3_index,
+    ApiService, RemoteDocuments, V3Index, api_group_list, merge_aggregated, merge_v2, merge_v3_index,
 };
 use listwatch_meta::Status;
 use listwatch_registry::Registry;
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinHandle;
 
 use crate::documents::{Document, Documents, aggregated_or, discovery, openapi};
+use crate::shared::Shared;
 
 /// The merged documents of the present state.
+///
+/// ```text
+///  request ─▶ fits the present state? ─┬─ yes ─────────────────────────────▶ serve
+///                                      ├─ only remote documents differ ────▶ serve the old ones, merge in the background
+///                                      └─ registry or APIServices differ ──▶ wait for the merge
+/// ```
+///
+/// A client may have changed the registry or the APIServices itself, and must see its change. Documents of extension
+/// servers arrive at times that no client knows. At most one merge runs at a time, on a thread of its own.
 #[derive(Default)]
-pub(super) struct MergedDocuments(Mutex<Option<Arc<Merged>>>);
+pub(super) struct MergedDocuments {
+    present: Mutex<Option<Arc<Merged>>>,
+    /// Held by the running merge.
+    merging: Arc<tokio::sync::Mutex<()>>,
+}
 
-/// The merged documents of one registry and one generation of remote documents.
-pub(super) struct Merged {
+/// The sources of merged documents.
+#[derive(Clone)]
+struct Sources {
     registry: Arc<Registry>,
     services: Arc<Vec<ApiService>>,
     remote: Arc<RemoteDocuments>,
+}
+
+/// The merged documents of one registry and one generation of remote documents.
+pub(super) struct Merged {
+    sources: Sources,
     groups: Bytes,
     aggregated: discovery::Document,
     index: V3Index,
     index_document: discovery::Document,
     openapi_v2: OnceLock<discovery::Document>,
+    /// Held while the OpenAPI v2 document is merged.
+    merging_v2: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Sources {
+    fn now(shared: &Shared) -> Self {
+        let aggregator = shared.aggregation.aggregator();
+        // The documents come last: they describe at least these services.
+        let (registry, services) = (shared.backend.registry(), aggregator.services());
+        Sources { registry, services, remote: aggregator.documents() }
+    }
+
+    /// Whether documents of these sources show all changes of clients that the others show.
+    fn has_changes_of_clients(&self, others: &Sources) -> bool {
+        Arc::ptr_eq(&self.registry, &others.registry) && Arc::ptr_eq(&self.services, &others.services)
+    }
+
+    fn equals(&self, others: &Sources) -> bool {
+        self.has_changes_of_clients(others) && self.remote.generation == others.remote.generation
+    }
 }
 
 impl MergedDocuments {
     /// The documents of the present state.
-    pub(super) fn of(&self, local: &Documents, registry: &Arc<Registry>, aggregator: &Aggregator) -> Arc<Merged> {
-        let (services, remote) = (aggregator.services(), aggregator.documents());
-        let mut current = self.0.lock();
-        let fits = |merged: &&Arc<Merged>| {
-            Arc::ptr_eq(&merged.registry, registry)
-                && Arc::ptr_eq(&merged.services, &services)
-                && merged.remote.generation == remote.generation
-        };
-        if let Some(merged) = current.as_ref().filter(fits) {
-            return Arc::clone(merged);
+    ///
+    /// # Errors
+    /// 500 if the merge failed.
+    pub(super) async fn of(&self, shared: &Arc<Shared>) -> Result<Arc<Merged>, Status> {
+        let wanted = Sources::now(shared);
+        let present = self.present.lock().clone();
+        match present {
+            Some(present) if present.sources.equals(&wanted) => return Ok(present),
+            Some(present) if present.sources.has_changes_of_clients(&wanted) => {
+                if let Ok(merging) = Arc::clone(&self.merging).try_lock_owned() {
+                    drop(merge(shared, merging));
+                }
+                return Ok(present);
+            }
+            _ => {}
         }
-        let merged = Arc::new(Merged::new(local, registry, services, remote));
-        Arc::clone(current.insert(merged))
+        let merging = Arc::clone(&self.merging).lock_owned().await;
+        let present = self.present.lock().clone();
+        match present.filter(|present| present.sources.has_changes_of_clients(&Sources::now(shared))) {
+            Some(present) => Ok(present),
+            None => merge(shared, merging).await.map_err(|error| Status::internal(error.to_string())),
+        }
     }
+}
+
+/// Merges the documents of the present state, even if the caller goes away.
+fn merge(shared: &Arc<Shared>, merging: OwnedMutexGuard<()>) -> JoinHandle<Arc<Merged>> {
+    let shared = Arc::clone(shared);
+    tokio::task::spawn_blocking(move || {
+        let merged = Arc::new(Merged::new(&shared.documents, Sources::now(&shared)));
+        *shared.aggregation.documents.present.lock() = Some(Arc::clone(&merged));
+        drop(merging);
+        merged
+    })
 }
 
 fn parse(json: &[u8]) -> Value {
@@ -52,28 +114,23 @@ fn parse(json: &[u8]) -> Value {
 }
 
 impl Merged {
-    fn new(
-        local: &Documents,
-        registry: &Arc<Registry>,
-        services: Arc<Vec<ApiService>>,
-        remote: Arc<RemoteDocuments>,
-    ) -> Self {
-        let aggregated = merge_aggregated(&parse(&local.aggregated_apis(registry)), &services, &remote.discovery());
+    fn new(local: &Documents, sources: Sources) -> Self {
+        let Sources { registry, services, remote } = &sources;
+        let aggregated = merge_aggregated(&parse(&local.aggregated_apis(registry)), services, &remote.discovery());
         let local_index = parse(&local.openapi(registry).v3_index().body);
-        let indexes = by_priority(&services).filter_map(|service| {
+        let indexes = by_priority(services).filter_map(|service| {
             let index = remote.by_name.get(&service.name)?.openapi_v3.as_deref()?;
             Some((service.name.as_str(), index))
         });
         let index = merge_v3_index(&local_index, indexes);
         Merged {
-            groups: Bytes::from(api_group_list(&services).to_string()),
+            groups: Bytes::from(api_group_list(services).to_string()),
             aggregated: discovery::Document::new(aggregated.to_string()),
             index_document: discovery::Document::new(index.document.to_string()),
             index,
             openapi_v2: OnceLock::new(),
-            registry: Arc::clone(registry),
-            services,
-            remote,
+            merging_v2: Arc::default(),
+            sources,
         }
     }
 
@@ -92,19 +149,24 @@ impl Merged {
         self.index.owners.get(path).map(String::as_str)
     }
 
-    /// `/openapi/v2`, from the local document. The merge takes tens of milliseconds, on a thread of its own.
+    /// `/openapi/v2`, from the local document. The merge takes tens of milliseconds, on a thread of its own. Further
+    /// requests wait for it without a thread.
     pub(super) async fn openapi_v2(self: Arc<Self>, local: discovery::Document) -> Document {
+        let merging = match self.openapi_v2.get() {
+            Some(document) => return Document::of(openapi::JSON, document),
+            None => Arc::clone(&self.merging_v2).lock_owned().await,
+        };
         let this = Arc::clone(&self);
         let unmerged = local.clone();
         let made = tokio::task::spawn_blocking(move || {
+            let _merging = merging;
             this.openapi_v2
                 .get_or_init(|| {
                     let mut merged = parse(&local.body);
-                    for service in by_priority(&this.services) {
-                        if let Some(spec) =
-                            this.remote.by_name.get(&service.name).and_then(|found| found.openapi_v2.as_deref())
-                        {
-                            merge_v2(&mut merged, spec);
+                    for service in by_priority(&this.sources.services) {
+                        let remote = this.sources.remote.by_name.get(&service.name);
+                        if let Some(spec) = remote.and_then(|found| found.openapi_v2.as_deref()) {
+                            merge_v2(&mut merged, &parse(spec));
                         }
                     }
                     discovery::Document::new(merged.to_string())
@@ -122,5 +184,39 @@ impl Merged {
 /// The remote APIServices, those of the preferred groups and versions first.
 fn by_priority(services: &[ApiService]) -> impl Iterator<Item = &ApiService> {
     let sorted = listwatch_aggregator::sorted_by_group_and_version(services);
-    sorted.into_iter().flatten().filter(|service| service.service.is_some())
+    sorted.into_iter().flatten().filter(|service| service.is_remote())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use http_body_util::Full;
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn merged_documents_show_a_change_of_the_registry_at_once() {
+        let server = crate::ApiServer::builder().build().await.unwrap();
+        let shared = &server.shared;
+        let of = async || shared.aggregation.documents.of(shared).await.unwrap();
+        let before = of().await;
+        let schema = json!({"openAPIV3Schema": {"type": "object"}});
+        let version = json!({"name": "v1", "served": true, "storage": true, "schema": schema});
+        let definition = json!({"metadata": {"name": "gadgets.example.com"}, "spec": {"group": "example.com",
+            "scope": "Cluster", "names": {"plural": "gadgets", "kind": "Gadget"}, "versions": [version]}});
+        let request = Request::post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions");
+        let body = Full::new(Bytes::from(definition.to_string()));
+        let request = request.header("content-type", "application/json").body(body).unwrap();
+        assert_eq!(server.service().handle(request).await.status(), 201);
+        for _ in 0..1_000 {
+            if shared.backend.registry().find("example.com", "v1", "gadgets").is_some() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        let (one, other) = tokio::join!(of(), of());
+        let shows = |merged: &Merged| parse(&merged.aggregated.body).to_string().contains("gadgets");
+        assert!(!shows(&before) && shows(&one) && shows(&other));
+    }
 }

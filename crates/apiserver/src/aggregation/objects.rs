@@ -1,16 +1,17 @@
 //! The objects of aggregation in the store: Services, EndpointSlices and APIServices.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
 use futures_util::future::select_all;
 use listwatch_aggregator::{
     ApiService, ApiServiceObjects, Condition, EndpointSlice, Service, ServiceObjects, set_condition,
 };
 use listwatch_registry::Resource;
-use listwatch_storage::{ListQuery, Watch, WatchItem};
+use listwatch_storage::{ListQuery, StoreEvent, Watch, WatchItem};
 use listwatch_write::{Amendment, Clock, Writer};
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -20,15 +21,17 @@ type Gvr = (&'static str, &'static str, &'static str);
 const API_SERVICES: Gvr = ("apiregistration.k8s.io", "v1", "apiservices");
 const SERVICES: Gvr = ("", "v1", "services");
 const ENDPOINT_SLICES: Gvr = ("discovery.k8s.io", "v1", "endpointslices");
+/// The watched resources, in the order of [`Watches::running`].
+const WATCHED: [Gvr; 3] = [API_SERVICES, SERVICES, ENDPOINT_SLICES];
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// After a failed watch the next one begins so much later.
+/// The delay before a failed watch is restarted.
 const WATCH_RETRY: Duration = Duration::from_secs(1);
 
 /// Reads and writes the objects of one server.
 pub(super) struct StoredObjects {
     writer: Arc<Writer>,
-    /// Some APIService names a service: Services and EndpointSlices matter.
-    has_remote: AtomicBool,
+    /// The namespaces and names of the services that APIServices name. No other Service or EndpointSlice matters.
+    named: parking_lot::Mutex<HashSet<(String, String)>>,
     watches: Mutex<Watches>,
 }
 
@@ -38,9 +41,54 @@ struct Watches {
     with_services: bool,
 }
 
+impl Watches {
+    /// Drops the events that are ready. A watch that has ended is started again.
+    fn drain(&mut self) {
+        for position in 0..self.running.len() {
+            loop {
+                match self.running[position].next().now_or_never() {
+                    None => break,
+                    Some(Some(WatchItem::Event(_) | WatchItem::Progress(_))) => {}
+                    Some(Some(WatchItem::Expired { .. } | WatchItem::Lost(_)) | None) => {
+                        self.running.clear();
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether a change of an object can change a route or a condition. Other Services and EndpointSlices change often.
+fn is_relevant(gvr: Gvr, event: &StoreEvent, named: &HashSet<(String, String)>) -> bool {
+    let key = event.key();
+    let is_named = |name: &str| named.contains(&(key.namespace().to_owned(), name.to_owned()));
+    if gvr == API_SERVICES {
+        return true;
+    }
+    if gvr == SERVICES {
+        return is_named(key.name());
+    }
+    let (current, previous) = match event {
+        StoreEvent::Put { current, previous } => (Some(current), previous.as_ref()),
+        StoreEvent::Delete { previous, .. } => (None, previous.as_ref()),
+    };
+    if current.is_none() && previous.is_none() {
+        // The store no longer knows the slice.
+        return true;
+    }
+    if !named.iter().any(|(namespace, _)| namespace == key.namespace()) {
+        return false;
+    }
+    [current, previous].into_iter().flatten().any(|state| {
+        let slice: Value = serde_json::from_slice(&state.value).unwrap_or_default();
+        slice["metadata"]["labels"][SERVICE_NAME_LABEL].as_str().is_some_and(is_named)
+    })
+}
+
 impl StoredObjects {
     pub(super) fn new(writer: Arc<Writer>) -> Self {
-        StoredObjects { writer, has_remote: AtomicBool::new(false), watches: Mutex::default() }
+        StoredObjects { writer, named: parking_lot::Mutex::default(), watches: Mutex::default() }
     }
 
     fn resource(&self, (group, version, plural): Gvr) -> Result<Arc<Resource>, String> {
@@ -59,7 +107,7 @@ impl StoredObjects {
     async fn watch(&self, with_services: bool) -> Result<Vec<Watch>, String> {
         let storage = self.writer.backend().storage();
         let after = storage.current_revision().await.map_err(|error| error.to_string())?;
-        let wanted = if with_services { &[API_SERVICES, SERVICES, ENDPOINT_SLICES][..] } else { &[API_SERVICES] };
+        let wanted = if with_services { &WATCHED[..] } else { &WATCHED[..1] };
         let mut watches = Vec::new();
         for gvr in wanted {
             let range = self.resource(*gvr)?.range(None);
@@ -89,12 +137,15 @@ impl ServiceObjects for StoredObjects {
 #[async_trait]
 impl ApiServiceObjects for StoredObjects {
     async fn api_services(&self) -> Result<Vec<ApiService>, String> {
+        // This list and the reads after it show what has changed up to now.
+        self.watches.lock().await.drain();
         let objects = self.list(API_SERVICES, None).await?;
         // Validation keeps unreadable ones out.
         let services: Vec<ApiService> =
             objects.iter().filter_map(|object| ApiService::from_object(object).ok()).collect();
-        let has_remote = services.iter().any(|service| service.service.is_some());
-        self.has_remote.store(has_remote, Ordering::Relaxed);
+        let references = services.iter().filter_map(|service| service.service.as_ref());
+        let named = references.map(|service| (service.namespace.clone(), service.name.clone())).collect();
+        *self.named.lock() = named;
         Ok(services)
     }
 
@@ -111,10 +162,10 @@ impl ApiServiceObjects for StoredObjects {
 
     async fn changed(&self) {
         let mut watches = self.watches.lock().await;
-        let with_services = self.has_remote.load(Ordering::Relaxed);
+        let with_services = !self.named.lock().is_empty();
         if watches.running.is_empty() || watches.with_services != with_services {
             match self.watch(with_services).await {
-                // A change before the watch began is seen by the next look.
+                // The list that follows shows changes made before the watch began.
                 Ok(running) => *watches = Watches { running, with_services },
                 Err(error) => {
                     tracing::warn!(error, "cannot watch the objects of aggregation");
@@ -125,10 +176,10 @@ impl ApiServiceObjects for StoredObjects {
         }
         loop {
             let items = watches.running.iter_mut().map(|watch| Box::pin(watch.next()));
-            let (item, _, _) = select_all(items).await;
+            let (item, position, _) = select_all(items).await;
             match item {
-                Some(WatchItem::Event(_)) => return,
-                Some(WatchItem::Progress(_)) => {}
+                Some(WatchItem::Event(event)) if is_relevant(WATCHED[position], &event, &self.named.lock()) => return,
+                Some(WatchItem::Event(_) | WatchItem::Progress(_)) => {}
                 Some(WatchItem::Expired { .. } | WatchItem::Lost(_)) | None => {
                     watches.running.clear();
                     tokio::time::sleep(WATCH_RETRY).await;
@@ -136,5 +187,52 @@ impl ApiServiceObjects for StoredObjects {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use listwatch_meta::{Key, Revision};
+    use listwatch_storage::KeyValue;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_objects_of_named_services_are_relevant() {
+        let named = HashSet::from([("ns".to_owned(), "api".to_owned())]);
+        let event = |namespace: &str, name: &str, before: Option<&str>, after: Option<&str>| {
+            let key = Key::new("x", Some(namespace), name).unwrap();
+            let state = |service: &str| {
+                let slice = json!({"metadata": {"labels": {SERVICE_NAME_LABEL: service}}});
+                let revision = Revision::new(1);
+                KeyValue {
+                    key: key.clone(),
+                    value: Bytes::from(slice.to_string()),
+                    created: revision,
+                    modified: revision,
+                }
+            };
+            match after {
+                Some(after) => StoreEvent::Put { current: state(after), previous: before.map(state) },
+                None => {
+                    StoreEvent::Delete { key: key.clone(), revision: Revision::new(2), previous: before.map(state) }
+                }
+            }
+        };
+        let check = |gvr: Gvr, event: &StoreEvent, expected: bool| {
+            assert_eq!(is_relevant(gvr, event, &named), expected, "{gvr:?} {event:?}");
+        };
+        check(API_SERVICES, &event("any", "any", None, Some("")), true);
+        check(SERVICES, &event("ns", "api", None, Some("")), true);
+        check(SERVICES, &event("ns", "other", None, Some("")), false);
+        check(SERVICES, &event("other", "api", None, Some("")), false);
+        check(ENDPOINT_SLICES, &event("ns", "api-x1", None, Some("api")), true);
+        check(ENDPOINT_SLICES, &event("ns", "api-x1", Some("api"), Some("other")), true);
+        check(ENDPOINT_SLICES, &event("ns", "api-x1", Some("api"), None), true);
+        check(ENDPOINT_SLICES, &event("ns", "api-x1", None, None), true);
+        check(ENDPOINT_SLICES, &event("ns", "x", Some("other"), Some("other")), false);
+        check(ENDPOINT_SLICES, &event("other", "api-x1", None, Some("api")), false);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use http::HeaderValue;
 use http::request::Parts;
 use listwatch_meta::UserInfo;
 use listwatch_wire::query::Query;
@@ -23,4 +24,6 @@ pub(crate) struct RequestContext<'a> {
     /// The name of the user who sent the request. It differs from `user` if the request impersonates.
     pub(crate) requester: &'a str,
     pub(crate) deadline: RequestDeadline,
+    /// The id of the request in the audit log.
+    pub(crate) audit_id: &'a HeaderValue,
 }

@@ -48,7 +48,7 @@ pub(crate) async fn handle<B: RequestBody>(
     upload: &mut Upload<B>,
 ) -> Response<Body> {
     if request.shared.aggregation.has_remote()
-        && let Some(passed) = Box::pin(aggregation::handle(request, upload)).await
+        && let Some(passed) = Box::pin(aggregation::handle(request, admission, upload)).await
     {
         return passed.unwrap_or_else(|rejection| rejection.response(request.preferences));
     }

@@ -7,21 +7,30 @@ use http::header::SEC_WEBSOCKET_PROTOCOL;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use listwatch_access::FrontProxyAuthenticator;
 use listwatch_aggregator::remove_identity_headers;
+use listwatch_controllers::bootstrap::RequestHeader;
 use listwatch_wire::websocket;
 
 use crate::request::websocket::protocols;
 
 /// Returns the headers without the bearer token of a header or of a WebSocket subprotocol, without the headers of front
-/// proxies and without those of impersonation.
-pub(crate) fn forwarded_headers(sent: &HeaderMap, front_proxy: Option<&FrontProxyAuthenticator>) -> HeaderMap {
+/// proxies and without those of impersonation. `published` names the headers in which extension servers expect a user.
+pub(crate) fn forwarded_headers(
+    sent: &HeaderMap,
+    front_proxy: Option<&FrontProxyAuthenticator>,
+    published: Option<&RequestHeader>,
+) -> HeaderMap {
     let mut headers = sent.clone();
     remove_identity_headers(&mut headers);
     if let Some(front_proxy) = front_proxy {
         front_proxy.remove_headers(&mut headers);
     }
-    let is_impersonation = |name: &&HeaderName| name.as_str().starts_with("impersonate-");
-    let impersonation: Vec<HeaderName> = headers.keys().filter(is_impersonation).cloned().collect();
-    for name in impersonation {
+    let is_kept_back = |name: &&HeaderName| {
+        // Some servers read `_` as `-` in header names.
+        let name = name.as_str().replace('_', "-");
+        name.starts_with("impersonate-") || published.is_some_and(|published| names_user(published, &name))
+    };
+    let kept_back: Vec<HeaderName> = headers.keys().filter(is_kept_back).cloned().collect();
+    for name in kept_back {
         headers.remove(name);
     }
     match websocket::bearer_token(&protocols(sent)) {
@@ -36,9 +45,34 @@ pub(crate) fn forwarded_headers(sent: &HeaderMap, front_proxy: Option<&FrontProx
     headers
 }
 
+/// Whether an extension server takes a part of the user from a header. `name` is in lower case and without `_`.
+fn names_user(published: &RequestHeader, name: &str) -> bool {
+    let RequestHeader { username_headers, uid_headers, group_headers, extra_header_prefixes, .. } = published;
+    let normal = |text: &String| text.to_ascii_lowercase().replace('_', "-");
+    [username_headers, uid_headers, group_headers].into_iter().flatten().any(|found| normal(found) == name)
+        || extra_header_prefixes.iter().any(|prefix| name.starts_with(&normal(prefix)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_that_extension_servers_trust_are_not_forwarded() {
+        let published = RequestHeader {
+            username_headers: vec!["X-Forwarded-User".to_owned()],
+            uid_headers: vec!["My_Uid".to_owned()],
+            group_headers: vec!["Groups".to_owned()],
+            extra_header_prefixes: vec!["Scope-".to_owned()],
+            ..RequestHeader::default()
+        };
+        let names =
+            ["x-forwarded-user", "x_forwarded_user", "my-uid", "my_uid", "groups", "scope-a", "scope_a", "scoped"];
+        let sent =
+            HeaderMap::from_iter(names.map(|name| (HeaderName::from_static(name), HeaderValue::from_static("x"))));
+        let forwarded = forwarded_headers(&sent, None, Some(&published));
+        assert_eq!(forwarded.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["scoped"]);
+    }
 
     #[test]
     fn credentials_and_identities_are_not_forwarded() {
@@ -48,7 +82,7 @@ mod tests {
                 let lines = lines.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
                 HeaderMap::from_iter(lines)
             };
-            assert_eq!(forwarded_headers(&map(lines), None), map(expected), "{lines:?}");
+            assert_eq!(forwarded_headers(&map(lines), None, None), map(expected), "{lines:?}");
         };
         let kept =
             [("accept", "*/*"), ("cookie", "a=b"), ("upgrade", "SPDY/3.1"), ("sec-websocket-protocol", "v5, v4")];

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
-use listwatch_apiserver::{ApiServer, Body};
+use listwatch_apiserver::{ApiServer, Body, Builder};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -217,4 +217,81 @@ async fn documents_describe_both_servers(server: &ApiServer) {
     let spec = get("/openapi/v2").await;
     assert!(spec["paths"][THINGS].is_object() && spec["definitions"]["com.example.Thing"].is_object());
     assert!(spec["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments"].is_object());
+}
+
+/// A server with an available extension server.
+async fn with_extension(builder: Builder) -> (ApiServer, Extension, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let extension = Extension::start(folder.path());
+    let server = builder.build().await.unwrap();
+    assert_eq!(send(&server, "POST /api/v1/namespaces/default/services", service()).await.0, 201);
+    let api_services = "POST /apis/apiregistration.k8s.io/v1/apiservices";
+    assert_eq!(send(&server, api_services, extension.api_service()).await.0, 201);
+    available(&server, "Passed").await;
+    for _ in 0..1_000 {
+        if send(&server, &format!("GET {THINGS}"), Value::Null).await.0 == 200 {
+            return (server, extension, folder);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the route does not open");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn extension_server_sees_the_path_that_was_authorized() {
+    let (server, _extension, _folder) = with_extension(ApiServer::builder()).await;
+    let base = "/apis/ext.example.com/v1";
+    let delete = async |path: &str| send(&server, &format!("DELETE {base}/{path}"), Value::Null).await;
+    let (code, deleted) = delete("%6eamespaces/default/things/a%252Fb").await;
+    assert_eq!((code, &deleted["deleted"]), (200, &json!(format!("{base}/namespaces/default/things/a%252Fb"))));
+    for path in [
+        "namespaces%2Fkube-system%2Fthings%2Fx",
+        "namespaces%2fkube-system%2fthings%2fx",
+        "namespaces/default/things/..%2F..%2Fkube-system",
+        "namespaces/default/../kube-system/things/x",
+        "namespaces/default/%2e%2e/kube-system/things/x",
+        "namespaces/default/./things/x",
+        "namespaces//default/things/x",
+        "namespaces/default/things/x%00",
+    ] {
+        let (code, found) = delete(path).await;
+        assert!(code == 404 && found["deleted"].is_null(), "{path}: {code} {found}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn proxied_requests_have_slots_and_deadlines() {
+    let builder = ApiServer::builder().requests_in_flight_max(400, 1).request_timeout(Duration::from_secs(1));
+    let (server, _extension, _folder) = with_extension(builder).await;
+    let create = async |name: &str| send(&server, &format!("POST {THINGS}"), json!({"metadata": {"name": name}})).await;
+    let (slow, second) = tokio::join!(create("slow"), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        create("b").await
+    });
+    assert_eq!((slow.0, slow.1["reason"].as_str()), (504, Some("Timeout")), "{}", slow.1);
+    assert_eq!(second.0, 429, "{}", second.1);
+
+    // The log takes three seconds, although a request has one second.
+    let serving = server.serve_plain(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+    let mut stream = tokio::net::TcpStream::connect(serving.address()).await.unwrap();
+    let request = format!("GET {THINGS}/a/log?follow=true HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut log = Vec::new();
+    tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut log)).await.unwrap().unwrap();
+    let log = String::from_utf8(log).unwrap();
+    assert!(log.starts_with("HTTP/1.1 200") && log.contains("\r\n5\r\n"), "the log is cut: {log}");
+
+    // The extension server learns the client's address and the id of the request.
+    let mut stream = tokio::net::TcpStream::connect(serving.address()).await.unwrap();
+    let body = json!({"metadata": {"name": "c"}}).to_string();
+    let request = format!(
+        "POST {THINGS} HTTP/1.1\r\nhost: x\r\nconnection: close, x-remote-user, audit-id\r\naudit-id: one\r\n\
+         x-forwarded-for: 10.0.0.9\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    tokio::time::timeout(Duration::from_secs(20), stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+    assert!(answer.contains(r#""address": "10.0.0.9, 127.0.0.1""#), "{answer}");
+    assert!(answer.contains(r#""audit": "one""#) && !answer.contains(r#""user": null"#), "{answer}");
 }

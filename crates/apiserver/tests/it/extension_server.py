@@ -7,6 +7,7 @@ import json
 import ssl
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -57,6 +58,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, {"kind": "ThingList", "apiVersion": GROUP_VERSION, "metadata": {}, "items": items})
         elif url.path == COLLECTION + "/a/attach":
             self.echo()
+        elif url.path == COLLECTION + "/a/log":
+            self.log()
         elif url.path.startswith(COLLECTION + "/"):
             name = url.path[len(COLLECTION) + 1 :]
             found = [thing for thing in things if thing["metadata"]["name"] == name]
@@ -68,11 +71,28 @@ class Handler(BaseHTTPRequestHandler):
         thing = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         groups = self.headers.get_all("X-Remote-Group", [])
         seen = {"user": self.headers["X-Remote-User"], "groups": ",".join(groups), "token": self.headers["Authorization"]}
+        seen["address"] = self.headers["X-Forwarded-For"]
+        seen["audit"] = self.headers["Audit-ID"]
         thing["metadata"]["annotations"] = seen
+        if thing["metadata"]["name"] == "slow":
+            time.sleep(30)
         with changed:
             things.append(thing)
             changed.notify_all()
         self.answer(201, thing)
+
+    def log(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.end_headers()
+        for line in range(6):
+            self.wfile.write(b"%d" % line)
+            self.wfile.flush()
+            time.sleep(0.5)
+        self.close_connection = True
+
+    def do_DELETE(self):
+        self.answer(200, {"kind": "Status", "deleted": self.path})
 
     def echo(self):
         self.send_response(101)

@@ -11,7 +11,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use listwatch_proxy::{BodyBrokenOff, Limits, Proxy, ProxyErrorKind};
+use listwatch_proxy::{BodyBrokenOff, Destination, Limits, Proxy, ProxyErrorKind};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -23,9 +23,13 @@ const SWITCH: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\
 
 /// Starts a server that forwards every request to a backend, as an API server does.
 async fn server(proxy: Proxy, backend: &Backend) -> SocketAddr {
+    let to = backend.at(&proxy, "/exec?command=sh");
+    server_to(proxy, to).await
+}
+
+async fn server_to(proxy: Proxy, to: Destination) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let to = backend.at(&proxy, "/exec?command=sh");
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let (proxy, to) = (proxy.clone(), to.clone());
@@ -241,4 +245,49 @@ async fn upgrade_of_a_connection_without_upgrade_support_is_rejected() {
     let error = proxy.handle(request, &backend.at(&proxy, "/exec")).await.unwrap_err();
     assert_eq!(error.kind(), &ProxyErrorKind::NotUpgradable);
     assert_eq!(backend.connections(), 0, "the backend was dialed for nothing");
+}
+
+/// The header of an upgrade or plain request arrives at the backend with the headers of the destination, whichever
+/// headers the client names as its own.
+#[tokio::test]
+async fn client_cannot_remove_the_headers_of_the_destination() {
+    let names = ["x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-extra-scopes", "audit-id"];
+    let (seen, mut headers) = tokio::sync::mpsc::unbounded_channel();
+    let backend = Backend::start(move |mut stream| {
+        let seen = seen.clone();
+        async move {
+            let header = read_header(&mut stream).await;
+            let is_upgrade = header.to_lowercase().contains("upgrade: spdy/3.1");
+            let plain = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            stream.write_all(if is_upgrade { SWITCH } else { plain }).await.unwrap();
+            seen.send(header.to_lowercase()).unwrap();
+        }
+    })
+    .await;
+    let proxy = Proxy::new(Limits::default());
+    let mut to = backend.at(&proxy, "/exec");
+    for name in names {
+        to.headers.append(name, "own".parse().unwrap());
+    }
+    to.headers.append("x-remote-group", "second".parse().unwrap());
+    let address = server_to(proxy, to).await;
+    for connection in ["keep-alive", "Upgrade"] {
+        let forged: String = names.iter().map(|name| format!("{name}: forged\r\n")).collect();
+        let upgrade = if connection == "Upgrade" { "upgrade: SPDY/3.1\r\n" } else { "" };
+        let named = names.join(", ");
+        let request = format!(
+            "POST /exec HTTP/1.1\r\nhost: x\r\nconnection: {connection}, {named}\r\n{upgrade}{forged}\
+             proxy-authorization: Basic x\r\nhttp2-settings: AAMAAABkAAQAAP__\r\ncontent-length: 0\r\n\r\n"
+        );
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let header = tokio::time::timeout(Duration::from_secs(20), headers.recv()).await.unwrap().unwrap();
+        for name in names {
+            assert!(header.contains(&format!("{name}: own\r\n")), "{connection}: {name} is missing: {header}");
+        }
+        assert!(header.contains("x-remote-group: second\r\n"), "{header}");
+        assert!(!header.contains("forged") && !header.contains("proxy-authorization"), "{header}");
+        let named = header.lines().filter(|line| line.starts_with("connection:")).collect::<Vec<_>>().join("");
+        assert!(!named.contains("x-remote"), "another proxy would remove the identity: {named}");
+    }
 }

@@ -250,7 +250,8 @@ async fn forward<B: RequestBody>(
     };
     let mut outgoing = Request::new(upload.pass_on());
     *outgoing.method_mut() = parts.method.clone();
-    *outgoing.headers_mut() = forwarded_headers(&parts.headers, shared.access.front_proxy.as_deref());
+    *outgoing.headers_mut() =
+        forwarded_headers(&parts.headers, shared.access.front_proxy.as_deref(), shared.aggregation.request_header());
     if let Some(upgrade) = parts.extensions.get::<OnUpgrade>() {
         outgoing.extensions_mut().insert(upgrade.clone());
     }
