@@ -38,7 +38,7 @@ impl Authorizer for KnownUserAuthorizer {
                 vec![NonResourceRule::new(&["get"], DISCOVERY)],
             ),
         };
-        MaybeFuture::ready(UserRules { resource_rules, non_resource_rules, incomplete: false })
+        MaybeFuture::ready(UserRules { resource_rules, non_resource_rules, ..UserRules::default() })
     }
 }
 

@@ -9,7 +9,7 @@
 //! | trait | decides | implementations |
 //! |---|---|---|
 //! | [`Authenticator`] | which user sent a request | [`AdminToken`], [`EveryoneIsAdmin`], [`ClientCertificateAuthenticator`], [`FrontProxyAuthenticator`], [`TokenFileAuthenticator`], [`ServiceAccountTokenAuthenticator`], [`AuthenticatorChain`] |
-//! | [`Authorizer`] | whether a user may perform a request | [`AlwaysAllow`], [`PrivilegedGroups`], [`KnownUserAuthorizer`], [`AuthorizerChain`] |
+//! | [`Authorizer`] | whether a user may perform a request | [`rbac::RbacAuthorizer`], [`AlwaysAllow`], [`AlwaysDeny`], [`PrivilegedGroups`], [`KnownUserAuthorizer`], [`AuthorizerChain`] |
 //!
 //! Decisions are pure functions of their inputs and the time. One check needs other objects:
 //! whether a service account still exists. It reads them through [`ServiceAccountObjects`]. A
@@ -55,6 +55,7 @@ mod impersonation;
 mod known_users;
 mod maybe_future;
 mod privileged_groups;
+pub mod rbac;
 mod rules;
 mod service_account;
 mod token_file;
@@ -68,7 +69,7 @@ pub use crate::front_proxy::{FrontProxyAuthenticator, FrontProxyHeaders, Invalid
 pub use crate::impersonation::{Impersonation, UserNameMissing};
 pub use crate::known_users::KnownUserAuthorizer;
 pub use crate::maybe_future::MaybeFuture;
-pub use crate::privileged_groups::{AlwaysAllow, PrivilegedGroups};
+pub use crate::privileged_groups::{AlwaysAllow, AlwaysDeny, PrivilegedGroups};
 pub use crate::rules::{NonResourceRule, ResourceRule, UserRules};
 pub use crate::service_account::{
     BoundObjectReference, Claims, ISSUER, KubernetesClaims, SIGNING_KEY_BYTES, ServiceAccountObjects,

@@ -1,4 +1,4 @@
-//! Authorizers that ask no policy: [`PrivilegedGroups`] and [`AlwaysAllow`]
+//! Authorizers that ask no policy: [`PrivilegedGroups`], [`AlwaysAllow`] and [`AlwaysDeny`]
 //! (`apiserver/pkg/authorization/authorizerfactory/builtin.go`).
 
 use listwatch_meta::UserInfo;
@@ -18,6 +18,20 @@ impl Authorizer for AlwaysAllow {
 
     fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> MaybeFuture<'a, UserRules> {
         MaybeFuture::ready(all_rules())
+    }
+}
+
+/// Has no opinion on any request, and so allows none (`--authorization-mode=AlwaysDeny`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AlwaysDeny;
+
+impl Authorizer for AlwaysDeny {
+    fn authorize<'a>(&'a self, _attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization> {
+        MaybeFuture::ready(Authorization { reason: "Everything is forbidden.".into(), ..Authorization::no_opinion() })
+    }
+
+    fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> MaybeFuture<'a, UserRules> {
+        MaybeFuture::ready(UserRules::default())
     }
 }
 
@@ -64,7 +78,7 @@ fn all_rules() -> UserRules {
     UserRules {
         resource_rules: vec![ResourceRule::new(&["*"], &["*"], &["*"])],
         non_resource_rules: vec![NonResourceRule::new(&["*"], &["*"])],
-        incomplete: false,
+        ..UserRules::default()
     }
 }
 
@@ -90,6 +104,14 @@ mod tests {
             assert_eq!(found.decision, decision, "{groups:?}");
             assert_eq!(authorizer.rules(&user, "default").await.resource_rules.len(), rules, "{groups:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn always_deny_allows_nobody_and_leaves_later_modes_their_decision() {
+        let user = UserInfo::admin();
+        let found = AlwaysDeny.authorize(&Attributes::path(user, "get", "/metrics")).await;
+        assert_eq!((found.decision, &*found.reason), (Decision::NoOpinion, "Everything is forbidden."));
+        assert_eq!(AlwaysDeny.rules(user, "default").await, UserRules::default());
     }
 
     #[tokio::test]

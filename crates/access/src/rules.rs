@@ -19,6 +19,9 @@ pub struct UserRules {
     pub non_resource_rules: Vec<NonResourceRule>,
     /// Whether the user may have more permissions, because an authorizer cannot list its rules.
     pub incomplete: bool,
+    /// The reason why rules are missing; empty if there is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub evaluation_error: String,
 }
 
 /// Allowed verbs on resources.
@@ -57,6 +60,10 @@ impl UserRules {
         self.resource_rules.extend(other.resource_rules);
         self.non_resource_rules.extend(other.non_resource_rules);
         self.incomplete |= other.incomplete;
+        if !self.evaluation_error.is_empty() && !other.evaluation_error.is_empty() {
+            self.evaluation_error.push_str(", ");
+        }
+        self.evaluation_error.push_str(&other.evaluation_error);
     }
 }
 
@@ -89,7 +96,7 @@ mod tests {
         rules.extend(UserRules {
             resource_rules: vec![ResourceRule::new(&["get"], &[""], &["pods", "pods/log"])],
             non_resource_rules: vec![NonResourceRule::new(&["get"], &["/api/*"])],
-            incomplete: false,
+            ..UserRules::default()
         });
         let resource = r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods","pods/log"]}"#;
         let path = r#"{"verbs":["get"],"nonResourceURLs":["/api/*"]}"#;
