@@ -1,15 +1,18 @@
 //! Authentication and authorization: [`Auth`] is the setting of a server, [`Access`] its authenticators and authorizers.
 //!
 //! Front proxies are checked first, then client certificates, then the tokens of service accounts, then the
-//! authenticators of the builder, then [`Auth`]. The authorizers of the builder decide first, then [`KnownUserAuthorizer`].
+//! authenticators of the builder, then [`Auth`]. The authorizers of the builder decide first, then the modes of the
+//! builder or [`KnownUserAuthorizer`].
 
 use std::sync::Arc;
 
+use listwatch_access::rbac::{RbacAuthorizer, RbacState};
 use listwatch_access::{
-    AdminToken, Authenticator, AuthenticatorChain, Authorizer, AuthorizerChain, ClientCertificateAuthenticator,
-    EveryoneIsAdmin, FrontProxyAuthenticator, KnownUserAuthorizer, ServiceAccountTokenAuthenticator,
+    AdminToken, AlwaysAllow, AlwaysDeny, Authenticator, AuthenticatorChain, Authorizer, AuthorizerChain,
+    ClientCertificateAuthenticator, EveryoneIsAdmin, FrontProxyAuthenticator, KnownUserAuthorizer, PrivilegedGroups,
+    ServiceAccountTokenAuthenticator,
 };
-
+use listwatch_meta::user::SYSTEM_MASTERS;
 use listwatch_registry::Backend;
 use listwatch_registry::TokenObjects;
 
@@ -38,6 +41,42 @@ pub enum AnonymousAuth {
     Disabled,
 }
 
+/// A mode of authorization (`--authorization-mode`). Modes are asked in their order, until one allows the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthorizationMode {
+    /// Everything is allowed to everyone.
+    AlwaysAllow,
+    /// Nothing is allowed.
+    AlwaysDeny,
+    /// Roles and bindings decide.
+    Rbac,
+}
+
+/// The error of a mode that this server does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnavailableMode {
+    /// kube-apiserver has the mode.
+    #[error("mode {0:?} is not available on this server: AlwaysAllow, AlwaysDeny and RBAC are")]
+    Missing(String),
+    /// kube-apiserver does not have the mode either.
+    #[error("{0:?} is not a valid mode")]
+    Unknown(String),
+}
+
+impl std::str::FromStr for AuthorizationMode {
+    type Err = UnavailableMode;
+
+    fn from_str(name: &str) -> Result<Self, UnavailableMode> {
+        Ok(match name {
+            "AlwaysAllow" => AuthorizationMode::AlwaysAllow,
+            "AlwaysDeny" => AuthorizationMode::AlwaysDeny,
+            "RBAC" => AuthorizationMode::Rbac,
+            "ABAC" | "Node" | "Webhook" => return Err(UnavailableMode::Missing(name.to_owned())),
+            _ => return Err(UnavailableMode::Unknown(name.to_owned())),
+        })
+    }
+}
+
 impl std::fmt::Debug for Auth {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The debug output omits the token, so that no log contains it.
@@ -64,7 +103,7 @@ impl Access {
         front_proxy: Option<Arc<FrontProxyAuthenticator>>,
         client_certificates: Option<Arc<ClientCertificateAuthenticator>>,
         authenticators: Vec<Arc<dyn Authenticator>>,
-        authorizers: Vec<Arc<dyn Authorizer>>,
+        authorizers: AuthorizerChain,
     ) -> Self {
         let service_accounts = ServiceAccountTokenAuthenticator::new(TokenObjects::new(Arc::clone(backend)));
         let chain = AuthenticatorChain::new();
@@ -82,7 +121,26 @@ impl Access {
             Auth::Open => chain.with(EveryoneIsAdmin::new()),
             Auth::Token(token) => chain.with(AdminToken::new(token)),
         };
-        let chain = authorizers.into_iter().fold(AuthorizerChain::new(), AuthorizerChain::with_shared);
-        Access { authenticators, authorizers: chain.with(KnownUserAuthorizer), front_proxy }
+        Access { authenticators, authorizers, front_proxy }
     }
+}
+
+/// The authorizers of a server: those of the builder, then the modes. With modes, members of `system:masters` come
+/// first, so that no mode can lock them out (`pkg/kubeapiserver/authorizer/config.go`).
+pub(crate) fn authorizers(
+    builder: Vec<Arc<dyn Authorizer>>,
+    modes: Option<&[AuthorizationMode]>,
+    rbac: Option<&Arc<RbacState>>,
+) -> AuthorizerChain {
+    let chain = match modes {
+        Some(_) => AuthorizerChain::new().with(PrivilegedGroups::new([SYSTEM_MASTERS])),
+        None => AuthorizerChain::new(),
+    };
+    let chain = builder.into_iter().fold(chain, AuthorizerChain::with_shared);
+    let Some(modes) = modes else { return chain.with(KnownUserAuthorizer) };
+    modes.iter().fold(chain, |chain, mode| match (mode, rbac) {
+        (AuthorizationMode::AlwaysAllow, _) => chain.with(AlwaysAllow),
+        (AuthorizationMode::Rbac, Some(state)) => chain.with(RbacAuthorizer::new(Arc::clone(state))),
+        (AuthorizationMode::AlwaysDeny | AuthorizationMode::Rbac, _) => chain.with(AlwaysDeny),
+    })
 }

@@ -5,22 +5,25 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use http::HeaderValue;
+use listwatch_access::rbac::RbacState;
 use listwatch_access::{Authenticator, Authorizer, ClientCertificateAuthenticator, FrontProxyAuthenticator};
 use listwatch_aggregator::AggregatorOptions;
 use listwatch_cacher::Limits;
 use listwatch_controllers::bootstrap::{self, Bootstrap, RequestHeader};
-use listwatch_controllers::{Controllers, definitions, gc, namespaces};
+use listwatch_controllers::{Controllers, definitions, gc, namespaces, rbac};
+use listwatch_meta::Status;
 use listwatch_proxy::ClientCertificate;
 use listwatch_registry::{Backend, Registry, StoredForm, spawn_cache_budget};
 use listwatch_storage::{MemoryStorage, Storage};
-use listwatch_write::admission::{AdmissionChain, MutatingAdmission, ValidatingAdmission};
+use listwatch_write::admission::{AdmissionChain, MutatingAdmission, RbacEscalation, ValidatingAdmission};
 use listwatch_write::{ServiceRanges, Writer};
 use tokio::sync::Semaphore;
 
 use crate::aggregation::Aggregation;
-use crate::auth::{Access, AnonymousAuth, Auth};
+use crate::auth::{Access, AnonymousAuth, Auth, AuthorizationMode, authorizers};
 use crate::compute::Compute;
 use crate::documents::Documents;
+use crate::filters::authorization::CreateAuthorization;
 use crate::filters::flow_control::{FlowControl, READS_IN_FLIGHT_MAX, WRITES_IN_FLIGHT_MAX};
 use crate::filters::request_deadline::REQUEST_TIMEOUT;
 use crate::handlers::connect::{Connections, KubeletOptions};
@@ -48,6 +51,7 @@ pub struct Builder {
     authenticators: Vec<Arc<dyn Authenticator>>,
     authorizers: Vec<Arc<dyn Authorizer>>,
     front_proxy: Option<Arc<FrontProxyAuthenticator>>,
+    authorization: Option<Vec<AuthorizationMode>>,
     client_certificates: Option<Arc<ClientCertificateAuthenticator>>,
     anonymous_auth: AnonymousAuth,
     watch_cache: bool,
@@ -95,6 +99,9 @@ pub enum BuildError {
     /// The definitions of custom resources could not be read.
     #[error("cannot read the custom resource definitions: {0}")]
     Definitions(String),
+    /// The default roles and bindings could not be created, or roles and bindings could not be read.
+    #[error("cannot prepare RBAC: {0}")]
+    Rbac(String),
 }
 
 impl ApiServer {
@@ -107,6 +114,7 @@ impl ApiServer {
             authenticators: Vec::new(),
             authorizers: Vec::new(),
             front_proxy: None,
+            authorization: None,
             client_certificates: None,
             anonymous_auth: AnonymousAuth::default(),
             watch_cache: true,
@@ -178,6 +186,17 @@ impl Builder {
     #[must_use]
     pub fn front_proxy(mut self, authenticator: FrontProxyAuthenticator) -> Self {
         self.front_proxy = Some(Arc::new(authenticator));
+        self
+    }
+
+    /// Sets the modes that decide after the authorizers of [`Builder::authorizer`] (`--authorization-mode`). Members of
+    /// `system:masters` may do everything. Other requests are forbidden, unless an authorizer or a mode allows them. With
+    /// [`AuthorizationMode::Rbac`], the server creates Kubernetes' default roles and bindings.
+    ///
+    /// Default: no modes, but [`KnownUserAuthorizer`](listwatch_access::KnownUserAuthorizer).
+    #[must_use]
+    pub fn authorization(mut self, modes: impl IntoIterator<Item = AuthorizationMode>) -> Self {
+        self.authorization = Some(modes.into_iter().collect());
         self
     }
 
@@ -381,8 +400,18 @@ impl Builder {
         let storage = self.stored_form.storage(storage);
         let backend = Backend::new(storage, Registry::builtin(), self.watch_cache, self.limits);
         let backend = Arc::new(backend.with_cache_budget(self.cache_bytes_max));
-        let writer =
-            Arc::new(Writer::new(Arc::clone(&backend), self.admission).with_service_ranges(self.service_ranges));
+        let modes = self.authorization.as_deref();
+        let has_rbac = modes.is_some_and(|modes| modes.contains(&AuthorizationMode::Rbac));
+        let rbac_state = has_rbac.then(Arc::<RbacState>::default);
+        let authorizers = authorizers(self.authorizers, modes, rbac_state.as_ref());
+        let mut admission = self.admission;
+        if modes.is_some() {
+            admission.add_validating(Arc::new(CreateAuthorization(authorizers.clone())));
+        }
+        if let Some(state) = &rbac_state {
+            admission.add_validating(Arc::new(RbacEscalation::new(authorizers.clone(), Arc::clone(state))));
+        }
+        let writer = Arc::new(Writer::new(Arc::clone(&backend), admission).with_service_ranges(self.service_ranges));
         namespaces::ensure_system_namespaces(&writer).await.map_err(|status| BuildError::Namespaces(status.message))?;
         definitions::load(&writer).await.map_err(|status| BuildError::Definitions(status.message))?;
         let settings = bootstrap::Settings {
@@ -392,6 +421,9 @@ impl Builder {
         };
         let mut bootstrap = Bootstrap::new(Arc::clone(&writer), settings);
         bootstrap.sync().await;
+        if let Some(state) = &rbac_state {
+            prepare_rbac(&writer, state, self.controllers).await.map_err(|status| BuildError::Rbac(status.message))?;
+        }
         // Every server runs the controllers of definitions and of the objects that every cluster has. The others are
         // optional.
         let definitions_task = tokio::spawn(definitions::run(Arc::clone(&writer)));
@@ -405,6 +437,12 @@ impl Builder {
         if self.controllers.gc {
             others.push(tokio::spawn(gc::run(Arc::clone(&writer))));
         }
+        if let Some(state) = rbac_state {
+            others.push(tokio::spawn(rbac::follow(Arc::clone(&writer), state)));
+            if self.controllers.clusterrole_aggregation {
+                others.push(tokio::spawn(rbac::run_aggregation(Arc::clone(&writer))));
+            }
+        }
         let store_health = StoreHealth::new(Arc::clone(backend.storage()));
         let access = Access::new(
             &backend,
@@ -412,7 +450,7 @@ impl Builder {
             self.front_proxy,
             self.client_certificates,
             self.authenticators,
-            self.authorizers,
+            authorizers,
         );
         let aggregation = Aggregation::new(&writer, self.aggregation, self.request_header);
         others.push(tokio::spawn(aggregation.run()));
@@ -445,4 +483,13 @@ impl Builder {
             tasks: BackgroundTasks { definitions: definitions_task, others },
         }))
     }
+}
+
+/// Creates the default roles and bindings, and reads all of them, so that the first request is decided correctly.
+async fn prepare_rbac(writer: &Arc<Writer>, state: &RbacState, controllers: Controllers) -> Result<(), Status> {
+    rbac::ensure_policy(writer).await?;
+    if controllers.clusterrole_aggregation {
+        rbac::aggregate(writer).await?;
+    }
+    rbac::load(writer, state).await
 }

@@ -86,7 +86,7 @@ pub mod stored_form {
     pub use listwatch_registry::{StorageMediaType, StoredForm};
 }
 
-pub use self::auth::{AnonymousAuth, Auth};
+pub use self::auth::{AnonymousAuth, Auth, AuthorizationMode, UnavailableMode};
 pub use self::builder::{BuildError, Builder};
 pub use self::documents::{discovery, openapi};
 pub use self::handlers::connect::KubeletOptions;

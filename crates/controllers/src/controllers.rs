@@ -26,18 +26,21 @@ pub struct Controllers {
     /// Deletes the dependents of absent owners, and completes foreground and orphan deletions. Without this
     /// controller, objects deleted in these ways keep their finalizers.
     pub gc: bool,
+    /// Writes the rules of aggregated ClusterRoles. Runs only with RBAC. Without this controller, the roles `admin`,
+    /// `edit` and `view` grant nothing.
+    pub clusterrole_aggregation: bool,
 }
 
 /// A name in the list that is not the name of a controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not in the list of known controllers: namespace, gc")]
+#[error("{0:?} is not in the list of known controllers: namespace, gc, clusterrole-aggregation")]
 pub struct UnknownController(String);
 
 impl Controllers {
     /// The empty set: no controller runs.
-    pub const NONE: Controllers = Controllers { namespace: false, gc: false };
+    pub const NONE: Controllers = Controllers { namespace: false, gc: false, clusterrole_aggregation: false };
     /// The full set: every controller runs.
-    pub const ALL: Controllers = Controllers { namespace: true, gc: true };
+    pub const ALL: Controllers = Controllers { namespace: true, gc: true, clusterrole_aggregation: true };
 }
 
 impl Default for Controllers {
@@ -57,6 +60,7 @@ impl FromStr for Controllers {
                 "*" if on => controllers = Controllers::ALL,
                 "namespace" => controllers.namespace = on,
                 "gc" => controllers.gc = on,
+                "clusterrole-aggregation" => controllers.clusterrole_aggregation = on,
                 _ => return Err(UnknownController(name.to_owned())),
             }
         }
@@ -66,7 +70,8 @@ impl FromStr for Controllers {
 
 impl fmt::Display for Controllers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = [("namespace", self.namespace), ("gc", self.gc)];
+        let names =
+            [("namespace", self.namespace), ("gc", self.gc), ("clusterrole-aggregation", self.clusterrole_aggregation)];
         let on: Vec<&str> = names.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
         f.write_str(&on.join(","))
     }
@@ -105,7 +110,8 @@ mod tests {
         check("*,-gc", Ok((true, false)));
         check("gc,deployment", Err("deployment"));
         check("-*", Err("-*"));
-        assert_eq!(Controllers::default().to_string(), "namespace,gc");
+        assert_eq!(Controllers::default().to_string(), "namespace,gc,clusterrole-aggregation");
+        assert!("clusterrole-aggregation".parse::<Controllers>().unwrap().clusterrole_aggregation);
         assert_eq!(Controllers::NONE.to_string().parse(), Ok(Controllers::NONE));
     }
 }

@@ -5,6 +5,7 @@
 //! | [`definitions`] | serves CustomResourceDefinitions, writes their status, removes their objects | `apiextensions-apiserver/pkg/controller` |
 //! | [`namespaces`] | creates the system namespaces, empties deleted namespaces | `pkg/controller/namespace` |
 //! | [`gc`] | deletes dependents of absent owners, ends foreground and orphaning deletions | `pkg/controller/garbagecollector` |
+//! | [`rbac`] | keeps the RBAC authorizer in step, writes the default roles and aggregated ClusterRoles | `pkg/registry/rbac/rest`, `pkg/controller/clusterroleaggregation` |
 //! | [`bootstrap`] | creates the objects that each cluster has, and keeps them | `pkg/controlplane/controller` |
 //!
 //! Each controller is a future that runs until it is dropped. Controllers write through a
@@ -28,6 +29,7 @@ mod controllers;
 pub mod definitions;
 pub mod gc;
 pub mod namespaces;
+pub mod rbac;
 
 pub use crate::controllers::{Controllers, UnknownController};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, builder::BoolishValueParser};
 use listwatch_apiserver::pki::{Pki, write_private};
 use listwatch_apiserver::stored_form::StorageMediaType;
-use listwatch_apiserver::{ApiServer, Auth, Controllers, ServiceRanges};
+use listwatch_apiserver::{ApiServer, Auth, AuthorizationMode, Controllers, ServiceRanges};
 use listwatch_cacher::{HistoryBudget, Limits};
 
 use crate::process;
@@ -108,9 +108,14 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     history_bytes: Option<usize>,
 
-    /// Controllers to run: namespace (empties deleted namespaces), gc (deletes objects without owners).
-    /// An empty list runs none
-    #[arg(long, value_name = "LIST", default_value = "namespace,gc")]
+    /// Modes of authorization, asked in order: RBAC, AlwaysAllow, AlwaysDeny. Members of the group
+    /// system:masters, such as the user of the admin kubeconfig, may do everything in each mode
+    #[arg(long, value_name = "LIST", default_value = "RBAC", value_delimiter = ',')]
+    authorization_mode: Vec<AuthorizationMode>,
+
+    /// Controllers to run: namespace (empties deleted namespaces), gc (deletes objects without owners),
+    /// clusterrole-aggregation (writes the rules of aggregated ClusterRoles). An empty list runs none
+    #[arg(long, value_name = "LIST", default_value = "namespace,gc,clusterrole-aggregation")]
     controllers: Controllers,
 
     /// Streams that a client may have open on one HTTP/2 connection, watches included. Clients open another
@@ -167,6 +172,7 @@ impl Serve {
             .cache_limits(Limits { history_budget, ..Limits::default() })
             .cache_bytes_max(self.cache_bytes)
             .auth(Auth::Token(pki.token().to_owned()))
+            .authorization(self.authorization_mode.iter().copied())
             .client_ca(pki.ca_pem())
             .secure_port(address.port())
             .service_ranges(service_ranges)

@@ -66,7 +66,7 @@ mod tests {
             let kind = listwatch_kinds::KINDS.iter().find(|found| found.kind == kind).unwrap();
             has_part(object.to_string().as_bytes(), kind.unenforced.unwrap().part)
         };
-        assert!(concerned("Role", json!({})));
+        assert!(concerned("ResourceQuota", json!({})));
         let labeled = |key: &str| json!({"metadata": {"labels": {key: "restricted"}}});
         assert!(concerned("Namespace", labeled("pod-security.kubernetes.io/enforce")));
         assert!(!concerned("Namespace", labeled("kubernetes.io/metadata.name")));

@@ -4,6 +4,8 @@ use listwatch_access::{Attributes, AuthorizerChain};
 use listwatch_meta::go::quote;
 use listwatch_meta::status::reason;
 use listwatch_meta::{GroupResource, Status, UserInfo};
+use listwatch_write::admission::{AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
+use serde_json::{Map, Value};
 
 use crate::request::info::RequestInfo;
 
@@ -40,6 +42,40 @@ pub(crate) fn forbidden(attributes: &Attributes<'_>, why: &str) -> Status {
     };
     let text = format!("User {user} cannot {verb} resource {what} in API group {} {place}{why}", quote(group));
     Status::forbidden(GroupResource { group, resource }, name, text)
+}
+
+/// Asks for the verb `create` before an update, patch or apply creates an object (`withAuthorization` in
+/// `endpoints/handlers/update.go`). For a POST, which was allowed with this verb and without a name, the answer is the
+/// same.
+pub(crate) struct CreateAuthorization(pub(crate) AuthorizerChain);
+
+impl ValidatingAdmission for CreateAuthorization {
+    fn name(&self) -> &str {
+        "CreateAuthorization"
+    }
+
+    fn handles(&self, request: &AdmissionRequest<'_>) -> bool {
+        request.operation == Operation::Create && request.subresource.is_none()
+    }
+
+    fn validate<'a>(
+        &'a self,
+        request: &'a AdmissionRequest<'_>,
+        _object: &'a Map<String, Value>,
+    ) -> AdmissionFuture<'a, ()> {
+        Box::pin(async move {
+            let is_namespace = request.resource == "namespaces" && request.group.is_empty();
+            let namespace = if is_namespace { request.name } else { request.namespace.unwrap_or_default() };
+            let attributes = Attributes {
+                api_version: request.version,
+                namespace,
+                name: request.name,
+                ..Attributes::resource(request.user, "create", request.group, request.resource)
+            };
+            let answer = self.0.authorize(&attributes).await;
+            if answer.is_allowed() { Ok(()) } else { Err(forbidden(&attributes, &answer.reason)) }
+        })
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod fuel;
 mod fuzz;
 mod kubelets;
 mod parameters;
+mod rbac;
 mod reads;
 mod second_versions;
 mod server;

@@ -29,7 +29,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let controllers = Controllers { namespace: false, gc: false };
+        let controllers = Controllers::NONE;
         let server = ApiServer::builder().controllers(controllers).build().await.unwrap();
         let mut world = World { server, start: String::new() };
         // The lists start the caches, so that watches can start at this version.

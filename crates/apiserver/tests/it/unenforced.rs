@@ -44,8 +44,4 @@ async fn stored_object_without_effect_is_answered_with_a_warning() {
     let namespace = json!({"metadata": {"name": "safe", "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
     let text = "label pod-security.kubernetes.io/* of Namespace is stored and has no effect on this server: pods are not checked against the Pod Security Standards";
     assert_eq!(send("POST /api/v1/namespaces", namespace).await, warned(201, text));
-    let role = json!({"metadata": {"name": "r"}, "rules": []});
-    let text = "Role is stored and has no effect on this server: it grants no permission";
-    let roles = "POST /apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
-    assert_eq!(send(roles, role).await, warned(201, text));
 }

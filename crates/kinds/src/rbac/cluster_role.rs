@@ -9,14 +9,13 @@ use listwatch_validation::{Errors, Object, given, items};
 use serde_json::Value;
 
 use super::rules::{self, validate_rules};
-use crate::{Kind, Unenforced, UnenforcedPart};
+use crate::Kind;
 
 pub(crate) static KIND: Kind = Kind {
     names: NameRule::PathSegment,
     create_on_update: true,
     defaults: &rules::DEFAULTS,
     validate,
-    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it grants no permission" }),
     ..Kind::cluster("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole")
 };
 

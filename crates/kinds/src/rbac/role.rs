@@ -5,13 +5,12 @@
 use listwatch_validation::names::NameRule;
 
 use super::rules;
-use crate::{Kind, Unenforced, UnenforcedPart};
+use crate::Kind;
 
 pub(crate) static KIND: Kind = Kind {
     names: NameRule::PathSegment,
     create_on_update: true,
     defaults: &rules::DEFAULTS,
     validate: |role, _, errors| rules::validate_rules(role, true, errors),
-    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it grants no permission" }),
     ..Kind::namespaced("rbac.authorization.k8s.io", "v1", "roles", "Role")
 };

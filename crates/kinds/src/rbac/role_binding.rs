@@ -5,7 +5,7 @@
 use listwatch_validation::names::NameRule;
 
 use super::bindings::{self, validate_binding};
-use crate::{Kind, Unenforced, UnenforcedPart};
+use crate::Kind;
 
 pub(crate) static KIND: Kind = Kind {
     names: NameRule::PathSegment,
@@ -14,6 +14,5 @@ pub(crate) static KIND: Kind = Kind {
     validate: |binding, _, errors| validate_binding(binding, &["Role", "ClusterRole"], errors),
     validate_update: bindings::validate_update,
     printer: &bindings::PRINTER,
-    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it grants no permission" }),
     ..Kind::namespaced("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 };

@@ -15,12 +15,12 @@ mod settings;
 use std::path::PathBuf;
 
 use clap::Args;
-use listwatch_access::{AlwaysAllow, PrivilegedGroups};
+use listwatch_access::PrivilegedGroups;
 use listwatch_apiserver::pki::{Pki, write_private};
 use listwatch_apiserver::{ApiServer, Auth, Controllers};
 
 use self::command_line::FlagValues;
-use self::settings::{AuthorizationMode, Certificates, Level, Notice, Settings, StoreChoice, resolve};
+use self::settings::{Authorization, Certificates, Level, Notice, Settings, StoreChoice, resolve};
 use crate::process;
 use crate::snapshots::SnapshotFlags;
 use crate::store::{self, OpenStore};
@@ -34,7 +34,7 @@ pub(crate) struct KubeApiserver {
     #[command(flatten)]
     given: FlagValues,
 
-    /// Start although flags ask for protection that this server does not give, such as --authorization-mode=RBAC.
+    /// Start although flags ask for protection that this server does not give, such as --authorization-mode=Node.
     /// The log names each of them
     #[arg(long, help_heading = "Flags of listwatch")]
     allow_unenforced: bool,
@@ -54,7 +54,7 @@ pub(crate) struct KubeApiserver {
     #[arg(long, value_name = "FILE", conflicts_with = "tls-cert-file", help_heading = "Flags of listwatch")]
     kubeconfig_out: Option<PathBuf>,
 
-    /// Controllers to run in the server: namespace, gc. In a cluster, kube-controller-manager runs them
+    /// Controllers to run in the server: namespace, gc, clusterrole-aggregation. In a cluster, kube-controller-manager runs them
     #[arg(long, value_name = "LIST", default_value = "", help_heading = "Flags of listwatch")]
     controllers: Controllers,
 }
@@ -64,7 +64,7 @@ Examples:
   listwatch kube-apiserver --storage-backend=memory --cert-dir=/tmp/certs --kubeconfig-out=/tmp/kubeconfig
       a server for tests, on port 6443
   listwatch kube-apiserver --allow-unenforced --authorization-mode=Node,RBAC --etcd-servers=https://127.0.0.1:2379 ...
-      the command line of a kubeadm manifest, with a server that does not enforce RBAC
+      the command line of a kubeadm manifest, with a server that has no Node authorizer
   listwatch kube-apiserver --check-flags --authorization-mode=Node,RBAC --profiling=false ...
       print the flags that the server ignores, does not enforce or refuses
 
@@ -127,9 +127,9 @@ impl KubeApiserver {
             .aggregator_routing(settings.aggregator_routing)
             .aggregator_passes_redirects(settings.aggregator_passes_redirects)
             .controllers(self.controllers);
-        let builder = match settings.authorization {
-            AuthorizationMode::AlwaysAllow => builder.authorizer(AlwaysAllow),
-            AuthorizationMode::AuthenticatedOnly => {
+        let builder = match settings.authorization.clone() {
+            Authorization::Modes(modes) => builder.authorization(modes),
+            Authorization::AuthenticatedOnly => {
                 builder.authorizer(PrivilegedGroups::new(["system:authenticated", "system:masters"]))
             }
         };

@@ -8,16 +8,13 @@ use std::time::Duration;
 use listwatch_access::FrontProxyHeaders;
 use listwatch_apiserver::pki::TlsOptions;
 use listwatch_apiserver::stored_form::StorageMediaType;
-use listwatch_apiserver::{AnonymousAuth, ServiceRanges};
+use listwatch_apiserver::{AnonymousAuth, AuthorizationMode, ServiceRanges, UnavailableMode};
 
 use super::command_line::{FlagValues, items, parse_bool};
 use super::flags::{
     ADMISSION_PLUGINS, Flag, KUBERNETES_VERSION, MISSING_DEFAULT_PLUGINS, OTHER_PLUGINS, Support, ValueType,
 };
 use crate::store::{EtcdConnection, parse_media_type};
-
-/// The modes of `--authorization-mode` (`pkg/kubeapiserver/authorizer/modes`).
-const AUTHORIZATION_MODES: &[&str] = &["ABAC", "AlwaysAllow", "AlwaysDeny", "Node", "RBAC", "Webhook"];
 
 /// The highest `--goaway-chance` (`ServerRunOptions.Validate`).
 const GOAWAY_CHANCE_MAX: f64 = 0.02;
@@ -57,8 +54,8 @@ pub(super) struct Settings {
     pub(super) kubelet_address_types: Vec<String>,
     /// The file of static tokens.
     pub(super) token_auth_file: Option<PathBuf>,
-    /// The authorization mode.
-    pub(super) authorization: AuthorizationMode,
+    /// The authorization of requests.
+    pub(super) authorization: Authorization,
     /// The treatment of requests without credentials.
     pub(super) anonymous_auth: AnonymousAuth,
     /// The longest duration of a request, except watches.
@@ -125,11 +122,11 @@ pub(super) enum Certificates {
 }
 
 /// The authorization of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AuthorizationMode {
-    /// All requests are allowed.
-    AlwaysAllow,
-    /// All requests of authenticated users are allowed. This mode replaces modes that the server lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Authorization {
+    /// The modes decide, in this order.
+    Modes(Vec<AuthorizationMode>),
+    /// All requests of authenticated users are allowed. Replaces the authorizers of `--authorization-config`.
     AuthenticatedOnly,
 }
 
@@ -187,9 +184,14 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
             error(name, format!("admission plugin \"{plugin}\" is unknown"));
         }
     }
-    let modes = given.list("authorization-mode");
-    for mode in modes.iter().filter(|mode| !AUTHORIZATION_MODES.contains(mode)) {
-        error("authorization-mode", format!("\"{mode}\" is not a valid mode"));
+    let mut modes = Vec::new();
+    for mode in given.list("authorization-mode") {
+        match mode.parse() {
+            Ok(mode) => modes.push(mode),
+            // The flag table has the notice. Without this mode, fewer requests are allowed.
+            Err(UnavailableMode::Missing(mode)) if mode == "Node" => {}
+            Err(why) => error("authorization-mode", why.to_string()),
+        }
     }
     for (one, other) in [
         ("etcd-certfile", "etcd-keyfile"),
@@ -270,9 +272,10 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         false
     });
 
-    let authorization = match modes.contains(&"AlwaysAllow") && !given.has("authorization-config") {
-        true => AuthorizationMode::AlwaysAllow,
-        false => AuthorizationMode::AuthenticatedOnly,
+    let allows_everything = modes.contains(&AuthorizationMode::AlwaysAllow);
+    let authorization = match given.has("authorization-config") {
+        true => Authorization::AuthenticatedOnly,
+        false => Authorization::Modes(modes),
     };
 
     notices.extend(implied_notices(given));
@@ -297,13 +300,15 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         kubelet_ca_file: given.path("kubelet-certificate-authority"),
         kubelet_address_types: given.list("kubelet-preferred-address-types").into_iter().map(str::to_owned).collect(),
         token_auth_file: given.path("token-auth-file"),
-        authorization,
-        // With anonymous requests, `AlwaysAllow` would allow everything to everyone
-        // (`BuiltInAuthenticationOptions.ApplyAuthorization`).
-        anonymous_auth: match given.bool("anonymous-auth") && authorization != AuthorizationMode::AlwaysAllow {
-            true => AnonymousAuth::HealthOnly,
-            false => AnonymousAuth::Disabled,
+        anonymous_auth: match &authorization {
+            _ if !given.bool("anonymous-auth") => AnonymousAuth::Disabled,
+            Authorization::AuthenticatedOnly => AnonymousAuth::HealthOnly,
+            // With anonymous requests, `AlwaysAllow` would allow everything to everyone
+            // (`BuiltInAuthenticationOptions.ApplyAuthorization`).
+            Authorization::Modes(_) if allows_everything => AnonymousAuth::Disabled,
+            Authorization::Modes(_) => AnonymousAuth::Enabled,
         },
+        authorization,
         request_timeout,
         service_ranges,
         requests_in_flight_max,

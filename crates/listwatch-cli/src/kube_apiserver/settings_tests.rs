@@ -105,14 +105,14 @@ fn kubeadm_command_line_resolves_to_the_expected_settings() {
         kubelet_ca_file: None,
         kubelet_address_types: ["InternalIP", "ExternalIP", "Hostname"].map(str::to_owned).to_vec(),
         token_auth_file: None,
-        anonymous_auth: AnonymousAuth::HealthOnly,
+        anonymous_auth: AnonymousAuth::Enabled,
         request_timeout: Duration::from_secs(60),
         service_ranges: ServiceRanges::default().with_cluster_addresses("10.96.0.0/12").unwrap(),
         requests_in_flight_max: (400, 200),
         goaway_chance: 0.0,
         strict_transport_security: None,
         shutdown_delay: Duration::ZERO,
-        authorization: AuthorizationMode::AuthenticatedOnly,
+        authorization: Authorization::Modes(vec![AuthorizationMode::Rbac]),
         min_request_timeout: Duration::from_secs(1800),
         watch_cache: true,
         http2_streams_max: 0,
@@ -142,8 +142,11 @@ fn flags_are_honored_ignored_unenforced_or_refused() {
     for (line, expected) in [
         ("", &[][..]),
         ("--authorization-mode=AlwaysAllow --watch-cache=false --v=4 --etcd-prefix=/x", &[]),
-        ("--authorization-mode=RBAC", &["Unenforced authorization-mode"]),
-        ("--authorization-mode=AlwaysAllow,Webhook", &["Unenforced authorization-mode"]),
+        ("--authorization-mode=RBAC", &[]),
+        ("--authorization-mode=AlwaysDeny,RBAC", &[]),
+        ("--authorization-mode=Node,RBAC", &["Unenforced authorization-mode"]),
+        ("--authorization-mode=AlwaysAllow,Webhook", &["Error authorization-mode", "Unenforced authorization-mode"]),
+        ("--authorization-mode=ABAC", &["Error authorization-mode", "Unenforced authorization-mode"]),
         ("--authorization-mode=Rbac", &["Error authorization-mode", "Unenforced authorization-mode"]),
         ("--enable-admission-plugins=NamespaceLifecycle,Priority", &[]),
         ("--enable-admission-plugins=NodeRestriction,Priority", &["Unenforced enable-admission-plugins"]),
@@ -220,7 +223,9 @@ fn values_of_honored_flags_reach_the_settings() {
     assert!(tls.tls13_only && !tls.http1_only && !tls.request_client_certificates);
     assert_eq!((tls.cipher_suites, tls.key_exchange_groups), (vec!["A".to_owned(), "B".to_owned()], vec![29]));
     let anonymous = |line: &str| settings(line).anonymous_auth;
-    assert_eq!(anonymous("--authorization-mode=RBAC"), AnonymousAuth::HealthOnly);
+    assert_eq!(anonymous("--authorization-mode=RBAC"), AnonymousAuth::Enabled);
+    assert_eq!(anonymous("--authorization-mode=RBAC,AlwaysAllow"), AnonymousAuth::Disabled);
+    assert_eq!(anonymous("--authorization-config=/c"), AnonymousAuth::HealthOnly);
     assert_eq!(anonymous("--authorization-mode=RBAC --anonymous-auth=false"), AnonymousAuth::Disabled);
     assert_eq!(anonymous(""), AnonymousAuth::Disabled, "AlwaysAllow never allows anonymous requests");
     assert_eq!(settings("--request-timeout=90s").request_timeout, Duration::from_secs(90));
@@ -242,7 +247,12 @@ fn values_of_honored_flags_reach_the_settings() {
     let header = settings("--strict-transport-security-directives=max-age=31536000,includeSubDomains");
     assert_eq!(header.strict_transport_security.as_deref(), Some("max-age=31536000; includeSubDomains"));
     assert_eq!(settings("--external-hostname=h.example.com").names, ["0.0.0.0", "h.example.com"]);
-    assert_eq!(settings("").authorization, AuthorizationMode::AlwaysAllow, "kube-apiserver's default");
+    let modes = |line: &str| settings(line).authorization;
+    assert_eq!(modes(""), Authorization::Modes(vec![AuthorizationMode::AlwaysAllow]), "kube-apiserver's default");
+    let both = Authorization::Modes(vec![AuthorizationMode::AlwaysDeny, AuthorizationMode::Rbac]);
+    assert_eq!(modes("--authorization-mode=AlwaysDeny,Node,RBAC"), both);
+    assert_eq!(modes("--authorization-mode=Node"), Authorization::Modes(Vec::new()), "nobody may do anything");
+    assert_eq!(modes("--authorization-config=/c"), Authorization::AuthenticatedOnly);
     for (verbosity, level) in [(0, "info"), (3, "info"), (4, "debug"), (6, "trace"), (10, "trace")] {
         assert_eq!(settings(&format!("-v={verbosity}")).log_level, level);
     }

@@ -207,7 +207,7 @@ fn kubeadm_command_line_is_refused_without_allow_unenforced() {
     let text = stderr(&refused);
     assert_eq!(refused.status.code(), Some(1), "{text}");
     for expected in [
-        "--authorization-mode: Node,RBAC is not enforced",
+        "--authorization-mode: Node is not enforced",
         "--enable-admission-plugins: NodeRestriction",
         "add --allow-unenforced",
     ] {
@@ -219,6 +219,7 @@ fn kubeadm_command_line_is_refused_without_allow_unenforced() {
 fn kubeadm_command_line_serves_client_certificates() {
     let pki = Pki::new();
     pki.sign("ca", "kubernetes-admin", &["kubeadm:cluster-admins"], &[]);
+    pki.sign("ca", "kubernetes-super-admin", &["system:masters"], &[]);
     pki.sign("other-ca", "stranger", &["system:masters"], &[]);
     let port = free_port();
     let mut arguments = pki.kubeadm(port);
@@ -233,15 +234,19 @@ fn kubeadm_command_line_serves_client_certificates() {
     let user = &me["status"]["userInfo"];
     assert_eq!((code, &user["username"]), (201, &json!("kubernetes-admin")), "{me}");
     assert_eq!(user["groups"], json!(["kubeadm:cluster-admins", "system:authenticated"]));
-    let (code, namespaces) = pki.send(port, Some("kubernetes-admin"), NAMESPACES, None);
+    let (code, namespaces) = pki.send(port, Some("kubernetes-super-admin"), NAMESPACES, None);
     assert_eq!((code, &namespaces["kind"]), (200, &json!("NamespaceList")), "{namespaces}");
+    let (code, status) = pki.send(port, Some("kubernetes-admin"), NAMESPACES, None);
+    let text = "namespaces is forbidden: User \"kubernetes-admin\" cannot list resource \"namespaces\" in API group \"\" at the cluster scope";
+    assert_eq!((code, &status["message"]), (403, &json!(text)), "kubeadm binds its group later");
     for (user, line, token, expected) in [
         (Some("stranger"), NAMESPACES, None, 401),
-        (None, NAMESPACES, None, 401),
-        (None, "GET /api", None, 401),
+        (None, NAMESPACES, None, 403),
+        (None, "GET /api", None, 403),
         (None, NAMESPACES, Some("wrong"), 401),
-        (None, NAMESPACES, Some("t0ken"), 200),
-        (Some("stranger"), NAMESPACES, Some("t0ken"), 200),
+        (None, NAMESPACES, Some("t0ken"), 403),
+        (None, "GET /api", Some("t0ken"), 200),
+        (Some("stranger"), "GET /api", Some("t0ken"), 200),
         (None, "GET /readyz", None, 200),
     ] {
         let (code, answer) = pki.send(port, user, line, token);
@@ -278,12 +283,13 @@ fn only_a_front_proxy_names_users_in_headers() {
     };
     assert_eq!(name(Some("jane"), headers), (201, Some("jane".to_owned())), "a user stays the user");
     assert_eq!(name(Some("user"), headers), (201, Some("front-proxy-client".to_owned())), "the CA of users");
-    for sender in [None, Some("stranger"), Some("other-name")] {
-        assert_eq!(name(sender, headers), (401, None), "{sender:?}");
+    for (sender, code) in [(None, 403), (Some("stranger"), 401), (Some("other-name"), 401)] {
+        assert_eq!(name(sender, headers), (code, None), "{sender:?}: without a certificate, the request is anonymous");
     }
     assert_eq!(name(Some("front-proxy-client"), "X-Remote-Group: system:masters\r\n"), (401, None), "no name");
     let map = "GET /api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
-    let (_, map) = pki.send_with(port, Some("front-proxy-client"), map, headers);
+    let masters = "X-Remote-User: bob\r\nX-Remote-Group: system:masters\r\n";
+    let (_, map) = pki.send_with(port, Some("front-proxy-client"), map, masters);
     assert_eq!(map["data"]["requestheader-allowed-names"], r#"["front-proxy-client"]"#, "{map}");
     let ca = std::fs::read_to_string(pki.path("front-proxy-ca.crt")).expect("the CA");
     assert_eq!(map["data"]["requestheader-client-ca-file"].as_str().map(str::trim), Some(ca.trim()), "{map}");
@@ -311,7 +317,7 @@ fn check_flags_prints_each_flag_and_starts_nothing() {
     let checked = output(&arguments);
     let printed = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert_eq!(checked.status.code(), Some(1), "{printed}");
-    assert!(printed.contains("not enforced  --authorization-mode: Node,RBAC"), "{printed}");
+    assert!(printed.contains("not enforced  --authorization-mode: Node"), "{printed}");
     assert!(printed.contains("warning       --service-account-key-file"), "{printed}");
     arguments.push("--allow-unenforced".to_owned());
     assert_eq!(output(&arguments).status.code(), Some(0));

@@ -15,6 +15,7 @@
 //! | (definitions being deleted) | `definition_lifecycle.rs` | before all others |
 //! | Priority | `priority.rs` | mutating |
 //! | CertificateSubjectRestriction | `certificate_subject_restriction.rs` | validating |
+//! | (escalation checks of RBAC, with RBAC only) | `rbac_escalation.rs` | validating |
 //!
 //! Plugins do not see POSTs to `pods/binding`, `pods/eviction` and `serviceaccounts/token`, because these create no
 //! object of the resource. Plugins do see the deletion that an eviction causes.
@@ -30,6 +31,7 @@ pub(super) mod definition_lifecycle;
 pub(super) mod namespace_lifecycle;
 mod objects;
 mod priority;
+mod rbac_escalation;
 
 pub use self::namespace_lifecycle::NAMESPACE_RECHECK;
 
@@ -40,6 +42,8 @@ use std::sync::Arc;
 
 use listwatch_meta::{Status, UserInfo};
 use serde_json::{Map, Value};
+
+pub use self::rbac_escalation::RbacEscalation;
 
 /// The future that an admission plugin returns.
 pub type AdmissionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send + 'a>>;

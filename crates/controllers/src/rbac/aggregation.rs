@@ -1,0 +1,229 @@
+//! Writes the rules of aggregated ClusterRoles: the union of the rules of the roles that their selectors match.
+//!
+//! Source: `pkg/controller/clusterroleaggregation/clusterroleaggregation_controller.go`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use listwatch_access::rbac::{PolicyRule, RbacKind};
+use listwatch_cacher::{Delivery, Scope};
+use listwatch_meta::{FieldSelector, LabelSelector, Status, UserInfo, WatchFrom, WatchRequest};
+use listwatch_registry::Resource;
+use listwatch_validation::label_selector::LabelSelector as ObjectSelector;
+use listwatch_wire::query::Query;
+use listwatch_write::{WriteRequest, WriteVerb, Writer};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::feed::{GROUP, VERSION};
+use super::objects::{is_conflict, list, resource};
+
+/// The field manager of the rules.
+const MANAGER: &str = "clusterrole-aggregation-controller";
+/// Maximum duration of one watch. Any value is correct, because an ended watch is restarted.
+const WATCH_TIME: Duration = Duration::from_secs(3600);
+/// Delay before the next attempt after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+/// One pass covers the changes of this time. A pass reads all ClusterRoles.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The longest chain of aggregated roles of aggregated roles that one pass completes. A cycle ends here.
+const ROUNDS_MAX: usize = 8;
+
+/// Writes the rules of all aggregated ClusterRoles once, until nothing changes.
+///
+/// # Errors
+/// The error of the store or of a write.
+pub async fn aggregate(writer: &Arc<Writer>) -> Result<(), Status> {
+    let Some(resource) = resource(writer, RbacKind::ClusterRole) else { return Ok(()) };
+    for _ in 0..ROUNDS_MAX {
+        let changes = stale(&list(writer, &resource).await?);
+        if changes.is_empty() {
+            break;
+        }
+        for change in changes {
+            match write(writer, &resource, &change).await {
+                // The role was deleted or replaced: a further change follows.
+                Err(status) if is_conflict(&status) || status.code == 404 => {}
+                written => written?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Maintains the rules of aggregated ClusterRoles until the future is dropped.
+pub async fn run(writer: Arc<Writer>) {
+    let Some(resource) = resource(&writer, RbacKind::ClusterRole) else { return };
+    loop {
+        if let Err(status) = follow(&writer, &resource).await {
+            tracing::warn!(%status, "cannot aggregate ClusterRoles");
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Watches the ClusterRoles until the watch ends.
+async fn follow(writer: &Arc<Writer>, resource: &Resource) -> Result<(), Status> {
+    let cacher = writer.backend().cacher(resource);
+    let after = writer.backend().storage().current_revision().await.map_err(Status::internal)?;
+    let request = WatchRequest {
+        from: WatchFrom::After(after),
+        bookmarks: true,
+        timeout_seconds: None,
+        labels: LabelSelector::default(),
+        fields: FieldSelector::default(),
+        shard: None,
+    };
+    let watcher = cacher.watch(&Scope::All, &request, Instant::now() + WATCH_TIME).await;
+    let mut watcher = watcher.map_err(|error| error.status(resource.gr()))?;
+    // Changes before the watch began.
+    aggregate(writer).await?;
+    let mut due: Option<Instant> = None;
+    loop {
+        let pass = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            delivery = watcher.next() => match delivery {
+                // A deleted role can leave its rules in others, so each change counts.
+                Some(Delivery::Event(_)) => due = due.or_else(|| Some(Instant::now() + PAUSE)),
+                Some(Delivery::Bookmark { .. }) => {}
+                Some(Delivery::Error(status)) => return Err(*status),
+                None => return Ok(()),
+            },
+            () = pass => {
+                due = None;
+                aggregate(writer).await?;
+            }
+        }
+    }
+}
+
+/// The new rules of an aggregated role.
+#[derive(Debug, PartialEq)]
+struct NewRules {
+    name: String,
+    uid: String,
+    rules: Vec<PolicyRule>,
+}
+
+/// The aggregated roles whose rules are not the union of the matching roles.
+fn stale(roles: &[Map<String, Value>]) -> Vec<NewRules> {
+    let text = |role: &Map<String, Value>, field: &str| {
+        let value = role.get("metadata").and_then(|metadata| metadata.get(field)?.as_str());
+        value.unwrap_or_default().to_owned()
+    };
+    // Sorted by name.
+    let rules: BTreeMap<String, (&Map<String, Value>, Vec<PolicyRule>)> =
+        roles.iter().map(|role| (text(role, "name"), (role, rules_of(role)))).collect();
+    let mut stale = Vec::new();
+    for (name, (role, present)) in &rules {
+        let Some(selectors) = role.get("aggregationRule").and_then(|rule| rule.get("clusterRoleSelectors")?.as_array())
+        else {
+            continue;
+        };
+        let mut union: Vec<PolicyRule> = Vec::new();
+        for selector in selectors.iter().filter_map(Value::as_object) {
+            let selector = ObjectSelector::of(selector);
+            let selects = |role: &Map<String, Value>| {
+                let labels = role.get("metadata").and_then(|metadata| metadata.get("labels")?.as_object());
+                selector.selects(labels.unwrap_or(&Map::new())) == Some(true)
+            };
+            let matching = rules.iter().filter(|(other, (role, _))| *other != name && selects(role));
+            for rule in matching.flat_map(|(_, (_, rules))| rules) {
+                if !union.contains(rule) {
+                    union.push(rule.clone());
+                }
+            }
+        }
+        if union != *present {
+            stale.push(NewRules { name: name.clone(), uid: text(role, "uid"), rules: union });
+        }
+    }
+    stale
+}
+
+fn rules_of(role: &Map<String, Value>) -> Vec<PolicyRule> {
+    let rules = role.get("rules").filter(|rules| !rules.is_null()).cloned().unwrap_or_else(|| json!([]));
+    serde_json::from_value(rules).unwrap_or_default()
+}
+
+/// Writes the rules by a forced server-side apply, as upstream does.
+async fn write(writer: &Arc<Writer>, resource: &Arc<Resource>, new: &NewRules) -> Result<(), Status> {
+    let body = json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"),
+        "kind": "ClusterRole",
+        // With the uid, the apply does not create a role that was deleted meanwhile.
+        "metadata": {"name": new.name, "uid": new.uid},
+        "rules": new.rules,
+    });
+    let query = format!("force=true&fieldManager={MANAGER}");
+    let request = WriteRequest {
+        verb: WriteVerb::Patch,
+        resource,
+        namespace: None,
+        name: Some(&new.name),
+        subresource: None,
+        query: &Query::parse(&query),
+        content_type: Some("application/apply-patch+yaml"),
+        user: UserInfo::admin(),
+        user_agent: None,
+        body: Bytes::from(body.to_string()),
+    };
+    writer.write(request).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn role(name: &str, labels: Value, selectors: Value, rules: Value) -> Map<String, Value> {
+        let mut role = json!({"metadata": {"name": name, "uid": name, "labels": labels}, "rules": rules});
+        if !selectors.is_null() {
+            role["aggregationRule"] = json!({"clusterRoleSelectors": selectors});
+        }
+        role.as_object().unwrap().clone()
+    }
+
+    fn rule(resource: &str) -> Value {
+        json!({"verbs": ["get"], "apiGroups": [""], "resources": [resource]})
+    }
+
+    fn check(roles: &[Map<String, Value>], expected: &[(&str, &[&str])]) {
+        let found = stale(roles);
+        let found: Vec<(&str, Vec<&str>)> = found
+            .iter()
+            .map(|new| (new.name.as_str(), new.rules.iter().map(|rule| rule.resources[0].as_str()).collect()))
+            .collect();
+        let expected: Vec<(&str, Vec<&str>)> = expected.iter().map(|(name, rules)| (*name, rules.to_vec())).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn aggregated_rules_are_the_union_over_selectors_sorted_by_name() {
+        let match_labels = |value: &str| json!({"matchLabels": {"to": value}});
+        let expression = json!({"matchExpressions": [{"key": "to", "operator": "Exists"}]});
+        let b = role("b", json!({"to": "x"}), Value::Null, json!([rule("pods"), rule("nodes")]));
+        let a = role("a", json!({"to": "x"}), Value::Null, json!([rule("services"), rule("pods")]));
+        let c = role("c", json!({"to": "y"}), Value::Null, json!([rule("secrets")]));
+        let sum = |selectors, rules| role("sum", json!({"to": "x"}), selectors, rules);
+        let all = [b.clone(), a.clone(), c.clone(), sum(json!([match_labels("x")]), Value::Null)];
+        check(&all, &[("sum", &["services", "pods", "nodes"])]);
+        let ordered = [a.clone(), b.clone(), c.clone(), sum(json!([match_labels("y"), match_labels("x")]), json!([]))];
+        check(&ordered, &[("sum", &["secrets", "services", "pods", "nodes"])]);
+        check(
+            &[a.clone(), c.clone(), sum(json!([expression]), json!([rule("services"), rule("pods"), rule("secrets")]))],
+            &[],
+        );
+        // Rules of users in an aggregated role are replaced; without a match, no rule remains.
+        check(&[c, sum(json!([match_labels("x")]), json!([rule("nodes")]))], &[("sum", &[])]);
+        // An unknown operator matches nothing.
+        let broken = json!([{"matchExpressions": [{"key": "to", "operator": "Like"}]}]);
+        check(&[a, sum(broken, Value::Null)], &[]);
+    }
+}

@@ -1,0 +1,61 @@
+//! Reads and writes of RBAC objects by the server itself.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use listwatch_access::rbac::RbacKind;
+use listwatch_meta::{Key, Status, UserInfo};
+use listwatch_registry::Resource;
+use listwatch_storage::ListQuery;
+use listwatch_wire::query::Query;
+use listwatch_write::{WriteRequest, WriteVerb, Writer};
+use serde_json::{Map, Value};
+
+use super::feed::{GROUP, VERSION};
+
+pub(super) fn resource(writer: &Writer, kind: RbacKind) -> Option<Arc<Resource>> {
+    writer.backend().registry().find(GROUP, VERSION, kind.resource()).cloned()
+}
+
+/// The stored object, or `None` if there is none.
+pub(super) async fn get(writer: &Writer, key: &Key) -> Result<Option<Map<String, Value>>, Status> {
+    let (found, _) = writer.backend().storage().get(key).await.map_err(Status::internal)?;
+    let parse = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(Status::internal);
+    found.map(|found| parse(&found.value)).transpose()
+}
+
+/// The readable objects of a kind.
+pub(super) async fn list(writer: &Writer, resource: &Resource) -> Result<Vec<Map<String, Value>>, Status> {
+    let query = ListQuery { range: resource.range(None), at: None, limit: 0 };
+    let page = writer.backend().storage().list(query).await.map_err(Status::internal)?;
+    Ok(page.items.iter().filter_map(|item| serde_json::from_slice(&item.value).ok()).collect())
+}
+
+/// Whether an error means that another server was faster.
+pub(super) fn is_conflict(status: &Status) -> bool {
+    status.code == 409
+}
+
+/// Creates an object, or replaces the object `name`.
+pub(super) async fn write(
+    writer: &Arc<Writer>,
+    resource: &Arc<Resource>,
+    namespace: Option<&str>,
+    name: Option<&str>,
+    object: &Value,
+    user_agent: &str,
+) -> Result<(), Status> {
+    let request = WriteRequest {
+        verb: if name.is_some() { WriteVerb::Update } else { WriteVerb::Create },
+        resource,
+        namespace,
+        name,
+        subresource: None,
+        query: &Query::default(),
+        content_type: None,
+        user: UserInfo::admin(),
+        user_agent: Some(user_agent),
+        body: Bytes::from(object.to_string()),
+    };
+    writer.write(request).await.map(drop)
+}

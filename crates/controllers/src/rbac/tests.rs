@@ -1,0 +1,136 @@
+//! Tests of the controllers of RBAC on one store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use listwatch_access::Attributes;
+use listwatch_access::rbac::{RbacKind, RbacState};
+use listwatch_meta::{Key, UserInfo};
+use listwatch_storage::{MemoryStorage, Storage};
+use listwatch_write::{Writer, testing};
+use serde_json::{Value, json};
+
+use super::objects::{resource, write};
+use super::*;
+use crate::namespaces;
+
+const ROLES: &str = "/clusterroles";
+const REST: Duration = Duration::from_secs(3);
+
+async fn writer(storage: &Arc<MemoryStorage>) -> Arc<Writer> {
+    let writer = Arc::new(testing::writer(storage.clone()));
+    namespaces::ensure_system_namespaces(&writer).await.unwrap();
+    writer
+}
+
+async fn stored(storage: &MemoryStorage, path: &str) -> Option<Value> {
+    let (found, _) = storage.get(&Key::from_path(path).unwrap()).await.unwrap();
+    found.map(|found| serde_json::from_slice(&found.value).unwrap())
+}
+
+async fn create(writer: &Arc<Writer>, kind: RbacKind, namespace: Option<&str>, object: Value) {
+    let resource = resource(writer, kind).unwrap();
+    write(writer, &resource, namespace, None, &object, "test").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn default_policy_is_created_once_and_amended_at_the_next_start() {
+    let storage = MemoryStorage::new();
+    let server = writer(&storage).await;
+    ensure_policy(&server).await.unwrap();
+    aggregate(&server).await.unwrap();
+    let view = stored(&storage, &format!("{ROLES}/view")).await.unwrap();
+    assert_eq!(view["rules"].as_array().unwrap().len(), 12, "{view}");
+    let admin = stored(&storage, &format!("{ROLES}/admin")).await.unwrap();
+    let has = |resource: &str| admin["rules"].to_string().contains(&format!("\"{resource}\""));
+    assert!(has("rolebindings") && has("pods/exec") && has("pods/log"), "{admin}");
+    assert_eq!(admin["metadata"]["labels"]["kubernetes.io/bootstrapping"], "rbac-defaults");
+    let reader = "/roles/kube-system/extension-apiserver-authentication-reader";
+    assert!(stored(&storage, reader).await.is_some());
+    // A second start writes nothing.
+    let revision = storage.current_revision().await.unwrap();
+    ensure_policy(&server).await.unwrap();
+    aggregate(&server).await.unwrap();
+    assert_eq!(storage.current_revision().await.unwrap(), revision);
+    // Deleted objects return with the next start.
+    let key = Key::from_path(reader).unwrap();
+    server.remove(&resource(&server, RbacKind::Role).unwrap(), &key).await.unwrap();
+    ensure_policy(&server).await.unwrap();
+    assert!(stored(&storage, reader).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_servers_may_reconcile_one_store_at_once() {
+    let storage = MemoryStorage::new();
+    let (one, other) = (writer(&storage).await, writer(&storage).await);
+    let (first, second) = tokio::join!(ensure_policy(&one), ensure_policy(&other));
+    assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+    let (first, second) = tokio::join!(aggregate(&one), aggregate(&other));
+    assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn binding_to_another_role_is_deleted_and_created_again() {
+    let storage = MemoryStorage::new();
+    let server = writer(&storage).await;
+    let binding = json!({"metadata": {"name": "system:basic-user"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "mallory"}]});
+    create(&server, RbacKind::ClusterRoleBinding, None, binding).await;
+    ensure_policy(&server).await.unwrap();
+    let found = stored(&storage, "/clusterrolebindings/system:basic-user").await.unwrap();
+    assert_eq!(found["roleRef"]["name"], "system:basic-user");
+    assert_eq!(found["subjects"].as_array().unwrap().len(), 1);
+    assert_eq!(found["subjects"][0]["name"], "system:authenticated");
+}
+
+#[tokio::test(start_paused = true)]
+async fn aggregated_role_follows_its_parts() {
+    let storage = MemoryStorage::new();
+    let server = writer(&storage).await;
+    tokio::spawn(run_aggregation(Arc::clone(&server)));
+    let sum = json!({"metadata": {"name": "sum"}, "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to": "sum"}}]}});
+    create(&server, RbacKind::ClusterRole, None, sum).await;
+    let part = json!({"metadata": {"name": "part", "labels": {"to": "sum"}},
+        "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]});
+    create(&server, RbacKind::ClusterRole, None, part).await;
+    tokio::time::sleep(REST).await;
+    let found = stored(&storage, &format!("{ROLES}/sum")).await.unwrap();
+    assert_eq!(found["rules"], json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]));
+    let managers = found["metadata"]["managedFields"].to_string();
+    assert!(managers.contains("clusterrole-aggregation-controller"), "{managers}");
+    let key = Key::from_path(&format!("{ROLES}/part")).unwrap();
+    server.remove(&resource(&server, RbacKind::ClusterRole).unwrap(), &key).await.unwrap();
+    tokio::time::sleep(REST).await;
+    let found = stored(&storage, &format!("{ROLES}/sum")).await.unwrap();
+    assert_eq!(found["rules"].as_array().map(Vec::len), Some(0), "{found}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn index_follows_the_stored_objects() {
+    let storage = MemoryStorage::new();
+    let server = writer(&storage).await;
+    let state = Arc::new(RbacState::default());
+    let user = UserInfo { username: "u".to_owned(), ..UserInfo::default() };
+    let attributes = Attributes { namespace: "default", ..Attributes::resource(&user, "get", "", "pods") };
+    let role =
+        json!({"metadata": {"name": "r"}, "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]});
+    create(&server, RbacKind::Role, Some("default"), role).await;
+    load(&server, &state).await.unwrap();
+    assert!(state.is_synced() && !state.authorize(&attributes).is_allowed());
+    tokio::spawn(follow(Arc::clone(&server), Arc::clone(&state)));
+    let binding = json!({"metadata": {"name": "b"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "u"}]});
+    create(&server, RbacKind::RoleBinding, Some("default"), binding).await;
+    tokio::time::sleep(REST).await;
+    assert!(state.authorize(&attributes).is_allowed());
+    let key = Key::from_path("/roles/default/r").unwrap();
+    server.remove(&resource(&server, RbacKind::Role).unwrap(), &key).await.unwrap();
+    tokio::time::sleep(REST).await;
+    let refused = state.authorize(&attributes);
+    assert_eq!(
+        (refused.is_allowed(), &*refused.reason),
+        (false, "RBAC: role.rbac.authorization.k8s.io \"r\" not found")
+    );
+}
