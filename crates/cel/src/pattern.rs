@@ -8,12 +8,15 @@
 //! per byte. If that automaton becomes too large, the engine tracks all states of the expression.
 //! Most expressions have a small automaton. The first search that needs the sizes computes them.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::time::Instant;
 
 use listwatch_meta::fuel;
-use regex_automata::dfa::{StartKind, dense};
+use regex_automata::Anchored;
+use regex_automata::hybrid::dfa::{Config, DFA};
 use regex_automata::nfa::thompson::{self, NFA, State};
+use regex_automata::util::start;
 
 use crate::limits::{PATTERN_BYTES_MAX, PATTERN_CACHE_BYTES_MAX, PATTERN_MATCH_UNITS_MAX};
 
@@ -164,15 +167,41 @@ fn count_states(automaton: &NFA) -> u64 {
     automaton.states().iter().map(branches).sum()
 }
 
-/// The maximum number of states of the deterministic automaton; `None` if it is not small.
+/// The number of states of the deterministic automaton; `None` if it is not small.
+///
+/// The automaton is explored with the lazy engine. The engine that builds all states at once would, as a feature of the
+/// dependency, also double the time in which each expression is compiled.
 fn count_deterministic_states(automaton: &NFA) -> Option<u64> {
-    let config = dense::Config::new()
-        .start_kind(StartKind::Both)
-        .accelerate(false)
-        .dfa_size_limit(Some(DETERMINISTIC_BYTES_MAX))
-        .determinize_size_limit(Some(DETERMINISTIC_BYTES_MAX * 2));
-    let deterministic = dense::Builder::new().configure(config).build_from_nfa(automaton).ok()?;
-    Some((deterministic.memory_usage() / (size_of::<u32>() * deterministic.stride())) as u64)
+    let config = Config::new().cache_capacity(PATTERN_CACHE_BYTES_MAX).minimum_cache_clear_count(Some(0));
+    let engine = DFA::builder().configure(config).build_from_nfa(automaton.clone()).ok()?;
+    let classes = engine.byte_classes();
+    let states_max = DETERMINISTIC_BYTES_MAX / (size_of::<u32>() * classes.alphabet_len().next_power_of_two());
+    let mut cache = engine.create_cache();
+    let mut known = HashSet::new();
+    for anchored in [Anchored::No, Anchored::Yes] {
+        // A search begins at the beginning of the text or after a byte, on which assertions may depend.
+        for behind in std::iter::once(None).chain((0..=u8::MAX).map(Some)) {
+            let start = start::Config::new().anchored(anchored).look_behind(behind);
+            known.insert(engine.start_state(&mut cache, &start).ok()?);
+        }
+    }
+    let mut unexplored: Vec<_> = known.iter().copied().collect();
+    while let Some(state) = unexplored.pop() {
+        if known.len() > states_max {
+            return None;
+        }
+        for unit in classes.representatives(..) {
+            let next = match unit.as_u8() {
+                Some(byte) => engine.next_state(&mut cache, state, byte),
+                None => engine.next_eoi_state(&mut cache, state),
+            };
+            let next = next.ok()?;
+            if known.insert(next) {
+                unexplored.push(next);
+            }
+        }
+    }
+    Some(known.len() as u64)
 }
 
 /// The first counted repetition above 1,000, which Go rejects.
