@@ -212,6 +212,7 @@ mod tests {
                     value: Bytes::from(slice.to_string()),
                     created: revision,
                     modified: revision,
+                    stale: false,
                 }
             };
             match after {
