@@ -13,7 +13,8 @@ pub enum StoreFault {
     #[error("the store is not reachable: {0}")]
     Unavailable(String),
     /// The store has no room (disk full, quota). Reads and watches continue; retry the write after
-    /// room was made.
+    /// room was made. A write may or may not have happened: etcd stores the write that exceeds its
+    /// quota and answers with this error (`quotaApplierV3.Put` in `server/etcdserver/apply`).
     #[error("the store has no room left: {0}")]
     NoSpace(String),
     /// The value or request exceeds the store's limit; the text has the bytes, if known. Do not

@@ -138,7 +138,9 @@ pub(super) fn done<E: From<Status> + From<StoreError>>(
             let error = match fault {
                 StoreFault::TooLarge(_) => StoreError::TooLarge(status),
                 // A store may detect a corrupt answer after it has written.
-                StoreFault::Unavailable(_) | StoreFault::Closed | StoreFault::Corrupt(_) => StoreError::Unknown(status),
+                StoreFault::Unavailable(_) | StoreFault::NoSpace(_) | StoreFault::Closed | StoreFault::Corrupt(_) => {
+                    StoreError::Unknown(status)
+                }
                 _ => StoreError::Other(status),
             };
             return Err(error.into());

@@ -288,7 +288,8 @@ proptest! {
 
     #[test]
     fn index_decides_as_a_naive_evaluator_after_each_change((ops, asks) in case()) {
-        prop_assert_eq!(compare(Naive::default(), ops, &asks), None);
+        let difference = compare(Naive::default(), ops, &asks);
+        prop_assert!(difference.is_none(), "granted: {}", difference.unwrap_or_default());
     }
 }
 

@@ -285,9 +285,11 @@ impl Storage for FailingServices {
 
 #[tokio::test]
 async fn create_with_unknown_outcome_keeps_its_claims() {
-    for (fault, left) in
-        [(StoreFault::Unavailable("timeout".to_owned()), 1), (StoreFault::NoSpace("full".to_owned()), 0)]
-    {
+    for (fault, left) in [
+        (StoreFault::Unavailable("timeout".to_owned()), 1),
+        (StoreFault::NoSpace("full".to_owned()), 1),
+        (StoreFault::Denied("user".to_owned()), 0),
+    ] {
         let world = World::over(Arc::new(FailingServices { inner: MemoryStorage::new(), fault: fault.clone() })).await;
         let service = body("s", r#"{"type":"ClusterIP","ports":[{"port":80}]}"#);
         assert!(world.send(&post(SERVICES), &service).await.is_err(), "{fault:?}");
