@@ -489,7 +489,10 @@ impl Builder {
 async fn prepare_rbac(writer: &Arc<Writer>, state: &RbacState, controllers: Controllers) -> Result<(), Status> {
     rbac::ensure_policy(writer).await?;
     if controllers.clusterrole_aggregation {
-        rbac::aggregate(writer).await?;
+        // The controller tries again. A role that cannot be written must not keep the server from starting.
+        if let Err(status) = rbac::aggregate(writer).await {
+            tracing::warn!(%status, "cannot aggregate ClusterRoles");
+        }
     }
     rbac::load(writer, state).await
 }

@@ -32,8 +32,13 @@ pub struct TooManyRules;
 /// ```
 pub fn uncovered_rules(held: &[PolicyRule], wanted: &[PolicyRule]) -> Result<Vec<PolicyRule>, TooManyRules> {
     let mut permissions = 0_usize;
+    let mut comparisons = 0_usize;
     let mut missing = Vec::new();
     for rule in wanted {
+        comparisons = held.iter().fold(comparisons, |sum, held| sum.saturating_add(comparisons_count(held, rule)));
+        if comparisons > COVER_COMPARISONS_MAX {
+            return Err(TooManyRules);
+        }
         if held.iter().any(|held| covers(held, rule)) {
             continue;
         }
@@ -51,6 +56,16 @@ fn permissions_count(rule: &PolicyRule) -> usize {
     let groups = rule.api_groups.len().saturating_mul(rule.resources.len());
     let objects = groups.saturating_mul(rule.resource_names.len().max(1));
     objects.saturating_add(rule.non_resource_urls.len()).saturating_mul(rule.verbs.len())
+}
+
+/// The maximum number of comparisons in [`covers`].
+fn comparisons_count(held: &PolicyRule, wanted: &PolicyRule) -> usize {
+    let lists = |rule: &PolicyRule| {
+        let PolicyRule { verbs, api_groups, resources, resource_names, non_resource_urls } = rule;
+        [verbs.len(), api_groups.len(), resources.len(), resource_names.len(), non_resource_urls.len()]
+    };
+    let products = lists(held).into_iter().zip(lists(wanted)).map(|(held, wanted)| held.saturating_mul(wanted));
+    products.fold(1, usize::saturating_add)
 }
 
 /// Splits a rule into rules with one verb, one group, one resource and at most one name (`BreakdownRule`).
@@ -240,5 +255,16 @@ mod tests {
         assert_eq!(uncovered_rules(&[], std::slice::from_ref(&rule)), Err(TooManyRules));
         // A rule that covers it as a whole needs no split.
         assert_eq!(uncovered_rules(&[PolicyRule::resources(&["*"], &["*"], &["*"])], &[rule]), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn long_lists_of_names_are_not_compared() {
+        let names = |count: usize| PolicyRule {
+            resource_names: (0..count).map(|number| format!("n{number}")).collect(),
+            ..PolicyRule::resources(&["get"], &[""], &["pods"])
+        };
+        let wanted = [names(1_000)];
+        assert_eq!(uncovered_rules(&[names(1_000)], &wanted), Ok(Vec::new()));
+        assert_eq!(uncovered_rules(&[names(10_000)], &wanted), Err(TooManyRules));
     }
 }

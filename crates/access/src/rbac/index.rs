@@ -11,8 +11,8 @@
 //! A change of one object touches only the entries of that object. The size is linear in the size of the objects:
 //! each binding has one grant per subject, and each role one copy of its rules.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use listwatch_meta::UserInfo;
@@ -144,8 +144,13 @@ impl RbacIndex {
             subjects: subjects.into(),
         });
         self.bindings.insert((namespace, name), Arc::clone(&binding));
+        // A repeated subject has one grant, so that a binding cannot make the lists of a user long.
+        let mut seen = HashSet::new();
         for (position, subject) in (0_u32..).zip(&binding.subjects) {
             let Some((is_group, key)) = subject_key(subject, &binding.namespace) else { continue };
+            if !seen.insert((is_group, key.clone())) {
+                continue;
+            }
             let by_name = if is_group { &mut self.groups } else { &mut self.users };
             let grants = by_name.entry(key.into()).or_default().list_mut(&binding.namespace);
             let grant = Grant { role, binding: Arc::clone(&binding), subject: position };
@@ -245,6 +250,13 @@ impl RbacIndex {
         let slot = self.roles.get(&key).map(|&id| &self.slots[id as usize]);
         let rules = slot.and_then(|slot| slot.rules.as_ref()).map(|rules| rules.rules().to_vec());
         rules.ok_or_else(|| not_found(&key))
+    }
+
+    /// The number of grants.
+    #[cfg(test)]
+    pub(super) fn grants_count(&self) -> usize {
+        let lists = self.users.values().chain(self.groups.values());
+        lists.map(|grants| grants.cluster.len() + grants.namespaces.values().map(Vec::len).sum::<usize>()).sum()
     }
 
     /// Whether the index holds nothing.

@@ -283,6 +283,17 @@ fn compare(mut naive: Naive, ops: Vec<Op>, asks: &[Ask]) -> Option<String> {
     (!index.is_empty()).then(|| format!("the index keeps entries of removed objects: {index:?}"))
 }
 
+#[test]
+fn repeated_subject_of_a_binding_has_one_grant() {
+    let subject = Subject { kind: SubjectKind::User, name: "u".to_owned(), namespace: String::new() };
+    let role_ref = RoleRef { kind: "ClusterRole".to_owned(), name: "view".to_owned() };
+    let mut index = RbacIndex::default();
+    index.set_binding("a", "b", role_ref, vec![subject; 1000]);
+    assert_eq!(index.grants_count(), 1);
+    index.remove_binding("a", "b");
+    assert!(index.is_empty(), "{index:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 

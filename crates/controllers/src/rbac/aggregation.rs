@@ -2,7 +2,7 @@
 //!
 //! Source: `pkg/controller/clusterroleaggregation/clusterroleaggregation_controller.go`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,26 +31,36 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The longest chain of aggregated roles of aggregated roles that one pass completes. A cycle ends here.
 const ROUNDS_MAX: usize = 8;
 
-/// Writes the rules of all aggregated ClusterRoles once, until nothing changes.
+/// Writes the rules of all aggregated ClusterRoles once, until nothing changes. A role that cannot be written does not
+/// keep the others from being written.
 ///
 /// # Errors
-/// The error of the store or of a write.
+/// The error of the store, or the last error of a write.
 pub async fn aggregate(writer: &Arc<Writer>) -> Result<(), Status> {
     let Some(resource) = resource(writer, RbacKind::ClusterRole) else { return Ok(()) };
+    let mut outcome = Ok(());
     for _ in 0..ROUNDS_MAX {
         let changes = stale(&list(writer, &resource).await?);
+        outcome = Ok(());
         if changes.is_empty() {
             break;
         }
         for change in changes {
             match write(writer, &resource, &change).await {
+                Ok(()) => {}
                 // The role was deleted or replaced: a further change follows.
                 Err(status) if is_conflict(&status) || status.code == 404 => {}
-                written => written?,
+                Err(status) => {
+                    tracing::warn!(%status, role = change.name, "cannot write the rules of an aggregated ClusterRole");
+                    outcome = Err(status);
+                }
             }
         }
+        if outcome.is_err() {
+            break;
+        }
     }
-    Ok(())
+    outcome
 }
 
 /// Maintains the rules of aggregated ClusterRoles until the future is dropped.
@@ -128,6 +138,7 @@ fn stale(roles: &[Map<String, Value>]) -> Vec<NewRules> {
             continue;
         };
         let mut union: Vec<PolicyRule> = Vec::new();
+        let mut known: HashSet<&PolicyRule> = HashSet::new();
         for selector in selectors.iter().filter_map(Value::as_object) {
             let selector = ObjectSelector::of(selector);
             let selects = |role: &Map<String, Value>| {
@@ -136,12 +147,14 @@ fn stale(roles: &[Map<String, Value>]) -> Vec<NewRules> {
             };
             let matching = rules.iter().filter(|(other, (role, _))| *other != name && selects(role));
             for rule in matching.flat_map(|(_, (_, rules))| rules) {
-                if !union.contains(rule) {
+                if known.insert(rule) {
                     union.push(rule.clone());
                 }
             }
         }
-        if union != *present {
+        // The order does not matter. If it did, roles that select each other would be written for ever.
+        let is_same = present.len() == union.len() && present.iter().all(|rule| known.contains(rule));
+        if !is_same {
             stale.push(NewRules { name: name.clone(), uid: text(role, "uid"), rules: union });
         }
     }
@@ -220,6 +233,10 @@ mod tests {
             &[a.clone(), c.clone(), sum(json!([expression]), json!([rule("services"), rule("pods"), rule("secrets")]))],
             &[],
         );
+        // The order does not matter: roles that select each other would be written for ever.
+        check(&[a.clone(), sum(json!([match_labels("x")]), json!([rule("pods"), rule("services")]))], &[]);
+        let repeated = json!([rule("pods"), rule("services"), rule("pods")]);
+        check(&[a.clone(), sum(json!([match_labels("x")]), repeated)], &[("sum", &["services", "pods"])]);
         // Rules of users in an aggregated role are replaced; without a match, no rule remains.
         check(&[c, sum(json!([match_labels("x")]), json!([rule("nodes")]))], &[("sum", &[])]);
         // An unknown operator matches nothing.
