@@ -11,7 +11,7 @@ use listwatch_aggregator::{
     ApiService, ApiServiceObjects, Condition, EndpointSlice, Service, ServiceObjects, set_condition,
 };
 use listwatch_registry::Resource;
-use listwatch_storage::{ListQuery, StoreEvent, Watch, WatchItem};
+use listwatch_storage::{KeyValue, ListQuery, StoreEvent, Watch, WatchItem};
 use listwatch_write::{Amendment, Clock, Writer};
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -97,11 +97,14 @@ impl StoredObjects {
         found.ok_or_else(|| format!("{plural} are not served"))
     }
 
-    /// The readable objects of a resource.
+    /// The objects of a resource. An unreadable one is an error: it is not gone.
     async fn list(&self, gvr: Gvr, namespace: Option<&str>) -> Result<Vec<Value>, String> {
         let query = ListQuery { range: self.resource(gvr)?.range(namespace), at: None, limit: 0 };
         let page = self.writer.backend().storage().list(query).await.map_err(|error| error.to_string())?;
-        Ok(page.items.iter().filter_map(|item| serde_json::from_slice(&item.value).ok()).collect())
+        let parse = |item: &KeyValue| {
+            serde_json::from_slice(&item.value).map_err(|error| format!("cannot read {}: {error}", item.key))
+        };
+        page.items.iter().map(parse).collect()
     }
 
     async fn watch(&self, with_services: bool) -> Result<Vec<Watch>, String> {
@@ -194,7 +197,6 @@ impl ApiServiceObjects for StoredObjects {
 mod tests {
     use bytes::Bytes;
     use listwatch_meta::{Key, Revision};
-    use listwatch_storage::KeyValue;
     use serde_json::json;
 
     use super::*;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use listwatch_access::rbac::RbacKind;
 use listwatch_meta::{Key, Status, UserInfo};
 use listwatch_registry::Resource;
-use listwatch_storage::ListQuery;
+use listwatch_storage::{KeyValue, ListQuery};
 use listwatch_wire::query::Query;
 use listwatch_write::{WriteRequest, WriteVerb, Writer};
 use serde_json::{Map, Value};
@@ -24,11 +24,15 @@ pub(super) async fn get(writer: &Writer, key: &Key) -> Result<Option<Map<String,
     found.map(|found| parse(&found.value)).transpose()
 }
 
-/// The readable objects of a kind.
+/// The objects of a kind. An unreadable one is an error: it is not gone.
 pub(super) async fn list(writer: &Writer, resource: &Resource) -> Result<Vec<Map<String, Value>>, Status> {
     let query = ListQuery { range: resource.range(None), at: None, limit: 0 };
     let page = writer.backend().storage().list(query).await.map_err(Status::internal)?;
-    Ok(page.items.iter().filter_map(|item| serde_json::from_slice(&item.value).ok()).collect())
+    let parse = |item: &KeyValue| {
+        let parsed = serde_json::from_slice(&item.value);
+        parsed.map_err(|error| Status::internal(format!("cannot read {}: {error}", item.key)))
+    };
+    page.items.iter().map(parse).collect()
 }
 
 /// Whether an error means that another server was faster.

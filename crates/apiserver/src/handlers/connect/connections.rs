@@ -61,7 +61,7 @@ impl Connections {
     /// # Errors
     /// [`TlsSettingsError`] for unusable certificates.
     pub(crate) fn new(options: KubeletOptions) -> Result<Self, TlsSettingsError> {
-        let proxy = Proxy::new(Limits::default());
+        let proxy = Proxy::new(Limits { connections_per_backend_max: CONNECTS_MAX / 4, ..Limits::default() });
         let pem = |text: String| text.into_bytes();
         let client_certificate = options
             .client_certificate

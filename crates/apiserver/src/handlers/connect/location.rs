@@ -190,8 +190,14 @@ pub(super) fn kubelet(node: &Value, preferred_types: &[String]) -> Result<Locati
         let known = addresses.iter().map(|known| format!("{{{} {}}}", text(&known["type"]), text(&known["address"])));
         return Err(LocationError::NoPreferredAddress(known.collect::<Vec<_>>().join(" ")));
     };
+    let host = text(&address["address"]);
+    // A kubelet reports its address itself; it must not choose a path.
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    if host.parse::<IpAddr>().is_err() && (host.is_empty() || !host.bytes().all(is_name)) {
+        return Err(LocationError::AddressNotAllowed);
+    }
     let port = port_number(&node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]).unwrap_or(KUBELET_PORT);
-    Ok(Location { via: Via::Kubelet, host: text(&address["address"]).to_owned(), port })
+    Ok(Location { via: Via::Kubelet, host: host.to_owned(), port })
 }
 
 /// Returns the location of `nodes/proxy`: the kubelet, or another port of its host. The caller checks the addresses of
@@ -243,7 +249,10 @@ impl Candidate<'_> {
     }
 }
 
-/// Returns the ready addresses of a service in the order in which they are tried. `choose` returns a number below its
+/// The most addresses of a service that one request tries. The pod of each is read.
+const CANDIDATES_MAX: usize = 100;
+
+/// Returns up to [`CANDIDATES_MAX`] ready addresses of a service in the order in which they are tried. `choose` returns a number below its
 /// argument; a random number spreads the load.
 ///
 /// # Errors
@@ -262,14 +271,17 @@ pub(super) fn candidates<'a>(
     let mut found = Vec::new();
     for subset in rotated(subsets, &mut choose) {
         let addresses = items(&subset["addresses"]);
-        for port in items(&subset["ports"]).iter().filter(|port| text(&port["name"]) == port_name) {
-            let Some(port) = port_number(&port["port"]) else { continue };
-            for address in rotated(addresses, &mut choose) {
-                let (target, host) = (&address["targetRef"], text(&address["ip"]));
-                let is_pod = text(&target["namespace"]) == namespace && !text(&target["name"]).is_empty();
-                if is_pod && host.parse().is_ok_and(is_global_unicast) {
-                    let location = Location { via: id.via(), host: host.to_owned(), port };
-                    found.push(Candidate { pod: text(&target["name"]), location });
+        // The names of the ports of a subset are unique.
+        let Some(port) = items(&subset["ports"]).iter().find(|port| text(&port["name"]) == port_name) else { continue };
+        let Some(port) = port_number(&port["port"]) else { continue };
+        for address in rotated(addresses, &mut choose) {
+            let (target, host) = (&address["targetRef"], text(&address["ip"]));
+            let is_pod = text(&target["namespace"]) == namespace && !text(&target["name"]).is_empty();
+            if is_pod && host.parse().is_ok_and(is_global_unicast) {
+                let location = Location { via: id.via(), host: host.to_owned(), port };
+                found.push(Candidate { pod: text(&target["name"]), location });
+                if found.len() == CANDIDATES_MAX {
+                    return Ok(found);
                 }
             }
         }

@@ -189,3 +189,28 @@ fn remaining_path_stays_below_the_target() {
     check("/..", "");
     check("/../", "/");
 }
+
+#[test]
+fn address_of_a_node_cannot_choose_a_path() {
+    for (address, is_allowed) in [
+        ("10.0.0.9", true),
+        ("fd00::9", true),
+        ("node-1.example", true),
+        ("10.0.0.9/any/path?x=", false),
+        ("user@10.0.0.9", false),
+        ("10.0.0.9:443", false),
+        ("", false),
+    ] {
+        let node = json!({"status": {"addresses": [{"type": "Hostname", "address": address}]}});
+        assert_eq!(kubelet(&node, &["Hostname".to_owned()]).is_ok(), is_allowed, "{address:?}");
+    }
+}
+
+#[test]
+fn service_with_many_addresses_has_a_bounded_number_of_candidates() {
+    let address = json!({"ip": "10.0.0.9", "targetRef": {"namespace": "ns", "name": "p"}});
+    let ports: Vec<_> = (0..1_000).map(|_| json!({"name": "web", "port": 80})).collect();
+    let subset = json!({"addresses": vec![address; 1_000], "ports": ports});
+    let endpoints = json!({"metadata": {"namespace": "ns"}, "subsets": [subset.clone(), subset]});
+    assert_eq!(candidates(&endpoints, &id("service", "s:web"), "web", |_| 0).unwrap().len(), CANDIDATES_MAX);
+}
