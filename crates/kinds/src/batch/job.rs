@@ -50,7 +50,7 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::namespaced("batch", "v1", "jobs", "Job")
 };
 
-static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS)), ("metadata", Do(labels_of_template))]);
+static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS)), ("metadata", Do(default_labels))]);
 
 static SPEC_DEFAULTS: Defaults = Defaults(&[
     ("podFailurePolicy", If(&FAILURE_POLICY_DEFAULTS)),
@@ -72,6 +72,18 @@ pub(crate) static FAILURE_POLICY_DEFAULTS: Defaults = Defaults(&[("rules", Each(
 static FAILURE_RULE_DEFAULTS: Defaults = Defaults(&[("onPodConditions", Each(&POD_CONDITION_DEFAULTS))]);
 
 static POD_CONDITION_DEFAULTS: Defaults = Defaults(&[("status", Text("True"))]);
+
+/// Copies the labels of the pod template to a Job without labels (`SetDefaults_Job`). In kube-apiserver both are then one
+/// map, so labels that `generateSelector` adds to the template appear on the Job, too. [`prepare_for_create`] copies
+/// them together, and this function leaves a template without generated labels to it.
+fn default_labels(job: &mut Object) {
+    let Some(spec) = job.get("spec") else { return };
+    let manual = spec.get("manualSelector") == Some(&Value::Bool(true));
+    let labels = spec.pointer("/template/metadata/labels");
+    if manual || labels.and_then(|labels| labels.get("controller-uid")).is_some() {
+        labels_of_template(job);
+    }
+}
 
 /// Generates selector and labels from the UID, unless `manualSelector` is set (`generateSelector`).
 fn prepare_for_create(job: &mut Object, context: CreateContext<'_>) {
@@ -629,6 +641,28 @@ mod tests {
             "controller-uid": "u", "job-name": "j"});
         assert_eq!(job["spec"]["template"]["metadata"]["labels"], labels);
         assert_eq!(job["metadata"]["labels"], labels);
+    }
+
+    #[test]
+    fn new_job_without_labels_gets_all_labels_of_its_template() {
+        let check = |job: serde_json::Value, manual: bool, expected: &[&str]| {
+            let mut job = map(job);
+            job.insert(
+                "spec".to_owned(),
+                json!({"manualSelector": manual, "template": {"metadata": {"labels": {"app": "a"}}}}),
+            );
+            crate::defaults::apply(&DEFAULTS, &mut job);
+            prepare_for_create(&mut job, CreateContext { uid: "u", now: "NOW", user: UserInfo::admin() });
+            let labels: Vec<&String> = job["metadata"]["labels"].as_object().unwrap().keys().collect();
+            assert_eq!(labels, expected);
+        };
+        let generated =
+            ["batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name", "controller-uid", "job-name"];
+        let all: Vec<&str> = std::iter::once("app").chain(generated).collect();
+        check(json!({"metadata": {"name": "j"}}), false, &all);
+        check(json!({"metadata": {"name": "j"}}), true, &["app"]);
+        // A client's labels are kept, also if they equal those of the template.
+        check(json!({"metadata": {"name": "j", "labels": {"app": "a"}}}), false, &["app"]);
     }
 
     #[test]

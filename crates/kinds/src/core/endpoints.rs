@@ -10,7 +10,7 @@ use crate::Kind;
 use crate::core::ports::{validate_app_protocol, validate_protocol};
 use crate::defaults::Default::{Each, Text};
 use crate::defaults::Defaults;
-use crate::printers::text::{NONE, with_more};
+use crate::printers::text::{NONE, more_than_shown};
 use crate::printers::{Printed, Printer};
 use crate::table::{AGE, Column, NAME};
 
@@ -86,28 +86,69 @@ static PRINTER: Printer = Printer {
     cells: |endpoints| vec![endpoints.name().into(), endpoint_list(endpoints).into(), endpoints.age().into()],
 };
 
-/// The addresses of all subsets, each with all ports of its subset.
+/// The addresses of all subsets, each with all ports of its subset. Only the shown ones are printed, because an object
+/// may have millions of combinations (`formatEndpoints`).
 fn endpoint_list(endpoints: Printed<'_>) -> String {
     let subsets = endpoints.get("subsets").items();
     if subsets.is_empty() {
         return NONE.to_owned();
     }
     let mut list = Vec::new();
+    let mut count = 0_usize;
     for subset in subsets {
-        let addresses: Vec<String> =
-            subset.get("addresses").items().into_iter().map(|address| address.get("ip").string()).collect();
-        let ports = subset.get("ports").items();
-        if ports.is_empty() {
-            list.extend(addresses.iter().cloned()); // A headless service may have no ports.
-        }
+        let (addresses, ports) = (subset.get("addresses").items(), subset.get("ports").items());
+        // A headless service may have no ports.
+        count = count.saturating_add(addresses.len().saturating_mul(ports.len().max(1)));
+        let ports: Vec<Option<i64>> = match ports.is_empty() {
+            true => vec![None],
+            false => ports.into_iter().take(SHOWN_MAX).map(|port| Some(port.get("port").int().unwrap_or(0))).collect(),
+        };
         for port in ports {
-            let number = port.get("port").int().unwrap_or(0);
-            let with_port = |ip: &String| match ip.contains(':') {
-                true => format!("[{ip}]:{number}"),
-                false => format!("{ip}:{number}"),
-            };
-            list.extend(addresses.iter().map(with_port));
+            for address in addresses.iter().take(SHOWN_MAX.saturating_sub(list.len())) {
+                let ip = address.get("ip").string();
+                list.push(match port {
+                    None => ip,
+                    Some(port) if ip.contains(':') => format!("[{ip}]:{port}"),
+                    Some(port) => format!("{ip}:{port}"),
+                });
+            }
         }
     }
-    with_more(list, SHOWN_MAX, ",", "")
+    more_than_shown(&list, count, ",")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::table::Json;
+
+    fn cell(subsets: serde_json::Value) -> String {
+        let object = json!({"metadata": {"name": "e"}, "subsets": subsets}).to_string();
+        endpoint_list(Printed::new(Json::new(object.as_bytes()), time::OffsetDateTime::UNIX_EPOCH))
+    }
+
+    #[test]
+    fn cell_names_the_first_combinations_and_counts_the_others() {
+        let subset = |addresses: &[&str], ports: &[u16]| {
+            let addresses: Vec<_> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
+            let ports: Vec<_> = ports.iter().map(|port| json!({"port": port})).collect();
+            json!({"addresses": addresses, "ports": ports})
+        };
+        assert_eq!(cell(json!([])), "<none>");
+        assert_eq!(cell(json!([subset(&[], &[80])])), "");
+        assert_eq!(cell(json!([subset(&["10.0.0.1", "fd00::1"], &[])])), "10.0.0.1,fd00::1");
+        assert_eq!(cell(json!([subset(&["10.0.0.1", "fd00::1"], &[80])])), "10.0.0.1:80,[fd00::1]:80");
+        let two = subset(&["10.0.0.1", "10.0.0.2"], &[80, 443]);
+        assert_eq!(cell(json!([two, subset(&["10.0.0.3"], &[])])), "10.0.0.1:80,10.0.0.2:80,10.0.0.1:443 + 2 more...");
+    }
+
+    #[test]
+    fn cell_of_many_addresses_and_ports_costs_the_sum_and_not_the_product() {
+        let addresses = vec![json!({"ip": "10.0.0.1"}); 20_000];
+        let ports: Vec<_> = (0..20_000).map(|port| json!({"port": port})).collect();
+        let text = cell(json!([{"addresses": addresses, "ports": ports}]));
+        assert_eq!(text, "10.0.0.1:0,10.0.0.1:0,10.0.0.1:0 + 399999997 more...");
+    }
 }

@@ -17,11 +17,16 @@ pub(crate) fn or(text: String, none: &str) -> String {
 
 /// The first `shown_max` items and the number of the others: `a,b + 2 more...`. Returns `none` for an empty list.
 pub(crate) fn with_more(mut list: Vec<String>, shown_max: usize, separator: &str, none: &str) -> String {
-    let more = list.len().saturating_sub(shown_max);
+    let count = list.len();
     list.truncate(shown_max);
-    let text = list.join(separator);
-    match more {
-        0 => or(text, none),
+    or(more_than_shown(&list, count, separator), none)
+}
+
+/// The shown items of `count` ones, and the number of the others.
+pub(crate) fn more_than_shown(shown: &[String], count: usize, separator: &str) -> String {
+    let text = shown.join(separator);
+    match count.saturating_sub(shown.len()) {
+        0 => text,
         more => format!("{text} + {more} more..."),
     }
 }
