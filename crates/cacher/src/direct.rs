@@ -162,6 +162,7 @@ impl Direct {
             limits: self.config.limits.clone(),
             counters: self.counters.clone(),
             encodings: self.encodings.clone(),
+            begun: after,
             last: after,
             next_sequence: 0,
             bookmark,
@@ -209,6 +210,8 @@ pub(crate) struct DirectWatch {
     limits: Limits,
     counters: Arc<Counters>,
     encodings: Arc<Encodings>,
+    /// The revision after which the watch began.
+    begun: Revision,
     /// The newest delivered revision, of an event or a bookmark.
     last: Revision,
     next_sequence: u64,
@@ -247,10 +250,14 @@ impl fmt::Debug for DirectWatch {
     }
 }
 
+/// The reason of [`Unreadable::Deleted`] for a stored value that is not an object.
+const UNDECODABLE: &str = "cannot be decoded";
+
 /// The reason why an event of the store cannot be delivered.
 enum Unreadable {
-    /// The store no longer knows the deleted object.
-    Deleted(Key),
+    /// The last state of the object is not known: the store lost it, or its value is not an object. A reader that was
+    /// shown the object would miss its deletion.
+    Deleted(Key, &'static str),
     /// The stored value is no longer an object. The object exists, so DELETED would be false. Holds
     /// the deletion of its last state, if known.
     Stored(Option<Box<Event>>),
@@ -347,10 +354,21 @@ impl DirectWatch {
             return None;
         }
         let revision = event.revision();
-        let event = match self.read(event) {
-            Ok(event) => event?,
-            Err(Unreadable::Deleted(key)) if revision != self.handed_out => {
-                let message = format!("saw a DELETED event, but object data is corrupt - {key} is no longer known");
+        let (key, has_unknown_former) = (event.key().clone(), self.has_unknown_former(&event));
+        let read = match self.read(event) {
+            Ok(None) if has_unknown_former => Err(Unreadable::Deleted(key, UNDECODABLE)),
+            Ok(Some(event)) => match self.filter.view(&EventLabels::new(&event, &self.shape)) {
+                Some(change) => Ok((event, change)),
+                None if has_unknown_former => Err(Unreadable::Deleted(key, UNDECODABLE)),
+                None => return None,
+            },
+            Ok(None) => return None,
+            Err(unreadable) => Err(unreadable),
+        };
+        let (event, change) = match read {
+            Ok(visible) => visible,
+            Err(Unreadable::Deleted(key, why)) if revision != self.handed_out => {
+                let message = format!("saw a DELETED event, but object data is corrupt - {key} {why}");
                 return Some(self.last_status(Status::failure(500, "StorageReadError", message)));
             }
             // A reader that was not shown the object continues.
@@ -360,12 +378,11 @@ impl DirectWatch {
                 return None;
             }
             // A reader that saw a part of this revision would resume after it, so it must list.
-            Err(Unreadable::Deleted(_) | Unreadable::Stored(_)) => {
+            Err(Unreadable::Deleted(..) | Unreadable::Stored(_)) => {
                 self.counters.expired.fetch_add(1, Relaxed);
                 return Some(self.last_status(Status::compacted_watch()));
             }
         };
-        let change = self.filter.view(&EventLabels::new(&event, &self.shape))?;
         self.last = revision;
         self.handed_out = revision;
         self.next_sequence += 1;
@@ -373,8 +390,16 @@ impl DirectWatch {
         Some(Delivery::Event(Delivered::new(Arc::new(event), change, &self.shape)))
     }
 
-    /// Decodes the event as the cache would record it. A former state that is not an object was
-    /// never shown to a client.
+    /// Whether the event replaces or deletes a state from before this watch that is not an object. A client may have
+    /// seen it as one, for example with a former encryption key. For later states, this watch has decided already.
+    fn has_unknown_former(&self, event: &StoreEvent) -> bool {
+        let (StoreEvent::Put { previous, .. } | StoreEvent::Delete { previous, .. }) = event;
+        previous.as_ref().is_some_and(|previous| {
+            previous.modified <= self.begun && decode(previous, Change::Added, &self.shape).is_err()
+        })
+    }
+
+    /// Decodes the event as the cache would record it.
     fn read(&self, event: StoreEvent) -> Result<Option<Event>, Unreadable> {
         let former = |entry: Option<KeyValue>| entry.and_then(|entry| decode(&entry, Change::Added, &self.shape).ok());
         let deletion = |previous: Object, revision| {
@@ -404,7 +429,7 @@ impl DirectWatch {
                     }
                 }
             }
-            StoreEvent::Delete { key, previous: None, .. } => Err(Unreadable::Deleted(key)),
+            StoreEvent::Delete { key, previous: None, .. } => Err(Unreadable::Deleted(key, "is no longer known")),
             StoreEvent::Delete { revision, previous, .. } => {
                 Ok(former(previous).map(|previous| deletion(previous, revision)))
             }

@@ -40,7 +40,8 @@ pub struct KeyValue {
     pub modified: Revision,
     /// True if the store holds the value in a form in which it would no longer be written: with a former key, or in
     /// another encoding. The next update writes the value again, even if the value stays the same. Only
-    /// [`Storage::get`] and conflicts report it, and only stores that transform values.
+    /// stores that transform values report it: [`Storage::get`] and conflicts always, [`Storage::list`] for
+    /// former keys, and watches never.
     pub stale: bool,
 }
 
@@ -310,6 +311,13 @@ pub trait Storage: Send + Sync + 'static {
     /// # Errors
     /// [`CreateError::AlreadyExists`]; [`CreateError::Fault`] when the store fails.
     async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError>;
+
+    /// The value as a read would return it after a write. A store that encodes values reads several texts of one object
+    /// as the same value, for example with and without an empty struct. By default this is the value itself.
+    fn normal_form(&self, key: &Key, value: Bytes) -> Bytes {
+        let _ = key;
+        value
+    }
 
     /// Replaces the value of a key that is at revision `expected`. `ttl` replaces the key's former
     /// TTL; `None` removes it.

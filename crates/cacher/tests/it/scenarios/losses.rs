@@ -401,6 +401,38 @@ fn unreadable_value_ends_only_the_uncached_watches_that_showed_the_object() {
 }
 
 #[test]
+fn uncached_watch_ends_at_the_deletion_of_an_object_that_cannot_be_decoded() {
+    let error = "saw a DELETED event, but object data is corrupt - /pods/a/x cannot be decoded (500 StorageReadError)";
+    let script = "
+        garbage a/x
+        > r2
+        put a/y
+        > r3
+        direct
+        watch all all rv=3
+        watch b b rv=3
+        watch one all rv=3 labels=app=one
+        CHANGE
+        > r4
+        put a/z
+        > r5
+        put b/z
+        > r6
+        read all
+        > ERROR MESSAGE
+        > ∎
+        read one
+        > ERROR MESSAGE
+        > ∎
+        read b
+        > ADDED b/z@6
+        ";
+    for change in ["delete a/x", "garbage a/x"] {
+        check(&script.replace("CHANGE", change).replace("MESSAGE", error));
+    }
+}
+
+#[test]
 fn cache_that_differs_from_the_store_closes_its_watches_and_relists() {
     check_with(
         Limits { audit_interval: Some(Duration::from_secs(100)), ..Limits::default() },
