@@ -379,9 +379,11 @@ fn build(rules: Vec<RawRule>) -> Result<Vec<Rule>, ConfigError> {
         let mut providers = Vec::with_capacity(rule.providers.len());
         for (position, provider) in rule.providers.into_iter().enumerate() {
             let keys = |keys: Vec<RawKey>| {
-                let decoded =
-                    keys.into_iter().filter_map(|key| Some(Key { secret: secret(&key.secret)?, name: key.name }));
-                decoded.collect::<Vec<Key>>()
+                let decoded = keys.into_iter().map(|key| match secret(&key.secret) {
+                    Some(secret) => Ok(Key { secret, name: key.name }),
+                    None => Err(ConfigError::UnusableKey { name: key.name }),
+                });
+                decoded.collect::<Result<Vec<Key>, ConfigError>>()
             };
             let provider = match provider {
                 RawProvider { kms: Some(kms), .. } => {
@@ -390,9 +392,9 @@ fn build(rules: Vec<RawRule>) -> Result<Vec<Rule>, ConfigError> {
                     let version = if kms.version.is_empty() { "v1".to_owned() } else { kms.version };
                     return Err(ConfigError::Kms { field, name: kms.name, version });
                 }
-                RawProvider { aesgcm: Some(given), .. } => Provider::AesGcm(keys(given)),
-                RawProvider { aescbc: Some(given), .. } => Provider::AesCbc(keys(given)),
-                RawProvider { secretbox: Some(given), .. } => Provider::Secretbox(keys(given)),
+                RawProvider { aesgcm: Some(given), .. } => Provider::AesGcm(keys(given)?),
+                RawProvider { aescbc: Some(given), .. } => Provider::AesCbc(keys(given)?),
+                RawProvider { secretbox: Some(given), .. } => Provider::Secretbox(keys(given)?),
                 RawProvider { .. } => Provider::Identity,
             };
             count += match &provider {

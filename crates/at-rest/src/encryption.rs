@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use bytes::Bytes;
 
 use crate::cipher::{Cipher, TooLong};
-use crate::config::{self, GroupResource, Key, Provider};
+use crate::config::{self, GroupResource, Key, Provider, Rule};
 use crate::error::{Cause, ConfigError, DecryptError};
 
 /// The prefix of all encrypted values.
@@ -27,10 +27,15 @@ impl Encryption {
     /// # Errors
     /// [`ConfigError`]; no error contains a secret.
     pub fn parse(file: &str, text: &[u8]) -> Result<Self, ConfigError> {
+        Encryption::of_rules(config::parse(file, text)?)
+    }
+
+    /// Builds the transformers. Keys that cannot encrypt are errors, so that no resource is written in plain by mistake.
+    fn of_rules(parsed: Vec<Rule>) -> Result<Self, ConfigError> {
         let mut rules: Vec<(GroupResource, Vec<Arc<Prefixed>>)> = Vec::new();
-        for rule in config::parse(file, text)? {
-            let providers: Vec<Arc<Prefixed>> =
-                rule.providers.into_iter().map(|provider| Arc::new(Prefixed::new(provider))).collect();
+        for rule in parsed {
+            let providers = rule.providers.into_iter().map(|provider| Prefixed::new(provider).map(Arc::new));
+            let providers = providers.collect::<Result<Vec<_>, _>>()?;
             for resource in rule.resources {
                 let any = |group: &str| GroupResource { group: group.to_owned(), resource: "*".to_owned() };
                 for by in [any(&resource.group), any("*")] {
@@ -44,8 +49,12 @@ impl Encryption {
                 }
             }
         }
-        let transformer = |(resource, providers)| (resource, Arc::new(Transformer { providers, is_default: false }));
-        Ok(Encryption { rules: rules.into_iter().map(transformer).collect() })
+        let transformer = |(resource, providers): (_, Vec<_>)| {
+            let mut providers = providers.into_iter();
+            let writer = providers.next().ok_or(ConfigError::NoKey)?;
+            Ok((resource, Arc::new(Transformer { writer, others: providers.collect(), is_default: false })))
+        };
+        Ok(Encryption { rules: rules.into_iter().map(transformer).collect::<Result<_, _>>()? })
     }
 
     /// Returns the transformer of a resource: that of its own rule, else of `*.<group>`, else of `*.*`, else one that
@@ -70,7 +79,8 @@ impl fmt::Debug for Encryption {
 
 /// The providers of a resource. The first one writes, all of them read.
 pub struct Transformer {
-    providers: Vec<Arc<Prefixed>>,
+    writer: Arc<Prefixed>,
+    others: Vec<Arc<Prefixed>>,
     is_default: bool,
 }
 
@@ -88,8 +98,7 @@ impl Transformer {
     /// Returns the transformer of resources without a rule: it writes plain values, and does not read encrypted ones.
     pub fn plain() -> &'static Arc<Transformer> {
         static PLAIN: LazyLock<Arc<Transformer>> = LazyLock::new(|| {
-            let providers = vec![Arc::new(Prefixed::new(Provider::Identity))];
-            Arc::new(Transformer { providers, is_default: true })
+            Arc::new(Transformer { writer: Arc::new(Prefixed::Identity), others: Vec::new(), is_default: true })
         });
         &PLAIN
     }
@@ -97,7 +106,11 @@ impl Transformer {
     /// Reports whether values are written in plain. Then a value without [`ENCRYPTED_PREFIX`] is read as it is, and is
     /// not stale.
     pub fn writes_plain(&self) -> bool {
-        self.providers.first().is_some_and(|first| matches!(**first, Prefixed::Identity))
+        matches!(*self.writer, Prefixed::Identity)
+    }
+
+    fn providers(&self) -> impl Iterator<Item = &Arc<Prefixed>> {
+        std::iter::once(&self.writer).chain(&self.others)
     }
 
     /// Decrypts a stored value. `authenticated` is the full key of the value in etcd.
@@ -107,7 +120,7 @@ impl Transformer {
     /// that the configuration does not name.
     pub fn decrypt(&self, stored: &Bytes, authenticated: &[u8]) -> Result<Decrypted, DecryptError> {
         let mut causes = Vec::new();
-        for (at, provider) in self.providers.iter().enumerate() {
+        for (at, provider) in self.providers().enumerate() {
             match provider.decrypt(stored, authenticated) {
                 Some(Ok(Decrypted { value, stale })) => return Ok(Decrypted { value, stale: stale || at != 0 }),
                 // Another provider may read what identity rejects.
@@ -133,10 +146,9 @@ impl Transformer {
         authenticated: &[u8],
         random: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Bytes, TooLong> {
-        match self.providers.first().map(|first| &**first) {
-            None | Some(Prefixed::Identity) => Ok(value.clone()),
-            Some(Prefixed::Keys { prefix, keys, .. }) => {
-                let Some(key) = keys.first() else { return Ok(value.clone()) };
+        match &*self.writer {
+            Prefixed::Identity => Ok(value.clone()),
+            Prefixed::Keys { prefix, first: key, .. } => {
                 let head = prefix.len() + key.prefix.len();
                 let mut out = Vec::with_capacity(head + value.len() + Cipher::OVERHEAD_BYTES);
                 out.extend_from_slice(prefix);
@@ -150,15 +162,18 @@ impl Transformer {
 
 impl fmt::Debug for Transformer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.providers.iter()).finish()
+        f.debug_list().entries(self.providers()).finish()
     }
 }
 
-/// A provider with the prefix of its values.
+/// A provider with the prefix of its values. A provider of keys has at least one.
 enum Prefixed {
     Identity,
-    Keys { prefix: &'static [u8], keys: Vec<NamedCipher>, no_key: Cause },
+    Keys { prefix: &'static [u8], first: NamedCipher, others: Vec<NamedCipher>, no_key: Cause },
 }
+
+/// Makes a cipher of a secret; `None` for a secret of a wrong length.
+type NewCipher = fn(&[u8]) -> Option<Cipher>;
 
 struct NamedCipher {
     /// The name of the key and a colon.
@@ -167,46 +182,33 @@ struct NamedCipher {
 }
 
 impl Prefixed {
-    fn new(provider: Provider) -> Self {
-        let named = |keys: Vec<Key>, cipher: fn(&[u8]) -> Option<Cipher>| {
-            let named = |key: Key| {
-                let prefix = format!("{}:", key.name).into_bytes();
-                Some(NamedCipher { prefix, cipher: cipher(&key.secret)? })
-            };
-            keys.into_iter().filter_map(named).collect()
+    fn new(provider: Provider) -> Result<Self, ConfigError> {
+        let (prefix, keys, cipher, no_key): (&'static [u8], _, NewCipher, _) = match provider {
+            Provider::Identity => return Ok(Prefixed::Identity),
+            Provider::AesCbc(keys) => (b"k8s:enc:aescbc:v1:", keys, Cipher::cbc, Cause::NoAesKey),
+            Provider::AesGcm(keys) => (b"k8s:enc:aesgcm:v1:", keys, Cipher::gcm, Cause::NoAesKey),
+            Provider::Secretbox(keys) => (b"k8s:enc:secretbox:v1:", keys, Cipher::secretbox, Cause::NoSecretboxKey),
         };
-        match provider {
-            Provider::Identity => Prefixed::Identity,
-            Provider::AesCbc(keys) => Prefixed::Keys {
-                prefix: b"k8s:enc:aescbc:v1:",
-                keys: named(keys, Cipher::cbc),
-                no_key: Cause::NoAesKey,
-            },
-            Provider::AesGcm(keys) => Prefixed::Keys {
-                prefix: b"k8s:enc:aesgcm:v1:",
-                keys: named(keys, Cipher::gcm),
-                no_key: Cause::NoAesKey,
-            },
-            Provider::Secretbox(keys) => Prefixed::Keys {
-                prefix: b"k8s:enc:secretbox:v1:",
-                keys: named(keys, Cipher::secretbox),
-                no_key: Cause::NoSecretboxKey,
-            },
-        }
+        let mut named = keys.into_iter().map(|key: Key| match cipher(&key.secret) {
+            Some(cipher) => Ok(NamedCipher { prefix: format!("{}:", key.name).into_bytes(), cipher }),
+            None => Err(ConfigError::UnusableKey { name: key.name }),
+        });
+        let first = named.next().ok_or(ConfigError::NoKey)??;
+        Ok(Prefixed::Keys { prefix, first, others: named.collect::<Result<_, _>>()?, no_key })
     }
 
     /// Decrypts a value; `None` if the value has another prefix.
     fn decrypt(&self, stored: &Bytes, authenticated: &[u8]) -> Option<Result<Decrypted, DecryptError>> {
-        let (prefix, keys, no_key) = match self {
+        let (prefix, first, others, no_key) = match self {
             Prefixed::Identity if stored.starts_with(ENCRYPTED_PREFIX) => {
                 return Some(Err(DecryptError::new([Cause::Identity])));
             }
             Prefixed::Identity => return Some(Ok(Decrypted { value: stored.clone(), stale: false })),
-            Prefixed::Keys { prefix, keys, no_key } => (prefix, keys, *no_key),
+            Prefixed::Keys { prefix, first, others, no_key } => (prefix, first, others, *no_key),
         };
         let rest = stored.strip_prefix(*prefix)?;
         let mut causes = Vec::new();
-        for (at, key) in keys.iter().enumerate() {
+        for (at, key) in std::iter::once(first).chain(others).enumerate() {
             let Some(data) = rest.strip_prefix(&key.prefix[..]) else { continue };
             match key.cipher.decrypt(data, authenticated) {
                 Ok(value) => return Some(Ok(Decrypted { value: value.into(), stale: at != 0 })),
@@ -224,10 +226,33 @@ impl fmt::Debug for Prefixed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Prefixed::Identity => f.write_str("identity"),
-            Prefixed::Keys { prefix, keys, .. } => {
+            Prefixed::Keys { prefix, first, others, .. } => {
                 f.write_str(&String::from_utf8_lossy(prefix))?;
-                f.debug_list().entries(keys.iter().map(|key| String::from_utf8_lossy(&key.prefix))).finish()
+                let keys = std::iter::once(first).chain(others);
+                f.debug_list().entries(keys.map(|key| String::from_utf8_lossy(&key.prefix))).finish()
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_that_cannot_encrypt_is_an_error_and_never_writes_plain() {
+        let key = |bytes: usize| Key { name: "k".to_owned(), secret: vec![7; bytes].into() };
+        let build = |providers: Vec<Provider>| {
+            let resources = vec![GroupResource { group: String::new(), resource: "secrets".to_owned() }];
+            Encryption::of_rules(vec![Rule { resources, providers }]).map(drop)
+        };
+        let unusable = || Err(ConfigError::UnusableKey { name: "k".to_owned() });
+        assert_eq!(build(Vec::new()), Err(ConfigError::NoKey));
+        for provider in [Provider::AesCbc, Provider::AesGcm, Provider::Secretbox] {
+            assert_eq!(build(vec![provider(Vec::new())]), Err(ConfigError::NoKey));
+            assert_eq!(build(vec![provider(vec![key(5)])]), unusable());
+            assert_eq!(build(vec![provider(vec![key(32), key(5)])]), unusable());
+            assert_eq!(build(vec![provider(vec![key(32)])]), Ok(()));
         }
     }
 }

@@ -126,6 +126,15 @@ pub enum ConfigError {
         /// The version of its API.
         version: String,
     },
+    /// A key has no secret of the length that its provider needs.
+    #[error("error while building transformers: the secret of key {name:?} cannot be used")]
+    UnusableKey {
+        /// The name of the key.
+        name: String,
+    },
+    /// A rule has no provider, or a provider has no key.
+    #[error("error while building transformers: a resource has no provider with a key")]
+    NoKey,
     /// The configuration has more keys than [`KEYS_MAX`](crate::KEYS_MAX).
     #[error("error while building transformers: the configuration has {keys} keys, the limit is {}", crate::KEYS_MAX)]
     TooManyKeys {
