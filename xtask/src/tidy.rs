@@ -312,6 +312,11 @@ const WALLS: &[(&str, &[&str], &str)] = &[
         "encryption converts bytes: it opens no file, reads no store and makes no random numbers",
     ),
     (
+        "listwatch-flow-control",
+        &["tokio", "hyper", "http", "parking_lot", "rand", "listwatch-storage", "listwatch-apiserver"],
+        "flow control takes requests and the time, and decides: it has no clock, lock or task",
+    ),
+    (
         "listwatch-proxy",
         &["listwatch-access", "listwatch-storage", "listwatch-cacher", "listwatch-apiserver", "listwatch-client"],
         "a proxy knows requests and responses, and no API server",

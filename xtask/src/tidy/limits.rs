@@ -12,13 +12,14 @@ use std::collections::BTreeSet;
 pub(super) const PAGE: &str = "docs/limits.md";
 
 /// Crates whose bounds a client of the server can meet. Every bound in them has to be on the page.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "crates/access/",
     "crates/aggregator/",
     "crates/apiserver/",
     "crates/at-rest/",
     "crates/cel/",
     "crates/controllers/",
+    "crates/flow-control/",
     "crates/proxy/",
     "crates/registry/",
     "crates/schema/",

@@ -51,6 +51,7 @@ const PURE: &[&str] = &[
     "crates/controllers/src/gc/facts.rs",
     "crates/controllers/src/gc/graph.rs",
     "crates/controllers/src/gc/unreadable.rs",
+    "crates/flow-control/src/",
     "crates/k8s-types/src/",
     "crates/kinds/src/",
     "crates/meta/src/",

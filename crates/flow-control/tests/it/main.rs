@@ -1,0 +1,7 @@
+//! The controller with its levels, from the outside.
+
+mod bootstrap;
+mod borrowing;
+mod classification;
+mod levels;
+mod objects;
