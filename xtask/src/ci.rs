@@ -7,6 +7,7 @@ use crate::args::Args;
 use crate::check;
 use crate::counts;
 use crate::deny;
+use crate::e2e::{self, ClusterOptions};
 use crate::failure::Outcome;
 use crate::process::Run;
 use crate::steps::Steps;
@@ -23,14 +24,18 @@ The second seed comes from the commit and is printed. A rerun of a commit explor
 commit others.
 
 Usage: cargo xtask ci [--skip PART[,PART]]
-  --skip    source, deny, tests, e2e, targets, random, docs, package or counts
+  --skip    source, deny, tests, e2e, cluster, targets, random, docs, package or counts
+
+The part `cluster` (`cargo xtask e2e --cluster`) needs Kubernetes' binaries in the directory that the environment
+variable LISTWATCH_KUBERNETES_BIN names. Without them the table says `skip … not run: no binaries`.
 
 Examples:
   cargo xtask ci
   cargo xtask ci --skip package,counts";
 
 /// The parts that `--skip` knows.
-const PARTS: [&str; 9] = ["source", "deny", "tests", "e2e", "targets", "random", "docs", "package", "counts"];
+const PARTS: [&str; 10] =
+    ["source", "deny", "tests", "e2e", "cluster", "targets", "random", "docs", "package", "counts"];
 
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
     let parts = Parts::read(&mut args, &PARTS)?;
@@ -45,6 +50,15 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
         deny::steps(&mut steps);
     }
     test::steps(&mut steps, &parts, None)?;
+    if parts.wanted("cluster") {
+        match ClusterOptions::of_environment() {
+            Ok(cluster) => {
+                let options = e2e::Options { release: true, cluster: Some(cluster), ..e2e::Options::default() };
+                steps.extend(e2e::steps(options)?);
+            }
+            Err(why) => steps.skip("cluster", "all of it", why.to_string()),
+        }
+    }
     if parts.wanted("targets") {
         check::other_targets(&mut steps);
     }

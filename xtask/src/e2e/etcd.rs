@@ -30,7 +30,7 @@ pub(crate) struct Etcd {
     // Dropped in this order: first what runs, then what it was made from.
     _container: Option<Guard>,
     _image: Option<Guard>,
-    _process: Option<Background>,
+    process: Option<Background>,
 }
 
 impl Etcd {
@@ -47,12 +47,12 @@ impl Etcd {
             etcdctl: etcdctl(Some(&bin))?,
             _container: None,
             _image: None,
-            _process: Some(process),
+            process: Some(process),
         };
         match etcd.wait() {
             Ok(version) => Ok(Self { version, ..etcd }),
             Err(failure) => {
-                let tail = etcd._process.as_ref().map(Background::tail).unwrap_or_default();
+                let tail = etcd.process.as_ref().map(Background::tail).unwrap_or_default();
                 fail!("{failure}: {tail}")
             }
         }
@@ -93,7 +93,7 @@ impl Etcd {
             etcdctl: etcdctl(bin)?,
             _container: Some(container),
             _image: built,
-            _process: None,
+            process: None,
         };
         match etcd.wait() {
             Ok(version) => Ok(Self { version, ..etcd }),
@@ -110,6 +110,11 @@ impl Etcd {
 
     pub(crate) fn describe(&self) -> String {
         format!("etcd {} in a {}", self.version, self.from)
+    }
+
+    /// CPU time and memory, if it runs as a process.
+    pub(crate) fn usage(&self) -> Option<super::cluster::Usage> {
+        super::cluster::Usage::of_process(self.process.as_ref()?.id())
     }
 
     /// Waits until it answers; its version.

@@ -9,6 +9,7 @@ mod access;
 mod bad_input;
 mod changes;
 mod clients;
+mod cluster;
 mod crds;
 mod etcd;
 mod kube_rs;
@@ -31,6 +32,7 @@ use crate::process::{Background, Run};
 use crate::steps::Steps;
 use crate::tools;
 use access::Access;
+pub(crate) use cluster::ClusterOptions;
 use etcd::Etcd;
 use model::Model;
 use server::{Server, Store};
@@ -57,6 +59,14 @@ Usage: cargo xtask e2e [FLAGS]
                       checkout of its repository, and run them unchanged, over TLS and against a
                       server in process. Takes minutes more for the build, and OpenSSL's headers
                       (Debian: libssl-dev); no part of `cargo xtask test` for that
+  --cluster           instead of the scenarios: upstream's kube-controller-manager, kube-scheduler,
+                      hollow kubelets and hollow kube-proxy on the server, first on the embedded
+                      store, then on etcd (as a process). Fails if a binary is missing
+  --kubernetes-bin DIR  the directory of kube-controller-manager, kube-scheduler and kubemark
+                      [default: $LISTWATCH_KUBERNETES_BIN]
+  --against-apiserver the same on the kube-apiserver of that directory, with its own etcd; compares
+                      the final states and prints CPU time and memory of all servers
+  --nodes N           hollow kubelets [default: 4]
 
 Examples:
   cargo xtask e2e
@@ -64,7 +74,8 @@ Examples:
   cargo xtask e2e --etcd container --etcd-image quay.io/coreos/etcd:v3.5.21
   cargo xtask e2e --etcd binary --etcd-bin ~/bin/etcd
   cargo xtask e2e --against ~/.kube/test-cluster
-  cargo xtask e2e --kube-rs ~/src/kube";
+  cargo xtask e2e --kube-rs ~/src/kube
+  cargo xtask e2e --cluster --kubernetes-bin ~/kubernetes/bin --release --against-apiserver";
 
 /// The image that is run where a registry can be reached: what Kubernetes 1.36 deploys.
 const ETCD_IMAGE: &str = "registry.k8s.io/etcd:3.6.8-0";
@@ -92,6 +103,7 @@ pub(crate) struct Options {
     pub(crate) keep: bool,
     pub(crate) against: Option<PathBuf>,
     pub(crate) kube_rs: Option<PathBuf>,
+    pub(crate) cluster: Option<ClusterOptions>,
 }
 
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
@@ -112,8 +124,13 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
         keep: args.flag("--keep"),
         against: args.value("--against")?.map(PathBuf::from),
         kube_rs: args.value("--kube-rs")?.map(PathBuf::from),
+        cluster: ClusterOptions::read(&mut args)?,
     };
     args.finish("e2e")?;
+    ensure!(
+        options.cluster.is_none() || (options.kube_rs.is_none() && options.against.is_none()),
+        "--cluster starts servers of its own: neither --kube-rs nor --against goes with it"
+    );
     ensure!(
         options.kube_rs.is_none() || options.against.is_none(),
         "--kube-rs drives servers of its own, not --against"
@@ -124,6 +141,9 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
 /// The whole run; its rows. An error only if it cannot even begin.
 pub(crate) fn steps(mut options: Options) -> Outcome<Steps> {
     let start = Instant::now();
+    if let Some(wanted) = options.cluster.take() {
+        return cluster::steps(&options, &wanted);
+    }
     let mut steps = Steps::default();
     let kubectl = tools::find_or_fetch("kubectl", "kubernetes-client")?;
     let curl = tools::curl()?;
