@@ -61,9 +61,9 @@ pub enum Authentication {
         /// The requested audiences that the credential is valid for.
         audiences: Vec<String>,
     },
-    /// The credential is of this authenticator's kind but not valid. Later authenticators are not
-    /// asked.
-    Rejected,
+    /// The credential is of this authenticator's kind but not valid, with the reason for the answer to a TokenReview.
+    /// The reason contains no part of a credential. Later authenticators are not asked.
+    Rejected(String),
     /// The request has no credential of this authenticator's kind.
     NotRecognized,
 }
@@ -163,7 +163,7 @@ mod tests {
                 Some(token) if token == self.0 => {
                     Authentication::of_user(UserInfo { username: token.to_owned(), ..UserInfo::default() })
                 }
-                Some(token) if token.starts_with('x') => Authentication::Rejected,
+                Some(token) if token.starts_with('x') => Authentication::Rejected("it begins with x".to_owned()),
                 _ => Authentication::NotRecognized,
             })
         }
@@ -178,7 +178,8 @@ mod tests {
         };
         assert_eq!(ask(Some("a")).await, "a");
         assert_eq!(ask(Some("b")).await, "b");
-        assert_eq!(ask(Some("xb")).await, "Rejected", "a rejected credential is offered to no other authenticator");
+        let rejected = "Rejected(\"it begins with x\")";
+        assert_eq!(ask(Some("xb")).await, rejected, "a rejected credential is offered to no other authenticator");
         assert_eq!(ask(Some("c")).await, "NotRecognized");
         assert_eq!(ask(None).await, "NotRecognized");
     }

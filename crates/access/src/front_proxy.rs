@@ -6,6 +6,8 @@
 //!                                 └───────────────┴──────────────────────┴─▶ NotRecognized
 //! ```
 //!
+//! A front proxy whose headers are not UTF-8 is rejected.
+//!
 //! The headers count only on a connection with the certificate of a front proxy. On every other connection they have
 //! no effect, and the other authenticators decide.
 
@@ -126,10 +128,14 @@ impl FrontProxyAuthenticator {
         verified.is_some()
     }
 
-    /// The user that the headers name; `None` without a name, or with a value that is not UTF-8.
-    fn user(&self, headers: &HeaderMap) -> Option<UserInfo> {
+    /// The user that the headers name; `None` without a name.
+    fn user(&self, headers: &HeaderMap) -> Result<Option<UserInfo>, NotUtf8> {
+        let username = first_value(headers, &self.username)?;
+        if username.is_empty() {
+            return Ok(None);
+        }
         let mut user = UserInfo {
-            username: first_value(headers, &self.username).filter(|name| !name.is_empty())?.to_owned(),
+            username: username.to_owned(),
             uid: first_value(headers, &self.uid)?.to_owned(),
             ..UserInfo::default()
         };
@@ -149,23 +155,26 @@ impl FrontProxyAuthenticator {
             }
         }
         add_authenticated_group(&mut user);
-        Some(user)
+        Ok(Some(user))
     }
 }
+
+/// A header that names a user has a value that is not UTF-8.
+struct NotUtf8;
 
 /// Parses a header name of a flag.
 fn header_name(name: &str) -> Result<HeaderName, InvalidFrontProxy> {
     name.trim().parse().map_err(|_| InvalidFrontProxy::Header(name.to_owned()))
 }
 
-fn text(value: &HeaderValue) -> Option<&str> {
-    std::str::from_utf8(value.as_bytes()).ok()
+fn text(value: &HeaderValue) -> Result<&str, NotUtf8> {
+    std::str::from_utf8(value.as_bytes()).map_err(|_| NotUtf8)
 }
 
-/// The first value of the first header that has a nonempty one, or an empty text; `None` for a value that is not UTF-8.
-fn first_value<'h>(headers: &'h HeaderMap, names: &[HeaderName]) -> Option<&'h str> {
+/// The first value of the first header that has a nonempty one, or an empty text.
+fn first_value<'h>(headers: &'h HeaderMap, names: &[HeaderName]) -> Result<&'h str, NotUtf8> {
     let mut values = names.iter().filter_map(|name| headers.get(name)).filter(|value| !value.is_empty());
-    values.next().map_or(Some(""), text)
+    values.next().map_or(Ok(""), text)
 }
 
 /// Whether each percent sign has two hexadecimal digits (Go's `url.PathUnescape`).
@@ -183,10 +192,15 @@ impl std::fmt::Debug for FrontProxyAuthenticator {
 impl Authenticator for FrontProxyAuthenticator {
     fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
         // Most requests have no such header, which is cheaper to find out than the owner of a certificate.
-        let user = request.headers.and_then(|headers| self.user(headers)).filter(|_| self.is_front_proxy(request));
+        let user = request.headers.map_or(Ok(None), |headers| self.user(headers));
         MaybeFuture::ready(match user {
-            Some(user) => Authentication::Authenticated { user: user.into(), audiences: request.audiences.to_vec() },
-            None => Authentication::NotRecognized,
+            Ok(None) => Authentication::NotRecognized,
+            _ if !self.is_front_proxy(request) => Authentication::NotRecognized,
+            Ok(Some(user)) => {
+                Authentication::Authenticated { user: user.into(), audiences: request.audiences.to_vec() }
+            }
+            // Otherwise the request would be made as the front proxy itself, or anonymously.
+            Err(NotUtf8) => Authentication::Rejected("the front proxy names a user that is not UTF-8".to_owned()),
         })
     }
 }
@@ -323,12 +337,25 @@ mod tests {
             &[("x-remote-user", b"" as &[u8])],
             &[("x-remote-user", b""), ("x-remote-user", b"jane")],
             &[("x-remote-group", b"system:masters")],
-            &[("x-remote-user", b"\xff")],
+        ] {
+            assert_eq!(found(&authenticator, Some(&peer), lines), "NotRecognized", "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn front_proxy_that_names_a_malformed_user_is_rejected() {
+        let (proxies, users) = (Authority::new("front-proxy-ca"), Authority::new("ca"));
+        let authenticator = FrontProxyAuthenticator::new(&proxies.pem, &standard()).expect("an authenticator");
+        let (proxy, user) = (proxies.peer("front-proxy-client"), users.peer("kubernetes-admin"));
+        for lines in [
+            &[("x-remote-user", b"\xff" as &[u8])][..],
             &[("x-remote-user", b"jane"), ("x-remote-group", b"\xff")],
             &[("x-remote-user", b"jane"), ("x-remote-uid", b"\xff")],
             &[("x-remote-user", b"jane"), ("x-remote-extra-a", b"\xff")],
         ] {
-            assert_eq!(found(&authenticator, Some(&peer), lines), "NotRecognized", "{lines:?}");
+            let rejected = r#"Rejected("the front proxy names a user that is not UTF-8")"#;
+            assert_eq!(found(&authenticator, Some(&proxy), lines), rejected, "{lines:?}");
+            assert_eq!(found(&authenticator, Some(&user), lines), "NotRecognized", "{lines:?}");
         }
     }
 

@@ -48,6 +48,7 @@
 mod admin;
 mod authenticator;
 mod authorizer;
+mod bootstrap_token;
 mod certificate_chain;
 mod client_certificate;
 mod front_proxy;
@@ -63,6 +64,7 @@ mod token_file;
 pub use crate::admin::{AdminToken, EveryoneIsAdmin};
 pub use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator, AuthenticatorChain};
 pub use crate::authorizer::{Attributes, Authorization, Authorizer, AuthorizerChain, Decision};
+pub use crate::bootstrap_token::{BootstrapTokenAuthenticator, BootstrapTokenSecret, BootstrapTokenSecrets};
 pub use crate::certificate_chain::{InvalidAuthorities, PeerCertificates};
 pub use crate::client_certificate::ClientCertificateAuthenticator;
 pub use crate::front_proxy::{FrontProxyAuthenticator, FrontProxyHeaders, InvalidFrontProxy};
@@ -72,7 +74,9 @@ pub use crate::maybe_future::MaybeFuture;
 pub use crate::privileged_groups::{AlwaysAllow, AlwaysDeny, PrivilegedGroups};
 pub use crate::rules::{NonResourceRule, ResourceRule, UserRules};
 pub use crate::service_account::{
-    BoundObjectReference, Claims, ISSUER, KubernetesClaims, SIGNING_KEY_BYTES, ServiceAccountObjects,
-    ServiceAccountTokenAuthenticator, SigningKey, service_account_username,
+    BoundObjectReference, Claims, EXTENDABLE_SECONDS, EXTENDED_SECONDS, FoundObject, ISSUER, InvalidKey,
+    IssuerDocuments, JWKS_PATH, KubernetesClaims, LegacyTokenSecret, NotDiscoverable, OPENID_CONFIGURATION_PATH,
+    ServiceAccountObjects, ServiceAccountTokenAuthenticator, ServiceAccountTokenOptions, SigningKey, TokenKeys,
+    VerificationKey, service_account_username,
 };
 pub use crate::token_file::{InvalidTokenFile, TokenFileAuthenticator};

@@ -1,7 +1,7 @@
 //! Authentication and authorization: [`Auth`] is the setting of a server, [`Access`] its authenticators and authorizers.
 //!
-//! Front proxies are checked first, then client certificates, then the tokens of service accounts, then the
-//! authenticators of the builder, then [`Auth`]. The authorizers of the builder decide first, then the modes of the
+//! Front proxies are checked first, then client certificates, then the tokens of service accounts, then bootstrap
+//! tokens, then the authenticators of the builder, then [`Auth`]. The authorizers of the builder decide first, then the modes of the
 //! builder or [`KnownUserAuthorizer`].
 
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use listwatch_access::rbac::{RbacAuthorizer, RbacState};
 use listwatch_access::{
     AdminToken, AlwaysAllow, AlwaysDeny, Authenticator, AuthenticatorChain, Authorizer, AuthorizerChain,
-    ClientCertificateAuthenticator, EveryoneIsAdmin, FrontProxyAuthenticator, KnownUserAuthorizer, PrivilegedGroups,
-    ServiceAccountTokenAuthenticator,
+    BootstrapTokenAuthenticator, ClientCertificateAuthenticator, EveryoneIsAdmin, FrontProxyAuthenticator,
+    KnownUserAuthorizer, PrivilegedGroups, ServiceAccountTokenAuthenticator,
 };
 use listwatch_meta::user::SYSTEM_MASTERS;
 use listwatch_registry::Backend;
@@ -102,6 +102,7 @@ impl Access {
         auth: &Auth,
         front_proxy: Option<Arc<FrontProxyAuthenticator>>,
         client_certificates: Option<Arc<ClientCertificateAuthenticator>>,
+        bootstrap_tokens: bool,
         authenticators: Vec<Arc<dyn Authenticator>>,
         authorizers: AuthorizerChain,
     ) -> Self {
@@ -116,6 +117,10 @@ impl Access {
             None => chain,
         };
         let chain = chain.with(service_accounts);
+        let chain = match bootstrap_tokens {
+            true => chain.with(BootstrapTokenAuthenticator::new(TokenObjects::new(Arc::clone(backend)))),
+            false => chain,
+        };
         let chain = authenticators.into_iter().fold(chain, AuthenticatorChain::with_shared);
         let authenticators = match auth {
             Auth::Open => chain.with(EveryoneIsAdmin::new()),

@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use listwatch_access::rbac::RbacState;
-use listwatch_access::{Authenticator, Authorizer, ClientCertificateAuthenticator, FrontProxyAuthenticator};
+use listwatch_access::{
+    Authenticator, Authorizer, ClientCertificateAuthenticator, FrontProxyAuthenticator, IssuerDocuments, JWKS_PATH,
+    ServiceAccountTokenOptions,
+};
 use listwatch_aggregator::AggregatorOptions;
 use listwatch_cacher::Limits;
 use listwatch_controllers::bootstrap::{self, Bootstrap, RequestHeader};
 use listwatch_controllers::{Controllers, definitions, gc, namespaces, rbac};
 use listwatch_meta::Status;
 use listwatch_proxy::ClientCertificate;
-use listwatch_registry::{Backend, Registry, StoredForm, spawn_cache_budget};
+use listwatch_registry::{Backend, Registry, StoredForm, rewrite_stale_keys, spawn_cache_budget};
 use listwatch_storage::{MemoryStorage, Storage};
 use listwatch_write::admission::{AdmissionChain, MutatingAdmission, RbacEscalation, ValidatingAdmission};
 use listwatch_write::{ServiceRanges, Writer};
@@ -53,6 +56,10 @@ pub struct Builder {
     front_proxy: Option<Arc<FrontProxyAuthenticator>>,
     authorization: Option<Vec<AuthorizationMode>>,
     client_certificates: Option<Arc<ClientCertificateAuthenticator>>,
+    service_account_tokens: ServiceAccountTokenOptions,
+    jwks_uri: Option<String>,
+    external_address: Option<String>,
+    bootstrap_tokens: bool,
     anonymous_auth: AnonymousAuth,
     watch_cache: bool,
     min_request_timeout: Duration,
@@ -116,6 +123,10 @@ impl ApiServer {
             front_proxy: None,
             authorization: None,
             client_certificates: None,
+            service_account_tokens: ServiceAccountTokenOptions::default(),
+            jwks_uri: None,
+            external_address: None,
+            bootstrap_tokens: false,
             anonymous_auth: AnonymousAuth::default(),
             watch_cache: true,
             min_request_timeout: MIN_REQUEST_TIMEOUT,
@@ -205,6 +216,38 @@ impl Builder {
     #[must_use]
     pub fn client_certificates(mut self, authenticator: ClientCertificateAuthenticator) -> Self {
         self.client_certificates = Some(Arc::new(authenticator));
+        self
+    }
+
+    /// How service account tokens are issued and accepted (`--service-account-*`, `--api-audiences`). Default: a key of
+    /// the store signs, and the issuer is `https://kubernetes.default.svc.cluster.local`.
+    #[must_use]
+    pub fn service_account_tokens(mut self, options: ServiceAccountTokenOptions) -> Self {
+        self.service_account_tokens = options;
+        self
+    }
+
+    /// The address of the key set of service account tokens in the discovery document
+    /// (`--service-account-jwks-uri`). Default: `/openid/v1/jwks` at [`Builder::external_address`].
+    #[must_use]
+    pub fn service_account_jwks_uri(mut self, uri: &str) -> Self {
+        self.jwks_uri = Some(uri.to_owned());
+        self
+    }
+
+    /// The host and port at which clients reach this server (`--external-hostname`). Default: `localhost` and
+    /// [`Builder::secure_port`].
+    #[must_use]
+    pub fn external_address(mut self, host_and_port: &str) -> Self {
+        self.external_address = Some(host_and_port.to_owned());
+        self
+    }
+
+    /// Whether Secrets of the type `bootstrap.kubernetes.io/token` in `kube-system` authenticate clients
+    /// (`--enable-bootstrap-token-auth`). Default: no.
+    #[must_use]
+    pub fn bootstrap_tokens(mut self, on: bool) -> Self {
+        self.bootstrap_tokens = on;
         self
     }
 
@@ -398,20 +441,31 @@ impl Builder {
         let storage = self.storage.unwrap_or_else(|| MemoryStorage::new());
         storage.health().await?;
         let storage = self.stored_form.storage(storage);
+        if let Err(fault) = rewrite_stale_keys(&storage).await {
+            tracing::warn!(%fault, "some keys of the server still need the former encryption key: keep it, and restart");
+        }
         let backend = Backend::new(storage, Registry::builtin(), self.watch_cache, self.limits);
+        let external_address = self.external_address.unwrap_or_else(|| format!("localhost:{}", self.secure_port));
+        let jwks_uri = self.jwks_uri.unwrap_or_else(|| format!("https://{external_address}{JWKS_PATH}"));
+        if let Err(error) = IssuerDocuments::new(self.service_account_tokens.issuer(), &jwks_uri, &[]) {
+            tracing::warn!(%error, "the server does not publish the keys of service account tokens");
+        }
+        let backend = backend.with_service_account_tokens(self.service_account_tokens);
         let backend = Arc::new(backend.with_cache_budget(self.cache_bytes_max));
         let modes = self.authorization.as_deref();
         let has_rbac = modes.is_some_and(|modes| modes.contains(&AuthorizationMode::Rbac));
         let rbac_state = has_rbac.then(Arc::<RbacState>::default);
         let authorizers = authorizers(self.authorizers, modes, rbac_state.as_ref());
         let mut admission = self.admission;
-        if modes.is_some() {
-            admission.add_validating(Arc::new(CreateAuthorization(authorizers.clone())));
-        }
+        admission.add_validating(Arc::new(CreateAuthorization(authorizers.clone())));
         if let Some(state) = &rbac_state {
             admission.add_validating(Arc::new(RbacEscalation::new(authorizers.clone(), Arc::clone(state))));
         }
-        let writer = Arc::new(Writer::new(Arc::clone(&backend), admission).with_service_ranges(self.service_ranges));
+        let writer = Arc::new(
+            Writer::new(Arc::clone(&backend), admission)
+                .with_service_ranges(self.service_ranges)
+                .with_enforced_rbac(has_rbac),
+        );
         namespaces::ensure_system_namespaces(&writer).await.map_err(|status| BuildError::Namespaces(status.message))?;
         definitions::load(&writer).await.map_err(|status| BuildError::Definitions(status.message))?;
         let settings = bootstrap::Settings {
@@ -449,6 +503,7 @@ impl Builder {
             &self.auth,
             self.front_proxy,
             self.client_certificates,
+            self.bootstrap_tokens,
             self.authenticators,
             authorizers,
         );
@@ -466,6 +521,7 @@ impl Builder {
             anonymous_auth: self.anonymous_auth,
             min_request_timeout: self.min_request_timeout,
             request_timeout: self.request_timeout,
+            jwks_uri,
             strict_transport_security,
             goaway_chance: self.goaway_chance,
             flow_control: FlowControl::new(self.requests_in_flight_max.0, self.requests_in_flight_max.1),

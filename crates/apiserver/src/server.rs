@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use listwatch_meta::UserInfo;
 use tokio::time::Instant;
 
 use crate::service::ApiService;
@@ -29,6 +30,16 @@ impl ApiServer {
     /// The server as a service from requests to responses.
     pub fn service(&self) -> ApiService {
         ApiService::new(Arc::clone(&self.shared))
+    }
+
+    /// The server as a service whose requests are this user's, whatever their credentials. The user is a member of
+    /// `system:authenticated`. For tests of what a user may do; see [`Builder::authorization`](crate::Builder::authorization).
+    pub fn client_as(&self, user: &str, groups: &[&str]) -> ApiService {
+        let mut groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
+        if !groups.iter().any(|group| group == "system:authenticated") {
+            groups.push("system:authenticated".to_owned());
+        }
+        self.service().with_identity(UserInfo { username: user.to_owned(), groups, ..UserInfo::default() })
     }
 
     /// Makes readiness fail while the server continues to serve, so that load balancers send no further requests

@@ -16,7 +16,10 @@ use http::{HeaderValue, Method, Request, Response, Version};
 #[cfg(feature = "serve")]
 use tokio::time::Instant;
 
+use listwatch_meta::UserInfo;
+
 use crate::chain;
+use crate::filters::authentication::Identity;
 use crate::request::body_budget::ConnectionBodies;
 use crate::request::upload::Upload;
 use crate::response::body::Body;
@@ -29,6 +32,8 @@ use crate::shared::Shared;
 #[derive(Clone)]
 pub struct ApiService {
     shared: Arc<Shared>,
+    /// The user of all requests; `None`: the credentials of each request decide.
+    identity: Option<Identity>,
 }
 
 impl std::fmt::Debug for ApiService {
@@ -57,7 +62,12 @@ where
 
 impl ApiService {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        ApiService { shared }
+        ApiService { shared, identity: None }
+    }
+
+    /// Makes all requests those of a user.
+    pub(crate) fn with_identity(self, user: UserInfo) -> Self {
+        ApiService { identity: Some(Identity(Arc::new(user))), ..self }
     }
 
     /// Aborts the responses past their deadline.
@@ -73,7 +83,10 @@ impl ApiService {
     {
         let version = request.version();
         let is_head = request.method() == Method::HEAD;
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        if let Some(identity) = &self.identity {
+            parts.extensions.insert(identity.clone());
+        }
         let mut upload = Upload::new(body).with_connection(parts.extensions.get::<ConnectionBodies>().cloned());
         let mut response = chain::serve(&self.shared, &parts, &mut upload).await;
         // A client that is still sending may treat an early response as a broken connection.

@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) anonymous_auth: AnonymousAuth,
     /// The longest duration of a request, except watches.
     pub(crate) request_timeout: Duration,
+    /// Where clients find the key set of service account tokens.
+    pub(crate) jwks_uri: String,
     /// The header `Strict-Transport-Security` of all responses.
     pub(crate) strict_transport_security: Option<HeaderValue>,
     /// The fraction of HTTP/2 requests after which their connection ends.

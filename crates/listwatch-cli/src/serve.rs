@@ -175,6 +175,7 @@ impl Serve {
             .authorization(self.authorization_mode.iter().copied())
             .client_ca(pki.ca_pem())
             .secure_port(address.port())
+            .external_address(&process::reachable(address).to_string())
             .service_ranges(service_ranges)
             .watch_cache(self.watch_cache)
             .cbor(self.cbor)

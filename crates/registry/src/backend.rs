@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use listwatch_access::ServiceAccountTokenOptions;
 use listwatch_cacher::{Cacher, Limits, ResourceConfig};
 use listwatch_storage::Storage;
 use parking_lot::Mutex;
@@ -103,6 +104,12 @@ impl Backend {
     /// Limits the memory of all caches together to `bytes_max` bytes.
     pub fn with_cache_budget(mut self, bytes_max: Option<usize>) -> Self {
         self.budget = bytes_max.map(|bytes_max| Mutex::new(CacheBudget::new(bytes_max)));
+        self
+    }
+
+    /// Sets how service account tokens are issued and accepted.
+    pub fn with_service_account_tokens(mut self, options: ServiceAccountTokenOptions) -> Self {
+        self.tokens = Tokens::new(options);
         self
     }
 
@@ -242,7 +249,7 @@ impl Backend {
         self.creations.lock().contains_key(namespace)
     }
 
-    /// Returns the signer and verifier of service account tokens.
+    /// Returns the options and keys of service account tokens.
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
     }
@@ -274,7 +281,7 @@ impl Backend {
         let name = format!("{plural}.{group}");
         let Ok(key) = definitions.key(None, &name) else { return false };
         match self.storage().get(&key).await {
-            Ok((Some(found), _)) => self.definitions.has_settled(&name, found.modified).await,
+            Ok((Some(found), _)) => self.definitions.has_applied(&name, found.modified).await,
             _ => false,
         }
     }

@@ -65,7 +65,7 @@ impl Definitions {
 
     /// Assigns names to each changed definition, passes the resources to `install` if they changed, and returns the
     /// resulting work. Wakes the requests that wait for a definition.
-    pub fn settle(&self, install: impl FnOnce(&[Arc<Resource>])) -> Vec<Work> {
+    pub fn apply_changes(&self, install: impl FnOnce(&[Arc<Resource>])) -> Vec<Work> {
         let mut catalog = self.catalog.lock();
         catalog.assign_names();
         if let Some(resources) = catalog.take_changed() {
@@ -78,13 +78,13 @@ impl Definitions {
     }
 
     /// Returns the work that one definition needs in its current state.
-    pub fn work_of(&self, name: &str) -> Option<Work> {
-        self.catalog.lock().work_of(name)
+    pub fn pending_work(&self, name: &str) -> Option<Work> {
+        self.catalog.lock().pending_work(name)
     }
 
     /// Waits until this server has applied this revision of a definition, or a later one, and has written the
     /// definition's conditions. Returns false after a timeout of three seconds.
-    pub async fn has_settled(&self, name: &str, revision: Revision) -> bool {
+    pub async fn has_applied(&self, name: &str, revision: Revision) -> bool {
         let mut applied = self.applied.subscribe();
         let settled = async {
             while !self.catalog.lock().is_settled(name, revision) {

@@ -51,7 +51,7 @@ pub use crate::definitions::{DEFINITIONS_GROUP, DEFINITIONS_PLURAL, DEFINITIONS_
 pub use crate::problems::Problems;
 pub use crate::registry::Registry;
 pub use crate::resource::Resource;
-pub use crate::stored_form::{StorageMediaType, StoredForm};
+pub use crate::stored_form::{StorageMediaType, StoredForm, rewrite_stale_keys};
 pub use crate::token_objects::TokenObjects;
 pub use crate::tokens::Tokens;
 

@@ -1,30 +1,47 @@
-//! [`Tokens`]: the key that signs service account tokens.
+//! [`Tokens`]: the keys of service account tokens.
 //!
-//! The rules of tokens are in [`listwatch_access`]. The store keeps the key beside the Secrets. The first server
-//! that needs the key creates it. All servers on one store share the key, so a token stays valid after a server
-//! ends. Tokens themselves are not stored.
+//! The rules of tokens are in [`listwatch_access`]. Without a key of the administrator, the server signs with a key that
+//! the store keeps beside the Secrets. The first server that needs the key creates it. All servers on one store share
+//! the key, so a token stays valid after a server ends. Tokens themselves are not stored.
 
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use listwatch_access::{Claims, SIGNING_KEY_BYTES, SigningKey};
+use listwatch_access::{Claims, ServiceAccountTokenOptions, SigningKey, TokenKeys};
 use listwatch_meta::{Key, Status};
 use listwatch_storage::{CreateError, Storage};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-/// Prefix and name of the stored key. No resource is stored below this prefix.
-const STORED_KEY: (&str, &str) = ("listwatch/keys", "serviceaccounts");
+/// Prefix and name of the stored key, a private key for ES256 in PKCS #8. No resource is stored below this prefix.
+const STORED_KEY: (&str, &str) = ("listwatch/keys", "serviceaccounts-es256");
 
-/// The signing key, set after the first read or creation.
+/// The options of service account tokens, and the keys, which are set after the first read or creation.
 #[derive(Default)]
-pub struct Tokens(OnceCell<SigningKey>);
+pub struct Tokens {
+    options: ServiceAccountTokenOptions,
+    keys: OnceCell<Arc<TokenKeys>>,
+}
 
 impl Tokens {
-    /// Returns the key. The first call reads the key from the store or creates it there.
-    pub(crate) async fn key(&self, storage: &Arc<dyn Storage>) -> Result<&SigningKey, Status> {
-        self.0.get_or_try_init(|| load(storage)).await
+    /// The tokens of a server with these options.
+    pub(crate) fn new(options: ServiceAccountTokenOptions) -> Self {
+        Tokens { options, keys: OnceCell::new() }
+    }
+
+    /// How tokens are issued and accepted.
+    pub fn options(&self) -> &ServiceAccountTokenOptions {
+        &self.options
+    }
+
+    /// Returns the keys. The first call reads the server's own key from the store or creates it there, unless the
+    /// options have a signing key.
+    ///
+    /// # Errors
+    /// The error of the store if the first read fails.
+    pub async fn keys(&self, storage: &Arc<dyn Storage>) -> Result<Arc<TokenKeys>, Status> {
+        self.keys.get_or_try_init(|| self.load(storage)).await.cloned()
     }
 
     /// Signs a token with these claims.
@@ -32,7 +49,21 @@ impl Tokens {
     /// # Errors
     /// The error of the store if the first read of the key fails.
     pub async fn sign(&self, storage: &Arc<dyn Storage>, claims: &Claims) -> Result<String, Status> {
-        Ok(self.key(storage).await?.sign(claims))
+        let keys = self.keys(storage).await?;
+        claims.sign(&keys.signing).ok_or_else(|| Status::internal("failed to generate token: no random numbers"))
+    }
+
+    async fn load(&self, storage: &Arc<dyn Storage>) -> Result<Arc<TokenKeys>, Status> {
+        let mut verification = self.options.verification_keys.clone();
+        let signing = match &self.options.signing_key {
+            Some(key) => key.clone(),
+            None => load(storage).await?,
+        };
+        // With keys of the administrator, only these verify, as in kube-apiserver.
+        if verification.is_empty() || self.options.signing_key.is_none() {
+            verification.push(signing.public().clone());
+        }
+        Ok(Arc::new(TokenKeys { signing, verification }))
     }
 }
 
@@ -42,11 +73,10 @@ async fn load(storage: &Arc<dyn Storage>) -> Result<SigningKey, Status> {
     if let Some(found) = found {
         return from_stored(&found.value);
     }
-    let mut bytes = [0; SIGNING_KEY_BYTES];
-    rand::fill(&mut bytes);
-    let value = serde_json::json!({"key": BASE64.encode(bytes)}).to_string();
-    match storage.create(&key, value.into(), None).await {
-        Ok(_) => Ok(SigningKey::new(&bytes)),
+    let created = SigningKey::generate().ok_or_else(|| Status::internal("the system has no random numbers"))?;
+    let value = serde_json::json!({"pkcs8": BASE64.encode(&created)}).to_string();
+    match storage.create(&key, value.clone().into(), None).await {
+        Ok(_) => from_stored(value.as_bytes()),
         // Another server created the key first.
         Err(CreateError::AlreadyExists { current, .. }) => from_stored(&current.value),
         Err(error) => Err(Status::internal(error)),
@@ -54,12 +84,11 @@ async fn load(storage: &Arc<dyn Storage>) -> Result<SigningKey, Status> {
 }
 
 fn from_stored(value: &[u8]) -> Result<SigningKey, Status> {
-    let bytes = serde_json::from_slice::<Value>(value).ok().and_then(|stored| {
-        let bytes = BASE64.decode(stored.get("key")?.as_str()?).ok()?;
-        bytes.try_into().ok()
+    let key = serde_json::from_slice::<Value>(value).ok().and_then(|stored| {
+        let pkcs8 = BASE64.decode(stored.get("pkcs8")?.as_str()?).ok()?;
+        SigningKey::from_pkcs8(&pkcs8)
     });
-    let bytes = bytes.ok_or_else(|| Status::internal("the stored key of service accounts' tokens is damaged"))?;
-    Ok(SigningKey::new(&bytes))
+    key.ok_or_else(|| Status::internal("the stored key of service accounts' tokens is damaged"))
 }
 
 #[cfg(test)]
@@ -72,11 +101,40 @@ mod tests {
     async fn signing_key_is_stored_and_a_damaged_key_is_rejected() {
         let storage: Arc<dyn Storage> = MemoryStorage::new();
         let (one, other) = (Tokens::default(), Tokens::default());
-        let keys = tokio::join!(one.key(&storage), other.key(&storage));
-        assert!(keys.0.is_ok() && keys.1.is_ok());
+        let (one, other) = tokio::join!(one.keys(&storage), other.keys(&storage));
+        let (one, other) = (one.unwrap(), other.unwrap());
+        assert_eq!(one.signing.public(), other.signing.public(), "both servers have the same key");
+        assert_eq!(one.verification, [one.signing.public().clone()]);
         let stored = Key::new(STORED_KEY.0, None, STORED_KEY.1).unwrap();
         let (Some(found), _) = storage.get(&stored).await.unwrap() else { panic!("the key is stored") };
-        assert!(from_stored(&found.value).is_ok());
-        assert!(from_stored(b"{}").is_err());
+        assert_eq!(from_stored(&found.value).unwrap().public(), one.signing.public());
+        for damaged in [&b"{}"[..], b"{\"pkcs8\":\"AAAA\"}", b"{\"pkcs8\":1}", b""] {
+            let error = from_stored(damaged).unwrap_err();
+            assert!(error.message.ends_with("the stored key of service accounts' tokens is damaged"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn given_keys_replace_the_stored_key() {
+        let storage: Arc<dyn Storage> = MemoryStorage::new();
+        let key = || SigningKey::from_pkcs8(&SigningKey::generate().unwrap()).unwrap();
+        let (signing, former) = (key(), key());
+        let keys = async |signing_key: Option<&SigningKey>, verification: &[&SigningKey]| {
+            let verification_keys = verification.iter().map(|key| key.public().clone()).collect();
+            let options = ServiceAccountTokenOptions {
+                signing_key: signing_key.cloned(),
+                verification_keys,
+                ..ServiceAccountTokenOptions::default()
+            };
+            Tokens::new(options).keys(&storage).await.unwrap()
+        };
+        let with = keys(Some(&signing), &[]).await;
+        assert_eq!(with.verification, [signing.public().clone()]);
+        let with = keys(Some(&signing), &[&former]).await;
+        assert_eq!(with.verification, [former.public().clone()], "the files name all keys that verify");
+        let stored = Key::new(STORED_KEY.0, None, STORED_KEY.1).unwrap();
+        assert!(storage.get(&stored).await.unwrap().0.is_none(), "no key is created");
+        let with = keys(None, &[&former]).await;
+        assert_eq!(with.verification, [former.public().clone(), with.signing.public().clone()]);
     }
 }

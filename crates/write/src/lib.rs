@@ -97,7 +97,7 @@ pub use crate::options::Propagation;
 pub use crate::request::{OwnedWriteRequest, WriteBody, WriteRequest, WriteResponse, WriteVerb};
 pub use crate::scale::scale_of;
 pub use crate::service_ranges::{InvalidRange, ServiceRanges};
-pub use crate::writer::{Amendment, Removal, Writer, check_readable, is_unreadable};
+pub use crate::writer::{Amendment, ConnectRequest, Removal, Writer, check_readable, is_unreadable};
 
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use listwatch_kinds::{CreateContext, UpdateContext, before_create, before_update, completes_deletion};
 use listwatch_meta::{FieldError, Key, ResourceVersion, Revision, Status, UserInfo, fuel};
 use listwatch_storage::{CreateError, Decision, KeyValue, Step, UpdateLimits, UpdateLoop};
@@ -457,8 +458,12 @@ impl Write<'_> {
         // Both states are validated in the stored version.
         let old = if resource.conversion.is_some() { ownership::as_map(&stored) } else { old };
         self.mutate(Operation::Update, &mut object, Some(old)).await?;
-        let context = UpdateContext { subresource: self.subresource, now: self.clock.time() };
-        let errors = before_update(&*resource.strategy, &mut object, old, context);
+        let context = || UpdateContext { subresource: self.subresource, now: self.clock.time() };
+        let mut errors = before_update(&*resource.strategy, &mut object, old, context());
+        // An immutable field may differ only in a form that the store does not keep.
+        if !errors.is_empty() && self.normalize(key, found, &mut object)? {
+            errors = before_update(&*resource.strategy, &mut object, old, context());
+        }
         self.refuse(&object, &errors)?;
         self.allocate(&mut object, Some(old), &mut progress.allocation).await?;
         self.admit(Operation::Update, &object, Some(old)).await?;
@@ -476,10 +481,39 @@ impl Write<'_> {
         } else if may_be_same && !found.stale && object == *ownership::as_map(&stored) {
             Decision::Nothing
         } else {
-            Decision::Write { value: store::encode(&object), ttl: resource.ttl() }
+            let value = store::encode(&object);
+            let normal = self.backend.storage().normal_form(key, value.clone());
+            let is_same = !found.stale && normal != value && self.is_no_op(&normal, found, progress)?;
+            if is_same { Decision::Nothing } else { Decision::Write { value, ttl: resource.ttl() } }
         };
         (progress.before, progress.after) = (ownership::into_map(stored), object);
         Ok(decision)
+    }
+
+    /// Replaces the object by what a read would return after the write. Returns false if they are the same.
+    fn normalize(&self, key: &Key, found: &KeyValue, object: &mut Map<String, Value>) -> Result<bool, Status> {
+        if self.resource.conversion.is_some() {
+            return Ok(false);
+        }
+        let value = store::encode(object);
+        let normal = self.backend.storage().normal_form(key, value.clone());
+        if normal == value {
+            return Ok(false);
+        }
+        *object = store::parse(&KeyValue { value: normal, ..found.clone() })?;
+        Ok(true)
+    }
+
+    /// Whether the store holds the value already, except for times in the managed fields.
+    fn is_no_op(&self, normal: &Bytes, found: &KeyValue, progress: &Progress) -> Result<bool, Status> {
+        if *normal == found.value {
+            return Ok(true);
+        }
+        if progress.without_managed_fields {
+            return Ok(false);
+        }
+        let mut object = store::parse(&KeyValue { value: normal.clone(), ..found.clone() })?;
+        Ok(ownership::restore_unchanged_timestamps(&store::parse(found)?, &mut object))
     }
 
     /// Applies defaults, records the manager as owner of changed fields, and converts to the stored version.

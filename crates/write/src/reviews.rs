@@ -30,6 +30,7 @@ pub(crate) async fn review(
     registry: &Registry,
     authenticators: &AuthenticatorChain,
     authorizers: &AuthorizerChain,
+    api_audiences: &[String],
     user: &UserInfo,
     request: &WriteRequest<'_>,
 ) -> Result<WriteResponse, Status> {
@@ -50,7 +51,8 @@ pub(crate) async fn review(
             let (token, audiences) = (text(spec, "token"), audiences.collect::<Vec<String>>());
             let now = clock.time().unix_timestamp();
             let request = AuthenticationRequest::of_token(Some(token), now).with_audiences(&audiences);
-            Evaluation::Token(authenticators.authenticate(&request).await)
+            let authentication = authenticators.authenticate(&request).await;
+            Evaluation::Token(with_api_audiences(authentication, &audiences, api_audiences))
         }
         "SelfSubjectAccessReview" => Evaluation::Access(authorize(authorizers, user, spec).await),
         "SubjectAccessReview" | "LocalSubjectAccessReview" => {
@@ -74,6 +76,22 @@ enum Evaluation {
     Access(Authorization),
     /// The rules of the user who sent the review.
     Rules(UserRules),
+}
+
+/// A credential without audiences is for the API server (`authenticator/audagnostic.go`). It is not valid for a review
+/// that asks only for other audiences.
+fn with_api_audiences(authentication: Authentication, requested: &[String], own: &[String]) -> Authentication {
+    match authentication {
+        Authentication::Authenticated { user, audiences } if audiences.is_empty() => {
+            let is_requested = |audience: &&String| requested.is_empty() || requested.contains(audience);
+            let audiences: Vec<String> = own.iter().filter(is_requested).cloned().collect();
+            match audiences.is_empty() {
+                true => Authentication::NotRecognized,
+                false => Authentication::Authenticated { user, audiences },
+            }
+        }
+        other => other,
+    }
 }
 
 /// Returns the decision of the authorizers on the spec of an access review.
@@ -119,9 +137,8 @@ fn answer(
                 Authentication::Authenticated { user, audiences } => {
                     json!({"authenticated": true, "user": *user, "audiences": audiences})
                 }
-                Authentication::NotRecognized | Authentication::Rejected => {
-                    json!({"user": {}, "error": "invalid bearer token"})
-                }
+                Authentication::NotRecognized => json!({"user": {}, "error": "invalid bearer token"}),
+                Authentication::Rejected(reason) => json!({"user": {}, "error": reason}),
             }
         }
         Evaluation::Rules(rules) => {
@@ -222,6 +239,7 @@ mod tests {
         let Value::Object(mut object) = body else { panic!("not an object") };
         let token = match text(object.get("spec"), "token") {
             "secret" => Authentication::of_user(UserInfo::admin().clone()),
+            "old" => Authentication::Rejected("service account token has expired".to_owned()),
             _ => Authentication::NotRecognized,
         };
         let named = subject(object.get("spec"));
@@ -235,6 +253,23 @@ mod tests {
         };
         let found = answer(kind, UserInfo::admin(), evaluation, &mut object, "NOW").map(|()| Value::Object(object));
         assert_eq!(found.map_err(|status| status.message), expected.map_err(str::to_owned));
+    }
+
+    #[test]
+    fn credential_without_audiences_is_valid_for_those_of_the_api_server() {
+        let own = ["api".to_owned(), "other-api".to_owned()];
+        for (requested, expected) in
+            [(&[][..], Some(&["api", "other-api"][..])), (&["x", "api"], Some(&["api"])), (&["x"], None)]
+        {
+            let requested: Vec<String> = requested.iter().map(|audience: &&str| (*audience).to_owned()).collect();
+            let of_admin = Authentication::of_user(UserInfo::admin().clone());
+            let found = match with_api_audiences(of_admin, &requested, &own) {
+                Authentication::Authenticated { audiences, .. } => Some(audiences),
+                _ => None,
+            };
+            let expected = expected.map(|audiences| audiences.iter().map(|name| (*name).to_owned()).collect());
+            assert_eq!(found, expected, "{requested:?}");
+        }
     }
 
     #[test]
@@ -254,6 +289,9 @@ mod tests {
         let spec = json!({"token": "guess"});
         let refused = json!({"user": {}, "error": "invalid bearer token"});
         check("TokenReview", json!({"spec": spec}), Ok(json!({"spec": spec, "status": refused})));
+        let spec = json!({"token": "old"});
+        let expired = json!({"user": {}, "error": "service account token has expired"});
+        check("TokenReview", json!({"spec": spec}), Ok(json!({"spec": spec, "status": expired})));
         check("TokenReview", json!({}), Err("token is required for TokenReview in authentication"));
         check("SelfSubjectRulesReview", json!({"spec": {}}), Err("no namespace on request"));
 

@@ -1,7 +1,9 @@
 //! Serves `/token` of service accounts: a POST of a TokenRequest is answered with a token
 //! (`pkg/registry/core/serviceaccount/storage/token.go`). Nothing is stored.
 
-use listwatch_access::{BoundObjectReference, Claims, ISSUER, KubernetesClaims, service_account_username};
+use listwatch_access::{
+    BoundObjectReference, Claims, EXTENDABLE_SECONDS, EXTENDED_SECONDS, KubernetesClaims, service_account_username,
+};
 use listwatch_meta::{FieldError, GroupResource, Status};
 use serde_json::{Map, Value, json};
 use time::Duration;
@@ -63,6 +65,7 @@ async fn issue(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRes
         );
         return Err(Status::conflict(REQUESTS, write.name, why));
     }
+    let options = write.backend.tokens().options();
     let nothing = Map::new();
     let spec = asked.get("spec").and_then(Value::as_object).unwrap_or(&nothing);
     let seconds = spec.get("expirationSeconds").and_then(Value::as_i64).unwrap_or(EXPIRATION_SECONDS);
@@ -79,26 +82,40 @@ async fn issue(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRes
     let audiences = spec.get("audiences").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut audiences: Vec<String> = audiences.iter().filter_map(|name| Some(name.as_str()?.to_owned())).collect();
     if audiences.is_empty() {
-        audiences.push(ISSUER.to_owned());
+        audiences.extend_from_slice(options.audiences());
     }
 
+    let seconds = match options.max_expiration_seconds.filter(|max| seconds > *max) {
+        Some(max) => {
+            warnings.push(format!("requested expiration of {seconds} seconds shortened to {max} seconds"));
+            max
+        }
+        None => seconds,
+    };
     let now = write.clock.time();
     let serviceaccount = BoundObjectReference { name: write.name.to_owned(), uid: uid.to_owned() };
     let mut kubernetes =
-        KubernetesClaims { namespace: namespace.to_owned(), node: None, pod: None, secret: None, serviceaccount };
+        KubernetesClaims { namespace: namespace.to_owned(), serviceaccount, ..KubernetesClaims::default() };
     let bound = spec.get("boundObjectRef").and_then(Value::as_object);
     if let Some(reference) = bound {
         bind(write, namespace, reference, &mut kubernetes).await?;
     }
     let issued = now.unix_timestamp();
+    let mut lifetime = seconds;
+    let is_own = audiences.iter().all(|audience| options.audiences().contains(audience));
+    if options.extend_expiration && kubernetes.pod.is_some() && seconds == EXTENDABLE_SECONDS && is_own {
+        // Old clients in pods do not read a renewed token. The status still says the requested time.
+        kubernetes.warnafter = Some(issued.saturating_add(seconds));
+        lifetime = EXTENDED_SECONDS;
+    }
     let claims = Claims {
         aud: audiences.clone(),
-        exp: issued.saturating_add(seconds),
-        iat: issued,
-        iss: ISSUER.to_owned(),
+        exp: Some(issued.saturating_add(lifetime)),
+        iat: Some(issued),
+        iss: options.issuer().to_owned(),
         jti: new_uid(write.clock),
         kubernetes,
-        nbf: issued,
+        nbf: Some(issued),
         sub: service_account_username(namespace, write.name),
     };
     let mut answered = json!({"audiences": audiences, "expirationSeconds": seconds});

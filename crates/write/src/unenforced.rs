@@ -3,20 +3,27 @@
 //! kube-apiserver acts on these objects in its admission, authorization and flow control. An implementation of such a
 //! kind clears [`Kind::unenforced`] in the file of the kind.
 
-use listwatch_kinds::{Kind, UnenforcedPart};
+use listwatch_kinds::{Kind, Unenforced, UnenforcedPart};
 use serde_json::Value;
 
 use super::request::{WriteBody, WriteRequest, WriteVerb};
 
+/// The warning for roles and bindings on a server that does not authorize by them.
+const RBAC_OFF: Unenforced =
+    Unenforced { part: UnenforcedPart::Object, consequence: "the authorization mode RBAC is off" };
+
 /// Returns the warning for a write that stored an object without effect.
-pub(super) fn warning(request: &WriteRequest<'_>, body: &WriteBody) -> Option<String> {
+pub(super) fn warning(request: &WriteRequest<'_>, body: &WriteBody, enforces_rbac: bool) -> Option<String> {
     let resource = &**request.resource;
     let stores = matches!(request.verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch);
     if !stores || request.subresource.is_some() || resource.custom {
         return None;
     }
     let kind = resource.builtin?;
-    let unenforced = kind.unenforced?;
+    let unenforced = match &*resource.group {
+        "rbac.authorization.k8s.io" if !enforces_rbac => RBAC_OFF,
+        _ => kind.unenforced?,
+    };
     let json = match body {
         WriteBody::Object(object) => object.json_slice(),
         WriteBody::Json(json) => json,

@@ -11,7 +11,7 @@ use listwatch_validation::clock::Clock;
 use serde_json::{Map, Value};
 
 use crate::action::Action;
-use crate::admission::AdmissionChain;
+use crate::admission::{AdmissionChain, AdmissionRequest, Operation};
 use crate::decode_error::DecodeErrorStyle;
 use crate::options::{self, Propagation};
 use crate::pipeline::{ManagedFields, Write};
@@ -24,6 +24,23 @@ const CHECK_PAGE_ITEMS: usize = 500;
 /// The maximum number of keys in an error of [`check_readable`].
 const UNREADABLE_NAMED_MAX: usize = 100;
 
+/// A request that connects to a pod, a node or a service.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectRequest<'a> {
+    /// The resource in the path.
+    pub resource: &'a Resource,
+    /// The subresource in the path, e.g. `exec`.
+    pub subresource: &'a str,
+    /// The namespace in the path.
+    pub namespace: Option<&'a str>,
+    /// The name in the path.
+    pub name: &'a str,
+    /// The user who sends the request.
+    pub user: &'a UserInfo,
+    /// The options of the request, e.g. a `PodExecOptions`.
+    pub options: &'a Map<String, Value>,
+}
+
 /// Writes objects for one server, on behalf of clients and of controllers.
 ///
 /// A write of a CustomResourceDefinition waits until the server serves the definition, so that the client can use the
@@ -34,12 +51,13 @@ pub struct Writer {
     backend: Arc<Backend>,
     admission: AdmissionChain,
     ranges: ServiceRanges,
+    enforces_rbac: bool,
 }
 
 impl Writer {
     /// Creates a writer over a server's state with these admission plugins.
     pub fn new(backend: Arc<Backend>, admission: AdmissionChain) -> Self {
-        Writer { backend, admission, ranges: ServiceRanges::default() }
+        Writer { backend, admission, ranges: ServiceRanges::default(), enforces_rbac: false }
     }
 
     /// Replaces the ranges from which services get addresses and ports. All servers of a store must use the same
@@ -47,6 +65,13 @@ impl Writer {
     #[must_use]
     pub fn with_service_ranges(mut self, ranges: ServiceRanges) -> Self {
         self.ranges = ranges;
+        self
+    }
+
+    /// Whether roles and bindings have an effect on this server. Without it, their writers get a warning.
+    #[must_use]
+    pub fn with_enforced_rbac(mut self, enforces_rbac: bool) -> Self {
+        self.enforces_rbac = enforces_rbac;
         self
     }
 
@@ -67,14 +92,14 @@ impl Writer {
     pub async fn write(&self, request: WriteRequest<'_>) -> Result<WriteResponse, Status> {
         let verb = request.verb;
         let mut written = self.write_at(&request, &Clock::default()).await?;
-        written.warnings.extend(unenforced::warning(&request, &written.body));
+        written.warnings.extend(unenforced::warning(&request, &written.body, self.enforces_rbac));
         // A deleted definition may disappear before its conditions are written.
         if self.backend.definitions().is_resource(request.resource)
             && matches!(verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch)
             && let WriteBody::Object(object) = &written.body
         {
             // The server must serve the custom resource before the client receives the answer.
-            self.backend.definitions().has_settled(object.name(), object.revision()).await;
+            self.backend.definitions().has_applied(object.name(), object.revision()).await;
         }
         Ok(written)
     }
@@ -122,6 +147,34 @@ impl Writer {
         }
     }
 
+    /// Runs the admission plugins for a request that connects to an object (`handlers.ConnectResource`).
+    ///
+    /// # Errors
+    /// The error of the first plugin that rejects the request; 500 if a plugin changes the options.
+    pub async fn admit_connect(&self, connect: &ConnectRequest<'_>) -> Result<(), Status> {
+        let resource = connect.resource;
+        let request = AdmissionRequest {
+            operation: Operation::Connect,
+            group: &resource.group,
+            version: &resource.version,
+            resource: &resource.plural,
+            kind: connect.options.get("kind").and_then(Value::as_str).unwrap_or_default(),
+            subresource: Some(connect.subresource),
+            namespace: connect.namespace.filter(|_| resource.namespaced),
+            name: connect.name,
+            user: connect.user,
+            dry_run: false,
+            old_object: None,
+            objects: &*self.backend,
+        };
+        let mut options = connect.options.clone();
+        self.admission.mutate(&request, &mut options).await?;
+        if options != *connect.options {
+            return Err(Status::internal("an admission plugin changed the options of a connection"));
+        }
+        self.admission.validate(&request, &options).await
+    }
+
     /// Evaluates a review of users, tokens or permissions.
     ///
     /// # Errors
@@ -132,7 +185,9 @@ impl Writer {
         authorizers: &AuthorizerChain,
         request: &WriteRequest<'_>,
     ) -> Result<WriteResponse, Status> {
-        reviews::review(&self.backend.registry(), authenticators, authorizers, request.user, request).await
+        let api_audiences = self.backend.tokens().options().audiences();
+        let registry = self.backend.registry();
+        reviews::review(&registry, authenticators, authorizers, api_audiences, request.user, request).await
     }
 
     /// Changes one object on behalf of a controller: its status, finalizers or owner references. The loop retries

@@ -6,17 +6,22 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use listwatch_meta::UserInfo;
 use listwatch_meta::go::quote;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
-use super::covers::uncovered_rules;
-use super::index::{GrantedRules, RbacIndex, RoleNotFound};
-use super::policy::{InvalidRbacObject, PolicyRule, RbacObject, RoleRef, quoted_list};
+use super::covers::uncovered_by;
+use super::index::{GrantedRules, RbacIndex};
+use super::policy::{InvalidRbacObject, PolicyRule, RbacObject, quoted_list};
 use crate::authorizer::{Attributes, Authorization, Authorizer};
 use crate::maybe_future::MaybeFuture;
 use crate::rules::{NonResourceRule, ResourceRule, UserRules};
 
 /// The reason of requests before the first lists of all four kinds.
 const NOT_SYNCED: &str = "RBAC: the roles and bindings are not known yet";
+
+/// The largest text of the rules in a SelfSubjectRulesReview, in bytes. The status is incomplete without the rest.
+const USER_RULES_BYTES_MAX: usize = 4 << 20;
+/// The evaluation error of a status that is incomplete because of [`USER_RULES_BYTES_MAX`].
+const TOO_MANY_RULES: &str = "the user has too many rules to list all of them";
 
 /// The kinds of `rbac.authorization.k8s.io`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +72,8 @@ impl RbacKind {
 #[derive(Debug, Default)]
 pub struct RbacState {
     index: RwLock<RbacIndex>,
+    /// Held by each change. A relist builds its index outside of the lock that requests need.
+    changes: Mutex<()>,
     /// One bit for each kind that was listed.
     listed: AtomicU8,
 }
@@ -83,6 +90,7 @@ impl RbacState {
     /// [`InvalidRbacObject`] for an object that cannot be read. It then grants nothing.
     pub fn set(&self, kind: RbacKind, namespace: &str, name: &str, json: &[u8]) -> Result<(), InvalidRbacObject> {
         let parsed = kind.parse(json);
+        let _change = self.changes.lock();
         let mut index = self.index.write();
         match parsed {
             Ok(object) => {
@@ -98,6 +106,7 @@ impl RbacState {
 
     /// Removes one object.
     pub fn remove(&self, kind: RbacKind, namespace: &str, name: &str) {
+        let _change = self.changes.lock();
         remove(&mut self.index.write(), kind, namespace, name);
     }
 
@@ -115,19 +124,13 @@ impl RbacState {
                 Err(_) => unreadable.push((namespace, name)),
             }
         }
-        let kept: HashSet<(&str, &str)> = readable.iter().map(|(namespace, name, _)| (*namespace, *name)).collect();
-        let mut index = self.index.write();
-        // Objects of the other kind with and without namespaces stay.
-        let keep = |namespace: &str, name: &str| {
-            namespace.is_empty() == kind.is_namespaced() || kept.contains(&(namespace, name))
-        };
-        if kind.is_role() {
-            index.retain_roles(keep)
-        } else {
-            index.retain_bindings(keep)
-        }
-        readable.into_iter().for_each(|(namespace, name, object)| put(&mut index, namespace, name, object));
-        drop(index);
+        let change = self.changes.lock();
+        let present = self.index.read();
+        let mut index = relisted(&present, kind, readable);
+        drop(present);
+        // Requests wait for the exchange only. The former index is dropped after it.
+        std::mem::swap(&mut *self.index.write(), &mut index);
+        drop(change);
         self.listed.fetch_or(kind.bit(), Ordering::AcqRel);
         unreadable
     }
@@ -141,16 +144,8 @@ impl RbacState {
     }
 
     /// The rules of a user in a namespace.
-    pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> GrantedRules {
+    pub(super) fn rules_for(&self, user: &UserInfo, namespace: &str) -> GrantedRules {
         self.index.read().rules_for(user, namespace)
-    }
-
-    /// The rules of the role that a binding in `namespace` refers to.
-    ///
-    /// # Errors
-    /// [`RoleNotFound`] if the role does not exist.
-    pub fn role_rules(&self, role_ref: &RoleRef, namespace: &str) -> Result<Vec<PolicyRule>, RoleNotFound> {
-        self.index.read().role_rules(role_ref, namespace)
     }
 
     /// Checks that a user holds all permissions of some rules, as the writer of a role or binding must
@@ -160,7 +155,8 @@ impl RbacState {
     /// The message of kube-apiserver's 403, which names the missing permissions.
     pub fn confirm_no_escalation(&self, user: &UserInfo, namespace: &str, wanted: &[PolicyRule]) -> Result<(), String> {
         let held = self.rules_for(user, namespace);
-        let missing = uncovered_rules(&held.rules, wanted).map_err(|error| error.to_string())?;
+        let rules: Vec<&PolicyRule> = held.rules().collect();
+        let missing = uncovered_by(&rules, wanted).map_err(|error| error.to_string())?;
         if missing.is_empty() {
             return Ok(());
         }
@@ -180,6 +176,22 @@ impl RbacState {
     }
 }
 
+/// The index after a relist of a kind.
+fn relisted(present: &RbacIndex, kind: RbacKind, objects: Vec<(&str, &str, RbacObject)>) -> RbacIndex {
+    let kept: HashSet<(&str, &str)> = objects.iter().map(|(namespace, name, _)| (*namespace, *name)).collect();
+    let mut index = present.clone();
+    // Objects of the other kind with and without namespaces stay.
+    let keep =
+        |namespace: &str, name: &str| namespace.is_empty() == kind.is_namespaced() || kept.contains(&(namespace, name));
+    if kind.is_role() {
+        index.retain_roles(keep)
+    } else {
+        index.retain_bindings(keep)
+    }
+    objects.into_iter().for_each(|(namespace, name, object)| put(&mut index, namespace, name, object));
+    index
+}
+
 fn put(index: &mut RbacIndex, namespace: &str, name: &str, object: RbacObject) {
     match object {
         RbacObject::Role(rules) => index.set_role(namespace, name, rules),
@@ -189,6 +201,14 @@ fn put(index: &mut RbacIndex, namespace: &str, name: &str, object: RbacObject) {
 
 fn remove(index: &mut RbacIndex, kind: RbacKind, namespace: &str, name: &str) {
     if kind.is_role() { index.remove_role(namespace, name) } else { index.remove_binding(namespace, name) }
+}
+
+/// The bytes of a rule in a response, at most.
+fn text_bytes(rule: &PolicyRule) -> usize {
+    let PolicyRule { verbs, api_groups, resources, resource_names, non_resource_urls } = rule;
+    let lists = [verbs, verbs, api_groups, resources, resource_names, non_resource_urls];
+    // A string has two quotes and a comma. The names of the fields have less than 100 bytes.
+    lists.into_iter().flatten().fold(100, |sum, text| sum + text.len() + 3)
 }
 
 /// Several errors as Go prints them (`utilerrors.NewAggregate`).
@@ -221,20 +241,29 @@ impl Authorizer for RbacAuthorizer {
         if !granted.missing.is_empty() {
             rules.evaluation_error = aggregate(&granted.missing);
         }
-        let texts = |list: Vec<String>| list.into_iter().map(Into::into).collect();
-        for rule in granted.rules {
+        let texts = |list: &[String]| list.iter().cloned().map(Into::into).collect();
+        let mut bytes = 0_usize;
+        for rule in granted.rules() {
+            bytes = bytes.saturating_add(text_bytes(rule));
+            if bytes > USER_RULES_BYTES_MAX {
+                rules.incomplete = true;
+                let separator = if rules.evaluation_error.is_empty() { "" } else { ", " };
+                rules.evaluation_error.push_str(separator);
+                rules.evaluation_error.push_str(TOO_MANY_RULES);
+                break;
+            }
             if !rule.resources.is_empty() {
                 rules.resource_rules.push(ResourceRule {
-                    verbs: texts(rule.verbs.clone()),
-                    api_groups: texts(rule.api_groups),
-                    resources: texts(rule.resources),
-                    resource_names: texts(rule.resource_names),
+                    verbs: texts(&rule.verbs),
+                    api_groups: texts(&rule.api_groups),
+                    resources: texts(&rule.resources),
+                    resource_names: texts(&rule.resource_names),
                 });
             }
             if !rule.non_resource_urls.is_empty() {
                 rules.non_resource_rules.push(NonResourceRule {
-                    verbs: texts(rule.verbs),
-                    non_resource_urls: texts(rule.non_resource_urls),
+                    verbs: texts(&rule.verbs),
+                    non_resource_urls: texts(&rule.non_resource_urls),
                 });
             }
         }

@@ -31,6 +31,11 @@ pub struct TooManyRules;
 /// # Ok::<(), listwatch_access::rbac::TooManyRules>(())
 /// ```
 pub fn uncovered_rules(held: &[PolicyRule], wanted: &[PolicyRule]) -> Result<Vec<PolicyRule>, TooManyRules> {
+    uncovered_by(&held.iter().collect::<Vec<_>>(), wanted)
+}
+
+/// As [`uncovered_rules`], for rules of several roles.
+pub(super) fn uncovered_by(held: &[&PolicyRule], wanted: &[PolicyRule]) -> Result<Vec<PolicyRule>, TooManyRules> {
     let mut permissions = 0_usize;
     let mut comparisons = 0_usize;
     let mut missing = Vec::new();

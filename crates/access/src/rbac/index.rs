@@ -23,13 +23,13 @@ use super::policy::{PolicyRule, RoleRef, Subject, SubjectKind};
 use super::role_rules::{RequestedResource, RoleRules};
 use crate::authorizer::{Attributes, Authorization};
 
-/// The largest number of missing roles that the reason of a refusal names. Further ones are left out.
+/// The largest number of missing roles that the reason of a refusal or the rules of a user name. Further ones are left out.
 const MISSING_ROLES_MAX: usize = 32;
 
 /// Roles and bindings, compiled for decisions. A plain value.
 ///
-/// Namespaces are empty for ClusterRoles and ClusterRoleBindings.
-#[derive(Debug, Default)]
+/// Namespaces are empty for ClusterRoles and ClusterRoleBindings. A clone shares rules and bindings.
+#[derive(Clone, Debug, Default)]
 pub struct RbacIndex {
     slots: Vec<RoleSlot>,
     free_slots: Vec<RoleId>,
@@ -54,10 +54,10 @@ enum RoleKey {
 }
 
 /// A role, or the place of a role that bindings refer to and that does not exist.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct RoleSlot {
     key: RoleKey,
-    rules: Option<RoleRules>,
+    rules: Option<Arc<RoleRules>>,
     /// The number of bindings that refer to the role.
     references: usize,
 }
@@ -72,7 +72,7 @@ struct Binding {
 }
 
 /// The grants of one user or group.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Grants {
     cluster: Vec<Grant>,
     namespaces: HashMap<Box<str>, Vec<Grant>>,
@@ -94,7 +94,7 @@ impl Grant {
 
 /// The error of a reference to a role that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub enum RoleNotFound {
+pub(super) enum RoleNotFound {
     /// There is no Role of this name in the namespace.
     #[error("role.rbac.authorization.k8s.io {} not found", quote(.0))]
     Role(String),
@@ -108,18 +108,24 @@ pub enum RoleNotFound {
 
 /// The rules of a user in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GrantedRules {
-    /// The rules of all roles that exist.
-    pub rules: Vec<PolicyRule>,
-    /// The roles that bindings of the user refer to and that do not exist.
-    pub missing: Vec<RoleNotFound>,
+pub(super) struct GrantedRules {
+    /// The rules of each role that exists, shared with the index.
+    roles: Vec<Arc<[PolicyRule]>>,
+    /// The roles that bindings of the user refer to and that do not exist. At most [`MISSING_ROLES_MAX`].
+    pub(super) missing: Vec<RoleNotFound>,
+}
+
+impl GrantedRules {
+    pub(super) fn rules(&self) -> impl Iterator<Item = &PolicyRule> {
+        self.roles.iter().flat_map(|rules| rules.iter())
+    }
 }
 
 impl RbacIndex {
     /// Adds or replaces a Role or ClusterRole.
     pub fn set_role(&mut self, namespace: &str, name: &str, rules: Vec<PolicyRule>) {
         let id = self.slot(RoleKey::Role((namespace.into(), name.into())));
-        self.slots[id as usize].rules = Some(RoleRules::new(rules));
+        self.slots[id as usize].rules = Some(Arc::new(RoleRules::new(rules)));
     }
 
     /// Removes a Role or ClusterRole.
@@ -225,31 +231,22 @@ impl RbacIndex {
         Authorization { reason: format!("RBAC: {}", aggregate(&missing)).into(), ..Authorization::no_opinion() }
     }
 
-    /// The rules of a user in a namespace, or in the whole cluster if the namespace is empty (`RulesFor`).
-    pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> GrantedRules {
+    /// The rules of a user in a namespace, or in the whole cluster if the namespace is empty (`RulesFor`). Copies no
+    /// rule.
+    pub(super) fn rules_for(&self, user: &UserInfo, namespace: &str) -> GrantedRules {
         let mut granted = GrantedRules::default();
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         for grant in self.grants_of(user, namespace).into_iter().flatten() {
             if !seen.insert(grant.role) {
                 continue;
             }
             match &self.slots[grant.role as usize].rules {
-                Some(rules) => granted.rules.extend_from_slice(rules.rules()),
-                None => granted.missing.push(self.not_found(grant.role)),
+                Some(rules) => granted.roles.push(Arc::clone(rules.rules())),
+                None if granted.missing.len() < MISSING_ROLES_MAX => granted.missing.push(self.not_found(grant.role)),
+                None => {}
             }
         }
         granted
-    }
-
-    /// The rules of the role that a binding in `namespace` refers to (`GetRoleReferenceRules`).
-    ///
-    /// # Errors
-    /// [`RoleNotFound`] if the role does not exist.
-    pub fn role_rules(&self, role_ref: &RoleRef, namespace: &str) -> Result<Vec<PolicyRule>, RoleNotFound> {
-        let key = role_key(role_ref, namespace);
-        let slot = self.roles.get(&key).map(|&id| &self.slots[id as usize]);
-        let rules = slot.and_then(|slot| slot.rules.as_ref()).map(|rules| rules.rules().to_vec());
-        rules.ok_or_else(|| not_found(&key))
     }
 
     /// The number of grants.

@@ -20,5 +20,5 @@ mod tests;
 
 pub use self::authorizer::{RbacAuthorizer, RbacKind, RbacState};
 pub use self::covers::{TooManyRules, uncovered_rules};
-pub use self::index::{GrantedRules, RbacIndex, RoleNotFound};
+pub use self::index::RbacIndex;
 pub use self::policy::{InvalidRbacObject, PolicyRule, RoleRef, Subject, SubjectKind};

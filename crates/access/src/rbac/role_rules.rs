@@ -1,6 +1,7 @@
 //! [`RoleRules`]: the rules of one role, found by the resource of a request.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::policy::{ALL, PolicyRule, path_matches};
 use crate::authorizer::Attributes;
@@ -12,7 +13,7 @@ const HASHED_NAMES_MIN: usize = 16;
 /// with 40 rules costs as much as a role with two.
 #[derive(Debug, Default)]
 pub(super) struct RoleRules {
-    rules: Box<[PolicyRule]>,
+    rules: Arc<[PolicyRule]>,
     /// Rules by an entry of `resources`: `pods`, `pods/log`, `*/scale`.
     by_resource: HashMap<Box<str>, Box<[u32]>>,
     /// Rules with the resource `*`.
@@ -75,7 +76,7 @@ impl RoleRules {
         }
     }
 
-    pub(super) fn rules(&self) -> &[PolicyRule] {
+    pub(super) fn rules(&self) -> &Arc<[PolicyRule]> {
         &self.rules
     }
 

@@ -169,7 +169,7 @@ fn document(
             openapi::Answer::Moved(location) => Document { location: Some(location), ..Document::default() },
             openapi::Answer::Unknown => Document::json(Bytes::new()),
         }),
-        Route::Resource(_) | Route::Unstored(_) | Route::Health { .. } | Route::Metrics => {
+        Route::Resource(_) | Route::Unstored(_) | Route::Health { .. } | Route::Issuer(_) | Route::Metrics => {
             Err(Status::internal("not a document"))
         }
     }
@@ -226,10 +226,20 @@ fn discovery_form(accept: Option<&str>) -> Option<DiscoveryForm> {
 
 /// `/`: the served paths.
 fn index(registry: &Registry) -> Bytes {
-    let mut paths: Vec<String> =
-        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-            .map(str::to_owned)
-            .to_vec();
+    let fixed = [
+        "/.well-known/openid-configuration",
+        "/api",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        "/version",
+    ];
+    let mut paths: Vec<String> = fixed.map(str::to_owned).to_vec();
     for resource in registry.resources().iter().chain(registry.unstored()) {
         if resource.group.is_empty() {
             paths.push(format!("/api/{}", resource.version));

@@ -20,6 +20,10 @@ pub(crate) struct Sender {
     pub(crate) is_authenticated: bool,
 }
 
+/// The user of a request of an in-process client. A type of this crate: no request from a connection carries one.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity(pub(crate) Arc<UserInfo>);
+
 /// Finds the sender of a request. A request without credentials is anonymous if `anonymous_auth` allows it.
 ///
 /// # Errors
@@ -31,6 +35,9 @@ pub(crate) async fn authenticate(
     info: &RequestInfo<'_>,
     now: i64,
 ) -> Result<Sender, Status> {
+    if let Some(Identity(user)) = parts.extensions.get() {
+        return Ok(Sender { user: Arc::clone(user), is_authenticated: true });
+    }
     let headers = &parts.headers;
     let of_websocket =
         if websocket::is_upgrade_request(parts) { websocket::bearer_token(headers).ok().flatten() } else { None };
@@ -48,7 +55,10 @@ pub(crate) async fn authenticate(
     };
     match answer {
         Authentication::Authenticated { user, .. } => Ok(Sender { user, is_authenticated: true }),
-        Authentication::Rejected => Err(Status::unauthorized()),
+        Authentication::Rejected(reason) => {
+            tracing::debug!(reason, "rejected the credential of a request");
+            Err(Status::unauthorized())
+        }
         Authentication::NotRecognized => {
             let has_credential = bearer(headers).is_some_and(|token| !token.is_empty())
                 || of_websocket.is_some()
@@ -174,7 +184,7 @@ mod tests {
         ) -> listwatch_access::MaybeFuture<'a, Authentication> {
             let key = request.headers.and_then(|headers| headers.get("x-api-key"));
             listwatch_access::MaybeFuture::ready(match key {
-                Some(_) => Authentication::Rejected,
+                Some(_) => Authentication::Rejected("not a key".to_owned()),
                 None => Authentication::NotRecognized,
             })
         }

@@ -5,6 +5,7 @@
 //! | a stored kind | [`read`], [`watch`] (with [`websocket`]), [`mod@write`], [`connect`] |
 //! | a kind that is not stored | reviews in [`mod@write`], [`components`] |
 //! | discovery, OpenAPI, version, index | [`documents`] |
+//! | documents of the token issuer | [`issuer`] |
 //! | health | [`health`] |
 //! | metrics | [`metrics`] |
 
@@ -13,6 +14,7 @@ pub(crate) mod connect;
 pub(crate) mod context;
 pub(crate) mod documents;
 mod health;
+pub(crate) mod issuer;
 mod metrics;
 mod read;
 mod watch;
@@ -72,6 +74,7 @@ pub(crate) async fn handle<B: RequestBody>(
         Ok(Route::Health { endpoint, check }) => {
             health::answer(request.shared, endpoint, check.as_deref(), request.query).await
         }
+        Ok(Route::Issuer(document)) => issuer::answer(request, document).await,
         Ok(Route::Metrics) => metrics::answer(request.shared).await,
         Ok(route) => documents::answer(request, &route),
         Err(NoRoute::Status(status)) => status_response(request.preferences, &status),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::Method;
 use listwatch_meta::Status;
 
+use crate::handlers::issuer::IssuerDocument;
 use crate::request::info::{PathProblem, RequestInfo};
 use listwatch_registry::{Registry, Resource, Subresource};
 use listwatch_write::WriteVerb;
@@ -21,6 +22,8 @@ pub(crate) enum Route<'a> {
     Unstored(ResourceRoute<'a>),
     /// `/healthz`, `/livez`, `/readyz`, each with an optional single check.
     Health { endpoint: &'static str, check: Option<String> },
+    /// The documents of the issuer of service account tokens.
+    Issuer(IssuerDocument),
     /// `/metrics`.
     Metrics,
     /// `/version`.
@@ -109,6 +112,8 @@ pub(crate) fn route<'a>(registry: &Registry, method: &Method, info: &'a RequestI
         ["healthz", check @ ..] => health(method, "healthz", check),
         ["livez", check @ ..] => health(method, "livez", check),
         ["readyz", check @ ..] => health(method, "readyz", check),
+        [".well-known", "openid-configuration"] => read_only(method, Route::Issuer(IssuerDocument::Configuration)),
+        ["openid", "v1", "jwks"] => read_only(method, Route::Issuer(IssuerDocument::Keys)),
         ["metrics"] => read_only(method, Route::Metrics),
         ["version"] => read_only(method, Route::Version),
         ["openapi", "v2"] => read_only(method, Route::OpenApiV2),

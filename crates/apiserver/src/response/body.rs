@@ -11,6 +11,7 @@ use listwatch_proxy::ProxyBody;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use crate::handlers::connect::ConnectSlot;
 use crate::request::in_flight::InFlightSlot;
 use crate::response::chunks::{BodyError, Chunks};
 use crate::response::gzip::{self, GZIP_BYTES_MIN};
@@ -87,7 +88,7 @@ enum Source {
 /// The body of another server's response.
 struct Proxied {
     body: ProxyBody,
-    _slot: Option<OwnedSemaphorePermit>,
+    _slot: Option<ConnectSlot>,
 }
 
 impl Body {
@@ -161,7 +162,7 @@ impl Body {
 
 impl Body {
     /// The body of another server's response, passed on as it arrives. It holds a slot until it is sent or dropped.
-    pub(crate) fn proxied(body: ProxyBody, slot: Option<OwnedSemaphorePermit>) -> Self {
+    pub(crate) fn proxied(body: ProxyBody, slot: Option<ConnectSlot>) -> Self {
         Body { source: Source::Proxied(Box::new(Proxied { body, _slot: slot })), ..Body::empty() }
     }
 }

@@ -70,9 +70,27 @@ pub struct Serving {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
+    /// A task that ends with the listener.
+    companion: Option<AbortOnDrop>,
+}
+
+/// A task that is aborted when the value is dropped.
+#[derive(Debug)]
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Serving {
+    /// Runs a task until this value is dropped.
+    pub(crate) fn with_task(mut self, task: impl Future<Output = ()> + Send + 'static) -> Self {
+        self.companion = Some(AbortOnDrop(tokio::spawn(task)));
+        self
+    }
+
     /// The bound address. For port 0, it contains the port that the operating system chose.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -108,7 +126,7 @@ pub(crate) fn serve(
     let address = listener.local_addr()?;
     let (stop, stopped) = watch::channel(false);
     let task = tokio::spawn(accept(listener, service, tls.map(TlsAcceptor::from), http2_streams_max, stopped));
-    Ok(Serving { address, stop, task })
+    Ok(Serving { address, stop, task, companion: None })
 }
 
 async fn accept(

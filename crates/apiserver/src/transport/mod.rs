@@ -4,6 +4,7 @@
 //!  accept ─▶ first byte ─▶ TLS handshake ─┬─ h2 ───────▶ gather ─▶ hyper ─┬▶ ApiService
 //!            plain HTTP is refused        └─ http/1.1 ─▶ http1 ──▶ hyper ─┘
 //!  peer: ends connections that are idle or stalled          pki: certificates, token, kubeconfig
+//!                                                     serving_certificates: selection by name, renewal
 //! ```
 
 mod gather;
@@ -11,9 +12,11 @@ mod http1;
 mod listener;
 mod peer;
 pub mod pki;
+mod serving_certificates;
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 pub use self::listener::{HTTP2_STREAMS_MAX, Serving};
 use self::pki::{Pki, PkiError};
@@ -56,12 +59,15 @@ impl TestServer {
 }
 
 impl ApiServer {
-    /// Serves HTTPS on a bound listener: HTTP/2 and HTTP/1.1 by ALPN.
+    /// Serves HTTPS on a bound listener: HTTP/2 and HTTP/1.1 by ALPN. Certificates from files are read again while it
+    /// serves.
     ///
     /// # Errors
     /// The error of the operating system if the listener cannot be used.
     pub fn serve(&self, listener: std::net::TcpListener, pki: &Pki) -> io::Result<Serving> {
-        listener::serve(self.service(), listener, Some(pki.tls()), self.shared.http2_streams_max)
+        let serving = listener::serve(self.service(), listener, Some(pki.tls()), self.shared.http2_streams_max)?;
+        let certificates = pki.certificates();
+        Ok(if certificates.can_change() { serving.with_task(Arc::clone(certificates).follow_files()) } else { serving })
     }
 
     /// Serves plain HTTP (HTTP/1.1, and HTTP/2 by prior knowledge). Use it on the loopback address only: credentials

@@ -18,13 +18,13 @@ use rcgen::{
 };
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls::server::ResolvesServerCert;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{DigitallySignedStruct, ServerConfig, SignatureScheme, SupportedCipherSuite};
-use rustls_pki_types::pem::{self, PemObject as _};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use time::{Duration, OffsetDateTime};
+
+use super::serving_certificates::ServingCertificates;
+pub use super::serving_certificates::SniCertificate;
 
 /// The validity period of a new CA, in days.
 const CA_VALIDITY_DAYS: i64 = 3650;
@@ -36,6 +36,7 @@ const SERVER_VALIDITY_DAYS: i64 = CA_VALIDITY_DAYS;
 pub struct Pki {
     ca_pem: String,
     token: String,
+    certificates: Arc<ServingCertificates>,
     tls: Arc<ServerConfig>,
 }
 
@@ -133,25 +134,30 @@ impl Pki {
     }
 
     /// Loads the operator's server certificate and private key from PEM files (`--tls-cert-file`,
-    /// `--tls-private-key-file`). The chain begins with the server's certificate. The token is random and is not
-    /// stored. Clients trust the authority of the chain, which [`Pki::ca_pem`] does not contain.
+    /// `--tls-private-key-file`). The chain begins with the server's certificate. A listener reads the files again
+    /// every ten seconds, and uses a renewed certificate for new connections. The token is random and is not stored. Clients trust the authority of the chain, which [`Pki::ca_pem`] does not contain.
     ///
     /// # Errors
     /// A file cannot be read or has no certificate or key ([`PkiError::File`], [`PkiError::Pem`]), or the key does not
     /// match the certificate ([`PkiError::Tls`]).
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, PkiError> {
-        let failed = |path: &Path, error| match error {
-            pem::Error::Io(source) => PkiError::File { path: path.to_owned(), source },
-            error => PkiError::Pem { path: path.to_owned(), why: error.to_string() },
-        };
-        let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
-        let chain: Vec<CertificateDer<'static>> = chain.map_err(|error| failed(certificate, error))?;
-        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error))?;
-        Ok(Pki {
-            ca_pem: String::new(),
-            token: token(),
-            tls: Arc::new(tls_config(certified(chain, key)?, &TlsOptions::default())?),
-        })
+        Self::new(String::new(), token(), ServingCertificates::from_files(certificate, key)?)
+    }
+
+    /// Returns the same certificates and one more for each of these host names (`--tls-sni-cert-key`). The first one of
+    /// a name wins; explicit names win over those in certificates. A listener reads the files again while it serves.
+    /// Set the TLS options after the certificates.
+    ///
+    /// # Errors
+    /// As [`Pki::from_files`].
+    pub fn with_sni_certificates(self, certificates: Vec<SniCertificate>) -> Result<Self, PkiError> {
+        Self::new(self.ca_pem, self.token, self.certificates.with_sni(certificates)?)
+    }
+
+    fn new(ca_pem: String, token: String, certificates: ServingCertificates) -> Result<Self, PkiError> {
+        let certificates = Arc::new(certificates);
+        let tls = Arc::new(tls_config(&certificates, &TlsOptions::default())?);
+        Ok(Pki { ca_pem, token, certificates, tls })
     }
 
     fn assemble(ca_key: &KeyPair, ca_pem: String, token: String, names: &[String]) -> Result<Self, PkiError> {
@@ -160,8 +166,7 @@ impl Pki {
         let certificate = server_params(names)?.signed_by(&server_key, &issuer)?;
         let chain = vec![CertificateDer::from(certificate.der().to_vec())];
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(server_key.serialize_der()));
-        let tls = tls_config(certified(chain, key)?, &TlsOptions::default())?;
-        Ok(Pki { ca_pem, token, tls: Arc::new(tls) })
+        Self::new(ca_pem, token, ServingCertificates::made(chain, key)?)
     }
 
     /// Returns the same certificates with other TLS options.
@@ -169,7 +174,7 @@ impl Pki {
     /// # Errors
     /// [`PkiError::TlsOptions`] if the options leave nothing that the server supports.
     pub fn with_tls_options(mut self, options: &TlsOptions) -> Result<Self, PkiError> {
-        self.tls = Arc::new(tls_config(Arc::clone(&self.tls.cert_resolver), options)?);
+        self.tls = Arc::new(tls_config(&self.certificates, options)?);
         Ok(self)
     }
 
@@ -188,6 +193,11 @@ impl Pki {
     pub fn with_token(mut self, token: &str) -> Self {
         token.clone_into(&mut self.token);
         self
+    }
+
+    /// The certificates of the listener, for a task that reads changed files.
+    pub(crate) fn certificates(&self) -> &Arc<ServingCertificates> {
+        &self.certificates
     }
 
     /// Returns the TLS settings of a listener: HTTP/2 and HTTP/1.1 by ALPN.
@@ -240,17 +250,8 @@ pub struct TlsOptions {
     pub request_client_certificates: bool,
 }
 
-/// A resolver that returns one certificate for all names.
-fn certified(
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-) -> Result<Arc<dyn ResolvesServerCert>, rustls::Error> {
-    let certified = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())?;
-    Ok(Arc::new(SingleCertAndKey::from(certified)))
-}
-
 /// Creates the TLS configuration of a listener.
-fn tls_config(certificate: Arc<dyn ResolvesServerCert>, options: &TlsOptions) -> Result<ServerConfig, PkiError> {
+fn tls_config(certificates: &Arc<ServingCertificates>, options: &TlsOptions) -> Result<ServerConfig, PkiError> {
     let mut provider = rustls::crypto::ring::default_provider();
     if !options.cipher_suites.is_empty() {
         let is_named = |suite: &SupportedCipherSuite| {
@@ -275,7 +276,7 @@ fn tls_config(certificate: Arc<dyn ResolvesServerCert>, options: &TlsOptions) ->
         true => builder.with_client_cert_verifier(Arc::new(RequestClientCertificate { algorithms })),
         false => builder.with_no_client_auth(),
     };
-    let mut tls = builder.with_cert_resolver(certificate);
+    let mut tls = builder.with_cert_resolver(Arc::clone(certificates) as _);
     tls.alpn_protocols = match options.http1_only {
         true => vec![b"http/1.1".to_vec()],
         false => vec![b"h2".to_vec(), b"http/1.1".to_vec()],

@@ -2,6 +2,7 @@
 
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full};
+use listwatch_access::{Attributes, Authorization, Authorizer, MaybeFuture};
 use listwatch_apiserver::ApiServer;
 use listwatch_apiserver::admission::{
     AdmissionFuture, AdmissionRequest, MutatingAdmission, Operation, ValidatingAdmission,
@@ -209,4 +210,24 @@ async fn name_that_is_invalid_in_a_key_is_rejected_by_validation() {
     let (code, refused) = send(&server, Method::POST, maps, map).await;
     assert_eq!((code, &refused["reason"]), (422, &json!("Invalid")), "{refused}");
     assert!(refused["message"].as_str().unwrap().contains("metadata.name"), "{refused}");
+}
+
+/// Allows everything but the creation of Endpoints.
+struct NoNewEndpoints;
+
+impl Authorizer for NoNewEndpoints {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization> {
+        let creates = attributes.verb == "create" && attributes.resource == "endpoints";
+        MaybeFuture::ready(if creates { Authorization::deny("not here") } else { Authorization::allow("") })
+    }
+}
+
+#[tokio::test]
+async fn update_that_creates_needs_permission_to_create() {
+    let server = ApiServer::builder().authorizer(NoNewEndpoints).build().await.unwrap();
+    let item = "/api/v1/namespaces/default/endpoints/e";
+    let (code, refused) = send(&server, Method::PUT, item, json!({"metadata": {"name": "e"}})).await;
+    let text = "endpoints \"e\" is forbidden: User \"admin\" cannot create resource \"endpoints\" in API group \"\" in the namespace \"default\": not here";
+    assert_eq!((code, &refused["message"]), (403, &json!(text)));
+    assert_eq!(send(&server, Method::GET, item, Value::Null).await.0, 404);
 }

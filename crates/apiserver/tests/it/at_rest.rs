@@ -20,11 +20,15 @@ const GCM: &str = "aesgcm: {keys: [{name: key2, secret: ZmVkY2JhOTg3NjU0MzIxMA==
 const IDENTITY: &str = "identity: {}";
 
 fn form(providers: &[&str], media_type: StorageMediaType) -> StoredForm {
+    form_of("secrets, widgets.example.com", providers, media_type)
+}
+
+fn form_of(resources: &str, providers: &[&str], media_type: StorageMediaType) -> StoredForm {
     let encryption = (!providers.is_empty()).then(|| {
         let providers: String = providers.iter().map(|provider| format!("\n  - {provider}")).collect();
         let text = format!(
-            "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets, \
-             widgets.example.com]\n  providers:{providers}\n"
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: \
+             [{resources}]\n  providers:{providers}\n"
         );
         Encryption::parse("test.yaml", text.as_bytes()).expect("a configuration")
     });
@@ -129,6 +133,40 @@ async fn secrets_are_encrypted_and_follow_the_rotation_of_keys() {
         assert_eq!(list["items"][1]["data"], created["data"]);
         only_new.expect(200, "DELETE", &item, &Value::Null).await;
         only_new.expect(404, "GET", &item, &Value::Null).await;
+    }
+}
+
+#[tokio::test]
+async fn server_rewrites_its_own_keys_with_the_new_encryption_key() {
+    const TOKEN_KEY: &str = "/listwatch/keys/serviceaccounts";
+    const PORT: &str = "/ranges/servicenodeports/30080";
+    const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
+    let raw = MemoryStorage::new();
+    let with = |providers: &[&str]| form_of("'*.'", providers, StorageMediaType::Json);
+    let world = World::over(&raw, with(&[IDENTITY]), true).await;
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}});
+    world.expect(201, "POST", ACCOUNTS, &account).await;
+    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let token = world.expect(201, "POST", &format!("{ACCOUNTS}/robot/token"), &request).await;
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]}});
+    world.expect(201, "POST", "/api/v1/namespaces/default/services", &service).await;
+    let stages: [(&[&str], &str); 4] = [
+        (&[CBC, IDENTITY], "k8s:enc:aescbc:v1:key1:"),
+        (&[GCM, CBC, IDENTITY], "k8s:enc:aesgcm:v1:key2:"),
+        (&[GCM, IDENTITY], "k8s:enc:aesgcm:v1:key2:"),
+        (&[IDENTITY, GCM], "{"),
+    ];
+    for (providers, prefix) in stages {
+        let world = World::over(&raw, with(providers), true).await;
+        for path in [TOKEN_KEY, PORT] {
+            let stored = world.raw(path).await;
+            assert!(stored.starts_with(prefix.as_bytes()), "{path} under {providers:?}: {stored:?}");
+        }
+        let spec = json!({"token": token["status"]["token"]});
+        let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec});
+        let reviewed = world.expect(201, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", &review).await;
+        assert_eq!(reviewed["status"]["authenticated"], true, "the token stays valid under {providers:?}: {reviewed}");
     }
 }
 

@@ -74,18 +74,27 @@ impl Server {
         self.create(&path, json!({"metadata": {"name": name}, "rules": rules})).await;
     }
 
-    /// Waits until the server has seen the last write, as clients of kube-apiserver do.
-    async fn settle(&self) {
-        self.bind(None, "settled", ("ClusterRole", "view"), user("settled")).await;
-        for _ in 0..500 {
-            if self.send(("settled", &[]), "GET /api/v1/pods", Value::Null).await.0 == 200 {
-                // Each of the four kinds has a watch of its own.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                return;
+    /// Waits until the authorizer has read everything written before. Each kind has a watch of its own, so one object of
+    /// each of the four kinds is written last.
+    async fn wait_until_roles_apply(&self) {
+        let rule = json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["secrets", "nodes"]}]);
+        self.role(None, "last", rule.clone()).await;
+        self.bind(None, "last", ("ClusterRole", "last"), user("last-cluster")).await;
+        self.role(Some("default"), "last", rule).await;
+        self.bind(Some("default"), "last", ("Role", "last"), user("last")).await;
+        for (who, line) in
+            [("last-cluster", "GET /api/v1/nodes/n"), ("last", "GET /api/v1/namespaces/default/secrets/s")]
+        {
+            let mut code = 0;
+            for _ in 0..1_000 {
+                code = self.send((who, &[]), line, Value::Null).await.0;
+                if code == 404 {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            assert_eq!(code, 404, "roles and bindings must take effect within 10 s: {who} {line}");
         }
-        panic!("the binding never took effect");
     }
 }
 
@@ -119,7 +128,7 @@ async fn with_identities() -> Server {
         json!({"verbs": ["get", "list", "watch"], "apiGroups": [""], "resources": ["pods"], "resourceNames": ["x"]});
     server.role(Some("a"), "one-pod", json!([pods])).await;
     server.bind(Some("a"), "one-pod", ("Role", "one-pod"), user("pod-reader")).await;
-    server.settle().await;
+    server.wait_until_roles_apply().await;
     server
 }
 
@@ -266,7 +275,7 @@ async fn encoded_or_unusual_requests_do_not_get_around_rbac() {
 async fn refusal_names_the_missing_role() {
     let server = Server::start().await;
     server.bind(None, "gone", ("ClusterRole", "gone"), user("bob")).await;
-    server.settle().await;
+    server.wait_until_roles_apply().await;
     let (code, status) = server.send(("bob", &[]), "GET /api/v1/nodes/n", Value::Null).await;
     let text = "nodes \"n\" is forbidden: User \"bob\" cannot get resource \"nodes\" in API group \"\" at the cluster scope: \
                 RBAC: clusterrole.rbac.authorization.k8s.io \"gone\" not found";
@@ -279,7 +288,7 @@ async fn create_by_update_or_apply_needs_the_verb_create() {
     let rule = json!({"verbs": ["update", "patch"], "apiGroups": ["coordination.k8s.io"], "resources": ["leases"]});
     server.role(Some("default"), "updater", json!([rule])).await;
     server.bind(Some("default"), "updater", ("Role", "updater"), user("bob")).await;
-    server.settle().await;
+    server.wait_until_roles_apply().await;
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}});
     let line = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l";
     let put = server.send(("bob", &[]), &format!("PUT {line}"), lease.clone()).await;
@@ -305,7 +314,7 @@ async fn writer_of_roles_grants_only_held_permissions() {
     }
     server.bind(None, "eve", ("ClusterRole", "escalator"), user("eve")).await;
     server.bind(None, "ben", ("ClusterRole", "binder"), user("ben")).await;
-    server.settle().await;
+    server.wait_until_roles_apply().await;
 
     let [bob, eve, ben]: [Identity<'_>; 3] = [("bob", &["dev"]), ("eve", &[]), ("ben", &[])];
     let role = |name: &str, rules: Value| json!({"metadata": {"name": name}, "rules": rules});

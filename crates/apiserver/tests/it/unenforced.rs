@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
-use listwatch_apiserver::ApiServer;
+use listwatch_apiserver::{ApiServer, AuthorizationMode};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -44,4 +44,18 @@ async fn stored_object_without_effect_is_answered_with_a_warning() {
     let namespace = json!({"metadata": {"name": "safe", "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
     let text = "label pod-security.kubernetes.io/* of Namespace is stored and has no effect on this server: pods are not checked against the Pod Security Standards";
     assert_eq!(send("POST /api/v1/namespaces", namespace).await, warned(201, text));
+    let roles = "POST /apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
+    let text = "Role is stored and has no effect on this server: the authorization mode RBAC is off";
+    assert_eq!(send(roles, json!({"metadata": {"name": "r"}})).await, warned(201, text));
+}
+
+#[tokio::test]
+async fn role_is_stored_without_a_warning_where_rbac_authorizes() {
+    let modes = [AuthorizationMode::Rbac];
+    let server = ApiServer::builder().authorization(modes).build().await.unwrap();
+    let body = Full::new(Bytes::from(json!({"metadata": {"name": "r"}}).to_string()));
+    let roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
+    let request = Request::builder().method("POST").uri(roles).header("content-type", "application/json");
+    let response = server.service().handle(request.body(body).unwrap()).await;
+    assert_eq!((response.status().as_u16(), response.headers().get("warning")), (201, None));
 }

@@ -136,7 +136,7 @@ async fn report_unreadable(writer: &Writer) {
 /// Updates the registry from the catalog and wakes the requests that wait for a definition.
 fn install(writer: &Writer) -> Vec<Work> {
     let backend = writer.backend();
-    backend.definitions().settle(|resources| backend.install(resources))
+    backend.definitions().apply_changes(|resources| backend.install(resources))
 }
 
 /// Runs the controller until the future is dropped.
@@ -304,7 +304,7 @@ impl Jobs {
     fn finish(&mut self, name: &str) {
         self.state.busy.remove(name);
         if self.state.again.remove(name) {
-            let work = self.writer.backend().definitions().work_of(name);
+            let work = self.writer.backend().definitions().pending_work(name);
             self.state.waiting.extend(work);
         }
         self.start();

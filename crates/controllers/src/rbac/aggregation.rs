@@ -40,7 +40,9 @@ pub async fn aggregate(writer: &Arc<Writer>) -> Result<(), Status> {
     let Some(resource) = resource(writer, RbacKind::ClusterRole) else { return Ok(()) };
     let mut outcome = Ok(());
     for _ in 0..ROUNDS_MAX {
-        let changes = stale(&list(writer, &resource).await?);
+        let roles = list(writer, &resource).await?;
+        // The comparison of many roles takes long, and the I/O workers answer requests.
+        let changes = tokio::task::spawn_blocking(move || stale(&roles)).await.map_err(Status::internal)?;
         outcome = Ok(());
         if changes.is_empty() {
             break;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use listwatch_access::rbac::{PolicyRule, RbacKind, uncovered_rules};
 use listwatch_meta::Status;
-use listwatch_write::Writer;
+use listwatch_write::{Removal, Writer};
 use serde_json::{Map, Value, json};
 
 use super::objects::{get, is_conflict, resource, write};
@@ -73,7 +73,10 @@ async fn ensure(writer: &Arc<Writer>, default: &DefaultObject) -> Result<(), Sta
                     write(writer, &resource, default.namespace, Some(&default.name), &object, USER_AGENT).await
                 }
                 Reconciled::OtherRole => {
-                    writer.remove(&resource, &key).await?;
+                    if writer.remove(&resource, &key).await? == Removal::Held {
+                        let name = &default.name;
+                        return Err(Status::internal(format!("{name} refers to another role, and finalizers hold it")));
+                    }
                     continue;
                 }
             },

@@ -85,6 +85,20 @@ async fn binding_to_another_role_is_deleted_and_created_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn binding_to_another_role_that_finalizers_hold_is_an_error() {
+    let storage = MemoryStorage::new();
+    let server = writer(&storage).await;
+    let binding = json!({"metadata": {"name": "system:basic-user", "finalizers": ["example.com/hold"]},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
+    create(&server, RbacKind::ClusterRoleBinding, None, binding).await;
+    let outcome = ensure_policy(&server).await.map_err(|status| status.message);
+    assert_eq!(
+        outcome,
+        Err("Internal error occurred: system:basic-user refers to another role, and finalizers hold it".to_owned())
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn aggregated_role_follows_its_parts() {
     let storage = MemoryStorage::new();
     let server = writer(&storage).await;

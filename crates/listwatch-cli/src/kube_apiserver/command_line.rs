@@ -30,6 +30,11 @@ impl FlagValues {
         given.or_else(|| find(name).map(|flag| flag.default)).filter(|value| !value.is_empty())
     }
 
+    /// All values of a flag.
+    pub(super) fn texts(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.get(name).into_iter().flatten().map(String::as_str)
+    }
+
     /// The value of [`FlagValues::text`] as a path.
     pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
         self.text(name).map(PathBuf::from)
@@ -111,7 +116,7 @@ fn argument(flag: &'static Flag) -> Arg {
         ValueType::Int => argument.value_name("INT"),
         ValueType::Float => argument.value_name("FLOAT"),
         ValueType::Duration => argument.value_name("DURATION"),
-        ValueType::Text => argument.value_name("TEXT"),
+        ValueType::Text | ValueType::Texts => argument.value_name("TEXT"),
         ValueType::List => argument.value_name("LIST"),
     }
 }
@@ -123,7 +128,7 @@ fn validate(value_type: ValueType, text: &str) -> Result<(), String> {
         ValueType::Int => text.parse::<i64>().map(|_| ()).map_err(|_| "a whole number is needed".to_owned()),
         ValueType::Float => text.parse::<f64>().map(|_| ()).map_err(|_| "a number is needed".to_owned()),
         ValueType::Duration => parse_go_duration(text).map(|_| ()).map_err(|error| error.to_string()),
-        ValueType::Text | ValueType::List => Ok(()),
+        ValueType::Text | ValueType::Texts | ValueType::List => Ok(()),
     }
 }
 

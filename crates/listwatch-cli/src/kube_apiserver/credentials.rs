@@ -3,11 +3,14 @@
 
 use std::path::Path;
 
-use listwatch_access::{ClientCertificateAuthenticator, FrontProxyAuthenticator, TokenFileAuthenticator};
+use listwatch_access::{
+    ClientCertificateAuthenticator, FrontProxyAuthenticator, ServiceAccountTokenOptions, SigningKey,
+    TokenFileAuthenticator, VerificationKey,
+};
 use listwatch_apiserver::{Builder, KubeletOptions, RequestHeader};
 
 use super::Failure;
-use super::settings::{CertificateFiles, FrontProxy, Settings};
+use super::settings::{CertificateFiles, FrontProxy, ServiceAccountSettings, Settings};
 
 /// Reads all files of the settings.
 ///
@@ -20,6 +23,7 @@ pub(super) fn read(builder: Builder, settings: &Settings) -> Result<Builder, Fai
             .map_err(|error| format!("--token-auth-file {}: {error}", file.display()))?;
         builder = builder.authenticator(authenticator);
     }
+    builder = with_service_accounts(builder, &settings.service_account)?.bootstrap_tokens(settings.bootstrap_tokens);
     if let Some(files) = &settings.proxy_client {
         let (chain, key) = read_pair(files, "proxy-client-cert-file", "proxy-client-key-file")?;
         builder = builder.proxy_client_certificate(&chain, &key);
@@ -52,6 +56,36 @@ pub(super) fn read(builder: Builder, settings: &Settings) -> Result<Builder, Fai
     }
     Ok(match clients {
         Some(clients) => builder.client_certificates(clients),
+        None => builder,
+    })
+}
+
+/// Reads the keys of service account tokens. An error names the file, and nothing of its contents.
+fn with_service_accounts(builder: Builder, settings: &ServiceAccountSettings) -> Result<Builder, Failure> {
+    let signing_key = match &settings.signing_key_file {
+        Some(file) => {
+            let flag = "service-account-signing-key-file";
+            let key = SigningKey::read(read_text(file, flag)?.as_bytes());
+            Some(key.map_err(|error| format!("--{flag} {}: {error}", file.display()))?)
+        }
+        None => None,
+    };
+    let mut verification_keys = Vec::new();
+    for file in &settings.key_files {
+        let flag = "service-account-key-file";
+        let keys = VerificationKey::read_all(read_text(file, flag)?.as_bytes());
+        verification_keys.extend(keys.map_err(|error| format!("--{flag} {}: {error}", file.display()))?);
+    }
+    let builder = builder.service_account_tokens(ServiceAccountTokenOptions {
+        issuers: settings.issuers.clone(),
+        api_audiences: settings.api_audiences.clone(),
+        signing_key,
+        verification_keys,
+        max_expiration_seconds: settings.max_expiration_seconds,
+        extend_expiration: settings.extend_expiration,
+    });
+    Ok(match &settings.jwks_uri {
+        Some(uri) => builder.service_account_jwks_uri(uri),
         None => builder,
     })
 }

@@ -32,6 +32,8 @@ pub(crate) enum ValueType {
     Duration,
     /// A string. If the flag is repeated, the last value applies.
     Text,
+    /// A string. If the flag is repeated, all values apply.
+    Texts,
     /// Comma-separated strings. If the flag is repeated, the lists are joined.
     List,
 }
@@ -117,7 +119,7 @@ const NO_METRIC_OPTIONS: &str = "All metrics of `/metrics` are always shown.";
 const LOG_OPTIONS: &str = "The log goes to standard error, unbuffered, as text.";
 
 use Support::{Honored, Ignored, Refused, Unenforced};
-use ValueType::{Bool, Duration, Float, Int, List, Text};
+use ValueType::{Bool, Duration, Float, Int, List, Text, Texts};
 
 const fn flag(
     name: &'static str,
@@ -140,7 +142,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("allow-metric-labels-manifest", Text, "", Ignored(&[]), NO_METRIC_OPTIONS),
     flag("allow-privileged", Bool, "false", Unenforced(&["true"]), "Privileged containers are always allowed. Without the flag, the server starts with a warning."),
     flag("anonymous-auth", Bool, "true", Honored, "`AlwaysAllow` makes it `false`, as in kube-apiserver. With `--authorization-config`, only health and version answer anonymous requests."),
-    flag("api-audiences", List, "", Unenforced(&["https://kubernetes.default.svc.cluster.local"]), "Tokens must be for `https://kubernetes.default.svc.cluster.local`."),
+    flag("api-audiences", List, "", Honored, "Without it, the issuers."),
     flag("audit-log-batch-buffer-size", Int, "10000", Ignored(&[]), NO_AUDIT),
     flag("audit-log-batch-max-size", Int, "1", Ignored(&[]), NO_AUDIT),
     flag("audit-log-batch-max-wait", Duration, "0s", Ignored(&[]), NO_AUDIT),
@@ -203,12 +205,12 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("emulation-forward-compatible", Bool, "false", Ignored(&["false"]), NO_EMULATION),
     flag("enable-admission-plugins", List, "", Unenforced(ADMISSION_PLUGINS), "The server has NamespaceLifecycle, Priority, CertificateSubjectRestriction, DefaultTolerationSeconds and AlwaysAdmit. Other plugins are not enforced."),
     flag("enable-aggregator-routing", Bool, "false", Honored, "Requests go to a ready endpoint of the service instead of its cluster address."),
-    flag("enable-bootstrap-token-auth", Bool, "false", Ignored(&["false"]), "Bootstrap tokens authenticate nobody: they get 401."),
+    flag("enable-bootstrap-token-auth", Bool, "false", Honored, "The Secrets are read from the store at each request."),
     flag("enable-garbage-collector", Bool, "true", Ignored(&["true"]), "Finalizers of foreground deletion and orphans are always set. kube-controller-manager collects, or `--controllers=gc`."),
     flag("enable-logs-handler", Bool, "false", Ignored(&["false"]), "The server has no endpoint `/logs`."),
     flag("enable-priority-and-fairness", Bool, "true", Ignored(&["false"]), "The server limits requests in flight, as kube-apiserver with `false`."),
     flag("encryption-provider-config", Text, "", Honored, "Providers `identity`, `aescbc`, `aesgcm` and `secretbox`. With `kms` the server does not start. The file is read at the start only."),
-    flag("encryption-provider-config-automatic-reload", Bool, "false", Ignored(&["false"]), "The file is read at the start only: restart the server after a change."),
+    flag("encryption-provider-config-automatic-reload", Bool, "false", Unenforced(&["false"]), "The file is read at the start only: restart the server after a change of keys."),
     flag("endpoint-reconciler-type", Text, "lease", Ignored(&["none"]), "The server writes no endpoints of the Service `kubernetes`."),
     flag("etcd-cafile", Text, "", Honored, "Without it, the authorities of the operating system sign etcd's certificate."),
     flag("etcd-certfile", Text, "", Honored, "Needs `--etcd-keyfile`."),
@@ -273,14 +275,14 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("runtime-config", List, "", Ignored(&[]), "The set of served APIs is fixed."),
     flag("runtime-config-emulation-forward-compatible", Bool, "false", Ignored(&["false"]), NO_EMULATION),
     flag("secure-port", Int, "6443", Honored, "1 to 65535."),
-    flag("service-account-extend-token-expiration", Bool, "true", Ignored(&["false"]), "Tokens expire when the request says."),
-    flag("service-account-issuer", List, "", Ignored(&["https://kubernetes.default.svc.cluster.local"]), "Tokens are issued by `https://kubernetes.default.svc.cluster.local`. Tokens of other issuers get 401."),
-    flag("service-account-jwks-uri", Text, "", Ignored(&[]), "The server publishes no keys of service account tokens."),
-    flag("service-account-key-file", List, "", Ignored(&[]), "Tokens that these keys signed get 401."),
+    flag("service-account-extend-token-expiration", Bool, "true", Honored, "Tokens of pods that request 3607 s live for a year."),
+    flag("service-account-issuer", List, "", Honored, "Without it, `https://kubernetes.default.svc.cluster.local`."),
+    flag("service-account-jwks-uri", Text, "", Honored, "Without it, `/openid/v1/jwks` at the external address."),
+    flag("service-account-key-file", List, "", Honored, "RSA from 2048 bits, P-256 and P-384; no P-521. The files are read at the start only."),
     flag("service-account-lookup", Bool, "true", Ignored(&["true"]), "The server always looks up the account of a token."),
-    flag("service-account-max-token-expiration", Duration, "0s", Unenforced(&["0", "0s"]), "Tokens may live as long as the request says."),
+    flag("service-account-max-token-expiration", Duration, "0s", Honored, "From 1 hour to 2^32 seconds."),
     flag("service-account-signing-endpoint", Text, "", Unenforced(&[]), "A key in the store signs tokens."),
-    flag("service-account-signing-key-file", Text, "", Ignored(&[]), "A key in the store signs tokens. Only servers on this store can verify them."),
+    flag("service-account-signing-key-file", Text, "", Honored, "Without it, a key for ES256 that the servers of the store share. The file is read at the start only."),
     flag("service-cluster-ip-range", Text, "10.0.0.0/24", Honored, "IPv4 with a prefix of 12 to 28 bits. The same on all servers of a store."),
     flag("service-node-port-range", Text, "30000-32767", Honored, "The same on all servers of a store."),
     flag("show-hidden-metrics-for-version", Text, "", Ignored(&[]), NO_METRIC_OPTIONS),
@@ -291,12 +293,12 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("storage-initialization-timeout", Duration, "1m0s", Ignored(&[]), "The server starts when the store answers."),
     flag("storage-media-type", Text, "application/vnd.kubernetes.protobuf", Honored, "Both encodings are read in any case. `application/yaml` is an error."),
     flag("strict-transport-security-directives", List, "", Honored, "The header `Strict-Transport-Security` of all responses."),
-    flag("tls-cert-file", Text, "", Honored, "Needs `--tls-private-key-file`. Without both, the server makes a CA and a certificate in `--cert-dir`."),
+    flag("tls-cert-file", Text, "", Honored, "Needs `--tls-private-key-file`. Changed files are read again. Without both, the server makes a CA and a certificate in `--cert-dir`."),
     flag("tls-cipher-suites", List, "", Honored, "The server has the suites with ECDHE and AES-GCM or ChaCha20-Poly1305. It leaves out others; TLS 1.2 needs at least one."),
     flag("tls-curve-preferences", List, "", Honored, "The server has 23 (P-256), 24 (P-384) and 29 (X25519). It leaves out others; at least one is needed."),
     flag("tls-min-version", Text, "", Honored, "`VersionTLS10` and `VersionTLS11` are as `VersionTLS12`: the server speaks nothing older."),
     flag("tls-private-key-file", Text, "", Honored, "Needs `--tls-cert-file`."),
-    flag("tls-sni-cert-key", Text, "", Ignored(&[]), "The server has one certificate for all names."),
+    flag("tls-sni-cert-key", Texts, "", Honored, "Certificates are selected by host name, not by address. Changed files are read again."),
     flag("token-auth-file", Text, "", Honored, "The file is read at the start only."),
     flag("tracing-config-file", Text, "", Ignored(&[]), "The server sends no traces."),
     flag("v", Int, "0", Honored, "Up to 3 is level info, 4 and 5 debug, from 6 on trace. Also `-v`."),

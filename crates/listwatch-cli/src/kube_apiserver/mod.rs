@@ -137,6 +137,9 @@ impl KubeApiserver {
             Some(directives) => builder.strict_transport_security(directives),
             None => builder,
         };
+        let external_address = settings.external_address.clone();
+        let external_address = external_address.unwrap_or_else(|| process::reachable(settings.bind).to_string());
+        let builder = builder.external_address(&external_address);
         let builder = credentials::read(builder, &settings)?;
         let server = builder.build().await?;
         let serving = server.serve(listener, &pki)?;
@@ -168,6 +171,10 @@ fn pki(settings: &Settings) -> Result<Pki, Failure> {
             store::create_data_dir(directory)?;
             Pki::load_or_create(directory, &settings.names)?
         }
+    };
+    let pki = match settings.sni_certificates.is_empty() {
+        true => pki,
+        false => pki.with_sni_certificates(settings.sni_certificates.clone())?,
     };
     Ok(pki.with_tls_options(&settings.tls)?)
 }

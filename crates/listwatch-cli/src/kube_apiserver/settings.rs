@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use listwatch_access::FrontProxyHeaders;
-use listwatch_apiserver::pki::TlsOptions;
+use listwatch_access::{FrontProxyHeaders, ISSUER};
+use listwatch_apiserver::pki::{SniCertificate, TlsOptions};
 use listwatch_apiserver::stored_form::StorageMediaType;
 use listwatch_apiserver::{AnonymousAuth, AuthorizationMode, ServiceRanges, UnavailableMode};
 
@@ -18,6 +18,11 @@ use crate::store::{EtcdConnection, parse_media_type};
 
 /// The highest `--goaway-chance` (`ServerRunOptions.Validate`).
 const GOAWAY_CHANCE_MAX: f64 = 0.02;
+
+/// The least `--service-account-max-token-expiration`.
+const TOKEN_EXPIRATION_LEAST: Duration = Duration::from_secs(60 * 60);
+/// The largest `--service-account-max-token-expiration`.
+const TOKEN_EXPIRATION_MOST: Duration = Duration::from_secs(1 << 32);
 
 /// The settings of the server that follow from the flags.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +39,8 @@ pub(super) struct Settings {
     pub(super) encryption_provider_config: Option<PathBuf>,
     /// The certificates of the listener.
     pub(super) certificates: Certificates,
+    /// The certificates for single host names.
+    pub(super) sni_certificates: Vec<SniCertificate>,
     /// The TLS options of the listener.
     pub(super) tls: TlsOptions,
     /// The file of the CA certificates that verify client certificates.
@@ -54,6 +61,12 @@ pub(super) struct Settings {
     pub(super) kubelet_address_types: Vec<String>,
     /// The file of static tokens.
     pub(super) token_auth_file: Option<PathBuf>,
+    /// How service account tokens are issued and accepted.
+    pub(super) service_account: ServiceAccountSettings,
+    /// Whether bootstrap tokens authenticate.
+    pub(super) bootstrap_tokens: bool,
+    /// The host and port at which clients reach the server; `None` if no flag names a host.
+    pub(super) external_address: Option<String>,
     /// The authorization of requests.
     pub(super) authorization: Authorization,
     /// The treatment of requests without credentials.
@@ -97,6 +110,18 @@ pub(super) enum StoreChoice {
 pub(super) struct CertificateFiles {
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
+}
+
+/// The issuer and the keys of service account tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ServiceAccountSettings {
+    pub(super) issuers: Vec<String>,
+    pub(super) api_audiences: Vec<String>,
+    pub(super) signing_key_file: Option<PathBuf>,
+    pub(super) key_files: Vec<PathBuf>,
+    pub(super) jwks_uri: Option<String>,
+    pub(super) max_expiration_seconds: Option<i64>,
+    pub(super) extend_expiration: bool,
 }
 
 /// The front proxies that `--requestheader-*` describes.
@@ -258,6 +283,11 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         error(flag, text);
         TlsOptions::default()
     });
+    let sni_certificates = given.texts("tls-sni-cert-key").map(sni_certificate).collect::<Result<Vec<_>, _>>();
+    let sni_certificates = sni_certificates.unwrap_or_else(|text| {
+        error("tls-sni-cert-key", text.to_owned());
+        Vec::new()
+    });
     let store = store(given).unwrap_or_else(|(flag, text)| {
         error(flag, text);
         StoreChoice::Memory
@@ -272,6 +302,10 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         false
     });
 
+    let service_account = service_account(given).unwrap_or_else(|(flag, text, settings)| {
+        error(flag, text);
+        settings
+    });
     let allows_everything = modes.contains(&AuthorizationMode::AlwaysAllow);
     let authorization = match given.has("authorization-config") {
         true => Authorization::AuthenticatedOnly,
@@ -290,6 +324,7 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
             (Some(certificate), Some(key)) => Certificates::Files { certificate, key },
             _ => Certificates::OwnIn(given.path("cert-dir").unwrap_or_default()),
         },
+        sni_certificates,
         tls,
         client_ca_file: given.path("client-ca-file"),
         front_proxy: front_proxy(given),
@@ -300,6 +335,13 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         kubelet_ca_file: given.path("kubelet-certificate-authority"),
         kubelet_address_types: given.list("kubelet-preferred-address-types").into_iter().map(str::to_owned).collect(),
         token_auth_file: given.path("token-auth-file"),
+        service_account,
+        bootstrap_tokens: given.bool("enable-bootstrap-token-auth"),
+        external_address: external_host(given).map(|host| match host.parse::<std::net::Ipv6Addr>() {
+            Ok(ip) => format!("[{ip}]:{port}"),
+            Err(_) if host.contains(':') => host.to_owned(),
+            Err(_) => format!("{host}:{port}"),
+        }),
         anonymous_auth: match &authorization {
             _ if !given.bool("anonymous-auth") => AnonymousAuth::Disabled,
             Authorization::AuthenticatedOnly => AnonymousAuth::HealthOnly,
@@ -431,6 +473,51 @@ fn store(given: &FlagValues) -> Result<StoreChoice, (&'static str, String)> {
     }
 }
 
+/// The external host name, or the advertised address (`ServerRunOptions.DefaultAdvertiseAddress`).
+fn external_host(given: &FlagValues) -> Option<&str> {
+    given.text("external-hostname").or_else(|| given.text("advertise-address"))
+}
+
+/// The settings of service account tokens (`completeServiceAccountOptions`, `BuiltInAuthenticationOptions.Validate`).
+///
+/// # Errors
+/// The flag with its error, and the settings as far as they are valid.
+fn service_account(
+    given: &FlagValues,
+) -> Result<ServiceAccountSettings, (&'static str, String, ServiceAccountSettings)> {
+    let texts = |name: &str| given.list(name).into_iter().map(str::to_owned).collect::<Vec<String>>();
+    let mut settings = ServiceAccountSettings {
+        issuers: texts("service-account-issuer"),
+        api_audiences: texts("api-audiences"),
+        signing_key_file: given.path("service-account-signing-key-file"),
+        key_files: texts("service-account-key-file").into_iter().map(PathBuf::from).collect(),
+        jwks_uri: given.text("service-account-jwks-uri").map(str::to_owned),
+        max_expiration_seconds: None,
+        extend_expiration: given.bool("service-account-extend-token-expiration"),
+    };
+    let repeated = settings.issuers.iter().enumerate().find(|(at, issuer)| settings.issuers[..*at].contains(issuer));
+    if let Some((_, issuer)) = repeated {
+        let text = format!("service-account-issuer {issuer:?} is already specified");
+        return Err(("service-account-issuer", text, settings));
+    }
+    if settings.issuers.is_empty() {
+        settings.issuers.push(ISSUER.to_owned());
+    }
+    if let Some(uri) = settings.jwks_uri.clone().filter(|uri| !uri.starts_with("https://")) {
+        let text = format!("service-account-jwks-uri requires https scheme, parsed as: {uri}");
+        return Err(("service-account-jwks-uri", text, settings));
+    }
+    let max = given.duration("service-account-max-token-expiration");
+    if !max.is_zero() {
+        if max < TOKEN_EXPIRATION_LEAST || max > TOKEN_EXPIRATION_MOST {
+            let text = "the service-account-max-token-expiration must be between 1 hour and 2^32 seconds".to_owned();
+            return Err(("service-account-max-token-expiration", text, settings));
+        }
+        settings.max_expiration_seconds = i64::try_from(max.as_secs()).ok();
+    }
+    Ok(settings)
+}
+
 fn certificate_files(given: &FlagValues, certificate: &str, key: &str) -> Option<CertificateFiles> {
     Some(CertificateFiles { certificate: given.path(certificate)?, key: given.path(key)? })
 }
@@ -447,6 +534,19 @@ fn front_proxy(given: &FlagValues) -> Option<FrontProxy> {
         allowed_names: list("requestheader-allowed-names"),
     };
     Some(FrontProxy { client_ca_file, headers })
+}
+
+/// Parses `certificate,key` or `certificate,key:name,name` (`component-base/cli/flag.NamedCertKey`).
+fn sni_certificate(text: &str) -> Result<SniCertificate, &'static str> {
+    let (files, names) = match text.split_once(':') {
+        Some((_, names)) if names.trim().is_empty() => return Err("empty names list is not allowed"),
+        Some((files, names)) => (files, names.split(',').map(|name| name.trim().to_owned()).collect()),
+        None => (text, Vec::new()),
+    };
+    match files.split(',').map(str::trim).collect::<Vec<_>>()[..] {
+        [certificate, key] => Ok(SniCertificate { certificate: certificate.into(), key: key.into(), names }),
+        _ => Err("expected comma separated certificate and key file paths"),
+    }
 }
 
 fn tls_options(given: &FlagValues) -> Result<TlsOptions, (&'static str, String)> {

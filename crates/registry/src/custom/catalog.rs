@@ -247,11 +247,11 @@ impl Catalog {
     /// Returns the pending work. Each task is returned once until its definition changes again.
     pub(crate) fn work(&mut self) -> Vec<Work> {
         let names = std::mem::take(&mut self.unworked);
-        names.into_iter().filter_map(|name| self.work_of(&name)).collect()
+        names.into_iter().filter_map(|name| self.pending_work(&name)).collect()
     }
 
     /// Returns the work that one definition needs in its current state.
-    pub(crate) fn work_of(&self, name: &str) -> Option<Work> {
+    pub(crate) fn pending_work(&self, name: &str) -> Option<Work> {
         let entry = self.entries.get(name)?;
         if entry.definition.awaits_cleanup() {
             return Some(Work::Clean(name.to_owned()));
@@ -271,7 +271,7 @@ impl Catalog {
 
     /// Reports whether the definition is known at this revision or a later one and its stored status is up to date.
     pub(crate) fn is_settled(&self, name: &str, revision: Revision) -> bool {
-        let written = !matches!(self.work_of(name), Some(Work::Status(_)));
+        let written = !matches!(self.pending_work(name), Some(Work::Status(_)));
         self.revision(name).is_some_and(|known| known >= revision) && written
     }
 

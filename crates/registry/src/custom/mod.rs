@@ -10,7 +10,7 @@
 //! A server serves a definition as soon as the server has seen the definition and the names are free. Only then the
 //! server writes the condition `Established`, so a client that reads the condition finds the resource served. The
 //! response to a write of a definition waits until the definition's conditions are stored
-//! ([`Definitions::has_settled`](crate::Definitions::has_settled)). The client can then read, change and update the
+//! ([`Definitions::has_applied`](crate::Definitions::has_applied)). The client can then read, change and update the
 //! definition without a conflict.
 //!
 //! A definition costs the memory of its bytes, which the cache of definitions holds anyway, and one

@@ -8,13 +8,18 @@
 //! Both encodings are read for every built-in kind, whatever the server writes. Custom resources,
 //! CustomResourceDefinitions and APIServices are always written as JSON, as kube-apiserver does.
 //!
+//! Readers see a value as kube-apiserver does after it has read it: CustomResourceDefinitions, which kube-apiserver stores
+//! in v1beta1, in v1, and members that it adds at each read.
+//!
 //! A value that cannot be read becomes a value with [`UNREADABLE_PREFIX`], which is no object: a reader finds the key,
 //! and never takes it for absent.
 //!
 //! Source: `pkg/storage/etcd3/store.go` of k8s.io/apiserver (codec and transformer, in this order; the authenticated
 //! data is the full key), `pkg/controlplane/apiserver/{apiextensions,aggregator}.go` of kube-apiserver.
 
+mod rotation;
 mod storage;
+mod upgrade;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,8 +33,9 @@ use listwatch_storage::{Storage, StoreFault, UNREADABLE_PREFIX};
 use listwatch_wire::protobuf;
 use serde_json::{Map, Value};
 
+pub use self::rotation::rewrite_stale_keys;
+use self::storage::TransformedStorage;
 use crate::registry::Registry;
-use crate::stored_form::storage::TransformedStorage;
 
 /// The encoding in which objects of built-in kinds are written (`--storage-media-type`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,6 +154,10 @@ impl StoredForm {
 
     /// Reports whether a stored value of the range that is JSON is read as it is.
     fn reads_plain_json(&self, range: &KeyRange) -> bool {
+        let definitions = KeyRange::resource(upgrade::DEFINITIONS);
+        if range.start() < definitions.end() && definitions.start() < range.end() {
+            return false;
+        }
         self.encryption.is_none() || self.is_of_one_resource(range) && self.find(range.start()).0.writes_plain()
     }
 
@@ -173,6 +183,11 @@ impl StoredForm {
             }
         };
         if !plain.starts_with(protobuf::MAGIC) {
+            if self.resource_prefix(key.as_str()) == upgrade::DEFINITIONS
+                && let Some(value) = upgrade::upgraded_definition(&plain)
+            {
+                return ReadValue { value, stale: true };
+            }
             let other_form =
                 |(api_version, kind): &(String, String)| protobuf::encode_strict(api_version, kind, &plain).is_ok();
             // A value that protobuf cannot hold stays JSON, and is not stale because of it.
@@ -211,7 +226,26 @@ impl StoredForm {
                 let stored = version.to_storage_version(tree);
                 serde_json::to_vec(&stored).map(Bytes::from).map_err(|error| error.to_string())
             }
-            None => Ok(decoded.json.into()),
+            None => {
+                upgrade::completed(&decoded.api_version, &decoded.kind, decoded.json).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// The JSON as a reader gets it after a write.
+    fn normal_form(&self, key: &Key, value: Bytes) -> Bytes {
+        let (_, message) = self.find(key.as_str());
+        let encoded = self.encode(message, value.clone());
+        if encoded.starts_with(protobuf::MAGIC) { self.decode(key, &encoded).unwrap_or(value) } else { value }
+    }
+
+    /// Encodes the JSON of an object. A value that protobuf cannot hold stays JSON, which every release reads.
+    fn encode(&self, message: Option<&(String, String)>, value: Bytes) -> Bytes {
+        match message {
+            Some((api_version, kind)) if self.media_type == StorageMediaType::Protobuf => {
+                protobuf::encode_strict(api_version, kind, &value).map_or(value, Bytes::from)
+            }
+            _ => value,
         }
     }
 
@@ -221,13 +255,7 @@ impl StoredForm {
             return Err(StoreFault::Corrupt(format!("the value of {key} was not readable and is not written back")));
         }
         let (transformer, message) = self.find(key.as_str());
-        let plain = match message {
-            Some((api_version, kind)) if self.media_type == StorageMediaType::Protobuf => {
-                // A value that protobuf cannot hold stays JSON, which every release reads.
-                protobuf::encode_strict(api_version, kind, &value).map_or(value, Bytes::from)
-            }
-            _ => value,
-        };
+        let plain = self.encode(message, value);
         if transformer.writes_plain() {
             return Ok(plain);
         }

@@ -49,7 +49,8 @@ impl Storage for TransformedStorage {
                 continue;
             }
             converted += entry.value.len();
-            entry.value = self.form.read(&entry.key, std::mem::take(&mut entry.value), false).value;
+            let read = self.form.read(&entry.key, std::mem::take(&mut entry.value), false);
+            (entry.value, entry.stale) = (read.value, read.stale);
             if converted >= YIELD_BYTES {
                 converted = 0;
                 tokio::task::yield_now().await;
@@ -69,6 +70,10 @@ impl Storage for TransformedStorage {
             }
             created => created,
         }
+    }
+
+    fn normal_form(&self, key: &Key, value: Bytes) -> Bytes {
+        self.form.normal_form(key, value)
     }
 
     async fn update(

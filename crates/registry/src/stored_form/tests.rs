@@ -78,10 +78,14 @@ fn plain_json_is_passed_on_only_where_every_key_of_the_range_is_plain() {
         (KeyRange::single(&key("/pods/a/b")), true),
         (KeyRange::below("/"), false),
         (KeyRange::below("/services/"), false),
+        (KeyRange::resource("apiextensions.k8s.io/customresourcedefinitions"), false),
+        (KeyRange::single(&key("/apiextensions.k8s.io/customresourcedefinitions/a")), false),
     ] {
         assert_eq!(form.reads_plain_json(&range), expected, "{range:?}");
     }
-    assert!(StoredForm::default().reads_plain_json(&KeyRange::below("/")), "without encryption all JSON is plain");
+    let plain = StoredForm::default();
+    assert!(plain.reads_plain_json(&KeyRange::below("/services/")), "without encryption all JSON is plain");
+    assert!(!plain.reads_plain_json(&KeyRange::below("/")), "definitions can have an old version");
 }
 
 #[test]
@@ -144,6 +148,78 @@ fn second_version_of_a_kind_is_read_as_the_stored_version() {
     let tree: Value = serde_json::from_slice(&read).unwrap();
     assert_eq!(tree["apiVersion"], "autoscaling/v2");
     assert_eq!(tree["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 50);
+}
+
+#[tokio::test]
+async fn definition_that_kube_apiserver_stored_is_read_as_v1() {
+    let stored = |spec: &str| {
+        Bytes::from(format!(
+            r#"{{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1beta1","metadata":{{"name":"a"}},"spec":{spec},"status":{{"storedVersions":["v1"]}}}}"#
+        ))
+    };
+    let key = key("/apiextensions.k8s.io/customresourcedefinitions/a");
+    let check = |spec: &str, expected: &str| {
+        let expected = String::from_utf8(stored(expected).to_vec()).unwrap().replacen("/v1beta1", "/v1", 1);
+        let expected = ReadValue { value: expected.into(), stale: true };
+        assert_eq!(StoredForm::default().read(&key, stored(spec), true), expected, "{spec}");
+    };
+    // Members that are the same in all versions.
+    check(
+        r#"{"group":"g","version":"v1","names":{"plural":"as","kind":"A"},"scope":"Cluster","validation":{"openAPIV3Schema":{"type":"object"}},"subresources":{"status":{}},"versions":[{"name":"v1","served":true,"storage":true},{"name":"v2","served":true,"storage":false}],"additionalPrinterColumns":[{"name":"X","type":"string","priority":1,"JSONPath":".x"}],"selectableFields":[{"jsonPath":".x"}],"conversion":{"strategy":"None"},"preserveUnknownFields":false}"#,
+        r#"{"group":"g","names":{"plural":"as","kind":"A"},"scope":"Cluster","versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}},"subresources":{"status":{}},"additionalPrinterColumns":[{"name":"X","type":"string","priority":1,"jsonPath":".x"}],"selectableFields":[{"jsonPath":".x"}]},{"name":"v2","served":true,"storage":false,"schema":{"openAPIV3Schema":{"type":"object"}},"subresources":{"status":{}},"additionalPrinterColumns":[{"name":"X","type":"string","priority":1,"jsonPath":".x"}],"selectableFields":[{"jsonPath":".x"}]}],"conversion":{"strategy":"None"}}"#,
+    );
+    // Members that differ, and a conversion by webhook.
+    check(
+        r#"{"group":"g","version":"v1","names":{"plural":"as","kind":"A"},"scope":"Cluster","versions":[{"name":"v1","served":true,"storage":true,"deprecated":true,"schema":{"openAPIV3Schema":{"type":"object"}},"additionalPrinterColumns":[{"name":"X","type":"string","JSONPath":".x"}]}],"conversion":{"strategy":"Webhook","webhookClientConfig":{"url":"https://a"},"conversionReviewVersions":["v1"]},"preserveUnknownFields":false}"#,
+        r#"{"group":"g","names":{"plural":"as","kind":"A"},"scope":"Cluster","versions":[{"name":"v1","served":true,"storage":true,"deprecated":true,"schema":{"openAPIV3Schema":{"type":"object"}},"additionalPrinterColumns":[{"name":"X","type":"string","jsonPath":".x"}]}],"conversion":{"strategy":"Webhook","webhook":{"clientConfig":{"url":"https://a"},"conversionReviewVersions":["v1"]}}}"#,
+    );
+    // As releases before 1.11 wrote it.
+    check(
+        r#"{"group":"g","version":"v1","names":{"plural":"as","kind":"A"},"scope":"Cluster"}"#,
+        r#"{"group":"g","names":{"plural":"as","kind":"A"},"scope":"Cluster","versions":[{"name":"v1","served":true,"storage":true}],"preserveUnknownFields":true}"#,
+    );
+    // Lists and watches pass JSON on as it is elsewhere.
+    let inner = MemoryStorage::new();
+    inner.create(&key, stored(r#"{"version":"v1"}"#), None).await.unwrap();
+    let storage = over(&inner, StoredForm::default());
+    let range = KeyRange::resource(upgrade::DEFINITIONS);
+    let page = storage.list(ListQuery { range: range.clone(), at: None, limit: 0 }).await.unwrap();
+    let is_v1 = |value: &Bytes| {
+        value.starts_with(br#"{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1","#)
+    };
+    assert!(is_v1(&page.items[0].value), "{page:?}");
+    let mut watch = storage.watch(range, Revision::ZERO).await.unwrap();
+    let seen = loop {
+        if let Some(WatchItem::Event(StoreEvent::Put { current, .. })) = watch.next().await {
+            break current;
+        }
+    };
+    assert!(is_v1(&seen.value), "{seen:?}");
+}
+
+#[test]
+fn members_that_protobuf_does_not_hold_are_added_at_each_read() {
+    let form = form(&[], StorageMediaType::Protobuf);
+    let round_trip = |path: &str, value: &str| {
+        let stored = form.write(&key(path), value.to_owned().into()).unwrap();
+        assert!(stored.starts_with(protobuf::MAGIC));
+        form.read(&key(path), stored, true).value
+    };
+    let set = r#"{"kind":"StatefulSet","apiVersion":"apps/v1","metadata":{"name":"a"},"spec":{"selector":null,"template":{"metadata":{},"spec":{"containers":null}},"volumeClaimTemplates":[{"kind":"PersistentVolumeClaim","apiVersion":"v1","metadata":{"name":"d"},"spec":{"resources":{}},"status":{"phase":"Pending"}}],"serviceName":"","updateStrategy":{}},"status":{"replicas":0,"availableReplicas":0}}"#;
+    assert_eq!(round_trip("/statefulsets/x/a", set), set);
+    assert_eq!(round_trip("/statefulsets/x/a", &set.replace(r#","status":{"phase":"Pending"}"#, "")), set);
+    let claim = r#"{"kind":"PersistentVolumeClaim","apiVersion":"v1","metadata":{"name":"a"},"spec":{"resources":{}},"status":{"phase":"Pending"}}"#;
+    assert_eq!(round_trip("/persistentvolumeclaims/x/a", &claim.replace(r#""phase":"Pending""#, "")), claim);
+    let bound = claim.replace("Pending", "Bound");
+    assert_eq!(round_trip("/persistentvolumeclaims/x/a", &bound), bound);
+    let job = |labels: &str| {
+        format!(
+            r#"{{"kind":"Job","apiVersion":"batch/v1","metadata":{{"name":"a"{labels}}},"spec":{{"template":{{"metadata":{{"labels":{{"job-name":"a"}}}},"spec":{{"containers":null}}}}}},"status":{{}}}}"#
+        )
+    };
+    let (generated, own) = (job(r#","labels":{"job-name":"a"}"#), job(r#","labels":{"own":"x"}"#));
+    assert_eq!(round_trip("/jobs/x/a", &job("")), generated);
+    assert_eq!(round_trip("/jobs/x/a", &own), own);
 }
 
 #[test]

@@ -58,6 +58,9 @@ pub enum Operation {
     Update,
     /// The write deletes an object.
     Delete,
+    /// The request connects to a pod, a node or a service: `exec`, `attach`, `portforward` and `proxy`. The object holds
+    /// the options. A plugin may reject them and must not change them.
+    Connect,
 }
 
 /// One write, as admission plugins see it (`admission.Attributes`).

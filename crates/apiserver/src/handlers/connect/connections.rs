@@ -5,17 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use listwatch_meta::Status;
+use listwatch_meta::{Status, UserInfo};
 use listwatch_proxy::{
     ClientCertificate, Destination, Limits, Proxy, Redirects, TlsSettings, TlsSettingsError, Transport,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::location::{Location, Via};
+use super::slots::{CONNECTS_MAX, ConnectSlot, ConnectSlots};
 
-/// The most concurrent logs and proxied requests that are not upgrades. Any further one is answered with 429.
-/// [`Limits::upgrades_max`] limits upgrades.
-const CONNECTS_MAX: usize = 1_024;
 /// The time until the response header of a log or a proxied request. A kubelet sends the header of a followed log with
 /// the first line.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(14_400);
@@ -52,7 +49,7 @@ pub(crate) struct Connections {
     https: Transport,
     http: Transport,
     pub(super) preferred_address_types: Vec<String>,
-    slots: Arc<Semaphore>,
+    slots: Arc<ConnectSlots>,
 }
 
 impl Connections {
@@ -84,17 +81,16 @@ impl Connections {
             https,
             http,
             preferred_address_types: options.preferred_address_types,
-            slots: Arc::new(Semaphore::new(CONNECTS_MAX)),
+            slots: Arc::default(),
         })
     }
 
     /// Takes a slot of a request that is not an upgrade, until its response is sent.
     ///
     /// # Errors
-    /// 429 if no slot is free.
-    pub(super) fn take_slot(&self) -> Result<OwnedSemaphorePermit, Status> {
-        let text = "too many connections to nodes, pods and services, please try again later";
-        Arc::clone(&self.slots).try_acquire_owned().map_err(|_| Status::too_many_requests(text, 1))
+    /// 429 if no slot is free, or if the user has taken its share.
+    pub(super) fn take_slot(&self, user: &UserInfo) -> Result<ConnectSlot, Status> {
+        self.slots.take(&user.username)
     }
 
     /// Creates the destination of a path at a location. Redirects reach the client; none is followed.

@@ -17,6 +17,7 @@ mod connections;
 mod location;
 mod options;
 mod refusal;
+mod slots;
 
 use std::pin::pin;
 use std::time::Duration;
@@ -32,12 +33,14 @@ use listwatch_meta::go::quote;
 use listwatch_proxy::{Destination, ExternalLocation, ProxyBody, ProxyError, ProxyErrorKind, is_upgrade_request};
 use listwatch_registry::Subresource;
 use listwatch_wire::query::encode_path_segment;
+use listwatch_write::ConnectRequest;
 use serde_json::Value;
 
 pub(crate) use self::connections::Connections;
 pub use self::connections::KubeletOptions;
 use self::location::{Location, LocationError, ProxyId, Via};
 use self::options::LogOptions;
+pub(crate) use self::slots::ConnectSlot;
 use super::context::RequestContext;
 use crate::filters::authorization::forbidden;
 use crate::filters::rejection::Rejection;
@@ -68,11 +71,39 @@ pub(crate) async fn answer<B: RequestBody>(
         return Err(Status::bad_request("dryRun is not supported").into());
     }
     let reader = Reader { shared: request.shared, namespace: route.namespace };
+    if *subresource != Subresource::Log {
+        request.deadline.enforce(pin!(admit(request, route, subresource))).await?;
+    }
     match subresource {
         Subresource::Log => Ok(log(request, route, &reader).await?),
         Subresource::Proxy { .. } => proxy(request, route, &reader, upload).await,
         _ => stream(request, route, &reader, subresource, upload).await,
     }
+}
+
+/// Runs the admission plugins, which see the options of the connection.
+async fn admit(
+    request: &RequestContext<'_>,
+    route: &ResourceRoute<'_>,
+    subresource: &Subresource,
+) -> Result<(), Status> {
+    let rest = location::remaining_path(request.parts.uri.path(), proxy_segments(route));
+    let options = options::connect_options(subresource, &route.resource.kind, request.query, &rest);
+    let connect = ConnectRequest {
+        resource: &route.resource,
+        subresource: subresource.name(),
+        namespace: route.namespace,
+        name: route.name.unwrap_or_default(),
+        user: request.user,
+        options: &options,
+    };
+    request.shared.writer.admit_connect(&connect).await
+}
+
+/// The number of path segments up to the subresource: `/api/v1/nodes/n/proxy` or
+/// `/api/v1/namespaces/ns/pods/p/proxy`.
+fn proxy_segments(route: &ResourceRoute<'_>) -> usize {
+    if route.namespace.is_some() { 7 } else { 5 }
 }
 
 /// Streams the log of a container.
@@ -101,7 +132,7 @@ async fn log(
         *empty.status_mut() = StatusCode::NO_CONTENT;
         return Ok(empty);
     };
-    let slot = connections.take_slot()?;
+    let slot = connections.take_slot(request.user)?;
     // The kubelet sees nothing of the client's request.
     let outgoing = Request::new(Empty::<Bytes>::new());
     let response = connections.proxy.handle(outgoing, &to).await.map_err(|error| log_failure(&to, &error))?;
@@ -211,8 +242,7 @@ async fn proxy<B: RequestBody>(
     };
     let location = request.deadline.enforce(pin!(locate)).await?;
     let path = parts.uri.path();
-    // `/api/v1/nodes/n/proxy` or `/api/v1/namespaces/ns/pods/p/proxy`.
-    let segments = if route.namespace.is_some() { 7 } else { 5 };
+    let segments = proxy_segments(route);
     let rest = location::remaining_path(path, segments);
     let query =
         parts.uri.query().filter(|query| !query.is_empty()).map_or_else(String::new, |query| format!("?{query}"));
@@ -246,7 +276,7 @@ async fn forward<B: RequestBody>(
     // The proxy counts upgrades itself, as long as they last.
     let slot = match is_upgrade_request(&parts.headers) {
         true => None,
-        false => Some(shared.connections.take_slot()?),
+        false => Some(shared.connections.take_slot(request.user)?),
     };
     let mut outgoing = Request::new(upload.pass_on());
     *outgoing.method_mut() = parts.method.clone();

@@ -5,7 +5,9 @@
 
 use listwatch_meta::go::quote;
 use listwatch_meta::{FieldError, Status};
+use listwatch_registry::Subresource;
 use listwatch_wire::query::{Query, encode_path_segment};
+use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::UtcOffset;
 use time::format_description::well_known::Rfc3339;
@@ -94,6 +96,53 @@ fn parse_time(text: &str) -> Result<OffsetDateTime, Status> {
     let parsed = OffsetDateTime::parse(text, &Rfc3339).map(|at| at.to_offset(UtcOffset::UTC));
     let format = "\"2006-01-02T15:04:05Z07:00\"";
     parsed.map_err(|_| Status::bad_request(format!("parsing time {} as {format}: cannot parse it", quote(text))))
+}
+
+/// The options of a connection as an object, for admission plugins: `PodExecOptions`, `PodAttachOptions`,
+/// `PodPortForwardOptions` and the three `…ProxyOptions`, without fields that are empty. `path` is the rest of a proxied
+/// path. The handler of the connection rejects invalid options.
+pub(super) fn connect_options(
+    subresource: &Subresource,
+    kind: &str,
+    query: &Query<'_>,
+    path: &str,
+) -> Map<String, Value> {
+    let mut options = Map::new();
+    let mut set = |name: &str, value: Value| drop(options.insert(name.to_owned(), value));
+    let kind = match subresource {
+        Subresource::Exec => "PodExecOptions".to_owned(),
+        Subresource::Attach => "PodAttachOptions".to_owned(),
+        Subresource::PortForward => "PodPortForwardOptions".to_owned(),
+        _ => format!("{kind}ProxyOptions"),
+    };
+    set("kind", kind.into());
+    set("apiVersion", "v1".into());
+    match subresource {
+        Subresource::Exec | Subresource::Attach => {
+            for name in ["stdin", "stdout", "stderr", "tty"] {
+                if query.bool(name).unwrap_or_default() {
+                    set(name, true.into());
+                }
+            }
+            if let Some(container) = query.get("container").filter(|name| !name.is_empty()) {
+                set("container", container.into());
+            }
+            let command: Vec<Value> = query.all("command").map(Value::from).collect();
+            if *subresource == Subresource::Exec && !command.is_empty() {
+                set("command", command.into());
+            }
+        }
+        Subresource::PortForward => {
+            let ports = query.all("ports").flat_map(|value| value.split(','));
+            let ports: Vec<Value> = ports.filter_map(|port| port.parse::<u16>().ok()).map(Value::from).collect();
+            if !ports.is_empty() {
+                set("ports", ports.into());
+            }
+        }
+        _ if !path.is_empty() => set("path", path.into()),
+        _ => {}
+    }
+    options
 }
 
 /// The query of `exec` and `attach` for the kubelet (`PodExecOptions`, `PodAttachOptions`).

@@ -4,7 +4,10 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_access::{Attributes, Authorization, Authorizer, MaybeFuture};
-use serde_json::{Value, json};
+use listwatch_write::admission::{
+    AdmissionFuture, AdmissionRequest, MutatingAdmission, Operation, ValidatingAdmission,
+};
+use serde_json::{Map, Value, json};
 
 use crate::ApiServer;
 
@@ -134,4 +137,91 @@ async fn stream_by_get_needs_permission_to_create() {
         assert!(code == 403 && text.starts_with("pods \"placed\" is forbidden: ") && text.ends_with(&cannot), "{text}");
     }
     assert_eq!(send(&server, &format!("GET {PODS}/waits/log"), &[], Value::Null).await.0, 204, "a log is read");
+}
+
+/// Rejects connections and names their options.
+struct NoConnect;
+
+impl ValidatingAdmission for NoConnect {
+    fn name(&self) -> &str {
+        "NoConnect"
+    }
+
+    fn handles(&self, request: &AdmissionRequest<'_>) -> bool {
+        request.operation == Operation::Connect
+    }
+
+    fn validate<'a>(
+        &'a self,
+        request: &'a AdmissionRequest<'_>,
+        options: &'a Map<String, Value>,
+    ) -> AdmissionFuture<'a, ()> {
+        let subresource = request.subresource.unwrap_or_default();
+        let why = format!("{} {subresource} {}", request.kind, Value::Object(options.clone()));
+        Box::pin(std::future::ready(Err(request.forbidden(why))))
+    }
+}
+
+#[tokio::test]
+async fn connect_runs_validating_admission_with_its_options_before_any_lookup() {
+    let server = ApiServer::builder().validating_admission(NoConnect).build().await.unwrap();
+    fill(&server).await;
+    let services = "/api/v1/namespaces/default/services";
+    for (line, options) in [
+        (
+            format!("POST {PODS}/none/exec?command=ls&command=-l&stdin=1&tty=false&container=c"),
+            r#"exec {"kind":"PodExecOptions","apiVersion":"v1","stdin":true,"container":"c","command":["ls","-l"]}"#,
+        ),
+        (
+            format!("GET {PODS}/none/attach?stdout=true&command=ls"),
+            r#"attach {"kind":"PodAttachOptions","apiVersion":"v1","stdout":true}"#,
+        ),
+        (
+            format!("POST {PODS}/none/portforward?ports=80&ports=443,8080"),
+            r#"portforward {"kind":"PodPortForwardOptions","apiVersion":"v1","ports":[80,443,8080]}"#,
+        ),
+        (
+            format!("PUT {PODS}/none/proxy/a/b?c=d"),
+            r#"proxy {"kind":"PodProxyOptions","apiVersion":"v1","path":"/a/b"}"#,
+        ),
+        (format!("GET {services}/none/proxy"), r#"proxy {"kind":"ServiceProxyOptions","apiVersion":"v1"}"#),
+        (
+            "GET /api/v1/nodes/none/proxy/stats".to_owned(),
+            r#"proxy {"kind":"NodeProxyOptions","apiVersion":"v1","path":"/stats"}"#,
+        ),
+    ] {
+        let (code, text) = send(&server, &line, &[], Value::Null).await;
+        assert!(code == 403 && text.ends_with(options), "{line}: {code} {text}");
+    }
+    assert_eq!(send(&server, &format!("GET {PODS}/waits/log"), &[], Value::Null).await.0, 204, "a log is read");
+}
+
+/// Adds a terminal to connections.
+struct AddTerminal;
+
+impl MutatingAdmission for AddTerminal {
+    fn name(&self) -> &str {
+        "AddTerminal"
+    }
+
+    fn handles(&self, request: &AdmissionRequest<'_>) -> bool {
+        request.operation == Operation::Connect
+    }
+
+    fn admit<'a>(
+        &'a self,
+        _: &'a AdmissionRequest<'_>,
+        options: &'a mut Map<String, Value>,
+    ) -> AdmissionFuture<'a, ()> {
+        options.insert("tty".to_owned(), true.into());
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+#[tokio::test]
+async fn connect_fails_when_a_plugin_changes_its_options() {
+    let server = ApiServer::builder().mutating_admission(AddTerminal).build().await.unwrap();
+    fill(&server).await;
+    let (code, text) = send(&server, &format!("POST {PODS}/waits/exec?command=ls"), &[], Value::Null).await;
+    assert!(code == 500 && text.contains("an admission plugin changed the options"), "{code} {text}");
 }

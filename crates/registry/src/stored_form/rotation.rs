@@ -1,0 +1,50 @@
+//! [`rewrite_stale_keys`]: writes the server's own values in the present form at the start.
+//!
+//! Clients write objects again after a key rotation (`kubectl get secrets -A -o json | kubectl replace -f -`). They
+//! cannot see the keys that belong to no resource, so the server does it for these. Otherwise a removal of the old
+//! encryption key would make the signing key of all tokens unreadable.
+
+use std::sync::Arc;
+
+use listwatch_meta::KeyRange;
+use listwatch_storage::{ListQuery, ReadError, Storage, StoreFault, UpdateError, unreadable_reason};
+
+/// The prefixes of the keys that this server writes and that belong to no resource.
+const OWN_PREFIXES: [&str; 2] = ["listwatch", "ranges/servicenodeports"];
+
+/// The number of entries that one request to the store returns.
+const PAGE_ENTRIES: usize = 500;
+
+/// Writes each value again that is stored with a former encryption key, or in plain although it should be encrypted.
+/// Unreadable values stay as they are.
+///
+/// # Errors
+/// The fault of the store. Some values may then still need the former key.
+pub async fn rewrite_stale_keys(storage: &Arc<dyn Storage>) -> Result<(), StoreFault> {
+    for prefix in OWN_PREFIXES {
+        let mut range = KeyRange::resource(prefix);
+        loop {
+            let query = ListQuery { range: range.clone(), at: None, limit: PAGE_ENTRIES };
+            let page = storage.list(query).await.map_err(|error| match error {
+                ReadError::Fault(fault) => fault,
+                other => StoreFault::Corrupt(other.to_string()),
+            })?;
+            let last = page.items.last().map(|entry| format!("{}\0", entry.key));
+            for entry in page.items {
+                if !entry.stale || unreadable_reason(&entry.value).is_some() {
+                    continue;
+                }
+                match storage.update(&entry.key, entry.modified, entry.value, None).await {
+                    // On a conflict another server wrote or deleted the value meanwhile.
+                    Ok(_) | Err(UpdateError::Conflict { .. }) => {}
+                    Err(UpdateError::Fault(fault)) => return Err(fault),
+                }
+            }
+            match last {
+                Some(last) if page.more => range = range.starting_at(&last),
+                _ => break,
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! Objects as kube-apiserver decodes them from its store, where that is more than the decoding of bytes: conversion of
+//! a version that only the store has, and the defaults that it adds at each read.
+
+use bytes::Bytes;
+use listwatch_validation::Object;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The prefix of the keys of CustomResourceDefinitions.
+pub(super) const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
+
+/// The version in which kube-apiserver stores CustomResourceDefinitions, because it is the more compact one
+/// (`pkg/controlplane/apiserver/apiextensions.go`, Kubernetes v1.36).
+const STORED_DEFINITION: &str = "apiextensions.k8s.io/v1beta1";
+
+/// Members that v1beta1 has once for all versions if they are the same in each, with their names in a version.
+const SHARED_MEMBERS: [(&str, &str); 4] = [
+    ("validation", "schema"),
+    ("subresources", "subresources"),
+    ("additionalPrinterColumns", "additionalPrinterColumns"),
+    ("selectableFields", "selectableFields"),
+];
+
+const VERSION_MEMBERS: [&str; 9] = [
+    "name",
+    "served",
+    "storage",
+    "deprecated",
+    "deprecationWarning",
+    "schema",
+    "subresources",
+    "additionalPrinterColumns",
+    "selectableFields",
+];
+
+const COLUMN_MEMBERS: [(&str, &str); 6] = [
+    ("name", "name"),
+    ("type", "type"),
+    ("format", "format"),
+    ("description", "description"),
+    ("priority", "priority"),
+    ("JSONPath", "jsonPath"),
+];
+
+/// Converts a CustomResourceDefinition that is stored in v1beta1 to v1. Returns `None` for any other value.
+pub(super) fn upgraded_definition(stored: &[u8]) -> Option<Bytes> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Version<'a> {
+        #[serde(borrow)]
+        api_version: std::borrow::Cow<'a, str>,
+    }
+    let version: Version<'_> = serde_json::from_slice(stored).ok()?;
+    if version.api_version != STORED_DEFINITION {
+        return None;
+    }
+    let mut definition: Object = serde_json::from_slice(stored).ok()?;
+    definition.insert("apiVersion".to_owned(), json!("apiextensions.k8s.io/v1"));
+    if let Some(Value::Object(spec)) = definition.get_mut("spec") {
+        *spec = upgraded_spec(spec);
+    }
+    serde_json::to_vec(&definition).ok().map(Bytes::from)
+}
+
+/// Source: `pkg/apis/apiextensions/{v1beta1/defaults.go,v1/conversion.go}` of k8s.io/apiextensions-apiserver.
+fn upgraded_spec(spec: &mut Object) -> Object {
+    let mut versions = match taken(spec, "versions") {
+        Some(Value::Array(versions)) if !versions.is_empty() => versions,
+        _ => match taken(spec, "version") {
+            Some(name) => vec![json!({"name": name, "served": true, "storage": true})],
+            None => Vec::new(),
+        },
+    };
+    for (shared, member) in SHARED_MEMBERS {
+        let Some(value) = taken(spec, shared) else { continue };
+        for version in versions.iter_mut().filter_map(Value::as_object_mut) {
+            version.insert(member.to_owned(), value.clone());
+        }
+    }
+    for version in versions.iter_mut().filter_map(Value::as_object_mut) {
+        if let Some(Value::Array(columns)) = version.get_mut("additionalPrinterColumns") {
+            for column in columns.iter_mut().filter_map(Value::as_object_mut) {
+                *column = renamed(column, &COLUMN_MEMBERS);
+            }
+        }
+        *version = renamed(version, &VERSION_MEMBERS.map(|member| (member, member)));
+    }
+    let mut upgraded = renamed(spec, &["group", "names", "scope"].map(|member| (member, member)));
+    upgraded.insert("versions".to_owned(), Value::Array(versions));
+    if let Some(Value::Object(mut conversion)) = taken(spec, "conversion") {
+        let webhook =
+            [("webhookClientConfig", "clientConfig"), ("conversionReviewVersions", "conversionReviewVersions")];
+        let webhook = renamed(&mut conversion, &webhook);
+        let mut conversion = renamed(&mut conversion, &[("strategy", "strategy")]);
+        if !webhook.is_empty() {
+            conversion.insert("webhook".to_owned(), Value::Object(webhook));
+        }
+        upgraded.insert("conversion".to_owned(), Value::Object(conversion));
+    }
+    // In v1beta1 the default is true, in v1 it is false.
+    if spec.get("preserveUnknownFields") != Some(&Value::Bool(false)) {
+        upgraded.insert("preserveUnknownFields".to_owned(), Value::Bool(true));
+    }
+    upgraded
+}
+
+/// Adds the members that kube-apiserver adds to an object when it reads it from the store:
+/// - the `kind` and `apiVersion` of the claim templates of a StatefulSet, which protobuf does not hold
+///   (`pkg/apis/apps/v1/conversion.go`);
+/// - the labels of a Job without labels: those of its pods, which kube-apiserver generates after it has applied defaults
+///   (`SetDefaults_Job` in `pkg/apis/batch/v1/defaults.go`);
+/// - the phase of a claim, which kube-apiserver stores only when a controller has set it
+///   (`SetDefaults_PersistentVolumeClaim` in `pkg/apis/core/v1/defaults.go`).
+pub(super) fn completed(api_version: &str, kind: &str, json: Vec<u8>) -> Result<Bytes, serde_json::Error> {
+    match (api_version, kind) {
+        ("v1", "PersistentVolumeClaim") => {
+            let mut claim: Object = serde_json::from_slice(&json)?;
+            add_phase(&mut claim);
+            serde_json::to_vec(&claim).map(Bytes::from)
+        }
+        ("batch/v1", "Job") => {
+            let mut job: Object = serde_json::from_slice(&json)?;
+            let labels = |object: &Object| match object.get("metadata")?.get("labels")? {
+                Value::Object(labels) if !labels.is_empty() => Some(labels.clone()),
+                _ => None,
+            };
+            let template = job.get("spec").and_then(|spec| spec.get("template")).and_then(Value::as_object);
+            let Some(generated) = template.and_then(labels).filter(|_| labels(&job).is_none()) else {
+                return Ok(json.into());
+            };
+            if let Some(Value::Object(metadata)) = job.get_mut("metadata") {
+                metadata.insert("labels".to_owned(), Value::Object(generated));
+            }
+            serde_json::to_vec(&job).map(Bytes::from)
+        }
+        ("apps/v1", "StatefulSet") => {
+            let mut set: Object = serde_json::from_slice(&json)?;
+            let Some(Value::Array(claims)) = set.get_mut("spec").and_then(|spec| spec.get_mut("volumeClaimTemplates"))
+            else {
+                return Ok(json.into());
+            };
+            for claim in claims.iter_mut().filter_map(Value::as_object_mut) {
+                add_phase(claim);
+                let mut typed = Object::new();
+                typed.insert("kind".to_owned(), json!("PersistentVolumeClaim"));
+                typed.insert("apiVersion".to_owned(), json!("v1"));
+                typed.append(claim);
+                *claim = typed;
+            }
+            serde_json::to_vec(&set).map(Bytes::from)
+        }
+        _ => Ok(json.into()),
+    }
+}
+
+fn add_phase(claim: &mut Object) {
+    let status = claim.entry("status").or_insert_with(|| json!({}));
+    if let Value::Object(status) = status
+        && !status.contains_key("phase")
+    {
+        let mut first = Object::new();
+        first.insert("phase".to_owned(), json!("Pending"));
+        first.append(status);
+        *status = first;
+    }
+}
+
+/// Moves the members that `names` lists (old name, new name) to a new object, in this order.
+fn renamed(from: &mut Object, names: &[(&str, &str)]) -> Object {
+    names.iter().filter_map(|(old, new)| taken(from, old).map(|value| ((*new).to_owned(), value))).collect()
+}
+
+/// Takes a member that is not null.
+fn taken(from: &mut Object, name: &str) -> Option<Value> {
+    from.get_mut(name).map(Value::take).filter(|value| !value.is_null())
+}
