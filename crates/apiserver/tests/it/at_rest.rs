@@ -138,7 +138,7 @@ async fn secrets_are_encrypted_and_follow_the_rotation_of_keys() {
 
 #[tokio::test]
 async fn server_rewrites_its_own_keys_with_the_new_encryption_key() {
-    const TOKEN_KEY: &str = "/listwatch/keys/serviceaccounts";
+    const TOKEN_KEY: &str = "/listwatch/keys/serviceaccounts-es256";
     const PORT: &str = "/ranges/servicenodeports/30080";
     const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
     let raw = MemoryStorage::new();
@@ -350,6 +350,6 @@ async fn new_objects_of_built_in_kinds_are_stored_as_protobuf_and_custom_resourc
             &json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}),
         )
         .await;
-    let stored = world.raw("/listwatch/keys/serviceaccounts").await;
+    let stored = world.raw("/listwatch/keys/serviceaccounts-es256").await;
     assert!(stored.starts_with(b"k8s:enc:aescbc:v1:key1:"), "the key that signs tokens follows the rule of Secrets");
 }

@@ -61,7 +61,7 @@ fn resources_are_found_by_the_prefix_of_their_keys() {
     check("/ranges/serviceips", None, "k8s:enc:aescbc");
     check("/ranges/servicenodeports/80", None, "k8s:enc:aescbc");
     check("/masterleases/1.2.3.4", None, "k8s:enc:aescbc");
-    check("/listwatch/keys/serviceaccounts", None, "k8s:enc:aescbc");
+    check("/listwatch/keys/serviceaccounts-es256", None, "k8s:enc:aescbc");
 }
 
 #[test]
