@@ -240,20 +240,8 @@ impl Checker {
 
     /// Checks all guarantees after the faults have ended.
     async fn check(&mut self, store: &EmbeddedStorage) -> Verdict {
-        let all = ListQuery { range: KeyRange::resource("pods"), at: None, limit: 0 };
-        let mut tries = 0;
-        let page = loop {
-            match store.list(all.clone()).await {
-                Ok(page) => break page,
-                Err(ReadError::Fault(fault)) => {
-                    sound(&fault)?;
-                    require(tries < PATIENCE, || format!("the store does not come back: {fault}"))?;
-                }
-                Err(error) => return Err(format!("a list fails: {error}")),
-            }
-            tries += 1;
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        };
+        comes_back(store).await?;
+        let page = store.list(all_pods()).await.map_err(|error| format!("a list fails: {error}"))?;
         require(page.revision >= self.last, || {
             format!("the revision went back from {} to {}", self.last, page.revision)
         })?;
@@ -334,6 +322,32 @@ impl Checker {
             }
         }
         Ok(())
+    }
+}
+
+fn all_pods() -> ListQuery {
+    ListQuery { range: KeyRange::resource("pods"), at: None, limit: 0 }
+}
+
+/// Waits until the store works again after the faults. The last fault may have closed the engine, and the store notices
+/// it and reopens it in the background. Lists may be answered from memory; a verification reads the whole disk.
+async fn comes_back(store: &EmbeddedStorage) -> Verdict {
+    let mut tries = 0;
+    loop {
+        let listed = match store.list(all_pods()).await {
+            Ok(_) => Ok(()),
+            Err(ReadError::Fault(fault)) => Err(fault),
+            Err(error) => return Err(format!("a list fails: {error}")),
+        };
+        let works = match listed {
+            Ok(()) => store.verify().await.map(|_| ()),
+            Err(fault) => Err(fault),
+        };
+        let Err(fault) = works else { return Ok(()) };
+        sound(&fault)?;
+        require(tries < PATIENCE, || format!("the store does not come back: {fault}"))?;
+        tries += 1;
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
