@@ -1,4 +1,4 @@
-//! [`WorkEstimator`]: how many seats a request occupies, and for how long after its end
+//! [`WorkEstimate`]: how many seats a request occupies, and for how long after its end
 //! (`flowcontrol/request/{width,list_work_estimator,mutating_work_estimator}.go`).
 
 use std::time::Duration;
