@@ -129,7 +129,8 @@ pub(crate) fn server_restart(cluster: &mut Cluster) -> Outcome<Final> {
     Ok(Final { note: format!("killed at {updated} of {REPLICAS}, ready again after {}", seconds(took)), state })
 }
 
-/// Two API servers on one etcd: a scheduler, a controller manager and half of the kubelets use the second one.
+/// Two API servers on one etcd: the scheduler and every second kubelet use the second one, kube-controller-manager and
+/// the other kubelets stay on the first one.
 pub(crate) fn two_servers(cluster: &mut Cluster) -> Outcome<Final> {
     const NAMESPACE: &str = "two-servers";
     let dir = cluster.access.dir.join("second");
@@ -139,7 +140,7 @@ pub(crate) fn two_servers(cluster: &mut Cluster) -> Outcome<Final> {
     let there = super::access(&cluster.launcher, port, &dir)?;
     cluster.second = Some(second);
 
-    // The scheduler and every second kubelet move; a controller manager at the second server takes over.
+    // The scheduler and every second kubelet move to the second server.
     if let Some(mut scheduler) = cluster.scheduler.take() {
         scheduler.stop()?;
         cluster.ended.push(scheduler);
