@@ -6,6 +6,7 @@
 //! | [`namespaces`] | creates the system namespaces, empties deleted namespaces | `pkg/controller/namespace` |
 //! | [`gc`] | deletes dependents of absent owners, ends foreground and orphaning deletions | `pkg/controller/garbagecollector` |
 //! | [`rbac`] | keeps the RBAC authorizer in step, writes the default roles and aggregated ClusterRoles | `pkg/registry/rbac/rest`, `pkg/controller/clusterroleaggregation` |
+//! | [`flow_control`] | configures priority and fairness, keeps its objects | `util/flowcontrol`, `pkg/registry/flowcontrol/rest` |
 //! | [`bootstrap`] | creates the objects that each cluster has, and keeps them | `pkg/controlplane/controller` |
 //!
 //! Each controller is a future that runs until it is dropped. Controllers write through a
@@ -27,6 +28,7 @@
 pub mod bootstrap;
 mod controllers;
 pub mod definitions;
+pub mod flow_control;
 pub mod gc;
 pub mod namespaces;
 pub mod rbac;

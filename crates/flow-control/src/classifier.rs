@@ -78,6 +78,11 @@ impl Classifier {
         Classifier { schemas, catch_all }
     }
 
+    /// The schemas in the order of matching.
+    pub fn schemas(&self) -> impl Iterator<Item = &Arc<ActiveSchema>> {
+        self.schemas.iter()
+    }
+
     /// The schema of a request: the first that matches, by `matchingPrecedence` and then by name. A request without groups
     /// belongs to `catch-all`, as in kube-apiserver.
     pub fn classify(&self, request: &RequestDigest<'_>) -> &Arc<ActiveSchema> {

@@ -8,7 +8,7 @@
 
 mod aggregation;
 mod feed;
-mod objects;
+pub(crate) mod objects;
 mod policy;
 mod reconcile;
 #[cfg(test)]

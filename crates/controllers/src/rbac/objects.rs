@@ -18,14 +18,14 @@ pub(super) fn resource(writer: &Writer, kind: RbacKind) -> Option<Arc<Resource>>
 }
 
 /// The stored object, or `None` if there is none.
-pub(super) async fn get(writer: &Writer, key: &Key) -> Result<Option<Map<String, Value>>, Status> {
+pub(crate) async fn get(writer: &Writer, key: &Key) -> Result<Option<Map<String, Value>>, Status> {
     let (found, _) = writer.backend().storage().get(key).await.map_err(Status::internal)?;
     let parse = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(Status::internal);
     found.map(|found| parse(&found.value)).transpose()
 }
 
 /// The objects of a kind. An unreadable one is an error: it is not gone.
-pub(super) async fn list(writer: &Writer, resource: &Resource) -> Result<Vec<Map<String, Value>>, Status> {
+pub(crate) async fn list(writer: &Writer, resource: &Resource) -> Result<Vec<Map<String, Value>>, Status> {
     let query = ListQuery { range: resource.range(None), at: None, limit: 0 };
     let page = writer.backend().storage().list(query).await.map_err(Status::internal)?;
     let parse = |item: &KeyValue| {
@@ -36,12 +36,12 @@ pub(super) async fn list(writer: &Writer, resource: &Resource) -> Result<Vec<Map
 }
 
 /// Whether an error means that another server was faster.
-pub(super) fn is_conflict(status: &Status) -> bool {
+pub(crate) fn is_conflict(status: &Status) -> bool {
     status.code == 409
 }
 
 /// Creates an object, or replaces the object `name`.
-pub(super) async fn write(
+pub(crate) async fn write(
     writer: &Arc<Writer>,
     resource: &Arc<Resource>,
     namespace: Option<&str>,

@@ -1,0 +1,74 @@
+//! Writes the condition `Dangling` of flow schemas (`digestConfigObjects` in `util/flowcontrol/apf_controller.go`).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use listwatch_flow_control::{BootstrapKind, DanglingCondition};
+use listwatch_kinds::conditions::{self, NewCondition};
+use listwatch_meta::Status;
+use listwatch_validation::clock::Clock;
+use listwatch_write::{Amendment, Writer};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::resource;
+
+/// The writes of the status of one schema in [`WRITES_PERIOD`]. Servers that see different levels do not fight longer.
+const WRITES_MAX: u32 = 6;
+const WRITES_PERIOD: Duration = Duration::from_secs(60);
+
+/// Writes conditions at a limited rate.
+#[derive(Debug, Default)]
+pub(super) struct ConditionWriter {
+    /// The writes of each schema in the present period.
+    writes: HashMap<String, u32>,
+    period_end: Option<Instant>,
+}
+
+impl ConditionWriter {
+    /// Writes conditions. Returns false if one has to be written later.
+    pub(super) async fn write(&mut self, writer: &Writer, conditions: Vec<DanglingCondition>) -> bool {
+        let now = Instant::now();
+        if self.period_end.is_none_or(|end| end <= now) {
+            self.writes.clear();
+            self.period_end = Some(now + WRITES_PERIOD);
+        }
+        let mut done = true;
+        for condition in conditions {
+            let writes = self.writes.entry(condition.schema.clone()).or_default();
+            if *writes >= WRITES_MAX {
+                done = false;
+                continue;
+            }
+            *writes += 1;
+            if let Err(status) = write(writer, &condition).await {
+                tracing::warn!(%status, schema = condition.schema, "cannot write the condition of a flow schema");
+                done = false;
+            }
+        }
+        done
+    }
+}
+
+async fn write(writer: &Writer, condition: &DanglingCondition) -> Result<(), Status> {
+    let Some(resource) = resource(writer, BootstrapKind::FlowSchema) else { return Ok(()) };
+    let key = resource.key(None, &condition.schema)?;
+    let now = Clock::default().now();
+    writer.amend(&resource, &key, |schema| set(schema, condition, &now)).await
+}
+
+fn set(schema: &mut Map<String, Value>, condition: &DanglingCondition, now: &str) -> Amendment {
+    let status = schema.entry("status").or_insert_with(|| json!({}));
+    if !status.is_object() {
+        *status = json!({});
+    }
+    let list = &mut status["conditions"];
+    if !list.is_array() {
+        *list = json!([]);
+    }
+    if let Some(list) = list.as_array_mut() {
+        let DanglingCondition { status, reason, message, .. } = condition;
+        conditions::set(list, NewCondition { kind: "Dangling", status, reason, message }, now);
+    }
+    Amendment::Write
+}

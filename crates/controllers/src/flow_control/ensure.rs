@@ -1,0 +1,108 @@
+//! Creates the flow schemas and levels that every cluster has, and sets them back as far as users have not taken them
+//! over. [`BootstrapObject`] has the rules.
+//!
+//! Source: `ensureAPFBootstrapConfiguration` and `runMaintenance` in
+//! `pkg/registry/flowcontrol/rest/storage_flowcontrol.go`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use listwatch_flow_control::{BootstrapKind, BootstrapObject, is_obsolete};
+use listwatch_meta::{Key, ResourceVersion, Status};
+use listwatch_write::Writer;
+use serde_json::{Map, Value};
+
+use super::resource;
+use crate::rbac::objects::{is_conflict, list, write};
+
+/// The field manager of the objects.
+const USER_AGENT: &str = "api-priority-and-fairness-config-producer-v1";
+/// Interval between two checks of all objects.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Delay before the next check after a failed one.
+const RETRY: Duration = Duration::from_secs(1);
+/// Number of objects that are written concurrently.
+const WRITES_AT_ONCE: usize = 16;
+/// Attempts for one object that other writers change meanwhile.
+const ATTEMPTS_MAX: usize = 5;
+
+/// Creates the missing objects, sets changed ones back, and deletes those of other versions.
+///
+/// # Errors
+/// The error of the store or of a write.
+pub async fn ensure_objects(writer: &Arc<Writer>) -> Result<(), Status> {
+    for kind in [BootstrapKind::PriorityLevel, BootstrapKind::FlowSchema] {
+        let objects = BootstrapObject::all().into_iter().filter(|object| object.kind() == kind);
+        let writes = futures_util::stream::iter(objects)
+            .map(|object| async move { ensure(writer, &object).await })
+            .buffer_unordered(WRITES_AT_ONCE);
+        writes.try_collect::<()>().await?;
+    }
+    // Schemas are deleted first, so that none dangles.
+    for kind in [BootstrapKind::FlowSchema, BootstrapKind::PriorityLevel] {
+        remove_obsolete(writer, kind).await?;
+    }
+    Ok(())
+}
+
+/// Repeats [`ensure_objects`] every minute until the future is dropped. A failure is logged and retried after a second.
+pub async fn maintain_objects(writer: Arc<Writer>) {
+    let mut pause = INTERVAL;
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = match ensure_objects(&writer).await {
+            Ok(()) => INTERVAL,
+            Err(status) => {
+                tracing::warn!(%status, "cannot maintain the flow schemas and priority levels that every cluster has");
+                RETRY
+            }
+        };
+    }
+}
+
+async fn ensure(writer: &Arc<Writer>, wanted: &BootstrapObject) -> Result<(), Status> {
+    let Some(resource) = resource(writer, wanted.kind()) else { return Ok(()) };
+    let key = resource.key(None, wanted.name())?;
+    let mut outcome = Ok(());
+    for _ in 0..ATTEMPTS_MAX {
+        let written = match get(writer, &key).await? {
+            None => write(writer, &resource, None, None, &wanted.manifest(), USER_AGENT).await,
+            Some(mut stored) => {
+                if !wanted.revise(&mut stored) {
+                    return Ok(());
+                }
+                write(writer, &resource, None, Some(wanted.name()), &Value::Object(stored), USER_AGENT).await
+            }
+        };
+        match written {
+            // Another server or a user was faster.
+            Err(status) if is_conflict(&status) => outcome = Err(status),
+            written => return written,
+        }
+    }
+    outcome
+}
+
+/// The stored object with its resource version, which an update of these kinds must name.
+pub(super) async fn get(writer: &Writer, key: &Key) -> Result<Option<Map<String, Value>>, Status> {
+    let (found, _) = writer.backend().storage().get(key).await.map_err(Status::internal)?;
+    let Some(found) = found else { return Ok(None) };
+    let mut object: Map<String, Value> = serde_json::from_slice(&found.value).map_err(Status::internal)?;
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        let version = ResourceVersion::from(found.modified);
+        metadata.insert("resourceVersion".to_owned(), Value::from(version.as_str()));
+    }
+    Ok(Some(object))
+}
+
+async fn remove_obsolete(writer: &Arc<Writer>, kind: BootstrapKind) -> Result<(), Status> {
+    let Some(resource) = resource(writer, kind) else { return Ok(()) };
+    for stored in list(writer, &resource).await? {
+        let name = stored.get("metadata").and_then(|metadata| metadata["name"].as_str()).unwrap_or_default();
+        if is_obsolete(kind, name, &stored) {
+            writer.remove(&resource, &resource.key(None, name)?).await?;
+        }
+    }
+    Ok(())
+}
