@@ -13,7 +13,8 @@ use listwatch_access::{
 use listwatch_aggregator::AggregatorOptions;
 use listwatch_cacher::Limits;
 use listwatch_controllers::bootstrap::{self, Bootstrap, RequestHeader};
-use listwatch_controllers::{Controllers, definitions, gc, namespaces, rbac};
+use listwatch_controllers::flow_control::FlowConfiguration;
+use listwatch_controllers::{Controllers, definitions, flow_control, gc, namespaces, rbac};
 use listwatch_meta::Status;
 use listwatch_proxy::ClientCertificate;
 use listwatch_registry::{Backend, Registry, StoredForm, rewrite_stale_keys, spawn_cache_budget};
@@ -27,7 +28,7 @@ use crate::auth::{Access, AnonymousAuth, Auth, AuthorizationMode, authorizers};
 use crate::compute::Compute;
 use crate::documents::Documents;
 use crate::filters::authorization::CreateAuthorization;
-use crate::filters::flow_control::{FlowControl, READS_IN_FLIGHT_MAX, WRITES_IN_FLIGHT_MAX};
+use crate::filters::flow_control::{Fairness, FlowControl, READS_IN_FLIGHT_MAX, WRITES_IN_FLIGHT_MAX};
 use crate::filters::request_deadline::REQUEST_TIMEOUT;
 use crate::handlers::connect::{Connections, KubeletOptions};
 use crate::handlers::websocket::WEBSOCKETS_MAX;
@@ -65,6 +66,7 @@ pub struct Builder {
     min_request_timeout: Duration,
     request_timeout: Duration,
     requests_in_flight_max: (usize, usize),
+    priority_and_fairness: bool,
     strict_transport_security: Option<String>,
     goaway_chance: f64,
     limits: Limits,
@@ -106,6 +108,9 @@ pub enum BuildError {
     /// The definitions of custom resources could not be read.
     #[error("cannot read the custom resource definitions: {0}")]
     Definitions(String),
+    /// The flow schemas and priority levels could not be read.
+    #[error("cannot prepare priority and fairness: {0}")]
+    FlowControl(String),
     /// The default roles and bindings could not be created, or roles and bindings could not be read.
     #[error("cannot prepare RBAC: {0}")]
     Rbac(String),
@@ -132,6 +137,7 @@ impl ApiServer {
             min_request_timeout: MIN_REQUEST_TIMEOUT,
             request_timeout: REQUEST_TIMEOUT,
             requests_in_flight_max: (READS_IN_FLIGHT_MAX, WRITES_IN_FLIGHT_MAX),
+            priority_and_fairness: true,
             strict_transport_security: None,
             goaway_chance: 0.0,
             limits: Limits::default(),
@@ -282,9 +288,21 @@ impl Builder {
 
     /// The largest numbers of concurrent reads and writes, except watches (`--max-requests-inflight`,
     /// `--max-mutating-requests-inflight`). Further requests receive 429. Default: 400 and 200.
+    ///
+    /// With [`Builder::priority_and_fairness`], their sum is the number of seats of all priority levels, and each is the
+    /// limit of exempt requests, those of `system:masters`.
     #[must_use]
     pub fn requests_in_flight_max(mut self, reads: usize, writes: usize) -> Self {
         self.requests_in_flight_max = (reads, writes);
+        self
+    }
+
+    /// Whether requests wait for seats of their priority level (`--enable-priority-and-fairness`), as the stored
+    /// FlowSchemas and PriorityLevelConfigurations say. The server creates and maintains Kubernetes' default ones.
+    /// Default: yes.
+    #[must_use]
+    pub fn priority_and_fairness(mut self, on: bool) -> Self {
+        self.priority_and_fairness = on;
         self
     }
 
@@ -464,7 +482,8 @@ impl Builder {
         let writer = Arc::new(
             Writer::new(Arc::clone(&backend), admission)
                 .with_service_ranges(self.service_ranges)
-                .with_enforced_rbac(has_rbac),
+                .with_enforced_rbac(has_rbac)
+                .with_enforced_flow_control(self.priority_and_fairness),
         );
         namespaces::ensure_system_namespaces(&writer).await.map_err(|status| BuildError::Namespaces(status.message))?;
         definitions::load(&writer).await.map_err(|status| BuildError::Definitions(status.message))?;
@@ -478,6 +497,12 @@ impl Builder {
         if let Some(state) = &rbac_state {
             prepare_rbac(&writer, state, self.controllers).await.map_err(|status| BuildError::Rbac(status.message))?;
         }
+        let (reads, writes) = self.requests_in_flight_max;
+        let fairness = self.priority_and_fairness.then(|| Fairness::new(reads.saturating_add(writes)));
+        if let Some(fairness) = &fairness {
+            prepare_flow_control(&writer, fairness).await.map_err(|status| BuildError::FlowControl(status.message))?;
+        }
+        let flow_control = FlowControl::new(reads, writes, fairness);
         // Every server runs the controllers of definitions and of the objects that every cluster has. The others are
         // optional.
         let definitions_task = tokio::spawn(definitions::run(Arc::clone(&writer)));
@@ -496,6 +521,12 @@ impl Builder {
             if self.controllers.clusterrole_aggregation {
                 others.push(tokio::spawn(rbac::run_aggregation(Arc::clone(&writer))));
             }
+        }
+        if let Some(fairness) = flow_control.fairness() {
+            let target: Arc<dyn FlowConfiguration> = Arc::<Fairness>::clone(fairness);
+            others.push(tokio::spawn(flow_control::follow(Arc::clone(&writer), target)));
+            others.push(tokio::spawn(flow_control::maintain_objects(Arc::clone(&writer))));
+            others.push(tokio::spawn(Arc::clone(&flow_control).run()));
         }
         let store_health = StoreHealth::new(Arc::clone(backend.storage()));
         let access = Access::new(
@@ -524,7 +555,7 @@ impl Builder {
             jwks_uri,
             strict_transport_security,
             goaway_chance: self.goaway_chance,
-            flow_control: FlowControl::new(self.requests_in_flight_max.0, self.requests_in_flight_max.1),
+            flow_control,
             bodies: BodyBudget::new(BODIES_BYTES_MAX),
             store_health,
             #[cfg(feature = "serve")]
@@ -539,6 +570,16 @@ impl Builder {
             tasks: BackgroundTasks { definitions: definitions_task, others },
         }))
     }
+}
+
+/// Creates the flow schemas and priority levels that every cluster has, and reads all of them, so that the first request
+/// is classified correctly.
+async fn prepare_flow_control(writer: &Arc<Writer>, fairness: &Fairness) -> Result<(), Status> {
+    // The controller tries again. An object that cannot be written must not keep the server from starting.
+    if let Err(status) = flow_control::ensure_objects(writer).await {
+        tracing::warn!(%status, "cannot create the flow schemas and priority levels that every cluster has");
+    }
+    flow_control::load(writer, fairness).await
 }
 
 /// Creates the default roles and bindings, and reads all of them, so that the first request is decided correctly.

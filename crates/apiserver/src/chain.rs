@@ -11,7 +11,7 @@
 //!     │  warnings           collects Warning headers
 //!     │  authentication     which user sent it                     401
 //!     │  impersonation      which user it acts as                  400, 403
-//!     │  flow_control       a slot among the requests in flight    429
+//!     │  flow_control       a seat of its priority level           429
 //!     │  authorization      whether that user may do it            403
 //!     ▼
 //!  handlers                 routing, then read, write, watch, documents
@@ -30,6 +30,7 @@ use http::{HeaderValue, Response};
 use listwatch_wire::query::Query;
 use tokio::time::Instant;
 
+use crate::filters::flow_control::FlowRequest;
 use crate::filters::rejection::Rejection;
 use crate::filters::request_deadline::RequestDeadline;
 use crate::filters::warnings::WarningRecorder;
@@ -74,6 +75,7 @@ async fn serve_with_info<B: RequestBody>(
     let preferences = ResponsePreferences::new(&parts.method, &parts.headers, &query, shared.cbor);
     let warnings = WarningRecorder::default();
     let mut is_authenticated = false;
+    let mut classification = None;
 
     let served = async {
         let deadline = RequestDeadline::new(&info, &query, Instant::now(), shared.request_timeout)?;
@@ -89,7 +91,9 @@ async fn serve_with_info<B: RequestBody>(
             is_authenticated = sender.is_authenticated;
             let requester = Arc::clone(&sender.user);
             let user = impersonation::impersonate(&shared.access.authorizers, &parts.headers, sender.user).await?;
-            let admission = shared.flow_control.admit(&info, Instant::now)?;
+            classification = shared.flow_control.classify(&info, &user);
+            let flow = FlowRequest { info: &info, user: &user, query: &query, backend: &shared.backend, deadline };
+            let admission = shared.flow_control.admit(classification.clone(), flow).await?;
             authorization::authorize(&shared.access.authorizers, &info, &user).await?;
             Ok::<_, Rejection>((user, requester, admission))
         };
@@ -111,6 +115,9 @@ async fn serve_with_info<B: RequestBody>(
     };
     let mut response = served.await.unwrap_or_else(|rejection| rejection.response(&preferences));
     warnings.write_to(response.headers_mut());
+    if let Some(classification) = classification {
+        classification.write_to(response.headers_mut());
+    }
     if !is_authenticated {
         response.extensions_mut().insert(Unauthenticated);
     }

@@ -3,6 +3,8 @@
 //! A metric that kube-apiserver has keeps its name and labels, so that dashboards and alerts work. The
 //! names of other metrics begin with `listwatch_`.
 
+mod flow_control;
+
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::fmt::{Display, Write as _};
@@ -14,6 +16,7 @@ use listwatch_cacher::CacherStats;
 use listwatch_storage::StoreStats;
 use parking_lot::Mutex;
 
+use crate::filters::flow_control::Fairness;
 use crate::request::routing::{ResourceRoute, Verb};
 use listwatch_registry::{Registry, Resource};
 use listwatch_write::WriteVerb;
@@ -233,6 +236,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) registry: &'a Arc<Registry>,
     pub(crate) reads_in_flight: usize,
     pub(crate) writes_in_flight: usize,
+    /// Priority and fairness; `None` if it is off.
+    pub(crate) fairness: Option<&'a Fairness>,
     pub(crate) caches: &'a [CacherStats],
     /// The byte limit of all caches, and the number of resources without a cache because of it.
     pub(crate) cache_budget: Option<(usize, usize)>,
@@ -251,6 +256,9 @@ pub(crate) fn text(metrics: &Metrics, found: &Snapshot<'_>) -> String {
     );
     out.sample("request_kind=\"readOnly\"", found.reads_in_flight);
     out.sample("request_kind=\"mutating\"", found.writes_in_flight);
+    if let Some(fairness) = found.fairness {
+        flow_control::text(&mut out, fairness);
+    }
     caches(&mut out, found.caches);
     if let Some((bytes_max, without)) = found.cache_budget {
         out.family("listwatch_cache_budget_bytes", "gauge", "What the states of all caches may take together.");
@@ -499,6 +507,7 @@ mod tests {
             registry: &registry,
             reads_in_flight: 1,
             writes_in_flight: 2,
+            fairness: None,
             caches: &caches,
             cache_budget: None,
             store: None,
@@ -542,6 +551,7 @@ mod tests {
                 registry,
                 reads_in_flight: 0,
                 writes_in_flight: 0,
+                fairness: None,
                 caches: &[],
                 cache_budget: None,
                 store: None,
@@ -561,6 +571,7 @@ mod tests {
     fn each_family_and_sample_is_written_once() {
         let (metrics, registry) = (Metrics::default(), Arc::new(Registry::builtin()));
         metrics.answered(&labels(&Method::GET, "/api/v1/pods"), 200, Duration::ZERO, &registry);
+        let fairness = Fairness::new(600);
         let caches = ["pods", "nodes"].map(|name| CacherStats { name: name.to_owned(), ..CacherStats::default() });
         let text = text(
             &metrics,
@@ -568,6 +579,7 @@ mod tests {
                 registry: &registry,
                 reads_in_flight: 0,
                 writes_in_flight: 0,
+                fairness: Some(&fairness),
                 caches: &caches,
                 cache_budget: None,
                 store: None,

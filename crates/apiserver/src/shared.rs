@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     pub(crate) strict_transport_security: Option<HeaderValue>,
     /// The fraction of HTTP/2 requests after which their connection ends.
     pub(crate) goaway_chance: f64,
-    pub(crate) flow_control: FlowControl,
+    pub(crate) flow_control: Arc<FlowControl>,
     /// The budget for the memory of all request bodies.
     pub(crate) bodies: Arc<BodyBudget>,
     pub(crate) store_health: StoreHealth,

@@ -334,6 +334,11 @@ impl Cache {
         self.object_bytes
     }
 
+    /// The number of objects in the current state.
+    pub(crate) fn object_count(&self) -> usize {
+        self.snapshot.len()
+    }
+
     // -------------------------------------------------------------------------------- helpers
 
     /// Records the revision of an event; false for a duplicate event.

@@ -233,6 +233,17 @@ impl Cacher {
         }
     }
 
+    /// The number and the bytes of the objects in the current state; zeros without a cache. The call is cheap.
+    pub fn object_totals(&self) -> (usize, usize) {
+        match &self.0 {
+            Inner::Cached(handle) => {
+                let cache = handle.shared.cache.read();
+                (cache.object_count(), cache.object_bytes())
+            }
+            Inner::Direct(_) => (0, 0),
+        }
+    }
+
     /// The labels and fields that are read from objects.
     pub fn shape(&self) -> &Arc<ObjectShape> {
         match &self.0 {

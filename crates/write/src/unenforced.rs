@@ -12,8 +12,21 @@ use super::request::{WriteBody, WriteRequest, WriteVerb};
 const RBAC_OFF: Unenforced =
     Unenforced { part: UnenforcedPart::Object, consequence: "the authorization mode RBAC is off" };
 
+/// The warning for flow schemas and priority levels on a server without priority and fairness.
+const FLOW_CONTROL_OFF: Unenforced =
+    Unenforced { part: UnenforcedPart::Object, consequence: "priority and fairness is off" };
+
+/// Which of the kinds that a flag turns off have an effect on this server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Enforced {
+    /// Roles and bindings.
+    pub(super) rbac: bool,
+    /// Flow schemas and priority levels.
+    pub(super) flow_control: bool,
+}
+
 /// Returns the warning for a write that stored an object without effect.
-pub(super) fn warning(request: &WriteRequest<'_>, body: &WriteBody, enforces_rbac: bool) -> Option<String> {
+pub(super) fn warning(request: &WriteRequest<'_>, body: &WriteBody, enforced: Enforced) -> Option<String> {
     let resource = &**request.resource;
     let stores = matches!(request.verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch);
     if !stores || request.subresource.is_some() || resource.custom {
@@ -21,7 +34,8 @@ pub(super) fn warning(request: &WriteRequest<'_>, body: &WriteBody, enforces_rba
     }
     let kind = resource.builtin?;
     let unenforced = match &*resource.group {
-        "rbac.authorization.k8s.io" if !enforces_rbac => RBAC_OFF,
+        "rbac.authorization.k8s.io" if !enforced.rbac => RBAC_OFF,
+        "flowcontrol.apiserver.k8s.io" if !enforced.flow_control => FLOW_CONTROL_OFF,
         _ => kind.unenforced?,
     };
     let json = match body {

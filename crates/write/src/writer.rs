@@ -17,7 +17,8 @@ use crate::options::{self, Propagation};
 use crate::pipeline::{ManagedFields, Write};
 use crate::request::{WriteBody, WriteRequest, WriteResponse, WriteVerb};
 use crate::service_ranges::ServiceRanges;
-use crate::{binding, create, delete, evict, reviews, scale, services, store, token, unenforced, update};
+use crate::unenforced::{self, Enforced};
+use crate::{binding, create, delete, evict, reviews, scale, services, store, token, update};
 
 /// The page size of [`check_readable`], in objects.
 const CHECK_PAGE_ITEMS: usize = 500;
@@ -51,13 +52,13 @@ pub struct Writer {
     backend: Arc<Backend>,
     admission: AdmissionChain,
     ranges: ServiceRanges,
-    enforces_rbac: bool,
+    enforced: Enforced,
 }
 
 impl Writer {
     /// Creates a writer over a server's state with these admission plugins.
     pub fn new(backend: Arc<Backend>, admission: AdmissionChain) -> Self {
-        Writer { backend, admission, ranges: ServiceRanges::default(), enforces_rbac: false }
+        Writer { backend, admission, ranges: ServiceRanges::default(), enforced: Enforced::default() }
     }
 
     /// Replaces the ranges from which services get addresses and ports. All servers of a store must use the same
@@ -71,7 +72,14 @@ impl Writer {
     /// Whether roles and bindings have an effect on this server. Without it, their writers get a warning.
     #[must_use]
     pub fn with_enforced_rbac(mut self, enforces_rbac: bool) -> Self {
-        self.enforces_rbac = enforces_rbac;
+        self.enforced.rbac = enforces_rbac;
+        self
+    }
+
+    /// Whether flow schemas and priority levels have an effect on this server. Without it, their writers get a warning.
+    #[must_use]
+    pub fn with_enforced_flow_control(mut self, enforces_flow_control: bool) -> Self {
+        self.enforced.flow_control = enforces_flow_control;
         self
     }
 
@@ -92,7 +100,7 @@ impl Writer {
     pub async fn write(&self, request: WriteRequest<'_>) -> Result<WriteResponse, Status> {
         let verb = request.verb;
         let mut written = self.write_at(&request, &Clock::default()).await?;
-        written.warnings.extend(unenforced::warning(&request, &written.body, self.enforces_rbac));
+        written.warnings.extend(unenforced::warning(&request, &written.body, self.enforced));
         // A deleted definition may disappear before its conditions are written.
         if self.backend.definitions().is_resource(request.resource)
             && matches!(verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch)

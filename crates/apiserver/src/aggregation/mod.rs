@@ -155,7 +155,7 @@ async fn pass<B: RequestBody>(
     let work = async {
         let received = if upload.is_ended() { None } else { Some(upload.collect(&shared.bodies).await?) };
         if info.is_mutating() {
-            admission.take_write_slot()?;
+            admission.take_write_slot(request.flow()).await?;
         }
         let body = received.as_ref().map(|received| received.bytes.clone()).unwrap_or_default();
         let mut outgoing = HttpRequest::new(Full::new(body));

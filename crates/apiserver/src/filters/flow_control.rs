@@ -1,32 +1,53 @@
-//! Flow control: limits the number of requests in flight (`filters/maxinflight.go`), and the total memory of the bodies
-//! of writes.
+//! Flow control: who may execute when, and the total memory of the bodies of writes.
 //!
 //! ```text
-//!  read   ──▶ slot ─────────────────────────────────────▶ handler ──▶ response is sent ──▶ free
-//!  write  ──▶ body is received ──▶ slot ──▶ memory ──▶ handler ──▶ response is sent ──▶ free
-//!  long-running, health, version ──────────────────────────────▶ handler
+//!  read   ──▶ seat ─────────────────────────────────────▶ handler ──▶ response is sent ──▶ free
+//!  write  ──▶ body is received ──▶ seat ──▶ memory ──▶ handler ──▶ response is sent ──▶ free
+//!  watch  ──▶ seat ──▶ initial events are read ──▶ free
+//!  other long-running request ─────────────────────────────────▶ handler
 //! ```
 //!
-//! A write takes its slot only after its body has arrived, so that a slow client holds no slot.
+//! - With priority and fairness (`filters/priority-and-fairness.go`), a request needs seats of its priority level. The
+//!   level `exempt` has no limit. Its requests take a slot of the limits on requests in flight as well, so that the memory
+//!   of the server stays bounded.
+//! - Without it, all requests take such slots (`filters/maxinflight.go`).
+//!
+//! A write takes its seat only after its body has arrived, so that a slow client holds no seat. A response holds its seat
+//! until it is sent. If its client reads slowly, the response is aborted when a request of its level finds no seat
+//! ([`crate::request::in_flight`]). The initial events of a watch are not aborted; the watch only loses its seat.
+
+mod classification;
+mod fairness;
+mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode};
+use listwatch_flow_control::RequestDigest;
+use listwatch_meta::UserInfo;
+use listwatch_registry::Backend;
+use listwatch_wire::query::Query;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+pub(crate) use self::classification::Classification;
+pub(crate) use self::fairness::{Fairness, Seat, WatchRegistration};
+use self::work::Work;
+use crate::filters::request_deadline::RequestDeadline;
 use crate::request::in_flight::{InFlightLimit, InFlightSlot};
 use crate::request::info::RequestInfo;
 use crate::response::body::{Body, Hold};
 use crate::response::respond;
 
 /// The largest number of reads in flight until their responses are sent, without watches (`--max-requests-inflight`). A
-/// further read takes the slot of a slow response, or is answered with 429.
+/// further read takes the slot of a slow response, or is answered with 429. With priority and fairness, the limit is that
+/// of exempt reads, and both limits together are the number of seats.
 pub(crate) const READS_IN_FLIGHT_MAX: usize = 400;
 /// The largest number of writes in flight until their responses are sent (`--max-mutating-requests-inflight`). A
-/// further write takes the slot of a slow response, or is answered with 429.
+/// further write takes the slot of a slow response, or is answered with 429. With priority and fairness, the limit is
+/// that of exempt writes, and both limits together are the number of seats.
 pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
 
 /// The largest total memory of all parsed bodies of writes, and then of their responses until they are sent, in bytes.
@@ -34,55 +55,142 @@ pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
 /// deadline.
 const WRITES_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// The largest body that is parsed without a share of [`WRITES_BYTES_MAX`], in bytes.
-const SMALL_BODY_BYTES_MAX: usize = 16 * 1024;
+const SMALL_BODY_BYTES_MAX: usize = 4 * 1024;
 /// The interval in which a write that waits for memory aborts one slow response.
 const WRITES_BYTES_RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
+/// The interval in which slow responses are aborted while requests of their level wait.
+const SEATS_RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
 
-/// All slots are taken.
+/// No seat or slot is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooManyRequests;
+pub(crate) struct TooManyRequests {
+    /// The value of the header `Retry-After`.
+    pub(crate) retry_after_seconds: u64,
+}
+
+impl Default for TooManyRequests {
+    fn default() -> Self {
+        TooManyRequests { retry_after_seconds: 1 }
+    }
+}
 
 impl TooManyRequests {
     /// Returns the 429 without a Status, as in kube-apiserver.
     pub(crate) fn response(self) -> Response<Body> {
         let text = "Too many requests, please try again later.\n".to_owned();
         let mut response = respond::text(StatusCode::TOO_MANY_REQUESTS, text);
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(self.retry_after_seconds));
         response
     }
 }
 
-/// The slots and the memory of one server.
+/// The seats, the slots and the memory of one server.
 pub(crate) struct FlowControl {
+    /// `None` if priority and fairness is off.
+    fairness: Option<Arc<Fairness>>,
     reads: Arc<InFlightLimit>,
     writes: Arc<InFlightLimit>,
     /// The free part of [`WRITES_BYTES_MAX`], in bytes.
     writes_bytes: Arc<Semaphore>,
 }
 
+/// A request that passes flow control.
+#[derive(Clone, Copy)]
+pub(crate) struct FlowRequest<'a> {
+    pub(crate) info: &'a RequestInfo<'a>,
+    /// The user after impersonation.
+    pub(crate) user: &'a UserInfo,
+    pub(crate) query: &'a Query<'a>,
+    pub(crate) backend: &'a Backend,
+    pub(crate) deadline: RequestDeadline,
+}
+
+impl FlowRequest<'_> {
+    fn digest(&self) -> RequestDigest<'_> {
+        digest(self.info, self.user)
+    }
+}
+
+fn digest<'a>(info: &'a RequestInfo<'_>, user: &'a UserInfo) -> RequestDigest<'a> {
+    RequestDigest {
+        user,
+        is_resource_request: info.is_resource_request,
+        verb: &info.verb,
+        api_group: &info.api_group,
+        resource: &info.resource,
+        subresource: &info.subresource,
+        namespace: &info.namespace,
+        path: &info.path,
+    }
+}
+
 impl FlowControl {
     /// Creates slots for the given numbers of reads and writes. All slots and all memory are free.
-    pub(crate) fn new(reads: usize, writes: usize) -> Self {
-        FlowControl {
+    pub(crate) fn new(reads: usize, writes: usize, fairness: Option<Arc<Fairness>>) -> Arc<Self> {
+        Arc::new(FlowControl {
+            fairness,
             reads: InFlightLimit::new(reads),
             writes: InFlightLimit::new(writes),
             writes_bytes: Arc::new(Semaphore::new(WRITES_BYTES_MAX)),
-        }
+        })
     }
 
-    /// Admits a request. A read takes a slot.
+    /// The priority and fairness of the server, unless it is off.
+    pub(crate) fn fairness(&self) -> Option<&Arc<Fairness>> {
+        self.fairness.as_ref()
+    }
+
+    /// The flow schema and the flow of a request. `None` without priority and fairness, and for the long-running
+    /// requests that it does not concern: all but watches.
+    pub(crate) fn classify(&self, info: &RequestInfo<'_>, user: &UserInfo) -> Option<Classification> {
+        let fairness = self.fairness.as_ref()?;
+        (!info.long_running || info.is_watch()).then(|| fairness.classify(&digest(info, user)))
+    }
+
+    /// Admits a request. A read or watch waits for its seat.
     ///
     /// # Errors
-    /// [`TooManyRequests`] if no slot is free and no slow response can be aborted.
-    pub(crate) fn admit(
+    /// [`TooManyRequests`] if no seat or slot is free in time.
+    pub(crate) async fn admit(
         &self,
-        info: &RequestInfo<'_>,
-        now: impl FnOnce() -> Instant,
+        found: Option<Classification>,
+        request: FlowRequest<'_>,
     ) -> Result<Admission<'_>, TooManyRequests> {
-        // A watch and a connect have limits of their own.
-        let takes_slot = !info.long_running && !info.is_mutating() && !info.is_health_or_version();
-        let slot = if takes_slot { Some(self.reads.acquire(now).ok_or(TooManyRequests)?) } else { None };
-        Ok(Admission { control: self, slot, memory: None })
+        let mut admission = Admission { control: self, found, slot: None, memory: None };
+        let info = request.info;
+        if !info.is_mutating() {
+            // Only priority and fairness limits watches until they are initialized.
+            let is_limited = !info.long_running && !info.is_health_or_version();
+            admission.slot = admission.take(&self.reads, request, is_limited).await?;
+        }
+        Ok(admission)
+    }
+
+    /// Aborts a slow response of a level, so that its seat is free. Returns whether there was one.
+    fn reclaim_seat(&self, now: Instant, level: &str) -> bool {
+        self.reads.reclaim_seat(now, level) || self.writes.reclaim_seat(now, level)
+    }
+
+    /// Moves seats when their time has come, until the future is dropped.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let Some(fairness) = &self.fairness else { return };
+        loop {
+            let now = Instant::now();
+            let waiting = fairness.waiting();
+            for (level, requests) in &waiting {
+                // Each waiting request may take one seat.
+                let mut seats = *requests;
+                while seats > 0 && self.reclaim_seat(now, level) {
+                    seats -= 1;
+                }
+            }
+            let next = fairness.next_timeout();
+            let next = if waiting.is_empty() { next } else { next.min(now + SEATS_RECLAIM_INTERVAL) };
+            tokio::select! {
+                () = tokio::time::sleep_until(next) => fairness.handle_timeout(Instant::now()),
+                () = fairness.timer.notified() => {}
+            }
+        }
     }
 
     /// Aborts the responses past their deadline.
@@ -98,28 +206,55 @@ impl FlowControl {
     }
 }
 
-/// The slot and the memory that a request holds until its response is sent.
+/// The seat, the slot and the memory that a request holds until its response is sent.
 pub(crate) struct Admission<'a> {
     control: &'a FlowControl,
+    /// The classification of a request that priority and fairness concerns.
+    found: Option<Classification>,
     slot: Option<InFlightSlot>,
     memory: Option<OwnedSemaphorePermit>,
 }
 
 impl Admission<'_> {
-    /// Takes a slot for a write whose body has arrived.
+    /// Takes a slot of a table. A request that has a priority level waits for a seat. `is_limited`: whether a request
+    /// without limited level takes a slot of the table's limit.
+    async fn take(
+        &self,
+        table: &Arc<InFlightLimit>,
+        request: FlowRequest<'_>,
+        is_limited: bool,
+    ) -> Result<Option<InFlightSlot>, TooManyRequests> {
+        let (Some(fairness), Some(found)) = (&self.control.fairness, &self.found) else {
+            return if is_limited { table.acquire(Instant::now).ok_or_default().map(Some) } else { Ok(None) };
+        };
+        let limited = match is_limited && found.is_exempt() {
+            true => Some(table.acquire(Instant::now).ok_or_default()?),
+            false => None,
+        };
+        let work = Work::new(request.info, request.query, request.backend);
+        let wait_until = fairness::wait_limit(Instant::now(), request.deadline.at());
+        let reclaim = |level: &str| self.control.reclaim_seat(Instant::now(), level);
+        let seat = fairness.seat(&request.digest(), found.clone(), &work, wait_until, reclaim).await?;
+        Ok(Some(match limited {
+            Some(slot) => slot.with_seat(seat),
+            None => table.seat(seat),
+        }))
+    }
+
+    /// Takes a seat or slot for a write whose body has arrived.
     ///
     /// # Errors
-    /// [`TooManyRequests`] if no slot is free and no slow response can be aborted.
-    pub(crate) fn take_write_slot(&mut self) -> Result<(), TooManyRequests> {
-        self.slot = Some(self.control.writes.acquire(Instant::now).ok_or(TooManyRequests)?);
+    /// [`TooManyRequests`] if no seat or slot is free in time.
+    pub(crate) async fn take_write_slot(&mut self, request: FlowRequest<'_>) -> Result<(), TooManyRequests> {
+        self.slot = self.take(&self.control.writes, request, true).await?;
         Ok(())
     }
 
     /// Waits for the memory of a large body, which needs up to `parsed_bytes` when it is parsed. A small body does not
     /// wait.
     pub(crate) async fn wait_for_memory(&mut self, body_bytes: usize, parsed_bytes: usize) {
-        // A small write, such as that of a lease, never waits for large ones. The slots limit the memory of small
-        // bodies to 200 times 1.6 MiB.
+        // A small write, such as that of a lease, never waits for large ones. The seats and slots limit the memory of
+        // small bodies to 800 times 0.4 MiB.
         if body_bytes <= SMALL_BODY_BYTES_MAX {
             return;
         }
@@ -137,6 +272,20 @@ impl Admission<'_> {
         }
     }
 
+    /// Moves the seat to a watch that begins, and counts the watch for the estimates of writes. The result is dropped
+    /// with the watch.
+    pub(crate) fn begin_watch(&mut self, request: FlowRequest<'_>) -> WatchAdmission {
+        let mut initializing = self.slot.take();
+        if let Some(slot) = &mut initializing {
+            slot.begin_preparing(Instant::now(), request.deadline.at());
+        }
+        let registration = self.control.fairness.as_ref().and_then(|fairness| {
+            let scope = work::watched(request.info, request.query)?;
+            Some(fairness.register_watch(&scope))
+        });
+        WatchAdmission { initializing, _registration: registration }
+    }
+
     /// Moves the slot and the memory to the response, which holds them until it is sent.
     pub(crate) fn hold_until_sent(self, response: &mut Response<Body>, deadline: Instant) {
         let Some(slot) = self.slot else { return };
@@ -146,71 +295,40 @@ impl Admission<'_> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use http::{Method, Request};
-    use listwatch_wire::query::Query;
+/// Converts the absence of a slot.
+trait OrDefault<T> {
+    fn ok_or_default(self) -> Result<T, TooManyRequests>;
+}
 
-    use super::*;
-
-    fn admit<'a>(control: &'a FlowControl, line: &str) -> Result<Admission<'a>, TooManyRequests> {
-        let (method, target) = line.split_once(' ').unwrap();
-        let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let method: Method = method.parse().unwrap();
-        control.admit(&RequestInfo::new(&method, path, &Query::parse(query)), Instant::now)
-    }
-
-    #[test]
-    fn only_reads_take_a_slot_on_admission() {
-        let control = FlowControl::new(1, 1);
-        let streams =
-            ["GET /api/v1/pods?watch=1", "POST /api/v1/namespaces/a/pods/x/exec", "GET /api/v1/nodes/x/proxy/a"];
-        let others = ["GET /readyz", "GET /version", "POST /api/v1/namespaces/a/pods"];
-        for exempt in streams.into_iter().chain(others) {
-            let _admission = admit(&control, exempt).unwrap();
-            assert_eq!(control.in_flight(), (0, 0), "{exempt}");
-        }
-        for read in ["GET /api/v1/pods", "GET /apis", "GET /metrics"] {
-            let first = admit(&control, read).unwrap();
-            assert_eq!(control.in_flight(), (1, 0), "{read}");
-            assert_eq!(admit(&control, "GET /api/v1/nodes").err(), Some(TooManyRequests));
-            drop(first);
-        }
-    }
-
-    #[test]
-    fn write_takes_a_slot_only_after_its_body_has_arrived() {
-        let control = FlowControl::new(1, 1);
-        let mut first = admit(&control, "POST /api/v1/namespaces").unwrap();
-        let mut second = admit(&control, "PUT /api/v1/namespaces/a").unwrap();
-        assert_eq!(first.take_write_slot(), Ok(()));
-        assert_eq!(second.take_write_slot(), Err(TooManyRequests));
-        let mut response = Response::new(Body::empty());
-        first.hold_until_sent(&mut response, Instant::now());
-        assert_eq!(control.in_flight(), (0, 1), "the response holds the slot");
-        drop(response);
-        assert_eq!(control.in_flight(), (0, 0));
-    }
-
-    #[tokio::test]
-    async fn large_write_waits_for_memory_and_small_write_does_not() {
-        let server = &crate::ApiServer::builder().build().await.unwrap();
-        let send = |annotation: usize| async move {
-            let annotations = format!(r#"{{"a":"{}"}}"#, "x".repeat(annotation));
-            let body = format!(r#"{{"metadata":{{"generateName":"n","annotations":{annotations}}}}}"#);
-            let body = http_body_util::Full::new(Bytes::from(body));
-            let request = Request::post("/api/v1/namespaces").header("content-type", "application/json");
-            server.service().handle(request.body(body).unwrap()).await.status()
-        };
-        let memory = &server.shared.flow_control.writes_bytes;
-        let taken = Arc::clone(memory).acquire_many_owned(WRITES_BYTES_MAX as u32).await.unwrap();
-        let mut waiting = std::pin::pin!(send(100_000));
-        let soon = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
-        assert!(soon.is_err(), "no memory is free for a large body");
-        assert_eq!(send(1).await, StatusCode::CREATED, "a small write does not wait behind large ones");
-        drop(taken);
-        assert_eq!(waiting.await, StatusCode::CREATED);
-        assert_eq!(memory.available_permits(), WRITES_BYTES_MAX);
+impl<T> OrDefault<T> for Option<T> {
+    fn ok_or_default(self) -> Result<T, TooManyRequests> {
+        self.ok_or_else(TooManyRequests::default)
     }
 }
+
+/// What a watch holds: its seat until its initial events are read, and its place in the counts of watches.
+#[derive(Default)]
+pub(crate) struct WatchAdmission {
+    initializing: Option<InFlightSlot>,
+    _registration: Option<WatchRegistration>,
+}
+
+impl WatchAdmission {
+    /// Records that a client takes bytes of the watch.
+    pub(crate) fn note_sent(&self, bytes: usize) {
+        if let Some(slot) = &self.initializing {
+            slot.add_sent(bytes);
+        }
+    }
+
+    /// Frees the seat: no further event is ready, so the watch has no further initial events.
+    pub(crate) fn note_initialized(&mut self) {
+        if self.initializing.is_some() {
+            self.initializing = None;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "flow_control/tests.rs"]
+mod tests;

@@ -14,7 +14,7 @@ pub(crate) enum Rejection {
     /// The failure is a Status object.
     Status(Box<Status>),
     /// Too many requests are in flight: a 429 in plain text, as in kube-apiserver.
-    TooManyRequests,
+    TooManyRequests(TooManyRequests),
 }
 
 impl From<Status> for Rejection {
@@ -24,8 +24,8 @@ impl From<Status> for Rejection {
 }
 
 impl From<TooManyRequests> for Rejection {
-    fn from(_: TooManyRequests) -> Self {
-        Rejection::TooManyRequests
+    fn from(rejected: TooManyRequests) -> Self {
+        Rejection::TooManyRequests(rejected)
     }
 }
 
@@ -34,7 +34,7 @@ impl Rejection {
     pub(crate) fn response(self, preferences: &ResponsePreferences) -> Response<Body> {
         match self {
             Rejection::Status(status) => status_response(preferences, &status),
-            Rejection::TooManyRequests => TooManyRequests.response(),
+            Rejection::TooManyRequests(rejected) => rejected.response(),
         }
     }
 }

@@ -7,6 +7,7 @@ use http::request::Parts;
 use listwatch_meta::UserInfo;
 use listwatch_wire::query::Query;
 
+use crate::filters::flow_control::FlowRequest;
 use crate::filters::request_deadline::RequestDeadline;
 use crate::request::info::RequestInfo;
 use crate::response::preferences::ResponsePreferences;
@@ -26,4 +27,12 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) deadline: RequestDeadline,
     /// The id of the request in the audit log.
     pub(crate) audit_id: &'a HeaderValue,
+}
+
+impl<'a> RequestContext<'a> {
+    /// The facts for flow control.
+    pub(crate) fn flow(&self) -> FlowRequest<'a> {
+        let RequestContext { shared, info, query, user, deadline, .. } = *self;
+        FlowRequest { info, user, query, backend: &shared.backend, deadline }
+    }
 }

@@ -24,6 +24,7 @@ async fn text(shared: &Shared) -> String {
         registry: &backend.registry(),
         reads_in_flight,
         writes_in_flight,
+        fairness: shared.flow_control.fairness().map(|fairness| &**fairness),
         caches: &caches,
         cache_budget: backend.cache_budget(),
         store: store.as_ref(),

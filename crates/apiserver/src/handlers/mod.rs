@@ -63,7 +63,7 @@ pub(crate) async fn handle<B: RequestBody>(
                         .await
                         .map_err(Rejection::from)
                 }
-                _ if route.is_watch() => watch::answer(request, &route).await,
+                _ if route.is_watch() => watch::answer(request, &route, admission).await,
                 _ => read_or_write(request, &route, warnings, admission, upload).await,
             };
             let response = answered.unwrap_or_else(|rejection| rejection.response(request.preferences));

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::context::RequestContext;
 use super::read::{check_namespace, early_error, scope};
 use super::websocket;
-use crate::filters::flow_control::TooManyRequests;
+use crate::filters::flow_control::{Admission, TooManyRequests, WatchAdmission};
 use crate::filters::rejection::Rejection;
 use crate::request::routing::ResourceRoute;
 use crate::request::websocket::is_upgrade_request;
@@ -34,14 +34,15 @@ const WATCH_TIMEOUT_SECONDS_MAX: u64 = 365 * 24 * 3600;
 pub(crate) async fn answer(
     request: &RequestContext<'_>,
     route: &ResourceRoute<'_>,
+    admission: &mut Admission<'_>,
 ) -> Result<Response<Body>, Rejection> {
     if is_upgrade_request(request.parts) {
-        return Box::pin(watch_over_websocket(request, route)).await;
+        return Box::pin(watch_over_websocket(request, route, admission)).await;
     }
     check_namespace(route)?;
     check_not_stopping(request.shared)?;
     // A watch has its own deadline, which is later than that of other requests.
-    Ok(watch(request.shared, route, request.query, request.preferences).await?)
+    Ok(watch(request.shared, route, request.query, request.preferences, admission.begin_watch(request.flow())).await?)
 }
 
 fn check_not_stopping(shared: &Shared) -> Result<(), Status> {
@@ -55,11 +56,13 @@ fn check_not_stopping(shared: &Shared) -> Result<(), Status> {
 async fn watch_over_websocket(
     request: &RequestContext<'_>,
     route: &ResourceRoute<'_>,
+    admission: &mut Admission<'_>,
 ) -> Result<Response<Body>, Rejection> {
     let shared = request.shared;
     check_not_stopping(shared)?;
-    let slot = Arc::clone(&shared.websockets).try_acquire_owned().map_err(|_| TooManyRequests)?;
+    let slot = Arc::clone(&shared.websockets).try_acquire_owned().map_err(|_| TooManyRequests::default())?;
     let stream = watch_stream(shared, route, request.query, request.preferences).await?;
+    let stream = stream.with_admission(admission.begin_watch(request.flow()));
     let response = match websocket::accept(&request.parts.headers) {
         Ok(response) => response,
         Err(refusal) => return Ok(refusal),
@@ -78,8 +81,9 @@ async fn watch(
     route: &ResourceRoute<'_>,
     query: &Query<'_>,
     preferences: &ResponsePreferences,
+    admission: WatchAdmission,
 ) -> Result<Response<Body>, Status> {
-    let stream = watch_stream(shared, route, query, preferences).await?;
+    let stream = watch_stream(shared, route, query, preferences).await?.with_admission(admission);
     let content_type = stream.content_type();
     Ok(respond::ok(content_type, Body::watch(stream)))
 }

@@ -35,7 +35,7 @@ pub(crate) async fn answer<B: RequestBody>(
 ) -> Result<Response<Body>, Rejection> {
     let shared = request.shared;
     let received = upload.collect(&shared.bodies).await?;
-    admission.take_write_slot()?;
+    admission.take_write_slot(request.flow()).await?;
     admission.wait_for_memory(received.bytes.len(), parsed_bytes_max(request, &received.bytes)).await;
     let write = write_request(request, verb, route, received.bytes.clone());
     let deadline = request.deadline.at().into_std();

@@ -1,10 +1,15 @@
-//! The limit on requests in flight: [`InFlightLimit`]. A request takes a slot when its work begins and frees the slot
-//! when the last byte of its response is sent.
+//! The requests in flight: [`InFlightLimit`]. A request takes a slot when its work begins and frees the slot when the last
+//! byte of its response is sent.
+//!
+//! There are two kinds of slots. A limited slot counts against the maximum of the table: those of all requests without
+//! priority and fairness, and those of exempt requests with it. A seated slot holds the [`Seat`] of its request, which
+//! the priority level limits; it frees the seat when it ends.
 //!
 //! ```text
 //!  acquire ─▶ working ── response goes to a connection ─▶ sending ── last byte sent, or dropped ─▶ free
 //!                                                         │ past its deadline (`abort_expired`)
 //!                                                         │ slow while another request needs a slot (`acquire`)
+//!                                                         │ slow while a request of its level waits (`reclaim_seat`)
 //!                                                         └─▶ aborted: the slot is free at once, the stream is reset
 //! ```
 //!
@@ -18,6 +23,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use crate::filters::flow_control::Seat;
 
 /// The time for which a response keeps its slot, regardless of its rate.
 pub(crate) const SENDING_GRACE: Duration = Duration::from_secs(1);
@@ -41,7 +48,10 @@ pub(crate) struct InFlightLimit {
 
 #[derive(Default)]
 struct Table {
+    /// The limited slots.
     taken: usize,
+    /// The seated slots.
+    seated: usize,
     sending: HashMap<u64, Arc<Sending>>,
     next: u64,
 }
@@ -54,10 +64,21 @@ struct Sending {
     bytes: AtomicU64,
     /// The reference is weak, because the connection owns the slots of its responses.
     response: Weak<dyn Abort>,
+    /// Whether the slot is a seated one.
+    is_seated: bool,
+    /// The seat, until the slot is free.
+    seat: Mutex<Option<Seat>>,
 }
 
 impl Sending {
+    /// Whether the response holds a seat of a level.
+    fn is_of_level(&self, level: &str) -> bool {
+        self.seat.lock().as_ref().is_some_and(|seat| seat.level_name() == level)
+    }
+
+    /// Aborts the response, and frees its seat at once. No lock of a table is held.
     fn abort(&self) {
+        drop(self.seat.lock().take());
         if let Some(response) = self.response.upgrade() {
             response.abort();
         }
@@ -72,10 +93,21 @@ impl Sending {
 }
 
 impl Table {
-    fn slowest(&mut self, now: Instant) -> Option<Arc<Sending>> {
-        let slow = self.sending.iter().filter_map(|(id, sending)| Some((sending.slow_rate(now)?, *id)));
+    /// Removes the slowest response among some, if there is a slow one, and frees its slot.
+    fn take_slowest(&mut self, now: Instant, among: impl Fn(&Sending) -> bool) -> Option<Arc<Sending>> {
+        let candidates = self.sending.iter().filter(|(_, sending)| among(sending));
+        let slow = candidates.filter_map(|(id, sending)| Some((sending.slow_rate(now)?, *id)));
         let (_, id) = slow.min()?;
-        self.sending.remove(&id)
+        let sending = self.sending.remove(&id)?;
+        self.note_free(sending.is_seated);
+        Some(sending)
+    }
+
+    fn note_free(&mut self, is_seated: bool) {
+        match is_seated {
+            true => self.seated -= 1,
+            false => self.taken -= 1,
+        }
     }
 }
 
@@ -84,25 +116,37 @@ impl InFlightLimit {
         Arc::new(InFlightLimit { max, table: Mutex::default() })
     }
 
-    /// Takes a free slot, or the slot of the slowest response, which is then aborted. `None` if no response is slow.
+    /// Takes a free limited slot, or that of the slowest response, which is then aborted. `None` if no response is slow.
     pub(crate) fn acquire(self: &Arc<Self>, now: impl FnOnce() -> Instant) -> Option<InFlightSlot> {
         let mut table = self.table.lock();
-        if table.taken < self.max {
+        if table.taken >= self.max {
+            let slowest = table.take_slowest(now(), |sending| !sending.is_seated)?;
             table.taken += 1;
-        } else {
-            let slowest = table.slowest(now())?;
             drop(table);
             slowest.abort();
+        } else {
+            table.taken += 1;
         }
-        Some(InFlightSlot { limit: Arc::clone(self), sending: None })
+        Some(InFlightSlot { limit: Arc::clone(self), sending: None, is_seated: false, seat: None })
+    }
+
+    /// Takes a slot for a request that has a seat.
+    pub(crate) fn seat(self: &Arc<Self>, seat: Seat) -> InFlightSlot {
+        self.table.lock().seated += 1;
+        InFlightSlot { limit: Arc::clone(self), sending: None, is_seated: true, seat: Some(seat) }
+    }
+
+    /// Frees a seat of a level by aborting the slowest response of its requests, if there is a slow one. Returns whether
+    /// there was one.
+    pub(crate) fn reclaim_seat(&self, now: Instant, level: &str) -> bool {
+        let slowest = self.table.lock().take_slowest(now, |sending| sending.is_of_level(level));
+        slowest.inspect(|sending| sending.abort()).is_some()
     }
 
     /// Frees memory by aborting the slowest response, if there is a slow one.
     pub(crate) fn reclaim(&self, now: Instant) {
-        let mut table = self.table.lock();
-        if let Some(slowest) = table.slowest(now) {
-            table.taken -= 1;
-            drop(table);
+        let slowest = self.table.lock().take_slowest(now, |_| true);
+        if let Some(slowest) = slowest {
             slowest.abort();
         }
     }
@@ -112,14 +156,15 @@ impl InFlightLimit {
         let mut table = self.table.lock();
         let expired: Vec<Arc<Sending>> =
             table.sending.extract_if(|_, sending| sending.deadline <= now).map(|(_, sending)| sending).collect();
-        table.taken -= expired.len();
+        expired.iter().for_each(|sending| table.note_free(sending.is_seated));
         drop(table);
         expired.iter().for_each(|sending| sending.abort());
     }
 
     /// The number of taken slots.
     pub(crate) fn taken(&self) -> usize {
-        self.table.lock().taken
+        let table = self.table.lock();
+        table.taken + table.seated
     }
 }
 
@@ -127,17 +172,32 @@ impl InFlightLimit {
 pub(crate) struct InFlightSlot {
     limit: Arc<InFlightLimit>,
     sending: Option<(u64, Arc<Sending>)>,
+    is_seated: bool,
+    /// The seat, until the response is sent.
+    seat: Option<Seat>,
 }
 
 impl InFlightSlot {
+    /// Adds the seat of an exempt request to its limited slot. Both end together.
+    pub(crate) fn with_seat(mut self, seat: Seat) -> Self {
+        self.seat = Some(seat);
+        self
+    }
+
     /// Records that a connection starts to send the response, which must be complete at `deadline`.
     pub(crate) fn begin_sending(&mut self, now: Instant, deadline: Instant, response: Weak<dyn Abort>) {
-        let sending = Arc::new(Sending { since: now, deadline, bytes: AtomicU64::new(0), response });
+        let (is_seated, seat) = (self.is_seated, Mutex::new(self.seat.take()));
+        let sending = Arc::new(Sending { since: now, deadline, bytes: AtomicU64::new(0), response, is_seated, seat });
         let mut table = self.limit.table.lock();
         let id = table.next;
         table.next += 1;
         table.sending.insert(id, Arc::clone(&sending));
         self.sending = Some((id, sending));
+    }
+
+    /// Records that a task prepares what is sent to a client, and that aborting it only frees the seat.
+    pub(crate) fn begin_preparing(&mut self, now: Instant, deadline: Instant) {
+        self.begin_sending(now, deadline, Weak::<Unabortable>::new());
     }
 
     /// Records that the connection has accepted bytes.
@@ -154,8 +214,21 @@ impl Drop for InFlightSlot {
         let mut table = self.limit.table.lock();
         // The slot of an aborted response is already free.
         let own = self.sending.as_ref().is_none_or(|(id, _)| table.sending.remove(id).is_some());
-        table.taken -= usize::from(own);
+        if own {
+            table.note_free(self.is_seated);
+        }
+        drop(table);
+        if let Some((_, sending)) = &self.sending {
+            drop(sending.seat.lock().take());
+        }
     }
+}
+
+/// A response that keeps going when its seat is taken away.
+struct Unabortable;
+
+impl Abort for Unabortable {
+    fn abort(&self) {}
 }
 
 impl std::fmt::Debug for InFlightSlot {

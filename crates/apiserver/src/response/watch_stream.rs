@@ -20,6 +20,7 @@ use listwatch_cacher::{Delivery, Watcher};
 use listwatch_wire::media_type::Encoding;
 use tokio::time::Sleep;
 
+use crate::filters::flow_control::WatchAdmission;
 use crate::response::gzip;
 use crate::response::watch_drain::{OpenWatch, WatchDrain};
 use crate::response::watch_view::WatchView;
@@ -42,6 +43,7 @@ pub(crate) struct WatchStream {
     /// The compressor; `None` without compression or after the end of the gzip member.
     gzip: Option<gzip::GzipStream>,
     compressed: bool,
+    admission: WatchAdmission,
 }
 
 impl WatchStream {
@@ -62,7 +64,14 @@ impl WatchStream {
             drain_delay: None,
             gzip: gzip.then(gzip::GzipStream::default),
             compressed: gzip,
+            admission: WatchAdmission::default(),
         }
+    }
+
+    /// Sets what the watch holds in flow control.
+    pub(crate) fn with_admission(mut self, admission: WatchAdmission) -> Self {
+        self.admission = admission;
+        self
     }
 
     /// The `Content-Type` of the stream.
@@ -78,9 +87,17 @@ impl WatchStream {
     /// Returns the next single frame; `None` after the end.
     pub(crate) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if !self.ended {
-            match std::task::ready!(Pin::new(&mut self.watcher).poll_next(cx)) {
-                Some(delivery) => return Poll::Ready(Some(self.encode(delivery))),
-                None => self.ended = true,
+            match Pin::new(&mut self.watcher).poll_next(cx) {
+                Poll::Ready(Some(delivery)) => {
+                    let message = self.encode(delivery);
+                    self.admission.note_sent(message.len());
+                    return Poll::Ready(Some(message));
+                }
+                Poll::Ready(None) => self.ended = true,
+                Poll::Pending => {
+                    self.admission.note_initialized();
+                    return Poll::Pending;
+                }
             }
         }
         self.poll_end(cx).map(|()| None)
@@ -101,11 +118,17 @@ impl WatchStream {
                     batch.push(frame);
                 }
                 Poll::Ready(None) => self.ended = true,
-                Poll::Pending if batch.len() == 0 => return Poll::Pending,
-                // The waker is registered, and the frames of this batch are sent now.
-                Poll::Pending => break,
+                Poll::Pending => {
+                    self.admission.note_initialized();
+                    if batch.len() == 0 {
+                        return Poll::Pending;
+                    }
+                    // The waker is registered, and the frames of this batch are sent now.
+                    break;
+                }
             }
         }
+        self.admission.note_sent(batch.len());
         match (batch.finish(), &mut self.gzip) {
             (Some(chunk), Some(gzip)) => Poll::Ready(Some(gzip.chunk(&chunk))),
             (Some(chunk), None) => Poll::Ready(Some(chunk)),

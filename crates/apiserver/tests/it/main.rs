@@ -7,6 +7,7 @@ mod budget;
 mod compute;
 mod crds;
 mod edge;
+mod fairness;
 mod fuel;
 mod fuzz;
 mod kubelets;

@@ -18,7 +18,7 @@ use crate::defaults::Defaults;
 use crate::printers::Printer;
 use crate::printers::text::{NONE, condition};
 use crate::table::{AGE, Column, NAME};
-use crate::{Kind, Subresource, Unenforced, UnenforcedPart, WriteScope};
+use crate::{Kind, Subresource, WriteScope};
 
 pub(crate) static KIND: Kind = Kind {
     unconditional_update: false,
@@ -29,7 +29,6 @@ pub(crate) static KIND: Kind = Kind {
     validate_status,
     status_write: WriteScope::STATUS_ONLY,
     printer: &PRINTER,
-    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it classifies no request" }),
     ..Kind::cluster("flowcontrol.apiserver.k8s.io", "v1", "flowschemas", "FlowSchema")
 };
 

@@ -13,7 +13,7 @@ use crate::defaults::Defaults;
 use crate::printers::Printer;
 use crate::printers::text::NONE;
 use crate::table::{AGE, Cell, Column, Json, NAME};
-use crate::{Kind, Subresource, Unenforced, UnenforcedPart, WriteScope};
+use crate::{Kind, Subresource, WriteScope};
 
 pub(crate) static KIND: Kind = Kind {
     unconditional_update: false,
@@ -24,7 +24,6 @@ pub(crate) static KIND: Kind = Kind {
     validate_status,
     status_write: WriteScope::STATUS_ONLY,
     printer: &PRINTER,
-    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it limits no request" }),
     ..Kind::cluster("flowcontrol.apiserver.k8s.io", "v1", "prioritylevelconfigurations", "PriorityLevelConfiguration")
 };
 

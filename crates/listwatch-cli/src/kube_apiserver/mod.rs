@@ -120,6 +120,7 @@ impl KubeApiserver {
             .request_timeout(settings.request_timeout)
             .service_ranges(settings.service_ranges.clone())
             .requests_in_flight_max(settings.requests_in_flight_max.0, settings.requests_in_flight_max.1)
+            .priority_and_fairness(settings.priority_and_fairness)
             .goaway_chance(settings.goaway_chance)
             .anonymous_auth(settings.anonymous_auth)
             .cbor(settings.cbor)

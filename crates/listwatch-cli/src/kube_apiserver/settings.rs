@@ -76,6 +76,8 @@ pub(super) struct Settings {
     pub(super) service_ranges: ServiceRanges,
     /// The largest numbers of concurrent reads and of concurrent writes.
     pub(super) requests_in_flight_max: (usize, usize),
+    /// Whether requests wait for seats of their priority level.
+    pub(super) priority_and_fairness: bool,
     /// The fraction of HTTP/2 requests after which the server closes the connection.
     pub(super) goaway_chance: f64,
     /// The value of the header `Strict-Transport-Security`.
@@ -354,6 +356,7 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         request_timeout,
         service_ranges,
         requests_in_flight_max,
+        priority_and_fairness: given.bool("enable-priority-and-fairness"),
         goaway_chance,
         strict_transport_security: (!directives.is_empty()).then(|| directives.join("; ")),
         shutdown_delay: given.duration("shutdown-delay-duration"),

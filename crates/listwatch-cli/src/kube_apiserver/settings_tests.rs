@@ -122,6 +122,7 @@ fn kubeadm_command_line_resolves_to_the_expected_settings() {
         request_timeout: Duration::from_secs(60),
         service_ranges: ServiceRanges::default().with_cluster_addresses("10.96.0.0/12").unwrap(),
         requests_in_flight_max: (400, 200),
+        priority_and_fairness: true,
         goaway_chance: 0.0,
         strict_transport_security: None,
         shutdown_delay: Duration::ZERO,
@@ -249,6 +250,7 @@ fn values_of_honored_flags_reach_the_settings() {
     assert_eq!(file, Some("/etc/e.yaml".into()));
     let limits = "--max-requests-inflight=3000 --max-mutating-requests-inflight=1000";
     assert_eq!(settings(limits).requests_in_flight_max, (3000, 1000));
+    assert!(!settings("--enable-priority-and-fairness=false").priority_and_fairness);
     assert_eq!(settings("--shutdown-delay-duration=1m").shutdown_delay, Duration::from_secs(60));
     assert_eq!(settings("--requestheader-username-headers=X-Remote-User").front_proxy, None, "there is no CA");
     let proxied = settings("--requestheader-client-ca-file=/a --enable-aggregator-routing");
