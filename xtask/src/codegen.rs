@@ -87,8 +87,8 @@ const KINDS: &[(&str, &str, &str)] = &[
         "v1",
         "k8s.io.api.core.v1",
         "Binding ConfigMap+ ComponentStatus+ Endpoints+ Event+ LimitRange+ Namespace+ Node+ PersistentVolume+ \
-         PersistentVolumeClaim+ Pod+ PodTemplate+ ReplicationController+ ResourceQuota+ Secret+ Service+ \
-         ServiceAccount+",
+         PersistentVolumeClaim+ Pod+ PodTemplate+ RangeAllocation ReplicationController+ ResourceQuota+ Secret+ \
+         Service+ ServiceAccount+",
     ),
     (
         "admissionregistration.k8s.io/v1",
@@ -151,7 +151,6 @@ const NOT_SERVED: &[(&str, &str)] = &[
     ("api/admission/v1", "AdmissionReview is a message between the server and webhooks, always JSON"),
     ("apimachinery/pkg/apis/testapigroup/v1", "a group of apimachinery's own tests"),
     ("k8s.io.api.core.v1.PodStatusResult", "a message of an old kubelet API"),
-    ("k8s.io.api.core.v1.RangeAllocation", "an internal record of kube-apiserver's IP and port allocators"),
 ];
 
 pub(crate) fn run(mut args: Args) -> Outcome<()> {

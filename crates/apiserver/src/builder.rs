@@ -14,6 +14,7 @@ use listwatch_aggregator::AggregatorOptions;
 use listwatch_cacher::Limits;
 use listwatch_controllers::bootstrap::{self, Bootstrap, RequestHeader};
 use listwatch_controllers::flow_control::FlowConfiguration;
+use listwatch_controllers::node_ports::NodePortController;
 use listwatch_controllers::{Controllers, definitions, flow_control, gc, namespaces, rbac};
 use listwatch_meta::Status;
 use listwatch_proxy::ClientCertificate;
@@ -494,6 +495,8 @@ impl Builder {
         };
         let mut bootstrap = Bootstrap::new(Arc::clone(&writer), settings);
         bootstrap.sync().await;
+        let mut node_ports = NodePortController::new(Arc::clone(&writer));
+        let next_repair = node_ports.sync().await;
         if let Some(state) = &rbac_state {
             prepare_rbac(&writer, state, self.controllers).await.map_err(|status| BuildError::Rbac(status.message))?;
         }
@@ -506,7 +509,7 @@ impl Builder {
         // Every server runs the controllers of definitions and of the objects that every cluster has. The others are
         // optional.
         let definitions_task = tokio::spawn(definitions::run(Arc::clone(&writer)));
-        let mut others = vec![tokio::spawn(bootstrap.run())];
+        let mut others = vec![tokio::spawn(bootstrap.run()), tokio::spawn(node_ports.run(next_repair))];
         if self.cache_bytes_max.is_some() {
             others.push(spawn_cache_budget(&backend));
         }

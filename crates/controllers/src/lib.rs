@@ -7,6 +7,7 @@
 //! | [`gc`] | deletes dependents of absent owners, ends foreground and orphaning deletions | `pkg/controller/garbagecollector` |
 //! | [`rbac`] | keeps the RBAC authorizer in step, writes the default roles and aggregated ClusterRoles | `pkg/registry/rbac/rest`, `pkg/controller/clusterroleaggregation` |
 //! | [`flow_control`] | configures priority and fairness, keeps its objects | `util/flowcontrol`, `pkg/registry/flowcontrol/rest` |
+//! | [`node_ports`] | repairs the allocated node ports from the services | `pkg/registry/core/service/portallocator/controller` |
 //! | [`bootstrap`] | creates the objects that each cluster has, and keeps them | `pkg/controlplane/controller` |
 //!
 //! Each controller is a future that runs until it is dropped. Controllers write through a
@@ -31,6 +32,7 @@ pub mod definitions;
 pub mod flow_control;
 pub mod gc;
 pub mod namespaces;
+pub mod node_ports;
 pub mod rbac;
 
 pub use crate::controllers::{Controllers, UnknownController};

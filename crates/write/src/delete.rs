@@ -125,7 +125,7 @@ impl Write<'_> {
         options: &DeleteOptions,
         admitted: Option<Revision>,
     ) -> Result<Deleted, Status> {
-        let (backend, resource) = (self.backend, self.resource);
+        let resource = self.resource;
         let (done, plan) = self.try_delete(key, options, admitted).await?;
         let Some(DeletionPlan { shown, then_remove, .. }) = plan else {
             return Err(Status::not_found(resource.gr(), key.name()));
@@ -140,15 +140,24 @@ impl Write<'_> {
         };
         let mut gone = matches!(done, WriteOutcome::Deleted { .. });
         let mut revision = revision;
+        // Only the writer that removes a service releases what the removed state has.
+        let mut removed = match &done {
+            WriteOutcome::Deleted { previous, .. } => Some(previous.clone()),
+            _ => None,
+        };
         if then_remove {
             gone = true;
             if !options.dry_run {
                 let uid = meta::text(metadata(&shown), "uid").to_owned();
-                revision = self.remove_marked(key, &uid).await?.unwrap_or(revision);
+                if let Some((previous, at)) = self.remove_marked(key, &uid).await? {
+                    (removed, revision) = (Some(previous), at);
+                }
             }
         }
-        if gone && !options.dry_run {
-            services::release_unused(backend, self.registry, resource, &shown, None, revision).await;
+        if let Some(removed) = removed.filter(|_| !options.dry_run)
+            && let Ok(removed) = store::parse(&removed)
+        {
+            services::release_unused(self.allocators(), resource, &removed, None, revision).await;
         }
         let change = if gone { Change::Deleted } else { Change::Modified };
         let object = store::object(resource, key, revision, change, &store::encode(&shown))?;
@@ -246,15 +255,16 @@ impl Write<'_> {
         self.admission.validate(&request, object).await
     }
 
-    /// Removes a marked object unless it was removed or replaced meanwhile. Returns the revision of the removal.
-    async fn remove_marked(&self, key: &Key, uid: &str) -> Result<Option<Revision>, Status> {
+    /// Removes a marked object unless it was removed or replaced meanwhile. Returns the last state and the revision of
+    /// the removal.
+    async fn remove_marked(&self, key: &Key, uid: &str) -> Result<Option<(KeyValue, Revision)>, Status> {
         let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
             let Some(found) = found else { return Ok(Decision::Nothing) };
             let same = meta::text(metadata(&store::parse(found)?), "uid") == uid;
             Ok(if same { Decision::Delete } else { Decision::Nothing })
         };
         match store::run(self.backend, self.resource, key, false, decide).await? {
-            WriteOutcome::Deleted { revision, .. } => Ok(revision),
+            WriteOutcome::Deleted { previous, revision } => Ok(revision.map(|revision| (previous, revision))),
             _ => Ok(None),
         }
     }

@@ -67,6 +67,7 @@ mod json_patch;
 mod memory;
 mod merge_keys;
 mod monotonic;
+mod node_ports;
 mod options;
 mod ownership;
 mod patch;
@@ -93,6 +94,7 @@ mod yaml_reader;
 pub use listwatch_validation::clock::{Clock, parse_timestamp, timestamp};
 
 pub use crate::admission::NAMESPACE_RECHECK;
+pub use crate::node_ports::{NodePortRepair, REPAIR_INTERVAL};
 pub use crate::options::Propagation;
 pub use crate::request::{OwnedWriteRequest, WriteBody, WriteRequest, WriteResponse, WriteVerb};
 pub use crate::scale::scale_of;

@@ -34,10 +34,11 @@ use super::decode;
 use super::decode_error::{DecodeErrorStyle, not_convertible, not_decodable, not_decodable_from};
 use super::expected::Expected;
 use super::monotonic::Instant;
+use super::node_ports::NodePorts;
 use super::ownership::{self, FieldWriter, Sent};
 use super::patch::ParsedPatch;
 use super::service_ranges::ServiceRanges;
-use super::services::{Allocation, AllocationError, release_unused};
+use super::services::{Allocation, AllocationError, Allocators, release_unused};
 use super::store::{self, StoreError, WriteOutcome, new_uid};
 use listwatch_registry::Creating;
 use listwatch_registry::{Backend, CreatingIn};
@@ -48,6 +49,8 @@ pub(super) struct Write<'a> {
     pub(super) backend: &'a Backend,
     pub(super) admission: &'a AdmissionChain,
     pub(super) ranges: &'a ServiceRanges,
+    /// The allocator of node ports.
+    pub(super) node_ports: &'a NodePorts,
     pub(super) registry: &'a Registry,
     pub(super) resource: &'a Resource,
     pub(super) subresource: Option<&'a Subresource>,
@@ -206,18 +209,21 @@ impl Write<'_> {
                     progress.without_managed_fields = true;
                 }
                 Err(Interruption::TooLarge(status) | Interruption::Abandoned(status)) => {
-                    progress.allocation.release(self.backend).await;
+                    progress.allocation.release(self.allocators()).await;
                     return Err(*status);
                 }
-                // The claims stay: the service may be stored. A later service takes them over if it is not.
+                // The claims stay: the service may be stored. If it is not, a later service takes the address over, and
+                // repairs release the node ports.
                 Err(Interruption::Unknown(status)) => return Err(*status),
                 Err(Interruption::Status(status)) => {
                     match progress.existing.as_ref().map(store::parse) {
-                        // This write may have stored the object: the store is asked again after a lost answer.
-                        Some(Ok(existing)) => progress.allocation.release_unused_claims(self.backend, &existing).await,
+                        // No store repeats a create whose outcome is unknown, so the object is not of this write.
+                        Some(Ok(existing)) => {
+                            progress.allocation.release_unused_claims(self.allocators(), &existing).await;
+                        }
                         // An unreadable object may use any address or port.
                         Some(Err(_)) => {}
-                        None => progress.allocation.release(self.backend).await,
+                        None => progress.allocation.release(self.allocators()).await,
                     }
                     return Err(*status);
                 }
@@ -231,13 +237,13 @@ impl Write<'_> {
                 WriteOutcome::Created { .. } | WriteOutcome::Unchanged(_) | WriteOutcome::Absent => (false, None),
             };
             if gone {
-                allocation.release(self.backend).await;
+                allocation.release(self.allocators()).await;
             } else {
-                allocation.release_unused_claims(self.backend, &after).await;
+                allocation.release_unused_claims(self.allocators(), &after).await;
             }
             if let Some(at) = at {
                 let after = (!gone).then_some(&after);
-                release_unused(self.backend, self.registry, resource, &before, after, at).await;
+                release_unused(self.allocators(), resource, &before, after, at).await;
             }
         }
         Ok(match done {
@@ -247,6 +253,12 @@ impl Write<'_> {
             }
             done => done,
         })
+    }
+
+    /// The allocators of addresses and ports.
+    pub(super) fn allocators(&self) -> Allocators<'_> {
+        let Write { backend, registry, ranges, node_ports, .. } = *self;
+        Allocators { backend, registry, ranges, node_ports }
     }
 
     /// The field manager of this write.
@@ -608,8 +620,7 @@ impl Write<'_> {
                     return Err(Interruption::Abandoned(Box::new(Status::request_timed_out())));
                 }
                 Err(AllocationError::Unclaimed(request)) => {
-                    allocation
-                        .add(request.claim(self.backend, self.registry, self.ranges, self.dry_run, self.clock).await?);
+                    allocation.add(request.claim(self.allocators(), self.dry_run, self.clock).await?);
                 }
             }
         }

@@ -19,10 +19,10 @@ const PREFIX_BITS_MAX: u32 = 28;
 const PREFIX_BITS_MIN: u32 = 12;
 /// The size limits of the static band of addresses, in addresses (`calculateRangeOffset`).
 const ADDRESS_BAND: RangeInclusive<u32> = 16..=256;
-/// The size limits of the static band of node ports, in ports (`calculateRange` of the port allocator).
+/// The size limits of the static band of node ports, in ports (`calculateRangeOffset` of `portallocator`).
 const PORT_BAND: RangeInclusive<u32> = 16..=128;
 
-/// The maximum number of candidates from one band. A band of at most this size is tried completely; candidates from a
+/// The maximum number of candidates for an address from one band. A band of at most this size is tried completely; candidates from a
 /// larger band are random. If all candidates of both bands are taken, the client receives a 500.
 const CANDIDATES_MAX: u32 = 512;
 
@@ -137,20 +137,23 @@ impl ServiceRanges {
         hosts.map(move |host| Ipv4Addr::from(network + host))
     }
 
-    /// Returns the candidates for a node port, in the order in which they are tried. `random` returns a number in a
-    /// range.
-    pub(crate) fn port_candidates<R>(&self, random: R) -> impl Iterator<Item = u16> + Send + use<R>
-    where
-        R: Fn(RangeInclusive<u32>) -> u32 + Copy + Send,
-    {
+    /// The range of node ports.
+    pub(crate) fn node_port_range(&self) -> RangeInclusive<u16> {
+        self.node_ports.clone()
+    }
+
+    /// Returns the bands from which a node port is drawn, in the order in which they are tried: the dynamic and the
+    /// static band. A range that is no larger than its static band has no static band.
+    pub(crate) fn node_port_bands(&self) -> [Option<RangeInclusive<u16>>; 2] {
         let (start, last) = (u32::from(*self.node_ports.start()), u32::from(*self.node_ports.end()));
         let size = last - start + 1;
         let band = (size / 32).clamp(*PORT_BAND.start(), *PORT_BAND.end());
-        // A range that is no larger than its static band has no band. Port 0 is in no range.
-        let first = if band < size { start + band } else { start };
-        let ports = candidates(first..=last, random).chain(candidates(start..=first - 1, random));
-        // Both bands lie within the range, so the conversion succeeds.
-        ports.filter_map(|port| u16::try_from(port).ok())
+        match u16::try_from(start + band) {
+            Ok(first) if band < size => {
+                [Some(first..=*self.node_ports.end()), Some(*self.node_ports.start()..=first - 1)]
+            }
+            _ => [Some(self.node_ports.clone()), None],
+        }
     }
 }
 
@@ -212,30 +215,39 @@ mod tests {
         assert_eq!((addresses[0], addresses[dynamic - 1]), (Ipv4Addr::new(10, 96, 1, 0), Ipv4Addr::new(10, 96, 1, 0)));
         assert_eq!(ranges.address_candidates(|range| *range.end()).next(), Some(Ipv4Addr::new(10, 96, 255, 254)));
         assert_eq!(addresses[dynamic..], (1..=255).map(|host| Ipv4Addr::new(10, 96, 0, host)).collect::<Vec<_>>());
-        let ports: Vec<_> = ranges.port_candidates(|range| *range.start()).collect();
-        assert_eq!((ports[0], ports[dynamic - 1]), (30_086, 30_086));
-        assert_eq!(ports[dynamic..], (30_000..30_086).collect::<Vec<_>>());
+        assert_eq!(ranges.node_port_bands(), [Some(30_086..=32_767), Some(30_000..=30_085)]);
+    }
+
+    #[test]
+    fn static_band_of_node_ports_has_16_to_128_ports_of_a_larger_range() {
+        let check = |ports: &str, bands: [Option<RangeInclusive<u16>>; 2]| {
+            let ranges = ServiceRanges::default().with_node_ports(ports).unwrap();
+            assert_eq!(ranges.node_port_bands(), bands, "{ports}");
+        };
+        check("1-1", [Some(1..=1), None]);
+        check("65535", [Some(u16::MAX..=u16::MAX), None]);
+        check("1-16", [Some(1..=16), None]);
+        check("1-17", [Some(17..=17), Some(1..=16)]);
+        check("65519-65535", [Some(u16::MAX..=u16::MAX), Some(65_519..=65_534)]);
+        check("1-65535", [Some(129..=u16::MAX), Some(1..=128)]);
     }
 
     #[test]
     fn candidates_of_a_small_range_are_all_of_its_values_once() {
-        let check = |cidr: &str, ports: &str, seed: u32| {
+        let check = |cidr: &str, seed: u32| {
             let random = move |range: RangeInclusive<u32>| range.start() + seed % (range.end() - range.start() + 1);
-            let ranges = ServiceRanges::default().with_cluster_addresses(cidr).unwrap().with_node_ports(ports).unwrap();
+            let ranges = ServiceRanges::default().with_cluster_addresses(cidr).unwrap();
             let mut addresses: Vec<_> = ranges.address_candidates(random).collect();
             addresses.sort();
             let hosts = (1_u32 << (32 - ranges.prefix_bits)) - 2;
             let all: Vec<_> = (1..=hosts).map(|host| Ipv4Addr::from(ranges.network + host)).collect();
             assert_eq!(addresses, all, "{cidr}");
-            let mut found: Vec<_> = ranges.port_candidates(random).collect();
-            found.sort_unstable();
-            assert_eq!(found, ranges.node_ports.clone().collect::<Vec<_>>(), "{ports}");
         };
         for seed in [0, 1, 77, u32::MAX] {
-            check("10.0.0.0/28", "1-1", seed);
-            check("10.0.0.0/27", "65535", seed);
-            check("10.0.0.0/24", "1-16", seed);
-            check("10.0.0.0/23", "65024-65535", seed);
+            check("10.0.0.0/28", seed);
+            check("10.0.0.0/27", seed);
+            check("10.0.0.0/24", seed);
+            check("10.0.0.0/23", seed);
         }
     }
 
@@ -243,18 +255,14 @@ mod tests {
         /// Every candidate lies within its range, and is neither the network address nor the broadcast address.
         #[test]
         fn candidates_lie_within_their_ranges(
-            network: u32, bits in PREFIX_BITS_MIN..=PREFIX_BITS_MAX, first in 1..=u16::MAX, more: u16, seed: u32,
+            network: u32, bits in PREFIX_BITS_MIN..=PREFIX_BITS_MAX, seed: u32,
         ) {
             let cidr = format!("{}/{bits}", Ipv4Addr::from(network));
-            let ports = format!("{first}-{}", first.saturating_add(more));
-            let ranges = ServiceRanges::default().with_cluster_addresses(&cidr).unwrap().with_node_ports(&ports).unwrap();
+            let ranges = ServiceRanges::default().with_cluster_addresses(&cidr).unwrap();
             let random = move |range: RangeInclusive<u32>| range.start() + seed % (range.end() - range.start() + 1);
             for address in ranges.address_candidates(random) {
                 prop_assert!(ranges.has_address(address), "{address} is not in {cidr}");
                 prop_assert!(ranges.is_allocatable(address), "{address} is no host of {cidr}");
-            }
-            for port in ranges.port_candidates(random) {
-                prop_assert!(ranges.has_port(port), "{port} is not in {ports}");
             }
         }
     }

@@ -7,25 +7,24 @@
 //! ```
 //!
 //! A claim is a separate key. The server creates the key before the service and deletes it after the service. An
-//! address is claimed by an `IPAddress` object, as in kube-apiserver since v1.33. A node port is claimed by a key below
-//! `/ranges/`.
+//! address is claimed by an `IPAddress` object, as in kube-apiserver since v1.33. Node ports are claimed in the bitmap
+//! of [`super::node_ports`].
 //!
-//! Two services never share an address or a node port, for three reasons:
+//! Two services never share an address, for three reasons:
 //! - A service is stored only by the write that made its claims and knows their revisions. Directly before the store
 //!   write, the age of the claims must be below [`STORE_WAIT`] ([`Allocation::check_age`]). Otherwise the write fails
 //!   and deletes its claims. Neither slow admission plugins nor a long request timeout weaken this rule.
-//! - A crash or an unknown outcome can leave a claim without a service. The next write that needs the address or port
-//!   takes the claim over, but only after [`PENDING_WAIT`]. Until then another server may still store the service.
+//! - A crash or an unknown outcome can leave a claim without a service. The next write that needs the address takes the
+//!   claim over, but only after [`PENDING_WAIT`]. Until then another server may still store the service.
 //! - A claim is deleted only at the revision at which it was made. After the deletion of a service, a claim is deleted
 //!   only if it is older than that deletion. A claim that was taken over is never deleted by its former owner.
 //!
 //! Limits:
 //! - If a user deletes an `IPAddress` while its service exists, another service may receive the same address. The claim
 //!   of an existing service is never recreated.
-//! - Services stored by a server that makes no claims look unallocated. kube-apiserver keeps its node ports in one
-//!   bitmap.
-//! - If a client cancels its request between claim and store, the claim blocks the address or port for
-//!   [`PENDING_WAIT`].
+//! - Services stored by a server that makes no claims look unallocated.
+//! - If a client cancels its request between claim and store, the claim blocks the address for [`PENDING_WAIT`], and
+//!   the node ports until the third repair.
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -38,6 +37,7 @@ use listwatch_storage::{CreateError, DeleteError};
 use serde_json::{Map, Value, json};
 
 use super::monotonic::Instant;
+use super::node_ports::{NodePorts, PortsError, WantedPort};
 use super::service_ranges::ServiceRanges;
 use super::store;
 use listwatch_kinds::PORT_TAKEN;
@@ -66,7 +66,7 @@ pub(super) struct AllocationRequest {
 /// A node port that a service still needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PortRequest {
-    choice: Requested<u16>,
+    choice: WantedPort,
     /// The index in `spec.ports`; `None` for the health check port.
     index: Option<usize>,
 }
@@ -98,24 +98,36 @@ fn random_in(range: RangeInclusive<u32>) -> u32 {
 pub(super) struct Allocation {
     addresses: Vec<Ipv4Addr>,
     ports: Vec<u16>,
-    /// The claims in the store; empty in a dry run.
+    /// The claims of addresses in the store; empty in a dry run.
     claims: Vec<Claim>,
+    /// The ports that this write allocated in the store; empty in a dry run.
+    claimed_ports: Vec<u16>,
     /// The start time of the first allocation.
     since: Option<Instant>,
 }
 
-/// A claim in the store: the address or port, the key, and the revision of the key.
+/// A claim in the store: the address, the key, and the revision of the key.
 #[derive(Debug)]
 struct Claim {
-    of: AllocatedValue,
+    of: Ipv4Addr,
     key: Key,
     made: Revision,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum AllocatedValue {
-    Address(Ipv4Addr),
-    Port(u16),
+/// The allocators of addresses and ports on one server.
+#[derive(Clone, Copy)]
+pub(super) struct Allocators<'a> {
+    pub(super) backend: &'a Backend,
+    pub(super) registry: &'a Registry,
+    pub(super) ranges: &'a ServiceRanges,
+    pub(super) node_ports: &'a NodePorts,
+}
+
+/// The addresses and ports of a stored service.
+#[derive(Debug, Default, PartialEq)]
+struct AllocatedValues {
+    address: Option<Ipv4Addr>,
+    ports: Vec<u16>,
 }
 
 fn is_service(resource: &Resource) -> bool {
@@ -143,18 +155,16 @@ impl AllocationRequest {
     /// 422 when a chosen address or port is taken, 500 when a range is full or the store fails.
     pub(super) async fn claim(
         self,
-        backend: &Backend,
-        registry: &Registry,
-        ranges: &ServiceRanges,
+        allocators: Allocators<'_>,
         dry_run: bool,
         clock: &Clock,
     ) -> Result<Allocation, Status> {
         let mut allocation = Allocation { since: Some(Instant::now()), ..Allocation::default() };
-        let result = self.claim_into(&mut allocation, (backend, registry), ranges, dry_run, clock).await;
+        let result = self.claim_into(&mut allocation, allocators, dry_run, clock).await;
         match result {
             Ok(()) => Ok(allocation),
             Err(status) => {
-                allocation.release(backend).await;
+                allocation.release(allocators).await;
                 Err(status)
             }
         }
@@ -163,8 +173,7 @@ impl AllocationRequest {
     async fn claim_into(
         &self,
         allocation: &mut Allocation,
-        (backend, registry): (&Backend, &Registry),
-        ranges: &ServiceRanges,
+        Allocators { backend, registry, ranges, node_ports }: Allocators<'_>,
         dry_run: bool,
         clock: &Clock,
     ) -> Result<(), Status> {
@@ -179,29 +188,29 @@ impl AllocationRequest {
                 });
             };
             allocation.addresses.push(address);
-            allocation.claims.extend(claim.map(|(key, made)| Claim {
-                of: AllocatedValue::Address(address),
-                key,
-                made,
-            }));
+            allocation.claims.extend(claim.map(|(key, made)| Claim { of: address, key, made }));
         }
-        for request in &self.ports {
-            // In a dry run only the allocation knows the ports that were drawn before.
-            let free = |port: &u16| !allocation.ports.contains(port) && !self.asks_for(*port);
-            let candidates = request.choice.candidates(ranges.port_candidates(random_in).filter(free));
-            let claim = |port| port_claim(port, self, clock);
-            let port = self.claim_one(backend, clock, dry_run, candidates, claim).await?;
-            let Some((port, claim)) = port else {
-                return Err(match (request.choice, request.index) {
-                    (Requested::Any, _) => Status::internal("failed to allocate a nodePort: range is full"),
-                    (Requested::This(port), Some(index)) => self.port_is_taken(index, port),
-                    (Requested::This(port), None) => no_health_check_port(port, PORT_TAKEN),
-                });
-            };
-            allocation.ports.push(port);
-            allocation.claims.extend(claim.map(|(key, made)| Claim { of: AllocatedValue::Port(port), key, made }));
+        if self.ports.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let wanted: Vec<WantedPort> = self.ports.iter().map(|request| request.choice).collect();
+        match node_ports.allocate(backend, ranges, &wanted, dry_run, random_in).await {
+            Ok(ports) => {
+                if !dry_run {
+                    allocation.claimed_ports.extend(&ports);
+                }
+                allocation.ports.extend(ports);
+                Ok(())
+            }
+            Err(PortsError::Status(status)) => Err(*status),
+            Err(PortsError::Unavailable(index)) => {
+                Err(match self.ports.get(index).map(|request| (request.choice, request.index)) {
+                    Some((WantedPort::This(port), Some(index))) => self.port_is_taken(index, port),
+                    Some((WantedPort::This(port), None)) => no_health_check_port(port, PORT_TAKEN),
+                    _ => Status::internal("failed to allocate a nodePort: range is full"),
+                })
+            }
+        }
     }
 
     /// Claims the first free candidate. A dry run only checks that the candidate is free. Returns `None` if all
@@ -247,7 +256,7 @@ impl AllocationRequest {
 
     /// Whether the service chooses this port itself.
     fn asks_for(&self, port: u16) -> bool {
-        self.ports.iter().any(|request| request.choice == Requested::This(port))
+        self.ports.iter().any(|request| request.choice == WantedPort::This(port))
     }
 
     fn port_is_taken(&self, index: usize, port: u16) -> Status {
@@ -300,20 +309,6 @@ fn address_claim(
     Some((key, claim.to_string().into()))
 }
 
-/// Builds the key and value that claim a node port. The key belongs to no resource, so clients cannot see it.
-fn port_claim(port: u16, owner: &AllocationRequest, clock: &Clock) -> Option<(Key, Bytes)> {
-    let key = port_key(port)?;
-    let claim = json!({
-        "metadata": {"name": port.to_string(), "creationTimestamp": clock.now()},
-        "spec": {"parentRef": {"resource": "services", "namespace": owner.namespace, "name": owner.name}},
-    });
-    Some((key, claim.to_string().into()))
-}
-
-fn port_key(port: u16) -> Option<Key> {
-    Key::new("ranges/servicenodeports", None, &port.to_string()).ok()
-}
-
 /// Whether a claim is older than [`PENDING_WAIT`] and its service does not exist or does not use it. Returns false for
 /// claims of other resources and for unreadable claims.
 async fn is_abandoned(backend: &Backend, claim: &listwatch_storage::KeyValue, clock: &Clock) -> Result<bool, Status> {
@@ -338,12 +333,9 @@ async fn is_in_use(backend: &Backend, object: &Map<String, Value>) -> Result<boo
     let (found, _) = backend.storage().get(&key).await.map_err(|error| store::read_failed(&error, SERVICES))?;
     let Some(found) = found else { return Ok(false) };
     let claimed = meta::text(listwatch_validation::metadata(object), "name");
-    // An unreadable service may use any address or port.
+    // An unreadable service may use any address.
     let Ok(service) = store::parse(&found) else { return Ok(true) };
-    Ok(allocations_of(&service).iter().any(|held| match held {
-        AllocatedValue::Address(address) => address.to_string() == claimed,
-        AllocatedValue::Port(port) => port.to_string() == claimed,
-    }))
+    Ok(allocations_of(&service).address.is_some_and(|address| address.to_string() == claimed))
 }
 
 /// Takes over an abandoned claim. Returns `None` if another write changed the claim at the same time.
@@ -351,13 +343,14 @@ async fn take_over(backend: &Backend, claim: &listwatch_storage::KeyValue, value
     backend.storage().update(&claim.key, claim.modified, value, None).await.ok()
 }
 
-/// Lists the addresses and ports of a stored service.
-fn allocations_of(service: &Map<String, Value>) -> Vec<AllocatedValue> {
-    let Some(spec) = service.get("spec").and_then(Value::as_object) else { return Vec::new() };
-    let address = meta::text(spec, "clusterIP").parse().ok().map(AllocatedValue::Address);
+/// Returns the address and the ports of a stored service.
+fn allocations_of(service: &Map<String, Value>) -> AllocatedValues {
+    let Some(spec) = service.get("spec").and_then(Value::as_object) else { return AllocatedValues::default() };
     let ports = spec.get("ports").and_then(Value::as_array).into_iter().flatten();
-    let ports = ports.filter_map(node_port).chain(health_check_port(spec)).map(AllocatedValue::Port);
-    address.into_iter().chain(ports).collect()
+    AllocatedValues {
+        address: meta::text(spec, "clusterIP").parse().ok(),
+        ports: ports.filter_map(node_port).chain(health_check_port(spec)).collect(),
+    }
 }
 
 /// The health check port of a load balancer. Only services with `externalTrafficPolicy: Local` have one.
@@ -376,10 +369,10 @@ fn node_port(port: &Value) -> Option<u16> {
     port.get("nodePort")?.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
 }
 
-/// Deletes the claims of `before` that `after` no longer uses (`None`: the service was deleted) since revision `at`.
+/// Releases the address and the ports of `before` that `after` no longer uses (`None`: the service was deleted) since
+/// revision `at`. Only the write that made this change may call this function.
 pub(super) async fn release_unused(
-    backend: &Backend,
-    registry: &Registry,
+    allocators: Allocators<'_>,
     resource: &Resource,
     before: &Map<String, Value>,
     after: Option<&Map<String, Value>>,
@@ -388,21 +381,22 @@ pub(super) async fn release_unused(
     if !is_service(resource) {
         return;
     }
+    let since = Instant::now();
+    let Allocators { backend, registry, ranges, node_ports } = allocators;
     let kept = after.map(allocations_of).unwrap_or_default();
-    for held in allocations_of(before).into_iter().filter(|held| !kept.contains(held)) {
-        let key = match held {
-            AllocatedValue::Address(address) => registry
-                .find("networking.k8s.io", "v1", "ipaddresses")
-                .and_then(|resource| resource.key(None, &address.to_string()).ok()),
-            AllocatedValue::Port(port) => port_key(port),
-        };
-        // A younger claim belongs to another service.
-        if let Some(key) = key
-            && let Ok((Some(found), _)) = backend.storage().get(&key).await
-            && found.modified < at
-        {
-            delete_claim(backend, &key, found.modified).await;
-        }
+    let held = allocations_of(before);
+    let unused: Vec<u16> = held.ports.iter().copied().filter(|port| !kept.ports.contains(port)).collect();
+    node_ports.release(backend, ranges, &unused, since).await;
+    let address = held.address.filter(|address| kept.address != Some(*address));
+    let key = address.and_then(|address| {
+        registry.find("networking.k8s.io", "v1", "ipaddresses")?.key(None, &address.to_string()).ok()
+    });
+    // A younger claim belongs to another service.
+    if let Some(key) = key
+        && let Ok((Some(found), _)) = backend.storage().get(&key).await
+        && found.modified < at
+    {
+        delete_claim(backend, &key, found.modified).await;
     }
 }
 
@@ -421,23 +415,29 @@ impl Allocation {
         self.addresses.extend(more.addresses);
         self.ports.extend(more.ports);
         self.claims.extend(more.claims);
+        self.claimed_ports.extend(more.claimed_ports);
         self.since = [self.since, more.since].into_iter().flatten().min();
     }
 
-    /// Deletes all claims of the allocation.
-    pub(super) async fn release(&self, backend: &Backend) {
-        for claim in &self.claims {
-            delete_claim(backend, &claim.key, claim.made).await;
+    /// Releases everything that this write allocated. The service was not stored.
+    pub(super) async fn release(&self, allocators: Allocators<'_>) {
+        self.release_except(allocators, &AllocatedValues::default()).await;
+    }
+
+    /// Releases what this write allocated and the service that it stored does not use.
+    pub(super) async fn release_unused_claims(&self, allocators: Allocators<'_>, service: &Map<String, Value>) {
+        if !self.claims.is_empty() || !self.claimed_ports.is_empty() {
+            self.release_except(allocators, &allocations_of(service)).await;
         }
     }
 
-    /// Deletes the claims that the stored service does not use. Another write may have changed the service meanwhile.
-    pub(super) async fn release_unused_claims(&self, backend: &Backend, service: &Map<String, Value>) {
-        if self.claims.is_empty() {
-            return;
+    async fn release_except(&self, allocators: Allocators<'_>, used: &AllocatedValues) {
+        let Allocators { backend, ranges, node_ports, .. } = allocators;
+        let unused: Vec<u16> = self.claimed_ports.iter().copied().filter(|port| !used.ports.contains(port)).collect();
+        if let Some(since) = self.since {
+            node_ports.release(backend, ranges, &unused, since).await;
         }
-        let used = allocations_of(service);
-        for claim in self.claims.iter().filter(|claim| !used.contains(&claim.of)) {
+        for claim in self.claims.iter().filter(|claim| used.address != Some(claim.of)) {
             delete_claim(backend, &claim.key, claim.made).await;
         }
     }
@@ -599,7 +599,7 @@ impl Allocation {
         let mut free = self.ports.iter().copied().filter(|port| !explicit.contains(port));
         let ask = |request: &mut AllocationRequest, port: u16, index: Option<usize>| {
             if !had.contains(&port) && !self.ports.contains(&port) && !request.asks_for(port) {
-                request.ports.push(PortRequest { choice: Requested::This(port), index });
+                request.ports.push(PortRequest { choice: WantedPort::This(port), index });
             }
         };
         // No other port may use the number of the health check port.
@@ -649,7 +649,7 @@ impl Allocation {
                 }
                 None => {
                     asked_for.extend(number);
-                    request.ports.push(PortRequest { choice: Requested::Any, index: Some(index) });
+                    request.ports.push(PortRequest { choice: WantedPort::Any, index: Some(index) });
                 }
             }
         }
@@ -663,7 +663,7 @@ impl Allocation {
                 Some(allocated) => {
                     spec.insert("healthCheckNodePort".to_owned(), json!(allocated));
                 }
-                None => request.ports.push(PortRequest { choice: Requested::Any, index: None }),
+                None => request.ports.push(PortRequest { choice: WantedPort::Any, index: None }),
             },
         }
         Ok(())

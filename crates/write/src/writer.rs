@@ -13,10 +13,12 @@ use serde_json::{Map, Value};
 use crate::action::Action;
 use crate::admission::{AdmissionChain, AdmissionRequest, Operation};
 use crate::decode_error::DecodeErrorStyle;
+use crate::node_ports::{NodePortRepair, NodePorts};
 use crate::options::{self, Propagation};
 use crate::pipeline::{ManagedFields, Write};
 use crate::request::{WriteBody, WriteRequest, WriteResponse, WriteVerb};
 use crate::service_ranges::ServiceRanges;
+use crate::services::Allocators;
 use crate::unenforced::{self, Enforced};
 use crate::{binding, create, delete, evict, reviews, scale, services, store, token, update};
 
@@ -52,13 +54,20 @@ pub struct Writer {
     backend: Arc<Backend>,
     admission: AdmissionChain,
     ranges: ServiceRanges,
+    node_ports: NodePorts,
     enforced: Enforced,
 }
 
 impl Writer {
     /// Creates a writer over a server's state with these admission plugins.
     pub fn new(backend: Arc<Backend>, admission: AdmissionChain) -> Self {
-        Writer { backend, admission, ranges: ServiceRanges::default(), enforced: Enforced::default() }
+        Writer {
+            backend,
+            admission,
+            ranges: ServiceRanges::default(),
+            node_ports: NodePorts::default(),
+            enforced: Enforced::default(),
+        }
     }
 
     /// Replaces the ranges from which services get addresses and ports. All servers of a store must use the same
@@ -141,6 +150,7 @@ impl Writer {
             backend: &self.backend,
             admission: &self.admission,
             ranges: &self.ranges,
+            node_ports: &self.node_ports,
             registry,
             resource,
             subresource: None,
@@ -225,9 +235,24 @@ impl Writer {
         let done = store::run(backend, resource, key, false, decide).await?;
         if let store::WriteOutcome::Deleted { previous, revision: Some(at) } = done {
             let released = store::parse(&previous)?;
-            services::release_unused(backend, &backend.registry(), resource, &released, None, at).await;
+            let allocators = Allocators {
+                backend,
+                registry: &backend.registry(),
+                ranges: &self.ranges,
+                node_ports: &self.node_ports,
+            };
+            services::release_unused(allocators, resource, &released, None, at).await;
         }
         Ok(())
+    }
+
+    /// Repairs the allocated node ports from the stored services. `repair` holds what earlier repairs found.
+    ///
+    /// # Errors
+    /// 500 when the store fails or the allocated ports are unreadable, or when other servers changed them during each
+    /// attempt.
+    pub async fn repair_node_ports(&self, repair: &mut NodePortRepair) -> Result<(), Status> {
+        repair.run_once(&self.backend, &self.ranges, &self.node_ports).await
     }
 
     /// Deletes one object as a client would with `propagationPolicy=Background`.

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use http::{Response, StatusCode};
+use listwatch_controllers::node_ports;
 use listwatch_meta::go;
 use listwatch_wire::query::Query;
 
@@ -126,8 +127,8 @@ const CHECKS: &[(&str, Endpoints, Subject)] = &[
         Endpoints::All,
         Subject::Objects("poststarthook/start-legacy-token-tracking-controller"),
     ),
-    // Each address and port is claimed by its own key, so that nothing needs repair. Only the range must exist.
-    ("poststarthook/start-service-ip-repair-controllers", Endpoints::All, SERVICE_RANGE),
+    // Each address is claimed by its own key. Only the node ports need repair.
+    (node_ports::CHECK, Endpoints::All, Subject::Objects(node_ports::CHECK)),
     (
         "poststarthook/scheduling/bootstrap-system-priority-classes",
         Endpoints::All,

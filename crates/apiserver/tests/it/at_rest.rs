@@ -139,7 +139,7 @@ async fn secrets_are_encrypted_and_follow_the_rotation_of_keys() {
 #[tokio::test]
 async fn server_rewrites_its_own_keys_with_the_new_encryption_key() {
     const TOKEN_KEY: &str = "/listwatch/keys/serviceaccounts-es256";
-    const PORT: &str = "/ranges/servicenodeports/30080";
+    const PORTS: &str = "/ranges/servicenodeports";
     const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
     let raw = MemoryStorage::new();
     let with = |providers: &[&str]| form_of("'*.'", providers, StorageMediaType::Json);
@@ -159,7 +159,7 @@ async fn server_rewrites_its_own_keys_with_the_new_encryption_key() {
     ];
     for (providers, prefix) in stages {
         let world = World::over(&raw, with(providers), true).await;
-        for path in [TOKEN_KEY, PORT] {
+        for path in [TOKEN_KEY, PORTS] {
             let stored = world.raw(path).await;
             assert!(stored.starts_with(prefix.as_bytes()), "{path} under {providers:?}: {stored:?}");
         }

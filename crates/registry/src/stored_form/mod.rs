@@ -54,14 +54,14 @@ const KEY_PREFIX: &str = "/registry";
 /// Groups whose built-in kinds kube-apiserver stores as JSON.
 const JSON_GROUPS: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
 
-/// Keys that belong to no resource, with the group and resource by which kube-apiserver finds their encryption. The keys
-/// below `listwatch` are secrets of the server.
-const OTHER_KEYS: [(&str, &str); 5] = [
-    ("ranges/serviceips", "serviceipallocations"),
-    ("ranges/servicenodeports", "servicenodeportallocations"),
-    ("masterleases", "apiServerIPInfo"),
-    ("peerserverleases", "apiServerPeerIPInfo"),
-    ("listwatch", "secrets"),
+/// Keys that belong to no resource, with the resource by which kube-apiserver finds their encryption, and their kind in
+/// `v1` if this server writes them. The keys below `listwatch` are secrets of the server.
+const OTHER_KEYS: [(&str, &str, Option<&str>); 5] = [
+    ("ranges/serviceips", "serviceipallocations", None),
+    ("ranges/servicenodeports", "servicenodeportallocations", Some("RangeAllocation")),
+    ("masterleases", "apiServerIPInfo", None),
+    ("peerserverleases", "apiServerPeerIPInfo", None),
+    ("listwatch", "secrets", None),
 ];
 
 /// The form of values in the store.
@@ -113,8 +113,9 @@ impl StoredForm {
             let transformer = transformer(&resource.group, &resource.plural);
             entries.insert(resource.storage_prefix.clone(), Entry { transformer, protobuf });
         }
-        for (prefix, resource) in OTHER_KEYS {
-            entries.insert(prefix.to_owned(), Entry { transformer: transformer("", resource), protobuf: None });
+        for (prefix, resource, kind) in OTHER_KEYS {
+            let protobuf = kind.map(|kind| ("v1".to_owned(), kind.to_owned()));
+            entries.insert(prefix.to_owned(), Entry { transformer: transformer("", resource), protobuf });
         }
         let key_prefix = format!("/{}", key_prefix.trim_matches('/'));
         let key_prefix = key_prefix.trim_end_matches('/').to_owned();

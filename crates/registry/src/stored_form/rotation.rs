@@ -9,8 +9,9 @@ use std::sync::Arc;
 use listwatch_meta::KeyRange;
 use listwatch_storage::{ListQuery, ReadError, Storage, StoreFault, UpdateError, unreadable_reason};
 
-/// The prefixes of the keys that this server writes and that belong to no resource.
-const OWN_PREFIXES: [&str; 2] = ["listwatch", "ranges/servicenodeports"];
+/// The prefixes of the keys that this server writes and that belong to no resource. The repair of node ports writes
+/// `ranges/servicenodeports` again.
+const OWN_PREFIXES: [&str; 1] = ["listwatch"];
 
 /// The number of entries that one request to the store returns.
 const PAGE_ENTRIES: usize = 500;

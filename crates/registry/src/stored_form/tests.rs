@@ -59,7 +59,8 @@ fn resources_are_found_by_the_prefix_of_their_keys() {
     check("/other.com/widgets/a/b", None, "x");
     check("/apiextensions.k8s.io/customresourcedefinitions/a", None, "x");
     check("/ranges/serviceips", None, "k8s:enc:aescbc");
-    check("/ranges/servicenodeports/80", None, "k8s:enc:aescbc");
+    check("/ranges/servicenodeports", Some("RangeAllocation"), "k8s:enc:aescbc");
+    check("/ranges/servicenodeports/80", Some("RangeAllocation"), "k8s:enc:aescbc");
     check("/masterleases/1.2.3.4", None, "k8s:enc:aescbc");
     check("/listwatch/keys/serviceaccounts-es256", None, "k8s:enc:aescbc");
 }
@@ -138,6 +139,19 @@ fn built_in_kinds_are_written_in_the_configured_encoding_and_others_as_json() {
     check("/apiextensions.k8s.io/customresourcedefinitions/a", definition, false);
     // A member that protobuf would lose keeps the value JSON.
     check("/pods/x/a", &POD.replace("\"spec\":{", "\"spec\":{\"unknown\":1,"), false);
+}
+
+#[test]
+fn allocated_node_ports_are_written_as_kube_apiserver_writes_them() {
+    // 30000 and 30008 of the range 30000-32767, with empty metadata.
+    const STORED: &[u8] = b"k8s\0\n\x15\n\x02v1\x12\x0fRangeAllocation\x12#\n\x10\n\0\x12\0\x1a\0\"\0*\x002\08\0B\0\x12\x0b30000-32767\x1a\x02\x01\x01\x1a\0\"\0";
+    const JSON: &str =
+        r#"{"kind":"RangeAllocation","apiVersion":"v1","metadata":{},"range":"30000-32767","data":"AQE="}"#;
+    let form = form(&[], StorageMediaType::Protobuf);
+    let key = key("/ranges/servicenodeports");
+    assert_eq!(form.write(&key, JSON.into()).unwrap(), STORED);
+    let read = form.read(&key, Bytes::from_static(STORED), true);
+    assert_eq!((std::str::from_utf8(&read.value).unwrap(), read.stale), (JSON, false));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use listwatch_storage::{
     Watch, WatchError,
 };
 
+use base64::Engine as _;
 use serde_json::json;
 
 use super::*;
@@ -21,8 +22,37 @@ async fn spec(world: &World, line: &str, body: &str) -> Value {
     serde_json::from_str::<Value>(json).unwrap()["spec"].take()
 }
 
+/// The numbers of claimed addresses and of allocated node ports.
 async fn claims(world: &World) -> (usize, usize) {
-    (world.stored("/ipaddresses/").await.len(), world.stored("/ranges/servicenodeports/").await.len())
+    (world.stored("/ipaddresses/").await.len(), allocated_ports(world).await.len())
+}
+
+/// The node ports in the bitmap of the store.
+pub(super) async fn allocated_ports(world: &World) -> Vec<u32> {
+    let Some(stored) = world.writer.backend().storage().get(&bitmap_key()).await.unwrap().0 else { return Vec::new() };
+    let object: Value = serde_json::from_slice(&stored.value).unwrap();
+    let (first, _) = object["range"].as_str().unwrap().split_once('-').unwrap();
+    let data = base64::engine::general_purpose::STANDARD.decode(object["data"].as_str().unwrap()).unwrap();
+    let bits = data.iter().rev().flat_map(|byte| (0..8).map(move |bit| byte & (1 << bit) != 0));
+    let first: u32 = first.parse().unwrap();
+    bits.zip(first..).filter(|(is_set, _)| *is_set).map(|(_, port)| port).collect()
+}
+
+fn bitmap_key() -> Key {
+    Key::new("ranges", None, "servicenodeports").unwrap()
+}
+
+/// Sends a create that must fail after the claim of the address.
+async fn fail_create(world: &World, body: &str, message: &str) {
+    assert_eq!(world.send(&post(SERVICES), body).await.unwrap_err().message, message);
+}
+
+/// Runs several repairs in a row.
+async fn repair(world: &World, rounds: usize) {
+    let mut repair = crate::NodePortRepair::default();
+    for _ in 0..rounds {
+        world.writer.repair_node_ports(&mut repair).await.unwrap();
+    }
 }
 
 fn body(name: &str, spec: &str) -> String {
@@ -115,7 +145,7 @@ async fn lose(world: &World, name: &str) {
 #[tokio::test]
 async fn abandoned_claim_is_taken_over_only_after_the_wait() {
     let world = World::new().await;
-    let chosen = r#"{"type":"NodePort","clusterIP":"10.96.0.10","ports":[{"port":80,"nodePort":30080}]}"#;
+    let chosen = r#"{"type":"ClusterIP","clusterIP":"10.96.0.10","ports":[{"port":80}]}"#;
     world.send(&post(SERVICES), &body("s", chosen)).await.unwrap();
     lose(&world, "s").await;
     // The service may still be on its way to the store.
@@ -124,11 +154,133 @@ async fn abandoned_claim_is_taken_over_only_after_the_wait() {
     soon.refuse(&post(SERVICES), &body("t", chosen), 422, taken).await;
     let world = later(&world, 120);
     let created = spec(&world, &post(SERVICES), &body("t", chosen)).await;
-    assert_eq!((&created["clusterIP"], &created["ports"][0]["nodePort"]), (&"10.96.0.10".into(), &30080.into()));
-    for claimed in [world.stored("/ipaddresses/").await, world.stored("/ranges/").await] {
-        assert!(claimed.len() == 1 && claimed[0].contains(r#""name":"t""#), "{claimed:?}");
-    }
+    assert_eq!(created["clusterIP"], "10.96.0.10");
+    let claimed = world.stored("/ipaddresses/").await;
+    assert!(claimed.len() == 1 && claimed[0].contains(r#""name":"t""#), "{claimed:?}");
     world.send(&format!("DELETE {SERVICES}/t"), "").await.unwrap();
+    assert_eq!(claims(&world).await, (0, 0));
+}
+
+#[tokio::test]
+async fn node_port_of_a_lost_service_is_free_after_three_repairs() {
+    let world = World::new().await;
+    let chosen = r#"{"type":"NodePort","ports":[{"port":80,"nodePort":30080}]}"#;
+    world.send(&post(SERVICES), &body("s", chosen)).await.unwrap();
+    let kept = r#"{"type":"NodePort","ports":[{"port":80,"nodePort":30090}]}"#;
+    world.send(&post(SERVICES), &body("kept", kept)).await.unwrap();
+    lose(&world, "s").await;
+    let taken =
+        "Service \"t\" is invalid: spec.ports[0].nodePort: Invalid value: 30080: provided port is already allocated";
+    repair(&world, 2).await;
+    fail_create(&world, &body("t", chosen), taken).await;
+    assert_eq!(allocated_ports(&world).await, [30_080, 30_090]);
+    repair(&world, 3).await;
+    assert_eq!(allocated_ports(&world).await, [30_090]);
+    world.send(&post(SERVICES), &body("t", chosen)).await.unwrap();
+}
+
+#[tokio::test]
+async fn repair_allocates_the_ports_of_services_without_allocation_and_changes_nothing_twice() {
+    let world = World::new().await;
+    let chosen = r#"{"type":"NodePort","ports":[{"port":80,"nodePort":30080}]}"#;
+    world.send(&post(SERVICES), &body("s", chosen)).await.unwrap();
+    let storage = world.writer.backend().storage();
+    // An administrator deletes the bitmap.
+    let (found, _) = storage.get(&bitmap_key()).await.unwrap();
+    storage.delete(&bitmap_key(), found.unwrap().modified).await.unwrap();
+    let taken =
+        "Service \"t\" is invalid: spec.ports[0].nodePort: Invalid value: 30080: provided port is already allocated";
+    fail_create(&world, &body("t", chosen), taken).await;
+    let (found, _) = storage.get(&bitmap_key()).await.unwrap();
+    let empty = br#"{"kind":"RangeAllocation","apiVersion":"v1","metadata":{},"range":"30000-32767","data":""}"#;
+    storage.update(&bitmap_key(), found.unwrap().modified, Bytes::from_static(empty), None).await.unwrap();
+    repair(&world, 1).await;
+    assert_eq!(allocated_ports(&world).await, [30_080]);
+    let modified = storage.get(&bitmap_key()).await.unwrap().0.unwrap().modified;
+    repair(&world, 3).await;
+    assert_eq!(storage.get(&bitmap_key()).await.unwrap().0.unwrap().modified, modified);
+}
+
+#[tokio::test]
+async fn bitmap_of_another_range_is_used_only_after_a_repair() {
+    let world = World::new().await;
+    let storage = world.writer.backend().storage();
+    let other = br#"{"kind":"RangeAllocation","apiVersion":"v1","metadata":{},"range":"30000-30015","data":"AQ=="}"#;
+    storage.create(&bitmap_key(), Bytes::from_static(other), None).await.unwrap();
+    let chosen = r#"{"type":"NodePort","ports":[{"port":80,"nodePort":30080}]}"#;
+    let why = "Internal error occurred: the provided range does not match the current range";
+    fail_create(&world, &body("s", chosen), why).await;
+    repair(&world, 1).await;
+    world.send(&post(SERVICES), &body("s", chosen)).await.unwrap();
+    assert_eq!(allocated_ports(&world).await, [30_000, 30_080]);
+    let (found, _) = storage.get(&bitmap_key()).await.unwrap();
+    storage.update(&bitmap_key(), found.unwrap().modified, "k8s\0".into(), None).await.unwrap();
+    let answer = world.send(&post(SERVICES), &body("t", chosen)).await.unwrap_err();
+    assert_eq!(answer.code, 500, "{}", answer.message);
+    assert!(world.writer.repair_node_ports(&mut crate::NodePortRepair::default()).await.is_err());
+}
+
+#[tokio::test]
+async fn claims_of_former_releases_move_into_the_bitmap() {
+    let world = World::new().await;
+    let storage = world.writer.backend().storage();
+    let claim = |port: u16| {
+        let value = json!({"metadata": {"name": port.to_string(), "creationTimestamp": NOW},
+            "spec": {"parentRef": {"resource": "services", "namespace": "default", "name": "s"}}});
+        (Key::new("ranges/servicenodeports", None, &port.to_string()).unwrap(), Bytes::from(value.to_string()))
+    };
+    let service = json!({"kind": "Service", "apiVersion": "v1",
+        "metadata": {"name": "s", "namespace": "default", "uid": "1"},
+        "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30_080}]}});
+    let key = Key::from_path("/services/specs/default/s").unwrap();
+    storage.create(&key, service.to_string().into(), None).await.unwrap();
+    for port in [30_080, 30_081] {
+        let (key, value) = claim(port);
+        storage.create(&key, value, None).await.unwrap();
+    }
+    // The service of the second claim may still be on its way to the store.
+    repair(&world, 1).await;
+    assert_eq!(world.stored("/ranges/servicenodeports/").await, Vec::<String>::new());
+    assert_eq!(allocated_ports(&world).await, [30_080, 30_081]);
+    repair(&world, 3).await;
+    assert_eq!(allocated_ports(&world).await, [30_080]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_creates_of_two_servers_get_different_node_ports() {
+    const CREATES: usize = 40;
+    let storage = MemoryStorage::new();
+    let first = World::over(storage.clone()).await;
+    let second = World { writer: Arc::new(testing::writer(storage)), clock: later(&first, 0).clock };
+    let servers = [Arc::new(first), Arc::new(second)];
+    let creates: Vec<_> = (0..CREATES)
+        .map(|number| {
+            let world = Arc::clone(&servers[number % 2]);
+            tokio::spawn(async move {
+                let wanted = r#"{"type":"NodePort","ports":[{"port":80,"name":"a"},{"port":81,"name":"b"}]}"#;
+                spec(&world, &post(SERVICES), &body(&format!("s{number}"), wanted)).await
+            })
+        })
+        .collect();
+    let mut ports = std::collections::BTreeSet::new();
+    for create in creates {
+        let created = create.await.unwrap();
+        ports.extend(created["ports"].as_array().unwrap().iter().map(|port| port["nodePort"].as_u64().unwrap()));
+    }
+    assert_eq!(ports.len(), 2 * CREATES);
+    assert_eq!(allocated_ports(&servers[0]).await.len(), 2 * CREATES);
+}
+
+#[tokio::test]
+async fn deletion_by_a_finalizer_releases_the_ports_of_the_last_state() {
+    let world = World::new().await;
+    let held = r#"{"metadata":{"name":"s","finalizers":["example.com/a"]},"spec":{"type":"NodePort","ports":[{"port":80,"nodePort":30080}]}}"#;
+    world.send(&post(SERVICES), held).await.unwrap();
+    world.send(&format!("DELETE {SERVICES}/s"), "").await.unwrap();
+    assert_eq!(allocated_ports(&world).await, [30_080]);
+    world.send(&patch(SERVICES, "s", MERGE), r#"{"spec":{"ports":[{"port":80,"nodePort":30081}]}}"#).await.unwrap();
+    assert_eq!(allocated_ports(&world).await, [30_081]);
+    world.send(&patch(SERVICES, "s", MERGE), r#"{"metadata":{"finalizers":null}}"#).await.unwrap();
     assert_eq!(claims(&world).await, (0, 0));
 }
 
@@ -171,7 +323,13 @@ async fn deleted_service_does_not_release_a_claim_that_was_taken_over() {
     let registry = world.writer.backend().registry();
     let services = registry.find("", "v1", "services").unwrap();
     let before = store::parse(&found).unwrap();
-    super::super::services::release_unused(world.writer.backend(), &registry, services, &before, None, gone).await;
+    let allocators = super::super::services::Allocators {
+        backend: world.writer.backend(),
+        registry: &registry,
+        ranges: world.writer.service_ranges(),
+        node_ports: &crate::node_ports::NodePorts::default(),
+    };
+    super::super::services::release_unused(allocators, services, &before, None, gone).await;
     assert_eq!(claims(&world).await, (1, 0), "the claim is another's");
 }
 
@@ -401,7 +559,8 @@ async fn dry_run_rejects_taken_addresses_and_ports() {
     // A dry run accepts an abandoned claim and does not change it.
     lose(&world, "s").await;
     let world = later(&world, 120);
-    assert_eq!(spec(&world, &line, &body("u", chosen)).await["ports"][0]["nodePort"], 30080);
+    let address = r#"{"clusterIP":"10.96.0.10","ports":[{"port":80}]}"#;
+    assert_eq!(spec(&world, &line, &body("u", address)).await["clusterIP"], "10.96.0.10");
     assert!(world.stored("/ipaddresses/").await.concat().contains(r#""namespace":"default","name":"s""#));
 }
 

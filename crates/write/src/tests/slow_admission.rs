@@ -73,7 +73,7 @@ async fn service_is_not_stored_after_the_time_for_its_claims() {
     for (seconds, stored) in [(20, true), (31, false), (100, false)] {
         let world = slow("services", seconds, Meanwhile::Nothing).await;
         let created = world.send(&post(SERVICES), service).await;
-        let claims = world.stored("/ipaddresses/").await.len() + world.stored("/ranges/servicenodeports/").await.len();
+        let claims = world.stored("/ipaddresses/").await.len() + services::allocated_ports(&world).await.len();
         assert_eq!(world.stored("/services/specs/").await.len(), usize::from(stored), "after {seconds} seconds");
         assert_eq!(claims, 2 * usize::from(stored), "after {seconds} seconds");
         let code =

@@ -82,5 +82,5 @@ async fn services_created_concurrently_never_share_an_address() {
         creator.await.unwrap();
     }
     assert_eq!(world.stored("/ipaddresses/").await.len(), 64);
-    assert_eq!(world.stored("/ranges/servicenodeports/").await.len(), 64);
+    assert_eq!(services::allocated_ports(&world).await.len(), 64);
 }
