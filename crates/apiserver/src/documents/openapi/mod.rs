@@ -13,8 +13,8 @@
 //! strategic merge patches with these descriptions. The documents differ from kube-apiserver's:
 //!
 //! - Descriptions are short texts of this project (`descriptions.txt`, `descriptions_by_name.txt`).
-//! - A custom resource without a schema is an object with metadata and any other members. In version 2, custom
-//!   resources have no `x-kubernetes-group-version-kind`: older clients do not validate kinds that they do not find.
+//! - A custom resource without a schema is an object with metadata and any other members. In version 2, the schemas of
+//!   custom resources have at most [`CUSTOM_BYTES_MAX`] in total; others are objects without properties.
 //! - Version 2 describes POST, PUT and PATCH only. Its clients read no other operations.
 //! - Group discovery, `/version` and the deprecated watch paths (`/api/v1/watch/...`) have no description.
 //!
@@ -27,6 +27,7 @@ mod paths;
 mod protobuf;
 mod schema;
 mod spec3;
+mod structural_v2;
 #[cfg(test)]
 mod tests;
 mod v2;
@@ -48,6 +49,11 @@ pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.
 const V2_PROTOBUF_DEPRECATED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// The `Content-Type` of all other documents.
 pub const JSON: &str = "application/json";
+
+/// The maximum size of the schemas of all custom resources in the document of version 2, in bytes of JSON. The document
+/// is kept in both forms. A schema that does not fit is published as an object without properties, so that clients
+/// accept any.
+const CUSTOM_BYTES_MAX: usize = 16 << 20;
 
 /// All OpenAPI documents of one registry. Each is built when the first request needs it.
 #[derive(Debug)]

@@ -142,16 +142,39 @@ fn parameter(out: &mut Message, parameter: &Value) {
 fn schema(out: &mut Message, schema: &Value) {
     out.text(1, &schema["$ref"]);
     out.text(2, &schema["format"]);
+    out.text(3, &schema["title"]);
     out.text(4, &schema["description"]);
+    if let Some(value) = schema.get("default") {
+        out.message(5, |any| any.yaml(value));
+    }
+    for (field, name) in [(6, "multipleOf"), (7, "maximum"), (9, "minimum")] {
+        out.double(field, &schema[name]);
+    }
+    for (field, name) in [(8, "exclusiveMaximum"), (10, "exclusiveMinimum"), (16, "uniqueItems")] {
+        out.flag(field, schema[name] == Value::Bool(true));
+    }
+    out.text(13, &schema["pattern"]);
+    for (field, name) in [
+        (11, "maxLength"),
+        (12, "minLength"),
+        (14, "maxItems"),
+        (15, "minItems"),
+        (17, "maxProperties"),
+        (18, "minProperties"),
+    ] {
+        out.number(field, &schema[name]);
+    }
     for name in items(&schema["required"]) {
         out.text(19, name);
     }
     for value in items(&schema["enum"]) {
         out.message(20, |any| any.yaml(value));
     }
-    // AdditionalPropertiesItem { oneof: schema = 1 }
-    if let Some(value) = schema.get("additionalProperties") {
-        out.message(21, |item| item.message(1, |out| self::schema(out, value)));
+    // AdditionalPropertiesItem { oneof: schema = 1, boolean = 2 }
+    match schema.get("additionalProperties") {
+        Some(Value::Bool(allowed)) => out.message(21, |item| item.boolean(2, *allowed)),
+        Some(value) => out.message(21, |item| item.message(1, |out| self::schema(out, value))),
+        None => {}
     }
     if schema["type"].is_string() {
         out.message(22, |item| item.text(1, &schema["type"]));
@@ -166,6 +189,15 @@ fn schema(out: &mut Message, schema: &Value) {
                 properties.named(1, name, |out| self::schema(out, property));
             }
         });
+    }
+    if let Value::Object(_) = &schema["externalDocs"] {
+        out.message(29, |docs| {
+            docs.text(1, &schema["externalDocs"]["description"]);
+            docs.text(2, &schema["externalDocs"]["url"]);
+        });
+    }
+    if let Some(value) = schema.get("example") {
+        out.message(30, |any| any.yaml(value));
     }
     extensions(out, 31, schema);
 }
@@ -217,6 +249,30 @@ impl Message {
     /// Writes the field `yaml = 2` of an `Any`.
     fn yaml(&mut self, value: &Value) {
         self.bytes(2, format!("{value}\n").as_bytes());
+    }
+
+    /// Writes a value of a oneof, which proto3 writes even if it is false.
+    fn boolean(&mut self, field: u32, value: bool) {
+        self.varint(u64::from(field) << 3);
+        self.0.push(u8::from(value));
+    }
+
+    /// Writes an integer. proto3 omits zero. A number with a fraction is rounded towards zero.
+    fn number(&mut self, field: u32, value: &Value) {
+        let whole = value.as_i64().or_else(|| value.as_f64().map(|number| number as i64));
+        if let Some(number) = whole.filter(|number| *number != 0) {
+            self.varint(u64::from(field) << 3);
+            self.varint(number.cast_unsigned());
+        }
+    }
+
+    /// Writes a floating point number. proto3 omits zero.
+    fn double(&mut self, field: u32, value: &Value) {
+        const FIXED64: u64 = 1;
+        if let Some(number) = value.as_f64().filter(|number| *number != 0.0) {
+            self.varint(u64::from(field) << 3 | FIXED64);
+            self.0.extend_from_slice(&number.to_le_bytes());
+        }
     }
 
     fn flag(&mut self, field: u32, flag: bool) {

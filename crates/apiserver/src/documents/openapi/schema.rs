@@ -9,7 +9,7 @@ use listwatch_k8s_types::{self as types, Field, Id, Shape, Type};
 use serde_json::{Map, Value, json};
 
 use super::paths::Kind;
-use super::{descriptions, spec3};
+use super::{CUSTOM_BYTES_MAX, descriptions, spec3, structural_v2};
 use listwatch_registry::Resource;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
@@ -77,12 +77,21 @@ pub(super) struct Models {
     made: BTreeMap<String, Value>,
     open: Vec<Id>,
     seen: HashSet<u16>,
+    /// The size of the custom schemas in version 2, in bytes of JSON.
+    custom_bytes: usize,
 }
 
 impl Models {
     /// Starts a document of these group versions.
     pub(super) fn new(version: Version, group_versions: Vec<(String, String)>) -> Self {
-        Models { version, group_versions, made: BTreeMap::new(), open: Vec::new(), seen: HashSet::new() }
+        Models {
+            version,
+            group_versions,
+            made: BTreeMap::new(),
+            open: Vec::new(),
+            seen: HashSet::new(),
+            custom_bytes: 0,
+        }
     }
 
     /// Adds the model of a kind and returns its name. `resource` is the resource whose path serves the kind.
@@ -96,6 +105,7 @@ impl Models {
         let model = model_name(kind, custom);
         if !self.made.contains_key(&model) {
             let schema = match self.version {
+                Version::Two if custom => self.custom_v2(kind, resource),
                 // A schema without a type accepts any value. For a schema with a kind, kubectl would look for merge
                 // keys.
                 Version::Two => json!({"description": format!("An object of kind {}.", kind.kind)}),
@@ -119,6 +129,22 @@ impl Models {
         let item = self.of_kind(&kind, resource);
         let model = item[..item.len() - resource.kind.len()].to_owned() + &resource.list_kind;
         let list_meta = self.of_message(Id::MetaListMeta);
+        if self.version == Version::Two {
+            let schema = json!({
+                "description": format!("{} is a list of {}", resource.list_kind, resource.kind),
+                "type": "object",
+                "required": ["items"],
+                "properties": {
+                    "apiVersion": type_meta("apiVersion"),
+                    "kind": type_meta("kind"),
+                    "metadata": self.version.reference(&list_meta),
+                    "items": {"type": "array", "items": self.version.reference(&item)},
+                },
+                KIND_EXTENSION: [{"group": resource.group, "kind": resource.list_kind, "version": resource.version}],
+            });
+            self.made.insert(model.clone(), schema);
+            return model;
+        }
         let schema = json!({
             "description": format!("A list of objects of kind {}.", resource.kind),
             "type": "object",
@@ -189,6 +215,44 @@ impl Models {
             properties.insert("metadata".to_owned(), metadata);
         }
         schema.insert(KIND_EXTENSION.to_owned(), json!([kind_value(kind)]));
+        Value::Object(schema)
+    }
+
+    /// Returns the schema of a custom resource in version 2. Without a schema of its own, with one that accepts any
+    /// members or with one that exceeds [`CUSTOM_BYTES_MAX`], it has no properties.
+    fn custom_v2(&mut self, kind: &Kind, resource: &Resource) -> Value {
+        let own = resource.openapi_schema().filter(|own| own.is_object() && !structural_v2::is_open(own));
+        let converted = own.and_then(|own| {
+            let mut metadata = self.version.reference(&meta("ObjectMeta"));
+            metadata["description"] =
+                json!(descriptions::of_field(&kind.kind, "metadata").unwrap_or("Metadata of the object."));
+            let mut schema = structural_v2::convert(&own, &metadata, &type_meta);
+            if let Value::Object(properties) = schema.entry("properties").or_insert_with(|| json!({})) {
+                for name in ["apiVersion", "kind"] {
+                    properties.insert(name.to_owned(), type_meta(name));
+                }
+                properties.insert("metadata".to_owned(), metadata);
+            }
+            let bytes = serde_json::to_vec(&schema).map_or(usize::MAX, |json| json.len());
+            let total = self.custom_bytes.saturating_add(bytes);
+            (total <= CUSTOM_BYTES_MAX).then(|| {
+                self.custom_bytes = total;
+                schema
+            })
+        });
+        let mut schema = match converted {
+            Some(schema) => {
+                self.of_message(Id::MetaObjectMeta);
+                schema
+            }
+            None => object(json!({"type": "object"})),
+        };
+        schema.insert(KIND_EXTENSION.to_owned(), json!([kind_value(kind)]));
+        let selectable = resource.shape.fields().iter().filter(|field| resource.shape.is_selectable(&field.label));
+        let selectable: Vec<Value> = selectable.map(|field| json!({"fieldPath": field.label})).collect();
+        if !selectable.is_empty() {
+            schema.insert("x-kubernetes-selectable-fields".to_owned(), Value::Array(selectable));
+        }
         Value::Object(schema)
     }
 

@@ -363,6 +363,75 @@ fn openapi_document_of_a_custom_resource_has_the_schema_of_its_definition() {
     assert_eq!(unwritten_by_go(&document), Vec::<String>::new());
 }
 
+/// A custom resource with a schema.
+fn custom_resource(schema: Option<Value>) -> Registry {
+    let pods = Registry::builtin().find("", "v1", "pods").unwrap().clone();
+    let custom = Resource {
+        group: "stable.example.com".to_owned(),
+        kind: "CronTab".to_owned(),
+        list_kind: "CronTabList".to_owned(),
+        plural: "crontabs".to_owned(),
+        custom: true,
+        subresources: Vec::new(),
+        printer_columns: Vec::<PrinterColumn>::new(),
+        merging: std::sync::OnceLock::new(),
+        shape: Arc::new(listwatch_meta::ObjectShape::new(true, Vec::new())),
+        schema: schema.map(Arc::new),
+        ..Resource::clone(&pods)
+    };
+    Registry::new(vec![Arc::new(custom)])
+}
+
+#[test]
+fn version_2_has_the_schema_of_a_custom_resource_and_of_its_list() {
+    let own = json!({"description": "A cron tab.", "type": "object", "required": ["spec"], "properties": {
+        "spec": {"type": "object", "properties": {
+            "cron": {"type": "string", "pattern": "^a", "maxLength": 300, "default": "a", "title": "T"},
+            "count": {"type": "integer", "minimum": 1.5, "exclusiveMinimum": true},
+            "any": {"type": "object", "additionalProperties": true, "example": {"a": 1}},
+        }},
+    }});
+    let registry = custom_resource(Some(own));
+    let openapi = &OpenApi::new(&registry, None);
+    let document = v2_json(openapi);
+    let model = &document["definitions"]["com.example.stable.v1.CronTab"];
+    assert_eq!((&model["type"], &model["required"]), (&json!("object"), &json!(["spec"])));
+    assert_eq!(model["properties"]["spec"]["properties"]["cron"]["maxLength"], 300);
+    assert_eq!(
+        model["properties"]["metadata"]["$ref"],
+        "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+    );
+    assert_eq!(model["properties"]["kind"]["type"], "string");
+    let kind = json!([{"group": "stable.example.com", "kind": "CronTab", "version": "v1"}]);
+    assert_eq!(model[schema::KIND_EXTENSION], kind);
+    let list = &document["definitions"]["com.example.stable.v1.CronTabList"];
+    assert_eq!(
+        list["properties"]["items"],
+        json!({"type": "array", "items": {"$ref": "#/definitions/com.example.stable.v1.CronTab"}})
+    );
+    assert!(document["definitions"]["io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"].is_object());
+    let protobuf = openapi.v2(Some(V2_PROTOBUF)).unwrap().1.body;
+    let holds = |bytes: &[u8]| protobuf.windows(bytes.len()).any(|window| window == bytes);
+    // title = 3, default = 5: Any { yaml = 2 }, maxLength = 11, pattern = 13
+    assert!(holds(b"\x1a\x01T*\x06\x12\x04\"a\"\nj\x02^a\x58\xac\x02"));
+    // minimum = 9 as a double, exclusiveMinimum = 10
+    assert!(holds(&[&[0x49][..], &1.5_f64.to_le_bytes(), &[0x50, 1]].concat()));
+    // additionalProperties = 21 { boolean = 2 }
+    assert!(holds(b"\xaa\x01\x02\x10\x01"));
+}
+
+#[test]
+fn open_and_oversized_custom_schemas_have_no_properties_in_version_2() {
+    let kind = json!([{"group": "stable.example.com", "kind": "CronTab", "version": "v1"}]);
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"a": {"type": "string"}}});
+    let large = json!({"type": "object", "description": "x".repeat(CUSTOM_BYTES_MAX)});
+    for own in [None, Some(open), Some(large)] {
+        let document = v2_json(&OpenApi::new(&custom_resource(own), None));
+        let model = &document["definitions"]["com.example.stable.v1.CronTab"];
+        assert_eq!(*model, json!({"type": "object", schema::KIND_EXTENSION: kind}));
+    }
+}
+
 #[test]
 fn indexed_document_is_immutable_under_its_hash() {
     let registry = Registry::builtin();

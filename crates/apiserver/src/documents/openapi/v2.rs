@@ -21,6 +21,10 @@ pub(super) fn document(resources: &[Arc<Resource>]) -> Value {
     let mut models = Models::new(Version::Two, group_versions);
     let mut path_items = BTreeMap::new();
     for resource in resources {
+        // No described operation returns a list.
+        if resource.custom {
+            models.of_list(resource);
+        }
         for mut path in paths::of(resource) {
             path.operations.retain(|operation| matches!(operation.method, "post" | "put" | "patch"));
             if !path.operations.is_empty() {
