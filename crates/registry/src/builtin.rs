@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, LazyLock, OnceLock};
 
+use crate::stored_form::storage_version;
 use listwatch_apiextensions::CUSTOM_RESOURCE_DEFINITION;
 use listwatch_kinds::versions::{SECOND_VERSIONS, SecondVersion};
 use listwatch_kinds::{KINDS, Kind, SecondVersionStrategy, Strategy as _, Subresource};
@@ -98,7 +99,7 @@ fn resource(kind: &'static Kind) -> Resource {
         stored_as: None,
         terminating: false,
         deprecation: kind.deprecation.map(str::to_owned),
-        storage_version: None,
+        storage_version: storage_version(kind.group, kind.plural).map(str::to_owned),
         merging: OnceLock::new(),
     }
 }

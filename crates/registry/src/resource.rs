@@ -66,7 +66,8 @@ pub struct Resource {
     pub terminating: bool,
     /// The `Warning` header text sent with every response of a deprecated version.
     pub deprecation: Option<String>,
-    /// The storage version, if it is served and differs from this version.
+    /// The storage version of a custom resource, if it is served. For a built-in kind, kube-apiserver's storage version,
+    /// if it differs from the version that this server validates.
     pub storage_version: Option<String>,
     /// The merge rules of server-side apply, set by the first write of an object.
     pub merging: OnceLock<apply::Kind>,

@@ -193,14 +193,15 @@ pub(crate) fn storage_version_hash(group: &str, version: &str, kind: &str) -> St
     base64::engine::general_purpose::STANDARD.encode(&digest[..8])
 }
 
-/// The hash of a resource's storage version; empty if that version is not served.
+/// The hash of a resource's storage version in kube-apiserver; empty if that version of a custom resource is not
+/// served.
 fn stored_hash(resource: &Resource) -> String {
     let resource = resource.stored();
     match (&resource.form, &resource.storage_version) {
         // A kind that is not stored has no storage version.
         (None, _) if !resource.is_stored() => String::new(),
-        (None, _) => storage_version_hash(&resource.group, &resource.version, &resource.kind),
-        (Some(_), Some(version)) => storage_version_hash(&resource.group, version, &resource.kind),
+        (_, Some(version)) => storage_version_hash(&resource.group, version, &resource.kind),
+        (None, None) => storage_version_hash(&resource.group, &resource.version, &resource.kind),
         (Some(_), None) => String::new(),
     }
 }

@@ -8,8 +8,8 @@
 //! Both encodings are read for every built-in kind, whatever the server writes. Custom resources,
 //! CustomResourceDefinitions and APIServices are always written as JSON, as kube-apiserver does.
 //!
-//! Readers see a value as kube-apiserver does after it has read it: CustomResourceDefinitions, which kube-apiserver stores
-//! in v1beta1, in v1, and members that it adds at each read.
+//! Readers see a value as kube-apiserver does after it has read it: CustomResourceDefinitions and mutating admission
+//! policies, which kube-apiserver stores in v1beta1, in v1, and members that it adds at each read.
 //!
 //! A value that cannot be read becomes a value with [`UNREADABLE_PREFIX`], which is no object: a reader finds the key,
 //! and never takes it for absent.
@@ -19,6 +19,7 @@
 
 mod rotation;
 mod storage;
+mod storage_version;
 mod upgrade;
 
 use std::collections::HashMap;
@@ -35,6 +36,8 @@ use serde_json::{Map, Value};
 
 pub use self::rotation::rewrite_stale_keys;
 use self::storage::TransformedStorage;
+pub(crate) use self::storage_version::storage_version;
+use self::storage_version::{RENAMED_VERSIONS, renamed_version};
 use crate::registry::Registry;
 
 /// The encoding in which objects of built-in kinds are written (`--storage-media-type`).
@@ -156,7 +159,9 @@ impl StoredForm {
     /// Reports whether a stored value of the range that is JSON is read as it is.
     fn reads_plain_json(&self, range: &KeyRange) -> bool {
         let definitions = KeyRange::resource(upgrade::DEFINITIONS);
-        if range.start() < definitions.end() && definitions.start() < range.end() {
+        let renamed = RENAMED_VERSIONS.iter().map(|renamed| KeyRange::resource(renamed.prefix));
+        let mut converted = renamed.chain([definitions]);
+        if converted.any(|converted| range.start() < converted.end() && converted.start() < range.end()) {
             return false;
         }
         self.encryption.is_none() || self.is_of_one_resource(range) && self.find(range.start()).0.writes_plain()
@@ -182,6 +187,15 @@ impl StoredForm {
                 Ok(decrypted) => (decrypted.value, decrypted.stale),
                 Err(error) => return ReadValue { value: unreadable(&error.to_string()), stale: false },
             }
+        };
+        let (plain, stale) = match renamed_version(self.resource_prefix(key.as_str())) {
+            Some(renamed) => {
+                let converted = renamed.to_validated(plain.clone());
+                // A former build stored the validated version.
+                let is_converted = converted != plain;
+                (converted, stale || !is_converted)
+            }
+            None => (plain, stale),
         };
         if !plain.starts_with(protobuf::MAGIC) {
             if self.resource_prefix(key.as_str()) == upgrade::DEFINITIONS
@@ -257,6 +271,10 @@ impl StoredForm {
         }
         let (transformer, message) = self.find(key.as_str());
         let plain = self.encode(message, value);
+        let plain = match renamed_version(self.resource_prefix(key.as_str())) {
+            Some(renamed) => renamed.to_stored(plain),
+            None => plain,
+        };
         if transformer.writes_plain() {
             return Ok(plain);
         }

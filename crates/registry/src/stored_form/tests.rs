@@ -155,6 +155,26 @@ fn allocated_node_ports_are_written_as_kube_apiserver_writes_them() {
 }
 
 #[test]
+fn mutating_admission_policies_are_stored_in_v1beta1_and_read_in_v1() {
+    const V1: &str = r#"{"kind":"MutatingAdmissionPolicy","apiVersion":"admissionregistration.k8s.io/v1","metadata":{"name":"a"},"spec":{"failurePolicy":"Fail","reinvocationPolicy":"Never"}}"#;
+    let key = key("/mutatingadmissionpolicies/a");
+    for media_type in [StorageMediaType::Json, StorageMediaType::Protobuf] {
+        let form = form(&[], media_type);
+        let stored = form.write(&key, V1.into()).unwrap();
+        let text = String::from_utf8_lossy(&stored).into_owned();
+        assert!(text.contains("admissionregistration.k8s.io/v1beta1"), "{text}");
+        let read = form.read(&key, stored.clone(), true);
+        assert_eq!((std::str::from_utf8(&read.value).unwrap(), read.stale), (V1, false));
+        // A former build stored v1.
+        let former = form.encode(form.find(key.as_str()).1, V1.into());
+        assert_ne!(former, stored);
+        let read = form.read(&key, former, true);
+        assert_eq!((std::str::from_utf8(&read.value).unwrap(), read.stale), (V1, true));
+        assert!(!form.reads_plain_json(&KeyRange::resource("mutatingadmissionpolicies")));
+    }
+}
+
+#[test]
 fn second_version_of_a_kind_is_read_as_the_stored_version() {
     let old = r#"{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v1","metadata":{"name":"a"},"spec":{"scaleTargetRef":{"kind":"Deployment","name":"d"},"maxReplicas":3,"targetCPUUtilizationPercentage":50},"status":{"currentReplicas":0,"desiredReplicas":0}}"#;
     let stored = protobuf::encode("autoscaling/v1", "HorizontalPodAutoscaler", old.as_bytes()).unwrap();

@@ -41,6 +41,33 @@ fn storage_version_hashes_equal_those_of_kube_apiserver() {
 }
 
 #[test]
+fn storage_versions_of_built_in_resources_are_those_of_kubernetes_1_36() {
+    // The overrides of `default_storage_factory_builder.go` and `pkg/controlplane/apiserver/apiextensions.go`, and the
+    // resources whose objects another version shares.
+    const OTHERS: [(&str, &str, &str); 5] = [
+        ("admissionregistration.k8s.io/v1", "mutatingadmissionpolicies", "admissionregistration.k8s.io/v1beta1"),
+        ("admissionregistration.k8s.io/v1", "mutatingadmissionpolicybindings", "admissionregistration.k8s.io/v1beta1"),
+        ("apiextensions.k8s.io/v1", "customresourcedefinitions", "apiextensions.k8s.io/v1beta1"),
+        ("autoscaling/v1", "horizontalpodautoscalers", "autoscaling/v2"),
+        ("events.k8s.io/v1", "events", "/v1"),
+    ];
+    let registry = Registry::builtin();
+    let mut others = 0;
+    for resource in registry.resources().iter().filter(|resource| resource.is_stored()) {
+        let served = resource.api_version();
+        let other = OTHERS.iter().find(|(version, plural, _)| *version == served && *plural == resource.plural);
+        others += usize::from(other.is_some());
+        let stored = other.map_or(format!("{}/{}", resource.group, resource.version), |other| other.2.to_owned());
+        let (group, version) = stored.rsplit_once('/').unwrap();
+        let expected = storage_version_hash(group, version, &resource.kind);
+        assert_eq!(stored_hash(resource), expected, "{served} {}", resource.plural);
+    }
+    assert_eq!(others, OTHERS.len());
+    let definitions = registry.find("apiextensions.k8s.io", "v1", "customresourcedefinitions").unwrap();
+    assert_eq!(stored_hash(definitions), "jfWCUB31mvA=", "the hash of a kube-apiserver");
+}
+
+#[test]
 fn root_documents_have_the_fields_of_kube_apiserver() {
     assert_eq!(
         Discovery::api("10.0.0.1:6443"),
