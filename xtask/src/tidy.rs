@@ -317,6 +317,11 @@ const WALLS: &[(&str, &[&str], &str)] = &[
         "flow control takes requests and the time, and decides: it has no clock, lock or task",
     ),
     (
+        "listwatch-webhooks",
+        &["tokio", "hyper", "http", "parking_lot", "rand", "listwatch-storage", "listwatch-apiserver"],
+        "rules of admission webhooks are pure: the caller sends requests and applies patches",
+    ),
+    (
         "listwatch-proxy",
         &["listwatch-access", "listwatch-storage", "listwatch-cacher", "listwatch-apiserver", "listwatch-client"],
         "a proxy knows requests and responses, and no API server",

@@ -38,6 +38,7 @@ pub use listwatch_registry as registry;
 pub use listwatch_schema as schema;
 pub use listwatch_storage as storage;
 pub use listwatch_validation as validation;
+pub use listwatch_webhooks as webhooks;
 pub use listwatch_wire as wire;
 pub use listwatch_write as write;
 

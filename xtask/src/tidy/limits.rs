@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 pub(super) const PAGE: &str = "docs/limits.md";
 
 /// Crates whose bounds a client of the server can meet. Every bound in them has to be on the page.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 13] = [
     "crates/access/",
     "crates/aggregator/",
     "crates/apiserver/",
@@ -23,6 +23,7 @@ const CRATES: [&str; 12] = [
     "crates/proxy/",
     "crates/registry/",
     "crates/schema/",
+    "crates/webhooks/",
     "crates/wire/",
     "crates/write/",
 ];

@@ -73,6 +73,7 @@ const PURE: &[&str] = &[
     "crates/storage/src/retention.rs",
     "crates/storage/src/ttl.rs",
     "crates/validation/src/",
+    "crates/webhooks/src/",
     "crates/wire/src/",
     "crates/write/src/decode.rs",
     "crates/write/src/depth.rs",

@@ -1,0 +1,135 @@
+//! The address of a webhook (`WebhookClientConfig`, `apiserver/pkg/util/webhook/client.go`).
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use listwatch_validation::{Object, child, number, text};
+
+/// The HTTPS port of a service or a URL that names none.
+const PORT_DEFAULT: u16 = 443;
+
+/// The address of a webhook, and the authorities that its certificate is checked against.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientConfig {
+    url: String,
+    service: Option<ServiceTarget>,
+    path: String,
+    ca_bundle: Vec<u8>,
+}
+
+/// A service that a webhook runs behind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ServiceTarget {
+    /// The namespace of the service.
+    pub namespace: String,
+    /// The name of the service.
+    pub name: String,
+    /// The port of the service.
+    pub port: u16,
+}
+
+/// The parts of one request to a webhook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The service whose endpoints the caller dials; `None`: the caller dials `host`.
+    pub service: Option<ServiceTarget>,
+    /// The name that the certificate is checked against and that is sent as the host; without brackets for an IPv6
+    /// address. `<name>.<namespace>.svc` for a service.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+    /// The path with the parameter `timeout`.
+    pub path_and_query: String,
+    /// The URL as error texts show it.
+    pub shown_url: String,
+}
+
+impl Target {
+    /// The text of an error of the transport, as Go's HTTP client shows it: `Post "<url>": <cause>`.
+    pub fn transport_error(&self, cause: impl std::fmt::Display) -> String {
+        format!("Post {}: {cause}", listwatch_meta::go::quote(&self.shown_url))
+    }
+}
+
+impl ClientConfig {
+    pub(crate) fn parse(config: &Object) -> Self {
+        let service = child(config, "service");
+        let target = (!service.is_empty()).then(|| ServiceTarget {
+            namespace: text(service, "namespace").to_owned(),
+            name: text(service, "name").to_owned(),
+            port: number(service, "port").and_then(|port| u16::try_from(port).ok()).unwrap_or(PORT_DEFAULT),
+        });
+        ClientConfig {
+            url: text(config, "url").to_owned(),
+            service: target,
+            path: text(service, "path").to_owned(),
+            // Validation rejects anything but base64.
+            ca_bundle: STANDARD.decode(text(config, "caBundle")).unwrap_or_default(),
+        }
+    }
+
+    /// The certificates (PEM) that replace the system's authorities; empty for the system's.
+    pub fn ca_bundle(&self) -> &[u8] {
+        &self.ca_bundle
+    }
+
+    /// Returns the parts of a request with a timeout, which the webhook sees in whole seconds, rounded up.
+    ///
+    /// # Errors
+    /// The reason why the configuration names no address.
+    pub fn target(&self, timeout: Duration) -> Result<Target, String> {
+        let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
+        let query = format!("?timeout={seconds}s");
+        if let Some(service) = &self.service {
+            let host = format!("{}.{}.svc", service.name, service.namespace);
+            // Go's client sends `/` for an empty path, and adds a leading slash.
+            let path = format!("/{}{query}", self.path.trim_start_matches('/'));
+            let shown_url = format!("https://{host}:{}{path}", service.port);
+            return Ok(Target {
+                port: service.port,
+                service: Some(service.clone()),
+                host,
+                path_and_query: path,
+                shown_url,
+            });
+        }
+        if self.url.is_empty() {
+            return Err("webhook configuration must have either service or URL".to_owned());
+        }
+        let unparsable = || format!("Unparsable URL: {}", self.url);
+        let (scheme, rest) = self.url.split_once("://").ok_or_else(unparsable)?;
+        if !scheme.eq_ignore_ascii_case("https") {
+            return Err(unparsable());
+        }
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (host, port) = split_authority(authority).ok_or_else(unparsable)?;
+        let path = format!("/{}{query}", path.trim_start_matches('/'));
+        Ok(Target {
+            service: None,
+            host: host.to_owned(),
+            port,
+            shown_url: format!("https://{authority}{path}"),
+            path_and_query: path,
+        })
+    }
+}
+
+/// Splits `host`, `host:port`, `[v6]` or `[v6]:port`.
+fn split_authority(authority: &str) -> Option<(&str, u16)> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']')?;
+            (host, if port.is_empty() { None } else { Some(port.strip_prefix(':')?) })
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let port = match port {
+        None | Some("") => PORT_DEFAULT,
+        Some(port) => port.parse().ok().filter(|port| *port > 0)?,
+    };
+    (!host.is_empty()).then_some((host, port))
+}

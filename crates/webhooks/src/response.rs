@@ -1,0 +1,171 @@
+//! The response of a webhook (`VerifyAdmissionResponse`, `errors/statuserror.go`).
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use listwatch_meta::{Status, go};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::failure::CallError;
+use crate::review::ReviewVersion;
+
+/// A response that passed the checks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdmissionResponse {
+    /// The warnings for the client, also of a denied request.
+    pub warnings: Vec<String>,
+    /// The annotations for the audit log. The keys lack the name of the webhook.
+    pub audit_annotations: BTreeMap<String, String>,
+    /// The operations of the JSON patch, empty without a patch; or the denial. A patch beside a denial is ignored.
+    pub verdict: Result<Vec<Value>, Box<Status>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Response {
+    uid: Option<String>,
+    allowed: Option<bool>,
+    /// A `metav1.Status`, of which any part may be absent or null.
+    #[serde(rename = "status")]
+    result: Option<Value>,
+    patch: Option<String>,
+    patch_type: Option<String>,
+    audit_annotations: Option<BTreeMap<String, Option<String>>>,
+    warnings: Option<Vec<Option<String>>>,
+}
+
+impl AdmissionResponse {
+    /// Reads the body of a successful HTTP response of this `code`. `mutating`: whether the webhook may return a patch.
+    ///
+    /// # Errors
+    /// [`CallError::Failed`] for a body that is no valid response; the failure policy then decides.
+    pub fn parse(
+        webhook: &str,
+        version: ReviewVersion,
+        uid: &str,
+        mutating: bool,
+        code: u16,
+        body: &[u8],
+    ) -> Result<AdmissionResponse, CallError> {
+        let unreadable = |why: String| CallError::failed(format!("failed to call webhook: {why}"));
+        if body.is_empty() {
+            let why = format!("0-length response with status code: {code} and content type: application/json");
+            return Err(unreadable(why));
+        }
+        let parse_error =
+            |why: &dyn std::fmt::Display| unreadable(format!("couldn't get version/kind; json parse error: {why}"));
+        // An array would pass as a struct by its positions, so objects are required first.
+        let mut review: Map<String, Value> = serde_json::from_slice(body).map_err(|error| parse_error(&error))?;
+        let invalid = |why: String| CallError::failed(format!("received invalid webhook response: {why}"));
+        let response = match review.shift_remove("response") {
+            None | Some(Value::Null) => return Err(invalid("webhook response was absent".to_owned())),
+            Some(response @ Value::Object(_)) => response,
+            Some(other) => {
+                let found = go::json_kind(&other);
+                return Err(parse_error(&format_args!("json: cannot unmarshal {found} into response")));
+            }
+        };
+        let response: Response = serde_json::from_value(response).map_err(|error| parse_error(&error))?;
+        let kind = kind_text(&review);
+        if version == ReviewVersion::V1 {
+            let found = response.uid.as_deref().unwrap_or_default();
+            if found != uid {
+                return Err(invalid(format!("expected response.uid={}, got {}", go::quote(uid), go::quote(found))));
+            }
+            if kind != "admission.k8s.io/v1, Kind=AdmissionReview" {
+                let why = format!("expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {kind}");
+                return Err(invalid(why));
+            }
+        }
+        let patch = match &response.patch {
+            Some(patch) => {
+                let illegal = |_| unreadable("illegal base64 data in response.patch".to_owned());
+                STANDARD.decode(patch).map_err(illegal)?
+            }
+            None => Vec::new(),
+        };
+        check_patch(version, mutating, &patch, response.patch_type.as_deref()).map_err(invalid)?;
+        let verdict = if response.allowed.unwrap_or(false) {
+            let is_read = mutating && !patch.is_empty();
+            Ok(if is_read { operations(&patch, response.patch_type.as_deref(), version)? } else { Vec::new() })
+        } else {
+            Err(Box::new(denial(webhook, response.result)))
+        };
+        let annotations = response.audit_annotations.unwrap_or_default();
+        Ok(AdmissionResponse {
+            warnings: response.warnings.unwrap_or_default().into_iter().map(Option::unwrap_or_default).collect(),
+            audit_annotations: annotations.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect(),
+            verdict,
+        })
+    }
+}
+
+/// The group, version and kind in Go's form (`schema.GroupVersionKind.String`).
+fn kind_text(review: &Map<String, Value>) -> String {
+    let text = |name: &str| review.get(name).and_then(Value::as_str).unwrap_or_default();
+    let api_version = text("apiVersion");
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    format!("{group}/{version}, Kind={}", text("kind"))
+}
+
+/// Checks that patch and patch type are allowed and come together.
+fn check_patch(version: ReviewVersion, mutating: bool, patch: &[u8], patch_type: Option<&str>) -> Result<(), String> {
+    if version == ReviewVersion::V1Beta1 {
+        return Ok(());
+    }
+    let why = match (mutating, patch.is_empty(), patch_type) {
+        (_, true, None) => return Ok(()),
+        (false, false, _) => "validating webhook may not return response.patch",
+        (false, true, Some(_)) => "validating webhook may not return response.patchType",
+        (true, false, None) => "webhook returned response.patch but not response.patchType",
+        (true, true, Some(_)) => "webhook returned response.patchType but not response.patch",
+        (true, false, Some("")) => "webhook returned invalid response.patchType of \"\"",
+        (true, false, Some(_)) => return Ok(()),
+    };
+    Err(why.to_owned())
+}
+
+/// Parses a JSON patch. `v1beta1` has no other type and needs no name of it.
+fn operations(patch: &[u8], patch_type: Option<&str>, version: ReviewVersion) -> Result<Vec<Value>, CallError> {
+    let undecodable = |why: String| CallError::failed(format!("received undecodable patch in webhook response: {why}"));
+    let operations: Option<Vec<Value>> =
+        serde_json::from_slice(patch).map_err(|error| undecodable(error.to_string()))?;
+    let operations = operations.unwrap_or_default();
+    if let Some(operation) = operations.iter().find(|operation| !operation.is_object()) {
+        let found = go::json_kind(operation);
+        let why = format!("json: cannot unmarshal {found} into Go value of type jsonpatch.Operation");
+        return Err(undecodable(why));
+    }
+    match patch_type {
+        Some(other) if !operations.is_empty() && version == ReviewVersion::V1 && other != "JSONPatch" => {
+            Err(CallError::failed(format!("unsupported patch type {}", go::quote(other))))
+        }
+        _ => Ok(operations),
+    }
+}
+
+/// The Status for the client of a request that a webhook denied (`ToStatusErr`).
+fn denial(webhook: &str, result: Option<Value>) -> Status {
+    let mut status = Status::failure(400, "", "");
+    if let Some(Value::Object(result)) = result {
+        let text = |name: &str| result.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        status.message = text("message");
+        status.reason = text("reason").into();
+        // The server sends the code, so the code has to be an error of HTTP.
+        let code = result.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
+        status.code = code.filter(|code| (400..=599).contains(code)).unwrap_or(400);
+        status.details = result.get("details").and_then(|details| serde_json::from_value(details.clone()).ok());
+        if !matches!(text("status").as_str(), "" | "Success") {
+            status.status = text("status").into();
+        }
+    }
+    let denied = format!("admission webhook {} denied the request", go::quote(webhook));
+    status.message = match (status.message.as_str(), &*status.reason) {
+        ("", "") => format!("{denied} without explanation"),
+        ("", reason) => format!("{denied}: {reason}"),
+        (message, _) => format!("{denied}: {message}"),
+    };
+    status
+}

@@ -1,0 +1,231 @@
+//! Rules, selectors, equivalents and the index.
+
+use listwatch_webhooks::{
+    Attributes, Matching, NamespaceLabels, Operation, ResourceName, Webhook, WebhookIndex, is_exempt,
+};
+use serde_json::{Value, json};
+
+use crate::support::{PODS, attributes, webhook};
+
+const NAMESPACES: ResourceName<'static> =
+    ResourceName { group: "", version: "v1", resource: "namespaces", kind: "Namespace" };
+const NODES: ResourceName<'static> = ResourceName { group: "", version: "v1", resource: "nodes", kind: "Node" };
+
+fn rule(rule: Value) -> Webhook {
+    let mut whole = json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]});
+    whole.as_object_mut().unwrap().extend(rule.as_object().unwrap().clone());
+    webhook(json!({"rules": [whole]}))
+}
+
+fn is_called(webhook: &Webhook, attributes: &Attributes<'_>) -> bool {
+    match webhook.matching(attributes, &[], NamespaceLabels::Unread).unwrap() {
+        Matching::Skip => false,
+        Matching::Call(_) => true,
+        Matching::NeedsNamespace => panic!("there is no namespace selector"),
+    }
+}
+
+#[test]
+fn rule_matches_operation_group_version_and_resource() {
+    let check = |fields: Value, operation: Operation, subresource: &str, expected: bool| {
+        let attributes = Attributes { operation, subresource, ..attributes(None) };
+        assert_eq!(is_called(&rule(fields.clone()), &attributes), expected, "{fields} {operation:?} {subresource}");
+    };
+    let create = Operation::Create;
+    for (operations, expected) in
+        [(json!(["CREATE"]), true), (json!(["UPDATE", "DELETE"]), false), (json!(["*"]), true)]
+    {
+        check(json!({"operations": operations}), create, "", expected);
+    }
+    check(json!({"operations": ["CONNECT"]}), Operation::Connect, "exec", true);
+    for (groups, expected) in [(json!([""]), true), (json!(["apps"]), false), (json!(["apps", "*"]), true)] {
+        check(json!({"apiGroups": groups}), create, "", expected);
+    }
+    for (versions, expected) in [(json!(["v1"]), true), (json!(["v1beta1"]), false)] {
+        check(json!({"apiVersions": versions, "resources": ["pods"]}), create, "", expected);
+    }
+    for (resource, subresource, expected) in [
+        ("pods", "", true),
+        ("pods", "status", false),
+        ("pods/status", "", false),
+        ("pods/status", "status", true),
+        ("pods/*", "", true),
+        ("pods/*", "exec", true),
+        ("*/scale", "scale", true),
+        ("*/scale", "status", false),
+        ("*", "", true),
+        ("*", "status", false),
+        ("*/*", "", true),
+        ("*/*", "status", true),
+        ("nodes", "", false),
+    ] {
+        check(json!({"resources": [resource]}), create, subresource, expected);
+    }
+    check(json!({"resources": []}), create, "", false);
+}
+
+#[test]
+fn scope_of_a_rule_counts_namespaces_as_cluster_scoped() {
+    let check = |scope: &str, resource: ResourceName<'_>, namespace: &str, expected: bool| {
+        let attributes = Attributes { resource, namespace, ..attributes(None) };
+        assert_eq!(is_called(&rule(json!({"scope": scope})), &attributes), expected, "{scope} {resource:?}");
+    };
+    for (scope, pods, nodes, namespaces) in [
+        ("*", true, true, true),
+        ("Cluster", false, true, true),
+        ("Namespaced", true, false, false),
+        ("Other", false, false, false),
+    ] {
+        check(scope, PODS, "ns", pods);
+        check(scope, NODES, "", nodes);
+        check(scope, NAMESPACES, "ns", namespaces);
+    }
+}
+
+#[test]
+fn object_selector_judges_the_new_or_the_old_object() {
+    let labeled = |value: &str| json!({"metadata": {"labels": {"a": value}}});
+    let check = |selector: Value, new: Option<Value>, old: Option<Value>, expected: bool| {
+        let (new, old) = (new.as_ref().and_then(Value::as_object), old.as_ref().and_then(Value::as_object));
+        let attributes = Attributes { old_object: old, ..attributes(new) };
+        assert_eq!(
+            is_called(&webhook(json!({"objectSelector": selector})), &attributes),
+            expected,
+            "{selector} {new:?}"
+        );
+    };
+    let x = json!({"matchLabels": {"a": "x"}});
+    check(x.clone(), Some(labeled("x")), None, true);
+    check(x.clone(), Some(labeled("y")), None, false);
+    check(x.clone(), Some(labeled("y")), Some(labeled("x")), true);
+    check(x.clone(), None, Some(labeled("x")), true);
+    check(x, None, None, false);
+    let absent = json!({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]});
+    check(absent.clone(), Some(json!({"metadata": {}})), None, true);
+    // The options of a connection have no labels at all.
+    check(absent, Some(json!({"kind": "PodExecOptions"})), None, false);
+    check(json!({}), None, None, true);
+}
+
+#[test]
+fn namespace_selector_judges_the_labels_of_the_right_namespace() {
+    let hook = webhook(json!({"namespaceSelector": {"matchLabels": {"a": "x"}}}));
+    let x = json!({"a": "x"});
+    let (x, none) = (NamespaceLabels::Read(x.as_object().unwrap()), json!({}));
+    let none = NamespaceLabels::Read(none.as_object().unwrap());
+    let called = |attributes: &Attributes<'_>, labels| match hook.matching(attributes, &[], labels).unwrap() {
+        Matching::Skip => "skip",
+        Matching::Call(_) => "call",
+        Matching::NeedsNamespace => "needs namespace",
+    };
+    let pod = attributes(None);
+    assert_eq!(called(&pod, NamespaceLabels::Unread), "needs namespace");
+    assert_eq!(called(&pod, x), "call");
+    assert_eq!(called(&pod, none), "skip");
+    let node = Attributes { resource: NODES, namespace: "", ..pod };
+    assert_eq!(called(&node, NamespaceLabels::Unread), "call", "cluster-scoped objects are never exempted");
+    let sent = json!({"metadata": {"labels": {"a": "x"}}});
+    let namespace = Attributes { resource: NAMESPACES, object: sent.as_object(), ..pod };
+    assert_eq!(called(&namespace, NamespaceLabels::Unread), "call", "a new namespace has the labels that are sent");
+    let status = Attributes { subresource: "status", operation: Operation::Update, ..namespace };
+    assert_eq!(called(&status, NamespaceLabels::Unread), "needs namespace");
+    let delete = Attributes { operation: Operation::Delete, object: None, ..namespace };
+    assert_eq!(called(&delete, NamespaceLabels::Unread), "needs namespace");
+}
+
+#[test]
+fn namespace_is_not_needed_if_no_rule_or_object_matches() {
+    let selector = json!({"matchLabels": {"a": "x"}});
+    for fields in [
+        json!({"namespaceSelector": selector, "rules": []}),
+        json!({"namespaceSelector": selector, "objectSelector": selector}),
+    ] {
+        let found = webhook(fields).matching(&attributes(None), &[], NamespaceLabels::Unread);
+        assert_eq!(found, Ok(Matching::Skip), "a missing namespace fails only requests that everything else matches");
+    }
+}
+
+#[test]
+fn equivalent_resource_is_called_in_the_version_of_the_rule() {
+    let name = |group, version| ResourceName { group, version, resource: "events", kind: "Event" };
+    let equivalents = [name("", "v1"), name("events.k8s.io", "v1"), name("events.k8s.io", "v1beta1")];
+    let rule = |group: &str, version: &str| json!({"operations": ["*"], "apiGroups": [group], "apiVersions": [version], "resources": ["events"]});
+    let request = Attributes { resource: equivalents[0], ..attributes(None) };
+    let check = |policy: &str, rules: Value, expected: Option<ResourceName<'_>>| {
+        let hook = webhook(json!({"matchPolicy": policy, "rules": rules}));
+        let found = match hook.matching(&request, &equivalents, NamespaceLabels::Unread).unwrap() {
+            Matching::Call(invocation) => Some(invocation.resource),
+            _ => None,
+        };
+        assert_eq!(found, expected, "{policy} {rules}");
+    };
+    let (other, beta) = (rule("events.k8s.io", "v1"), rule("events.k8s.io", "v1beta1"));
+    check("Exact", json!([other]), None);
+    check("Equivalent", json!([other]), Some(equivalents[1]));
+    check("Equivalent", json!([beta, other]), Some(equivalents[2]));
+    check("Equivalent", json!([other, rule("", "v1")]), Some(equivalents[0]));
+    check("Equivalent", json!([rule("apps", "v1")]), None);
+}
+
+#[test]
+fn index_returns_only_webhooks_for_the_resource_in_the_order_of_calls() {
+    let configuration = |name: &str, group: &str, resources: &[&str]| {
+        let hook = |hook: &str| {
+            json!({"name": format!("{hook}.b.c"), "rules": [
+                {"operations": ["*"], "apiGroups": [group], "apiVersions": ["*"], "resources": resources}]})
+        };
+        Webhook::parse(json!({"metadata": {"name": name}, "webhooks": [hook("z"), hook("y")]}).as_object().unwrap())
+    };
+    let parts = [
+        configuration("c", "", &["pods", "pods/*"]),
+        configuration("b", "*", &["*"]),
+        configuration("a", "*", &["nodes", "pods/status"]),
+        configuration("d", "apps", &["*"]),
+        configuration("e", "", &["*/scale"]),
+    ];
+    let index = WebhookIndex::new(parts.into_iter().flatten());
+    let ids = |resource: ResourceName<'_>, equivalents: &[ResourceName<'_>]| -> Vec<String> {
+        index.candidates(&resource, equivalents).map(|hook| hook.id.clone()).collect()
+    };
+    let all = |names: &[&str]| -> Vec<String> {
+        names.iter().flat_map(|name| ["z", "y"].map(|hook| format!("{name}/{hook}.b.c/0"))).collect()
+    };
+    assert_eq!(ids(PODS, &[]), all(&["a", "b", "c", "e"]));
+    let deployments = ResourceName { group: "apps", version: "v1", resource: "deployments", kind: "Deployment" };
+    assert_eq!(ids(deployments, &[]), all(&["b", "d"]));
+    assert_eq!(ids(deployments, &[PODS]), all(&["a", "b", "c", "d", "e"]));
+    let others = WebhookIndex::new((0..1000).flat_map(|n| configuration(&n.to_string(), &format!("g{n}.io"), &["*"])));
+    assert_eq!(others.candidates(&PODS, &[]).count(), 0, "webhooks for other groups cost nothing");
+}
+
+#[test]
+fn candidates_include_every_webhook_that_matches() {
+    use proptest::prelude::*;
+    let names = |names: &'static [&'static str]| prop::collection::vec(prop::sample::select(names), 1..3);
+    let rule = (names(&["", "apps", "*"]), names(&["pods", "nodes", "*", "*/scale", "pods/*", "*/*"]));
+    let rules = prop::collection::vec(rule, 0..4);
+    let request = (prop::sample::select(&["", "apps", "x"][..]), prop::sample::select(&["pods", "nodes", "z"][..]));
+    proptest!(|(rules in rules, (group, resource) in request, scaled in any::<bool>())| {
+        let hooks = rules.iter().map(|(groups, resources)| {
+            webhook(json!({"matchPolicy": "Exact", "rules": [
+                {"operations": ["*"], "apiGroups": groups, "apiVersions": ["*"], "resources": resources}]}))
+        });
+        let index = WebhookIndex::new(hooks);
+        let resource = ResourceName { group, version: "v1", resource, kind: "K" };
+        let attributes = Attributes { resource, subresource: if scaled { "scale" } else { "" }, ..attributes(None) };
+        let matching = index.webhooks().iter().filter(|hook| is_called(hook, &attributes)).count();
+        let found = index.candidates(&resource, &[]).filter(|hook| is_called(hook, &attributes)).count();
+        prop_assert_eq!(found, matching, "a write slipped through the index");
+    });
+}
+
+#[test]
+fn configurations_of_admission_are_exempt() {
+    for (kind, expected) in
+        [("MutatingWebhookConfiguration", true), ("ValidatingAdmissionPolicyBinding", true), ("Other", false)]
+    {
+        assert_eq!(is_exempt("admissionregistration.k8s.io", kind), expected, "{kind}");
+        assert!(!is_exempt("example.com", kind));
+    }
+    assert!(!is_exempt("authorization.k8s.io", "SubjectAccessReview"));
+}
