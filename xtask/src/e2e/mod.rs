@@ -342,6 +342,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("kubectl drain", Needs::Verbs, transcript::nodes),
     scenario("kubectl delete --cascade", Needs::OwnServer, transcript::cascade),
     scenario("kubectl explain, auth", Needs::Verbs, transcript::ask),
+    scenario("kubectl auth, certificate, --as", Needs::Verbs, transcript::permissions),
     scenario("kubectl and a kind of one's own", Needs::Verbs, transcript::kinds),
     scenario("delete", Needs::Base, changes::delete),
     scenario("delete a namespace", Needs::OwnServer, changes::delete_namespace),

@@ -49,6 +49,7 @@ transcripts! {
     rollout "rollout"
     nodes "nodes"
     ask "ask"
+    permissions "access"
     cascade "cascade"
     apply "apply"
     wait "wait"
