@@ -225,4 +225,81 @@ mod tests {
             }
         }
     }
+
+    /// One line per object, role reference, subject and combination of verb, group, resource and name.
+    fn atoms(object: &DefaultObject) -> Vec<String> {
+        let body = object.body();
+        let texts = |value: &Value| -> Vec<String> {
+            let list = value.as_array().into_iter().flatten();
+            list.filter_map(|text| text.as_str().map(str::to_owned)).collect()
+        };
+        let labels = body["metadata"]["labels"].as_object().into_iter().flatten();
+        let mut atoms: Vec<String> = labels.map(|(key, value)| format!("label {key}={value}")).collect();
+        for rule in body["rules"].as_array().into_iter().flatten() {
+            for verb in texts(&rule["verbs"]) {
+                atoms.extend(texts(&rule["nonResourceURLs"]).iter().map(|url| format!("{verb} {url}")));
+                for group in texts(&rule["apiGroups"]) {
+                    for resource in texts(&rule["resources"]) {
+                        let names = texts(&rule["resourceNames"]);
+                        let names = if names.is_empty() { vec!["*".to_owned()] } else { names };
+                        atoms.extend(names.iter().map(|name| format!("{verb} {group}/{resource} {name}")));
+                    }
+                }
+            }
+        }
+        let fields = |value: &Value| ["kind", "namespace", "name"].map(|field| value[field].to_string()).join(" ");
+        let subjects = body["subjects"].as_array().into_iter().flatten();
+        atoms.extend(subjects.map(|subject| format!("subject {}", fields(subject))));
+        atoms.push(format!("role {} aggregation {}", fields(&body["roleRef"]), body["aggregationRule"]));
+        atoms
+    }
+
+    /// The numbers were taken after a comparison with upstream's `bootstrappolicy/testdata` of 1.36 that found no
+    /// difference. Whoever changes the policy compares again.
+    #[test]
+    fn default_policy_grants_exactly_what_kubernetes_1_36_grants() {
+        let objects = all();
+        let count = |kind| objects.iter().filter(|object| object.kind == kind).count();
+        let kinds = [RbacKind::ClusterRole, RbacKind::ClusterRoleBinding, RbacKind::Role, RbacKind::RoleBinding];
+        let mut atoms: Vec<String> = Vec::new();
+        for object in &objects {
+            let namespace = object.namespace.unwrap_or_default();
+            let prefix = format!("{:?} {namespace}/{}", object.kind, object.name);
+            atoms.extend(self::atoms(object).iter().map(|atom| format!("{prefix}: {atom}")));
+        }
+        atoms.sort();
+        let hash = atoms.iter().flat_map(|atom| atom.bytes().chain([0]));
+        let hash =
+            hash.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        assert_eq!((kinds.map(count), atoms.len(), hash), ([69, 50, 7, 7], 1784, 6_956_125_392_099_114_620));
+    }
+
+    #[test]
+    fn default_roles_hold_what_1_36_added_and_lack_what_it_removed() {
+        let objects = all();
+        for (role, atom, expected) in [
+            ("system:aggregate-to-edit", "create events.k8s.io/events *", true),
+            ("system:node", "patch events.k8s.io/events *", true),
+            ("system:monitoring", "get /flagz", true),
+            ("system:monitoring", "get /statusz", true),
+            ("system:kube-scheduler", "create resource.k8s.io/resourceclaims *", true),
+            ("system:kube-scheduler", "update resource.k8s.io/resourceclaims/binding *", true),
+            ("system:kube-scheduler", "update /pods/finalizers *", true),
+            ("system:kube-scheduler", "patch /pods/finalizers *", false),
+            ("system:controller:resource-claim-controller", "patch resource.k8s.io/resourceclaims/binding *", true),
+            ("system:controller:device-taint-eviction-controller", "delete /pods *", true),
+            ("system:controller:pvc-protection-controller", "update /persistentvolumeclaims/status *", true),
+            ("system:controller:expand-controller", "get /services *", false),
+            ("system:controller:persistent-volume-binder", "get /services *", false),
+            ("system::leader-locking-kube-scheduler", "create coordination.k8s.io/leases *", true),
+            ("system::leader-locking-kube-scheduler", "create coordination.k8s.io/leasecandidates *", true),
+            ("system::leader-locking-kube-scheduler", "watch /configmaps *", false),
+            ("system::leader-locking-kube-controller-manager", "get coordination.k8s.io/leasecandidates *", true),
+            ("system::leader-locking-kube-controller-manager", "get /configmaps kube-controller-manager", false),
+        ] {
+            let is_role = |object: &&DefaultObject| object.name == role && object.role.is_empty();
+            let object = objects.iter().find(is_role).unwrap();
+            assert_eq!(atoms(object).iter().any(|one| one == atom), expected, "{role}: {atom}");
+        }
+    }
 }
