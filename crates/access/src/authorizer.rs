@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use listwatch_meta::UserInfo;
+use listwatch_meta::selector::{FieldTerm, LabelRequirement};
 
 use crate::maybe_future::MaybeFuture;
 use crate::rules::UserRules;
@@ -33,6 +34,12 @@ pub struct Attributes<'a> {
     pub name: &'a str,
     /// The path of the request.
     pub path: &'a str,
+    /// The field selector of a list, watch or deletion of a collection. Its terms are joined by AND, so that a term may
+    /// only narrow the request. Empty if there is none, or if it cannot be parsed
+    /// (`AttributesRecord.FieldSelectorRequirements`).
+    pub field_selector: &'a [FieldTerm],
+    /// The label selector, with the same meaning (`AttributesRecord.LabelSelectorRequirements`).
+    pub label_selector: &'a [LabelRequirement],
 }
 
 impl<'a> Attributes<'a> {
@@ -54,6 +61,8 @@ impl<'a> Attributes<'a> {
             subresource: "",
             name: "",
             path,
+            field_selector: &[],
+            label_selector: &[],
         }
     }
 

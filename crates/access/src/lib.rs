@@ -9,7 +9,7 @@
 //! | trait | decides | implementations |
 //! |---|---|---|
 //! | [`Authenticator`] | which user sent a request | [`AdminToken`], [`EveryoneIsAdmin`], [`ClientCertificateAuthenticator`], [`FrontProxyAuthenticator`], [`TokenFileAuthenticator`], [`ServiceAccountTokenAuthenticator`], [`AuthenticatorChain`] |
-//! | [`Authorizer`] | whether a user may perform a request | [`rbac::RbacAuthorizer`], [`AlwaysAllow`], [`AlwaysDeny`], [`PrivilegedGroups`], [`KnownUserAuthorizer`], [`AuthorizerChain`] |
+//! | [`Authorizer`] | whether a user may perform a request | [`rbac::RbacAuthorizer`], [`node::NodeAuthorizer`], [`AlwaysAllow`], [`AlwaysDeny`], [`PrivilegedGroups`], [`KnownUserAuthorizer`], [`AuthorizerChain`] |
 //!
 //! Decisions are pure functions of their inputs and the time. One check needs other objects:
 //! whether a service account still exists. It reads them through [`ServiceAccountObjects`]. A
@@ -55,6 +55,7 @@ mod front_proxy;
 mod impersonation;
 mod known_users;
 mod maybe_future;
+pub mod node;
 mod privileged_groups;
 pub mod rbac;
 mod rules;

@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
+use listwatch_access::node::{NodeAuthorizer, NodeState};
 use listwatch_access::rbac::{RbacAuthorizer, RbacState};
 use listwatch_access::{
     AdminToken, AlwaysAllow, AlwaysDeny, Authenticator, AuthenticatorChain, Authorizer, AuthorizerChain,
     BootstrapTokenAuthenticator, ClientCertificateAuthenticator, EveryoneIsAdmin, FrontProxyAuthenticator,
     KnownUserAuthorizer, PrivilegedGroups, ServiceAccountTokenAuthenticator,
 };
+use listwatch_controllers::nodes;
 use listwatch_meta::user::SYSTEM_MASTERS;
 use listwatch_registry::Backend;
 use listwatch_registry::TokenObjects;
@@ -50,13 +52,15 @@ pub enum AuthorizationMode {
     AlwaysDeny,
     /// Roles and bindings decide.
     Rbac,
+    /// Each kubelet may do what its own node needs. Use it with the admission plugin NodeRestriction.
+    Node,
 }
 
 /// The error of a mode that this server does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnavailableMode {
     /// kube-apiserver has the mode.
-    #[error("mode {0:?} is not available on this server: AlwaysAllow, AlwaysDeny and RBAC are")]
+    #[error("mode {0:?} is not available on this server: AlwaysAllow, AlwaysDeny, Node and RBAC are")]
     Missing(String),
     /// kube-apiserver does not have the mode either.
     #[error("{0:?} is not a valid mode")]
@@ -71,7 +75,8 @@ impl std::str::FromStr for AuthorizationMode {
             "AlwaysAllow" => AuthorizationMode::AlwaysAllow,
             "AlwaysDeny" => AuthorizationMode::AlwaysDeny,
             "RBAC" => AuthorizationMode::Rbac,
-            "ABAC" | "Node" | "Webhook" => return Err(UnavailableMode::Missing(name.to_owned())),
+            "Node" => AuthorizationMode::Node,
+            "ABAC" | "Webhook" => return Err(UnavailableMode::Missing(name.to_owned())),
             _ => return Err(UnavailableMode::Unknown(name.to_owned())),
         })
     }
@@ -130,12 +135,30 @@ impl Access {
     }
 }
 
+/// What the authorizers of the modes decide with. A mode without its state denies.
+#[derive(Default)]
+pub(crate) struct AuthorizerStates {
+    pub(crate) rbac: Option<Arc<RbacState>>,
+    pub(crate) node: Option<Arc<NodeState>>,
+}
+
+impl AuthorizerStates {
+    /// The empty states that some modes need.
+    pub(crate) fn of_modes(modes: Option<&[AuthorizationMode]>) -> Self {
+        let has = |mode| modes.is_some_and(|modes| modes.contains(&mode));
+        AuthorizerStates {
+            rbac: has(AuthorizationMode::Rbac).then(Arc::default),
+            node: has(AuthorizationMode::Node).then(Arc::default),
+        }
+    }
+}
+
 /// The authorizers of a server: those of the builder, then the modes. With modes, members of `system:masters` come
 /// first, so that no mode can lock them out (`pkg/kubeapiserver/authorizer/config.go`).
 pub(crate) fn authorizers(
     builder: Vec<Arc<dyn Authorizer>>,
     modes: Option<&[AuthorizationMode]>,
-    rbac: Option<&Arc<RbacState>>,
+    states: &AuthorizerStates,
 ) -> AuthorizerChain {
     let chain = match modes {
         Some(_) => AuthorizerChain::new().with(PrivilegedGroups::new([SYSTEM_MASTERS])),
@@ -143,9 +166,16 @@ pub(crate) fn authorizers(
     };
     let chain = builder.into_iter().fold(chain, AuthorizerChain::with_shared);
     let Some(modes) = modes else { return chain.with(KnownUserAuthorizer) };
-    modes.iter().fold(chain, |chain, mode| match (mode, rbac) {
-        (AuthorizationMode::AlwaysAllow, _) => chain.with(AlwaysAllow),
-        (AuthorizationMode::Rbac, Some(state)) => chain.with(RbacAuthorizer::new(Arc::clone(state))),
-        (AuthorizationMode::AlwaysDeny | AuthorizationMode::Rbac, _) => chain.with(AlwaysDeny),
+    modes.iter().fold(chain, |chain, mode| match mode {
+        AuthorizationMode::AlwaysAllow => chain.with(AlwaysAllow),
+        AuthorizationMode::AlwaysDeny => chain.with(AlwaysDeny),
+        AuthorizationMode::Rbac => match &states.rbac {
+            Some(state) => chain.with(RbacAuthorizer::new(Arc::clone(state))),
+            None => chain.with(AlwaysDeny),
+        },
+        AuthorizationMode::Node => match &states.node {
+            Some(state) => chain.with(NodeAuthorizer::new(Arc::clone(state), nodes::rules())),
+            None => chain.with(AlwaysDeny),
+        },
     })
 }

@@ -15,17 +15,19 @@ use listwatch_cacher::Limits;
 use listwatch_controllers::bootstrap::{self, Bootstrap, RequestHeader};
 use listwatch_controllers::flow_control::FlowConfiguration;
 use listwatch_controllers::node_ports::NodePortController;
-use listwatch_controllers::{Controllers, definitions, flow_control, gc, namespaces, rbac};
+use listwatch_controllers::{Controllers, definitions, flow_control, gc, namespaces, nodes, rbac};
 use listwatch_meta::Status;
 use listwatch_proxy::ClientCertificate;
 use listwatch_registry::{Backend, Registry, StoredForm, rewrite_stale_keys, spawn_cache_budget};
 use listwatch_storage::{MemoryStorage, Storage};
-use listwatch_write::admission::{AdmissionChain, MutatingAdmission, RbacEscalation, ValidatingAdmission};
+use listwatch_write::admission::{
+    AdmissionChain, MutatingAdmission, NodeRestriction, RbacEscalation, ValidatingAdmission,
+};
 use listwatch_write::{ServiceRanges, Writer};
 use tokio::sync::Semaphore;
 
 use crate::aggregation::Aggregation;
-use crate::auth::{Access, AnonymousAuth, Auth, AuthorizationMode, authorizers};
+use crate::auth::{Access, AnonymousAuth, Auth, AuthorizationMode, AuthorizerStates, authorizers};
 use crate::compute::Compute;
 use crate::documents::Documents;
 use crate::filters::authorization::CreateAuthorization;
@@ -80,6 +82,7 @@ pub struct Builder {
     secure_port: u16,
     service_ranges: ServiceRanges,
     admission: AdmissionChain,
+    node_restriction: bool,
     aggregation: AggregatorOptions,
     kubelet: KubeletOptions,
     request_header: Option<RequestHeader>,
@@ -115,6 +118,9 @@ pub enum BuildError {
     /// The default roles and bindings could not be created, or roles and bindings could not be read.
     #[error("cannot prepare RBAC: {0}")]
     Rbac(String),
+    /// The objects that the Node authorizer needs could not be read.
+    #[error("cannot prepare the Node authorizer: {0}")]
+    Nodes(String),
 }
 
 impl ApiServer {
@@ -150,6 +156,7 @@ impl ApiServer {
             secure_port: SECURE_PORT,
             service_ranges: ServiceRanges::default(),
             admission: AdmissionChain::default(),
+            node_restriction: false,
             aggregation: AggregatorOptions::default(),
             kubelet: KubeletOptions::default(),
             request_header: None,
@@ -429,6 +436,15 @@ impl Builder {
         self
     }
 
+    /// Whether the admission plugin NodeRestriction limits the writes of kubelets to their own node
+    /// (`--enable-admission-plugins=NodeRestriction`). [`AuthorizationMode::Node`] needs it: without it, a kubelet may
+    /// write the objects of other nodes. Default: no.
+    #[must_use]
+    pub fn node_restriction(mut self, on: bool) -> Self {
+        self.node_restriction = on;
+        self
+    }
+
     /// Adds a mutating admission plugin after the built-in ones.
     #[must_use]
     pub fn mutating_admission(mut self, plugin: impl MutatingAdmission + 'static) -> Self {
@@ -472,10 +488,15 @@ impl Builder {
         let backend = backend.with_service_account_tokens(self.service_account_tokens);
         let backend = Arc::new(backend.with_cache_budget(self.cache_bytes_max));
         let modes = self.authorization.as_deref();
-        let has_rbac = modes.is_some_and(|modes| modes.contains(&AuthorizationMode::Rbac));
-        let rbac_state = has_rbac.then(Arc::<RbacState>::default);
-        let authorizers = authorizers(self.authorizers, modes, rbac_state.as_ref());
+        let states = AuthorizerStates::of_modes(modes);
+        let authorizers = authorizers(self.authorizers, modes, &states);
+        let AuthorizerStates { rbac: rbac_state, node: node_state } = states;
         let mut admission = self.admission;
+        if self.node_restriction {
+            let plugin = Arc::new(NodeRestriction::new(authorizers.clone()));
+            admission.add_mutating(Arc::clone(&plugin) as Arc<dyn MutatingAdmission>);
+            admission.add_validating(plugin);
+        }
         admission.add_validating(Arc::new(CreateAuthorization(authorizers.clone())));
         if let Some(state) = &rbac_state {
             admission.add_validating(Arc::new(RbacEscalation::new(authorizers.clone(), Arc::clone(state))));
@@ -483,7 +504,7 @@ impl Builder {
         let writer = Arc::new(
             Writer::new(Arc::clone(&backend), admission)
                 .with_service_ranges(self.service_ranges)
-                .with_enforced_rbac(has_rbac)
+                .with_enforced_rbac(rbac_state.is_some())
                 .with_enforced_flow_control(self.priority_and_fairness),
         );
         namespaces::ensure_system_namespaces(&writer).await.map_err(|status| BuildError::Namespaces(status.message))?;
@@ -506,6 +527,9 @@ impl Builder {
             prepare_flow_control(&writer, fairness).await.map_err(|status| BuildError::FlowControl(status.message))?;
         }
         let flow_control = FlowControl::new(reads, writes, fairness);
+        if let Some(state) = &node_state {
+            nodes::load(&writer, state).await.map_err(|status| BuildError::Nodes(status.message))?;
+        }
         // Every server runs the controllers of definitions and of the objects that every cluster has. The others are
         // optional.
         let definitions_task = tokio::spawn(definitions::run(Arc::clone(&writer)));
@@ -530,6 +554,9 @@ impl Builder {
             others.push(tokio::spawn(flow_control::follow(Arc::clone(&writer), target)));
             others.push(tokio::spawn(flow_control::maintain_objects(Arc::clone(&writer))));
             others.push(tokio::spawn(Arc::clone(&flow_control).run()));
+        }
+        if let Some(state) = node_state {
+            others.push(tokio::spawn(nodes::follow(Arc::clone(&writer), state)));
         }
         let store_health = StoreHealth::new(Arc::clone(backend.storage()));
         let access = Access::new(

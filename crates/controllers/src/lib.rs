@@ -6,6 +6,7 @@
 //! | [`namespaces`] | creates the system namespaces, empties deleted namespaces | `pkg/controller/namespace` |
 //! | [`gc`] | deletes dependents of absent owners, ends foreground and orphaning deletions | `pkg/controller/garbagecollector` |
 //! | [`rbac`] | keeps the RBAC authorizer in step, writes the default roles and aggregated ClusterRoles | `pkg/registry/rbac/rest`, `pkg/controller/clusterroleaggregation` |
+//! | [`nodes`] | keeps the graph of the Node authorizer in step | `plugin/pkg/auth/authorizer/node/graph_populator.go` |
 //! | [`flow_control`] | configures priority and fairness, keeps its objects | `util/flowcontrol`, `pkg/registry/flowcontrol/rest` |
 //! | [`node_ports`] | repairs the allocated node ports from the services | `pkg/registry/core/service/portallocator/controller` |
 //! | [`bootstrap`] | creates the objects that each cluster has, and keeps them | `pkg/controlplane/controller` |
@@ -29,10 +30,12 @@
 pub mod bootstrap;
 mod controllers;
 pub mod definitions;
+mod feed;
 pub mod flow_control;
 pub mod gc;
 pub mod namespaces;
 pub mod node_ports;
+pub mod nodes;
 pub mod rbac;
 
 pub use crate::controllers::{Controllers, UnknownController};

@@ -66,6 +66,16 @@ impl CertificateRequest {
         attributes.filter(|attribute| attribute.oid == rfc4519::O).map(|attribute| text(&attribute.value)).collect()
     }
 
+    /// Returns the common name in the subject: the last one, as in Go; empty if there is none.
+    ///
+    /// # Errors
+    /// The encoding of the name is not a string type.
+    pub fn common_name(&self) -> Result<String, String> {
+        let attributes = self.info.subject.iter_rdn().flat_map(|names| names.iter());
+        let last = attributes.filter(|attribute| attribute.oid == rfc4519::CN).last();
+        last.map_or(Ok(String::new()), |attribute| text(&attribute.value))
+    }
+
     /// Verifies the signature of the request with its own public key (`CertificateRequest.CheckSignature`).
     ///
     /// # Errors

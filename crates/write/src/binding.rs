@@ -37,7 +37,7 @@ impl Action for Bind {
 /// - 409 when the pod is already assigned, is being deleted, has scheduling gates or fails a precondition.
 /// - 500 when the target is missing or is not a node.
 async fn bind(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
-    let SubresourceBody { object: binding, options, warnings } = body(write, request, BINDING)?;
+    let SubresourceBody { object: binding, options, warnings } = body(write, request, BINDING).await?;
     let name = meta::text(metadata(&binding), "name");
     if request.name.is_some_and(|path| path != name) {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));

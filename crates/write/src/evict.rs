@@ -58,7 +58,7 @@ impl Action for Evict {
 /// # Errors
 /// 400 when the Eviction names another pod; otherwise the errors of [`evict`].
 async fn post(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
-    let SubresourceBody { object: eviction, options, warnings } = body(write, request, EVICTION)?;
+    let SubresourceBody { object: eviction, options, warnings } = body(write, request, EVICTION).await?;
     if meta::text(metadata(&eviction), "name") != write.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }

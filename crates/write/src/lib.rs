@@ -74,6 +74,7 @@ mod patch;
 mod path_match;
 mod pipeline;
 mod request;
+mod review_selectors;
 mod reviews;
 mod scale;
 mod service_ranges;

@@ -572,6 +572,21 @@ impl Write<'_> {
         Ok(())
     }
 
+    /// Runs all plugins for an object that was posted to a subresource. Nothing is created under its name.
+    ///
+    /// # Errors
+    /// The error of the first plugin that rejects the object.
+    pub(super) async fn admit_post(
+        &self,
+        kind: &str,
+        object: &mut Map<String, Value>,
+        dry_run: bool,
+    ) -> Result<(), Status> {
+        let request = AdmissionRequest { kind, dry_run, ..self.admission_request(Operation::Create, self.name, None) };
+        self.admission.mutate(&request, object).await?;
+        self.admission.validate(&request, object).await
+    }
+
     fn admission_request<'r>(
         &'r self,
         operation: Operation,

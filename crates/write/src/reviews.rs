@@ -15,6 +15,7 @@ use super::expected::Expected;
 use super::options::Options;
 use super::path_match::set_namespace;
 use super::request::{WriteBody, WriteRequest, WriteResponse};
+use super::review_selectors::{self, ReviewSelectors};
 use listwatch_meta::UserInfo;
 use listwatch_registry::Registry;
 use listwatch_validation::clock::Clock;
@@ -54,10 +55,8 @@ pub(crate) async fn review(
             let authentication = authenticators.authenticate(&request).await;
             Evaluation::Token(with_api_audiences(authentication, &audiences, api_audiences))
         }
-        "SelfSubjectAccessReview" => Evaluation::Access(authorize(authorizers, user, spec).await),
-        "SubjectAccessReview" | "LocalSubjectAccessReview" => {
-            Evaluation::Access(authorize(authorizers, &subject(spec), spec).await)
-        }
+        "SelfSubjectAccessReview" => authorize(authorizers, user, spec).await,
+        "SubjectAccessReview" | "LocalSubjectAccessReview" => authorize(authorizers, &subject(spec), spec).await,
         "SelfSubjectRulesReview" => Evaluation::Rules(authorizers.rules(user, text(spec, "namespace")).await),
         _ => Evaluation::User,
     };
@@ -72,8 +71,8 @@ enum Evaluation {
     User,
     /// The result for the token of a TokenReview.
     Token(Authentication),
-    /// The decision on the subject of an access review.
-    Access(Authorization),
+    /// The decision on the subject of an access review, and the evaluation error.
+    Access(Authorization, String),
     /// The rules of the user who sent the review.
     Rules(UserRules),
 }
@@ -95,11 +94,14 @@ fn with_api_audiences(authentication: Authentication, requested: &[String], own:
 }
 
 /// Returns the decision of the authorizers on the spec of an access review.
-async fn authorize(authorizers: &AuthorizerChain, user: &UserInfo, spec: Option<&Value>) -> Authorization {
+async fn authorize(authorizers: &AuthorizerChain, user: &UserInfo, spec: Option<&Value>) -> Evaluation {
     let given = |field: &str| spec.and_then(|spec| spec.get(field)).filter(|value| !value.is_null());
     let (resource, path) = (given("resourceAttributes"), given("nonResourceAttributes"));
+    let selectors = ReviewSelectors::of(resource);
     let attributes = match resource {
         Some(_) => Attributes {
+            field_selector: &selectors.fields,
+            label_selector: &selectors.labels,
             api_version: text(resource, "version"),
             namespace: text(resource, "namespace"),
             subresource: text(resource, "subresource"),
@@ -108,7 +110,8 @@ async fn authorize(authorizers: &AuthorizerChain, user: &UserInfo, spec: Option<
         },
         None => Attributes::path(user, text(path, "verb"), text(path, "path")),
     };
-    authorizers.authorize(&attributes).await
+    let authorization = authorizers.authorize(&attributes).await;
+    Evaluation::Access(authorization, selectors.evaluation_error)
 }
 
 /// Checks the review and puts the status into it.
@@ -148,7 +151,7 @@ fn answer(
             object.insert("spec".to_owned(), json!({}));
             json!(rules)
         }
-        Evaluation::Access(authorization) => {
+        Evaluation::Access(authorization, evaluation_error) => {
             check_attributes(kind, object)?;
             let mut status = json!({"allowed": authorization.is_allowed()});
             if authorization.decision == Decision::Deny {
@@ -156,6 +159,9 @@ fn answer(
             }
             if !authorization.reason.is_empty() {
                 status["reason"] = json!(authorization.reason);
+            }
+            if !evaluation_error.is_empty() {
+                status["evaluationError"] = json!(evaluation_error);
             }
             status
         }
@@ -202,6 +208,7 @@ fn check_attributes(kind: &str, object: &Map<String, Value>) -> Result<(), Statu
         }
         _ => {}
     }
+    review_selectors::validate(resource, &mut errors);
     let groups = given("groups").and_then(Value::as_array).is_some_and(|groups| !groups.is_empty());
     if kind != "SelfSubjectAccessReview" && text(spec, "user").is_empty() && !groups {
         errors.push(FieldError::invalid("spec.user", "\"\"", "at least one of user or group must be specified"));
@@ -249,7 +256,7 @@ mod tests {
             "SelfSubjectReview" => Evaluation::User,
             "TokenReview" => Evaluation::Token(token),
             "SelfSubjectRulesReview" => Evaluation::Rules(UserRules::default()),
-            _ => Evaluation::Access(authorize(&authorizers, user, object.get("spec")).now_or_never().unwrap()),
+            _ => authorize(&authorizers, user, object.get("spec")).now_or_never().unwrap(),
         };
         let found = answer(kind, UserInfo::admin(), evaluation, &mut object, "NOW").map(|()| Value::Object(object));
         assert_eq!(found.map_err(|status| status.message), expected.map_err(str::to_owned));

@@ -25,11 +25,12 @@ pub(super) struct SubresourceBody {
     pub(super) warnings: Vec<String>,
 }
 
-/// Decodes the body of a POST whose kind need not be registered.
+/// Decodes the body of a POST whose kind need not be registered, and passes it to the admission plugins.
 ///
 /// # Errors
-/// 400 or 415 for a body that does not decode as the expected kind, 422 for invalid options.
-pub(super) fn body(
+/// 400 or 415 for a body that does not decode as the expected kind, 422 for invalid options; the error of the first
+/// plugin that rejects the object.
+pub(super) async fn body(
     write: &Write<'_>,
     request: &WriteRequest<'_>,
     expected: Expected<'_>,
@@ -38,6 +39,7 @@ pub(super) fn body(
     let decoded = decode(write.registry, expected, request.content_type, &request.body, options.field_validation)?;
     let mut object = decoded.object;
     path_match::set_namespace(write.resource, request.namespace, metadata_mut(&mut object))?;
+    write.admit_post(expected.kind, &mut object, options.dry_run).await?;
     Ok(SubresourceBody { object, options, warnings: decoded.warnings })
 }
 

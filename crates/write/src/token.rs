@@ -48,7 +48,7 @@ impl Action for IssueToken {
 /// 404 when the account or the bound object is absent; 409 when its uid differs; 422 for another account or a lifetime
 /// out of range; 400 when a token cannot be bound to such an object.
 async fn issue(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
-    let SubresourceBody { object: asked, mut warnings, .. } = body(write, request, REQUEST)?;
+    let SubresourceBody { object: asked, mut warnings, .. } = body(write, request, REQUEST).await?;
     let namespace = write.namespace.unwrap_or_default();
     let given = meta::text(metadata(&asked), "name");
     if !given.is_empty() && given != write.name {

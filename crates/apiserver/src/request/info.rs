@@ -14,7 +14,7 @@ use std::borrow::Cow;
 
 use http::Method;
 use listwatch_access::Attributes;
-use listwatch_meta::{FieldSelector, UserInfo};
+use listwatch_meta::{FieldSelector, LabelSelector, UserInfo};
 use listwatch_wire::query::Query;
 use percent_encoding::percent_decode_str;
 
@@ -51,6 +51,11 @@ pub(crate) struct RequestInfo<'a> {
     pub(crate) subresource: Cow<'a, str>,
     /// Whether the path has segments after the subresource.
     pub(crate) has_more_segments: bool,
+    /// The field selector of a collection, for authorization. Empty below the prefix `/watch/`, as upstream, and if it
+    /// does not parse: authorization then sees a broader request.
+    field_selector: FieldSelector,
+    /// The label selector of a collection, for authorization.
+    label_selector: LabelSelector,
 }
 
 /// The reason why a path is invalid.
@@ -83,6 +88,8 @@ impl<'a> RequestInfo<'a> {
             path_name: Cow::Borrowed(""),
             subresource: Cow::Borrowed(""),
             has_more_segments: false,
+            field_selector: FieldSelector::default(),
+            label_selector: LabelSelector::default(),
         };
         if all.is_malformed() {
             info.problem = Some(PathProblem::Malformed);
@@ -141,14 +148,19 @@ impl<'a> RequestInfo<'a> {
             _ => return,
         };
         self.verb = Cow::Borrowed(verb);
-        if verb != "deletecollection"
-            && let Some(selector) = query.get("fieldSelector").filter(|selector| !selector.is_empty())
-            && let Ok(selector) = FieldSelector::parse(selector)
-            && let Some(name) = selector.requires_exact("metadata.name")
-            && !matches!(name, "." | "..")
-            && !name.contains(['/', '%'])
-        {
-            self.name = Cow::Owned(name.to_owned());
+        let selector = |key: &str| query.get(key).filter(|selector| !selector.is_empty());
+        if let Some(fields) = selector("fieldSelector").and_then(|text| FieldSelector::parse(text).ok()) {
+            if verb != "deletecollection"
+                && let Some(name) = fields.requires_exact("metadata.name")
+                && !matches!(name, "." | "..")
+                && !name.contains(['/', '%'])
+            {
+                self.name = Cow::Owned(name.to_owned());
+            }
+            self.field_selector = fields;
+        }
+        if let Some(labels) = selector("labelSelector").and_then(|text| LabelSelector::parse(text).ok()) {
+            self.label_selector = labels;
         }
     }
 
@@ -170,6 +182,8 @@ impl<'a> RequestInfo<'a> {
             subresource: &self.subresource,
             name: &self.name,
             path: &self.path,
+            field_selector: self.field_selector.terms(),
+            label_selector: self.label_selector.requirements(),
         }
     }
 

@@ -11,6 +11,7 @@ mod fairness;
 mod fuel;
 mod fuzz;
 mod kubelets;
+mod nodes;
 mod parameters;
 mod rbac;
 mod reads;

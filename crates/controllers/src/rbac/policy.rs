@@ -1,6 +1,6 @@
 //! The default roles and bindings, read from `default_policy.txt`.
 
-use listwatch_access::rbac::RbacKind;
+use listwatch_access::rbac::{PolicyRule, RbacKind};
 use serde_json::{Value, json};
 
 use super::feed::GROUP;
@@ -79,6 +79,14 @@ pub(super) fn all() -> Vec<DefaultObject> {
     }
     objects.extend(bindings);
     objects
+}
+
+/// The rules of a default ClusterRole; empty if there is none of this name.
+pub(crate) fn default_rules(role: &str) -> Vec<PolicyRule> {
+    let is_role = |object: &DefaultObject| object.kind == RbacKind::ClusterRole && object.name == role;
+    let rules = all().into_iter().filter(is_role).flat_map(|object| object.rules);
+    // A test checks that each rule can be read.
+    rules.filter_map(|rule| serde_json::from_value(rule).ok()).collect()
 }
 
 fn list(text: &str) -> Vec<&str> {
@@ -272,6 +280,14 @@ mod tests {
         let hash =
             hash.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         assert_eq!((kinds.map(count), atoms.len(), hash), ([69, 50, 7, 7], 1784, 6_956_125_392_099_114_620));
+    }
+
+    #[test]
+    fn rules_of_each_default_role_can_be_read() {
+        for object in all().iter().filter(|object| object.kind == RbacKind::ClusterRole) {
+            assert_eq!(default_rules(&object.name).len(), object.rules.len(), "{}", object.name);
+        }
+        assert!(default_rules("system:node").len() > 20);
     }
 
     #[test]

@@ -63,8 +63,17 @@ pub(crate) fn find(name: &str) -> Option<&'static Flag> {
 
 /// The built-in admission plugins of this server, by kube-apiserver's names. DefaultTolerationSeconds is part of the
 /// defaults of pods.
-pub(crate) const ADMISSION_PLUGINS: &[&str] =
-    &["AlwaysAdmit", "CertificateSubjectRestriction", "DefaultTolerationSeconds", "NamespaceLifecycle", "Priority"];
+pub(crate) const ADMISSION_PLUGINS: &[&str] = &[
+    "AlwaysAdmit",
+    "CertificateSubjectRestriction",
+    "DefaultTolerationSeconds",
+    "NamespaceLifecycle",
+    NODE_RESTRICTION,
+    "Priority",
+];
+
+/// The only plugin of this server that is off unless a flag enables it.
+pub(crate) const NODE_RESTRICTION: &str = "NodeRestriction";
 
 /// The plugins that kube-apiserver enables by default and this server lacks.
 pub(crate) const MISSING_DEFAULT_PLUGINS: &[&str] = &[
@@ -100,7 +109,6 @@ pub(crate) const OTHER_PLUGINS: &[&str] = &[
     "LimitPodHardAntiAffinityTopology",
     "NamespaceAutoProvision",
     "NamespaceExists",
-    "NodeRestriction",
     "OwnerReferencesPermissionEnforcement",
     "PodNodeSelector",
     "PodTolerationRestriction",
@@ -179,7 +187,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("authentication-token-webhook-config-file", Text, "", Ignored(&[]), NO_WEBHOOK_TOKENS),
     flag("authentication-token-webhook-version", Text, "v1beta1", Ignored(&[]), NO_WEBHOOK_TOKENS),
     flag("authorization-config", Text, "", Unenforced(&[]), "The file is not read: its authorizers are not asked."),
-    flag("authorization-mode", List, "AlwaysAllow", Unenforced(&["AlwaysAllow", "AlwaysDeny", "RBAC"]), "`AlwaysAllow`, `AlwaysDeny` and `RBAC` are honored, `ABAC` and `Webhook` are refused. Without the `Node` authorizer, kubelets have only the permissions of RBAC: bind the ClusterRole `system:node` to the group `system:nodes`."),
+    flag("authorization-mode", List, "AlwaysAllow", Unenforced(&["AlwaysAllow", "AlwaysDeny", "Node", "RBAC"]), "`AlwaysAllow`, `AlwaysDeny`, `Node` and `RBAC` are honored, `ABAC` and `Webhook` are refused. Use `Node` with `--enable-admission-plugins=NodeRestriction`."),
     flag("authorization-policy-file", Text, "", Ignored(&[]), "Only `--authorization-mode=ABAC` uses it, which is not enforced."),
     flag("authorization-webhook-cache-authorized-ttl", Duration, "5m0s", Ignored(&[]), NO_AUTHORIZATION_WEBHOOK),
     flag("authorization-webhook-cache-unauthorized-ttl", Duration, "30s", Ignored(&[]), NO_AUTHORIZATION_WEBHOOK),
@@ -203,7 +211,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("egress-selector-config-file", Text, "", Unenforced(&[]), "Outgoing connections do not pass the egress proxy."),
     flag("emulated-version", List, "1.36", Ignored(&["1.36", "kube=1.36"]), NO_EMULATION),
     flag("emulation-forward-compatible", Bool, "false", Ignored(&["false"]), NO_EMULATION),
-    flag("enable-admission-plugins", List, "", Unenforced(ADMISSION_PLUGINS), "The server has NamespaceLifecycle, Priority, CertificateSubjectRestriction, DefaultTolerationSeconds and AlwaysAdmit. Other plugins are not enforced."),
+    flag("enable-admission-plugins", List, "", Unenforced(ADMISSION_PLUGINS), "The server has NamespaceLifecycle, Priority, CertificateSubjectRestriction, DefaultTolerationSeconds and AlwaysAdmit; `NodeRestriction` enables that plugin. Other plugins are not enforced."),
     flag("enable-aggregator-routing", Bool, "false", Honored, "Requests go to a ready endpoint of the service instead of its cluster address."),
     flag("enable-bootstrap-token-auth", Bool, "false", Honored, "The Secrets are read from the store at each request."),
     flag("enable-garbage-collector", Bool, "true", Ignored(&["true"]), "Finalizers of foreground deletion and orphans are always set. kube-controller-manager collects, or `--controllers=gc`."),

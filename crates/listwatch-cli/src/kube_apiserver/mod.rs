@@ -34,7 +34,7 @@ pub(crate) struct KubeApiserver {
     #[command(flatten)]
     given: FlagValues,
 
-    /// Start although flags ask for protection that this server does not give, such as --authorization-mode=Node.
+    /// Start although flags ask for protection that this server does not give, such as --audit-log-path.
     /// The log names each of them
     #[arg(long, help_heading = "Flags of listwatch")]
     allow_unenforced: bool,
@@ -63,8 +63,8 @@ const EXAMPLES: &str = "\
 Examples:
   listwatch kube-apiserver --storage-backend=memory --cert-dir=/tmp/certs --kubeconfig-out=/tmp/kubeconfig
       a server for tests, on port 6443
-  listwatch kube-apiserver --allow-unenforced --authorization-mode=Node,RBAC --etcd-servers=https://127.0.0.1:2379 ...
-      the command line of a kubeadm manifest, with a server that has no Node authorizer
+  listwatch kube-apiserver --authorization-mode=Node,RBAC --etcd-servers=https://127.0.0.1:2379 ...
+      the command line of a kubeadm manifest
   listwatch kube-apiserver --check-flags --authorization-mode=Node,RBAC --profiling=false ...
       print the flags that the server ignores, does not enforce or refuses
 
@@ -127,6 +127,7 @@ impl KubeApiserver {
             .http2_max_streams_per_connection(settings.http2_streams_max)
             .aggregator_routing(settings.aggregator_routing)
             .aggregator_passes_redirects(settings.aggregator_passes_redirects)
+            .node_restriction(settings.node_restriction)
             .controllers(self.controllers);
         let builder = match settings.authorization.clone() {
             Authorization::Modes(modes) => builder.authorization(modes),

@@ -8,11 +8,12 @@ use std::time::Duration;
 use listwatch_access::{FrontProxyHeaders, ISSUER};
 use listwatch_apiserver::pki::{SniCertificate, TlsOptions};
 use listwatch_apiserver::stored_form::StorageMediaType;
-use listwatch_apiserver::{AnonymousAuth, AuthorizationMode, ServiceRanges, UnavailableMode};
+use listwatch_apiserver::{AnonymousAuth, AuthorizationMode, ServiceRanges};
 
 use super::command_line::{FlagValues, items, parse_bool};
 use super::flags::{
-    ADMISSION_PLUGINS, Flag, KUBERNETES_VERSION, MISSING_DEFAULT_PLUGINS, OTHER_PLUGINS, Support, ValueType,
+    ADMISSION_PLUGINS, Flag, KUBERNETES_VERSION, MISSING_DEFAULT_PLUGINS, NODE_RESTRICTION, OTHER_PLUGINS, Support,
+    ValueType,
 };
 use crate::store::{EtcdConnection, parse_media_type};
 
@@ -69,6 +70,8 @@ pub(super) struct Settings {
     pub(super) external_address: Option<String>,
     /// The authorization of requests.
     pub(super) authorization: Authorization,
+    /// Whether the admission plugin NodeRestriction is on.
+    pub(super) node_restriction: bool,
     /// The treatment of requests without credentials.
     pub(super) anonymous_auth: AnonymousAuth,
     /// The longest duration of a request, except watches.
@@ -211,12 +214,18 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
             error(name, format!("admission plugin \"{plugin}\" is unknown"));
         }
     }
+    let disabled = given.list("disable-admission-plugins");
+    let overlapped: Vec<&str> =
+        given.list("enable-admission-plugins").into_iter().filter(|plugin| disabled.contains(plugin)).collect();
+    if !overlapped.is_empty() {
+        let text =
+            format!("[{}] in enable-admission-plugins and disable-admission-plugins overlapped", overlapped.join(" "));
+        error("enable-admission-plugins", text);
+    }
     let mut modes = Vec::new();
     for mode in given.list("authorization-mode") {
-        match mode.parse() {
+        match mode.parse::<AuthorizationMode>() {
             Ok(mode) => modes.push(mode),
-            // The flag table has the notice. Without this mode, fewer requests are allowed.
-            Err(UnavailableMode::Missing(mode)) if mode == "Node" => {}
             Err(why) => error("authorization-mode", why.to_string()),
         }
     }
@@ -353,6 +362,9 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
             Authorization::Modes(_) => AnonymousAuth::Enabled,
         },
         authorization,
+        node_restriction: ["enable-admission-plugins", "admission-control"]
+            .iter()
+            .any(|flag| given.list(flag).contains(&NODE_RESTRICTION)),
         request_timeout,
         service_ranges,
         requests_in_flight_max,
@@ -400,9 +412,9 @@ fn notice_of(flag: &'static Flag, values: &[String]) -> Option<Notice> {
     (!open.is_empty()).then(|| Notice { flag: flag.name.to_owned(), level, text: text() })
 }
 
-/// Whether the flag disables a plugin that the server lacks.
+/// Whether the flag disables a plugin that the server lacks, or that is off by default.
 fn is_absent_plugin(flag: &Flag, plugin: &str) -> bool {
-    flag.name == "disable-admission-plugins" && !ADMISSION_PLUGINS.contains(&plugin)
+    flag.name == "disable-admission-plugins" && (!ADMISSION_PLUGINS.contains(&plugin) || plugin == NODE_RESTRICTION)
 }
 
 fn is_plugin(name: &str) -> bool {

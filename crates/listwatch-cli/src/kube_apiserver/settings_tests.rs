@@ -53,11 +53,13 @@ const KUBEADM: &str = "
     --tls-private-key-file=/etc/kubernetes/pki/apiserver.key";
 
 #[test]
-fn kubeadm_command_line_starts_only_with_allow_unenforced() {
+fn kubeadm_command_line_starts_without_allow_unenforced() {
     let resolution = resolved(KUBEADM);
     let obstacles = |allowed| resolution.obstacles(allowed).map(|notice| notice.flag.as_str()).collect::<Vec<_>>();
-    assert_eq!(obstacles(false), ["authorization-mode", "enable-admission-plugins"]);
-    assert!(obstacles(true).is_empty());
+    assert!(obstacles(false).is_empty());
+    let with_audit = resolved(&format!("{KUBEADM} --audit-policy-file=/p"));
+    assert_eq!(with_audit.obstacles(false).count(), 1);
+    assert_eq!(with_audit.obstacles(true).count(), 0);
 }
 
 #[test]
@@ -126,7 +128,8 @@ fn kubeadm_command_line_resolves_to_the_expected_settings() {
         goaway_chance: 0.0,
         strict_transport_security: None,
         shutdown_delay: Duration::ZERO,
-        authorization: Authorization::Modes(vec![AuthorizationMode::Rbac]),
+        authorization: Authorization::Modes(vec![AuthorizationMode::Node, AuthorizationMode::Rbac]),
+        node_restriction: true,
         min_request_timeout: Duration::from_secs(1800),
         watch_cache: true,
         http2_streams_max: 0,
@@ -150,12 +153,18 @@ fn flags_are_honored_ignored_unenforced_or_refused() {
         ("--authorization-mode=AlwaysAllow --watch-cache=false --v=4 --etcd-prefix=/x", &[]),
         ("--authorization-mode=RBAC", &[]),
         ("--authorization-mode=AlwaysDeny,RBAC", &[]),
-        ("--authorization-mode=Node,RBAC", &["Unenforced authorization-mode"]),
+        ("--authorization-mode=Node,RBAC", &[]),
         ("--authorization-mode=AlwaysAllow,Webhook", &["Error authorization-mode", "Unenforced authorization-mode"]),
         ("--authorization-mode=ABAC", &["Error authorization-mode", "Unenforced authorization-mode"]),
         ("--authorization-mode=Rbac", &["Error authorization-mode", "Unenforced authorization-mode"]),
         ("--enable-admission-plugins=NamespaceLifecycle,Priority", &[]),
-        ("--enable-admission-plugins=NodeRestriction,Priority", &["Unenforced enable-admission-plugins"]),
+        ("--enable-admission-plugins=NodeRestriction,Priority", &[]),
+        ("--enable-admission-plugins=PodSecurity", &["Unenforced enable-admission-plugins"]),
+        ("--disable-admission-plugins=NodeRestriction", &[]),
+        (
+            "--enable-admission-plugins=NodeRestriction --disable-admission-plugins=NodeRestriction",
+            &["Error enable-admission-plugins"],
+        ),
         ("--disable-admission-plugins=ServiceAccount", &[]),
         ("--disable-admission-plugins=Priority", &["Warning disable-admission-plugins"]),
         ("--disable-admission-plugins=Prioritty", &["Error disable-admission-plugins"]),
@@ -264,9 +273,18 @@ fn values_of_honored_flags_reach_the_settings() {
     assert_eq!(settings("--external-hostname=h.example.com").names, ["0.0.0.0", "h.example.com"]);
     let modes = |line: &str| settings(line).authorization;
     assert_eq!(modes(""), Authorization::Modes(vec![AuthorizationMode::AlwaysAllow]), "kube-apiserver's default");
-    let both = Authorization::Modes(vec![AuthorizationMode::AlwaysDeny, AuthorizationMode::Rbac]);
-    assert_eq!(modes("--authorization-mode=AlwaysDeny,Node,RBAC"), both);
-    assert_eq!(modes("--authorization-mode=Node"), Authorization::Modes(Vec::new()), "nobody may do anything");
+    let both = Authorization::Modes(vec![AuthorizationMode::Node, AuthorizationMode::Rbac]);
+    assert_eq!(modes("--authorization-mode=Node,RBAC"), both);
+    for (line, expected) in [
+        ("", false),
+        ("--enable-admission-plugins=NodeRestriction", true),
+        ("--enable-admission-plugins=Priority,NodeRestriction", true),
+        ("--admission-control=NodeRestriction", true),
+        ("--enable-admission-plugins=noderestriction", false),
+        ("--disable-admission-plugins=NodeRestriction", false),
+    ] {
+        assert_eq!(settings(line).node_restriction, expected, "{line}");
+    }
     assert_eq!(modes("--authorization-config=/c"), Authorization::AuthenticatedOnly);
     for (verbosity, level) in [(0, "info"), (3, "info"), (4, "debug"), (6, "trace"), (10, "trace")] {
         assert_eq!(settings(&format!("-v={verbosity}")).log_level, level);

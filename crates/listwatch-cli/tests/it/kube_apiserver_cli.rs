@@ -202,14 +202,17 @@ impl Drop for Server {
 }
 
 #[test]
-fn kubeadm_command_line_is_refused_without_allow_unenforced() {
+fn command_line_with_an_unenforced_flag_is_refused_without_allow_unenforced() {
     let pki = Pki::new();
-    let refused = output(&pki.kubeadm(free_port()));
+    let mut arguments = pki.kubeadm(free_port());
+    arguments.push("--audit-policy-file=/policy".to_owned());
+    arguments.push("--enable-admission-plugins=PodSecurity".to_owned());
+    let refused = output(&arguments);
     let text = stderr(&refused);
     assert_eq!(refused.status.code(), Some(1), "{text}");
     for expected in [
-        "--authorization-mode: Node is not enforced",
-        "--enable-admission-plugins: NodeRestriction",
+        "--audit-policy-file: /policy is not enforced",
+        "--enable-admission-plugins: PodSecurity",
         "add --allow-unenforced",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
@@ -223,12 +226,12 @@ fn kubeadm_command_line_serves_client_certificates() {
     pki.sign("ca", "kubernetes-super-admin", &["system:masters"], &[]);
     pki.sign("other-ca", "stranger", &["system:masters"], &[]);
     let port = free_port();
+    pki.sign("ca", "system:node:a", &["system:nodes"], &[]);
     let mut arguments = pki.kubeadm(port);
-    arguments.push("--allow-unenforced".to_owned());
     std::fs::write(pki.path("tokens.csv"), "t0ken,joe,7,\"dev,ops\"\n").expect("written");
     arguments.push(format!("--token-auth-file={}", pki.path("tokens.csv").display()));
     let server = Server::start(&arguments);
-    assert!(server.log.contains("NOT ENFORCED: --authorization-mode"), "{}", server.log);
+    assert!(!server.log.contains("NOT ENFORCED"), "{}", server.log);
     assert!(server.log.contains("--advertise-address: 127.0.0.1 has no effect"), "{}", server.log);
 
     let (code, me) = pki.send(port, Some("kubernetes-admin"), WHO_AM_I, None);
@@ -242,6 +245,10 @@ fn kubeadm_command_line_serves_client_certificates() {
     assert_eq!((code, &status["message"]), (403, &json!(text)), "kubeadm binds its group later");
     for (user, line, token, expected) in [
         (Some("stranger"), NAMESPACES, None, 401),
+        // The Node authorizer allows a kubelet to read its own object, which does not exist yet.
+        (Some("system:node:a"), "GET /api/v1/nodes/a", None, 404),
+        (Some("system:node:a"), "GET /api/v1/nodes/b", None, 403),
+        (Some("system:node:a"), NAMESPACES, None, 403),
         (None, NAMESPACES, None, 403),
         (None, "GET /api", None, 403),
         (None, NAMESPACES, Some("wrong"), 401),
@@ -315,10 +322,12 @@ fn check_flags_prints_each_flag_and_starts_nothing() {
     let port = free_port();
     let mut arguments = pki.kubeadm(port);
     arguments.push("--check-flags".to_owned());
+    assert_eq!(output(&arguments).status.code(), Some(0), "kubeadm's manifest starts");
+    arguments.push("--audit-policy-file=/policy".to_owned());
     let checked = output(&arguments);
     let printed = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert_eq!(checked.status.code(), Some(1), "{printed}");
-    assert!(printed.contains("not enforced  --authorization-mode: Node"), "{printed}");
+    assert!(printed.contains("not enforced  --audit-policy-file: /policy"), "{printed}");
     assert!(printed.contains("warning       --advertise-address"), "{printed}");
     arguments.push("--allow-unenforced".to_owned());
     assert_eq!(output(&arguments).status.code(), Some(0));

@@ -15,10 +15,11 @@
 //! | (definitions being deleted) | `definition_lifecycle.rs` | before all others |
 //! | Priority | `priority.rs` | mutating |
 //! | CertificateSubjectRestriction | `certificate_subject_restriction.rs` | validating |
+//! | NodeRestriction (off by default) | `node_restriction/` | mutating; validating on delete |
 //! | (escalation checks of RBAC, with RBAC only) | `rbac_escalation.rs` | validating |
 //!
-//! Plugins do not see POSTs to `pods/binding`, `pods/eviction` and `serviceaccounts/token`, because these create no
-//! object of the resource. Plugins do see the deletion that an eviction causes.
+//! Plugins see POSTs to `pods/binding`, `pods/eviction` and `serviceaccounts/token` as creations of the subresource, with
+//! the object that was posted. They also see the deletion that an eviction causes.
 //!
 //! A plugin may see one request twice. If a computation is too expensive for an I/O worker, the request restarts on
 //! another thread.
@@ -29,6 +30,7 @@
 mod certificate_subject_restriction;
 pub(super) mod definition_lifecycle;
 pub(super) mod namespace_lifecycle;
+mod node_restriction;
 mod objects;
 mod priority;
 mod rbac_escalation;
@@ -43,6 +45,7 @@ use std::sync::Arc;
 use listwatch_meta::{Status, UserInfo};
 use serde_json::{Map, Value};
 
+pub use self::node_restriction::NodeRestriction;
 pub use self::rbac_escalation::RbacEscalation;
 
 /// The future that an admission plugin returns.

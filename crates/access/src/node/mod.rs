@@ -1,0 +1,24 @@
+//! The Node authorizer: [`NodeAuthorizer`] gives each kubelet what its own node needs and nothing else
+//! (`plugin/pkg/auth/authorizer/node`).
+//!
+//! ```text
+//!  pods, volumes, attachments, slices (JSON) ─▶ references ─▶ Graph ─▶ NodeState
+//!                                                                          │
+//!  Attributes ─▶ node_identity ─▶ decision by resource ────────────────────┴─▶ Authorization
+//! ```
+//!
+//! A kubelet is a user `system:node:<name>` in the group `system:nodes`. The authorizer has no opinion on other users.
+//! It only allows; its reasons say what is missing.
+
+mod api_references;
+mod authorizer;
+mod graph;
+mod identity;
+mod references;
+#[cfg(test)]
+mod tests;
+
+pub use self::api_references::api_reference;
+pub use self::authorizer::{InvalidNodeGraphObject, NodeAuthorizer, NodeState};
+pub use self::graph::NodeGraphKind;
+pub use self::identity::{NodeIdentity, node_identity};
