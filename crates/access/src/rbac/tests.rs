@@ -490,9 +490,13 @@ fn change_of_another_kind_during_a_relist_is_kept() {
         let changes = scope.spawn(|| {
             names.iter().for_each(|name| state.set(RbacKind::ClusterRole, "", name, role).unwrap());
         });
-        while !changes.is_finished() {
+        loop {
+            let are_all_made = changes.is_finished();
             let objects = names.iter().zip(&bindings).map(|(name, json)| ("", name.as_str(), json.as_bytes()));
             assert!(state.replace(RbacKind::ClusterRoleBinding, objects).is_empty());
+            if are_all_made {
+                break;
+            }
         }
     });
     for name in &names {
