@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use listwatch_meta::status::StatusCause;
 use listwatch_meta::{Change, GroupResource, Key, Status};
+use memchr::{memchr, memmem};
 
 use super::super::store;
 use listwatch_registry::{Backend, CreatingIn};
@@ -73,7 +74,18 @@ async fn is_stored_terminating(backend: &Backend, namespaces: &Resource, key: &K
     let found = backend.storage().get(key).await;
     let (found, _) = found.map_err(|error| store::read_failed(&error, NAMESPACES))?;
     let found = found.ok_or_else(|| Status::not_found(NAMESPACES, key.name()))?;
+    if !can_have_deletion_timestamp(&found.value) {
+        return Ok(false);
+    }
     Ok(store::object(namespaces, key, found.modified, Change::Added, &found.value)?.is_being_deleted())
+}
+
+/// Whether a stored object can have the member `deletionTimestamp`. It cannot if the bytes are those of a JSON object
+/// without escapes and contain no such name. This spares every create in a live namespace the scan of the namespace.
+fn can_have_deletion_timestamp(value: &[u8]) -> bool {
+    const NAME: &[u8] = b"deletionTimestamp";
+    let is_object = value.starts_with(b"{") && value.ends_with(b"}");
+    !is_object || memchr(b'\\', value).is_some() || memmem::find(value, NAME).is_some()
 }
 
 fn terminating_namespace(resource: &Resource, namespace: &str, name: &str) -> Status {
@@ -98,4 +110,23 @@ pub(crate) fn check_delete(resource: &Resource, name: &str) -> Result<(), Status
         return Err(Status::forbidden(NAMESPACES, name, "this namespace may not be deleted"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::can_have_deletion_timestamp;
+
+    #[test]
+    fn namespace_with_a_deletion_timestamp_in_any_spelling_is_read_in_full() {
+        for read_in_full in [
+            r#"{"metadata":{"name":"a","deletionTimestamp":"2026-01-01T00:00:00Z"}}"#,
+            r#"{"metadata":{"name":"a","\u0064eletionTimestamp":"2026-01-01T00:00:00Z"}}"#,
+            r#"{"metadata":{"name":"a""#,
+            "k8s\0",
+            "",
+        ] {
+            assert!(can_have_deletion_timestamp(read_in_full.as_bytes()), "{read_in_full}");
+        }
+        assert!(!can_have_deletion_timestamp(br#"{"metadata":{"name":"a"},"status":{"phase":"Active"}}"#));
+    }
 }
