@@ -3,6 +3,9 @@
 //! The order keeps the builds few: clippy and rustdoc share the metadata of one build, all tests and the end-to-end
 //! run share the development build, and packaging verifies every crate in one more target folder.
 
+use std::fs::DirEntry;
+use std::path::PathBuf;
+
 use crate::args::Args;
 use crate::check;
 use crate::counts;
@@ -77,6 +80,26 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     steps.finish("ci")
 }
 
+/// Removes what an earlier `cargo package` unpacked of this workspace's crates. cargo keeps it in its home, in a folder
+/// per registry, and takes it for the present package as long as the version is the same. The name of the temporary
+/// registry's folder begins with a hyphen, since that registry has no host.
+fn forget_unpacked_crates() -> Outcome<()> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let Some(home) = home.or_else(|| Some(std::env::home_dir()?.join(".cargo"))) else { return Ok(()) };
+    let Ok(registries) = std::fs::read_dir(home.join("registry/src")) else { return Ok(()) };
+    for registry in registries.filter_map(Result::ok).filter(|entry| starts_with(entry, "-")) {
+        let crates = std::fs::read_dir(registry.path())?.filter_map(Result::ok);
+        for unpacked in crates.filter(|entry| starts_with(entry, "listwatch-")) {
+            std::fs::remove_dir_all(unpacked.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn starts_with(entry: &DirEntry, prefix: &str) -> bool {
+    entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix))
+}
+
 /// Packs every published crate and builds it from its package alone, against the other packages
 /// rather than the tree, as a user of the registry would get them. Not what is committed but what
 /// is in the tree is packed, so that it can be tried before a commit.
@@ -90,6 +113,7 @@ fn package() -> Outcome<String> {
         "listwatch-sim",
     ];
     let exclude = unpublished.into_iter().flat_map(|name| ["--exclude", name]);
+    forget_unpacked_crates()?;
     check::show(Run::cargo().args(["package", "--workspace", "--allow-dirty", "--quiet"]).args(exclude), "")?;
     let packed = std::fs::read_dir(tools::target().join("package"))?
         .filter_map(Result::ok)
