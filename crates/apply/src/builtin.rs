@@ -25,7 +25,7 @@ impl Typing {
 /// The root types of the kinds, by `apiVersion` and `kind`.
 type Kinds = HashMap<(&'static str, &'static str), TypeId>;
 
-/// Projects all kinds that can be applied; lists and options cannot.
+/// Derives the typings of all kinds that can be applied. Lists and options cannot be applied.
 fn project() -> (Arc<Schema>, Kinds) {
     let applied = |(api_version, kind, id): &(&str, &str, Id)| {
         !api_version.is_empty() && !kind.ends_with("List") && id.message().is_object()
@@ -63,7 +63,7 @@ fn map_keys(roots: impl Iterator<Item = Id>) -> HashSet<(Id, &'static str)> {
 
 struct Projection<'a> {
     builder: &'a mut SchemaBuilder,
-    /// The key fields of list items, if the objects are what Go structs print; `None` for plain JSON.
+    /// The key fields of list items, if the objects are printed by Go structs; `None` for plain JSON.
     keys: Option<HashSet<(Id, &'static str)>>,
     /// The types of messages, as declared or with the map type that a field sets.
     structs: HashMap<(Id, Option<MapType>), TypeId>,
@@ -81,7 +81,7 @@ impl<'a> Projection<'a> {
         Projection { builder, keys, structs: HashMap::new(), text, number, flag, any }
     }
 
-    /// A message as a map with named fields. `of` overrides the map type of the message.
+    /// Converts a message to a map with named fields. `of` overrides the map type of the message.
     fn object(&mut self, id: Id, of: Option<MapType>) -> TypeId {
         if let Some(known) = self.structs.get(&(id, of)) {
             return *known;
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(presence("v1", "Pod", "spec.containers.[]", "name"), Presence::Always(Zero::Text));
     }
 
-    /// Walks all types once and fails with each type that apply cannot use.
+    /// Visits all types once, and fails with the types that apply cannot use.
     #[test]
     fn list_keys_are_scalar_fields_of_the_items() {
         let (schema, kinds) = project();

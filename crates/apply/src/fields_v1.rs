@@ -18,14 +18,14 @@ use crate::path::PathElement;
 use crate::set::Set;
 use crate::value::write_text;
 
-/// Maximum nesting of a field set; a deeper one is rejected.
+/// The maximum nesting of a field set. A deeper set is rejected.
 const DEPTH_MAX: usize = 200;
 
 impl Set {
     /// Decodes `fieldsV1`. Elements of an unknown kind are skipped with their subtree.
     ///
     /// # Errors
-    /// The reason as text for humans.
+    /// A message that describes the invalid part.
     pub(crate) fn from_fields(fields: &Value) -> Result<Set, String> {
         match read(fields, DEPTH_MAX)? {
             (Some(set), _) => Ok(set),
@@ -57,7 +57,7 @@ impl Set {
     fn write_below(&self, with_self: bool, out: &mut String, key: &mut String, text: fn(&str, &mut String)) {
         let mut comma = false;
         out.push('{');
-        if with_self && !self.says_nothing() {
+        if with_self && !self.has_no_elements() {
             out.push_str("\".\":{}");
             comma = true;
         }
@@ -79,7 +79,7 @@ impl Set {
 
     fn tree(&self, with_self: bool) -> Map<String, Value> {
         let mut tree = Map::with_capacity(self.members().len() + self.children().len());
-        if with_self && !self.says_nothing() {
+        if with_self && !self.has_no_elements() {
             tree.insert(".".to_owned(), Value::Object(Map::new()));
         }
         for (element, set, is_member) in self.elements() {
@@ -89,7 +89,7 @@ impl Set {
         tree
     }
 
-    fn says_nothing(&self) -> bool {
+    fn has_no_elements(&self) -> bool {
         self.members().is_empty() && self.children().is_empty()
     }
 
@@ -130,20 +130,20 @@ pub(crate) fn write_plain(text: &str, out: &mut String) {
 }
 
 /// Decodes the text of `fieldsV1`: the children of an element (`None` for none), and whether the
-/// element itself is a member. Fails where [`Set::from_fields`] does, and also for duplicate names,
-/// which only the decoder of trees resolves.
-pub(crate) struct Below {
+/// element itself is a member. Fails if [`Set::from_fields`] fails, and for duplicate names; the
+/// caller then decodes the JSON tree.
+pub(crate) struct FieldsSeed {
     depth: usize,
 }
 
-impl Below {
+impl FieldsSeed {
     /// Decodes a whole `fieldsV1`.
     pub(crate) fn whole() -> Self {
-        Below { depth: DEPTH_MAX }
+        FieldsSeed { depth: DEPTH_MAX }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Below {
+impl<'de> DeserializeSeed<'de> for FieldsSeed {
     type Value = (Option<Set>, bool);
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -151,7 +151,7 @@ impl<'de> DeserializeSeed<'de> for Below {
     }
 }
 
-impl<'de> Visitor<'de> for Below {
+impl<'de> Visitor<'de> for FieldsSeed {
     type Value = (Option<Set>, bool);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -179,7 +179,7 @@ impl<'de> Visitor<'de> for Below {
                 }
                 Named::Element(element) => element,
             };
-            let (below, below_is_member) = fields.next_value_seed(Below { depth })?;
+            let (below, below_is_member) = fields.next_value_seed(FieldsSeed { depth })?;
             let set = set.get_or_insert_default();
             if set.is_before(&element) {
                 put(set, element, below, below_is_member);
@@ -334,7 +334,7 @@ mod tests {
         };
         let (up, down) = (text(&mut (0..150_000)), text(&mut (0..150_000).rev()));
         let streamed = |text: &str| {
-            let read = Below::whole().deserialize(&mut serde_json::Deserializer::from_str(text));
+            let read = FieldsSeed::whole().deserialize(&mut serde_json::Deserializer::from_str(text));
             read.map(|(set, _)| set.unwrap_or_default())
         };
         let start = std::time::Instant::now();
@@ -378,7 +378,7 @@ mod tests {
             let mut text = String::new();
             set.write_fields(&mut text);
             prop_assert_eq!(&text, &set.to_fields().to_string());
-            let (read, _) = Below::whole().deserialize(&mut serde_json::Deserializer::from_str(&text)).unwrap();
+            let (read, _) = FieldsSeed::whole().deserialize(&mut serde_json::Deserializer::from_str(&text)).unwrap();
             prop_assert_eq!(read.unwrap_or_default(), set);
         }
     }

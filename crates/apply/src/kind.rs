@@ -11,6 +11,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
@@ -27,11 +28,11 @@ pub const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 /// The annotation in which client-side `kubectl apply` stores the last applied configuration.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Bytes of all annotations together. A last-applied configuration that exceeds them is dropped
+/// The largest total size of all annotations, in bytes. A last-applied configuration that exceeds it is dropped
 /// (`validation.TotalAnnotationSizeLimitB`).
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 
-/// The manager whose applies take over its own earlier client-side applies.
+/// The manager whose server-side apply takes over the fields of its client-side applies.
 const KUBECTL: &str = "kubectl";
 
 /// A kind, in the version of the write.
@@ -42,14 +43,52 @@ pub struct Kind {
     typing: Typing,
     /// The kind's other versions.
     others: Vec<(String, Typing)>,
-    /// Converts an object to another version; `None` if versions differ only in `apiVersion`, which
-    /// no manager owns.
-    convert: Option<Convert>,
+    /// Converts an object to another version. `None` if versions differ only in `apiVersion`, which no manager owns.
+    convert: Option<Conversion>,
     view: View,
 }
 
 /// Converts an object of any version of a kind to the named version (`v1`, `g/v`).
 pub type Convert = fn(&Value, &str) -> Value;
+
+/// Converts an object of any version of a kind to the named version (`g/v`), or returns why that fails.
+pub type TryConvert = Arc<dyn Fn(&Value, &str) -> Result<Value, String> + Send + Sync>;
+
+/// How objects are converted between versions.
+#[derive(Clone)]
+enum Conversion {
+    Infallible(Convert),
+    Fallible(TryConvert),
+}
+
+impl fmt::Debug for Conversion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Conversion")
+    }
+}
+
+/// Why the changes of a write are unknown.
+enum ChangesError {
+    /// An object cannot be converted to the version of a manager. Holds the whole text.
+    Unconvertible(String),
+    /// An object does not fit the type of its version.
+    Incomparable(ValidationError),
+}
+
+impl From<ValidationError> for ChangesError {
+    fn from(misfit: ValidationError) -> Self {
+        ChangesError::Incomparable(misfit)
+    }
+}
+
+impl fmt::Display for ChangesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChangesError::Unconvertible(why) => f.write_str(why),
+            ChangesError::Incomparable(misfit) => misfit.fmt(f),
+        }
+    }
+}
 
 /// The writer of a request.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +156,7 @@ fn write_conflicts(conflicts: &[Conflict], f: &mut fmt::Formatter<'_>) -> fmt::R
 }
 
 impl Kind {
-    /// A built-in kind, which kube-apiserver holds as a Go struct.
+    /// A built-in kind, which kube-apiserver decodes into a Go struct.
     pub fn built_in(api_version: &str, kind: &str, typing: Typing) -> Self {
         Kind { view: View::Struct, ..Kind::custom(api_version, kind, typing, Vec::new()) }
     }
@@ -140,27 +179,37 @@ impl Kind {
     #[must_use]
     pub fn with_version(mut self, api_version: &str, typing: Typing, convert: Convert) -> Self {
         self.others.push((api_version.to_owned(), typing));
-        self.convert = Some(convert);
+        self.convert = Some(Conversion::Infallible(convert));
+        self
+    }
+
+    /// Converts objects between all versions of this custom kind by a function that may fail. A failure ends an apply;
+    /// another write then leaves the object without managed fields, as upstream's `UpdateNoErrors`.
+    #[must_use]
+    pub fn with_converter(mut self, convert: TryConvert) -> Self {
+        self.convert = Some(Conversion::Fallible(convert));
         self
     }
 
     /// Converts an object to one of the kind's versions.
-    fn at_version<'a>(&self, object: &'a Value, api_version: &str) -> Cow<'a, Value> {
-        match self.convert {
-            Some(convert) if object.get("apiVersion").is_some_and(|is| is != api_version) => {
-                Cow::Owned(convert(object, api_version))
-            }
-            _ => Cow::Borrowed(object),
+    fn at_version<'a>(&self, object: &'a Value, api_version: &str) -> Result<Cow<'a, Value>, String> {
+        if object.get("apiVersion").is_none_or(|is| is == api_version) {
+            return Ok(Cow::Borrowed(object));
         }
+        Ok(match &self.convert {
+            Some(Conversion::Infallible(convert)) => Cow::Owned(convert(object, api_version)),
+            Some(Conversion::Fallible(convert)) => Cow::Owned(convert(object, api_version)?),
+            None => Cow::Borrowed(object),
+        })
     }
 
     /// Converts like [`Kind::at_version`], but consumes the object.
-    fn in_version(&self, object: Value, api_version: &str) -> Value {
-        let converted = match self.at_version(&object, api_version) {
+    fn in_version(&self, object: Value, api_version: &str) -> Result<Value, String> {
+        let converted = match self.at_version(&object, api_version)? {
             Cow::Owned(converted) => Some(converted),
             Cow::Borrowed(_) => None,
         };
-        converted.unwrap_or(object)
+        Ok(converted.unwrap_or(object))
     }
 
     /// The typing of objects of this version.
@@ -175,11 +224,11 @@ impl Kind {
         self.others.iter().find(|(version, _)| version == api_version).map(|(_, typing)| typing)
     }
 
-    /// Tracks the ownership of a create, an update or a patch. `live` is the object before (`None`
-    /// for a create), and the `metadata.managedFields` of `new` are updated. Managed fields sent by
-    /// a client are used, unless it writes to a subresource; `[]` and `[{}]` reset all ownership.
+    /// Tracks the ownership of a create, an update or a patch: updates the `metadata.managedFields` of `new`. `live` is
+    /// the object before the write; `None` for a create. Managed fields sent by a client are used, unless it writes to
+    /// a subresource; `[]` and `[{}]` reset all ownership.
     ///
-    /// Never fails: an unusable object is left without `managedFields`.
+    /// Never fails: an object that does not match its type gets no `managedFields`.
     pub fn update(&self, live: Option<&Value>, new: &mut Value, by: Writer<'_>) {
         let sent = take_managed_fields(new);
         let kept = || live.and_then(managed_fields).map(managed::decode).and_then(Result::ok).unwrap_or_default();
@@ -188,9 +237,9 @@ impl Kind {
         }
     }
 
-    /// Tracks ownership like [`Kind::update`], for objects whose managed fields are stored apart.
-    /// `sent` are the managed fields from the client, and `kept` decodes the former ones if needed.
-    /// `None` if the new object has no managed fields.
+    /// Tracks ownership like [`Kind::update`], for objects whose managed fields are stored separately. `sent` are the
+    /// managed fields from the client; `kept` decodes the stored ones if they are needed. Returns `None` if the new
+    /// object has no managed fields.
     pub fn track_update(
         &self,
         live: Option<&Value>,
@@ -217,7 +266,7 @@ impl Kind {
         self.updated(live.unwrap_or(&nothing), new, managed, by).ok()
     }
 
-    fn updated(&self, live: &Value, new: &Value, managed: Managed, by: Writer<'_>) -> Result<Managed, ValidationError> {
+    fn updated(&self, live: &Value, new: &Value, managed: Managed, by: Writer<'_>) -> Result<Managed, ChangesError> {
         let mut managed = self.reconciled(managed);
         let mut changes = self.changes(live, new, self.view, by.reset, &managed)?;
         drop_unknown(&mut managed, &changes);
@@ -265,8 +314,8 @@ impl Kind {
         Ok(object)
     }
 
-    /// Applies like [`Kind::apply`], to an object whose managed fields are stored apart: `kept`
-    /// decodes them. Returns the new object and its managed fields.
+    /// Applies like [`Kind::apply`], to an object whose managed fields are stored separately: `kept` decodes them.
+    /// Returns the new object and its managed fields.
     ///
     /// # Errors
     /// [`ApplyError`].
@@ -341,6 +390,12 @@ impl Kind {
             ApplyError::Other(format!("failed to create typed patch object ({}): {misfit}", self.described(config)))
         })?;
         let other = |what: &'static str| move |misfit: ValidationError| ApplyError::Other(format!("{what}: {misfit}"));
+        if let Some(Conversion::Fallible(_)) = self.convert {
+            // Upstream reconciles managers with the object in their version, so a converter fails here first.
+            for owned in managed.values().filter(|owned| self.typing_at(&owned.api_version).is_some()) {
+                self.at_version(live, &owned.api_version).map_err(ApplyError::Other)?;
+            }
+        }
         let mut managed = self.reconciled(managed);
         let merged = self.typing.merge(live, config).map_err(other("failed to merge config"))?;
         let me = Manager::new(name_of(by.manager), Operation::Apply, &self.api_version, by.subresource);
@@ -354,14 +409,17 @@ impl Kind {
                 && managed.values().all(|owned| owned.api_version == self.api_version)
         });
         let mut object = if given_up_nothing {
-            debug_assert_eq!(merged, self.pruned(merged.clone(), &managed, before.as_ref()));
+            debug_assert_eq!(Ok(&merged), self.pruned(merged.clone(), &managed, before.as_ref()).as_ref());
             merged
         } else {
-            self.pruned(merged, &managed, before.as_ref())
+            let pruned = self.pruned(merged, &managed, before.as_ref());
+            pruned.map_err(|why| ApplyError::Other(format!("failed to prune fields: {why}")))?
         };
 
-        let changes =
-            self.changes(live, &object, View::Plain, by.reset, &managed).map_err(other("failed to compare objects"))?;
+        let changes = self.changes(live, &object, View::Plain, by.reset, &managed).map_err(|error| match error {
+            ChangesError::Unconvertible(why) => ApplyError::Other(why),
+            ChangesError::Incomparable(misfit) => other("failed to compare objects")(misfit),
+        })?;
         drop_unknown(&mut managed, &changes);
         let mut conflicts = Vec::new();
         for (manager, owned) in managed.iter_mut().filter(|(manager, _)| **manager != me) {
@@ -403,7 +461,7 @@ impl Kind {
         Ok((object, managed))
     }
 
-    /// The changes, in each version in which some manager owns fields.
+    /// Computes the changes in each version in which a manager owns fields.
     fn changes(
         &self,
         live: &Value,
@@ -411,7 +469,7 @@ impl Kind {
         new_view: View,
         reset: &Set,
         managed: &Managed,
-    ) -> Result<BTreeMap<String, Comparison>, ValidationError> {
+    ) -> Result<BTreeMap<String, Comparison>, ChangesError> {
         let mut changes = BTreeMap::new();
         let versions = managed.values().map(|owned| &owned.api_version).chain([&self.api_version]);
         for version in versions {
@@ -419,7 +477,11 @@ impl Kind {
                 continue;
             }
             let Some(typing) = self.typing_at(version) else { continue };
-            let (live, new) = (self.at_version(live, version), self.at_version(new, version));
+            let failed = |which: &str, why: String| {
+                ChangesError::Unconvertible(format!("failed to convert {which} object: {why}"))
+            };
+            let live = self.at_version(live, version).map_err(|why| failed("old", why))?;
+            let new = self.at_version(new, version).map_err(|why| failed("new", why))?;
             let mut change = typing.compare_as(&live, self.view, &new, new_view)?;
             for set in [&mut change.removed, &mut change.modified, &mut change.added] {
                 set.subtract_recursively(reset);
@@ -431,11 +493,16 @@ impl Kind {
 
     /// Removes fields that the applier applied before, does not apply now, and no other manager
     /// owns.
-    fn pruned(&self, merged: Value, managed: &Managed, before: Option<&OwnedFields>) -> Value {
-        let Some(before) = before.filter(|owned| !owned.fields.is_empty()) else { return merged };
-        let Some(typing) = self.typing_at(&before.api_version) else { return merged };
+    ///
+    /// # Errors
+    /// The reason why an object cannot be converted.
+    fn pruned(&self, merged: Value, managed: &Managed, before: Option<&OwnedFields>) -> Result<Value, String> {
+        let Some(before) = before.filter(|owned| !owned.fields.is_empty()) else { return Ok(merged) };
+        let Some(typing) = self.typing_at(&before.api_version) else { return Ok(merged) };
         let named = |typing: &Typing, set: &Set| set.with_named_fields(typing.schema(), Some(typing.root()));
-        let merged = self.in_version(merged, &before.api_version);
+        let last_version =
+            |which: &str, why: String| format!("failed to convert {which} object to last applied version: {why}");
+        let merged = self.in_version(merged, &before.api_version).map_err(|why| last_version("merged", why))?;
         let last = named(typing, &before.fields);
         let mut pruned = typing.remove(&merged, &last);
 
@@ -451,14 +518,20 @@ impl Kind {
         let first = owned_at.remove(&*before.api_version).map(|owned| (&*before.api_version, owned));
         for (version, owned) in first.into_iter().chain(owned_at) {
             let Some(typing) = self.typing_at(version) else { continue };
-            let (merged, left) = (self.at_version(&merged, version), self.at_version(&pruned, version));
+            let failed = |which: &str, why: String| {
+                format!("failed add back owned items: failed to convert {which} object at version {version}: {why}")
+            };
+            let merged = self.at_version(&merged, version).map_err(|why| failed("merged", why))?;
+            let left = self.at_version(&pruned, version).map_err(|why| failed("pruned", why))?;
             let all = named(typing, &typing.field_set(&merged));
             let kept = named(typing, &typing.field_set(&left)).union(&named(typing, &owned));
             pruned = typing.remove(&merged, &all.difference(&kept));
         }
 
         // Restores fields that this applier did not own before.
-        let kept = named(typing, &typing.field_set(&self.at_version(&pruned, &before.api_version)));
+        let left = self.at_version(&pruned, &before.api_version);
+        let left = left.map_err(|why| format!("failed add back dangling items: {}", last_version("pruned", why)))?;
+        let kept = named(typing, &typing.field_set(&left));
         let all = named(typing, &typing.field_set(&merged));
         let pruned = typing.remove(&merged, &all.difference(&kept).intersection(&last));
         self.in_version(pruned, &self.api_version)
@@ -489,7 +562,7 @@ impl Kind {
         Some(fields.difference(&change.modified).difference(&change.added).difference(&change.removed))
     }
 
-    /// The object as errors name it: `default/a; apps/v1, Kind=Deployment`.
+    /// Formats the object for errors: `default/a; apps/v1, Kind=Deployment`.
     pub fn described(&self, object: &Value) -> String {
         let metadata =
             |name: &str| object.get("metadata").and_then(|metadata| metadata.get(name)?.as_str()).unwrap_or_default();
@@ -525,7 +598,7 @@ fn put_managed_fields(object: &mut Value, managed: &Managed) {
     }
 }
 
-/// Updates the annotation of kubectl's client-side apply, if present.
+/// Updates kubectl's last-applied annotation, if the object has it.
 fn renew_last_applied(object: &mut Value, config: &Value) {
     let Some(annotations) =
         object.get_mut("metadata").and_then(|metadata| metadata.get_mut("annotations")?.as_object_mut())

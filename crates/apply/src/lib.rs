@@ -46,7 +46,7 @@ mod typed;
 pub mod typing;
 mod value;
 
-pub use kind::{ApplyError, BEFORE_FIRST_APPLY, Conflict, Convert, Kind, LAST_APPLIED, Writer};
+pub use kind::{ApplyError, BEFORE_FIRST_APPLY, Conflict, Convert, Kind, LAST_APPLIED, TryConvert, Writer};
 pub use path::{Name, Path, PathElement};
 pub use set::Set;
 pub use typed::{Comparison, ValidationError};

@@ -13,16 +13,16 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::fields_v1::{Below, write_plain};
+use crate::fields_v1::{FieldsSeed, write_plain};
 use crate::path::{Path, PathElement};
 use crate::set::Set;
 use crate::value;
 
-/// Number of update entries that an object keeps. Beyond it, the oldest are merged into one entry
-/// per version, whose manager is [`ANCIENT_CHANGES`].
+/// The largest number of update entries of an object. Above it, the oldest entries are merged into
+/// one entry per version, whose manager is [`ANCIENT_CHANGES`].
 pub const UPDATE_MANAGERS_MAX: usize = 10;
 
-/// The manager of merged entries beyond [`UPDATE_MANAGERS_MAX`].
+/// The manager name of entries that were merged because of [`UPDATE_MANAGERS_MAX`].
 pub const ANCIENT_CHANGES: &str = "ancient-changes";
 
 /// The kind of write by which a manager owns a field.
@@ -121,7 +121,7 @@ pub struct OwnedFields {
 /// The managers of an object and their fields.
 pub type Managed = BTreeMap<Manager, OwnedFields>;
 
-/// Decodes `metadata.managedFields`. The last entry of a manager counts.
+/// Decodes `metadata.managedFields`. If a manager has several entries, the last is used.
 ///
 /// # Errors
 /// The reason why the list is invalid, with the text of the Go code.
@@ -255,7 +255,7 @@ impl<'de> Visitor<'de> for Entry {
         while let Some(member) = members.next_key_seed(Member)? {
             match member {
                 Some(at) => texts[at] = Some(members.next_value()?),
-                None => fields = members.next_value_seed(Below::whole())?.0,
+                None => fields = members.next_value_seed(FieldsSeed::whole())?.0,
             }
         }
         let [manager, operation, api_version, time, fields_type, subresource] = texts.map(Option::unwrap_or_default);
@@ -424,7 +424,8 @@ pub(crate) fn cap(managed: &mut Managed) {
     }
 }
 
-/// Removes fields that no manager owns: the object's identity, and fields that only the server sets.
+/// Removes the fields that managers cannot own: the object's identity, and fields that only the
+/// server sets.
 pub(crate) fn strip_meta(fields: &mut Set) {
     static STRIPPED: LazyLock<Set> = LazyLock::new(|| {
         let metadata = [

@@ -1,6 +1,6 @@
-//! Converts an OpenAPI v3 schema to a [`Typing`]. It reads `type`, `properties`,
-//! `additionalProperties`, `items` and the `x-kubernetes-` extensions for merging, and ignores
-//! validation rules.
+//! Converts an OpenAPI v3 schema to a [`Typing`]. The conversion reads `type`, `properties`,
+//! `additionalProperties`, `items` and the `x-kubernetes-` extensions for merging. Validation rules
+//! are ignored.
 //!
 //! Sources: `kube-openapi/pkg/schemaconv`, and for custom resources the schemas published by
 //! `apiextensions-apiserver/pkg/controller/openapi/builder`.
@@ -12,13 +12,13 @@ use serde_json::Value;
 use crate::builtin;
 use crate::typing::{Field, Map, Relation, Scalar, Schema, SchemaBuilder, Type, TypeId, Typing};
 
-/// Maximum nesting of schemas; deeper types are deduced from values.
+/// The maximum nesting of schemas. Deeper types are deduced from values.
 const DEPTH_MAX: usize = 128;
 
 impl Typing {
     /// The typing of a custom resource with this structural schema
     /// (`spec.versions[].schema.openAPIV3Schema` of its definition, with defaults). `kind`,
-    /// `apiVersion` and `metadata` have the types of every object, whatever the schema contains.
+    /// `apiVersion` and `metadata` have the types of every object, independently of the schema.
     ///
     /// `preserve_unknown_fields` is the definition's flag; the types of unknown fields are then
     /// deduced from values.
@@ -93,7 +93,7 @@ impl Converter {
         properties.iter().map(field).collect()
     }
 
-    /// The type of members that the schema does not name.
+    /// The type of members that are not in `properties`.
     fn rest(&mut self, schema: &Value, preserve: bool, depth: usize) -> Option<TypeId> {
         match schema.get("additionalProperties") {
             Some(more @ Value::Object(_)) => Some(self.of(more, preserve, depth + 1)),

@@ -70,8 +70,8 @@ impl PathElement {
         PathElement::Key(fields.into())
     }
 
-    /// Parses the form in managedFields. `Ok(None)` for an unknown kind of element, which readers
-    /// skip.
+    /// Parses the form in managedFields. Returns `Ok(None)` for an unknown kind of element, which
+    /// callers skip.
     ///
     /// # Errors
     /// The reason, with the text of the Go code.

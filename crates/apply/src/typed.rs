@@ -2,6 +2,7 @@
 //!
 //! Source: `structured-merge-diff/v6/typed`.
 
+mod atomic;
 mod compare;
 mod cut;
 mod merge;
@@ -63,7 +64,7 @@ impl fmt::Display for ValidationError {
 
 impl std::error::Error for ValidationError {}
 
-/// Joins the errors of several fields.
+/// Succeeds without errors; otherwise joins the errors of several fields into one.
 fn join(problems: Vec<ValidationError>) -> Result<(), ValidationError> {
     if problems.is_empty() {
         return Ok(());
@@ -71,7 +72,7 @@ fn join(problems: Vec<ValidationError>) -> Result<(), ValidationError> {
     Err(ValidationError { problems: problems.into_iter().flat_map(|misfit| misfit.problems).collect() })
 }
 
-/// A type restricted to the form of one value.
+/// The form (scalar, list or map) in which a type matches a value.
 #[derive(Clone, Copy, PartialEq)]
 enum Form<'a> {
     Map(&'a Map),
@@ -81,7 +82,7 @@ enum Form<'a> {
     None,
 }
 
-/// The form of a type that matches a value; a value that matches none gets the type's first form.
+/// Returns the form of a type that matches a value; the type's first form if none matches.
 fn form<'a>(of: &'a Type, value: Option<&Value>) -> Form<'a> {
     let map = of.map.as_ref().map(Form::Map);
     let list = of.list.as_ref().map(Form::List);
@@ -251,13 +252,20 @@ impl Typing {
         remove(self.schema(), self.root(), object, fields).unwrap_or(Value::Null)
     }
 
+    /// Returns the paths of all atomic lists, maps and structs in an object. A merge replaces each of them as a whole.
+    pub fn atomics(&self, object: &Value) -> Vec<String> {
+        let mut found = Vec::new();
+        atomic::find(self.schema(), self.root(), object, &mut String::new(), &mut found);
+        found
+    }
+
     /// Removes the zero members that Go omits from structs, at any depth.
     pub(crate) fn drop_zeros(&self, object: &mut Value) {
         drop_zeros(self.schema(), self.root(), object);
     }
 
-    /// Converts a set that was written under an older schema: fields of a now atomic value become
-    /// that leaf. `None` if nothing changed.
+    /// Converts a set that was written under an older schema. The fields below a value that is now
+    /// atomic are replaced by that value. `None` if nothing changed.
     pub(crate) fn reconcile(&self, fields: &Set) -> Option<Set> {
         let (mut gone, mut come) = (Set::new(), Set::new());
         reconcile(self.schema(), self.root(), Some(fields), false, &mut Vec::new(), &mut gone, &mut come);
@@ -353,7 +361,7 @@ fn validate(schema: &Schema, of: TypeId, value: &Value, duplicates: bool) -> Res
     }
 }
 
-/// Adds the fields below a value to `set`. True when the value itself is a leaf.
+/// Adds the fields below a value to `set`. Returns true if the value itself is a leaf.
 fn name_fields(schema: &Schema, of: TypeId, value: &Value, set: &mut Set) -> bool {
     match form(schema.get(of), Some(value)) {
         Form::Scalar(_) => true,

@@ -1,9 +1,9 @@
 //! The types that determine how values of a kind merge: [`Typing`], a schema reduced to the needs
 //! of server-side apply.
 //!
-//! A type states whether a value is a scalar, a list, a map, or one of several of these. A list or
-//! map is owned as one leaf (*atomic*) or field by field. The items of a list are identified by key
-//! fields. Types are numbered within a [`Schema`], so that a type may contain itself.
+//! A type states whether a value is a scalar, a list, a map, or one of several of these. A list or map is owned as a
+//! whole (*atomic*) or field by field. The items of a list are identified by key fields. Types are numbered within a
+//! [`Schema`], so that a type may contain itself.
 //!
 //! ```text
 //!  Typing ─▶ Schema ─ types[root] ─ map: fields ─ "spec" ─▶ types[7] ─ map ─ "ports" ─▶ types[9] ─ list by (port, protocol)
@@ -115,10 +115,10 @@ pub struct Map {
 }
 
 impl Map {
-    /// A map with these named fields, and members of type `rest` under any other name. Without
-    /// `rest` no other name is allowed. An `atomic` map is one leaf.
+    /// Creates a map with these named fields, and members of type `rest` under any other name. Without `rest`, other
+    /// names are not allowed. An `atomic` map is one leaf.
     ///
-    /// The first of two fields with the same name counts.
+    /// If two fields have the same name, the first is used.
     pub fn new(mut fields: Vec<Field>, rest: Option<TypeId>, atomic: bool) -> Self {
         fields.sort_by(|a, b| a.name.cmp(&b.name));
         fields.dedup_by(|later, first| later.name == first.name);
@@ -168,7 +168,7 @@ pub struct Type {
 }
 
 impl Type {
-    /// A scalar.
+    /// Creates a type that allows only this scalar.
     pub fn scalar(scalar: Scalar) -> Self {
         Type { scalar: Some(scalar), ..Type::default() }
     }
@@ -279,7 +279,7 @@ pub struct Typing {
 }
 
 impl Typing {
-    /// Objects of the type `root` of a schema.
+    /// Creates a typing for objects of the type `root` of a schema.
     pub fn new(schema: Arc<Schema>, root: TypeId) -> Self {
         Typing { schema, root }
     }
@@ -290,7 +290,7 @@ impl Typing {
         Typing { schema: Arc::clone(&DEDUCED), root: Schema::DEDUCED }
     }
 
-    /// The schema.
+    /// Returns the schema that contains the types of this typing.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }

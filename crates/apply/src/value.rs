@@ -1,5 +1,5 @@
-//! JSON values with Go's semantics: a total order, equality in which `1` equals `1.0`, and the text
-//! forms in error messages and in keys of managedFields.
+//! JSON values with Go's semantics. They have a total order in which `1` equals `1.0`, and are
+//! formatted for error messages and for keys in managedFields.
 //!
 //! Sources: `structured-merge-diff/v6/value`, and for texts `fmt`, `strconv` and json-iterator.
 
@@ -48,7 +48,7 @@ fn compare_numbers(a: &Number, b: &Number) -> Ordering {
     }
 }
 
-/// Orders all values: numbers, texts, booleans, lists, maps, null.
+/// Orders all values: numbers, strings, booleans, lists, maps, null.
 pub(crate) fn compare(a: &Value, b: &Value) -> Ordering {
     let rank = |value: &Value| match value {
         Value::Number(_) => 0,

@@ -17,13 +17,13 @@ use crypto_secretbox::XSalsa20Poly1305;
 
 use crate::error::Cause;
 
-/// The bytes of an AES block, and of the initialization vector of AES-CBC.
+/// The size of an AES block and of the initialization vector of AES-CBC, in bytes.
 const BLOCK_BYTES: usize = 16;
-/// The bytes of a nonce of AES-GCM.
+/// The size of a nonce of AES-GCM, in bytes.
 const GCM_NONCE_BYTES: usize = 12;
-/// The bytes of a tag of AES-GCM, and of one of secretbox.
+/// The size of an authentication tag of AES-GCM and of secretbox, in bytes.
 const TAG_BYTES: usize = 16;
-/// The bytes of a nonce of secretbox.
+/// The size of a nonce of secretbox, in bytes.
 const SECRETBOX_NONCE_BYTES: usize = 24;
 
 /// A cipher with its key. Each variant is boxed, because an expanded key has several hundred bytes.
@@ -53,7 +53,7 @@ macro_rules! with_key {
 }
 
 impl Cipher {
-    /// AES-CBC; `None` for a key that has not 16, 24 or 32 bytes.
+    /// AES-CBC; `None` for a key whose size is not 16, 24 or 32 bytes.
     pub(crate) fn cbc(key: &[u8]) -> Option<Self> {
         use aes::cipher::KeyInit as _;
         Some(match key.len() {
@@ -64,7 +64,7 @@ impl Cipher {
         })
     }
 
-    /// AES-GCM; `None` for a key that has not 16, 24 or 32 bytes.
+    /// AES-GCM; `None` for a key whose size is not 16, 24 or 32 bytes.
     pub(crate) fn gcm(key: &[u8]) -> Option<Self> {
         Some(match key.len() {
             16 => Cipher::Gcm128(Box::new(AesGcm::new_from_slice(key).ok()?)),
@@ -74,7 +74,7 @@ impl Cipher {
         })
     }
 
-    /// Secretbox; `None` for a key that has not 32 bytes.
+    /// Secretbox; `None` for a key whose size is not 32 bytes.
     pub(crate) fn secretbox(key: &[u8]) -> Option<Self> {
         Some(Cipher::Secretbox(Box::new(XSalsa20Poly1305::new_from_slice(key).ok()?)))
     }
@@ -164,7 +164,7 @@ impl Cipher {
         Ok(())
     }
 
-    /// The bytes that encryption adds, at most.
+    /// The largest number of bytes that encryption adds to a value.
     pub(crate) const OVERHEAD_BYTES: usize = SECRETBOX_NONCE_BYTES + TAG_BYTES;
 }
 

@@ -16,14 +16,14 @@ use crate::error::ConfigError;
 /// The largest size of a configuration file, in bytes. A larger one is refused at the start.
 pub const CONFIG_BYTES_MAX: usize = 1 << 20;
 
-/// The largest number of keys in a configuration. With more, the server does not start: a value is tried with each key
-/// that has the name in its envelope.
+/// The largest number of keys in a configuration. With more keys, the server does not start. The bound limits the work
+/// per read, which tries each key of the name in the envelope.
 pub const KEYS_MAX: usize = 1_000;
 
 const API_VERSION: &str = "apiserver.config.k8s.io/v1";
 const KIND: &str = "EncryptionConfiguration";
 
-/// As Go's `base64.StdEncoding`, which ignores leftover bits of the last character.
+/// Decodes like Go's `base64.StdEncoding`, which ignores leftover bits of the last character.
 const BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
@@ -120,7 +120,7 @@ struct RawKms {
     version: String,
 }
 
-/// Decodes the tree of a file. Errors are Go's words where they do not depend on Go's types.
+/// Decodes the tree of a file. Errors have Go's text, except for the parts that name Go's types.
 #[derive(Default)]
 struct Decoder {
     /// `unknown field "…"`, in the order of the file.
@@ -365,7 +365,7 @@ fn validate_keys(keys: &[RawKey], path: &str, lengths: &[usize], errors: &mut Ve
     }
 }
 
-/// Decodes a secret. As in Go, line breaks do not count.
+/// Decodes a secret. As in Go, line breaks are ignored.
 fn secret(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     let text: Zeroizing<String> = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect::<String>().into();
     BASE64.decode(text.as_bytes()).ok().map(Zeroizing::new)

@@ -30,7 +30,8 @@ impl Encryption {
         Encryption::of_rules(config::parse(file, text)?)
     }
 
-    /// Builds the transformers. Keys that cannot encrypt are errors, so that no resource is written in plain by mistake.
+    /// Builds the transformers. A key that cannot encrypt is an error, so that no resource is written as plaintext by
+    /// mistake.
     fn of_rules(parsed: Vec<Rule>) -> Result<Self, ConfigError> {
         let mut rules: Vec<(GroupResource, Vec<Arc<Prefixed>>)> = Vec::new();
         for rule in parsed {
@@ -57,8 +58,8 @@ impl Encryption {
         Ok(Encryption { rules: rules.into_iter().map(transformer).collect::<Result<_, _>>()? })
     }
 
-    /// Returns the transformer of a resource: that of its own rule, else of `*.<group>`, else of `*.*`, else one that
-    /// reads and writes plain values only.
+    /// Returns the transformer of a resource: that of its own rule, else of `*.<group>`, else of `*.*`. Without a rule,
+    /// the transformer reads and writes only plain values.
     pub fn transformer(&self, group: &str, resource: &str) -> Arc<Transformer> {
         let find = |group: &str, resource: &str| {
             let is = |rule: &GroupResource| rule.group == group && rule.resource == resource;
@@ -77,7 +78,7 @@ impl fmt::Debug for Encryption {
     }
 }
 
-/// The providers of a resource. The first one writes, all of them read.
+/// The providers of a resource. The first provider encrypts; each can decrypt.
 pub struct Transformer {
     writer: Arc<Prefixed>,
     others: Vec<Arc<Prefixed>>,
@@ -89,8 +90,8 @@ pub struct Transformer {
 pub struct Decrypted {
     /// The value.
     pub value: Bytes,
-    /// True if the first key of the first provider would write the value in another form. The next update writes it
-    /// again, even if nothing else changes.
+    /// True if the first key of the first provider would write the value in another form. The next update rewrites the
+    /// value, even if the object does not change.
     pub stale: bool,
 }
 
@@ -103,8 +104,8 @@ impl Transformer {
         &PLAIN
     }
 
-    /// Reports whether values are written in plain. Then a value without [`ENCRYPTED_PREFIX`] is read as it is, and is
-    /// not stale.
+    /// Reports whether values are written as plaintext. Then a value without [`ENCRYPTED_PREFIX`] is returned unchanged
+    /// and is not stale.
     pub fn writes_plain(&self) -> bool {
         matches!(*self.writer, Prefixed::Identity)
     }
@@ -116,8 +117,8 @@ impl Transformer {
     /// Decrypts a stored value. `authenticated` is the full key of the value in etcd.
     ///
     /// # Errors
-    /// [`DecryptError`] when no provider can read the value: it is damaged, belongs to another key, or is of a provider
-    /// that the configuration does not name.
+    /// [`DecryptError`] when no provider can read the value: the value is damaged or encrypted with an unknown key, or
+    /// the configuration lacks its provider.
     pub fn decrypt(&self, stored: &Bytes, authenticated: &[u8]) -> Result<Decrypted, DecryptError> {
         let mut causes = Vec::new();
         for (at, provider) in self.providers().enumerate() {
@@ -166,13 +167,13 @@ impl fmt::Debug for Transformer {
     }
 }
 
-/// A provider with the prefix of its values. A provider of keys has at least one.
+/// A provider with the prefix of its values. A provider with keys has at least one key.
 enum Prefixed {
     Identity,
     Keys { prefix: &'static [u8], first: NamedCipher, others: Vec<NamedCipher>, no_key: Cause },
 }
 
-/// Makes a cipher of a secret; `None` for a secret of a wrong length.
+/// Creates a cipher from a secret; `None` for a secret of a wrong length.
 type NewCipher = fn(&[u8]) -> Option<Cipher>;
 
 struct NamedCipher {
@@ -240,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rule_that_cannot_encrypt_is_an_error_and_never_writes_plain() {
+    fn rule_without_a_usable_key_is_rejected() {
         let key = |bytes: usize| Key { name: "k".to_owned(), secret: vec![7; bytes].into() };
         let build = |providers: Vec<Provider>| {
             let resources = vec![GroupResource { group: String::new(), resource: "secrets".to_owned() }];

@@ -36,15 +36,16 @@ impl Cause {
     }
 }
 
-/// The error of a value that no provider of its resource can read. The text is upstream's; it has neither the value nor
-/// a key.
+/// The error of a value that no provider of its resource can read. The text is upstream's, and contains neither the
+/// value nor a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct DecryptError {
     causes: Vec<Cause>,
 }
 
 impl DecryptError {
-    /// `causes` in the order of the providers, without repetitions, as in upstream's aggregated error.
+    /// Creates the error. `causes` are in the order of the providers, without duplicates, as in upstream's aggregated
+    /// error.
     pub(crate) fn new(causes: impl IntoIterator<Item = Cause>) -> Self {
         let mut distinct = Vec::new();
         for cause in causes {
@@ -89,7 +90,7 @@ pub enum ConfigError {
     TooLarge {
         /// The name of the file.
         file: String,
-        /// Its size.
+        /// The size of the file, in bytes.
         bytes: usize,
     },
     /// The file is not an `EncryptionConfiguration`.
@@ -111,7 +112,7 @@ pub enum ConfigError {
         /// The resource of the earlier rule.
         by: String,
     },
-    /// A provider asks a key management service.
+    /// A provider uses a key management service.
     #[error(
         "error while building transformers: provider {name:?} at {field}: kms {version} is not supported by this server. \
          To read values that it has encrypted, let a kube-apiserver with the provider rewrite them first: put identity, \

@@ -8,10 +8,10 @@
 //! | `aesgcm` | `k8s:enc:aesgcm:v1:<key>:` | reading, changing, moving to another key |
 //! | `secretbox` | `k8s:enc:secretbox:v1:<key>:` | reading, changing |
 //!
-//! The first key of the first provider writes. All of them read, in their order; a value that another one than the
-//! first has written is stale ([`Decrypted::stale`]). `kms` is refused.
+//! The first key of the first provider encrypts new values. To read, the providers are tried in their order. A value of
+//! any other key is stale ([`Decrypted::stale`]). `kms` is refused.
 //!
-//! The crate is pure: the caller reads the file, gives the random bytes, and knows the key of a value.
+//! The crate is pure: the caller reads the file, and passes random bytes and the etcd key of a value.
 //!
 //! # Example
 //! ```

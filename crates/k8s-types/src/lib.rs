@@ -1,6 +1,6 @@
 //! The built-in types of Kubernetes as data: one generated table of messages and fields.
 //!
-//! | fact of a field | who reads it |
+//! | fact of a field | readers |
 //! |---|---|
 //! | JSON name, field number, [`Shape`], [`Type`], [`Omit`] | protobuf ↔ JSON, strict decoding, OpenAPI, server-side apply |
 //! | [required](Field::is_required), [values](Field::values), [default](Field::default_json) | OpenAPI, strict decoding |
@@ -10,9 +10,8 @@
 //! `cargo xtask codegen` generates the table from Kubernetes' published sources, which the README
 //! of this crate lists. The table contains only the types that served kinds use.
 //!
-//! The compiler packs the generated rows: 14 bytes per field, all names in one string, no pointers
-//! to relocate, and no parsing or allocation at start-up. The table is shared, read-only memory. A
-//! process loads only the pages that it reads.
+//! The compiler packs the generated rows: 14 bytes per field, all names in one string, no pointers. Nothing is parsed
+//! or allocated at start-up. The table is shared, read-only memory. A process loads only the pages that it reads.
 //!
 //! ```
 //! use listwatch_k8s_types::{Id, ListType, message_of};

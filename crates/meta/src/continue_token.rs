@@ -1,8 +1,9 @@
 //! The position and revision at which a paged list resumes: [`ContinueToken`].
 //!
 //! The format is that of kube-apiserver (`pkg/storage/continue.go`): unpadded URL-safe base64 of
-//! `{"v":"meta.k8s.io/v1","rv":<revision>,"start":"<key after the collection's prefix>"}`.
-//! A negative `rv` resumes at the latest state, which is what an expired token is exchanged for.
+//! `{"v":"meta.k8s.io/v1","rv":<revision>,"start":"<key after the collection's prefix>"}`. A
+//! negative `rv` resumes at the latest state; the server returns such a token in place of an
+//! expired one.
 
 use base64::alphabet::URL_SAFE;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, NO_PAD, URL_SAFE_NO_PAD};
@@ -60,7 +61,7 @@ impl ContinueToken {
     /// Parses a token.
     ///
     /// # Errors
-    /// [`InvalidContinueToken`] when the text was not made by [`encode`](Self::encode) or would
+    /// [`InvalidContinueToken`] when the text was not created by [`encode`](Self::encode) or would
     /// address keys outside its collection.
     pub fn decode(text: &str) -> Result<Self, InvalidContinueToken> {
         let bytes = LENIENT.decode(text).map_err(|error| {
@@ -97,8 +98,8 @@ impl ContinueToken {
     }
 }
 
-/// Go's error for bytes whose first byte begins no JSON value; `None` when the syntax error is
-/// further inside.
+/// Go's error for bytes whose first byte does not begin a JSON value; `None` for a later syntax
+/// error.
 fn no_json(bytes: &[u8]) -> Option<String> {
     let Some(first) = bytes.iter().find(|byte| !b" \t\r\n".contains(byte)) else {
         return Some("unexpected end of JSON input".to_owned());

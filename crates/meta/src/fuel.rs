@@ -6,14 +6,14 @@
 //!                                           └──▶ false: stop early, with whatever result
 //! ```
 //!
-//! A computation without fuel may return anything. The caller checks [`is_exhausted`] before a
-//! result has an effect, and discards the result if it is true. So the computation needs no error
-//! of its own for this case, and a truncated result is never stored.
+//! A computation without fuel may return any result. The caller checks [`is_exhausted`] before it uses a result, and
+//! discards the result if the fuel is exhausted. So the computation needs no separate error for this case, and a
+//! truncated result is never stored.
 //!
 //! One unit is about 50 ns of an optimized build: one visited value, or 64 bytes read.
 //!
-//! The meter is thread-local, because charging code is many calls and crates below the code that
-//! sets the limit.
+//! The meter is thread-local, because many calls and crates lie between the code that sets the limit and the code that
+//! charges.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Tank {
 
     /// Runs a computation on this tank. The call may be repeated, as a future is polled.
     pub fn run<T>(&mut self, computation: impl FnOnce() -> T) -> T {
-        /// Restores the tank and the outer meter, also when the computation panics.
+        /// Restores the tank and the outer meter, even if the computation panics.
         struct Installed<'a> {
             tank: &'a mut Tank,
             outer_slice: u64,
@@ -102,7 +102,7 @@ impl Tank {
     }
 }
 
-/// Takes units. Returns false when none are left; then the computation should end at once.
+/// Charges units. Returns false when none are left; the computation should then end at once.
 pub fn charge(units: u64) -> bool {
     match SLICE.get().checked_sub(units) {
         Some(left) => {
@@ -129,12 +129,12 @@ fn refill(units: u64) -> bool {
     })
 }
 
-/// Takes the units for reading `bytes` bytes, at `per_unit` bytes each.
+/// Charges the units for reading `bytes` bytes, at `per_unit` bytes each; see [`charge`].
 pub fn charge_bytes(bytes: usize, per_unit: usize) -> bool {
     charge((bytes / per_unit) as u64 + 1)
 }
 
-/// Takes the units that correspond to a duration.
+/// Charges the units that correspond to a duration; see [`charge`].
 pub fn charge_time(spent: Duration) -> bool {
     charge(1 + u64::try_from(spent.as_nanos() / UNIT.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -7,8 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::status::prefix;
 
-/// Converts bytes to text. Each byte that is not valid UTF-8 becomes one U+FFFD, as in Go's
-/// `encoding/json`.
+/// Converts bytes to a string. Each byte that is not valid UTF-8 becomes one U+FFFD, as in Go's `encoding/json`.
 pub fn text(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -117,7 +116,7 @@ pub fn type_name(value: &Value) -> &'static str {
 
 /// The source of the error text for a value of the wrong type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Words {
+pub enum TypeErrorStyle {
     /// `encoding/json`, which decodes request bodies and the results of most patches.
     Decoder,
     /// apimachinery's `runtime.DefaultUnstructuredConverter`, which decodes the result of a strategic merge patch.
@@ -153,11 +152,10 @@ pub fn cannot_convert(value: &Value, wanted: &str) -> String {
     }
 }
 
-/// A JSON number as the API server holds it: whole numbers that fit 64 bits with a sign, and the
-/// rest as floats (apimachinery's JSON decoder does the same).
+/// A JSON number as apimachinery's JSON decoder reads it: a signed 64-bit integer if possible, otherwise a float.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
-    /// A whole number that fits 64 bits with a sign.
+    /// A signed 64-bit integer.
     Int(i64),
     /// Any other number.
     Float(f64),

@@ -31,11 +31,11 @@ use crate::scan::{self, Malformed, PathSet, Span};
 pub struct ObjectShape {
     paths: PathSet,
     fields: Vec<SelectableField>,
-    /// Fields that are read but that a selector may not name, by field position.
+    /// The positions of fields that are read but cannot be used in selectors.
     hidden: Vec<bool>,
     /// The label that a selector uses for each field; empty if it is the field's own label.
     selector_labels: Vec<String>,
-    /// Pairs of positions: the first field takes the second one's value when absent or empty.
+    /// Pairs of positions: if the first field is absent or empty, the value of the second field is used.
     stand_ins: Vec<(usize, usize)>,
     /// True if the kind has its own list of field labels, even an empty one.
     own_labels: bool,
@@ -48,12 +48,12 @@ pub struct ObjectShape {
 ///
 /// Normalizing twice must have the same result as normalizing once.
 pub trait Normalize: fmt::Debug + Send + Sync {
-    /// Returns the normalized value. Returns `None` if nothing changes, or if the value cannot be
-    /// parsed; then the stored value is used as it is.
+    /// Returns the normalized value. Returns `None` if nothing changes, or if the value cannot be parsed; the stored
+    /// value is then used unchanged.
     fn normalize(&self, value: &[u8]) -> Option<Vec<u8>>;
 }
 
-/// A field that a field selector may name.
+/// A field that field selectors can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectableField {
     /// The label used in selectors, e.g. `spec.nodeName`.

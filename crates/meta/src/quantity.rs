@@ -11,6 +11,9 @@
 //! assert_eq!(nanos("1.5"), Ok(Some(1_500_000_000)));
 //! ```
 
+use std::cmp::Ordering;
+use std::fmt;
+
 /// kube-apiserver's error for a text that is not a quantity.
 const MALFORMED: &str = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 const BAD_SUFFIX: &str = "unable to parse quantity's suffix";
@@ -20,7 +23,7 @@ const NANO: i128 = 1_000_000_000;
 const DIGITS_MAX: usize = 18;
 
 /// Compares two quantities. Returns `None` if one is invalid or exceeds about 10^29.
-pub fn compare(left: &str, right: &str) -> Option<std::cmp::Ordering> {
+pub fn compare(left: &str, right: &str) -> Option<Ordering> {
     Some(nanos(left).ok()??.cmp(&nanos(right).ok()??))
 }
 
@@ -40,7 +43,77 @@ pub fn sum(left: &str, right: &str) -> Option<String> {
     Some(print(left.checked_add(right)?, form))
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A quantity for computations (`resource.Quantity`). Quantities are compared by value; [`fmt::Display`] prints the
+/// canonical form.
+#[derive(Debug, Clone, Copy)]
+pub struct Quantity {
+    nanos: i128,
+    form: Form,
+}
+
+impl Quantity {
+    /// Zero, in decimal form.
+    pub const ZERO: Quantity = Quantity { nanos: 0, form: Form::Decimal };
+
+    /// Parses a quantity. Returns `None` if the text is not a quantity or exceeds about 10^29.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (nanos, form, _) = parse(text).ok()??;
+        Some(Quantity { nanos, form })
+    }
+
+    /// Creates the quantity of a count, in decimal form.
+    pub fn from_count(count: usize) -> Self {
+        Quantity { nanos: i128::try_from(count).unwrap_or(i128::MAX).saturating_mul(NANO), form: Form::Decimal }
+    }
+
+    /// The value in nano-units.
+    pub fn nanos(self) -> i128 {
+        self.nanos
+    }
+
+    /// The sum, in the form of `self`, or that of `other` if `self` is zero, as in `Quantity.Add`. Sums saturate at
+    /// about 10^29.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let form = if self.nanos == 0 { other.form } else { self.form };
+        Quantity { nanos: self.nanos.saturating_add(other.nanos), form }
+    }
+
+    /// The difference, in the form that [`Quantity::plus`] would have (`Quantity.Sub`).
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        let form = if self.nanos == 0 { other.form } else { self.form };
+        Quantity { nanos: self.nanos.saturating_sub(other.nanos), form }
+    }
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Self) -> bool {
+        self.nanos == other.nanos
+    }
+}
+
+impl Eq for Quantity {}
+
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Quantity {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.nanos.cmp(&other.nanos)
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&print(self.nanos, self.form))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Binary,
     Decimal,
@@ -69,7 +142,7 @@ fn parse(text: &str) -> Result<Option<(i128, Form, bool)>, &'static str> {
     if text.is_empty() || fraction.contains('.') {
         return Err(MALFORMED);
     }
-    // No digits mean zero, whatever the unit: "Gi" is valid, and so is "-".
+    // No digits mean zero, with any unit: "Gi" is valid, and so is "-".
     let (base, exponent, form) = scale(suffix)?;
     let whole = whole.trim_start_matches('0');
     let Some(nanos) = mantissa(whole, fraction).and_then(|value| scaled(value, fraction.len(), base, exponent)) else {
@@ -155,7 +228,8 @@ fn scaled(mantissa: i128, fraction: usize, base: u32, exponent: i32) -> Option<i
     Some(value / divisor + i128::from(value % divisor != 0))
 }
 
-/// A power of 2 or 10; those that occur fit into 64 bits, where arithmetic is several times as fast.
+/// Computes a power of 2 or 10 with 64-bit arithmetic, which is several times as fast as 128-bit
+/// arithmetic and suffices for all suffixes.
 fn power(base: u32, exponent: u32) -> Option<i128> {
     match u64::from(base).checked_pow(exponent) {
         Some(power) => Some(power.into()),
@@ -253,6 +327,23 @@ mod tests {
     }
 
     #[test]
+    fn sum_and_difference_keep_the_form_of_the_first_nonzero_quantity() {
+        let quantity = |text: &str| Quantity::parse(text).unwrap();
+        for (left, right, sum, difference) in [
+            ("1Gi", "1G", "2073741824", "73741824"),
+            ("0", "1Gi", "1Gi", "-1Gi"),
+            ("1500m", "500m", "2", "1"),
+            ("2", "2", "4", "0"),
+        ] {
+            assert_eq!(quantity(left).plus(quantity(right)).to_string(), sum, "{left} + {right}");
+            assert_eq!(quantity(left).minus(quantity(right)).to_string(), difference, "{left} - {right}");
+        }
+        assert!(quantity("1Gi") > quantity("1G"));
+        assert_eq!(Quantity::from_count(1000).to_string(), "1k");
+        assert_eq!(Quantity::parse("x"), None);
+    }
+
+    #[test]
     fn quantities_in_different_forms_compare_by_value() {
         use std::cmp::Ordering::{Equal, Greater, Less};
         for (left, right, expected) in [
@@ -276,7 +367,7 @@ mod tests {
         /// `642.368Gi` is `689737388000`, and that is `689737388k`. The value is the same, and the
         /// form does not change again.
         #[test]
-        fn canonical_quantity_is_stable(text in "[+-]?[0-9]{1,6}(\\.[0-9]{1,4})?(n|u|m|k|M|G|T|Ki|Mi|Gi|Ti|e3|e-3|)") {
+        fn canonical_quantity_form_is_stable_after_a_second_conversion(text in "[+-]?[0-9]{1,6}(\\.[0-9]{1,4})?(n|u|m|k|M|G|T|Ki|Mi|Gi|Ti|e3|e-3|)") {
             let again = |text: &str| canonical(text).unwrap().unwrap_or_else(|| text.to_owned());
             let once = again(&text);
             let twice = again(&once);

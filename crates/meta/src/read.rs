@@ -1,5 +1,5 @@
-//! Options of a list or a watch, parsed once: [`ListOptions`] as the client sent them,
-//! [`ListRequest`] and [`WatchRequest`] after parsing.
+//! Options of a list or a watch, parsed once: [`ListOptions`] contains them as the client sent them, [`ListRequest`]
+//! and [`WatchRequest`] after parsing.
 //!
 //! Code that uses these requests never compares a resource version with `""` or `"0"`.
 //!
@@ -91,8 +91,8 @@ pub enum WatchFrom {
         /// Send the annotated bookmark after the initial events, if the client accepts bookmarks.
         mark_end: bool,
     },
-    /// From now on, without initial events. `MostRecent` asks the store for the current revision;
-    /// `Any` uses the cache's revision.
+    /// From now on, without initial events. `MostRecent` reads the current revision from the store; `Any` uses the
+    /// cache's revision.
     Now(ReadAt),
     /// Every change after this revision.
     After(Revision),

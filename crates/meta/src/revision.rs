@@ -1,9 +1,9 @@
 //! The two forms of a version: [`Revision`] (a number of the store) and [`ResourceVersion`] (the
 //! text a client holds), with the only conversions between them.
 //!
-//! Kubernetes tells clients to treat `resourceVersion` as opaque; the server knows that it is a
-//! revision of the store. With two types the compiler rejects code that passes a client's text to
-//! the store unparsed, or shows the store's number to a client unformatted.
+//! For clients, `resourceVersion` is opaque; for the server, it is a revision of the store. With
+//! two types the compiler rejects code that passes a client's text to the store unparsed, or shows
+//! the store's number to a client unformatted.
 
 use std::fmt;
 
@@ -85,7 +85,7 @@ impl ResourceVersion {
         self.0.is_empty()
     }
 
-    /// The revision this version names; `""` and `"0"` are both [`Revision::ZERO`].
+    /// The revision of this version; `""` and `"0"` are both [`Revision::ZERO`].
     ///
     /// # Errors
     /// [`InvalidResourceVersion`] when the text is not an unsigned 64-bit decimal number. The

@@ -2,11 +2,11 @@
 //!
 //! The server reads only the labels and a handful of selectable fields of an object. One pass over
 //! the document descends only along wanted paths and skips everything else by counting brackets
-//! outside strings. It allocates nothing.
+//! outside strings. The pass allocates nothing.
 //!
 //! The scanner assumes that skipped parts are valid JSON, because they were validated when written.
-//! It never reads outside the slice and never recurses deeper than the longest wanted path. It
-//! returns [`Malformed`] when the structure that it relies on is broken.
+//! The scanner never reads outside the slice and never recurses deeper than the longest wanted
+//! path. The result is [`Malformed`] when the brackets or strings are broken.
 
 /// A byte range inside a document; an empty one (`start == end`) means "absent".
 ///
@@ -115,8 +115,8 @@ pub struct Malformed {
     pub at: usize,
 }
 
-/// Finds the wanted values of a JSON object. `spans` receives one [`Span`] per path, covering the
-/// raw value (strings with their quotes). The last occurrence of a duplicate key counts, as in Go.
+/// Finds the wanted values of a JSON object. `spans` receives one [`Span`] per path, covering the raw value (strings
+/// with their quotes). If a key is duplicate, the last occurrence is used, as in Go.
 ///
 /// # Errors
 /// [`Malformed`] when `document` is not one JSON object or is 4 GiB or larger.
@@ -146,6 +146,35 @@ pub fn find_first(document: &[u8], paths: &PathSet, spans: &mut [Span]) -> Resul
     scanner.space();
     scanner.object(paths, None, spans)?;
     Ok(scanner.at)
+}
+
+/// Finds values like [`find`] in one member of a JSON object, and reads nothing behind that member. The paths begin in
+/// the member. Returns whether the object has the member.
+///
+/// # Errors
+/// [`Malformed`] when `document` is not a JSON object up to the end of the member, when the member is not an object, or
+/// when `document` is 4 GiB or larger.
+///
+/// # Panics
+/// When `spans` is shorter than [`PathSet::len`].
+pub fn find_in_member(document: &[u8], member: &str, paths: &PathSet, spans: &mut [Span]) -> Result<bool, Malformed> {
+    if u32::try_from(document.len()).is_err() {
+        return Err(Malformed { at: 0 });
+    }
+    spans[..paths.len()].fill(Span::default());
+    let mut scanner = Scanner { document, at: 0 };
+    scanner.space();
+    let mut is_found = false;
+    let walked = scanner.members(|scanner, key| {
+        if key != member.as_bytes() {
+            return scanner.skip_value();
+        }
+        scanner.object(paths, None, spans)?;
+        is_found = true;
+        // An error ends the walk.
+        scanner.malformed()
+    });
+    if is_found { Ok(true) } else { walked.map(|()| false) }
 }
 
 /// Calls `each` with every key and raw value of a JSON object, in document order.
@@ -203,7 +232,16 @@ impl<'a> Scanner<'a> {
         self.document.get(self.at).copied()
     }
 
+    #[inline(always)]
     fn space(&mut self) {
+        // Stored objects have no whitespace.
+        if self.peek().is_some_and(|byte| byte <= b' ') {
+            self.spaces();
+        }
+    }
+
+    #[cold]
+    fn spaces(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
             self.at += 1;
         }
@@ -269,48 +307,63 @@ impl<'a> Scanner<'a> {
     }
 
     /// Skips a string and returns it with its quotes.
+    #[inline(always)]
     fn string(&mut self) -> Result<&'a [u8], Malformed> {
         let start = self.at;
         self.expect(b'"')?;
-        loop {
-            let Some(step) = find_quote(&self.document[self.at..]) else {
+        self.rest_of_string()?;
+        Ok(&self.document[start..self.at])
+    }
+
+    /// Skips a string whose opening quote is already behind the scanner.
+    #[inline(always)]
+    fn rest_of_string(&mut self) -> Result<(), Malformed> {
+        match string_end(self.document, self.at) {
+            Some(end) => {
+                self.at = end;
+                Ok(())
+            }
+            None => {
                 self.at = self.document.len();
-                return self.malformed();
-            };
-            self.at += step + 1;
-            let string = &self.document[start..self.at];
-            if !is_last_escaped(string) {
-                return Ok(string);
+                self.malformed()
             }
         }
     }
 
+    /// Skips an object or an array by counting brackets outside of strings.
+    fn skip_nested(&mut self) -> Result<(), Malformed> {
+        let (document, mut at) = (self.document, self.at);
+        let mut depth = 0_usize;
+        // One byte at a time: between two strings there are hardly ever more than three.
+        while let Some(&byte) = document.get(at) {
+            at += 1;
+            if byte == b'"' {
+                let Some(end) = string_end(document, at) else { break };
+                at = end;
+                continue;
+            }
+            // Brackets and braces differ in this bit alone.
+            match byte | 0x20 {
+                b'{' => depth += 1,
+                b'}' => {
+                    depth -= 1;
+                    if depth == 0 {
+                        self.at = at;
+                        return Ok(());
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.at = document.len();
+        self.malformed()
+    }
+
+    #[inline(always)]
     fn skip_value(&mut self) -> Result<(), Malformed> {
         match self.peek() {
             Some(b'"') => self.string().map(drop),
-            Some(b'{' | b'[') => {
-                let mut depth = 0_usize;
-                // One byte at a time: between two strings there are hardly ever more than three.
-                while let Some(byte) = self.peek() {
-                    match byte {
-                        b'"' => {
-                            self.string()?;
-                            continue;
-                        }
-                        b'{' | b'[' => depth += 1,
-                        b'}' | b']' => {
-                            depth -= 1;
-                            if depth == 0 {
-                                self.at += 1;
-                                return Ok(());
-                            }
-                        }
-                        _ => {}
-                    }
-                    self.at += 1;
-                }
-                self.malformed()
-            }
+            Some(b'{' | b'[') => self.skip_nested(),
             Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => {
                 while matches!(self.peek(), Some(b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'E')) {
                     self.at += 1;
@@ -322,34 +375,52 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The position of the first quote.
+/// The end of a string whose content begins at `from`, with its closing quote.
+#[inline(always)]
+fn string_end(document: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    loop {
+        let quote = find_quote(document, at)?;
+        at = quote + 1;
+        if !is_escaped(document, quote) {
+            return Some(at);
+        }
+    }
+}
+
+/// The position of the first quote at or behind `from`.
 ///
 /// Keys and most values have a few bytes. A word-wise search handles them in less time than a call
 /// of `memchr` takes; longer texts are left to `memchr`.
 #[inline(always)]
-fn find_quote(text: &[u8]) -> Option<usize> {
-    let (words, _) = text.as_chunks::<8>();
-    let mut looked_at = 0;
-    for word in words.iter().take(WORDS_BEFORE_MEMCHR) {
+fn find_quote(document: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    for _ in 0..WORDS_BEFORE_MEMCHR {
+        let Some(word) = document.get(at..).and_then(<[u8]>::first_chunk::<8>) else { break };
         let found = zero_bytes(u64::from_le_bytes(*word) ^ repeated(b'"'));
         if found != 0 {
-            return Some(looked_at + found.trailing_zeros() as usize / 8);
+            return Some(at + found.trailing_zeros() as usize / 8);
         }
-        looked_at += 8;
+        at += 8;
     }
-    memchr::memchr(b'"', &text[looked_at..]).map(|step| looked_at + step)
+    memchr::memchr(b'"', document.get(at..)?).map(|step| at + step)
 }
 
-/// Whether the last byte is escaped, that is, whether the run of backslashes before it is odd. The
-/// first byte of `string` is its opening quote, so the run begins inside.
+/// Whether the byte at `at` is escaped, that is, whether the run of backslashes before it is odd. The
+/// run ends at the opening quote of the string at the latest.
 #[inline(always)]
-fn is_last_escaped(string: &[u8]) -> bool {
-    let (_, before) = string.split_last().unwrap_or((&0, &[]));
-    before.last() == Some(&b'\\') && before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+fn is_escaped(document: &[u8], at: usize) -> bool {
+    document.get(at.wrapping_sub(1)) == Some(&b'\\') && is_run_odd(document, at)
+}
+
+#[cold]
+fn is_run_odd(document: &[u8], end: usize) -> bool {
+    let before = document.get(..end).unwrap_or_default();
+    before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
 /// The number of eight-byte words that are searched without `memchr`.
-const WORDS_BEFORE_MEMCHR: usize = 4;
+const WORDS_BEFORE_MEMCHR: usize = 5;
 
 const fn repeated(byte: u8) -> u64 {
     u64::from_le_bytes([byte; 8])
@@ -412,6 +483,36 @@ mod tests {
     }
 
     #[test]
+    fn find_in_member_reads_nothing_behind_the_member() {
+        let mut paths = PathSet::new();
+        paths.add(&["b"]);
+        let mut spans = [Span::default()];
+        let mut check = |document: &str, expected: Result<Option<&str>, ()>| {
+            let found = find_in_member(document.as_bytes(), "a", &paths, &mut spans).map_err(drop);
+            let text = std::str::from_utf8(spans[0].of(document.as_bytes())).unwrap();
+            assert_eq!(found.map(|found| found.then_some(text)), expected, "{document}");
+        };
+        check(r#"{"x":{"b":1},"a":{"b":2,"c":[{}]},BROKEN"#, Ok(Some("2")));
+        check(r#" { "a" : { "b" : "\"}" } "#, Ok(Some(r#""\"}""#)));
+        check(r#"{"a":{},"b":1}"#, Ok(Some("")));
+        check(r#"{"x":1}"#, Ok(None));
+        for broken in ["", "[]", "{", r#"{"a":1}"#, r#"{"a":{"b":1"#, r#"{"x":[1,"a":{}}"#, r#"{"x":1 "a":{}}"#] {
+            check(broken, Err(()));
+        }
+    }
+
+    #[test]
+    fn strings_of_every_length_end_at_their_closing_quote() {
+        for length in 0..100 {
+            let text = "x".repeat(length);
+            check(&format!(r#"{{"a":"{text}","b":1}}"#), &["b"], Some("1"));
+            check(&format!(r#"{{"a":["{text}",{{"{text}":"{text}\""}}],"b":1}}"#), &["b"], Some("1"));
+            check(&format!(r#"{{"a":"{text}\\","b":1}}"#), &["b"], Some("1"));
+            check(&format!(r#"{{"a":"{text}\\\"}}","b":1}}"#), &["b"], Some("1"));
+        }
+    }
+
+    #[test]
     fn find_rejects_broken_documents() {
         let paths = PathSet::new();
         for broken in
@@ -445,7 +546,7 @@ mod tests {
         )) {
             for from in 0..text.len() {
                 let plain = text[from..].iter().position(|byte| *byte == b'"');
-                prop_assert_eq!(find_quote(&text[from..]), plain);
+                prop_assert_eq!(find_quote(&text, from), plain.map(|step| from + step));
             }
             // The reference: byte by byte from the left, as the grammar has it.
             let document: Vec<u8> = std::iter::once(b'"').chain(text).collect();

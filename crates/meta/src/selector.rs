@@ -1,7 +1,7 @@
 //! Label and field selectors: parse once, match many times ([`LabelSelector`], [`FieldSelector`]).
 //!
 //! Grammar and error texts are those of apimachinery (`labels.Parse`, `fields.ParseSelector`), so
-//! that a client sees the message it would see from kube-apiserver.
+//! that a client receives the same message as from kube-apiserver.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

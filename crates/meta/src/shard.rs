@@ -1,8 +1,7 @@
 //! Shard selectors of lists and watches: [`ShardSelector`], the text of `shardSelector=`.
 //!
-//! Replicas of one client can share a large collection: each requests the objects whose hash falls
-//! into its part of the 64-bit range, and receives only these. The text is one or more ranges of
-//! one field, in a small subset of CEL's syntax:
+//! Replicas of one client can share a large collection. Each replica receives only the objects whose hash is in its
+//! part of the 64-bit range. The text is one or more ranges of one field, in a small subset of CEL's syntax:
 //!
 //! ```text
 //! shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')
@@ -17,14 +16,13 @@ use std::fmt;
 
 use crate::object::Object;
 
-/// The text of a range's end that stands for 2^64, the end of all hashes.
+/// The text for the end of all hashes, 2^64, as the end of a range.
 const END_OF_ALL: &str = "0x10000000000000000";
 
 /// The most nested parentheses; deeper nesting is rejected.
 const DEPTH_MAX: usize = 32;
 
-/// The shards of a list or watch. An object is in them when the hash of its field is in one of the
-/// ranges.
+/// The shards of a list or watch. An object belongs to the shards if the hash of its field is in one of the ranges.
 ///
 /// ```
 /// use listwatch_meta::ShardSelector;
@@ -177,7 +175,7 @@ impl<'a> Parser<'a> {
         invalid(format!("CEL parse error: found {found}, expected {wanted}"))
     }
 
-    /// Takes a token and the whitespace after it.
+    /// Consumes a token and the whitespace after it. Returns false if the text begins otherwise.
     fn take(&mut self, token: &str) -> bool {
         match self.rest.strip_prefix(token) {
             Some(rest) => {

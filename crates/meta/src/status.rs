@@ -211,7 +211,7 @@ fn status_api_version() -> Cow<'static, str> {
     Cow::Borrowed("v1")
 }
 
-/// A resource as error messages name it: `pods`, `deployments.apps`.
+/// A resource in the form of error messages: `pods`, `deployments.apps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupResource<'a> {
     /// The API group; `""` for core.
@@ -449,7 +449,7 @@ impl Status {
     }
 
     /// 410 in a stream: the watch's revision has left the history; `oldest` is the oldest usable
-    /// one.
+    /// revision.
     pub fn expired_watch(requested: u64, oldest: u64) -> Self {
         Status::failure(410, reason::EXPIRED, format!("too old resource version: {requested} ({oldest})"))
     }

@@ -65,7 +65,7 @@ pub(crate) fn field_path<'n>(path: &str, node: &'n Node, brackets: bool) -> Resu
     Ok(found)
 }
 
-/// Splits at `.`, `[` and `]`, which are separate tokens. A single-quoted part is one token.
+/// Splits a path at `.`, `[` and `]`, which are separate tokens. A single-quoted part is one token.
 struct Tokens<'a>(&'a str);
 
 impl<'a> Iterator for Tokens<'a> {

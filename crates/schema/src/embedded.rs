@@ -23,8 +23,8 @@ impl Schema {
     /// Coerces the metadata of embedded resources: removes unknown and empty fields. The server
     /// handles the object's own metadata.
     ///
-    /// With `drop_invalid`, fields of the wrong type are removed too, as when reading from the
-    /// store. Returns the paths of unknown fields, sorted.
+    /// With `drop_invalid`, fields of the wrong type are also removed, as in reads from the store.
+    /// Returns the paths of unknown fields, sorted.
     ///
     /// # Errors
     /// Without `drop_invalid`: the first field of the wrong type.
@@ -217,8 +217,8 @@ fn is_rfc3339(text: &str) -> bool {
     }
 }
 
-/// Validates `apiVersion`, `kind` and `metadata` of embedded resources. The value itself is one if
-/// its schema has `x-kubernetes-embedded-resource` or if `is_resource`.
+/// Validates `apiVersion`, `kind` and `metadata` of embedded resources. The value itself is an
+/// embedded resource if its schema has `x-kubernetes-embedded-resource` or if `is_resource`.
 pub(crate) fn validate(value: &Value, node: &Node, is_resource: bool, at: &Path<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     check(value, node, is_resource || node.embedded, at, &mut errors);

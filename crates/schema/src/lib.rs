@@ -22,9 +22,9 @@
 //!         "replicas": {"type": "integer", "minimum": 0, "default": 1},
 //!     }}},
 //! }))?;
-//! let mut object = json!({"spec": {"colour": "red"}});
+//! let mut object = json!({"spec": {"color": "red"}});
 //! schema.default(&mut object);
-//! assert_eq!(schema.prune(&mut object), ["spec.colour"]);
+//! assert_eq!(schema.prune(&mut object), ["spec.color"]);
 //! assert_eq!(object, json!({"spec": {"replicas": 1}}));
 //!
 //! object["spec"]["replicas"] = json!(-1);

@@ -26,23 +26,23 @@ pub const FIELD_ERRORS_BYTES_MAX: usize = 256 * 1024;
 /// unknown fields are removed without a report.
 pub const UNKNOWN_FIELDS_BYTES_MAX: usize = 256 * 1024;
 
-/// The number of unknown fields that one pruning reports. Further ones are removed without a
-/// report.
+/// The number of unknown fields that one pruning reports. Further unknown fields are removed
+/// without a report.
 pub const UNKNOWN_FIELDS_MAX: usize = 1_000;
 
-/// The length of one path element in an error, such as a map key, in bytes. A longer one is
+/// The length of one path element in an error, such as a map key, in bytes. A longer element is
 /// truncated, because many errors may be below one key.
 pub const STEP_SHOWN_BYTES_MAX: usize = 1_024;
 
-/// The number of steps of one validation. A nested `anyOf` multiplies the steps. Above the limit
-/// the value is rejected with an error that names the limit.
+/// The number of steps of one validation. A nested `anyOf` multiplies the steps. Above the limit,
+/// the value is rejected with an error that states the limit.
 pub const VALIDATION_STEPS_MAX: usize = 20_000_000;
 
 /// The number of selectable fields of one version, as in Kubernetes.
 pub const SELECTABLE_FIELDS_MAX: usize = 8;
 
-/// The number of distinct regular expressions of one schema. A definition with more is rejected,
-/// because the check compiles each of them.
+/// The number of distinct regular expressions of one schema. A definition with more expressions is
+/// rejected, because the check compiles each of them.
 pub const PATTERNS_MAX: usize = 2_000;
 
 /// The estimated worst-case cost of one rule, in cost units. A definition with a more expensive

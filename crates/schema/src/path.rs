@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_formatted_as_in_kubernetes() {
+    fn field_paths_are_formatted_as_in_kubernetes() {
         let nil = Path::NIL;
         assert_eq!(nil.to_string(), "<nil>");
         assert_eq!(nil.child("spec").to_string(), "spec");

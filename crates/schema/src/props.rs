@@ -1,5 +1,5 @@
-//! `JSONSchemaProps` as sent, with everything that the checks require. It exists only during a
-//! check; [`crate::Schema`] is the compiled form.
+//! `JSONSchemaProps` as sent, with everything that the checks require. These values exist only
+//! during a check; [`crate::Schema`] is the compiled form.
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,7 @@ use crate::schema::{AdditionalProperties, Node, Schema};
 
 impl Schema {
     /// Removes every field that the schema does not specify. `apiVersion`, `kind` and `metadata` of
-    /// the object itself and of embedded resources stay as they are.
+    /// the object itself and of embedded resources are not changed.
     ///
     /// Returns the sorted paths of removed fields, in the form of `unknown field "…"`: at most
     /// [`UNKNOWN_FIELDS_MAX`] paths and about [`UNKNOWN_FIELDS_BYTES_MAX`] bytes.

@@ -1,9 +1,8 @@
 //! The compiled form of a schema, which exists while a definition is served.
 //!
-//! A schema is a graph of immutable nodes. Equal nodes and equal strings are shared, within a
-//! schema and between the versions of a definition. Rare keywords are a [`Constraint`], and a node
-//! uses memory only for those that it has. Descriptions are not kept: [`mod@crate::publish`] reads the
-//! definition itself.
+//! A schema is a graph of immutable nodes. Equal nodes and equal strings are shared, within a schema and between the
+//! versions of a definition. Rare keywords are stored as [`Constraint`]s, so a node uses memory only for the keywords
+//! that it has. Descriptions are not kept: [`mod@crate::publish`] reads the definition itself.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -107,8 +106,8 @@ impl Rule {
     }
 }
 
-/// A regular expression in RE2 syntax, compiled at its first use, so that a definition
-/// without objects costs only the text.
+/// A regular expression in RE2 syntax, compiled at its first use, so that a definition without objects needs memory
+/// only for the text.
 #[derive(Debug)]
 pub(crate) struct Pattern {
     pub(crate) text: Arc<str>,
@@ -200,7 +199,7 @@ impl Schema {
         Ok(Schema::compile(&Props::parse(schema, &mut Vec::new())?, interner))
     }
 
-    /// The schema of a version without one: every field is known, and every value is valid.
+    /// The schema of a version without a schema: unknown fields are preserved, and every value is valid.
     pub fn preserving() -> Schema {
         let root = Node { kind: Kind::Object, preserves: true, ..Node::default() };
         Schema { root: Arc::new(root), nodes: 1 }

@@ -65,7 +65,7 @@ impl Outcome {
         self.errors.is_empty()
     }
 
-    /// False if a further error would be dropped, so that it need not be formatted.
+    /// Whether a further error would be kept. If not, it need not be formatted.
     fn has_room(&self) -> bool {
         self.errors.len() < FIELD_ERRORS_MAX && self.bytes < FIELD_ERRORS_BYTES_MAX
     }
@@ -124,8 +124,8 @@ struct Validator {
 }
 
 impl Validator {
-    /// Takes steps from the budget, each a unit of fuel. False if the budget or the fuel is used
-    /// up.
+    /// Takes steps from the budget, each a unit of fuel. Returns false if the budget or the fuel is
+    /// used up.
     fn spend(&mut self, steps: usize) -> bool {
         self.steps = self.steps.saturating_add(steps);
         self.steps <= VALIDATION_STEPS_MAX && fuel::charge(steps as u64)
@@ -568,7 +568,8 @@ fn check_number(value: &Value, number: Number, node: &Node, path: &ValuePath<'_>
     }
 }
 
-/// True if a bound has the schema's type. Then integers are compared as integers.
+/// Whether a bound can be represented in the schema's type. If so, integers are compared as
+/// integers and not as floats.
 fn fits(bound: f64, node: &Node) -> bool {
     out_of_range(Number::Float(bound), node, "", &ValuePath::ROOT).is_none()
 }

@@ -5,7 +5,7 @@ use ::base64::alphabet::STANDARD;
 use ::base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD as BASE64};
 use serde_json::Value;
 
-/// Go's decoder ignores the unused bits of the last character.
+/// A decoder that ignores the unused bits of the last character, like Go's.
 const GO_BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::names::NameRule;
 use crate::{Errors, Object, given, items, names, number, object_meta, objects, quoted, text, texts};
 
-/// Reports a set string that is not one of the supported values. The field is `at` followed by
+/// Reports a nonempty string that is not one of the supported values. The field is `at` followed by
 /// `name`.
 pub fn one_of(object: &Object, name: &str, at: &str, supported: &[&str], errors: &mut Errors) {
     let value = text(object, name);
@@ -17,7 +17,7 @@ pub fn one_of(object: &Object, name: &str, at: &str, supported: &[&str], errors:
     }
 }
 
-/// Checks a name if it is not empty.
+/// Validates a name by a rule, unless it is empty.
 pub fn named(name: &str, rule: NameRule, field: &str, errors: &mut Errors) {
     if !name.is_empty() {
         for problem in names::problems(rule, name, false) {

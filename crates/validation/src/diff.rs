@@ -7,10 +7,10 @@ use serde_json::Value;
 
 /// The number of unchanged lines around a difference.
 const CONTEXT_LINES: usize = 3;
-/// The number of differing lines of either version up to which the shortest diff is computed. More
-/// lines are shown as one replacement.
+/// The largest number of differing lines of either version for which the shortest diff is computed.
+/// More lines are shown as one replacement.
 const ALIGNED_LINES_MAX: usize = 200;
-/// The maximum size of a diff in bytes. A longer one is truncated.
+/// The maximum size of a diff, in bytes. A longer diff is truncated.
 const DIFF_BYTES_MAX: usize = 16 * 1024;
 
 /// The lines of a value in Go's indented JSON.

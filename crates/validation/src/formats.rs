@@ -1,9 +1,9 @@
 //! The formats of values that many kinds share: IP addresses, CIDR ranges, names, quantities
 //! (`apimachinery/pkg/util/validation`, Kubernetes v1.36).
 //!
-//! Fields older than v1.33 accept an IP address or range in any notation. Since v1.36 they reject
-//! ambiguous ones (leading zeros, IPv4 inside IPv6). Newer fields accept only the canonical
-//! notation.
+//! Fields older than v1.33 accept an IP address or range in any notation. Since v1.36, these fields
+//! reject ambiguous notations (leading zeros, IPv4 inside IPv6). Newer fields accept only the
+//! canonical notation.
 
 use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{Errors, Object, items, objects, quantities, text};
 
-/// The number of digits up to which a prefix length with leading zeros is parsed.
+/// The largest number of digits of a prefix length with leading zeros.
 const PREFIX_DIGITS_MAX: usize = 6;
 /// The length of the name of a CSI or device driver in bytes.
 const DRIVER_NAME_BYTES_MAX: usize = 63;
@@ -84,7 +84,7 @@ pub fn is_full(errors: &Errors) -> bool {
     errors.len() >= listwatch_schema::limits::FIELD_ERRORS_MAX
 }
 
-/// A value in Go's JSON encoding; an absent one is the encoding of a nil slice or map.
+/// Encodes a value as Go's JSON. An absent value is encoded like a nil slice or map.
 pub fn json(value: Option<&Value>) -> String {
     value.map_or_else(|| "null".to_owned(), Value::to_string)
 }
@@ -102,8 +102,8 @@ fn sloppy_ipv4(text: &str) -> Option<Ipv4Addr> {
     parts.next().is_none().then(|| Ipv4Addr::from(octets))
 }
 
-/// The length of the longest string that is parsed as an IPv6 address, with some leading zeros in
-/// each group.
+/// The length of the longest string that is parsed as an IPv6 address, in bytes. Some leading zeros
+/// are allowed in each group.
 const ADDRESS_BYTES_MAX: usize = 256;
 
 fn sloppy_ipv6(text: &str) -> Option<Ipv6Addr> {
@@ -534,14 +534,14 @@ fn node_field_requirement(requirement: &Object, at: &Path<'_>, errors: &mut Erro
 
 // Quantities.
 
-/// Compares a quantity with zero, also if it is too large to be represented.
+/// Compares a quantity with zero, even if it is too large to be represented.
 pub fn sign(amount: &str) -> Ordering {
     quantities::compare(amount, "0")
         .unwrap_or_else(|| if amount.starts_with('-') { Ordering::Less } else { Ordering::Greater })
 }
 
-/// Compares two quantities. Quantities that are too large to be represented are the largest, and
-/// equal.
+/// Compares two quantities. Quantities that are too large to be represented are equal to each
+/// other, and larger than all others.
 pub fn compare(left: &str, right: &str) -> Ordering {
     let countable = |amount: &str| quantities::compare(amount, "0").is_some();
     match (countable(left), countable(right)) {

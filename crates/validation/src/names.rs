@@ -9,7 +9,8 @@ use listwatch_meta::selector::{dns_1035_label_problems, dns_label_problems, dns_
 const GENERATED_BASE_BYTES_MAX: usize = 58;
 /// The number of characters of the random suffix.
 const GENERATED_END_CHARS: usize = 5;
-/// The characters of the random suffix: no vowels and no look-alikes, so that no words result.
+/// The characters of the random suffix: no vowels and no similar characters, so that the suffix
+/// forms no words.
 const GENERATED_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// The validation rule for the names of a resource (`apimachinery/pkg/api/validation`).
@@ -52,7 +53,7 @@ pub fn dns_subdomain(name: &str) -> Vec<String> {
     problems(NameRule::Subdomain, name, false)
 }
 
-/// The rule for all names of all kinds: one element of a path.
+/// Validates the rule for the names of all kinds: one element of a path.
 fn path_segment(name: &str, prefix: bool) -> Vec<String> {
     let mut problems = Vec::new();
     if !prefix && (name == "." || name == "..") {

@@ -7,12 +7,13 @@
 use std::collections::HashSet;
 
 use listwatch_meta::FieldError;
-use listwatch_meta::go::{self, Words};
+use listwatch_meta::go::{self, TypeErrorStyle};
 use listwatch_meta::selector::{label_value_problems, qualified_name_problems};
 use listwatch_schema::Path;
 use serde_json::{Map, Value};
 
 use crate::Errors;
+use crate::fields::member;
 use crate::names::{self, NameRule};
 
 /// The total size of all keys and values of `annotations` in bytes.
@@ -32,7 +33,7 @@ pub const FINALIZER_FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer in a namespace's `spec.finalizers`.
 pub const FINALIZER_KUBERNETES: &str = "kubernetes";
 
-/// The members of `ObjectMeta` in their order, with their types for decoding errors.
+/// The members of `ObjectMeta` in Go's order, with the types in decoding errors.
 const FIELDS: [(&str, Shape); 15] = [
     ("name", Shape::Text),
     ("generateName", Shape::Text),
@@ -68,9 +69,9 @@ enum Shape {
 ///
 /// # Errors
 /// The error text of Go's decoder.
-pub fn check_shape(kind: &str, words: Words, metadata: &Value) -> Result<(), String> {
+pub fn check_shape(kind: &str, style: TypeErrorStyle, metadata: &Value) -> Result<(), String> {
     let cannot = |value: &Value, field: &str, wanted: &str| {
-        if words == Words::Converter {
+        if style == TypeErrorStyle::Converter {
             return Err(go::cannot_convert(value, wanted));
         }
         let found = go::json_kind(value);
@@ -87,7 +88,7 @@ pub fn check_shape(kind: &str, words: Words, metadata: &Value) -> Result<(), Str
         match (shape, value) {
             (_, Value::Null) | (Shape::Text, Value::String(_)) => {}
             (Shape::Number, Value::Number(number)) if number.as_i64().is_some() => {}
-            (Shape::Number, Value::Number(_)) if words == Words::Converter => {
+            (Shape::Number, Value::Number(_)) if style == TypeErrorStyle::Converter => {
                 return Err(go::cannot_convert(value, "int64"));
             }
             (Shape::Number, Value::Number(number)) => {
@@ -114,7 +115,7 @@ pub fn check_shape(kind: &str, words: Words, metadata: &Value) -> Result<(), Str
                     return cannot(item, &field.to_string(), wanted);
                 }
                 if name == "ownerReferences" {
-                    check_owners(items, words)?;
+                    check_owners(items, style)?;
                 }
             }
             (shape, value) => {
@@ -134,7 +135,7 @@ pub fn check_shape(kind: &str, words: Words, metadata: &Value) -> Result<(), Str
     Ok(())
 }
 
-fn check_owners(owners: &[Value], words: Words) -> Result<(), String> {
+fn check_owners(owners: &[Value], style: TypeErrorStyle) -> Result<(), String> {
     for (name, value) in owners.iter().filter_map(Value::as_object).flatten() {
         let wanted = match name.as_str() {
             "apiVersion" | "kind" | "name" | "uid" if !value.is_string() => "string",
@@ -142,7 +143,7 @@ fn check_owners(owners: &[Value], words: Words) -> Result<(), String> {
             _ => continue,
         };
         if !value.is_null() {
-            if words == Words::Converter {
+            if style == TypeErrorStyle::Converter {
                 return Err(go::cannot_convert(value, wanted));
             }
             let found = go::json_kind(value);
@@ -172,17 +173,17 @@ pub fn unknown_fields(metadata: &Map<String, Value>) -> impl Iterator<Item = Str
 
 /// A string member; `""` if it is absent.
 pub fn text<'a>(metadata: &'a Map<String, Value>, name: &str) -> &'a str {
-    metadata.get(name).and_then(Value::as_str).unwrap_or_default()
+    member(metadata, name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// True if a member is present and not null.
 pub fn is_set(metadata: &Map<String, Value>, name: &str) -> bool {
-    metadata.get(name).is_some_and(|value| !value.is_null())
+    member(metadata, name).is_some_and(|value| !value.is_null())
 }
 
 /// `metadata.finalizers`.
 pub fn finalizers(metadata: &Map<String, Value>) -> Vec<&str> {
-    metadata.get("finalizers").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
+    member(metadata, "finalizers").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 /// Converts `metadata` to Kubernetes' member order, without empty and unknown members. A null label
@@ -208,14 +209,19 @@ pub fn canonical(metadata: Map<String, Value>) -> Map<String, Value> {
             places[place] = Some((name, value));
         }
     }
-    places.into_iter().flatten().collect()
+    let mut canonical = Map::with_capacity(places.iter().flatten().count());
+    canonical.extend(places.into_iter().flatten());
+    canonical
 }
 
 /// Prepares the metadata of a new object: removes the fields that only the server sets, and sets
 /// uid and creation time.
 pub fn begin(metadata: &mut Map<String, Value>, uid: String, now: String) {
     for name in ["selfLink", "generation", "deletionTimestamp", "deletionGracePeriodSeconds"] {
-        metadata.swap_remove(name);
+        // Most bodies have none of these members, and a comparison of names takes less time than a hash.
+        if member(metadata, name).is_some() {
+            metadata.swap_remove(name);
+        }
     }
     metadata.insert("uid".to_owned(), Value::String(uid));
     metadata.insert("creationTimestamp".to_owned(), Value::String(now));
@@ -225,7 +231,7 @@ pub fn begin(metadata: &mut Map<String, Value>, uid: String, now: String) {
 /// and the generation. [`validate_update`] rejects other differences.
 pub fn carry_over(metadata: &mut Map<String, Value>, old: &Map<String, Value>) {
     let restore = |metadata: &mut Map<String, Value>, name: &str| {
-        if let Some(value) = old.get(name) {
+        if let Some(value) = member(old, name) {
             metadata.insert(name.to_owned(), value.clone());
         }
     };
@@ -247,7 +253,7 @@ pub fn carry_over(metadata: &mut Map<String, Value>, old: &Map<String, Value>) {
 
 /// Increments `metadata.generation`, or sets it to 1.
 pub fn raise_generation(metadata: &mut Map<String, Value>) {
-    let next = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0).saturating_add(1);
+    let next = member(metadata, "generation").and_then(Value::as_i64).unwrap_or(0).saturating_add(1);
     metadata.insert("generation".to_owned(), Value::Number(next.into()));
 }
 
@@ -318,13 +324,13 @@ pub fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut Errors
     } else if !namespace.is_empty() {
         errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
     }
-    if let Some(Value::Object(labels)) = metadata.get("labels") {
+    if let Some(Value::Object(labels)) = member(metadata, "labels") {
         validate_labels(labels, "metadata.labels", errors);
     }
-    if let Some(Value::Object(annotations)) = metadata.get("annotations") {
+    if let Some(Value::Object(annotations)) = member(metadata, "annotations") {
         validate_annotations(annotations, errors);
     }
-    if let Some(Value::Array(owners)) = metadata.get("ownerReferences") {
+    if let Some(Value::Array(owners)) = member(metadata, "ownerReferences") {
         validate_owners(owners, errors);
     }
     validate_finalizers(&finalizers(metadata), rules.custom, errors);
@@ -472,7 +478,7 @@ pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, error
     let none = Value::Null;
     for name in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         let value = new.get(name).unwrap_or(&none);
-        if value != old.get(name).unwrap_or(&none) {
+        if value != member(old, name).unwrap_or(&none) {
             errors.push(FieldError::invalid(format!("metadata.{name}"), value, "field is immutable"));
         }
     }
@@ -582,7 +588,7 @@ mod tests {
     fn metadata_of_wrong_type_returns_go_decoding_error() {
         let check = |metadata: Value, expected: &str| {
             assert_eq!(
-                check_shape("ConfigMap", Words::Decoder, &metadata),
+                check_shape("ConfigMap", TypeErrorStyle::Decoder, &metadata),
                 Err(format!("json: cannot unmarshal {expected}"))
             );
         };
@@ -596,10 +602,14 @@ mod tests {
             "number 1.5 into Go struct field ObjectMeta.metadata.generation of type int64",
         );
         assert_eq!(
-            check_shape("ConfigMap", Words::Decoder, &json!({"name": null, "unknown": 1, "creationTimestamp": null})),
+            check_shape(
+                "ConfigMap",
+                TypeErrorStyle::Decoder,
+                &json!({"name": null, "unknown": 1, "creationTimestamp": null})
+            ),
             Ok(())
         );
-        assert!(check_shape("ConfigMap", Words::Decoder, &json!({"creationTimestamp": "yesterday"})).is_err());
+        assert!(check_shape("ConfigMap", TypeErrorStyle::Decoder, &json!({"creationTimestamp": "yesterday"})).is_err());
         for (metadata, why) in [
             (json!([]), "cannot restore struct from: slice"),
             (json!({"labels": {"a": 5}}), "cannot convert int64 to string"),
@@ -608,7 +618,11 @@ mod tests {
             (json!({"generation": 1.5}), "cannot convert float64 to int64"),
             (json!({"ownerReferences": [{"controller": "yes"}]}), "unrecognized type: bool"),
         ] {
-            assert_eq!(check_shape("ConfigMap", Words::Converter, &metadata), Err(why.to_owned()), "{metadata}");
+            assert_eq!(
+                check_shape("ConfigMap", TypeErrorStyle::Converter, &metadata),
+                Err(why.to_owned()),
+                "{metadata}"
+            );
         }
     }
 

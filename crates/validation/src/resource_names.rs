@@ -48,7 +48,7 @@ pub fn is_quota_name(name: &str) -> bool {
     COUNTED.contains(&name) || MEASURED.contains(&name) || is_quota_huge_page(name)
 }
 
-/// `IsStandardResourceName`.
+/// Whether the name is that of a standard resource (`IsStandardResourceName`).
 fn is_standard_name(name: &str) -> bool {
     is_quota_name(name) || name == "storage"
 }

@@ -152,8 +152,8 @@ fn quobyte(source: &Object, at: &Path<'_>, errors: &mut Errors) {
     required(source, &["volume"], at, errors);
 }
 
-/// The length of a Quobyte registry in bytes up to which each invalid pair is a separate error. A
-/// longer one gets one error.
+/// The largest length of a Quobyte registry, in bytes, for which each invalid pair is a separate
+/// error. A longer registry gets one error.
 const REGISTRY_SHOWN_BYTES_MAX: usize = 1024;
 
 /// True if `net.SplitHostPort` accepts the text.

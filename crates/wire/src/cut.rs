@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::frame::FrameError;
+use crate::frame_error::FrameError;
 
 /// The received chunks, and the value that is being split off.
 #[derive(Debug)]

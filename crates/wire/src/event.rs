@@ -13,9 +13,6 @@ use listwatch_meta::{Change, ResourceVersion, Revision, Status};
 use crate::frame::{FrameError, JsonFrames};
 use crate::metadata::MetadataSpans;
 
-/// The annotation of the bookmark that ends the initial events of a WatchList.
-pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
-
 /// The `type` of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {

@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, UtcOffset};
 
-/// Unix time of Go's zero time, 0001-01-01T00:00:00Z, which means "no time".
+/// The Unix time of Go's zero time, 0001-01-01T00:00:00Z, which means "no time".
 pub(crate) const ZERO_TIME_SECONDS: i64 = -62_135_596_800;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";

@@ -5,42 +5,20 @@
 //! streams also work. A protobuf watch has 4-byte big-endian lengths ([`LengthFrames`]). A CBOR
 //! watch is a sequence of self-delimiting items ([`CborFrames`]).
 //!
-//! The same bytes give the same frames wherever they are split. Frames are slices of the chunks;
-//! only a frame across chunks is copied.
+//! The frames do not depend on where the bytes are split into chunks. Frames are slices of the
+//! chunks; only a frame across chunks is copied.
 
 use bytes::{Bytes, BytesMut};
 
 #[cfg(feature = "cbor")]
 use crate::cbor::CborFrames;
 use crate::cut::ValueSplitter;
+pub use crate::frame_error::FrameError;
 use crate::media_type::Encoding;
 
 /// Default limit of a frame in bytes, as in client-go. A stream with a larger frame fails with
 /// [`FrameError::TooLarge`].
 pub const FRAME_LIMIT_BYTES: usize = 16 * 1024 * 1024;
-
-/// The error of a stream of frames, which is final: drop the connection.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FrameError {
-    /// The stream ended inside a frame: the peer or the network cut it.
-    #[error("the stream ended inside a frame, after {buffered_bytes} of its bytes")]
-    Incomplete {
-        /// Received bytes of the frame.
-        buffered_bytes: usize,
-    },
-    /// The peer's frame exceeds the limit. Raise the limit if such objects are expected.
-    #[error("a frame is larger than the limit of {limit_bytes} bytes")]
-    TooLarge {
-        /// The limit in bytes.
-        limit_bytes: usize,
-    },
-    /// The peer sent an invalid frame.
-    #[error("malformed frame at byte {at} of the stream")]
-    Malformed {
-        /// The position in the stream.
-        at: u64,
-    },
-}
 
 /// Splits a stream into JSON documents.
 #[derive(Debug)]

@@ -14,6 +14,7 @@
 //!   protobuf::decode          ◀── k8s\0 …, 4-byte lengths ──────── protobuf::{encode, ListBody, event_frame}
 //!   cbor::decode              ◀── d9d9f7 …, a sequence of items ── cbor::{encode, ListBody, event_frame}
 //!   frame::Frames             ◀── any of the three framings
+//!                             ◀── for people ───────────────── yaml::from_json, pretty::Indenter
 //!   websocket::Decoder        ◀── one message per event ────────── websocket::{Upgrade, Kind::head}
 //! ```
 //!
@@ -59,14 +60,17 @@ pub mod event;
 #[cfg_attr(not(feature = "protobuf"), allow(dead_code, reason = "CBOR needs a part"))]
 mod forms;
 pub mod frame;
+mod frame_error;
 pub mod list;
 pub mod media_type;
 pub mod metadata;
+pub mod pretty;
 #[cfg(feature = "protobuf")]
 pub mod protobuf;
 pub mod query;
 #[cfg(feature = "websocket")]
 pub mod websocket;
+pub mod yaml;
 
 #[cfg(feature = "cbor")]
 pub use cbor::CborFrames;

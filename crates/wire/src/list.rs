@@ -160,8 +160,8 @@ pub struct ListBody<I> {
     tail: Option<Bytes>,
     first: bool,
     chunk_bytes: usize,
-    /// The type at the beginning of every item of a typed list, which Go omits because the list
-    /// names it.
+    /// The type at the beginning of every item of a typed list, which Go omits because it follows from the kind of the
+    /// list.
     type_meta: Vec<u8>,
 }
 
@@ -224,8 +224,7 @@ impl<I: ListSource> Iterator for ListBody<I> {
     }
 }
 
-/// The member that is read item by item; every other member is read whole, within the limit of an
-/// item.
+/// The member that is read item by item; every other member is read as a whole, within the limit of an item.
 const ITEMS: &[u8] = b"\"items\"";
 
 /// Reads a list body in chunks and returns raw items as they are complete.

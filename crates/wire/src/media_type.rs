@@ -1,12 +1,11 @@
 //! Media types: negotiation of responses ([`negotiate`]), request bodies ([`negotiate_body`]) and
 //! patches ([`negotiate_patch`]), with kube-apiserver's error texts.
 //!
-//! A built-in resource is negotiated twice, because kube-apiserver's router checks the plain types
-//! before its handler weighs them: `Accept: application/*` is rejected for pods and means JSON for
-//! a custom resource. The handler sorts the clauses by `q`, and the first one that matches any
-//! serializer is chosen. There is no fallback for a watch: a client that prefers YAML and accepts
-//! JSON is rejected (apiserver `endpoints/handlers/negotiation`). `q=0` does not exclude a type, it
-//! only comes last; a `q` that is not a number is zero (`goautoneg`).
+//! A built-in resource is negotiated twice, because kube-apiserver's router checks the plain types before its handler
+//! weighs them: `Accept: application/*` is rejected for pods and means JSON for a custom resource. The handler sorts
+//! the clauses by `q`, and chooses the first clause that matches any serializer. There is no fallback for a watch: a
+//! client that prefers YAML and accepts JSON is rejected (apiserver `endpoints/handlers/negotiation`). `q=0` does not
+//! exclude a type, but sorts it last. A `q` that is not a number is zero (`goautoneg`).
 //!
 //! | | JSON | YAML | protobuf | CBOR |
 //! |---|---|---|---|---|
@@ -92,7 +91,7 @@ pub enum Purpose {
 pub struct Served {
     /// Protobuf, for built-in resources with known messages.
     pub protobuf: bool,
-    /// Protobuf of the metadata alone, also for custom resources.
+    /// Protobuf of the metadata alone, which custom resources also have.
     pub protobuf_partial: bool,
     /// CBOR, behind a feature gate.
     pub cbor: bool,
@@ -423,9 +422,9 @@ const CLAUSES_AS_IN_GO: usize = 12;
 
 /// The clauses, best first.
 ///
-/// Go's comparison is not an order: a specific type precedes a wildcard even if its `q` is lower,
-/// and follows it because its `q` is lower. So the result depends on the sorting algorithm, which
-/// is insertion sort for any realistic number of clauses. With more clauses, `q` decides first.
+/// Go's comparison is not an order. A specific type precedes a wildcard even with a lower `q`, and follows the wildcard
+/// because of the lower `q`. So the result depends on the sorting algorithm, which is insertion sort for any realistic
+/// number of clauses. With more clauses, `q` decides first.
 fn parse_accept(accept: &str) -> Vec<Clause<'_>> {
     let mut clauses: Vec<Clause<'_>> = accept.split(',').filter_map(parse_clause).collect();
     let wildcards = |clause: &Clause<'_>| (clause.kind == "*", clause.subtype == "*");

@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 
 use listwatch_meta::scan::{self, Malformed, PathSet, Span};
 
-use crate::event::INITIAL_EVENTS_END;
+/// The annotation of the bookmark that ends the initial events of a WatchList.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// The identity and version of an object, borrowed from its bytes. Absent members are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Metadata<'a> {
     /// `metadata.resourceVersion`.
     pub resource_version: Cow<'a, str>,
     /// True for the bookmark that ends the initial events of a WatchList. Only the value `"true"`
-    /// counts.
+    /// is recognized.
     pub initial_events_end: bool,
 }
 

@@ -1,9 +1,9 @@
 //! Parses query strings as kube-apiserver does, and prints them as clients do.
 //!
-//! Clients rely on three rules of the Go server (`net/url` `ParseQuery`, apimachinery
-//! `runtime/conversion.go`). A boolean is false only when it is absent, `false` (any case) or `0`,
-//! so `?watch` and `?watch=banana` are both true. The first value of a duplicate key counts.
-//! Unknown and undecodable parameters are ignored; only an invalid number is an error.
+//! Clients rely on three rules of the Go server (`net/url` `ParseQuery`, apimachinery `runtime/conversion.go`). A
+//! boolean is false only when it is absent, `false` (any case) or `0`, so `?watch` and `?watch=banana` are both true.
+//! If a key is duplicate, the first value is used. Unknown and undecodable parameters are ignored; only an invalid
+//! number is an error.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -56,8 +56,7 @@ impl<'a> Query<'a> {
     /// A 64-bit integer; `None` when the key is absent.
     ///
     /// # Errors
-    /// 400 with Go's `strconv.ParseInt` message when the value is not a number (also if empty) or
-    /// out of range.
+    /// 400 with Go's `strconv.ParseInt` message when the value is empty, not a number or out of range.
     pub fn int(&self, key: &str) -> Result<Option<i64>, Status> {
         let Some(text) = self.get(key) else { return Ok(None) };
         text.parse().map(Some).map_err(|error: std::num::ParseIntError| {
@@ -208,7 +207,7 @@ pub(crate) struct QueryPrinter {
 }
 
 impl QueryPrinter {
-    /// Adds a pair, also with an empty value.
+    /// Adds a pair; the value may be empty.
     pub(crate) fn pair(&mut self, key: &str, value: &str) {
         if !self.query.is_empty() {
             self.query.push('&');

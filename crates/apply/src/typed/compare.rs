@@ -46,7 +46,7 @@ fn zero(zero: Zero) -> &'static Value {
     }
 }
 
-/// The value of a map's member in a representation.
+/// Returns the value of a map's member in a representation.
 fn seen<'a>(map: &Map, field: Option<&Field>, value: Option<&'a Value>, view: View) -> Option<&'a Value> {
     let Some(field) = field else { return value };
     match (field.presence, value) {
@@ -171,7 +171,7 @@ impl Comparer<'_> {
         Ok(notes)
     }
 
-    /// Records the changes of a value and its subtree. True when the value is a leaf.
+    /// Records the changes of a value and its subtree. Returns true if the value is a leaf.
     fn walk(
         &self,
         form: Form<'_>,

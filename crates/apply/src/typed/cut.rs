@@ -7,10 +7,10 @@ use crate::path::PathElement;
 use crate::set::Set;
 use crate::typing::{Relation, Schema, TypeId};
 
-/// The value without `fields`; `None` if a list or map is empty although nothing was removed from
-/// within it.
+/// Returns the value without `fields`. `None` if the value is a list or map that is now empty, and
+/// no field below its items was removed.
 pub(super) fn remove(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -> Option<Value> {
-    /// The rest of a list or map whose content was partly removed.
+    /// Returns the rest of a list or map after the removal of some of its content.
     fn within(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -> Value {
         remove(schema, of, value, fields).unwrap_or_else(|| match value {
             Value::Object(_) => Value::Object(Object::new()),

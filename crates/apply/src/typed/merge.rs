@@ -58,8 +58,8 @@ pub(super) fn merge(schema: &Schema, of: TypeId, live: &Value, config: &Value) -
     }
 }
 
-/// Merges two lists. Items of both have the order of `config`; items of `live` alone stay next to
-/// their former neighbors.
+/// Merges two lists. Items of both lists have the order of `config`. Items of `live` alone stay
+/// next to their former neighbors.
 fn merge_items(schema: &Schema, list: &List, live: &[Value], config: &[Value]) -> Result<Value, ValidationError> {
     let name = |items: &[Value]| -> Result<Vec<PathElement>, ValidationError> {
         let named = items.iter().enumerate().map(|(at, item)| {

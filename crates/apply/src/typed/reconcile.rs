@@ -1,12 +1,13 @@
-//! Converts field sets written under an older schema, in which a now atomic value was owned field
-//! by field.
+//! Converts field sets from an older schema, in which managers owned the fields of a value that is
+//! now atomic.
 
 use super::{Form, form};
 use crate::path::PathElement;
 use crate::set::Set;
 use crate::typing::{Relation, Schema, TypeId};
 
-/// Adds obsolete fields to `gone`, and the leaf that now contains them to `come`.
+/// Adds the fields below a value that is now atomic to `gone`, and the value itself, which replaces
+/// them, to `come`.
 pub(super) fn reconcile<'a>(
     schema: &Schema,
     of: TypeId,
@@ -63,8 +64,8 @@ pub(super) fn reconcile<'a>(
     }
 }
 
-/// The next level of a set: each element, its children, and whether it is a member without
-/// children.
+/// Lists one level of a set: each element, its children, and whether the element is a member
+/// without children.
 fn parts(fields: &Set) -> impl Iterator<Item = (&PathElement, Option<&Set>, bool)> {
     let only_children = fields.children().iter().filter(move |(element, _)| !fields.has_member(element));
     let only_children = only_children.map(|(element, below)| (element, Some(below), false));

@@ -1,7 +1,7 @@
 //! Random writes by many managers, checked against a simple model: an object maps names to values,
 //! and each manager owns a set of names. The map itself is one of the names. An update that creates
-//! the map owns it, and still does after an applier removed the last name, as observed in
-//! Kubernetes 1.36, which then rejects the next applier of any name.
+//! the map owns the map, even after an applier removed the last name. Kubernetes 1.36 does the
+//! same, and then rejects the next applier of any name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ struct Model {
 }
 
 impl Model {
-    /// Applies a write; true when it is rejected, and then nothing changes.
+    /// Applies a write. Returns true if the write is rejected and changes nothing.
     fn write(&mut self, write: &Write) -> bool {
         match write {
             Write::Apply { manager, data, force } => {
@@ -150,11 +150,11 @@ proptest! {
                     config["metadata"].as_object_mut().unwrap().remove("uid");
                     match kind.apply(live.as_ref(), &config, by, *force) {
                         Err(ApplyError::Conflicts(conflicts)) => {
-                            prop_assert!(refused && !conflicts.is_empty(), "nobody else owned what was changed: {write:?}");
+                            prop_assert!(refused && !conflicts.is_empty(), "no other manager owned the changed fields: {write:?}");
                         }
                         Err(error) => prop_assert!(false, "{error}"),
                         Ok(applied) => {
-                            prop_assert!(!refused, "somebody else owned what was changed: {write:?}");
+                            prop_assert!(!refused, "another manager owned the changed fields: {write:?}");
                             let later = Writer { now: now + Duration::DAY, ..by };
                             let again = kind.apply(Some(&applied), &config, later, false).unwrap();
                             prop_assert_eq!(&again, &applied, "applying twice changes nothing");

@@ -34,8 +34,8 @@ fn keys(path: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// Adds a value and its subtree. The Service itself, its metadata and its spec always exist, and
-/// no manager owns names.
+/// Adds a value and its subtree. The Service, its metadata and its spec always exist, and managers
+/// cannot own names.
 fn collect(value: &Value, path: &str, paths: &mut Paths) {
     let atomic = matches!(path, ".spec.selector" | ".spec.externalIPs");
     match value {

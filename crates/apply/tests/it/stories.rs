@@ -4,7 +4,7 @@
 use crate::story::Outcome;
 use serde_json::Value;
 
-/// One scenario per line; the head describes their source.
+/// One scenario per line. The comment at the start of the file describes the source.
 const STORIES: &str = include_str!("story/kubernetes.txt");
 
 #[test]

@@ -9,7 +9,7 @@ fn error_of(text: &str) -> String {
 }
 
 #[test]
-fn undecodable_files_are_rejected() {
+fn undecodable_configuration_file_is_rejected() {
     let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\n";
     let undecodable = "error while parsing file: error decoding encryption provider configuration file \"c.yaml\": ";
     let check = |text: &str, expected: &str| assert_eq!(error_of(text), format!("{undecodable}{expected}"), "{text}");
@@ -44,7 +44,7 @@ fn undecodable_files_are_rejected() {
 }
 
 #[test]
-fn invalid_fields_have_upstreams_messages() {
+fn invalid_configuration_fields_have_upstreams_messages() {
     let check = |rules: &[(&str, &[&str])], expected: &str| {
         let text = yaml(rules);
         assert_eq!(error_of(&text), format!("error while parsing file: {expected}"), "{text}");
@@ -143,7 +143,7 @@ fn rule_below_a_wider_rule_is_masked() {
 }
 
 #[test]
-fn kms_is_refused_with_a_way_out() {
+fn kms_provider_is_refused_with_migration_instructions() {
     for version in ["v1", "v2"] {
         let kms = format!("kms: {{apiVersion: {version}, name: vault, endpoint: 'unix:///tmp/a', timeout: 3s}}");
         let error = error_of(&yaml(&[("secrets", &[IDENTITY, &kms])]));
@@ -165,7 +165,7 @@ fn number_of_keys_is_bounded() {
 }
 
 #[test]
-fn resource_takes_its_own_rule_then_its_groups_then_the_rule_of_all() {
+fn resource_uses_its_own_rule_before_the_group_and_wildcard_rules() {
     let key = |name: &str| provider("secretbox", 32, &[(name, 1)]);
     let (own, core, apps, all) = (key("own"), key("core"), key("apps"), key("all"));
     let rules = encryption(&[("secrets", &[&own]), ("'*.'", &[&core]), ("'*.apps'", &[&apps]), ("'*.*'", &[&all])]);
@@ -185,7 +185,7 @@ fn resource_takes_its_own_rule_then_its_groups_then_the_rule_of_all() {
 }
 
 #[test]
-fn two_rules_of_one_resource_are_joined() {
+fn providers_of_two_rules_for_one_resource_are_combined() {
     let (new, old) = (provider("aesgcm", 16, &[("new", 1)]), provider("aescbc", 16, &[("old", 2)]));
     let former = encryption(&[("secrets", &[&old])]).transformer("", "secrets");
     let stored = former.encrypt(&"x".into(), b"k", &mut |nonce| nonce.fill(0)).unwrap();
@@ -201,7 +201,7 @@ fn debug_output_has_no_secret() {
 }
 
 #[test]
-fn json_files_and_secrets_with_line_breaks_are_read() {
+fn json_configuration_and_keys_with_line_breaks_are_read() {
     let json = r#"{"apiVersion":"apiserver.config.k8s.io/v1","kind":"EncryptionConfiguration","resources":[
         {"resources":["secrets"],"providers":[{"aescbc":{"keys":[{"name":"a","secret":"MDEyMzQ1Njc4\nOWFiY2RlZg==\r\n"}]}}]}]}"#;
     assert!(!Encryption::parse("c.json", json.as_bytes()).unwrap().transformer("", "secrets").writes_plain());

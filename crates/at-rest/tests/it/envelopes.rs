@@ -1,4 +1,4 @@
-//! Envelopes: golden bytes, rotation, wrong keys, damage.
+//! Tests encrypted values: golden bytes, rotation, wrong keys, damage.
 
 use base64::Engine as _;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
 }
 
-/// Nonces of ascending bytes.
+/// Fills a nonce with ascending bytes.
 fn ascending(first: u8) -> impl FnMut(&mut [u8]) {
     move |nonce| nonce.iter_mut().enumerate().for_each(|(at, byte)| *byte = first.wrapping_add(at as u8))
 }
@@ -97,7 +97,7 @@ fn secretbox_envelope_equals_that_of_nacl() {
 }
 
 #[test]
-fn first_key_writes_and_all_keys_read() {
+fn values_are_encrypted_with_the_first_key_and_decrypted_with_any_key() {
     let old = provider("aescbc", 32, &[("old", 1)]);
     let new = provider("aesgcm", 32, &[("new", 2)]);
     let stages: [&[&str]; 5] = [&[IDENTITY], &[&old, IDENTITY], &[&new, &old, IDENTITY], &[&new], &[IDENTITY, &new]];
@@ -113,7 +113,7 @@ fn first_key_writes_and_all_keys_read() {
 }
 
 #[test]
-fn second_key_of_a_provider_is_stale_and_equal_names_in_two_providers_are_both_tried() {
+fn value_of_a_second_key_is_stale_and_equally_named_keys_are_all_tried() {
     let one = transformer(&[&provider("aescbc", 16, &[("a", 1)])]);
     let stored = one.encrypt(&OBJECT.into(), KEY, &mut ascending(0)).unwrap();
     let rotated = transformer(&[&provider("aescbc", 16, &[("b", 2), ("a", 1)])]);
@@ -124,7 +124,7 @@ fn second_key_of_a_provider_is_stale_and_equal_names_in_two_providers_are_both_t
 }
 
 #[test]
-fn unreadable_values_have_upstreams_errors() {
+fn undecryptable_values_have_upstreams_errors() {
     let (cbc, gcm) = (provider("aescbc", 32, &[("k", 1)]), provider("aesgcm", 32, &[("k", 1)]));
     let secretbox = provider("secretbox", 32, &[("k", 1)]);
     let check = |providers: &[&str], stored: &[u8], expected: &str| {
@@ -177,7 +177,7 @@ fn any_provider() -> impl Strategy<Value = (&'static str, u8)> {
 
 proptest! {
     #[test]
-    fn value_survives_encryption_under_any_key(
+    fn random_value_round_trips_under_any_key(
         (name, bytes) in any_provider(),
         first: u8,
         nonce: u8,
@@ -191,7 +191,7 @@ proptest! {
 
     /// AES-CBC authenticates nothing, so only its length and padding are checked.
     #[test]
-    fn wrong_key_flipped_bit_and_truncation_are_errors_of_authenticated_providers(
+    fn authenticated_providers_reject_wrong_keys_flipped_bits_and_truncation(
         (name, bytes) in any_provider(),
         value in proptest::collection::vec(any::<u8>(), 0..100),
         at: proptest::sample::Index,

@@ -1,4 +1,4 @@
-//! The tests of the crate's public face: golden envelopes, configurations, rotation, damaged values.
+//! Tests the public API of the crate: golden envelopes, configurations, rotation, damaged values.
 
 mod config;
 mod envelopes;

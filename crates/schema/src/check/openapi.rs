@@ -245,7 +245,7 @@ fn type_of(props: &Props, kind: &str, extension: &str, at: &Path<'_>, errors: &m
     }
 }
 
-/// Items of a set are compared as a whole, so they must be atomic.
+/// Checks the items of a set, which must be atomic because they are compared as a whole.
 fn set_items(items: &Props, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     let detail = "must be atomic as item of a list with x-kubernetes-list-type=set";
     let shown = items.list_type.clone().map_or(Value::Null, Value::from);
@@ -302,7 +302,7 @@ fn list_map(props: &Props, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// List map keys must be required or have a default, so that items are distinguishable.
+/// Checks that list map keys are required or have a default, so that items are distinguishable.
 fn list_keys(props: &Props, list_type: &str, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     let Some(items) = props.items().filter(|_| matches!(list_type, "set" | "map")) else { return };
     let items_at = at.child("items");

@@ -204,7 +204,7 @@ impl<'p> Checker<'p> {
         }
     }
 
-    /// Fields within `allOf` and similar keywords must also be specified outside of them.
+    /// Checks that fields within `allOf` and similar keywords are also specified outside of them.
     fn complete(&mut self, validation: &Props, structure: &Props, s_at: &Path<'_>, v_at: &Path<'_>) {
         if let Some(not) = &validation.not {
             self.complete_nested(not, Some(structure), s_at, &v_at.child("not"));

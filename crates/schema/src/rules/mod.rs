@@ -1,7 +1,7 @@
 //! `x-kubernetes-validations`: rules in the Common Expression Language.
 //!
-//! `listwatch-cel` parses, checks and evaluates expressions. This module binds them to a schema: the variables `self`
-//! and `oldSelf`, the costs of all rules of a definition, the budget of one validation, and ratcheting.
+//! `listwatch-cel` parses, checks and evaluates expressions. This module binds expressions to a schema: the variables
+//! `self` and `oldSelf`, costs per definition, the budget of one validation, and ratcheting.
 //!
 //! Rules: apiextensions-apiserver `pkg/apiserver/schema/cel`, `pkg/apis/apiextensions/validation`,
 //! Kubernetes 1.36.
@@ -387,7 +387,8 @@ impl Run {
         match evaluation.result {
             Ok(value) if value.as_bool() == Some(true) => return true,
             Ok(_) => {}
-            Err(EvalError::Limit) => {
+            // Rules have no authorizer to ask.
+            Err(EvalError::Limit | EvalError::Undecided) => {
                 let detail = format!(
                     "'{}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}",
                     EvalError::Limit

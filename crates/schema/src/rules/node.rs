@@ -8,7 +8,7 @@ use listwatch_cel::{Kind, ListType, Schema};
 use crate::schema::{Constraint, Node};
 
 impl Node {
-    /// The limit that a constraint sets.
+    /// The limit in the first constraint for which `pick` returns one.
     fn bound(&self, pick: impl Fn(&Constraint) -> Option<i64>) -> Option<u64> {
         self.constraints.iter().find_map(pick).map(|max| max.max(0) as u64)
     }

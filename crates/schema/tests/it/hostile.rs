@@ -1,5 +1,5 @@
-//! Schemas and objects that produce as much error text as possible. The size of the errors is
-//! bounded.
+//! Tests that the size of errors is bounded, with schemas and objects that produce as much error
+//! text as possible.
 
 use listwatch_meta::FieldError;
 use listwatch_schema::Schema;

@@ -325,7 +325,7 @@ fn missing_fields_get_their_defaults() {
 }
 
 #[test]
-fn embedded_metadata_is_coerced() {
+fn embedded_metadata_loses_unknown_fields_and_rejects_wrong_types() {
     let schema = schema_of(
         &json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}),
     );

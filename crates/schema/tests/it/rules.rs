@@ -14,7 +14,8 @@ fn spec(rule: &str) -> Value {
             "l": {"type": "array", "maxItems": 16, "items": {"type": "string", "maxLength": 64}},
             "n": {"type": "array", "maxItems": 16, "items": {"type": "integer"}},
             "m": {"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 64}},
-            "o": {"type": "object", "properties": {"x": {"type": "integer"}, "a-b": {"type": "string"}}},
+            "o": {"type": "object", "properties": {"x": {"type": "integer"}, "a-b": {"type": "string"},
+                "namespace": {"type": "string", "maxLength": 64}, "package": {"type": "object", "properties": {"x": {"type": "integer"}}}}},
             "t": {"type": "string", "format": "date-time"}, "e": {"type": "string", "format": "duration"},
             "q": {"x-kubernetes-int-or-string": true}
         },
@@ -146,6 +147,18 @@ fn kubernetes_cel_library_is_evaluated() {
     );
 }
 
+/// Kubernetes 1.31 began to accept keywords as field names. JobSet's definition depends on it.
+#[test]
+fn keyword_after_a_dot_selects_the_property_of_that_name() {
+    let object = json!({"o": {"namespace": "a", "package": {"x": 1}}});
+    holds("self.o.namespace == 'a' && self.o.package.x == 1", object.clone());
+    holds("self.o.__namespace__ == 'a' && has(self.o.namespace) && has(self.o.__package__)", object);
+    holds("!has(self.o.namespace) || size(self.o.namespace) == 0", json!({"o": {}}));
+    fails("self.o.namespace == 'b'", json!({"o": {"namespace": "a"}}), "failed rule: self.o.namespace == 'b'");
+    let text = "undefined field 'loop'\n | self.o.loop == 1\n | ......^";
+    rejected("self.o.loop == 1", &format!("compilation failed: ERROR: <input>:1:7: {text}"));
+}
+
 #[test]
 fn violated_or_failing_rule_returns_an_error() {
     fails("self.i > 3", json!({"i": 1}), "failed rule: self.i > 3");
@@ -197,7 +210,7 @@ fn too_costly_rule_is_rejected() {
 }
 
 #[test]
-fn text_of_unknown_size_makes_an_expression_too_costly() {
+fn string_of_unknown_size_makes_an_expression_too_costly() {
     let check = |rule: Value, at: &str, what: &str| {
         let mut schema = spec("true");
         schema["x-kubernetes-validations"] = json!([rule]);
@@ -311,7 +324,7 @@ fn rule_with_old_self_in_an_uncorrelatable_list_is_rejected() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any text is rejected, or accepted and evaluated to an end.
+    /// Any text is rejected, or is accepted and its evaluation ends.
     #[test]
     fn random_rule_text_never_panics(rule in "(self|oldSelf|x|1|'a'|\\[|\\]|\\(|\\)|\\{|\\}|\\.|,|\\?|:|\\+|-|\\*|/|%|&&|\\|\\||!|==|<|in|has|all|map|s|l|n|m|o| |\"|\\\\|true|null|1u|1.5|b'x'|\\?\\.|filter|exists|optMap|format|size){0,14}") {
         let schema = root(spec(&rule));
@@ -416,7 +429,7 @@ fn query_of_long_url_is_parsed_within_the_time_limit() {
 }
 
 #[test]
-fn unknown_time_zone_is_rejected_with_the_definition() {
+fn definition_with_an_unknown_time_zone_in_a_rule_is_rejected() {
     let errors = definition(&root(spec("self.t.getHours('Europe/Berlin') == 1")));
     assert!(errors[0].contains("unknown time zone Europe/Berlin"), "{errors:?}");
     for zone in ["UTC", "+02:00", "-08:00", "05:30"] {

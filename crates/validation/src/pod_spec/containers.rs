@@ -14,7 +14,7 @@ use crate::names;
 use crate::names::NameRule;
 use crate::{Errors, Object, child, given, is_empty, is_true, items, number, objects, text};
 
-/// The numbers of restart rules of one container and of exit codes of one rule.
+/// The largest number of restart rules of one container, and of exit codes of one rule.
 const RESTART_RULES_MAX: usize = 20;
 const RESTART_CODES_MAX: usize = 255;
 
@@ -226,7 +226,7 @@ fn variable_name(name: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The fields of the pod that a variable may refer to.
+/// The fields of the pod that an environment variable may refer to.
 const VARIABLE_FIELDS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",

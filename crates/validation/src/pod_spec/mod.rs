@@ -1,7 +1,7 @@
 //! Validates pods, and the pod templates of other kinds.
 //!
 //! Rules: `ValidatePodSpec` in `pkg/apis/core/validation/validation.go` of Kubernetes v1.36. The functions follow
-//! upstream's order, because clients see the errors in that order.
+//! upstream's order, because clients receive the errors in that order.
 //!
 //! ```text
 //!  pod ────────▶ annotations ─────────▶ spec ─▶ rules for new pods
@@ -44,7 +44,7 @@ struct SpecOwner<'a> {
     old: Option<&'a Object>,
 }
 
-/// A spec, and the data that the rules for its containers look up.
+/// A spec, and the data that the rules for its containers need.
 struct PodContext<'a> {
     owner: SpecOwner<'a>,
     spec: &'a Object,
@@ -248,9 +248,9 @@ fn host_ports(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The number of name servers of a pod.
+/// The largest number of name servers of a pod.
 const NAMESERVERS_MAX: usize = 3;
-/// The number of search domains of a pod, and their total length in bytes with separators.
+/// The largest number of search domains of a pod, and their largest total length with separators, in bytes.
 const SEARCHES_MAX: usize = 32;
 const SEARCHES_BYTES_MAX: usize = 2048;
 

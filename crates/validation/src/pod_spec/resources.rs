@@ -13,8 +13,8 @@ use crate::resource_names::{amount_of, container_resource_name, is_huge_page, is
 use crate::{Errors, Object, child, given, items, objects, text};
 use listwatch_meta::go;
 
-/// The length of claim names that one error lists, in bytes, and the number of errors above which
-/// errors list none.
+/// The largest total length of the claim names in one error, in bytes, and the largest number of
+/// errors that list claim names.
 const CLAIMS_SHOWN_BYTES_MAX: usize = 4096;
 const LISTING_ERRORS_MAX: usize = 64;
 
@@ -185,8 +185,8 @@ fn nanos(value: &Value) -> i128 {
 
 /// The quantities that all containers of a pod need together (`AggregateContainerRequests`).
 ///
-/// This is the maximum over time. Each init container runs beside the sidecars that were started
-/// before it, and the containers run beside all sidecars.
+/// This is the maximum over time. Each init container runs together with the sidecars that started
+/// before it, and the containers run together with all sidecars.
 fn aggregate<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, i128> {
     fn add<'a>(sums: &mut HashMap<&'a str, i128>, amounts: &'a Object) {
         for (name, value) in amounts {
@@ -245,8 +245,8 @@ fn format_like(nanos: i128, like: &str) -> String {
     listwatch_meta::quantity::sum(nothing, &text).unwrap_or(text)
 }
 
-/// Defaults the `resources` of a pod that has some. Requests default to the sum of the containers'
-/// requests, then to the limits (`defaultHugePagePodLimits` and `defaultPodRequests`).
+/// Applies defaults to the `resources` of a pod, if it has any. Requests default to the sum of the
+/// containers' requests, then to the limits (`defaultHugePagePodLimits` and `defaultPodRequests`).
 pub fn default_pod_level_resources(spec: &mut Object) {
     let Some(Value::Object(resources)) = given(spec, "resources") else { return };
     let (mut limits, mut requests) = (child(resources, "limits").clone(), child(resources, "requests").clone());

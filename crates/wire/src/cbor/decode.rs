@@ -73,7 +73,7 @@ pub fn decode(body: &[u8]) -> Result<Vec<u8>, DecodeError> {
         at,
         out: Vec::with_capacity(body.len() + body.len() / 2),
         depth: 0,
-        later: None,
+        bytes_encoding: None,
         names: Vec::new(),
     };
     decoder.value()?;
@@ -85,7 +85,7 @@ pub fn decode(body: &[u8]) -> Result<Vec<u8>, DecodeError> {
 
 /// The conversion of bytes to text, by tags 21 to 23.
 #[derive(Clone, Copy, Debug)]
-enum Later {
+enum BytesEncoding {
     Base64Url,
     Base64,
     Base16,
@@ -97,7 +97,7 @@ struct Decoder<'a> {
     out: Vec<u8>,
     /// The number of open containers and tags.
     depth: usize,
-    later: Option<Later>,
+    bytes_encoding: Option<BytesEncoding>,
     /// A stack of the positions in `out` of the names of open maps.
     names: Vec<Range<usize>>,
 }
@@ -263,11 +263,13 @@ impl<'a> Decoder<'a> {
 
     /// Writes text, and bytes as text; bytes below a conversion tag become base64 or hex.
     fn push_text(&mut self, major: u8, bytes: &[u8]) {
-        match self.later.filter(|_| major == BYTES) {
+        match self.bytes_encoding.filter(|_| major == BYTES) {
             None => forms::push_string(&mut self.out, bytes),
-            Some(Later::Base64) => forms::push_base64(&mut self.out, bytes),
-            Some(Later::Base64Url) => forms::push_string(&mut self.out, URL_SAFE_NO_PAD.encode(bytes).as_bytes()),
-            Some(Later::Base16) => {
+            Some(BytesEncoding::Base64) => forms::push_base64(&mut self.out, bytes),
+            Some(BytesEncoding::Base64Url) => {
+                forms::push_string(&mut self.out, URL_SAFE_NO_PAD.encode(bytes).as_bytes())
+            }
+            Some(BytesEncoding::Base16) => {
                 let hex = bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
                     let _ = write!(hex, "{byte:02x}");
                     hex
@@ -278,19 +280,19 @@ impl<'a> Decoder<'a> {
     }
 
     fn tagged(&mut self, tag: u64, at: usize) -> Result<(), DecodeError> {
-        let later = match tag {
+        let bytes_encoding = match tag {
             0 => return self.date_time(at),
             1 => return self.epoch(at),
             2 | 3 => return Err(DecodeError::Invalid { at, why: "an integer beyond 64 bits" }),
-            21 => Later::Base64Url,
-            22 => Later::Base64,
-            23 => Later::Base16,
+            21 => BytesEncoding::Base64Url,
+            22 => BytesEncoding::Base64,
+            23 => BytesEncoding::Base16,
             // An unknown tag is ignored.
             _ => return self.value(),
         };
-        let outer = self.later.replace(later);
+        let outer = self.bytes_encoding.replace(bytes_encoding);
         self.value()?;
-        self.later = outer;
+        self.bytes_encoding = outer;
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Encodes JSON as CBOR in one pass. The length of a container is known only at its end, so its
-//! head is filled in then. Up to 23 members cost nothing more; a longer container costs a `memmove`
-//! of its bytes.
+//! head is filled in then. For containers of up to 23 members this costs nothing; a longer
+//! container costs a `memmove` of its bytes.
 
 use super::{ARRAY, BYTES, ENCODE_DEPTH_MAX, MAP, NEGATIVE, SELF_DESCRIBED, UNSIGNED, head_of, push_head};
 

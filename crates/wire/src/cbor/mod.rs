@@ -7,15 +7,15 @@
 //!   watch event    d9d9f7 {type, object: d9d9f7 …} ◀─ event_frame ─ the object's JSON
 //! ```
 //!
-//! The rules are those of apimachinery's `runtime/serializer/cbor`, on top of RFC 8949. The output
-//! has the tag "self-described CBOR", definite lengths, the shortest form of every number, strings
-//! and names as byte strings (Go does not know whether they are UTF-8), and no other tags. Members
-//! are in the order of the JSON; only Go's tests sort them. A `[]byte`, which Go writes as bytes
-//! with tag 22, stays the base64 string of the JSON; Go's decoder accepts both.
+//! The rules are those of apimachinery's `runtime/serializer/cbor`, on top of RFC 8949. The output has the tag
+//! "self-described CBOR" and no other tags, definite lengths, and the shortest form of every number. Strings and names
+//! are byte strings, because Go's strings need not be UTF-8. Members are in the order of the JSON; only Go's tests sort
+//! them. A `[]byte`, which Go writes as bytes with tag 22, stays the base64 string of the JSON; Go's decoder accepts
+//! both.
 //!
-//! The decoder also accepts text strings, strings and containers of indefinite length, floats of
-//! any width, times by tag, and bytes to convert to base64. It rejects names that are not strings
-//! or duplicate, numbers beyond 64 bits, NaN and infinities, `undefined`, and invalid UTF-8.
+//! The decoder also accepts text strings, strings and containers of indefinite length, floats of any width, times by
+//! tag, and bytes to convert to base64. The decoder rejects names that are not strings or duplicate, numbers beyond 64
+//! bits, NaN and infinities, `undefined`, and invalid UTF-8.
 //!
 //! # Responses of a server
 //!

@@ -23,7 +23,7 @@ pub(super) enum UnknownFields {
 }
 
 /// Decodes the object of an envelope to JSON.
-pub(super) fn object(
+pub(super) fn object_json(
     body: &[u8],
     envelope: &Envelope<'_>,
     id: Id,
@@ -146,7 +146,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Skips a field that has no place in the JSON, or rejects it.
+    /// Skips or rejects a field that the JSON cannot represent.
     fn skip(&self, at: usize, message: &'static str, number: u32) -> Result<(), DecodeError> {
         match self.unknown {
             UnknownFields::Skipped => Ok(()),
@@ -221,7 +221,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Writes a map with sorted keys, as Go does; the last duplicate key counts.
+    /// Writes a map with sorted keys, as Go does. If a key is duplicate, the last value is used.
     fn map(&mut self, of: Type, records: Range<usize>) -> Result<(), DecodeError> {
         self.open(b'{', self.records[records.start].place)?;
         let mut entries = Vec::with_capacity(records.len());
@@ -410,8 +410,8 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Writes JSON inside protobuf after validation. An envelope inside (as a list of
-    /// `runtime.RawExtension` may have) becomes the object's JSON.
+    /// Writes JSON inside protobuf after validation. A nested envelope, as in a list of
+    /// `runtime.RawExtension`, becomes the object's JSON.
     fn raw(&mut self, records: &Range<usize>) -> Result<(), DecodeError> {
         let Some(place) = self.inner(records, 1, "RawExtension", "raw")?.filter(|place| place.start < place.end) else {
             self.out.extend_from_slice(b"null");
@@ -547,7 +547,7 @@ fn invalid(place: Option<ValueRange>, why: &str) -> DecodeError {
     DecodeError::InvalidValue { at: place.map_or(0, |place| place.start as usize), why: why.to_owned() }
 }
 
-/// A body whose positions exceed 32 bits is truncated there.
+/// Truncates a body to the length that 32-bit positions can address.
 pub(super) fn whole(body: &[u8]) -> Result<ValueRange, DecodeError> {
     match u32::try_from(body.len()) {
         Ok(end) => Ok(ValueRange { start: 0, end }),

@@ -1,10 +1,9 @@
 //! Encodes JSON as protobuf, byte-equal to Go's encoding of the same object.
 //!
-//! serde reads the JSON once, without a tree. Each member is appended in the order of the JSON. At
-//! the end of an object its fields are sorted by number, the zero values that Go always writes are
-//! added, and embedded structs get their messages; then the length is known. So each byte is moved
-//! about twice per level with `memcpy`, and only the encoder's few buffers are allocated, which a
-//! list reuses for all its objects.
+//! serde reads the JSON once, without a tree. Each member is appended in the order of the JSON. At the end of an object
+//! its fields are sorted by number. The zero values that Go always writes are added, and embedded structs become
+//! messages. The length of the object is then known. Each byte is moved about twice per level with `memcpy`. Only the
+//! encoder's few buffers are allocated, which a list reuses for all its objects.
 
 use std::fmt;
 
@@ -113,7 +112,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// Assembles the message from the parts from `parts` on and the bytes from `out` on.
+    /// Assembles the message of an object. Its parts begin at index `parts` of the parts, and its bytes at offset `out`
+    /// of the output.
     fn finish(&mut self, message: &Message, number: Option<u8>, out: usize, parts: usize) {
         let own = &mut self.parts[parts..];
         if !own.is_sorted_by_key(|part| part.key) {
@@ -174,13 +174,21 @@ pub(super) fn push_tag(out: &mut Vec<u8>, number: u8, wire: u8) {
     push_varint(out, u64::from(number) << 3 | u64::from(wire));
 }
 
+/// Inserts the tag and length of field `number` before the bytes from `start` on.
 fn wrap(out: &mut Vec<u8>, number: u8, start: usize) {
-    let (end, len) = (out.len(), out.len() - start);
+    let end = out.len();
     push_tag(out, number, WIRE_BYTES);
-    push_varint(out, len as u64);
-    let head = out.len() - end;
-    out[start..].rotate_right(head);
+    push_varint(out, (end - start) as u64);
+    let head_bytes = out.len() - end;
+    // `rotate_right` moves the content several times; this moves it once.
+    let mut head = [0; HEAD_BUFFER_BYTES];
+    head[..head_bytes].copy_from_slice(&out[end..]);
+    out.copy_within(start..end, start + head_bytes);
+    out[start..start + head_bytes].copy_from_slice(&head[..head_bytes]);
 }
+
+/// The longest tag of a field whose number has 8 bits, and the longest length.
+const HEAD_BUFFER_BYTES: usize = varint_bytes((u8::MAX as u64) << 3 | 7) + varint_bytes(u64::MAX);
 
 /// Writes a message from the sorted parts of its fields, adding zero values for absent fields.
 fn write_message(message: &Message, mut parts: &[Part], level: usize, from: &[u8], into: &mut Vec<u8>) {
@@ -365,8 +373,8 @@ impl<'de> Visitor<'de> for Map<'_> {
         Ok(())
     }
 
-    /// Writes the entries in order of arrival and sorts them by key if necessary; the last
-    /// duplicate key counts.
+    /// Writes the entries in order of arrival and sorts them by key if necessary. If a key is duplicate, the last value
+    /// is used.
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Map { encoder, of, number } = self;
         let (base, first) = (encoder.out.len(), encoder.entries.len());
@@ -434,7 +442,7 @@ struct Value<'e> {
     encoder: &'e mut Encoder,
     of: Type,
     number: u8,
-    /// In a list or map, `null` is an element.
+    /// Whether `null` is encoded as a zero value, as for an element of a list or map. Otherwise `null` means absent.
     null_is_zero: bool,
 }
 

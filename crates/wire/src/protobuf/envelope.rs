@@ -133,7 +133,7 @@ impl<'a> Envelope<'a> {
     /// The description of the object's type.
     ///
     /// # Errors
-    /// When the envelope names no type, or one without protobuf.
+    /// When the envelope has no type, or a type without protobuf.
     pub fn message(&self) -> Result<Id, DecodeError> {
         if self.kind.is_empty() {
             return Err(DecodeError::MissingKind);

@@ -59,7 +59,7 @@ pub enum DecodeError {
         /// The problem.
         what: Malformed,
     },
-    /// A field has another wire type than its own.
+    /// A field has a wire type that does not match its type.
     #[error("proto: wrong wireType = {found} for field {field} of {message} at byte {at}")]
     WrongType {
         /// The position in the body.

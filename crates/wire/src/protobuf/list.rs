@@ -98,15 +98,14 @@ pub fn encode_list<I: AsRef<[u8]>>(meta: &ListMeta, envelopes: &[I]) -> Result<V
 /// must be known before the first byte is sent.
 pub const LIST_KEPT_BYTES: usize = 256 << 10;
 
-/// JSON bytes that [`ListBody::measure`] reads in one call: a few milliseconds of work.
+/// The number of JSON bytes that [`ListBody::measure`] reads in one call: a few milliseconds of work.
 pub const MEASURE_STEP_BYTES: usize = 1 << 20;
 
 /// The body of a list in chunks, from the JSON of its objects.
 ///
-/// A protobuf list contains its length before its first item. So all items are first encoded to
-/// measure them ([`ListBody::measure`]), and an object of another kind is detected before anything
-/// is sent. Memory is bounded by [`LIST_KEPT_BYTES`], a chunk of [`CHUNK_BYTES`] and the largest
-/// object, whatever the list's length.
+/// A protobuf list contains its length before its first item. So all items are first encoded to measure them
+/// ([`ListBody::measure`]), and an object of another kind is detected before anything is sent. Memory is bounded by
+/// [`LIST_KEPT_BYTES`], a chunk of [`CHUNK_BYTES`] and the largest object, for any length of the list.
 ///
 /// `items` is cloned and iterated twice; both iterations must return the same objects.
 ///

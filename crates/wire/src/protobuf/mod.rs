@@ -23,7 +23,7 @@
 //! | ERROR, at the end of a stream | [`error_frame`] |
 //! | each of these frames on a WebSocket | [`message_of_frame`] of it, as a binary message |
 //!
-//! A Table has no protobuf (406), nor has a custom resource, except for its metadata.
+//! A Table has no protobuf form (406). A custom resource has only its metadata in protobuf.
 //! [`crate::media_type::Negotiated::content_type`] returns the `Content-Type`.
 //!
 //! Inside this project an object is its JSON. The additional facts for protobuf are a table
@@ -149,6 +149,6 @@ fn decode_with(body: &[u8], unknown: UnknownFields) -> Result<Decoded, DecodeErr
     if unknown == UnknownFields::Rejected {
         Envelope::check_known(body)?;
     }
-    let json = decode::object(body, &envelope, envelope.message()?, unknown)?;
+    let json = decode::object_json(body, &envelope, envelope.message()?, unknown)?;
     Ok(Decoded { api_version: envelope.api_version.into_owned(), kind: envelope.kind.into_owned(), json })
 }

@@ -10,7 +10,7 @@ pub const MESSAGE_LIMIT_BYTES: usize = crate::frame::FRAME_LIMIT_BYTES;
 /// Largest payload of a control frame (RFC 6455, 5.5).
 const CONTROL_LIMIT_BYTES: usize = 125;
 
-/// The reading side: a server's peer masks its frames, a client's does not.
+/// The side that reads. Clients mask their frames; servers do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Reads messages of a client.
@@ -258,8 +258,8 @@ impl Decoder {
         }
     }
 
-    /// Creates a decoder for the server of a watch: text and binary messages of any length are
-    /// skipped without being held; pings, pongs and the close are returned.
+    /// Creates a decoder for the server of a watch. Text and binary messages of any length are
+    /// skipped without being buffered; pings, pongs and the close are returned.
     pub fn discarding() -> Self {
         Decoder { discard: true, ..Decoder::new(Role::Server) }
     }
@@ -325,7 +325,7 @@ impl Decoder {
                 _ => {}
             }
             if self.discard {
-                // Kept only to tell continuations from first frames.
+                // Kept only to distinguish continuations from first frames.
                 self.part = (!header.fin).then(|| Part { text: false, payload: BytesMut::new() });
                 self.buffer.advance(header.bytes);
                 let here = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX).min(self.buffer.len());

@@ -16,7 +16,7 @@ pub(crate) fn accept_key(key: &str) -> String {
     STANDARD.encode(Sha1::new().chain_update(key).chain_update(GUID).finalize())
 }
 
-/// Whether a GET requests a WebSocket. Otherwise it is a watch over plain HTTP.
+/// Whether a GET requests a WebSocket. Otherwise the watch uses plain HTTP.
 pub fn is_upgrade(upgrade: Option<&str>, connection: Option<&str>) -> bool {
     upgrade.is_some_and(|upgrade| upgrade.eq_ignore_ascii_case("websocket"))
         && connection.is_some_and(|connection| connection.to_ascii_lowercase().contains("upgrade"))
@@ -108,7 +108,7 @@ pub enum BearerError {
     /// The token is not UTF-8.
     #[error("invalid base64.bearer.authorization token")]
     NotUtf8,
-    /// No subprotocol remains with which the server could respond.
+    /// The client offers no other subprotocol, which the server needs for its response.
     #[error("missing additional subprotocol")]
     Alone,
 }

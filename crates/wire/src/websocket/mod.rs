@@ -7,16 +7,16 @@
 //!   watch frame     ── Kind::head ──────▶ head, then the frame's own shared bytes
 //! ```
 //!
-//! kube-apiserver serves a watch like this (apiserver `endpoints/handlers/watch.go`, `HandleWS`):
-//! one message per event, text for JSON (the document with its newline) and binary for protobuf
-//! (without its length) and CBOR. Messages of the client are discarded ([`Decoder::discarding`]),
-//! and a ping is answered. The client's close, or a deadline, ends the watch with a close of code
+//! In a watch of kube-apiserver (apiserver `endpoints/handlers/watch.go`, `HandleWS`), each event
+//! is one message: text for JSON (the document with its newline), and binary for protobuf (without
+//! its length) and CBOR. Messages of the client are discarded ([`Decoder::discarding`]), and a ping
+//! is answered by a pong. The client's close, or a deadline, ends the watch with a close of code
 //! 1000. There is no compression and no other extension.
 //!
-//! This is an own codec, because `tungstenite` and `fastwebsockets` tie their frames to a stream
-//! that they read and write themselves, and copy every payload to a buffer per connection. A watch
-//! sends bytes that ten thousand connections share, and needs only the header of up to ten bytes
-//! before them. The tests compare this module with `tungstenite`.
+//! This crate does not use `tungstenite` or `fastwebsockets`, because they read and write the
+//! stream themselves, and copy every payload to a buffer per connection. A watch sends bytes that
+//! ten thousand connections share, and needs only the header of up to ten bytes before them. The
+//! tests compare this module with `tungstenite`.
 
 mod codec;
 mod handshake;

@@ -187,7 +187,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn ciborium_decodes_our_bytes(value in values()) {
+    fn ciborium_decodes_the_encoded_cbor(value in values()) {
         let body = cbor::encode(value.to_string().as_bytes()).expect("JSON");
         let read: Cbor = ciborium::from_reader(&body[..]).expect("CBOR");
         prop_assert_eq!(as_json(read), value.clone());
@@ -239,7 +239,8 @@ proptest! {
     }
 }
 
-/// Decoded bytes are JSON of bounded length, can be encoded, and are stable then.
+/// Checks that decoded bytes are JSON of bounded length, and that encoding and decoding them again
+/// changes nothing.
 fn survives(body: &[u8]) -> Result<(), TestCaseError> {
     let read = cbor::decode(body);
     let mut frames = CborFrames::new();

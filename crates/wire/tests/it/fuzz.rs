@@ -5,7 +5,7 @@ mod targets;
 
 use proptest::prelude::*;
 
-/// Fragments of valid inputs; random bytes alone seldom get past the first check.
+/// Fragments of valid inputs, because random bytes alone rarely pass the first check.
 const WORDS: [&[u8]; 62] = [
     b"{",
     b"}",

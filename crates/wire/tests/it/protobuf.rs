@@ -72,7 +72,8 @@ fn encoded_json_equals_protobuf_of_kube_apiserver() {
     }
 }
 
-/// Objects of every kind filled at random by Go; the head of the file describes how.
+/// Objects of every kind that Go filled with random values. A comment at the start of the file
+/// describes the generation.
 #[test]
 fn objects_of_every_kind_are_converted_as_in_go() {
     let mut kinds = std::collections::BTreeSet::new();
@@ -554,7 +555,7 @@ fn invalid_watch_message_is_rejected() {
     }
 }
 
-/// The manifests people start with, through protobuf and back: nothing is lost.
+/// Example manifests keep every field through protobuf and back.
 #[test]
 fn example_manifests_round_trip() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/manifests");
@@ -666,7 +667,7 @@ proptest! {
     }
 }
 
-/// Decoded bytes are JSON, can be encoded, and are stable then.
+/// Checks that decoded bytes are JSON, and that encoding and decoding them again changes nothing.
 fn survives(body: &[u8]) -> Result<(), TestCaseError> {
     let Ok(first) = protobuf::decode(body) else { return Ok(()) };
     prop_assert!(first.json.len() <= protobuf::json_limit_bytes(body.len()) + (4 << 10), "the limit holds");

@@ -237,7 +237,7 @@ proptest! {
     }
 
     #[test]
-    fn tungstenite_decodes_our_frames(messages in messages(), masks in any::<[u8; 4]>(), server in any::<bool>()) {
+    fn tungstenite_decodes_the_encoded_frames(messages in messages(), masks in any::<[u8; 4]>(), server in any::<bool>()) {
         // tungstenite would write answers to pings into the stream that is read.
         let messages: Vec<_> = messages.into_iter().filter(|(kind, _)| *kind != Kind::Ping).collect();
         let mask = server.then_some(masks);

@@ -1,5 +1,5 @@
-//! Scenarios of writes to one object, as JSON, so that Kubernetes' own field manager can run them
-//! too.
+//! Runs scenarios of writes to one object. Scenarios are JSON, so that Kubernetes' field manager
+//! can also run them.
 
 use listwatch_apply::{ApplyError, Kind, Path, Set, Typing, Writer};
 use serde_json::{Map, Value, json};
@@ -69,8 +69,8 @@ fn restore(new: &mut Value, live: Option<&Value>, part: &str) {
     };
 }
 
-/// Converts quantities to their canonical form, as a server's decoding does. The only one here that
-/// differs is `1000m`.
+/// Converts quantities to their canonical form, as decoding in a server does. In the scenarios,
+/// only `1000m` differs from its canonical form.
 fn decoded(value: Value) -> Value {
     match value {
         Value::Object(members) => members.into_iter().map(|(name, value)| (name, decoded(value))).collect(),

@@ -179,7 +179,7 @@ pub(crate) fn queries(data: &[u8]) {
     judge(&options);
 }
 
-/// Any options give a request or a Status of class 4xx. The exception is an invalid resource
+/// Checks that any options give a request or a 4xx Status. The exception is an invalid resource
 /// version of a get or a watch, which is a 500, as in kube-apiserver.
 fn judge(options: &ListOptions) {
     let shape = shape();
