@@ -36,6 +36,8 @@ pub(crate) enum Node {
     List(Vec<Ast>, Vec<usize>),
     /// Keys, values, and whether the entry is optional.
     Map(Vec<(Ast, Ast, bool)>),
+    /// An object of a patch type, `Object{…}` or `JSONPatch{…}`: its type, and its fields as in a map.
+    Struct(Box<str>, Vec<(Ast, Ast, bool)>),
     Fold(Box<Fold>),
     /// A macro of Kubernetes that binds variables: the name of the macro, its receiver, the
     /// variables, and the expressions that use them.
@@ -79,8 +81,34 @@ pub(crate) const BIND: &str = "bind";
 /// Identifiers that are namespaces of functions, not variables.
 const NAMESPACES: [&str; 4] = ["optional", "sets", "format", "ip"];
 
-/// Parses an expression. With `objects`, it may construct messages (`Object{spec: …}`), which
-/// become maps.
+/// True for the types of objects in patches: `JSONPatch`, `Object`, `Object.spec`.
+fn is_patch_type(name: &str) -> bool {
+    name == "JSONPatch" || name == "Object" || name.starts_with("Object.")
+}
+
+impl Ast {
+    /// Calls `visit` for each direct part of the expression.
+    pub(crate) fn for_each_part(&self, visit: &mut impl FnMut(&Ast)) {
+        match &self.node {
+            Node::Literal(_) | Node::Ident(_) => {}
+            Node::Select { of, .. } => visit(of),
+            Node::Call { target, args, .. } => target.as_deref().into_iter().chain(args).for_each(visit),
+            Node::List(elements, _) => elements.iter().for_each(visit),
+            Node::Map(entries) | Node::Struct(_, entries) => {
+                entries.iter().for_each(|(key, value, _)| {
+                    visit(key);
+                    visit(value);
+                });
+            }
+            Node::Fold(fold) => {
+                [&fold.range, &fold.init, &fold.condition, &fold.step, &fold.result].into_iter().for_each(visit);
+            }
+            Node::Binding { target, bodies, .. } => std::iter::once(&**target).chain(bodies).for_each(visit),
+        }
+    }
+}
+
+/// Parses an expression. With `objects`, it may construct objects of patch types (`Object{spec: …}`).
 ///
 /// # Errors
 /// The compiler's text, as shown after `compilation failed: `.
@@ -108,8 +136,8 @@ pub(crate) fn parse(source: &str, objects: bool) -> Result<Ast, String> {
     }
 }
 
-/// The nesting depth of an expression: brackets, and the operators, calls and conditionals chained
-/// within each of them since the last comma, `&&` or `||`.
+/// The nesting depth of an expression: brackets, and in each bracket the operators, calls and
+/// conditionals since the last comma, `&&` or `||`.
 fn nesting(source: &str) -> usize {
     let bytes = source.as_bytes();
     let (mut at, mut deepest) = (0, 0);
@@ -211,6 +239,9 @@ impl Reader<'_> {
         let node = match &expr.expr {
             Expr::Unspecified => return refuse("empty expression"),
             Expr::Struct(message) if self.messages => {
+                if !is_patch_type(&message.type_name) {
+                    return refuse(&format!("undeclared reference to '{}' (in container '')", message.type_name));
+                }
                 let mut entries = Vec::with_capacity(message.entries.len());
                 for entry in &message.entries {
                     if let EntryExpr::StructField(field) = &entry.expr {
@@ -218,7 +249,7 @@ impl Reader<'_> {
                         entries.push((name, below(&field.value)?, field.optional));
                     }
                 }
-                Node::Map(entries)
+                Node::Struct(message.type_name.as_str().into(), entries)
             }
             Expr::Struct(_) => return refuse("messages cannot be made here"),
             Expr::Literal(literal) => Node::Literal(match literal {
@@ -316,7 +347,7 @@ fn with_pattern(name: &str, on_text: bool, mut args: Vec<Ast>) -> Vec<Ast> {
 /// variables, and macros of optional values.
 fn binds(name: &str, args: usize) -> bool {
     match name {
-        "optMap" | "optFlatMap" => args == 2,
+        "optMap" | "optFlatMap" | "sortBy" => args == 2,
         "all" | "exists" | "existsOne" | "exists_one" => args == 3,
         "transformList" | "transformMap" | "transformMapEntry" => args == 3 || args == 4,
         _ => false,
@@ -324,5 +355,5 @@ fn binds(name: &str, args: usize) -> bool {
 }
 
 fn binds_vars(name: &str) -> usize {
-    if name.starts_with("opt") { 1 } else { 2 }
+    if name.starts_with("opt") || name == "sortBy" { 1 } else { 2 }
 }

@@ -1,7 +1,7 @@
 //! Computes types and worst-case costs of expressions before their evaluation.
 //!
-//! The estimate follows cel-go's (`checker/cost.go`) and Kubernetes' (`pkg/cel/library/cost.go`):
-//! one unit per step, one unit per ten bytes read, and loops with the maximum number of items in
+//! The estimate follows cel-go's (`checker/cost.go`) and Kubernetes' (`pkg/cel/library/cost.go`). A
+//! step costs one unit, and ten read bytes cost one unit. A loop has the maximum number of items in
 //! the schema.
 
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::limits::TYPE_CHECKS_MAX;
 use crate::types::Type;
 use crate::{library, signatures};
 
-/// Units of fuel per visit of a node.
+/// The number of units of fuel per visit of a node.
 const VISIT_UNITS: u64 = 4;
 
 /// The number of bytes or items that are read for one cost unit.
@@ -81,6 +81,10 @@ pub(crate) fn check_leniently<'n>(
     Ok((!checker.uncertain).then_some(checked.ty))
 }
 
+/// The types of patches. All types of objects count as one.
+pub(crate) const OBJECT: &str = "Object";
+pub(crate) const JSON_PATCH: &str = "JSONPatch";
+
 /// Namespaces of functions that Kubernetes' environments have and rules do not.
 const FUNCTION_NAMESPACES: [&str; 8] =
     ["base64", "cidr", "jsonpatch", "lists", "math", "quantity", "semver", "strings"];
@@ -134,10 +138,13 @@ impl<'n> Checker<'_, 'n> {
             Node::Select { of, field, test } => {
                 let of = self.ast(of);
                 let found = of.ty.field(field);
+                if let Type::Fields(fields) = &of.ty {
+                    self.uncertain |= matches!(fields.find(field), Some(None));
+                }
                 let ty = match (found, &of.ty) {
                     (Some(_), _) if *test => Type::Bool,
                     (Some(ty), _) => ty,
-                    (None, Type::Object(..) | Type::Metadata | Type::Device) => {
+                    (None, Type::Object(..) | Type::Metadata | Type::Device | Type::Fields(_) | Type::Declared(_)) => {
                         self.issue(ast.at, &format!("undefined field '{field}'"))
                     }
                     (None, other) => {
@@ -174,6 +181,11 @@ impl<'n> Checker<'_, 'n> {
                 }
                 let (key, value) = types.unwrap_or((Type::Dyn, Type::Dyn));
                 TypeAndCost { ty: Type::Map(Rc::new(key), Rc::new(value), entries.len() as u64), cost }
+            }
+            Node::Struct(name, entries) => {
+                let cost = entries.iter().fold(MAP_COST, |sum, (_, value, _)| sum.saturating_add(self.ast(value).cost));
+                let ty = if name.as_ref() == "JSONPatch" { JSON_PATCH } else { OBJECT };
+                TypeAndCost { ty: Type::Named(ty), cost }
             }
             Node::Call { name, target, args } => self.call(ast.at, name, target.as_deref(), args),
             Node::Fold(fold) => self.fold(fold),
@@ -308,10 +320,19 @@ impl<'n> Checker<'_, 'n> {
             let ty = self.issue(at, "undeclared reference to 'cel' (in container '')");
             return TypeAndCost { ty, cost: 0 };
         }
+        if name == "sortBy" && !self.lenient {
+            let ty = self.issue(at, "undeclared reference to 'sortBy' (in container '')");
+            return TypeAndCost { ty, cost: 0 };
+        }
         let range = self.ast(target);
         if let (BIND, [var], [body]) = (name, vars, bodies) {
             let body = self.bound(&[(var, range.ty)], |this| this.ast(body));
             return TypeAndCost { ty: body.ty, cost: range.cost.saturating_add(body.cost).saturating_add(1) };
+        }
+        if let ("sortBy", [var], [body]) = (name, vars, bodies) {
+            let (item, _) = self.loop_types(target.at, &range.ty, false);
+            let body = self.bound(&[(var, item)], |this| this.ast(body));
+            return TypeAndCost { ty: range.ty, cost: range.cost.saturating_add(body.cost) };
         }
         if let ("optMap" | "optFlatMap", [var], [body]) = (name, vars, bodies) {
             let inner = match &range.ty {

@@ -10,15 +10,19 @@ use listwatch_meta::fuel;
 
 use crate::ast::{Ast, BIND, Fold, Literal, Node};
 use crate::check::READ_DIVISOR;
+use crate::lazy;
 use crate::library;
 use crate::pattern::Matcher;
 use crate::value::{MapVal, Steps, Val};
 
-/// An evaluation has no value.
+/// The reason why an evaluation has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvalError {
     /// The evaluation exceeded its cost limit.
     Limit,
+    /// An authorization check has no decision yet. The caller adds the decision and evaluates again
+    /// ([`crate::AuthorizationDecisions::take_undecided`]).
+    Undecided,
     /// The evaluation failed; the text is cel-go's.
     Failed(String),
 }
@@ -31,6 +35,11 @@ impl EvalError {
     pub(crate) fn overload() -> EvalError {
         EvalError::new("no such overload")
     }
+
+    /// Whether the evaluation cannot go on. No operator absorbs such an error.
+    pub(crate) fn ends_evaluation(&self) -> bool {
+        matches!(self, EvalError::Limit | EvalError::Undecided)
+    }
 }
 
 impl std::error::Error for EvalError {}
@@ -38,6 +47,7 @@ impl std::error::Error for EvalError {}
 impl std::fmt::Display for EvalError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            EvalError::Undecided => f.write_str("an authorization check is not decided yet"),
             EvalError::Limit => f.write_str("operation cancelled: actual cost limit exceeded"),
             EvalError::Failed(text) => f.write_str(text),
         }
@@ -63,10 +73,16 @@ impl<'a> Evaluator<'a> {
         self.spent
     }
 
-    /// Spends units.
+    /// Charges units. An error if they exceed the limit or the fuel.
     pub(crate) fn spend(&mut self, units: u64) -> Result<(), EvalError> {
         self.spent = self.spent.saturating_add(units);
         if self.spent > self.limit || !fuel::charge(units) { Err(EvalError::Limit) } else { Ok(()) }
+    }
+
+    /// Spends units for work that another part of the server does.
+    pub(crate) fn spend_elsewhere(&mut self, units: u64) -> Result<(), EvalError> {
+        self.spent = self.spent.saturating_add(units);
+        if self.spent > self.limit { Err(EvalError::Limit) } else { Ok(()) }
     }
 
     /// Spends the units for reading a number of bytes or items.
@@ -74,7 +90,7 @@ impl<'a> Evaluator<'a> {
         self.spend(size as u64 / READ_DIVISOR + 1)
     }
 
-    /// Runs work that costs a tenth of a unit per step, within the remaining units.
+    /// Runs a computation that costs a tenth of a unit per step, within the remaining units.
     pub(crate) fn within<T>(&mut self, work: impl FnOnce(&mut Steps) -> T) -> Result<T, EvalError> {
         let before = self.limit.saturating_sub(self.spent).saturating_mul(READ_DIVISOR);
         let mut steps = Steps::new(before);
@@ -84,7 +100,7 @@ impl<'a> Evaluator<'a> {
         Ok(done)
     }
 
-    /// Spends the units for copying a string.
+    /// Charges the cost of copying a string.
     fn copy(&mut self, value: &Val<'a>) -> Result<(), EvalError> {
         match value {
             Val::Text(Cow::Owned(text)) => self.within(|steps| steps.take_text(text.len())).map(drop),
@@ -132,25 +148,31 @@ impl<'a> Evaluator<'a> {
                 }
                 Ok(Val::list(items))
             }
-            Node::Map(entries) => {
-                self.spend(1 + entries.len() as u64)?;
-                let mut map = MapVal::default();
-                for (key, value, optional) in entries {
-                    let key = self.eval(key)?;
-                    let value = match self.eval(value)? {
-                        Val::Optional(None) if *optional => continue,
-                        Val::Optional(Some(value)) if *optional => (*value).clone(),
-                        value => value,
-                    };
-                    if !map.insert(key, value) {
-                        return Err(EvalError::new("Failed with repeated key"));
-                    }
-                }
-                Ok(Val::Map(Rc::new(map)))
+            Node::Map(entries) => self.map(entries),
+            Node::Struct(name, entries) => {
+                let Val::Map(map) = self.map(entries)? else { return Err(EvalError::overload()) };
+                Ok(Val::Struct(name, map))
             }
             Node::Fold(fold) => self.fold(fold),
             Node::Binding { name, target, vars, bodies } => self.binding(name, target, vars, bodies),
         }
+    }
+
+    fn map(&mut self, entries: &'a [(Ast, Ast, bool)]) -> EvalResult<'a> {
+        self.spend(1 + entries.len() as u64)?;
+        let mut map = MapVal::default();
+        for (key, value, optional) in entries {
+            let key = self.eval(key)?;
+            let value = match self.eval(value)? {
+                Val::Optional(None) if *optional => continue,
+                Val::Optional(Some(value)) if *optional => (*value).clone(),
+                value => value,
+            };
+            if !map.insert(key, value) {
+                return Err(EvalError::new("Failed with repeated key"));
+            }
+        }
+        Ok(Val::Map(Rc::new(map)))
     }
 
     fn select(&mut self, of: Val<'a>, field: &str, test: bool) -> EvalResult<'a> {
@@ -167,8 +189,16 @@ impl<'a> Evaluator<'a> {
                 }
                 None => Err(EvalError::new(format!("no such key: {field}"))),
             },
+            Val::Lazy(scope, visible) if test => Ok(Val::Bool(lazy::has(&scope, visible, field))),
+            Val::Lazy(scope, visible) => lazy::get(&scope, visible, field),
+            Val::Authz(authz) if !test => authz.field(field).map(Val::Authz).ok_or_else(EvalError::overload),
             _ => Err(EvalError::overload()),
         }
+    }
+
+    /// Whether an identifier is a namespace of functions and not a variable.
+    fn is_namespace(&self, name: &str) -> bool {
+        matches!(name, "jsonpatch" | "lists") && !self.variables.iter().any(|(known, _)| *known == name)
     }
 
     fn call(&mut self, name: &'a str, target: Option<&'a Ast>, args: &'a [Ast]) -> EvalResult<'a> {
@@ -184,7 +214,7 @@ impl<'a> Evaluator<'a> {
             ("@not_strictly_false" | "__not_strictly_false__", [value]) => {
                 return match self.eval(value) {
                     Ok(Val::Bool(value)) => Ok(Val::Bool(value)),
-                    Err(EvalError::Limit) => Err(EvalError::Limit),
+                    Err(error) if error.ends_evaluation() => Err(error),
                     _ => Ok(Val::Bool(true)),
                 };
             }
@@ -202,6 +232,12 @@ impl<'a> Evaluator<'a> {
             _ => {}
         }
         self.spend(1)?;
+        if let Some(Ast { node: Node::Ident(space), .. }) = target
+            && self.is_namespace(space)
+        {
+            let values = args.iter().map(|arg| self.eval(arg)).collect::<Result<Vec<_>, _>>()?;
+            return library::in_namespace(self, space, name, &values);
+        }
         let target = target.map(|target| self.eval(target)).transpose()?;
         if let (Some(Val::Optional(of)), "orValue" | "or", [other]) = (&target, name, args) {
             return match (of, name) {
@@ -247,12 +283,12 @@ impl<'a> Evaluator<'a> {
         let left = self.eval(left);
         match left {
             Ok(Val::Bool(value)) if value == decides => return Ok(Val::Bool(decides)),
-            Err(EvalError::Limit) => return Err(EvalError::Limit),
+            Err(error) if error.ends_evaluation() => return Err(error),
             _ => {}
         }
         match (left, self.eval(right)) {
             (_, Ok(Val::Bool(value))) if value == decides => Ok(Val::Bool(decides)),
-            (_, Err(EvalError::Limit)) => Err(EvalError::Limit),
+            (_, Err(error)) if error.ends_evaluation() => Err(error),
             (Err(error), _) | (Ok(Val::Bool(_)), Err(error)) => Err(error),
             (Ok(Val::Bool(_)), Ok(Val::Bool(_))) => Ok(Val::Bool(!decides)),
             _ => Err(EvalError::overload()),
@@ -296,7 +332,7 @@ impl<'a> Evaluator<'a> {
             self.variables.push((fold.accu.as_ref(), accu));
             let goes_on = match self.eval(&fold.condition) {
                 Ok(Val::Bool(false)) => false,
-                Err(EvalError::Limit) => return Err(EvalError::Limit),
+                Err(error) if error.ends_evaluation() => return Err(error),
                 _ => true,
             };
             if !goes_on {
@@ -308,14 +344,15 @@ impl<'a> Evaluator<'a> {
             self.variables.truncate(before);
             match step {
                 Ok(value) => accu = value,
-                Err(EvalError::Limit) => return Err(EvalError::Limit),
+                Err(error) if error.ends_evaluation() => return Err(error),
                 Err(error) => return self.retry_without_failing_items(fold, error),
             }
         }
         self.bound([(fold.accu.as_ref(), accu)], |this| this.eval(&fold.result))
     }
 
-    /// Takes the list that a loop builds out of its variable, to append in place.
+    /// Moves the accumulated list of a loop out of its variable, so that the next item is appended
+    /// without a copy.
     fn take_accu(&mut self, ast: &Ast) -> Option<Rc<Vec<Val<'a>>>> {
         let Node::Ident(name) = &ast.node else { return None };
         if !matches!(name.as_ref(), "@result" | "__result__") {
@@ -329,7 +366,7 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Handles a loop that failed at one item. `all` and `exists` still have a value if another
-    /// item decides it, so the loop runs again without the failing items.
+    /// item decides the result, so the loop runs again without the failing items.
     fn retry_without_failing_items(&mut self, fold: &'a Fold, error: EvalError) -> EvalResult<'a> {
         let decisive = match &fold.init.node {
             Node::Literal(Literal::Bool(init)) => !init,
@@ -345,7 +382,7 @@ impl<'a> Evaluator<'a> {
             let step = self.bound(names.chain([(fold.accu.as_ref(), init)]), |this| Ok(this.eval(&fold.step)))?;
             match step {
                 Ok(Val::Bool(value)) if value == decisive => return Ok(Val::Bool(decisive)),
-                Err(EvalError::Limit) => return Err(EvalError::Limit),
+                Err(error) if error.ends_evaluation() => return Err(error),
                 _ => {}
             }
         }
@@ -357,6 +394,15 @@ impl<'a> Evaluator<'a> {
         let target = self.eval(target)?;
         if let (BIND, [var], [body]) = (name, vars, bodies) {
             return self.bound([(var.as_ref(), target)], |this| this.eval(body));
+        }
+        if let ("sortBy", [var], [body]) = (name, vars, bodies) {
+            let items = target.items().ok_or_else(EvalError::overload)?;
+            let mut keys = Vec::with_capacity(items.len());
+            for item in &items {
+                self.spend(1)?;
+                keys.push(self.bound([(var.as_ref(), item.clone())], |this| this.eval(body))?);
+            }
+            return library::sort_by_keys(self, items, &keys);
         }
         if let ("optMap" | "optFlatMap", [var], [body]) = (name, vars, bodies) {
             let value = match target {
@@ -392,7 +438,7 @@ impl<'a> Evaluator<'a> {
                 this.eval(last).map(Some)
             });
             match (name, result) {
-                (_, Err(EvalError::Limit)) => return Err(EvalError::Limit),
+                (_, Err(error)) if error.ends_evaluation() => return Err(error),
                 (_, Ok(None)) => {}
                 ("transformList", Ok(Some(value))) => list.push(value),
                 ("transformMap", Ok(Some(value))) => {

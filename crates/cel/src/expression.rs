@@ -5,11 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::ast::{self, Ast, Node};
+use crate::authorizer::{AuthorizationDecisions, Authz, ResourceCheck, Source};
 use crate::check;
 use crate::eval::{EvalError, Evaluator};
+use crate::json::{check_object_types, to_json};
 use crate::schema::Schema;
 use crate::types::Type;
-use crate::value::Val;
+use crate::value::{Steps, Val};
 
 /// An expression with correct syntax.
 #[derive(Debug)]
@@ -58,8 +60,8 @@ impl Expression {
         Expression::parse_with(source.into(), false)
     }
 
-    /// Parses an expression that may construct objects (`Object{spec: …}`), as in mutating
-    /// policies. Such objects become maps.
+    /// Parses an expression that may construct objects of patch types (`Object{spec: …}`), as in
+    /// mutating policies.
     pub(crate) fn parse_with_objects(source: impl Into<Arc<str>>) -> Result<Expression, CompileError> {
         Expression::parse_with(source.into(), true)
     }
@@ -67,6 +69,10 @@ impl Expression {
     fn parse_with(source: Arc<str>, objects: bool) -> Result<Expression, CompileError> {
         let ast = ast::parse(&source, objects).map_err(CompileError)?;
         Ok(Expression { source, ast })
+    }
+
+    pub(crate) fn ast(&self) -> &Ast {
+        &self.ast
     }
 
     /// True if the expression contains an identifier of this name.
@@ -110,25 +116,17 @@ impl Expression {
 }
 
 fn mentions(ast: &Ast, variable: &str) -> bool {
-    let mentions = |ast: &Ast| mentions(ast, variable);
-    match &ast.node {
-        Node::Literal(_) => false,
-        Node::Ident(name) => name.as_ref() == variable,
-        Node::Select { of, .. } => mentions(of),
-        Node::Call { target, args, .. } => target.as_deref().is_some_and(mentions) || args.iter().any(mentions),
-        Node::List(elements, _) => elements.iter().any(mentions),
-        Node::Map(entries) => entries.iter().any(|(key, value, _)| mentions(key) || mentions(value)),
-        Node::Fold(fold) => {
-            let parts = [&fold.range, &fold.init, &fold.condition, &fold.step, &fold.result];
-            parts.into_iter().any(mentions)
-        }
-        Node::Binding { target, bodies, .. } => mentions(target) || bodies.iter().any(mentions),
+    if let Node::Ident(name) = &ast.node {
+        return name.as_ref() == variable;
     }
+    let mut found = false;
+    ast.for_each_part(&mut |part| found = found || mentions(part, variable));
+    found
 }
 
 /// The value of a variable or of an expression.
 #[derive(Clone, Debug)]
-pub struct Value<'a>(Val<'a>);
+pub struct Value<'a>(pub(crate) Val<'a>);
 
 impl<'a> Value<'a> {
     /// `null`.
@@ -141,9 +139,70 @@ impl<'a> Value<'a> {
         Value(Val::of(value, schema, resource))
     }
 
+    /// A JSON object without a schema.
+    pub fn object(members: &'a serde_json::Map<String, serde_json::Value>) -> Value<'a> {
+        Value(Val::JsonMap(members, None, false))
+    }
+
     /// An `optional_type`.
     pub fn optional(value: Option<Value<'a>>) -> Value<'a> {
         Value(Val::Optional(value.map(|value| Rc::new(value.0))))
+    }
+
+    /// The variable `authorizer` of admission expressions: reads these decisions. `request_resource` is the resource of
+    /// the request (`authorizer.requestResource`).
+    pub fn authorizer(decisions: &'a AuthorizationDecisions, request_resource: &'a ResourceCheck) -> Value<'a> {
+        Value(Val::Authz(Authz::Authorizer(Source { decisions, request_resource, service_account: None })))
+    }
+
+    /// The name of the type, e.g. `string` or `Object.spec`.
+    pub fn type_name(&self) -> &str {
+        match &self.0 {
+            Val::Struct(name, _) => name,
+            other => other.type_name(),
+        }
+    }
+
+    /// The value as JSON. Bytes become base64 and points in time RFC 3339.
+    ///
+    /// # Errors
+    /// [`EvalError::Limit`] for a value that needs more than `steps_max` steps: one for each nested value and for each 64
+    /// bytes of text. [`EvalError::Failed`] for a value that has no form in JSON.
+    pub fn to_json(&self, steps_max: u64) -> Result<serde_json::Value, EvalError> {
+        let mut steps = Steps::new(steps_max);
+        to_json(&self.0, &mut steps)
+    }
+
+    /// The items of a `list`.
+    pub fn items(&self) -> Option<Vec<Value<'a>>> {
+        Some(self.0.items()?.into_iter().map(Value).collect())
+    }
+
+    /// The fields of an object of a patch type, such as `JSONPatch`.
+    pub fn object_fields(&self) -> Option<Vec<(String, Value<'a>)>> {
+        let Val::Struct(_, fields) = &self.0 else { return None };
+        let field = |(name, value): &(Val<'a>, Val<'a>)| match name {
+            Val::Text(name) => Some((name.to_string(), Value(value.clone()))),
+            _ => None,
+        };
+        fields.entries.iter().map(field).collect()
+    }
+
+    /// Checks that the type of each object of a patch type is the path of the field that holds it: `Object.spec` in the
+    /// field `spec` of an `Object` (`CheckTypeNamesMatchFieldPathNames`).
+    ///
+    /// # Errors
+    /// [`EvalError::Failed`] with all differences, one per line; [`EvalError::Limit`] for a value that needs more than
+    /// `steps_max` steps, one for each nested value.
+    pub fn check_object_types(&self, steps_max: u64) -> Result<(), EvalError> {
+        let Val::Struct(name, _) = &self.0 else { return Ok(()) };
+        let (mut steps, mut found) = (Steps::new(steps_max), Vec::new());
+        check_object_types(&self.0, name, &mut steps, &mut found);
+        match (steps.left(), found.is_empty()) {
+            (None, _) => Err(EvalError::Limit),
+            (Some(_), true) => Ok(()),
+            (Some(_), false) => Err(EvalError::Failed(found.join("\n"))),
+        }
     }
 
     /// The value if it is a `bool`.
@@ -152,6 +211,17 @@ impl<'a> Value<'a> {
             Val::Bool(value) => Some(value),
             _ => None,
         }
+    }
+
+    /// The strings of a `list` that has only strings. `null` and a `string` are no list.
+    pub fn as_text_list(&self) -> Option<Vec<String>> {
+        let items = self.0.items()?;
+        items.iter().map(|item| if let Val::Text(text) = item { Some(text.to_string()) } else { None }).collect()
+    }
+
+    /// True for `null`.
+    pub fn is_null(&self) -> bool {
+        matches!(self.0, Val::Null)
     }
 
     /// The value if it is a `string`.
@@ -189,6 +259,39 @@ mod tests {
         check("o.absent", "no such key: absent");
         check("o.?absent.orValue('none')", "Text(\"none\")");
         check("quantity('1Ki').isGreaterThan(quantity('1k'))", "Bool(true)");
+    }
+
+    #[test]
+    fn list_library_of_admission_expressions_is_evaluated() {
+        let check = |source: &str, expected: &str| {
+            let object = json!({"l": [3, 1, 2], "objects": [{"n": 2}, {"n": 1}]});
+            let expression = Expression::parse(source).unwrap();
+            assert!(expression.check_leniently(vec![("o", Type::Dyn)]).is_ok(), "{source}");
+            let result = expression.evaluate([("o", Value::json(&object, None, false))], 1_000).result;
+            let shown = match result.and_then(|value| value.to_json(100)) {
+                Ok(value) => value.to_string(),
+                Err(error) => error.to_string(),
+            };
+            assert_eq!(shown, expected, "{source}");
+        };
+        check("o.l.sort()", "[1,2,3]");
+        check("o.objects.sortBy(i, i.n).map(i, i.n)", "[1,2]");
+        check("o.l.reverse()", "[2,1,3]");
+        check("[o.l.first().value(), o.l.last().value(), [].first().orValue(7)]", "[3,2,7]");
+        check("o.l.slice(1, 3)", "[1,2]");
+        check("o.l.slice(2, 1)", "cannot slice(2, 1), start index must be less than or equal to end index");
+        check("o.l.slice(-1, 1)", "cannot slice(-1, 1), negative indexes not supported");
+        check("o.l.slice(1, 4)", "cannot slice(1, 4), list is length 3");
+        check("[[1], [2, [3]]].flatten()", "[1,2,[3]]");
+        check("[[1], [2, [3]]].flatten(2)", "[1,2,3]");
+        check("[[1]].flatten(-1)", "level must be non-negative");
+        check("[1, 2, 1, 2].distinct()", "[1,2]");
+        check("lists.range(3)", "[0,1,2]");
+        check("lists.range(1000000)", "operation cancelled: actual cost limit exceeded");
+        check("[dyn(1), dyn('a')].sort()", "list elements must have the same type");
+        check("[{'a': 1}].sort()", "list elements must be comparable");
+        let rule = Expression::parse("o.objects.sortBy(i, i.n) == []").unwrap();
+        assert!(rule.check([("o", Type::Dyn)]).is_err(), "rules of custom resources do not have it");
     }
 
     #[test]

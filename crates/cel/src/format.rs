@@ -1,7 +1,8 @@
-//! The string formats that Kubernetes 1.36 checks in custom resources. Others are ignored.
+//! The string formats that Kubernetes 1.36 checks in custom resources. Other formats are ignored.
 //!
 //! Each check accepts exactly what the Go functions of kube-openapi's `strfmt` accept, including
-//! their peculiarities: an IP address may have leading zeros, and an empty `byte` is invalid.
+//! their peculiarities. For example, an IP address may have leading zeros, and an empty `byte` is
+//! invalid.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
@@ -178,7 +179,7 @@ impl Format {
     }
 }
 
-/// Compiles a constant pattern. A test covers each of them.
+/// Compiles a constant pattern. A test covers each pattern.
 fn fixed(pattern: &str) -> Regex {
     match Regex::new(pattern) {
         Ok(regex) => regex,
@@ -211,7 +212,7 @@ fn is_hostname(text: &str) -> bool {
     text.len() <= 255 && HOSTNAME.is_match(text) && text.split('.').all(|label| label.len() <= 63)
 }
 
-/// One segment of a DNS name: lower-case letters, digits, and inner dashes.
+/// Whether a string is one segment of a DNS name: lower-case letters, digits, and inner dashes.
 fn is_name_segment(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();
@@ -293,7 +294,7 @@ fn is_mac(text: &str) -> bool {
     matches!(bytes, Some(6 | 8 | 20))
 }
 
-/// Groups of 8, 4, 4, 4 and 12 hexadecimal digits; each dash is optional.
+/// Whether a string has groups of 8, 4, 4, 4 and 12 hexadecimal digits; each dash is optional.
 fn is_uuid(text: &str, version: Option<char>, rfc_variant: bool) -> bool {
     let mut rest = text;
     for (index, width) in [8, 4, 4, 4, 12].into_iter().enumerate() {
@@ -363,7 +364,7 @@ fn is_base64(text: &str) -> bool {
     text.len() - data.len() <= 2 && data.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+' || b == b'/')
 }
 
-/// `YYYY-MM-DD`, an existing day.
+/// Whether a string is `YYYY-MM-DD` with an existing day.
 fn is_date(text: &str) -> bool {
     let bytes = text.as_bytes();
     if bytes.len() != 10 || bytes[4] != b'-' || bytes[7] != b'-' {
@@ -384,8 +385,8 @@ fn is_date(text: &str) -> bool {
     (1..=days).contains(&day)
 }
 
-/// A date, `t`, and a time with a zone. A second `t` and the text after it are ignored, as in
-/// Kubernetes.
+/// Whether a string is a date, `t`, and a time with a zone. A second `t` and the text after it are
+/// ignored, as in Kubernetes.
 fn is_date_time(text: &str) -> bool {
     let lower = text.to_lowercase();
     let mut parts = lower.split('t');
@@ -430,7 +431,7 @@ fn is_zone(text: &str) -> bool {
         && [1, 2, 4, 5].into_iter().all(|at| bytes[at].is_ascii_digit())
 }
 
-/// A duration of Go's `time.ParseDuration`, or numbers with units as in Scala.
+/// Whether a string is a duration of Go's `time.ParseDuration`, or numbers with units as in Scala.
 fn is_duration(text: &str) -> bool {
     if parse_go_duration(text).is_some() {
         return true;
@@ -511,7 +512,8 @@ pub(crate) fn parse_go_duration(text: &str) -> Option<i64> {
     if negative { i64::try_from(-(total as i128)).ok() } else { i64::try_from(total).ok() }
 }
 
-/// Go's `url.ParseRequestURI`: an absolute path or an absolute URI. A fragment is not cut off.
+/// Whether Go's `url.ParseRequestURI` accepts a string: an absolute path or an absolute URI. A
+/// fragment is not cut off.
 fn is_request_uri(text: &str) -> bool {
     if text.is_empty() || text.bytes().any(|b| b < 0x20 || b == 0x7f) {
         return false;
@@ -592,7 +594,7 @@ pub(crate) fn escapes_are_whole(text: &str) -> bool {
     true
 }
 
-/// An address in the syntax of `net/mail`: `a@b`, or a name and `<a@b>`.
+/// Whether a string is an address in the syntax of `net/mail`: `a@b`, or a name and `<a@b>`.
 fn is_email(text: &str) -> bool {
     let text = text.trim_matches([' ', '\t']);
     if let Some(front) = text.strip_suffix('>') {

@@ -198,7 +198,7 @@ const FORMATS: [&str; 13] = [
     "datetime",
 ];
 
-/// The errors of a string by a named format.
+/// Validates a string by a named format, and returns the errors.
 fn problems(format: &str, text: &str) -> Vec<String> {
     // A prefix may end in a dash, because a suffix follows.
     let masked = match format.strip_suffix("Prefix").and_then(|_| text.strip_suffix('-')) {

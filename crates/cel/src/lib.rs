@@ -41,14 +41,18 @@
 //! Every limit is a constant of [`limits`], which documents the behavior at the limit.
 #![forbid(unsafe_code)]
 
+mod access_review;
 mod admission;
 mod ast;
+mod authorizer;
 mod check;
 mod device;
 mod eval;
 mod expression;
 pub mod format;
+mod json;
 mod kubernetes;
+mod lazy;
 mod library;
 pub mod limits;
 pub mod pattern;
@@ -59,12 +63,14 @@ mod signatures;
 mod types;
 mod value;
 
-pub use admission::{ResultType, check_expression};
+pub use admission::{AdmissionVariables, ResultType, compile_expression};
+pub use authorizer::{AuthorizationCheck, AuthorizationDecisions, CheckDecision, CheckTarget, ResourceCheck};
 pub use device::check_device_selector;
 pub use eval::EvalError;
 pub use expression::{CheckResult, CompileError, Evaluation, Expression, Value};
+pub use lazy::{LazyScope, LazyVariables};
 pub use schema::{Kind, ListType, Schema};
-pub use types::{RESERVED_WORDS, Type, count_max};
+pub use types::{Declared, Fields, RESERVED_WORDS, Type, count_max};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

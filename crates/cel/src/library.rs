@@ -9,9 +9,11 @@ use std::rc::Rc;
 use base64::Engine as _;
 use time::{OffsetDateTime, UtcOffset};
 
+use crate::authorizer;
 use crate::check::READ_DIVISOR;
 use crate::eval::{EvalError, EvalResult, Evaluator};
 use crate::format::{Format, escapes_are_whole, is_authority, parse_go_duration, split_scheme};
+use crate::lazy;
 use crate::limits::TEXT_BYTES_MAX;
 use crate::pattern::Matcher;
 use crate::quantity::Quantity;
@@ -19,11 +21,27 @@ use crate::semver::Version;
 use crate::value::{MapVal, Val, parse_timestamp, whole_index};
 use listwatch_meta::go::{float, quote};
 
-/// Calls a function with values.
+/// Calls a global function, or a member function of `on`, with evaluated arguments.
 pub(crate) fn call<'a>(run: &mut Evaluator<'a>, name: &str, on: Option<Val<'a>>, args: Vec<Val<'a>>) -> EvalResult<'a> {
     match on {
         None => global(run, name, &args),
         Some(on) => member(run, name, &on, &args),
+    }
+}
+
+/// Calls a function of a namespace (`jsonpatch.go`).
+pub(crate) fn in_namespace<'a>(run: &mut Evaluator<'a>, space: &str, name: &str, args: &[Val<'a>]) -> EvalResult<'a> {
+    match (space, name, args) {
+        ("jsonpatch", "escapeKey", [Val::Text(key)]) => {
+            run.read(key.len())?;
+            Ok(Val::text(key.replace('~', "~0").replace('/', "~1")))
+        }
+        ("lists", "range", [Val::Int(count)]) => {
+            let count = u64::try_from(*count).unwrap_or_default();
+            run.spend(count)?;
+            Ok(Val::list((0..count as i64).map(Val::Int).collect()))
+        }
+        _ => Err(EvalError::overload()),
     }
 }
 
@@ -64,6 +82,10 @@ fn global<'a>(run: &mut Evaluator<'a>, name: &str, args: &[Val<'a>]) -> EvalResu
         ("_[?_]", [Val::Optional(None), _]) => Ok(Val::Optional(None)),
         ("_[?_]", [Val::Optional(Some(of)), key]) => Ok(Val::Optional(of.index(key).map(Rc::new))),
         ("_[?_]", [of, key]) => Ok(Val::Optional(of.index(key).map(Rc::new))),
+        ("_?._", [Val::Lazy(scope, visible), Val::Text(field)]) => match lazy::has(scope, *visible, field) {
+            true => lazy::get(scope, *visible, field).map(Val::some),
+            false => Ok(Val::Optional(None)),
+        },
         ("_?._", [Val::Optional(None), _]) => Ok(Val::Optional(None)),
         ("_?._", [Val::Optional(Some(of)), Val::Text(field)]) => Ok(Val::Optional(of.field(field).map(Rc::new))),
         ("_?._", [of, Val::Text(field)]) => Ok(Val::Optional(of.field(field).map(Rc::new))),
@@ -150,7 +172,7 @@ fn arithmetic<'a>(run: &mut Evaluator<'a>, name: &str, a: &Val<'a>, b: &Val<'a>)
     }
 }
 
-/// A string value within the size limit of strings.
+/// Creates a string value. Fails above [`TEXT_BYTES_MAX`].
 pub(crate) fn text<'a>(text: String) -> EvalResult<'a> {
     if text.len() > TEXT_BYTES_MAX { Err(EvalError::Limit) } else { Ok(Val::text(text)) }
 }
@@ -190,7 +212,7 @@ fn size<'a>(run: &mut Evaluator<'a>, value: &Val<'a>) -> EvalResult<'a> {
     Ok(Val::Int(size as i64))
 }
 
-/// Calls `matches`, `find` or `findAll` with a compiled expression.
+/// Calls `matches`, `find` or `findAll` with a compiled regular expression.
 pub(crate) fn search<'a>(
     run: &mut Evaluator<'a>,
     name: &str,
@@ -214,8 +236,8 @@ pub(crate) fn search<'a>(
     }
 }
 
-/// Calls `matches`, `find` or `findAll` with an expression that is a value. The compilation costs at least as
-/// much as the search.
+/// Calls `matches`, `find` or `findAll` with a regular expression that is not a literal. The compilation costs at least
+/// as much as the search.
 fn search_by<'a>(run: &mut Evaluator<'a>, name: &str, text: &str, pattern: &str, rest: &[Val<'a>]) -> EvalResult<'a> {
     const COMPILE_COST: u64 = 100;
     run.spend(COMPILE_COST + pattern.len() as u64)?;
@@ -290,7 +312,7 @@ fn convert<'a>(to: &str, value: &Val<'a>) -> EvalResult<'a> {
     }
 }
 
-/// Converts a value to a string, if the value has one.
+/// Converts a value to a string, if the conversion exists for its type.
 fn to_text(value: &Val<'_>) -> Option<String> {
     Some(match value {
         Val::Text(text) => text.to_string(),
@@ -330,6 +352,7 @@ fn member<'a>(run: &mut Evaluator<'a>, name: &str, on: &Val<'a>, args: &[Val<'a>
         (Val::Optional(value), "hasValue", []) => Ok(Val::Bool(value.is_some())),
         (Val::Optional(Some(value)), "value", []) => Ok((**value).clone()),
         (Val::Optional(None), "value", []) => failed("optional.none() dereference"),
+        (Val::Authz(authz), name, args) => authorizer::member(run, authz, name, args),
         (Val::Text(text), ..) => {
             run.read(text.len())?;
             on_text(run, name, text, args)
@@ -582,6 +605,24 @@ fn on_list<'a>(run: &mut Evaluator<'a>, name: &str, items: &[Val<'a>], args: &[V
             }
             Ok(sum.unwrap_or(Val::Int(0)))
         }
+        ("first", []) => Ok(Val::Optional(items.first().cloned().map(Rc::new))),
+        ("last", []) => Ok(Val::Optional(items.last().cloned().map(Rc::new))),
+        ("reverse", []) => Ok(Val::list(items.iter().rev().cloned().collect())),
+        ("slice", [Val::Int(start), Val::Int(end)]) => slice(items, *start, *end),
+        ("flatten", []) => flatten(run, items, 1),
+        ("flatten", [Val::Int(depth)]) if *depth < 0 => failed("level must be non-negative"),
+        ("flatten", [Val::Int(depth)]) => flatten(run, items, *depth),
+        ("distinct", []) => {
+            let mut distinct: Vec<Val<'a>> = Vec::new();
+            for item in items {
+                run.spend(distinct.len() as u64)?;
+                if !run.within(|steps| distinct.iter().any(|known| known.equals(item, steps)))? {
+                    distinct.push(item.clone());
+                }
+            }
+            Ok(Val::list(distinct))
+        }
+        ("sort", []) => sort_by_keys(run, items.to_vec(), items),
         ("indexOf", [item]) => {
             let at = run.within(|steps| items.iter().position(|known| known.equals(item, steps)))?;
             Ok(Val::Int(at.map_or(-1, |at| at as i64)))
@@ -592,6 +633,73 @@ fn on_list<'a>(run: &mut Evaluator<'a>, name: &str, items: &[Val<'a>], args: &[V
         }
         _ => Err(EvalError::overload()),
     }
+}
+
+fn slice<'a>(items: &[Val<'a>], start: i64, end: i64) -> EvalResult<'a> {
+    let shown = format!("cannot slice({start}, {end}), ");
+    let (Ok(from), Ok(to)) = (usize::try_from(start), usize::try_from(end)) else {
+        return failed(shown + "negative indexes not supported");
+    };
+    if from > to {
+        return failed(shown + "start index must be less than or equal to end index");
+    }
+    match items.get(from..to) {
+        Some(part) => Ok(Val::list(part.to_vec())),
+        None => failed(format!("{shown}list is length {}", items.len())),
+    }
+}
+
+/// The items of nested lists, down to a depth.
+fn flatten<'a>(run: &mut Evaluator<'a>, items: &[Val<'a>], depth: i64) -> EvalResult<'a> {
+    let mut flat = items.to_vec();
+    for _ in 0..depth {
+        if !flat.iter().any(|item| matches!(item, Val::List(_) | Val::JsonList(..))) {
+            break;
+        }
+        let mut next = Vec::new();
+        for item in flat {
+            match item.items() {
+                Some(nested) => {
+                    run.spend(nested.len() as u64 + 1)?;
+                    next.extend(nested);
+                }
+                None => next.push(item),
+            }
+        }
+        flat = next;
+    }
+    Ok(Val::list(flat))
+}
+
+/// Sorts items by their keys, which have one comparable type.
+pub(crate) fn sort_by_keys<'a>(run: &mut Evaluator<'a>, items: Vec<Val<'a>>, keys: &[Val<'a>]) -> EvalResult<'a> {
+    let is_comparable = |key: &Val<'a>| {
+        matches!(
+            key,
+            Val::Int(_)
+                | Val::Uint(_)
+                | Val::Double(_)
+                | Val::Bool(_)
+                | Val::Text(_)
+                | Val::Bytes(_)
+                | Val::Duration(_)
+                | Val::Timestamp(_)
+        )
+    };
+    if !keys.iter().all(is_comparable) {
+        return failed("list elements must be comparable");
+    }
+    if keys.windows(2).any(|pair| pair[0].type_name() != pair[1].type_name()) {
+        return failed("list elements must have the same type");
+    }
+    // Each key is compared about as often as its position has bits.
+    let comparisons = u64::from(usize::BITS - keys.len().leading_zeros());
+    for key in keys {
+        run.spend(comparisons.saturating_mul(1 + key.size() as u64 / 64))?;
+    }
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by(|a, b| keys[*a].compare(&keys[*b]).unwrap_or(Ordering::Equal));
+    Ok(Val::list(order.into_iter().map(|at| items[at].clone()).collect()))
 }
 
 /// A part of a URL, by the name of its getter.
@@ -656,7 +764,7 @@ fn unescape_query(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// True if a text is an absolute URL or an absolute path.
+/// True if a string is an absolute URL or an absolute path.
 pub(crate) fn is_url(text: &str) -> bool {
     Format::Uri.accepts(text) && text != "*" && {
         let (scheme, rest) = split_scheme(text).unwrap_or((false, text));
@@ -686,6 +794,6 @@ pub(crate) fn parse_ip(text: &str) -> Option<IpAddr> {
     }
 }
 
-pub(crate) fn parse_version(text: &str, normalize: bool) -> Option<Val<'static>> {
+pub(crate) fn parse_version<'a>(text: &str, normalize: bool) -> Option<Val<'a>> {
     Version::parse(text, normalize).map(|version| Val::Semver(Rc::new(version)))
 }

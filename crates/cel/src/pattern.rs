@@ -4,9 +4,9 @@
 //! search cannot be interrupted. The worst case is therefore computed before a search, and the
 //! elapsed time is charged after it.
 //!
-//! The engine matches with a deterministic automaton that it builds lazily, for a few nanoseconds
-//! per byte. If that automaton becomes too large, the engine tracks all states of the expression.
-//! Most expressions have a small automaton. The first search that needs the sizes computes them.
+//! The engine matches with a deterministic automaton, which it builds lazily and which costs a few nanoseconds per
+//! byte. If that automaton becomes too large, the engine tracks all states of the expression. Most expressions have a
+//! small automaton. The first search that needs the sizes computes them.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -31,8 +31,8 @@ const STATES_PER_UNIT: u64 = 5;
 /// byte.
 const BYTES_PER_UNIT: u64 = 10;
 
-/// The largest deterministic automaton that is treated as small, in bytes. The engine can keep all of
-/// it ([`PATTERN_CACHE_BYTES_MAX`]).
+/// The largest deterministic automaton that counts as small, in bytes. It fits into the engine's cache
+/// ([`PATTERN_CACHE_BYTES_MAX`]).
 const DETERMINISTIC_BYTES_MAX: usize = 16 << 10;
 
 /// A compiled regular expression.
@@ -50,7 +50,7 @@ impl Matcher {
     /// what Go's `regexp` rejects.
     ///
     /// # Errors
-    /// Go's error text, as far as both engines agree.
+    /// An error text. The text is Go's for errors that both engines report alike.
     pub fn compile(text: &str) -> Result<Self, String> {
         if let Some(repeat) = repeat_beyond_go(text) {
             return Err(format!("error parsing regexp: invalid repeat count: `{repeat}`"));
@@ -84,12 +84,12 @@ impl Matcher {
         self.regex.as_str()
     }
 
-    /// True if the expression matches somewhere in the text. `None` if the fuel does not suffice.
+    /// True if the expression matches a part of the text. `None` if the fuel does not suffice.
     pub fn is_match(&self, text: &str) -> Option<bool> {
         self.search(|limit| self.units_of_match(text, limit), |regex| regex.is_match(text))
     }
 
-    /// The first match. `None` also if the fuel does not suffice.
+    /// Returns the first match. `None` if there is no match, or if the fuel does not suffice.
     pub(crate) fn find<'t>(&self, text: &'t str) -> Option<&'t str> {
         let find = |regex: &regex::Regex| regex.find(text).map(|found| found.as_str());
         self.search(|_| self.units_of_find(text), find).flatten()
@@ -253,7 +253,7 @@ fn nested_repeat(text: &str) -> Option<&str> {
     None
 }
 
-/// Go's error text for an invalid regular expression, as far as both engines agree.
+/// Converts the error of an invalid regular expression to Go's text, for errors that both engines report alike.
 fn go_regex_error(text: &str, error: &regex::Error) -> String {
     if let regex::Error::CompiledTooBig(_) = error {
         return "error parsing regexp: expression too large".to_owned();
@@ -305,7 +305,8 @@ mod tests {
         assert!(matches!(states(r"(\pL{1000}){1000}"), Err(regex::Error::CompiledTooBig(_))));
     }
 
-    /// A matcher whose automata are counted already: that is charged by the time it takes on this machine.
+    /// Creates a matcher whose automata are already counted, because counting is charged by its duration on this
+    /// machine.
     fn sized(pattern: &str) -> Matcher {
         let matcher = Matcher::compile(pattern).unwrap();
         matcher.states();

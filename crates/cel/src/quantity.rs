@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use listwatch_meta::quantity;
 
-/// A quantity in billionths.
+/// A quantity in units of 10^-9.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Quantity(i128);
 

@@ -64,7 +64,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of a `type`. An unknown text is [`Kind::Any`].
+    /// Parses the value of `type`. An unknown string is [`Kind::Any`].
     pub fn parse(text: &str) -> Kind {
         match text {
             "object" => Kind::Object,

@@ -1,11 +1,11 @@
 //! Declares the functions: their arguments, results and worst-case costs.
 //!
-//! It contains the standard functions of CEL and the Kubernetes library of 1.36: strings,
-//! Kubernetes' list functions (`isSorted`, `min`, `max`, `sum`, `indexOf`, `lastIndexOf`), regular
-//! expressions, URLs, quantities, IP addresses, formats, versions, sets and optional values. It
-//! does not contain cel-go's list library, which Kubernetes has since 1.34 (`distinct`, `flatten`,
-//! `slice`, `sort`, `sortBy`, `reverse`, `first`, `last`, `lists.range`). A rule that calls an
-//! undeclared function is rejected with its definition.
+//! The declarations contain the standard functions of CEL and the Kubernetes library of 1.36:
+//! strings, Kubernetes' list functions (`isSorted`, `min`, `max`, `sum`, `indexOf`, `lastIndexOf`),
+//! regular expressions, URLs, quantities, IP addresses, formats, versions, sets and optional
+//! values. cel-go's list library, which Kubernetes has since 1.34, is absent (`distinct`,
+//! `flatten`, `slice`, `sort`, `sortBy`, `reverse`, `first`, `last`, `lists.range`). A rule that
+//! calls an undeclared function is rejected with its definition.
 
 use std::rc::Rc;
 

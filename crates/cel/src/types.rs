@@ -8,7 +8,7 @@ use crate::format::Format;
 use crate::schema::{Kind, Schema};
 
 /// The maximum size of a request in bytes, which limits sizes that a schema does not limit.
-const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;
+pub(crate) const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;
 
 /// The type of a variable or of an expression.
 #[derive(Clone, Debug)]
@@ -45,12 +45,46 @@ pub enum Type<'n> {
     Metadata,
     /// The variable `device` of a device selector of `resource.k8s.io`.
     Device,
+    /// An object whose fields this crate declares: [`Type::access_review`] and its parts.
+    Declared(&'static Declared),
+    /// An object with these fields, such as the variable `request` of admission expressions.
+    Fields(Rc<Fields<'n>>),
     /// `optional_type`.
     Optional(Rc<Type<'n>>),
     /// `type`.
     Type,
     /// A type of the Kubernetes library, by its name.
     Named(&'static str),
+}
+
+/// A type of object whose fields this crate declares.
+pub struct Declared {
+    pub(crate) name: &'static str,
+    /// The type of a field.
+    pub(crate) field: fn(&str) -> Option<Type<'static>>,
+}
+
+impl fmt::Debug for Declared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// The fields of an object.
+#[derive(Clone, Debug)]
+pub struct Fields<'n> {
+    /// The name of the type.
+    pub(crate) name: &'static str,
+    /// The names and types of the fields; `None` for a type that the check could not determine.
+    pub(crate) fields: Vec<(String, Option<Type<'n>>)>,
+}
+
+impl<'n> Fields<'n> {
+    /// The type of a field; `None` if there is no such field.
+    pub(crate) fn find(&self, name: &str) -> Option<&Option<Type<'n>>> {
+        // A later declaration replaces an earlier one.
+        self.fields.iter().rev().find(|(known, _)| known == name).map(|(_, ty)| ty)
+    }
 }
 
 impl PartialEq for Type<'_> {
@@ -61,6 +95,8 @@ impl PartialEq for Type<'_> {
             (Type::Optional(a), Type::Optional(b)) => a == b,
             (Type::Object(a, _), Type::Object(b, _)) => std::ptr::addr_eq(*a, *b),
             (Type::Named(a), Type::Named(b)) => a == b,
+            (Type::Declared(a), Type::Declared(b)) => std::ptr::eq(*a, *b),
+            (Type::Fields(a), Type::Fields(b)) => a.name == b.name,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
@@ -83,14 +119,22 @@ impl fmt::Display for Type<'_> {
             Type::Map(key, value, _) => write!(f, "map({key}, {value})"),
             Type::Object(..) | Type::Metadata => f.write_str("object"),
             Type::Device => f.write_str("kubernetes.DRADevice"),
+            Type::Declared(declared) => f.write_str(declared.name),
             Type::Optional(inner) => write!(f, "optional_type({inner})"),
             Type::Type => f.write_str("type"),
             Type::Named(name) => f.write_str(name),
+            Type::Fields(fields) => f.write_str(fields.name),
         }
     }
 }
 
 impl<'n> Type<'n> {
+    /// The type of `request` in the match conditions of authorization webhooks: the spec of a SubjectAccessReview of
+    /// `authorization.k8s.io/v1`.
+    pub fn access_review() -> Type<'static> {
+        Type::Declared(&crate::access_review::SPEC)
+    }
+
     /// The type of the values of a schema. `resource` adds the fields of every resource. Returns
     /// `None` if the schema does not declare a type; expressions cannot access such values.
     pub fn of(schema: &'n dyn Schema, resource: bool) -> Option<Type<'n>> {
@@ -131,17 +175,20 @@ impl<'n> Type<'n> {
             Type::Map(_, value, _) => Some((**value).clone()),
             Type::Metadata => matches!(name, "name" | "generateName").then_some(Type::Text(253)),
             Type::Device => crate::device::field(name),
+            Type::Declared(declared) => (declared.field)(name),
             Type::Object(schema, resource) => {
                 if *resource && is_resource_field(name) {
                     return Some(if name == "metadata" { Type::Metadata } else { Type::Text(512) });
                 }
                 let plain = unescape(name);
-                if escape(&plain).as_deref() != Some(name) {
+                // Selectors may also spell a keyword plainly (`SetRecognizeKeywordAsFieldName` of k8s.io/apiserver).
+                if escape(&plain).as_deref() != Some(name) && !RESERVED_WORDS.contains(&name) {
                     return None;
                 }
                 let property = schema.property(&plain)?;
                 Type::of(property, property.is_embedded_resource())
             }
+            Type::Fields(fields) => fields.find(name).cloned().map(|ty| ty.unwrap_or(Type::Dyn)),
             Type::Optional(inner) => inner.field(name).map(|field| Type::Optional(Rc::new(field))),
             _ => None,
         }
@@ -170,8 +217,19 @@ impl<'n> Type<'n> {
 
     /// True if null is a valid value of this type.
     fn takes_null(&self) -> bool {
-        use Type::{Device, Duration, Metadata, Named, Null, Object, Optional, Timestamp};
-        matches!(self, Null | Object(..) | Metadata | Device | Duration | Timestamp | Optional(_) | Named(_))
+        use Type::{Declared, Device, Duration, Fields, Metadata, Named, Null, Object, Optional, Timestamp};
+        matches!(
+            self,
+            Null | Object(..)
+                | Fields(_)
+                | Declared(_)
+                | Metadata
+                | Device
+                | Duration
+                | Timestamp
+                | Optional(_)
+                | Named(_)
+        )
     }
 
     /// The common type of two values.
@@ -241,7 +299,7 @@ fn properties_max(schema: &dyn Schema) -> u64 {
     })
 }
 
-/// True if every resource has this field, with any schema.
+/// True if every resource has this field, whatever its schema.
 pub(crate) fn is_resource_field(name: &str) -> bool {
     matches!(name, "apiVersion" | "kind" | "metadata")
 }

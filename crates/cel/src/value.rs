@@ -1,5 +1,5 @@
-//! Values of expressions. They borrow from the object if possible, and have the types of its
-//! schema.
+//! Values of expressions. A value borrows from the object if possible, and has the type of the
+//! object's schema.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -32,8 +32,8 @@ pub(crate) enum Val<'a> {
     Map(Rc<MapVal<'a>>),
     /// A list of the object, with its schema.
     JsonList(&'a [Json], Option<&'a dyn Schema>),
-    /// A JSON object: a message with fields or a map, depending on its schema. The flag adds the
-    /// fields of every resource.
+    /// A JSON object: a message with fields or a map, depending on its schema. If the flag is true,
+    /// the object also has `apiVersion`, `kind` and `metadata`.
     JsonMap(&'a Map<String, Json>, Option<&'a dyn Schema>, bool),
     Optional(Option<Rc<Val<'a>>>),
     Type(&'static str),
@@ -43,6 +43,11 @@ pub(crate) enum Val<'a> {
     Url(Rc<str>),
     Semver(Rc<crate::semver::Version>),
     Format(&'static str),
+    /// An object of a patch type, with the name of the type.
+    Struct(&'a str, Rc<MapVal<'a>>),
+    /// The variable `variables`: the values, and the number of visible ones.
+    Lazy(Rc<crate::lazy::Scope<'a>>, usize),
+    Authz(crate::authorizer::Authz<'a>),
 }
 
 /// The remaining steps for operations on whole values. Each visited value takes one step, and
@@ -65,7 +70,7 @@ impl Steps {
         (!self.out).then_some(self.left)
     }
 
-    /// Takes steps. False if not enough are left.
+    /// Charges steps. Returns false if not enough are left.
     pub(crate) fn take(&mut self, steps: u64) -> bool {
         match self.left.checked_sub(steps).filter(|_| !self.out) {
             Some(left) => self.left = left,
@@ -74,17 +79,18 @@ impl Steps {
         !self.out
     }
 
-    /// Takes the steps for reading a text.
+    /// Charges the steps for reading a string. Returns false if not enough are left.
     pub(crate) fn take_text(&mut self, bytes: usize) -> bool {
         self.take((bytes / STEP_BYTES) as u64)
     }
 
-    /// Takes the steps for reading a value with its nested values.
+    /// Charges the steps for reading a value with its nested values. Returns false if not enough
+    /// are left.
     pub(crate) fn take_all_of(&mut self, value: &Val<'_>) -> bool {
         self.take(1)
             && match value {
                 Val::List(items) => items.iter().all(|item| self.take_all_of(item)),
-                Val::Map(map) => {
+                Val::Map(map) | Val::Struct(_, map) => {
                     map.entries.iter().all(|(key, value)| self.take_all_of(key) && self.take_all_of(value))
                 }
                 Val::JsonList(items, _) => items.iter().all(|item| self.take_json(item)),
@@ -98,7 +104,7 @@ impl Steps {
         self.take_text(name.len()) && self.take_json(value)
     }
 
-    fn take_json(&mut self, value: &Json) -> bool {
+    pub(crate) fn take_json(&mut self, value: &Json) -> bool {
         self.take(1)
             && match value {
                 Json::String(text) => self.take_text(text.len()),
@@ -215,6 +221,9 @@ impl<'a> Val<'a> {
             Val::Url(_) => "kubernetes.URL",
             Val::Semver(_) => "kubernetes.Semver",
             Val::Format(_) => "kubernetes.NamedFormat",
+            Val::Struct(..) => "Object",
+            Val::Lazy(..) => "kubernetes.variables",
+            Val::Authz(authz) => authz.type_name(),
         }
     }
 
@@ -229,7 +238,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The cost of an operation that reads the whole value, in its size units.
+    /// The size of the value for operations that read the whole value.
     pub(crate) fn size(&self) -> usize {
         match self {
             Val::Text(text) => text.len(),
@@ -320,8 +329,8 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// CEL's equality: numbers are compared by value across types; other types are never equal. The
-    /// result is undefined if the steps did not suffice.
+    /// CEL's equality: numbers are compared by value across types; other types are never equal. If
+    /// the steps do not suffice, the result is meaningless, and [`Steps::left`] returns `None`.
     pub(crate) fn equals(&self, other: &Val<'_>, steps: &mut Steps) -> bool {
         if !steps.take(1) || !steps.take_text(self.size().min(other.size())) {
             return false;
@@ -342,6 +351,15 @@ impl<'a> Val<'a> {
             (Val::Optional(None), Val::Optional(None)) => true,
             (Val::Optional(Some(a)), Val::Optional(Some(b))) => a.equals(b, steps),
             (Val::List(_) | Val::JsonList(..), Val::List(_) | Val::JsonList(..)) => lists_equal(self, other, steps),
+            (Val::Struct(a, x), Val::Struct(b, y)) => {
+                let equals = |(key, value): &(Val<'_>, Val<'_>), steps: &mut Steps| {
+                    y.get(key).is_some_and(|other| value.equals(other, steps))
+                };
+                a == b
+                    && x.entries.len() == y.entries.len()
+                    && steps.take(x.entries.len() as u64)
+                    && x.entries.iter().all(|entry| equals(entry, steps))
+            }
             (Val::Map(_) | Val::JsonMap(..), Val::Map(_) | Val::JsonMap(..)) => {
                 self.len() == other.len()
                     && steps.take(self.len().unwrap_or(0) as u64)
@@ -355,7 +373,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The order of two values; `None` if they have none.
+    /// Compares two values; `None` if values of these types are not ordered.
     pub(crate) fn compare(&self, other: &Val<'_>) -> Option<std::cmp::Ordering> {
         match (self, other) {
             (Val::Bool(a), Val::Bool(b)) => Some(a.cmp(b)),
