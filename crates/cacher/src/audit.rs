@@ -1,7 +1,7 @@
 //! Periodic check of the cache: [`compare`] walks cache and store side by side at one revision.
 //!
-//! It should never find a difference. A difference is a bug here, or a store that lost or invented
-//! data. Reporting it is better than serving it.
+//! A difference is caused by a bug of the cache, or by a store that lost or changed data. The cache
+//! then stops serving the wrong state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::shared::Shared;
 pub(crate) enum AuditResult {
     /// Cache and store have the same keys and revisions.
     Equal,
-    /// Cache and store differ at this key. Further keys may differ too.
+    /// Cache and store differ at this key. Further keys may also differ.
     Different(Key),
     /// The store could not be read at the cache's revision.
     Skipped,

@@ -1,8 +1,8 @@
 //! A memory budget shared by the history windows of many caches: [`HistoryBudget`].
 //!
 //! [`Limits::history_bytes_max`](crate::Limits::history_bytes_max) bounds one window. A server has
-//! a window for each resource, and users may define any number of resources. The operator knows
-//! only the memory of the machine.
+//! a window for each resource, and users may define any number of resources. The budget therefore
+//! bounds all windows together, so that an operator can derive it from the memory of the machine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Each window's share is the budget divided by the number of windows. While the total exceeds the
 /// budget, a window above its share evicts its oldest events, each time it receives an event or its
 /// timer runs. So a busy resource loses history and a quiet one keeps its history. A watcher whose
-/// position is evicted receives `410 Expired`, as always.
+/// position is evicted receives `410 Expired`, as without a budget.
 #[derive(Clone)]
 pub struct HistoryBudget(Arc<BudgetState>);
 
@@ -42,7 +42,7 @@ impl HistoryBudget {
         self.0.bytes_max
     }
 
-    /// Opens the account of a window.
+    /// Adds a window to the budget.
     pub(crate) fn open(&self) -> WindowAccount {
         self.0.windows.fetch_add(1, Relaxed);
         WindowAccount { budget: Some(self.clone()), bytes: 0 }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_window_frees_its_bytes_and_its_share() {
+    fn dropped_history_window_frees_its_bytes_and_its_share_of_the_budget() {
         let budget = HistoryBudget::new(100);
         let (mut small, mut large) = (budget.open(), budget.open());
         small.add(40);

@@ -7,12 +7,11 @@
 //!
 //! # The store's history is lost
 //!
-//! The store reports [`Expired`](listwatch_storage::WatchItem::Expired) when it no longer holds the
-//! cache's revision. The changes between the last event and the new list are then unknown. No
-//! sequence of events with true revisions leads from one to the other: the revision of a delete is
-//! lost, and a client that received half of an invented sequence and resumes elsewhere would miss
-//! the other half. So the cache starts over from the list and ends every watch with `410 Expired`.
-//! The clients list again, and the new state answers them.
+//! The store reports [`Expired`](listwatch_storage::WatchItem::Expired) when it no longer holds the cache's revision.
+//! The changes between the last event and the new list are then unknown. No sequence of events with true revisions
+//! leads from one to the other, because the revision of a delete is lost. A client that received half of an invented
+//! sequence and resumes at another server would miss the other half. So the cache starts over from the list and ends
+//! every watch with `410 Expired`. The clients list again and receive the new state.
 //!
 //! If the list shows that nothing was written since, the cache and its watches continue.
 //!
@@ -66,7 +65,7 @@ pub(crate) struct Cache {
     counters: Arc<Counters>,
 }
 
-/// An item from the store, decoded as far as possible without the state.
+/// An item from the store. Decoding that needs the cached state is not done yet.
 pub(crate) enum Input {
     /// An object was written.
     Put(Object),
@@ -148,7 +147,7 @@ pub(crate) enum DecodeError {
 /// The consequence of a list for watches.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Relist {
-    /// The cache was filled, or nothing had changed; all watches continue.
+    /// The cache was filled, or the list equals the state. All watches continue.
     Continued,
     /// The state was replaced; no watch can continue.
     StartedOver,
@@ -232,8 +231,8 @@ impl Cache {
     /// Prepares the effect of a list. The plan is separate from [`Cache::handle_list`], because it takes
     /// time and needs no write access.
     ///
-    /// The first list fills the cache; the module documentation describes later ones. With
-    /// `start_over` the current state is known to be wrong.
+    /// The first list fills the cache; the module documentation describes later ones. With `start_over`, the current
+    /// state is wrong and is always replaced.
     pub(crate) fn plan_list(&self, listing: Listing, start_over: bool) -> ListPlan {
         let Listing { objects, undecodable, revision } = listing;
         let same = self.filled && !start_over && revision == self.revision && self.is_showing(&objects);
@@ -249,8 +248,8 @@ impl Cache {
         ListPlan { state, undecodable, revision }
     }
 
-    /// Applies a list, if nothing else happened since the plan was made. Returns the former state
-    /// and history if they were replaced, to be dropped outside of any lock.
+    /// Applies a list, if the cache has not changed since the plan was made. Returns the former state and history if
+    /// they were replaced, to be dropped outside of any lock.
     pub(crate) fn handle_list(&mut self, plan: ListPlan) -> (Relist, Option<Replaced>) {
         let ListPlan { state, undecodable, revision } = plan;
         let started_over = self.filled && state.is_some();
@@ -276,7 +275,7 @@ impl Cache {
         (if started_over { Relist::StartedOver } else { Relist::Continued }, replaced)
     }
 
-    /// Evicts old events. True when more remain: call again soon.
+    /// Evicts old events. Returns true if more remain, so that the caller should call again soon.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
         self.history.evict(now, &self.limits)
     }
@@ -304,10 +303,10 @@ impl Cache {
         &self.history
     }
 
-    /// The state at a former revision, if the window reaches back so far with at most the allowed
-    /// number of events.
+    /// The state at a former revision. `None` if the window begins later, if too many events must be undone, or if a
+    /// value was not an object since then.
     pub(crate) fn past_state(&self, revision: Revision) -> Option<PastState> {
-        // The history cannot tell a state with unreadable objects from one without them; the store can.
+        // Only the store can distinguish a state with unreadable objects from one without them.
         if revision > self.revision || revision < self.undecodable_before || !self.undecodable.is_empty() {
             return None;
         }
@@ -341,7 +340,7 @@ impl Cache {
 
     // -------------------------------------------------------------------------------- helpers
 
-    /// Records the revision of an event; false for a duplicate event.
+    /// Records the revision of an event. Returns false for a duplicate event.
     fn admit(&mut self, key: &Key, revision: Revision) -> bool {
         self.counters.received.fetch_add(1, Relaxed);
         let fresh = if revision > self.revision {

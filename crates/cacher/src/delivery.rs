@@ -2,10 +2,10 @@
 //! history and all watchers, with its cached encodings.
 //!
 //! Most deliveries need no encoding: an object is stored within its own `ADDED`, `MODIFIED` or
-//! `DELETED` frame. Only a view with a different change (an object begins or ceases to match a
-//! selector) needs another frame, and another media type needs another encoding. The first watcher
-//! that needs an encoding makes it. It is cached with the event while the event is young and there
-//! is room ([`Encodings`]).
+//! `DELETED` frame. A watcher needs another frame if it accepts another media type, or if the
+//! object begins or ceases to match its selector. The first watcher that needs an encoding creates
+//! it. The encoding is cached with the event while the event is young and the byte bound permits
+//! ([`Encodings`]).
 
 use std::convert::Infallible;
 use std::fmt;
@@ -46,7 +46,7 @@ impl EncodingId {
     }
 }
 
-/// A change as one watcher sees the change. Cheap to clone.
+/// A change as one watcher sees it. Cheap to clone.
 #[derive(Clone)]
 pub struct Delivered(View);
 
@@ -272,7 +272,7 @@ impl SharedEvent {
         self.memo.lock().is_some()
     }
 
-    /// Drops the encodings; a late watcher makes its own again.
+    /// Drops the encodings. A later watcher encodes again.
     pub(crate) fn forget_encodings(&self) {
         if let Some(memo) = self.memo.lock().take() {
             self.encodings.handle_forgotten(memo.bytes);

@@ -1,8 +1,6 @@
-//! Uncached mode: reads and watches straight from the store, with the same semantics ([`Direct`],
-//! [`DirectWatch`]).
+//! Uncached mode: reads and watches the store directly, with the same semantics ([`Direct`], [`DirectWatch`]).
 //!
-//! Each watch is a watch of the store. Every watcher reads and decodes its events itself; nothing
-//! is shared.
+//! Each watch is a separate watch of the store, and decodes its own events.
 
 use std::fmt;
 use std::future::Future;
@@ -295,6 +293,7 @@ impl DirectWatch {
                     self.counters.expired.fetch_add(1, Relaxed);
                     Some(self.last_status(Status::compacted_watch()))
                 }
+                Some(WatchItem::Lost(StoreFault::Unconvertible(text))) => Some(self.last_status(Status::unknown(text))),
                 Some(WatchItem::Lost(fault)) => Some(self.last_status(Status::internal(fault))),
                 None => Some(self.last_status(Status::unavailable(StoreFault::Closed.to_string()))),
             };
@@ -391,7 +390,8 @@ impl DirectWatch {
     }
 
     /// Whether the event replaces or deletes a state from before this watch that is not an object. A client may have
-    /// seen it as one, for example with a former encryption key. For later states, this watch has decided already.
+    /// read that state as an object, for example with a former encryption key. States after the start of this watch
+    /// were already handled.
     fn has_unknown_former(&self, event: &StoreEvent) -> bool {
         let (StoreEvent::Put { previous, .. } | StoreEvent::Delete { previous, .. }) = event;
         previous.as_ref().is_some_and(|previous| {

@@ -1,5 +1,5 @@
-//! The driver of the core: one task per cache that lists and watches the store, passes the results
-//! to the core, and dispatches the core's events.
+//! The driver of the core: one task per cache. The task lists and watches the store, passes the results to the core,
+//! and dispatches the core's events.
 //!
 //! ```text
 //!              ┌────────────── failed: wait ───────────────┐
@@ -13,16 +13,16 @@
 //!
 //! # The initial list reads a former revision
 //!
-//! A cache that lists the latest state has no history. A watch from an hour-old version that the
-//! store still holds would end with `410 Expired`; after a restart, every watch of every client
-//! would end so at once. So the initial list reads a former revision, as old as the store and
-//! [`Limits::history_refill_revisions_max`](crate::Limits::history_refill_revisions_max) allow. The
-//! store's watch then delivers all later changes, which fill the history window.
+//! A cache that lists the latest state has no history. A watch from an hour-old version that the store still holds
+//! would end with `410 Expired`. After a restart, every watch of every client would end this way. So the initial list
+//! reads a former revision, as old as the store and
+//! [`Limits::history_refill_revisions_max`](crate::Limits::history_refill_revisions_max) allow. The store's watch then
+//! delivers all later changes, which fill the history window.
 //!
-//! The cache is ready at the revision that was current when the driver started. So no read sees a
-//! state older than its request. The cache lists the latest state instead, and its window begins
-//! there, in three cases: the refill takes longer than [`HISTORY_REFILL_WAIT`], the store compacts
-//! the former revision meanwhile, or the store cannot report progress.
+//! The cache is ready at the revision that was current when the driver started. So no read returns a state older than
+//! its request. In three cases the cache lists the latest state instead, and its window begins there. The refill takes
+//! longer than [`HISTORY_REFILL_WAIT`], the store compacts the former revision meanwhile, or the store cannot report
+//! progress.
 
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
@@ -69,7 +69,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     driver.run().await;
 }
 
-/// Stops the cache when the driver ends, also by a panic, so that no reader waits forever.
+/// Stops the cache when the driver ends, even by a panic, so that no reader waits forever.
 struct StopOnDrop(Arc<Shared>);
 
 impl Drop for StopOnDrop {
@@ -115,7 +115,7 @@ enum HistoryRefill {
     /// A former revision was listed. The cache becomes ready at `revision`. If that does not happen
     /// before `until`, the latest state is listed instead.
     Running { revision: Revision, until: Instant },
-    /// The refill is complete, or was given up.
+    /// The refill is complete, or was replaced by a list of the latest state.
     Done,
 }
 
@@ -148,6 +148,10 @@ impl Driver {
                     WatchEnd::Lost(fault) => {
                         let Shared { counters, config, .. } = &*self.shared;
                         counters.resumed.fetch_add(1, Relaxed);
+                        if let StoreFault::Unconvertible(text) = &fault {
+                            // Readers must learn that changes are missing. They continue from their last revision.
+                            self.shared.close_watchers(|_| Some(Status::unknown(text.as_str())));
+                        }
                         tracing::warn!(resource = config.name, %fault, "the store's watch was lost; resuming");
                         if self.back_off().await.is_err() {
                             return;
@@ -158,7 +162,7 @@ impl Driver {
         }
     }
 
-    /// Lists the store once. For any error except [`WatchEnd::Closed`], it has already backed off.
+    /// Lists the store once. Returns an error other than [`WatchEnd::Closed`] only after the backoff.
     async fn fill(&mut self, start_over: bool) -> Result<(), WatchEnd> {
         let shared = self.shared.clone();
         // Delays the next list if the store expires revisions that it has just listed.
@@ -316,10 +320,9 @@ impl Driver {
         }
     }
 
-    /// Closes the watches that have seen later revisions than the store has. After a store was
-    /// restored to an older state, the cache's own state may match it, if the cache was behind. But
-    /// a watch that has seen a later state of the store would wait without an error until the store
-    /// has passed that revision.
+    /// Closes the watches that have seen later revisions than the store has. After a store was restored to an older
+    /// state, the cache's own state may match it, if the cache was behind. But a watch that has seen a later state
+    /// would wait without an error until the store has passed that revision.
     fn close_ahead(&mut self) {
         let Driver { shared, wakers, .. } = self;
         let (revision, floor) = {
@@ -341,7 +344,7 @@ impl Driver {
         shared.wake(wakers);
     }
 
-    /// Passes a burst to the core and dispatches its events; `Some` when the watch ended.
+    /// Passes a burst to the core and dispatches its events. Returns `Some` if the watch ended.
     fn handle_burst(&mut self) -> Option<WatchEnd> {
         let shape = &self.shared.config.shape;
         let mut end = None;
@@ -412,7 +415,7 @@ impl Driver {
         shared.counters.overflows.fetch_add(overflows, Relaxed);
     }
 
-    /// Handles all due timers; true when the store should be asked for progress.
+    /// Handles all due timers. Returns true if progress should be requested from the store.
     fn tick(&mut self) -> bool {
         let Driver { shared, wakers, .. } = self;
         let limits = &shared.config.limits;
@@ -473,7 +476,7 @@ impl Driver {
         drop((unused, unneeded)); // not under a lock
     }
 
-    /// The time when [`Driver::tick`] has to run next.
+    /// The time of the next call of [`Driver::tick`].
     fn next_tick(&self) -> Option<Instant> {
         let Shared { freshness, hub, pins, cache, config, .. } = &*self.shared;
         let (timer, detached) = {
@@ -490,7 +493,7 @@ impl Driver {
         self.shared.config.limits.audit_interval.map(|interval| now() + interval)
     }
 
-    /// Handles the result of an audit; true when the cache has to start over.
+    /// Handles the result of an audit. Returns true if the cache must start over.
     fn handle_audit(&mut self, finding: AuditResult) -> bool {
         let Shared { counters, config, .. } = &*self.shared;
         match finding {
@@ -550,7 +553,7 @@ fn end_watches_of(shared: &Shared, event: &Arc<SharedEvent>, wakers: &mut Vec<Wa
     });
 }
 
-/// Takes ready items from the store after waiting for the first; true when the watch ended.
+/// Takes ready items from the store after waiting for the first. Returns true if the watch ended.
 ///
 /// A burst has at most [`BURST_EVENTS_MAX`] items, and more only to keep the changes of one
 /// revision together. Only the following item shows that a revision is complete. That item is kept
@@ -623,8 +626,8 @@ async fn list_former(shared: &Shared) -> Result<InitialList, ReadError> {
     list_all(shared, None).await.map(fresh)
 }
 
-/// Lists the whole resource page by page. If compaction overtakes the pages of the latest state, it
-/// is read in one piece, so that a list slower than compaction still completes (kubernetes #136950).
+/// Lists the whole resource page by page. If compaction overtakes the pages of the latest state, the rest is read
+/// without pages. A list slower than compaction therefore completes (kubernetes #136950).
 async fn list_all(shared: &Shared, at: Option<Revision>) -> Result<Listing, ReadError> {
     match list_pages(shared, at, shared.config.limits.list_page_objects).await {
         Err(ReadError::Compacted { .. }) if at.is_none() => {

@@ -34,10 +34,10 @@ impl Encodings {
         self.counters.encodings_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Records that an encoding was cached with this event, and drops old encodings to make room.
+    /// Records that an encoding was cached with this event. Above the bound, drops old encodings.
     ///
-    /// The oldest ones are dropped first. The newest always stays, so that watchers also share an
-    /// encoding larger than the bound.
+    /// The oldest encodings are dropped first. The newest encoding always stays, so that watchers
+    /// also share an encoding larger than the bound.
     pub(crate) fn handle_kept(&self, event: &Arc<SharedEvent>) {
         // The last reference to an event may be dropped here, so events are freed after the lock.
         let mut done = Vec::new();
@@ -68,7 +68,7 @@ impl Encodings {
 
 #[cfg(test)]
 impl Encodings {
-    /// The number of recorded events.
+    /// The number of events with cached encodings.
     pub(crate) fn carriers(&self) -> usize {
         self.carriers.lock().len()
     }

@@ -8,7 +8,7 @@ use listwatch_storage::StoreFault;
 /// The error of a get, a list or the start of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Neither the cache nor the store holds the revision any more. Read the latest state.
+    /// Neither the cache nor the store holds the revision. Read the latest state.
     #[error("revision {requested} is no longer held")]
     Expired {
         /// The requested revision.
@@ -67,6 +67,7 @@ impl ReadError {
                 Status::too_many_requests(message, *retry_after_seconds)
             }
             ReadError::Fault(StoreFault::Unavailable(_)) => Status::server_timeout("list", gr),
+            ReadError::Fault(StoreFault::Unconvertible(text)) => Status::unknown(text.as_str()),
             ReadError::Fault(fault @ StoreFault::Closed) => Status::unavailable(fault.to_string()),
             ReadError::Fault(fault) => Status::internal(fault),
             ReadError::Undecodable { keys } => {
@@ -122,6 +123,7 @@ mod tests {
                 500,
                 "The list operation against pods could not be completed at this time, please try again.",
             ),
+            (ReadError::Fault(StoreFault::Unconvertible("no converter".to_owned())), 500, "no converter"),
             (ReadError::Fault(StoreFault::Closed), 503, "the store is closed"),
             (
                 ReadError::Undecodable { keys: vec![key.clone(), key] },

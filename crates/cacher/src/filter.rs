@@ -1,6 +1,5 @@
-//! The objects that a read or a watch may show: [`Scope`] from the URL, narrowed by the field
-//! selector, and the remaining selectors as tests ([`Filter`]). [`IndexKey`] is the key under which an
-//! event finds a watcher.
+//! The objects of a read or a watch: [`Scope`] from the URL, narrowed by the field selector, and the remaining
+//! selectors ([`Filter`]). [`IndexKey`] is the key under which an event finds a watcher.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -371,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn compact_label_tests_agree_with_the_selector() {
+    fn compact_label_requirements_match_like_the_selector() {
         for text in ["a=x", "a!=x", "a in (x,y,7)", "a notin (x,7)", "a", "!a", "a>5", "a<5", "a=x,b!=y", "a in (),!b"]
         {
             let Ok(selector) = LabelSelector::parse(text) else { continue };

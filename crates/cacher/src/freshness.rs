@@ -1,5 +1,5 @@
-//! Reads that wait for a revision: [`Freshness`]. It holds each waiter with its revision, and
-//! schedules progress requests to the store while any read waits.
+//! [`Freshness`]: the reads that wait for a revision. Progress requests to the store are scheduled
+//! while any read waits.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -26,7 +26,7 @@ impl<W> Freshness<W> {
         Freshness { revision: Revision::ZERO, waiters: BTreeMap::new(), next_id: 0, ask_at: None }
     }
 
-    /// Adds a waiter for `revision`; `None` when the revision is already reached.
+    /// Adds a waiter for `revision`. Returns `None` if the revision is already reached.
     pub(crate) fn handle_wait(&mut self, now: Instant, revision: Revision, waiter: W) -> Option<Ticket> {
         if revision <= self.revision {
             return None;
@@ -66,7 +66,7 @@ impl<W> Freshness<W> {
         self.revision = self.revision.min(revision);
     }
 
-    /// True when the store should be asked for progress now.
+    /// Returns true if progress should be requested from the store now.
     pub(crate) fn poll_progress(&mut self, now: Instant, limits: &Limits) -> bool {
         let due = self.ask_at.is_some_and(|at| at <= now);
         if due {

@@ -34,9 +34,8 @@ pub struct ResourceConfig {
     pub prefix: String,
     /// The labels and fields that are read from objects.
     pub shape: Arc<ObjectShape>,
-    /// Selector labels of indexed fields, e.g. `spec.nodeName`. The cost of lists and watches that
-    /// require an exact value of such a field depends only on the matching objects. Labels unknown
-    /// to the shape are ignored.
+    /// Selector labels of indexed fields, e.g. `spec.nodeName`. The cost of lists and watches that require an exact
+    /// value of such a field depends only on the matching objects. Labels that are not in the shape are ignored.
     pub indexed_fields: Vec<String>,
     /// The bounds of the cache.
     pub limits: Limits,
@@ -129,8 +128,8 @@ impl Cacher {
 
     /// Reads one object.
     ///
-    /// The store answers [`ReadAt::MostRecent`] linearizably. The store also answers all other reads while
-    /// the cache is not filled.
+    /// [`ReadAt::MostRecent`] is a linearizable read of the store. All other reads also use the store while the cache
+    /// is not filled.
     ///
     /// # Errors
     /// [`ReadError::TooLarge`], [`ReadError::Expired`] (only for [`ReadAt::Exact`]),
@@ -142,8 +141,8 @@ impl Cacher {
         }
     }
 
-    /// The cached object at a key, however old, as a first guess for an optimistic write. `None` if
-    /// there is no object or no cache.
+    /// The cached object at a key, which can be outdated, as a suggestion for an optimistic write. `None` if there is
+    /// no object or no cache.
     pub fn peek(&self, key: &Key) -> Option<Object> {
         match &self.0 {
             Inner::Cached(handle) => handle.shared.cache.read().snapshot().get(key.as_str()).cloned(),
@@ -199,13 +198,18 @@ impl Cacher {
         }
     }
 
-    /// Whether the cache has ended: it was stopped, its store was closed, or it failed. It never
-    /// restarts; start another one.
+    /// Whether the cache has ended: it was stopped, its store was closed, or it failed. An ended cache never restarts;
+    /// start another one.
     pub fn is_stopped(&self) -> bool {
         match &self.0 {
             Inner::Cached(handle) => handle.shared.is_stopped(),
             Inner::Direct(direct) => direct.wait_ready().is_err(),
         }
+    }
+
+    /// Whether reads go to the store, because the resource has no cache.
+    pub fn is_direct(&self) -> bool {
+        matches!(self.0, Inner::Direct(_))
     }
 
     /// The revision up to which the cache is complete.
@@ -475,8 +479,8 @@ impl Handle {
         Ok(Mailbox::replay(replay, revision))
     }
 
-    /// Serves the store's state as initial events. The live part begins after the state's
-    /// revision, whether the cache is ahead (in the history) or behind (older events are skipped).
+    /// Serves the store's state as initial events. The live part begins after the revision of the state. If the cache
+    /// is ahead, it begins in the history; if the cache is behind, older events are skipped.
     async fn replay_store(&self, filter: &Arc<Filter>, at: ReadAt, mark_end: bool) -> Result<Mailbox, ReadError> {
         let shared = &self.shared;
         let request = ListRequest {
@@ -536,7 +540,7 @@ pub(crate) fn refuse_undecodable(keys: Vec<Key>) -> Result<(), ReadError> {
 }
 
 impl Readiness {
-    /// Marks the cache as ready after a list; a stop is final.
+    /// Marks the cache as ready after a list. Returns false if the cache is stopped, which is final.
     pub(crate) fn after_list(&mut self) -> bool {
         let generation = match self {
             Readiness::Stopped => return false,

@@ -110,7 +110,7 @@ impl History {
         self.events.back().expect("just added, and the newest event never leaves")
     }
 
-    /// Evicts a few of the events that exceed the limits; true when more remain.
+    /// Evicts some of the events that exceed the limits. Returns true if more remain.
     ///
     /// After a burst and a pause, all events exceed the age at once. Evicting them in parts keeps
     /// the lock's hold time short.

@@ -5,9 +5,9 @@
 //! index, and its timers. The queued deliveries are in the [`Mailbox`](crate::watcher::Mailbox),
 //! behind a handle `W` that is opaque to the hub.
 //!
-//! A watcher is *attached* while events are pushed to it. It is detached when its queue overflows,
-//! and attached again when its reader has reached the end of the history. So a slow watcher costs
-//! nothing at dispatch.
+//! A watcher is *attached* while events are pushed to it. A watcher is detached when its queue
+//! overflows, and attached again when its reader has reached the end of the history. So a slow
+//! watcher costs nothing at dispatch.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -108,8 +108,8 @@ impl<W> Hub<W> {
         WatcherId(id)
     }
 
-    /// Attaches a watcher that has read everything before `position`. False when more has been
-    /// dispatched meanwhile, so that the reader must read on.
+    /// Attaches a watcher that has read everything before `position`. Returns false if more events
+    /// were dispatched meanwhile, so that the reader must continue to read.
     pub(crate) fn handle_attach(&mut self, id: WatcherId, position: u64) -> bool {
         if position < self.dispatched {
             return false;
@@ -227,8 +227,8 @@ impl<W> Hub<W> {
 
     // ------------------------------------------------------------------------------- polling
 
-    /// True when the store should be asked for progress, so that soon-due bookmarks have a newer
-    /// revision.
+    /// Returns true if progress should be requested from the store, so that the next bookmarks have
+    /// a newer revision.
     pub(crate) fn poll_progress(&mut self, now: Instant) -> bool {
         let Some(first) = self.next_bookmark() else { return false };
         if self.asked_until >= Some(first) || first.checked_sub(BOOKMARK_PROGRESS_LEAD).is_some_and(|ask| now < ask) {
@@ -320,7 +320,7 @@ mod tests {
         let mut hub = Hub::new(&[]);
         let all = join(&mut hub, start, 'a', &Scope::All, 60, false);
         let one = join(&mut hub, start, 'b', &Scope::Namespace("one".to_owned()), 60, false);
-        assert_eq!(pushed(&mut hub, &event(0, "one"), Push::Queued), "", "nobody is attached");
+        assert_eq!(pushed(&mut hub, &event(0, "one"), Push::Queued), "", "no watcher is attached");
         assert!(!hub.handle_attach(all, 0), "event 0 has been dispatched meanwhile");
         assert!(hub.handle_attach(all, 1));
         assert!(hub.handle_attach(one, 3), "it has read further than was dispatched");

@@ -1,9 +1,9 @@
-//! Finds the watchers that an event may concern: [`Interest`], an index of watchers by filter.
+//! Finds the watchers that may match an event: [`Interest`], an index of watchers by filter.
 //!
-//! Every watcher is listed under exactly one key, the most selective one of its filter (see
-//! [`IndexKey`]). An event is looked up under its own key, its indexed fields and its labels, before and
-//! after the change. So with ten thousand watchers of ten thousand nodes, an event examines one or
-//! two of them. The index returns candidates; the filter decides.
+//! Every watcher is listed under exactly one key, the most selective one of its filter (see [`IndexKey`]). An event is
+//! looked up under its own key, its indexed fields and its labels, before and after the change. So with ten thousand
+//! watchers of ten thousand nodes, an event examines one or two of them. The index returns candidates, which their
+//! filters then check.
 
 use std::collections::HashMap;
 
@@ -19,8 +19,8 @@ pub(crate) struct Interest {
     fields: Vec<(usize, ByText)>,
     /// One entry per label that a watcher requires.
     labels: Vec<(Box<str>, ByText)>,
-    /// The position of each watcher among those with the same index key, by watcher number. Removal
-    /// needs no search, also when ten thousand watchers leave at once.
+    /// The position of each watcher among those with the same index key, by watcher number. Removal therefore needs no
+    /// search, even if ten thousand watchers end at once.
     positions: Vec<u32>,
 }
 
@@ -114,7 +114,7 @@ impl Interest {
         }
     }
 
-    /// Calls `visit` once for each watcher that the event may concern.
+    /// Calls `visit` once for each watcher that may match the event.
     pub(crate) fn candidates(&self, labeled_event: &EventLabels<'_>, mut visit: impl FnMut(u32)) {
         let EventLabels { event, shape, .. } = labeled_event;
         let object = &event.object;

@@ -35,19 +35,19 @@
 //! store delivers them together ([`WatchItem::Event`](listwatch_storage::WatchItem::Event)) and a
 //! burst never splits a revision. So no list and no bookmark shows a part of a revision.
 //!
-//! A cache whose driver panics is stopped. Its watchers receive a `500`, and [`Cacher::is_stopped`]
-//! returns true, so that the owner can replace the cache.
+//! A cache whose driver panics is stopped. Watchers of the cache receive a `500`, and
+//! [`Cacher::is_stopped`] returns true, so that the owner can replace the cache.
 //!
 //! # Structure
 //! The core consists of three plain values without tasks, locks, channels or clocks: `Cache`
 //! (`cache.rs`: the state and its history), `Hub` (`hub.rs`: the matching of events to watchers,
-//! and timers) and `Mailbox` (`watcher.rs`: one watcher). They take inputs (`handle_*`) and the
-//! time, and return the next action (`poll_*`). The code around them is thin: `shared.rs` puts a
-//! lock around each, `driver.rs` is the one task that reads the store, and `stream.rs` is the
+//! and timers) and `Mailbox` (`watcher.rs`: one watcher). These values take inputs (`handle_*`) and
+//! the time, and return the next action (`poll_*`). The code around them is thin: `shared.rs` puts
+//! a lock around each, `driver.rs` is the one task that reads the store, and `stream.rs` is the
 //! reader's end.
 //!
 //! The crate uses the [`Storage`](listwatch_storage::Storage) trait and the types of
-//! `listwatch-meta`. It depends on neither HTTP nor etcd.
+//! `listwatch-meta`, but neither HTTP nor etcd.
 //!
 //! # Example
 //! ```

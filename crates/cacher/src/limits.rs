@@ -1,6 +1,6 @@
-//! All bounds of a cache: [`Limits`] for those that an operator may change, constants for those
-//! that only this crate's cost model determines. The name has the unit; the doc says what happens
-//! at the bound.
+//! All bounds of a cache. [`Limits`] has the bounds that an operator may change; the constants
+//! follow from the cost model of this crate. The name contains the unit, and the doc describes the
+//! behavior at the bound.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct Limits {
     /// time misses no event. The default of 75 s is a bookmark interval and a quarter, as in
     /// Kubernetes.
     pub history_age: Duration,
-    /// Bytes of former states in the window, whatever their age. At the bound the oldest events are
+    /// Bytes of former states in the window, at any age. At the bound the oldest events are
     /// evicted, and watchers that still need them receive `410 Expired`.
     pub history_bytes_max: usize,
     /// Bytes of this window and those of other caches together; `None` for no such bound. Above it,
@@ -30,8 +30,9 @@ pub struct Limits {
     /// Bytes of the encodings of events in other media types and views. At the bound the oldest
     /// encodings are dropped, and made again for later watchers.
     pub encodings_bytes_max: usize,
-    /// Deliveries in a watcher's queue. One more drops the queue: the watcher becomes `Lagging` and
-    /// reads the history from the queue's first event on.
+    /// The largest number of deliveries in a watcher's queue. A further delivery drops the queue:
+    /// the watcher becomes `Lagging` and reads the history, starting at the first event of the
+    /// queue.
     pub watcher_queue_events_max: usize,
     /// Time for which a read waits for its revision. Then the store answers it, or the read fails
     /// with `Too large resource version`.
@@ -47,8 +48,9 @@ pub struct Limits {
     pub bookmark_before_deadline: Duration,
     /// Interval of comparisons of the cache with the store, entry by entry; `None` for never.
     pub audit_interval: Option<Duration>,
-    /// Snapshots of former revisions that are kept for paged lists. At the bound the least recently
-    /// used one is dropped; its next page is rebuilt from the history or read from the store.
+    /// The largest number of snapshots of former revisions that are kept for paged lists. At the
+    /// bound, the least recently used snapshot is dropped; its next page is rebuilt from the
+    /// history or read from the store.
     pub pinned_snapshots_max: usize,
     /// Events that are undone to rebuild a former revision from the history. The store answers
     /// reads of older revisions.
@@ -86,37 +88,39 @@ impl Default for Limits {
 /// complete before requests fail.
 pub(crate) const HISTORY_REFILL_WAIT: Duration = Duration::from_secs(2);
 
-/// Items that the driver takes from the store before it dispatches them and lets other tasks run.
-/// This bounds the events per wake-up of a watcher and, times the number of watchers, the time
-/// between the first watcher's event and its wake-up. A revision is never split: the burst
-/// continues until the revision changes, and the item that shows the change begins the next burst.
+/// The maximum number of items that the driver takes from the store before it dispatches them and
+/// lets other tasks run. This bounds the events per wake-up of a watcher and, times the number of
+/// watchers, the time between the first watcher's event and its wake-up. A revision is never split:
+/// the burst continues until the revision changes, and the item that shows the change begins the
+/// next burst.
 pub(crate) const BURST_EVENTS_MAX: usize = 32;
 
-/// Old events that are evicted at once; the rest follows after [`EVICTION_PAUSE`].
+/// The maximum number of old events that are evicted at once; the rest follows after
+/// [`EVICTION_PAUSE`].
 pub(crate) const EVICTED_EVENTS_MAX: usize = 1_024;
 
 /// Pause between two evictions, in which other tasks run.
 pub(crate) const EVICTION_PAUSE: Duration = Duration::from_millis(10);
 
-/// Events that a watcher reads from the history at once. This bounds the time for which the history
-/// is locked (well below a microsecond) and the watcher's memory.
+/// The number of events that a watcher reads from the history at once. This bounds the time for
+/// which the history is locked (well below a microsecond) and the watcher's memory.
 pub(crate) const CATCH_UP_EVENTS: usize = 64;
 
-/// Events of the history that one poll of a watcher examines before other tasks run.
+/// The number of events of the history that one poll of a watcher examines before other tasks run.
 pub(crate) const CATCH_UP_EVENTS_PER_POLL: usize = 4_096;
 
-/// Capacity that an empty watcher queue keeps, in deliveries; more is freed.
+/// The capacity that an empty watcher queue keeps, in deliveries; more is freed.
 pub(crate) const IDLE_QUEUE_CAPACITY: usize = 16;
 
-/// Number of newest events whose encodings are cached: enough for every watcher that keeps up, and
-/// few enough that the window does not hold each event several times.
+/// Number of newest events whose encodings are cached. The number suffices for watchers that keep
+/// up, without several copies of each event in the window.
 pub(crate) const MEMO_EVENTS_MAX: usize = 256;
 
-/// Items of a list that are taken from its snapshot at once.
+/// The number of items of a list that are taken from its snapshot at once.
 pub(crate) const LIST_BATCH_OBJECTS: usize = 64;
 
-/// Timers within this distance of an expired one are handled with it: a thousand bookmarks that are
-/// due in one second need one wake-up of the driver.
+/// Timers within this distance of an expired timer are handled together. A thousand bookmarks that
+/// are due in one second need one wake-up of the driver.
 pub(crate) const TIMER_SLACK: Duration = Duration::from_secs(1);
 
 /// Time between a progress request to the store and the bookmark that needs it, so that the
@@ -127,7 +131,7 @@ pub(crate) const BOOKMARK_PROGRESS_LEAD: Duration = Duration::from_millis(500);
 /// ages. A store watch that breaks after a compaction could not resume then, and all its watchers
 /// would receive `410 Expired` although they missed nothing. The value is well below the interval
 /// of compactions (minutes), and one request per minute and resource is cheap. Stores without
-/// progress requests are not asked.
+/// progress support receive no requests.
 pub(crate) const IDLE_PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Interval of the checks for stalled watchers and idle snapshots, while there are any.
@@ -139,12 +143,12 @@ pub(crate) const PINNED_SNAPSHOT_IDLE: Duration = Duration::from_secs(300);
 /// The first wait after a failure of the store; doubles up to [`RETRY_MAX`].
 pub(crate) const RETRY_MIN: Duration = Duration::from_millis(50);
 
-/// The longest wait between two tries to reach the store.
+/// The longest wait between two attempts to reach the store.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// Keys that [`ReadError::Undecodable`](crate::ReadError::Undecodable) and the statistics list at
-/// most.
+/// The largest number of keys in [`ReadError::Undecodable`](crate::ReadError::Undecodable) and in
+/// the statistics.
 pub const UNDECODABLE_KEYS_MAX: usize = 100;
 
-/// Undecodable values of one resource that are logged by key.
+/// The largest number of undecodable values of one resource that are logged by key.
 pub(crate) const UNDECODABLE_LOGGED_MAX: usize = 10;

@@ -17,7 +17,7 @@ pub(crate) enum Readiness {
     Pending {
         /// The time when the filling began.
         since: Instant,
-        /// The error of the last try.
+        /// The error of the last attempt.
         cause: Option<String>,
     },
     /// The cache is filled. Contains the number of complete lists so far.

@@ -1,4 +1,4 @@
-//! Decides for every list whether cache or store answers it; one row per kind of read ([`list`]).
+//! Decides for every list whether the cache or the store serves it; one row per kind of read ([`list`]).
 //!
 //! | reads | cache filled | answered by |
 //! |---|---|---|
@@ -44,7 +44,7 @@ pub(crate) enum Route {
     NotReady,
 }
 
-/// Decides which source answers a list.
+/// Decides which source serves a list.
 pub(crate) fn list(at: ReadAt, situation: RouteInput) -> Route {
     let RouteInput { ready, progress, single, bounded } = situation;
     match at {

@@ -1,5 +1,5 @@
-//! The state shared by the driver, the handles and the watchers of one cache ([`Shared`]): the
-//! core's plain values, each behind its own lock.
+//! The state shared by the driver, the handles and the watchers of one cache ([`Shared`]): the plain values of the
+//! core, each with its own lock.
 //!
 //! | lock | held for | by |
 //! |---|---|---|
@@ -162,7 +162,7 @@ impl Shared {
     /// Returns the state at `revision` or later, waiting as in [`Shared::reach`].
     ///
     /// # Errors
-    /// [`ReadError::TooLarge`], also when an older state replaced the reached one after the wait.
+    /// [`ReadError::TooLarge`] after the wait, or if an older state replaced the reached state meanwhile.
     pub(crate) async fn current_since(&self, revision: Revision) -> Result<(Snapshot, Revision), ReadError> {
         self.reach(revision).await?;
         let (snapshot, current) = self.current();
@@ -212,8 +212,7 @@ impl Shared {
         wakers.drain(..).for_each(Waker::wake);
     }
 
-    /// The status for a watcher whose position was evicted; `seen` is the last revision that it
-    /// knows.
+    /// The status for a watcher whose position was evicted; `seen` is the last revision that the watcher has received.
     pub(crate) fn expired(&self, seen: Revision, floor: Revision) -> Status {
         self.counters.expired.fetch_add(1, Relaxed);
         Status::expired_watch(seen.get(), floor.get())

@@ -111,13 +111,13 @@ fn index_entry(value: &str, key: &Key) -> String {
 
 /// The objects of a list, in key order: an iterator that owns its data and is `Send`.
 ///
-/// The iterator walks a snapshot lazily, a few objects at a time, so that a body is streamed without a copy
-/// of the set. Dropping it early is cheap, and so is a clone, which yields the same objects again.
+/// The iterator walks a snapshot lazily, a few objects at a time, so that a body is streamed without a copy of the set.
+/// Dropping the iterator early is cheap. A clone is also cheap, and yields the same objects again.
 ///
-/// While the iterator exists, it keeps its snapshot alive. That costs the memory of all later changes and
-/// deletions, at most the bytes of the whole resource, shared by all lists of one revision. The
-/// server bounds how long a client may hold it.
-/// [`CacherStats::open_walks`](crate::CacherStats::open_walks) is their number.
+/// While the iterator exists, it keeps its snapshot alive. That costs the memory of all later changes and deletions, at
+/// most the bytes of the whole resource, shared by all lists of one revision. The server bounds the time for which a
+/// client may hold the iterator. [`CacherStats::open_walks`](crate::CacherStats::open_walks) counts the existing
+/// iterators.
 #[derive(Clone)]
 pub struct ListItems(Items);
 
@@ -320,8 +320,7 @@ impl Walk {
     }
 }
 
-/// Passes the next entries, at most so many, to `take`, until it returns false. Returns the last
-/// entry, or `None` at the end.
+/// Passes at most `entries` entries to `take`, until it returns false. Returns the last entry, or `None` at the end.
 fn walk<K: Ord + Clone + Borrow<str>>(
     map: &OrdMap<K, Object>,
     bounds: (Bound<&str>, Bound<&str>),

@@ -30,7 +30,8 @@ pub struct CacherStats {
     pub oldest: Revision,
     /// Snapshots of former revisions, pinned for paged lists.
     pub pinned_snapshots: usize,
-    /// Lists and initial states that are being read now. Each keeps its snapshot in memory.
+    /// The number of lists and initial states that are being read. Each keeps its snapshot in
+    /// memory.
     pub open_walks: usize,
     /// Watchers by state.
     pub watchers: WatcherStats,

@@ -1,4 +1,4 @@
-//! Reads that the store answers, with the semantics of the cache: [`get`], [`list`].
+//! Reads that the store serves, with the semantics of the cache: [`get`], [`list`].
 
 use std::sync::Arc;
 

@@ -14,19 +14,18 @@
 //!              └─────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! * **Replay** walks a snapshot. Nothing is queued meanwhile. The live part is read from the
-//!   history afterwards, right after the snapshot, so there is no gap and no overlap. The reader
-//!   takes the walk out for each step and returns it, so that a long walk holds no lock. Between
-//!   the steps the walk is stored here and is dropped when the watcher can no longer continue
-//!   behind it.
+//! * **Replay** walks a snapshot. Nothing is queued meanwhile. The live part is read from the history afterwards, right
+//!   after the snapshot, so there is no gap and no overlap. The reader takes the walk out for each step and returns it,
+//!   so that a long walk holds no lock. Between the steps the walk is stored here. It is dropped when the watcher can
+//!   no longer continue after the walk.
 //! * **Lagging** reads the shared history at the reader's pace, from a remembered position. Events
 //!   are not dispatched to a lagging watcher. A watcher that has just started also begins in this
 //!   state.
 //! * **Live** receives pushed events: up to a bounded number of them wait in the queue.
-//! * **Closed** is the end, with a reason. A deadline and a stop end the stream cleanly; all other
-//!   reasons are sent as a last status. Before it, a watcher is briefly **Finishing**: a client
-//!   that received one change of a revision and resumes from there would miss the revision's other
-//!   changes. So these are read from the history first.
+//! * **Closed** is the end, with a reason. A deadline and a stop end the stream cleanly; all other reasons are sent as
+//!   a last status. Before this state, a watcher is briefly **Finishing**: the remaining changes of the last delivered
+//!   revision are read from the history. A client that resumes from a partly delivered revision would miss these
+//!   changes.
 //!
 //! A mailbox is a plain value: no lock, no task, no clock. The dispatcher calls `handle_event`, the
 //! reader calls `poll_delivery`. If that returns [`Step::Walk`] or [`Step::NeedHistory`], the
@@ -314,8 +313,8 @@ impl Mailbox {
     /// Queues the events from `position` on, as this watcher sees them. Ignored when the watcher's
     /// position has changed meanwhile. Returns the number of events that it sees.
     ///
-    /// The watch ends at an object that became undecodable. `expired` makes the last status from
-    /// the newest revision that the watcher knows and the revision of that event.
+    /// The watch ends at an object that became undecodable. `expired` creates the last status from the newest revision
+    /// that the watcher has received and the revision of that event.
     pub(crate) fn handle_history(
         &mut self,
         position: u64,
@@ -387,8 +386,7 @@ impl Mailbox {
         }
     }
 
-    /// Makes a watcher at the end of the history live. False when its position has changed
-    /// meanwhile.
+    /// Makes a watcher at the end of the history live. Returns false if its position has changed meanwhile.
     pub(crate) fn handle_attached(&mut self, position: u64) -> bool {
         match &mut self.state {
             State::Lagging { position: expected } if *expected == position => {
@@ -620,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn watch_closed_during_a_walk_does_not_resume_the_walk() {
+    fn watch_closed_during_its_initial_events_delivers_only_the_status() {
         let objects = vec![event(1).event.object.clone(), event(2).event.object.clone()];
         let mut mailbox = Mailbox::replay(Replay::new(ListItems::ready(objects), None, 6), Revision::new(105));
         let Step::Walk(items) = mailbox.poll_delivery() else { panic!("a walk") };

@@ -1,7 +1,7 @@
 //! Measures the embedded store on this machine: syncs, durable creates, a single writer, point
-//! reads, lists, watches, the waits of writers during compaction and defragmentation, opening after
-//! a close and after a SIGKILL, and memory. Prints one line per measurement. Arguments: an empty
-//! directory, the number of objects and the number of writers.
+//! reads, lists and watches. Also measures the waits of writers during compaction and
+//! defragmentation, opening after a close and after a SIGKILL, and memory. Prints one line per
+//! measurement. Arguments: an empty directory, the number of objects and the number of writers.
 //!
 //! ```text
 //! cargo run --release -p listwatch-storage --example embedded_load -- <empty directory> 20000 64
@@ -24,13 +24,13 @@ type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 const VALUE_BYTES: usize = 1024;
 
-/// Writes of the single writer.
+/// The number of writes of the single writer.
 const LONE_WRITES: usize = 2000;
 
-/// Point reads, one after the other.
+/// The number of sequential point reads.
 const READS: usize = 200_000;
 
-/// Writers of the load under which the store is killed and waits are measured.
+/// The number of writers of the load under which the store is killed and waits are measured.
 const BUSY_WRITERS: usize = 8;
 
 /// First argument of the child process, which writes until it is killed.
@@ -171,7 +171,7 @@ async fn waiting<T>(store: &Arc<EmbeddedStorage>, what: &str, happens: impl Futu
     result
 }
 
-/// Waits until compacted data is freed, as far as statistics show.
+/// Waits until the statistics show that compacted data is freed.
 async fn compacted(store: &EmbeddedStorage) -> Result<()> {
     store.compact(store.current_revision().await?).await?;
     // The next measurement includes work that remains by then.

@@ -69,7 +69,7 @@ impl Meter {
     }
 }
 
-/// Creates this many objects with concurrent writers; existing ones are not counted.
+/// Creates this many objects with concurrent writers. Existing objects are not counted.
 async fn create(store: &Arc<Etcd3>, resource: &'static str, objects: usize, writers: usize) -> Result<(), String> {
     let mut tasks = tokio::task::JoinSet::new();
     for writer in 0..writers {

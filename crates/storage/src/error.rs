@@ -12,12 +12,12 @@ pub enum StoreFault {
     /// may not have happened: read before retrying.
     #[error("the store is not reachable: {0}")]
     Unavailable(String),
-    /// The store has no room (disk full, quota). Reads and watches continue; retry the write after
-    /// room was made. A write may or may not have happened: etcd stores the write that exceeds its
-    /// quota and answers with this error (`quotaApplierV3.Put` in `server/etcdserver/apply`).
+    /// The store is full (disk or quota). Reads and watches continue; retry the write when space is
+    /// free. The write may have taken effect: etcd stores the write that exceeds its quota and
+    /// returns this error (`quotaApplierV3.Put` in `server/etcdserver/apply`).
     #[error("the store has no room left: {0}")]
     NoSpace(String),
-    /// The value or request exceeds the store's limit; the text has the bytes, if known. Do not
+    /// The value or request exceeds the store's limit. The text contains the size, if known. Do not
     /// retry.
     #[error("the store refuses a request of this size: {0}")]
     TooLarge(String),
@@ -27,6 +27,10 @@ pub enum StoreFault {
     /// The stored data is invalid. An operator must act.
     #[error("the store is corrupt: {0}")]
     Corrupt(String),
+    /// A value cannot be converted to the form of the reader, because a converter outside of the store fails. The text is
+    /// complete. Only wrappers of stores report this. Retry later.
+    #[error("{0}")]
+    Unconvertible(String),
     /// The store is shutting down or was closed.
     #[error("the store is closed")]
     Closed,

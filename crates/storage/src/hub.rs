@@ -1,13 +1,12 @@
 //! Matches changes to the watchers of a store, and tracks the position of each watcher.
 //!
-//! A watcher has no queue. It is either `Current` (its range is delivered completely) or `Behind` a
-//! revision from which it reads the shared history at its own pace. A change makes the `Current`
-//! watchers of its key `Behind` and wakes them; a watcher that is already behind costs nothing
-//! more. So a stalled watcher is one number, and a watcher of a quiet range never expires because
-//! of other writes.
+//! A watcher has no queue. A watcher is either `Current` (every change of its range is delivered) or `Behind` a
+//! revision. From that revision the watcher reads the shared history at its own pace. A change makes the `Current`
+//! watchers of its key `Behind` and wakes them; a watcher that is already behind costs nothing more. A stalled watcher
+//! therefore needs the memory of one number. A watcher of a quiet range never expires because of other writes.
 //!
-//! A change finds its watchers through the prefixes of its key, so thousands of watchers of other
-//! objects or namespaces cost a write nothing.
+//! A change finds its watchers through the prefixes of its key, so watchers of other objects or namespaces do not slow
+//! a write.
 
 use std::collections::HashMap;
 use std::task::Waker;
@@ -161,7 +160,7 @@ impl Hub {
     }
 
     /// Records a progress request of a watcher.
-    pub(crate) fn ask_progress(&self, id: WatcherId) {
+    pub(crate) fn request_progress_of(&self, id: WatcherId) {
         let waker = {
             let mut registry = self.registry.lock();
             registry.watchers.get_mut(id.0).and_then(Option::as_mut).and_then(|watcher| {

@@ -13,7 +13,7 @@
 //!   conformance the suite that all of them pass                (feature `conformance`)
 //! ```
 //!
-//! The store handles keys, bytes and revisions. It does not interpret the bytes.
+//! The store handles keys, bytes and revisions, and does not interpret the bytes.
 //!
 //! # Example
 //! List, then watch from the list's revision. Together they miss no change, on any of the stores.

@@ -1,5 +1,5 @@
-//! The store in memory: [`MemoryStorage`], which is also the executable specification of the
-//! [`Storage`] contract, against which the other implementations are compared.
+//! The store in memory: [`MemoryStorage`]. It is also the executable specification of the [`Storage`] contract; the
+//! other implementations are compared with it.
 //!
 //! ```text
 //!   create ──┐  one write lock        ┌── Hub: watchers of this key become "behind", are woken
@@ -38,21 +38,21 @@ use crate::types::{
     Capabilities, KeyValue, ListPage, ListQuery, Storage, StoreEvent, StoreStats, VALUE_BYTES_MAX, Watch, WatchItem,
 };
 
-/// Events that a watcher takes from the history at a time. A stalled watcher holds no more; the
-/// rest of its backlog is its position in the shared history.
+/// The number of events that a watcher takes from the history at a time. A stalled watcher holds no more; the rest of
+/// its backlog is its position in the shared history.
 const WATCH_BATCH: usize = 64;
 
-/// History entries that a watcher examines while it holds the lock; then writers can proceed.
+/// The number of history entries that a watcher examines while it holds the lock; then writers can proceed.
 const WATCH_SCAN: usize = 4096;
 
-/// Entries outside of the retention window that a write drops. More than one, so that dropping
-/// keeps up; few, so that no write is slow.
+/// The number of entries outside of the retention window that a write drops. More than one, so that dropping keeps up
+/// with writes; few, so that no write is slow.
 const TRIM_PER_WRITE: usize = 16;
 
-/// Entries that an explicit compaction drops before it releases the lock.
+/// The number of entries that an explicit compaction drops before it releases the lock.
 const TRIM_PER_STEP: usize = 1024;
 
-/// Expired keys that are removed before the lock is released.
+/// The number of expired keys that are removed before the lock is released.
 const EXPIRE_PER_STEP: usize = 128;
 
 /// A store in memory, without any durability and with the least overhead.
@@ -169,7 +169,7 @@ impl Inner {
         }
     }
 
-    /// Removes expired keys, up to a step. True when more may be due.
+    /// Removes up to [`EXPIRE_PER_STEP`] expired keys. Returns true if more may be due.
     fn expire(&self) -> bool {
         let now = self.now();
         let mut wake = Vec::new();
@@ -204,7 +204,7 @@ impl State {
         self.trim(TRIM_PER_WRITE);
     }
 
-    /// Drops up to `limit` unreadable entries; true when it dropped that many.
+    /// Drops up to `limit` unreadable entries; returns true when it dropped that many.
     fn trim(&mut self, limit: usize) -> bool {
         for _ in 0..limit {
             if let Some((_, entry)) = self.mvcc.trim() {
@@ -358,7 +358,7 @@ impl Storage for MemoryStorage {
         let place = Arc::new(Registration { inner: self.inner.clone(), id });
         let asked = place.clone();
         let items = MemoryWatch { place, range, ready: VecDeque::new(), ended: false };
-        Ok(Watch::new(items, move || asked.inner.hub.ask_progress(asked.id)))
+        Ok(Watch::new(items, move || asked.inner.hub.request_progress_of(asked.id)))
     }
 
     async fn current_revision(&self) -> Result<Revision, ReadError> {
@@ -367,7 +367,7 @@ impl Storage for MemoryStorage {
 
     async fn compact(&self, revision: Revision) -> Result<(), ReadError> {
         self.inner.state.write().mvcc.compact(revision)?;
-        // Each step takes the lock anew, so that others can proceed in between.
+        // Each step takes the lock again, so that other calls can proceed in between.
         while self.inner.state.write().trim(TRIM_PER_STEP) {
             tokio::task::yield_now().await;
         }
@@ -461,7 +461,7 @@ struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Takes the next events of the range from the history. False when there is nothing to do.
+    /// Takes the next events of the range from the history. Returns false if there are none.
     fn refill(&mut self, waker: &Waker) -> bool {
         let Registration { inner, id } = &*self.place;
         let state = inner.state.read();

@@ -49,8 +49,8 @@ pub(crate) struct Entry<V> {
     pub current: Option<Stored<V>>,
     /// The state before; `None` if the key did not exist.
     pub previous: Option<Stored<V>>,
-    /// The revision of this key's previous change, including removals; zero if there is none. It
-    /// may already be compacted.
+    /// The revision of this key's previous change, including removals; zero if there is none. This
+    /// revision may already be compacted.
     earlier: Revision,
 }
 

@@ -18,15 +18,16 @@ use crate::ttl::Millis;
 pub struct Retention {
     /// The minimum age of kept history. kube-apiserver on etcd keeps 5 to 10 minutes.
     pub age: Duration,
-    /// Revisions that are kept whatever their age, so that a quiet store can be watched after a
-    /// long pause.
+    /// The number of newest revisions that are kept at any age, so that a quiet store can be
+    /// watched after a long pause.
     pub revisions: u64,
     /// Bytes of history: replaced and removed values, plus [`ENTRY_BYTES`] and the key for each
     /// change. Live values do not count.
     pub bytes: u64,
 }
 
-/// Accounted bytes of one change in [`Retention::bytes`], besides its key and the replaced value.
+/// The number of accounted bytes of one change in [`Retention::bytes`], besides its key and the
+/// replaced value.
 pub const ENTRY_BYTES: u64 = 160;
 
 /// Default of [`Retention::age`].
@@ -42,8 +43,9 @@ impl Default for Retention {
     }
 }
 
-/// The number of time marks per maximum age. A mark stands for all entries since the previous mark,
-/// so that entries need no timestamps. History is therefore kept up to 1/20 longer than requested.
+/// The number of time marks per maximum age. A mark has the time of all entries since the previous
+/// mark, so that entries need no timestamps. History is therefore kept up to 1/20 longer than
+/// requested.
 const AGE_MARKS: u64 = 20;
 
 /// Determines which revisions may be dropped. The owner reports every added and dropped change.
@@ -83,7 +85,7 @@ impl RetentionTracker {
         self.bytes
     }
 
-    /// True when the oldest change must be dropped whatever its age.
+    /// True when the oldest change must be dropped because of the byte bound.
     pub(crate) fn over_bytes(&self) -> bool {
         self.bytes > self.retention.bytes
     }

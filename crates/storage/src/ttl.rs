@@ -11,8 +11,8 @@ pub(crate) type Millis = u64;
 /// The deadlines of keys with a TTL. A deadline belongs to the revision that set it, so a rewritten
 /// key is never removed by its former deadline.
 ///
-/// A deadline has two times: one on a steady clock, at which it expires, and one on the clock in
-/// which it is stored, which may be changed meanwhile.
+/// A deadline has two times. The key expires at the time on a steady clock. The stored time is that of the wall clock,
+/// which may be changed meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     by_time: BTreeMap<(Millis, Revision), Key>,

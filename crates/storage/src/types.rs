@@ -19,10 +19,10 @@ use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError,
 pub const VALUE_BYTES_MAX: usize = 3 << 19;
 
 /// The prefix of a value that a transforming store returns in place of one that it cannot read. The text of the reason
-/// follows. Such a value is no object, so readers treat it like any other damaged one.
+/// follows. Such a value is not an object, so readers treat it like any other damaged value.
 pub const UNREADABLE_PREFIX: &[u8] = b"\0unreadable: ";
 
-/// The reason why a transforming store could not read a value, if it could not.
+/// Returns the reason if a transforming store could not read a value.
 pub fn unreadable_reason(value: &[u8]) -> Option<&str> {
     value.strip_prefix(UNREADABLE_PREFIX).map(|reason| std::str::from_utf8(reason).unwrap_or("unknown reason"))
 }
@@ -38,10 +38,9 @@ pub struct KeyValue {
     pub created: Revision,
     /// The revision that wrote this value.
     pub modified: Revision,
-    /// True if the store holds the value in a form in which it would no longer be written: with a former key, or in
-    /// another encoding. The next update writes the value again, even if the value stays the same. Only
-    /// stores that transform values report it: [`Storage::get`] and conflicts always, [`Storage::list`] for
-    /// former keys, and watches never.
+    /// True if the stored form of the value is outdated: encrypted with a former key, or in another encoding. The next
+    /// update writes the value again, even if the value stays the same. Only stores that transform values set this
+    /// field: [`Storage::get`] and conflicts always, [`Storage::list`] for former keys, and watches never.
     pub stale: bool,
 }
 
@@ -123,7 +122,7 @@ pub enum WatchItem {
     /// the stream is never pending. So a reader that takes all ready items never stops within a
     /// revision.
     Event(StoreEvent),
-    /// Everything of this range up to and including this revision has been delivered.
+    /// All changes of this range up to and including this revision have been delivered.
     Progress(Revision),
     /// The store no longer holds the watch's revision (compacted, or the history was replaced):
     /// list again. Last item.
@@ -272,8 +271,8 @@ pub struct StoreStats {
 /// 4. **Complete.** A watch from revision R delivers every change of its range after R once, in
 ///    order, or reports that it cannot ([`WatchItem::Expired`], [`WatchItem::Lost`]). The changes
 ///    of one revision are delivered together ([`WatchItem::Event`]).
-/// 5. **Reliable progress.** After [`WatchItem::Progress`] at R no change at or below R follows,
-///    and the store has reached R: a revision that only the watcher has named is never reported.
+/// 5. **Reliable progress.** After [`WatchItem::Progress`] at R, no change at or below R follows, and the store has
+///    reached R. Progress never repeats a revision that only the watcher claimed.
 /// 6. **Durable.** An acknowledged write survives the failures that the implementation covers
 ///    (memory: none; embedded: power loss; etcd: loss of a minority of members).
 /// 7. **Cancel safe.** Dropping a read's future has no effect. After dropping a write's future the
@@ -304,16 +303,15 @@ pub trait Storage: Send + Sync + 'static {
         Ok(page)
     }
 
-    /// Creates a key that must not exist. With `ttl` the key expires after about that time: never
-    /// earlier, and later by at most a minute or a twentieth of the TTL, whichever is less, plus
-    /// the store's own tick.
+    /// Creates a key that must not exist. With `ttl`, the key expires never earlier than this time. The delay is at
+    /// most a minute or a twentieth of the TTL, whichever is less, plus the store's tick.
     ///
     /// # Errors
     /// [`CreateError::AlreadyExists`]; [`CreateError::Fault`] when the store fails.
     async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError>;
 
     /// The value as a read would return it after a write. A store that encodes values reads several texts of one object
-    /// as the same value, for example with and without an empty struct. By default this is the value itself.
+    /// as the same value, for example with and without an empty struct. The default returns the value unchanged.
     fn normal_form(&self, key: &Key, value: Bytes) -> Bytes {
         let _ = key;
         value

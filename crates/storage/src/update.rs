@@ -1,5 +1,5 @@
-//! The optimistic write loop, Kubernetes' `GuaranteedUpdate`: read, decide, and write if no other
-//! client wrote meanwhile, else decide again on the new state.
+//! The optimistic write loop, Kubernetes' `GuaranteedUpdate`: read, decide, and write. If another client wrote
+//! meanwhile, decide again on the new state.
 //!
 //! ```text
 //!                     suggestion (a cached state, perhaps stale)
@@ -94,9 +94,8 @@ pub enum GuaranteedUpdateError<E> {
 /// The bounds of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpdateLimits {
-    /// Conflicts after which the update fails with [`GuaranteedUpdateError::Contended`].
-    /// kube-apiserver is bounded only by the request's deadline; here the caller applies a deadline
-    /// by dropping the future.
+    /// Conflicts after which the update fails with [`GuaranteedUpdateError::Contended`]. In kube-apiserver, only the
+    /// request's deadline is a bound. Here the caller applies a deadline by dropping the future.
     pub attempts: u32,
 }
 
@@ -148,7 +147,7 @@ pub enum Step {
 pub struct UpdateLoop<E> {
     key: Key,
     limits: UpdateLimits,
-    /// Conflicts so far; at most `limits.attempts`.
+    /// The number of conflicts so far; at most `limits.attempts`.
     lost: u32,
     state: State<E>,
 }
@@ -345,10 +344,9 @@ impl<E> UpdateLoop<E> {
 
 /// Changes one key by `decide`, despite concurrent writes: Kubernetes' `GuaranteedUpdate`.
 ///
-/// `decide` gets the key's state (`None` if absent) and may be called several times; its result
-/// should depend only on that state. It also checks preconditions (uid, resourceVersion): its
-/// rejection of a suggested state is confirmed on the current state. `suggestion` is a cached,
-/// possibly stale state that saves the first read.
+/// `decide` gets the key's state (`None` if absent) and may be called several times; its result should depend only on
+/// that state. `decide` also checks preconditions (uid, resourceVersion): a rejection of a suggested state is confirmed
+/// on the current state. `suggestion` is a cached, possibly stale state that saves the first read.
 ///
 /// # Errors
 /// See [`GuaranteedUpdateError`].

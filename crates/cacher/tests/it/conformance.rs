@@ -1,5 +1,5 @@
-//! The store's guarantees through the cache: a watcher of the cache sees the same events as a
-//! watcher of the store, for random writes and start revisions.
+//! Tests the store's guarantees through the cache: a watcher of the cache receives the same events
+//! as a watcher of the store, for random writes and start revisions.
 
 use std::time::Duration;
 

@@ -102,7 +102,7 @@ async fn initial_state_during_writes_has_no_gap_and_no_overlap() {
             let mut watcher = watcher;
             let (mut names, mut end) = (std::collections::BTreeSet::new(), None);
             while names.len() < 2_000 {
-                match watcher.next().await.expect("a watch that goes on") {
+                match watcher.next().await.expect("the watch continues") {
                     Delivery::Event(event) => {
                         let (name, revision) = (event.object().name().to_owned(), event.object().revision().get());
                         match end {

@@ -1,10 +1,10 @@
 //! Random operations on a cache, checked against a sorted list of all changes.
 //!
-//! The operations are writes, compactions, lost and expired store watches, a store that becomes
-//! silent, watches from random revisions, readers that stall, resume and leave, and lists of every
-//! kind. Time is virtual and the operations determine the order of everything, so a failure can be
-//! replayed. For more cases: `PROPTEST_CASES=20000 cargo nextest run -p listwatch-cacher
-//! model::`.
+//! The operations are writes, compactions, lost and expired store watches, and a store that becomes
+//! silent. Further operations are watches from random revisions, readers that stall, resume and
+//! leave, and lists of every kind. Time is virtual and the operations determine the order of
+//! everything, so a failure can be replayed. For more cases: `PROPTEST_CASES=20000 cargo nextest
+//! run -p listwatch-cacher model::`.
 
 use std::time::Duration;
 
@@ -35,7 +35,8 @@ enum Op {
     Release,
     Lose,
     Expire,
-    /// Replaces the process with the cache; its clients resume with the revisions they know.
+    /// Replaces the cache, as after a restart of its process. Its clients resume at the revisions
+    /// that they have received.
     Restart,
     Advance {
         seconds: u64,

@@ -1,4 +1,4 @@
-//! The suite that every [`Storage`] passes: one case per guarantee, named after it.
+//! The conformance suite of [`Storage`]: one case per guarantee, named after it.
 //!
 //! ```text
 //!   cases()          every case, for a harness of one's own
@@ -7,9 +7,9 @@
 //!   model            random operations against a list of events that is too simple to be wrong
 //! ```
 //!
-//! The store of a case may hold other keys and have other writers (a shared etcd). So a case works
-//! below its own resource prefix and expects only increasing revisions. A failure's text is the
-//! broken guarantee and the observation.
+//! The store of a case may hold other keys and have other writers (a shared etcd). A case therefore uses its own
+//! resource prefix, and expects only that revisions increase. The text of a failure is the broken guarantee and the
+//! observation.
 //!
 //! # Example
 //! ```
@@ -336,8 +336,8 @@ impl Watched {
 
     /// Requests progress until it covers a revision, and returns the events before it.
     async fn progress_to(&mut self, revision: Revision) -> Result<Vec<StoreEvent>, Broken> {
-        /// The number of progress answers below the revision after which the case fails. A store may
-        /// first answer with an older revision a few times.
+        /// The number of progress items below the revision after which the case fails. A store may report an older
+        /// revision a few times first.
         const ANSWERS_MAX: usize = 10_000;
         let mut events = Vec::new();
         for _ in 0..ANSWERS_MAX {
@@ -352,8 +352,8 @@ impl Watched {
         Err(self.subject.broken(format!("progress is at {:?} and does not reach {revision:?}", self.last)))
     }
 
-    /// Checks that no event follows up to the store's current revision, as far as the store reports
-    /// progress.
+    /// Checks that no event follows up to the store's current revision. A store without reliable progress is not
+    /// checked.
     async fn quiet(&mut self) -> Verdict {
         if !self.subject.store.capabilities().progress_requests {
             return Ok(());

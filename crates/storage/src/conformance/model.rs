@@ -1,7 +1,7 @@
 //! Random operations checked against a simple model: the list of all events.
 //!
-//! Every answer of a store follows from that list by a loop. [`operations`] generates the
-//! operations, [`check_model`] runs them on a store and compares every answer.
+//! The expected result of each operation is computed from that list. [`operations`] generates the operations.
+//! [`check_model`] runs them on a store and compares every result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -96,14 +96,14 @@ pub fn operations(length: usize) -> impl Strategy<Value = Vec<Op>> {
 const KEYS: [(&str, &str); 8] =
     [("a", "x"), ("a", "xx"), ("a", "y"), ("ab", "x"), ("a-b", "x"), ("b", "x"), ("b", "y"), ("b", "z")];
 
-/// Runs the operations on a store and compares every answer with the model. For [`Op::Reopen`],
-/// `reopen` is called while no watch is open. The function closes the store and returns the reopened one, or
-/// `None` if a store cannot be reopened.
+/// Runs the operations on a store and compares every result with the model. For [`Op::Reopen`], `reopen` is called
+/// while no watch is open. The function closes the store and returns the reopened one, or `None` if a store cannot be
+/// reopened.
 ///
 /// No other client may compact the store meanwhile.
 ///
 /// # Errors
-/// The first different answer.
+/// The first result that differs from the model.
 pub async fn check_model(
     store: Arc<dyn Storage>,
     operations: &[Op],
@@ -404,7 +404,7 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that no event follows; false when the watch ended because its revision was compacted.
+    /// Checks that no event follows. Returns false if the watch ended because its revision was compacted.
     async fn quiet(&self, open: &mut ModelWatch) -> Result<bool, Broken> {
         if !self.subject.store.capabilities().progress_requests {
             return Ok(true);

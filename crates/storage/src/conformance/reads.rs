@@ -12,17 +12,17 @@ use crate::error::ReadError;
 use crate::types::{ListPage, ListQuery};
 
 super::case_table! {
-    read_shows_every_acknowledged_write: "a read without a revision shows every write that was acknowledged before it began",
-    reads_never_go_back_in_time: "a reader never sees an older state than it saw before",
-    list_is_in_key_order_and_counts_the_rest: "a list is in key order, holds at most `limit` items, and `more` and `remaining` tell what follows",
-    list_keys_equals_list_without_values: "a list of keys shows the keys and revisions of a list, and no values",
-    list_excludes_keys_with_the_same_prefix: "a range holds its own keys and none of a neighbour whose name begins alike",
-    list_at_former_revision_returns_its_state: "a list at a revision of the past shows exactly the state of that revision",
-    pages_show_one_revision_while_others_write: "the pages of a list that is pinned to a revision show that revision while others write",
-    list_at_future_revision_fails: "a list at a revision that has not happened fails with Future",
-    list_at_compacted_revision_fails (compacts): "a list below the compacted revision fails with Compacted, at it and above it succeeds",
-    compaction_keeps_the_latest_state (compacts): "compacting forgets history and nothing else, and doing it twice is fine",
-    health_and_stats_are_answered: "health and statistics are answered and true",
+    read_shows_every_acknowledged_write: "a read without a revision shows every write that was acknowledged before the read began",
+    reads_never_go_back_in_time: "a reader never sees an older state than in its previous read",
+    list_is_in_key_order_and_counts_the_rest: "a list is in key order and has at most `limit` items; `more` and `remaining` describe the rest",
+    list_keys_equals_list_without_values: "a list of keys has the keys and revisions of a list, without values",
+    list_excludes_keys_with_the_same_prefix: "a list of a range excludes keys of other ranges with the same prefix",
+    list_at_former_revision_returns_its_state: "a list at a former revision shows exactly the state at that revision",
+    pages_show_one_revision_while_others_write: "pages that are pinned to a revision show that revision, despite concurrent writes",
+    list_at_future_revision_fails: "a list at a future revision fails with Future",
+    list_at_compacted_revision_fails (compacts): "a list below the compacted revision fails with Compacted; a list at or above it succeeds",
+    compaction_keeps_the_latest_state (compacts): "a compaction removes only history, and may be repeated",
+    health_and_stats_are_answered: "health and statistics are available and correct",
 }
 
 async fn read_shows_every_acknowledged_write(subject: Subject) -> Verdict {

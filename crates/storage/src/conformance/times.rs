@@ -9,10 +9,10 @@ use super::{Subject, Verdict, previous};
 use crate::types::StoreEvent;
 
 super::case_table! {
-    key_expires_after_its_ttl: "a key with a TTL removes itself, never earlier and not much later; a write without TTL keeps the key",
+    key_expires_after_its_ttl: "a key with a TTL is removed, never early and at most a bounded time late; a write without a TTL keeps the key",
 }
 
-/// Long enough for stores that count in seconds.
+/// The TTL of keys, which is long enough for stores that count in seconds.
 const TTL: Duration = Duration::from_secs(2);
 
 /// The longest tick of a store: etcd checks for expired leases twice a second, and its members need

@@ -14,21 +14,21 @@ use super::{Broken, PATIENCE, Subject, Verdict, previous, value};
 use crate::types::{StoreEvent, VALUE_BYTES_MAX, WatchItem};
 
 super::case_table! {
-    watch_from_any_revision_misses_nothing: "a watch from any revision hands out every later change of its range, once, in order, with the state before",
-    watch_from_the_beginning_sees_everything_or_expires: "a watch from revision zero hands out every change there ever was, or says that it cannot",
-    watch_delivers_changes_as_they_happen: "a running watch hands out each change without being asked",
-    watch_excludes_keys_with_the_same_prefix: "a watch hands out changes of its range and of no neighbour",
-    watch_begins_after_the_requested_revision: "a watch from the present or the future hands out nothing at or below its start",
-    all_watchers_see_the_same_order: "all watchers see the writes of all writers in one order, that of the revisions",
-    list_then_watch_misses_nothing: "a list and a watch from its revision together show every state, whoever writes meanwhile",
-    slow_watcher_misses_nothing_or_expires: "a watcher that does not read for long gets everything, or is told that its place is gone",
-    watch_from_compacted_revision_expires (compacts): "a watch whose place is compacted is told Expired and ends",
-    current_watch_survives_compaction (compacts): "compaction does not disturb a watch that has seen everything",
-    progress_is_never_ahead_of_events: "after progress at a revision no change at or below it follows",
-    progress_covers_every_acknowledged_write: "progress asked for after a write was acknowledged comes, at or above it, behind the write's event",
-    progress_never_exceeds_the_stores_revision: "progress of a watch from the future is never ahead of the store",
-    changes_of_one_revision_are_ready_together: "once the first change of a revision was handed out, the watch is not pending before the last one was",
-    watch_delivers_large_values: "a watch hands out large values, before and after",
+    watch_from_any_revision_misses_nothing: "a watch from any revision delivers every later change of its range once, in order, with the previous state",
+    watch_from_the_beginning_sees_everything_or_expires: "a watch from revision zero delivers every change since the first revision, or expires",
+    watch_delivers_changes_as_they_happen: "a running watch delivers each change without a request",
+    watch_excludes_keys_with_the_same_prefix: "a watch of a range excludes keys of other ranges with the same prefix",
+    watch_begins_after_the_requested_revision: "a watch from the current or a future revision delivers no change at or below that revision",
+    all_watchers_see_the_same_order: "all watchers see the writes of all writers in the order of the revisions",
+    list_then_watch_misses_nothing: "a list and a watch from its revision together show every state, despite concurrent writes",
+    slow_watcher_misses_nothing_or_expires: "a watcher that reads slowly receives every change, or receives Expired",
+    watch_from_compacted_revision_expires (compacts): "a watch from a compacted revision receives Expired and ends",
+    current_watch_survives_compaction (compacts): "a compaction does not end a watch that has received every change",
+    progress_is_never_ahead_of_events: "after progress at a revision, no change at or below that revision follows",
+    progress_covers_every_acknowledged_write: "progress that is requested after an acknowledged write arrives after the event of the write, at or above its revision",
+    progress_never_exceeds_the_stores_revision: "the progress of a watch from a future revision never exceeds the store's revision",
+    changes_of_one_revision_are_ready_together: "between the first and the last change of one revision, the watch is never pending",
+    watch_delivers_large_values: "a watch delivers large values and large previous values",
 }
 
 /// Creates, updates and deletes keys. Returns the events that a watch must show, in order.

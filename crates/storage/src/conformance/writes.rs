@@ -11,18 +11,18 @@ use crate::error::{CreateError, DeleteError, UpdateError};
 use crate::types::{KeyValue, VALUE_BYTES_MAX};
 
 super::case_table! {
-    each_write_takes_a_later_revision: "every successful write takes a later revision than all writes acknowledged before it",
+    each_write_takes_a_later_revision: "every successful write takes a later revision than all writes that were acknowledged before it",
     empty_store_has_a_revision_above_zero: "the revision of a store is above zero even before the first write",
-    create_of_existing_key_fails: "a create of a key that is there fails with AlreadyExists and shows what is there",
-    update_at_another_revision_fails: "an update happens only if the key is at the expected revision; a Conflict shows what is there",
-    delete_at_another_revision_fails: "a delete happens only if the key is at the expected revision; a Conflict shows what is there",
-    failed_write_changes_nothing: "a write that fails changes nothing and is no event",
-    recreated_key_has_new_revisions: "a key that was deleted and created again has the revision of its second creation as `created`",
-    exactly_one_of_many_writers_succeeds: "of many updates that expect the same revision exactly one happens, and the others are shown a later state",
-    exactly_one_of_many_creators_succeeds: "of many creates of one key exactly one happens",
-    value_of_any_bytes_is_stored_unchanged: "a value is any bytes, none at all and large ones included, and is read as it was written",
-    any_valid_key_is_stored: "a key may be long and hold any text",
-    dropped_write_is_atomic: "a write whose future is dropped happens whole or not at all, and the store goes on",
+    create_of_existing_key_fails: "a create of an existing key fails with AlreadyExists and the current state",
+    update_at_another_revision_fails: "an update at another revision than the expected one fails with Conflict and the current state",
+    delete_at_another_revision_fails: "a delete at another revision than the expected one fails with Conflict and the current state",
+    failed_write_changes_nothing: "a failed write changes nothing and causes no event",
+    recreated_key_has_new_revisions: "a key that was deleted and created again has the revision of its second creation in `created`",
+    exactly_one_of_many_writers_succeeds: "of many updates that expect the same revision, exactly one succeeds; the others receive a later state",
+    exactly_one_of_many_creators_succeeds: "of many creates of one key, exactly one succeeds",
+    value_of_any_bytes_is_stored_unchanged: "a value of any bytes, even empty or large, is read as it was written",
+    any_valid_key_is_stored: "a valid key of any length and text is stored",
+    dropped_write_is_atomic: "a write whose future is dropped takes effect completely or not at all, and the store continues",
 }
 
 async fn each_write_takes_a_later_revision(subject: Subject) -> Verdict {

@@ -1,5 +1,5 @@
-//! The committer: the only thread that writes. It takes queued requests, decides each of them,
-//! writes all changes with one sync, makes them visible, and only then answers.
+//! The committer: the only thread that writes. The thread takes queued requests, decides each, and writes all changes
+//! with one sync. Then the changes become visible, and the writers receive their results.
 //!
 //! ```text
 //!   Queue ─▶ Plan (pure) ─▶ Engine::commit, one sync ─▶ index, recent values, watchers ─▶ answers
@@ -8,9 +8,9 @@
 //!     dead revisions          drop the engine, open it again: is the batch there?
 //! ```
 //!
-//! Nothing is visible before it is durable. After a failed commit the committer reopens the file
-//! and looks for the batch, so that a writer gets the true outcome. Only if the disk is unreadable
-//! too is the outcome unknown, and then the fault says so.
+//! A change is visible only when it is durable. After a failed commit the committer reopens the file and checks whether
+//! it contains the batch, so that a writer gets the true outcome. The outcome is unknown only if the disk is also
+//! unreadable, and the fault then reports this.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,25 +34,25 @@ use crate::mvcc::Entry;
 use crate::retention::RetentionTracker;
 use crate::ttl::{self, Millis};
 
-/// Expired keys that one commit removes.
+/// The number of expired keys that one commit removes.
 const EXPIRE_PER_COMMIT: usize = 256;
 
-/// Dead revisions that a commit of writes removes from the disk, plus [`DEAD_PER_WRITE`] for each
-/// write, so that removal keeps up and no commit is slow. A commit removes none while there are
-/// fewer, because removal touches other pages than writes do.
+/// The number of dead revisions that a commit removes from the disk, plus [`DEAD_PER_WRITE`] for each write. Removal
+/// therefore keeps up, and no commit is slow. A commit removes no revisions if fewer are dead, because removal touches
+/// other pages than writes do.
 const DEAD_PER_COMMIT: usize = if cfg!(test) { 5 } else { 64 };
 
-/// Dead revisions that a commit removes per write, in addition to [`DEAD_PER_COMMIT`].
+/// The number of dead revisions that a commit removes per write, in addition to [`DEAD_PER_COMMIT`].
 const DEAD_PER_WRITE: usize = 2;
 
-/// Dead revisions that an idle commit removes; a new writer waits for one such commit.
+/// The number of dead revisions that an idle commit removes; a new writer waits for one such commit.
 const DEAD_WHEN_IDLE: usize = if cfg!(test) { 7 } else { 256 };
 
-/// History entries that are dropped from memory at a time while no writer is active.
+/// The number of history entries that are dropped from memory at a time while no writer is active.
 const TRIM_WHEN_IDLE: usize = 1024;
 
-/// Divisor of the last commit's duration, which gives the time that the committer waits for the
-/// writers it has just answered; at most [`RETURN_WAIT_MAX`].
+/// The divisor of the last commit's duration, which gives the time that the committer waits for the writers it has just
+/// answered; at most [`RETURN_WAIT_MAX`].
 const RETURN_WAIT_DIVISOR: u32 = 4;
 
 /// The longest wait for the writers that were just answered; see [`RETURN_WAIT_DIVISOR`].
@@ -62,28 +62,26 @@ const RETURN_WAIT_MAX: Duration = Duration::from_millis(1);
 /// needs no repair. Under a steady load, a crash costs a repair.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// Pause of the store's own work (TTLs, removal of old revisions) after a failed commit. Writers
-/// may try at any time.
+/// Pause of the store's own work (TTLs, removal of old revisions) after a failed commit. Writes are not paused.
 const REST_AFTER_FAILURE: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
-/// Minimum time between two tries to reopen the engine.
+/// Minimum time between two attempts to reopen the engine.
 const REOPEN_EVERY: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
 /// Interval at which the age of history is checked while no writer is active.
 const RETENTION_EVERY: Duration = Duration::from_secs(30);
 
-/// Free bytes that a write needs per byte of its size, because the engine copies pages.
+/// The number of free bytes that a write needs per byte of its size, because the engine copies pages.
 const SPACE_PER_BYTE: u64 = 4;
 
 /// Approximate bytes of the file per byte of values, because the engine's page sizes are powers of
 /// two.
 const FILE_PER_BYTE: u64 = 2;
 
-/// The two clocks of deadlines. Deadlines expire on a steady clock, which starts at the wall
-/// clock's milliseconds since the epoch when the store is opened, so that setting the wall clock
-/// never expires a key early. They are stored in wall-clock time, which is read for each commit: a
-/// store opened before the machine knew the time stores correct deadlines as soon as the clock is
-/// set.
+/// The two clocks of deadlines. Deadlines expire on a steady clock, which starts at the wall clock's milliseconds since
+/// the epoch when the store is opened. Setting the wall clock therefore never expires a key early. Deadlines are stored
+/// in wall-clock time, which is read for each commit. A store that was opened with a wrong clock stores correct
+/// deadlines as soon as the clock is set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     opened: Instant,
@@ -130,7 +128,7 @@ pub(super) fn time_of(millis: Millis) -> SystemTime {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// The committer. Dropping it closes the store, also when the thread panics.
+/// The committer. Dropping the value closes the store, even if the thread panics.
 pub(super) struct Committer {
     pub inner: Arc<Inner>,
     pub disk: Arc<dyn Disk>,
@@ -156,7 +154,7 @@ pub(super) struct Committer {
     pub failed: Option<Instant>,
     /// The time when the engine was last reopened after a failure.
     pub reopened: Option<Instant>,
-    /// The stored data contradicts itself: the store serves no requests any more.
+    /// The stored data is inconsistent, and the store no longer serves requests.
     pub broken: bool,
 }
 
@@ -209,7 +207,7 @@ impl Committer {
         }
     }
 
-    /// The time of the next own work.
+    /// The time at which the committer must next work without a request.
     fn wake_at(&self) -> Instant {
         let now = Instant::now();
         if self.broken {
@@ -233,7 +231,7 @@ impl Committer {
         resting.map_or(idle, |until| idle.max(until))
     }
 
-    /// Decides, writes, publishes and answers one batch, together with the store's own work.
+    /// Decides and writes one batch together with the store's own work, publishes the changes, and sends the results.
     fn commit(&mut self, requests: Vec<Request>) {
         let now = self.clock.now();
         let resting = self.failed.is_some_and(|at| at.elapsed() < REST_AFTER_FAILURE);
@@ -304,9 +302,8 @@ impl Committer {
         }
     }
 
-    /// Removes dead revisions from time to time while commits fail. The removal is a separate commit,
-    /// because a batch that does not fit on the disk would fail it too; and it runs although
-    /// writers keep failing, because it makes room for them.
+    /// Removes dead revisions at intervals while commits fail, to make room for writes. The removal is a separate
+    /// commit, because it would otherwise fail together with a batch that does not fit on the disk.
     fn remove_dead(&mut self) {
         let due = self.tidied.is_none_or(|at| at.elapsed() >= REST_AFTER_FAILURE);
         if self.failed.is_none() || self.engine.is_none() || self.broken || !due {
@@ -336,7 +333,7 @@ impl Committer {
                 Ok(former)
             }
             Err(error) => {
-                tracing::error!(%error, "the store's copy cannot take its place; opening the store again");
+                tracing::error!(%error, "the store's file cannot be replaced by the copy; opening the store again");
                 // Only opening shows which of the two files is in place; both are complete.
                 drop(snapshot);
                 copy.engine.close();
@@ -418,10 +415,10 @@ impl Committer {
         Ok(())
     }
 
-    /// Reopens the engine after a failed commit and looks for the batch. Readers wait meanwhile.
+    /// Reopens the engine after a failed commit and checks whether it contains the batch. Readers wait meanwhile.
     ///
     /// # Errors
-    /// The batch is not there, or its outcome is unknown.
+    /// The batch is not in the file, or its outcome is unknown.
     fn recover(&mut self, records: &[Record], error: EngineError) -> Result<(), StoreFault> {
         #[cfg(test)]
         if self.planted == Some(Bug::DeniesWithoutLooking) {
@@ -445,7 +442,7 @@ impl Committer {
             Ok(found) if found.is_empty() => Err(error.into()),
             Ok(_) => Err(self.give_up(format!("a part of what was written follows revision {current}"))),
             Err(again) => {
-                tracing::error!(error = %again, "the store cannot be opened again; trying on");
+                tracing::error!(error = %again, "the store cannot be opened again; retrying");
                 let undecided = format!("{error}; and opening it again: {again}; the write may have happened");
                 Err(StoreFault::Unavailable(undecided))
             }
@@ -464,7 +461,7 @@ impl Committer {
         state.fault()
     }
 
-    /// Tries to reopen a closed engine, at most every [`REOPEN_EVERY`].
+    /// Tries to reopen a closed engine, at most every [`REOPEN_EVERY`]. Returns whether the engine is open.
     fn reopen(&mut self) -> bool {
         if self.reopened.is_some_and(|at| at.elapsed() < REOPEN_EVERY) {
             return false;

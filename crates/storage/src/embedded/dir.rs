@@ -16,7 +16,7 @@
 //! directory.
 //!
 //! The store holds Secrets unencrypted. On Unix only the owner can access the directory (0700) and
-//! its files (0600), whatever the umask; wider modes of an older store are tightened.
+//! its files (0600), with any umask. Wider modes of an older store are tightened.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -38,7 +38,7 @@ const UNFINISHED_FORMAT_FILE: &str = "FORMAT.new";
 const RESTORING_FILE: &str = "store.redb.restoring";
 const COPY_FILE: &str = "store.redb.copy";
 
-/// Whether the directory holds a store, complete or not.
+/// Whether the directory holds a store, which may be incomplete.
 pub(super) fn holds_store(path: &Path) -> bool {
     [STORE_FILE, FORMAT_FILE].iter().any(|name| path.join(name).exists())
 }
@@ -83,8 +83,8 @@ impl StoreDir {
         Self::take_after(path, known, || ())
     }
 
-    /// As [`StoreDir::take`]; `meanwhile` runs between the first check and the lock, as another
-    /// process might.
+    /// Like [`StoreDir::take`], but calls `meanwhile` between the first check and the lock, to
+    /// simulate another process.
     fn take_after(path: &Path, known: &[&str], meanwhile: impl FnOnce()) -> Result<(Self, bool), OpenError> {
         create_private_dir(path).map_err(|source| OpenError::Directory { path: path.to_owned(), source })?;
         // Checked before the lock file is created, so that a foreign directory stays unchanged.
@@ -181,8 +181,8 @@ impl StoreDir {
     }
 }
 
-/// Whether the directory holds a store of this format; fails unless it does or has only `known`
-/// files.
+/// Whether the directory holds a store of this format. Fails if the directory has neither a store
+/// nor only `known` files.
 fn inspect(path: &Path, known: &[&str]) -> Result<bool, OpenError> {
     let unusable = |source: io::Error| OpenError::Directory { path: path.to_owned(), source };
     let format = match fs::read_to_string(path.join(FORMAT_FILE)) {
@@ -406,7 +406,7 @@ impl Disk for FileDisk {
             && error.kind() != io::ErrorKind::NotFound
         {
             let path = self.copy();
-            tracing::warn!("{} is of no use any more and cannot be removed: {error}", path.display());
+            tracing::warn!("{} is no longer used and cannot be removed: {error}", path.display());
         }
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! After any failed commit redb's handle fails every call. The store then drops the handle, opens
 //! the file again and checks whether the commit is there. So the engine is opened through a
-//! [`Disk`], which is also where tests inject faults.
+//! [`Disk`], with which tests also inject faults.
 
 use std::fmt;
 use std::io;
@@ -97,8 +97,8 @@ impl Unsynced {
     }
 }
 
-/// redb takes a backend by type; a [`Disk`] returns a boxed one. There is no file lock, because the
-/// directory has its own.
+/// Adapts a boxed backend, because redb needs a concrete type. The file is not locked, because the
+/// directory is locked.
 #[derive(Debug)]
 struct Boxed(Box<dyn StorageBackend>, Arc<Unsynced>);
 
@@ -139,7 +139,7 @@ pub(super) enum EngineError {
     Io(String),
     /// The stored data is invalid.
     Corrupt(String),
-    /// The file is not one of this store's, or has another version; holds its format record.
+    /// The file does not belong to a store, or has another version. Contains its format record.
     Foreign(String),
 }
 
@@ -223,7 +223,8 @@ pub(super) struct Change<'a> {
     pub dead: &'a [Revision],
     /// The oldest readable revision, if it changed.
     pub oldest: Option<Revision>,
-    /// Slower, but the file needs no repair after a crash before the next commit.
+    /// Whether the file needs no repair if a crash precedes the next commit. Such a commit is
+    /// slower.
     pub quick_repair: bool,
 }
 
@@ -291,7 +292,7 @@ impl Engine {
         Ok(Engine { db, unsynced: unsynced.clone(), in_use: Arc::default() })
     }
 
-    /// Whether a read failed. Opening the file again may help.
+    /// Whether a read failed. Reads may succeed after the file is opened again.
     pub(super) fn has_failed(&self) -> bool {
         self.in_use.failed.load(Ordering::Relaxed)
     }
@@ -373,8 +374,8 @@ impl Engine {
 
     /// Waits until no snapshot is held, then closes.
     pub(super) fn close(self) {
-        /// Wait for readers at closing. A reader holds a snapshot for one page or batch; closing
-        /// does not wait for a reader that exceeds this time.
+        /// The longest wait for readers at closing. A reader holds a snapshot for one page or
+        /// batch; closing does not wait longer for it.
         const READERS_WAIT: Duration = Duration::from_secs(10);
         const STEP: Duration = Duration::from_millis(1);
         self.in_use.closing.store(true, Ordering::Relaxed);
@@ -388,9 +389,9 @@ impl Engine {
     }
 }
 
-/// Inserts records in the order of their revisions. At the end of the table, where a store writes,
-/// this fills the pages one after the other with one descent. Inserted one by one, pages would
-/// split in halves.
+/// Inserts records in the order of their revisions. A store writes at the end of the table, where
+/// this call fills one page after the other with one descent. If records were inserted one by one,
+/// pages would be split in halves.
 fn insert(
     table: &mut Table<'_, u64, &'static [u8]>,
     records: impl Iterator<Item = (Revision, impl AsRef<[u8]>)>,
@@ -455,7 +456,8 @@ impl Snapshot {
     /// Passes the records after `after` to `each`, in order, until it returns false.
     ///
     /// # Errors
-    /// Also when the engine is being closed, because a long read must not delay the closing.
+    /// A failed read. Also an error while the engine is being closed, because a long read must not
+    /// delay the closing.
     pub(super) fn records_after(
         &self,
         after: Revision,

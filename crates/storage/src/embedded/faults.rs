@@ -30,7 +30,7 @@ const BLOCK: u64 = 4096;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FaultRates {
     pub read: u32,
-    /// A failed write may have written a prefix.
+    /// Failures of writes. A failed write may have written a prefix.
     pub write: u32,
     pub set_len: u32,
     pub sync: u32,
@@ -240,7 +240,7 @@ impl SimDisk {
         self.sim.lock().steps_left = Some(steps);
     }
 
-    /// Restores the power; `seed` decides which unsynced data survived.
+    /// Restores the power. `seed` determines the unsynced data that survived.
     pub(super) fn power_back(&self, seed: u64) {
         let sim = &mut *self.sim.lock();
         let mut rng = rng(seed);

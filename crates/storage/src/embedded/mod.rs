@@ -16,21 +16,20 @@
 //! headers when the store is opened. So no second structure can contradict the log, and memory
 //! holds only the most recent values.
 //!
-//! * **Group commit.** Writers queue. One thread takes all waiting requests, decides them in order,
-//!   writes them with one sync and then answers. A write is visible only when it is durable.
+//! * **Group commit.** Writers queue. One thread takes all waiting requests, decides them in order, and writes them
+//!   with one sync. Then the writers receive their results. A write is visible only when it is durable.
 //! * **History** is kept according to [`Retention`], also over a restart: a watch resumes from any
 //!   retained revision. Later commits remove old revisions from the disk, a few each, so that
 //!   compaction never stalls a writer.
-//! * **Disk full.** Writes fail with [`StoreFault::NoSpace`] shortly before the disk is full
-//!   ([`RESERVE_BYTES`]). Reads, watches, deletes and compaction continue, and writes succeed again
-//!   when there is room. While commits fail, dead revisions are removed once a second, so that room
-//!   is made although writers keep trying.
-//! * **Failing disk.** After a failed write the engine is reopened and checked for the write, so
-//!   the writer gets the true outcome; data of a failed sync is written again. Readers wait
-//!   meanwhile. The engine is also reopened after a failed read.
+//! * **Disk full.** Writes fail with [`StoreFault::NoSpace`] shortly before the disk is full ([`RESERVE_BYTES`]).
+//!   Reads, watches, deletes and compaction continue, and writes succeed again when there is room. While commits fail,
+//!   dead revisions are removed once a second, which makes room even if writers keep retrying.
+//! * **Failing disk.** After a failed write the engine is reopened and checked for the write, so the writer gets the
+//!   true outcome. Data of a failed sync is written again. Readers wait meanwhile. The engine is also reopened after a
+//!   failed read.
 //!
-//! A get and a short list read the disk on the calling thread, which takes microseconds when the
-//! page is cached; longer lists use tokio's pool for blocking work.
+//! A get and a short list read the disk on the calling thread, which takes microseconds when the page is cached. Longer
+//! lists use tokio's pool for blocking work.
 
 mod commit;
 mod dir;
@@ -89,11 +88,12 @@ pub const CACHE_BYTES: usize = 8 << 20;
 /// Default of [`EmbeddedOptions::reserve_bytes`].
 pub const RESERVE_BYTES: u64 = 16 << 20;
 
-/// KiB of values in waiting writes; each write counts at least one. At the bound further writers
-/// wait in order.
+/// The maximum size of the values in waiting writes, in KiB; each write counts at least one. At the bound further
+/// writers wait in order.
 pub const WAITING_KIB_MAX: usize = 32 << 10;
 
-/// Values that a list reads on the calling thread; more are read in tokio's pool for blocking work.
+/// The maximum number of values that a list reads on the calling thread; more are read in tokio's pool for blocking
+/// work.
 const INLINE_READS_MAX: usize = 16;
 
 /// The options of an embedded store.
@@ -103,9 +103,8 @@ pub struct EmbeddedOptions {
     pub retention: Retention,
     /// Bytes of pages in the engine's cache; the operating system caches more.
     pub cache_bytes: usize,
-    /// Free bytes on the file system below which creates and updates fail with
-    /// [`StoreFault::NoSpace`], so that deletes and compaction, which need a little room, still
-    /// work.
+    /// Free bytes on the file system below which creates and updates fail with [`StoreFault::NoSpace`]. The reserve is
+    /// for deletes and compaction, which need some free space.
     pub reserve_bytes: u64,
 }
 
@@ -349,9 +348,8 @@ impl EmbeddedStorage {
         }
     }
 
-    /// Begins a new store in an empty or new directory with the keys of another store, including
-    /// their revisions of creation and change, and their expiry. [`Restore::finish`] completes it
-    /// and sets its revision.
+    /// Begins a new store in an empty or new directory with the keys of another store. Each key keeps its revisions of
+    /// creation and change, and its expiry. [`Restore::finish`] completes the store and sets its revision.
     ///
     /// The number of changes of a key (etcd's `version`) is not kept, because this store counts
     /// only revisions and Kubernetes reads no more.
@@ -428,10 +426,9 @@ impl EmbeddedStorage {
     /// Dropping the future does not stop the operation.
     ///
     /// # Errors
-    /// [`StoreFault::NoSpace`] when there is no room for the copy; [`StoreFault::Unavailable`] when
-    /// a copy is being made already; [`StoreFault::Corrupt`] when data on disk is damaged, on which
-    /// [`EmbeddedStorage::verify`] gives details; and other faults of the disk. The store is then
-    /// unchanged.
+    /// [`StoreFault::NoSpace`] when there is no room for the copy; [`StoreFault::Unavailable`] when a copy is being
+    /// made already; [`StoreFault::Corrupt`] when data on disk is damaged ([`EmbeddedStorage::verify`] reports the
+    /// details); and other faults of the disk. The store is then unchanged.
     pub async fn defragment(&self) -> Result<Defragmented, StoreFault> {
         let (inner, disk, options) = (self.inner.clone(), self.disk.clone(), self.options);
         blocking(move || repack::defragment(&inner, &disk, options)).await
@@ -471,8 +468,8 @@ impl EmbeddedStorage {
         Ok((Some(key_value(key, stored, value)), revision))
     }
 
-    /// Whether a key's revision already differs from the expected one. Revisions only increase, so
-    /// such a write fails for good and needs no queue.
+    /// Whether a key's revision already differs from the expected one. Revisions only increase, so such a write can
+    /// never succeed and needs no queue.
     fn lost(&self, key: &Key, expected: Revision) -> bool {
         let at = self.inner.state.read().index.mvcc.get(key.as_str()).map(|stored| stored.modified);
         at != Some(expected)
@@ -620,7 +617,7 @@ impl Storage for EmbeddedStorage {
         drop(state);
         let place = Arc::new(Registration { inner: self.inner.clone(), id });
         let asked = place.clone();
-        Ok(Watch::new(EmbeddedWatch::new(place, range), move || asked.inner.hub.ask_progress(asked.id)))
+        Ok(Watch::new(EmbeddedWatch::new(place, range), move || asked.inner.hub.request_progress_of(asked.id)))
     }
 
     async fn current_revision(&self) -> Result<Revision, ReadError> {

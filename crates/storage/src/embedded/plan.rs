@@ -1,8 +1,7 @@
-//! Decides a batch of writes before anything is written; pure.
+//! Decides a batch of writes before the batch is written; pure.
 //!
-//! The writes of a batch are decided in order, each on the outcome of its predecessors, although
-//! none is written yet. [`Rebuild`] is the inverse: it builds the index in memory from the headers
-//! on disk.
+//! The writes of a batch are decided in order, each on the outcome of its predecessors. [`Rebuild`]
+//! is the inverse: it builds the index in memory from the headers on disk.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -109,8 +108,8 @@ pub(super) struct Index {
     pub keeper: RetentionTracker,
     /// Bytes of the existing keys and their values.
     pub live_bytes: u64,
-    /// The lead of the steady clock, on which deadlines expire, over the wall clock, on which they
-    /// are stored.
+    /// The steady clock minus the wall clock, in milliseconds. Deadlines expire on the steady clock
+    /// and are stored in wall-clock time.
     pub steady_ahead: i64,
 }
 
@@ -159,8 +158,8 @@ impl Index {
         Ok(())
     }
 
-    /// Adds a change older than the history: only the last state of a key counts. Returns the state
-    /// that it replaces.
+    /// Adds a change older than the history. Only the last state of a key is kept. Returns the
+    /// state that it replaces.
     fn restore(&mut self, revision: Revision, header: &Header) -> Option<Stored<Length>> {
         let former = match header.put {
             Some(put) => {
@@ -193,7 +192,7 @@ impl Index {
 /// Builds the index from the headers on disk, in the order of their revisions.
 #[derive(Debug)]
 pub(super) struct Rebuild {
-    /// Up to this revision only the last state of each key counts.
+    /// Up to this revision, only the last state of each key is kept.
     base: Revision,
     pub index: Index,
     /// Revisions on disk that are no longer readable, because their removal was not finished.
@@ -316,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn gap_or_contradiction_in_headers_is_corruption() {
+    fn gap_or_contradiction_in_headers_is_reported_as_corruption() {
         let put = |created, previous| Header {
             key: key("a"),
             put: Some(Put { created: Revision::new(created), deadline: 0, length: 1 }),

@@ -1,8 +1,7 @@
 //! The queue between many writers and the committer thread.
 //!
-//! While a commit is being synced, the next writers gather here; the committer then takes all of
-//! them (group commit). Each writer acquires room before it enters the queue, which bounds the
-//! queue's length.
+//! While a commit is being synced, the next writers gather here; the committer then takes all of them (group commit).
+//! Each writer acquires a share of a fixed amount of memory before it enters the queue, which bounds the queue.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use super::engine::Engine;
 use super::repack::Copy;
 use crate::error::StoreFault;
 
-/// Requests of one commit. With more of them, the first would wait longer than a sync takes.
+/// The maximum number of requests of one commit. With more requests, the first would wait longer than a sync takes.
 const BATCH_REQUESTS_MAX: usize = 1024;
 
 /// Approximate bytes of values in one commit.
@@ -116,9 +115,8 @@ pub(super) struct Queue {
     filled: Condvar,
 }
 
-/// The number of writers that are likely to return soon after their answer, and the time to wait
-/// for them. Without the wait, the first of them would be written alone, with its own sync, and all
-/// others would wait for two syncs.
+/// The number of writers that are likely to write again soon after their result, and the time to wait for them. Without
+/// the wait, the first writer would be written alone with its own sync, and all others would wait for two syncs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ExpectedWriters {
     pub requests: usize,
@@ -159,7 +157,7 @@ impl Queue {
         self.state.lock().requests.len()
     }
 
-    /// Wakes the committer to check for work of its own.
+    /// Wakes the committer to check for work without a request.
     pub(super) fn nudge(&self) {
         self.state.lock().nudged = true;
         self.filled.notify_one();

@@ -9,7 +9,7 @@ use listwatch_meta::Revision;
 /// Bytes of values in the ring; the oldest are dropped first. Older values are read from the disk.
 pub(super) const RECENT_BYTES_MAX: usize = 4 << 20;
 
-/// Accounted bytes of a change without values.
+/// The number of accounted bytes of a change without values.
 const CHANGE_BYTES: usize = 128;
 
 #[derive(Debug)]

@@ -8,10 +8,9 @@
 //!   ◀── the former engine, to be closed ──────────────┘
 //! ```
 //!
-//! A record never changes between its write and its removal, so the copy needs no single snapshot:
-//! each chunk is read from its own snapshot, and the engine can reuse pages meanwhile. Unreadable
-//! revisions are not copied. (redb can shrink its file itself, but blocks all reads and writes
-//! meanwhile.)
+//! A record never changes between its write and its removal, so the copy needs no single snapshot. Each chunk is read
+//! from its own snapshot, and the engine can reuse pages meanwhile. Unreadable revisions are not copied. (redb can
+//! shrink its file itself, but blocks all reads and writes meanwhile.)
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -29,17 +28,17 @@ use crate::mvcc::FIRST_REVISION;
 /// Approximate bytes of records in a chunk of the copy; each chunk has one sync.
 const CHUNK_BYTES: usize = if cfg!(test) { 16 << 10 } else { 4 << 20 };
 
-/// Records in a chunk.
+/// The number of records in a chunk.
 const CHUNK_RECORDS: usize = if cfg!(test) { 6 } else { 8 << 10 };
 
-/// Remaining bytes at which the committer takes over; writers wait while it copies the rest.
+/// The number of remaining bytes at which the committer takes over; writers wait while it copies the rest.
 const REST_BYTES: usize = if cfg!(test) { 4 << 10 } else { 256 << 10 };
 
-/// Remaining records at which the committer takes over, like [`REST_BYTES`].
+/// The number of remaining records at which the committer takes over, like [`REST_BYTES`].
 const REST_RECORDS: usize = if cfg!(test) { 3 } else { 512 };
 
-/// Chunks after which the committer takes over whatever remains: writers that are faster than the
-/// copy then wait for one chunk.
+/// The number of chunks after which the committer copies the rest. Writers that are faster than the copy then wait for
+/// one chunk.
 const CHASES_MAX: usize = 64;
 
 /// Approximate bytes of the copy's file per byte of content.
@@ -180,7 +179,7 @@ pub(super) fn defragment(
             && free < needs + reserve
         {
             return Err(StoreFault::NoSpace(format!(
-                "the copy that takes the store's place needs up to {needs} bytes create_side a reserve of {reserve}, {free} are free"
+                "the copy that replaces the store needs up to {needs} bytes besides a reserve of {reserve}; {free} are free"
             )));
         }
         let mut died = inner.died.lock();

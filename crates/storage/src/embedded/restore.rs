@@ -27,7 +27,7 @@ use crate::types::{KeyValue, VALUE_BYTES_MAX};
 /// Approximate bytes of the values in one batch.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// Keys in one batch.
+/// The number of keys in one batch.
 const BATCH_KEYS: usize = 16 << 10;
 
 /// The error of restoring a key, or of completing the store.
@@ -73,7 +73,7 @@ pub enum RestoreError {
 
 /// A new store that is being filled; see
 /// [`EmbeddedStorage::restore`](super::EmbeddedStorage::restore). All methods block on the disk.
-/// Dropping it before completion removes the written files.
+/// Dropping the value before completion removes the written files.
 pub struct Restore {
     dir: StoreDir,
     disk: FileDisk,

@@ -35,24 +35,23 @@ pub struct EmbeddedStats {
 }
 
 impl EmbeddedStats {
-    /// Bytes of the file that hold neither a live value nor history. These bytes are the engine's own
-    /// (most of them in a dense file: values occupy pages of 4 KiB or a larger power of two, which
-    /// are seldom full), removed and not yet reused, or still to be removed. Only
-    /// [`EmbeddedStorage::defragment`](super::EmbeddedStorage::defragment) shows how many of them
-    /// can be freed.
+    /// Bytes of the file that hold neither a live value nor history. These bytes belong to the engine, are removed and
+    /// not yet reused, or are still to be removed. In a dense file most belong to the engine: values occupy pages of 4
+    /// KiB or a larger power of two, which are seldom full. Only
+    /// [`EmbeddedStorage::defragment`](super::EmbeddedStorage::defragment) shows how many bytes can be freed.
     pub fn other_bytes(&self) -> Option<u64> {
         Some(self.file_bytes?.saturating_sub(self.live_bytes + self.history_bytes))
     }
 }
 
-/// Marks of a timeline. At the bound every second mark is dropped.
+/// The maximum number of marks of a timeline. At the bound every second mark is dropped.
 const MARKS_MAX: usize = 256;
 
 /// Minimum time between two marks, in milliseconds.
 const MARKS_APART: Millis = 1000;
 
-/// The times at which revisions were current, as marks that grow sparser the longer history is
-/// kept.
+/// The times at which some revisions were the latest. The longer the history, the larger is the distance between the
+/// recorded revisions.
 #[derive(Debug)]
 pub(super) struct Timeline {
     /// Pairs of a revision and the time at which it was the last one, oldest first.

@@ -102,8 +102,8 @@ impl EmbeddedStorage {
     /// requests history.
     ///
     /// This store holds one key per revision. If a transaction of etcd changed several keys at
-    /// once, all but the first move to later revisions, and so do keys that would collide with
-    /// them; [`ImportSummary::moved`] counts them.
+    /// once, all keys but the first move to later revisions. Keys that would collide with moved
+    /// keys also move. [`ImportSummary::moved`] counts all moved keys.
     ///
     /// Blocks until the store is on stable storage. An interruption leaves no store.
     ///

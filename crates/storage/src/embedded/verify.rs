@@ -1,10 +1,10 @@
 //! Verification of a store: [`Verification`] compares all data on disk with its checksums, its
 //! neighbors and the index in memory.
 //!
-//! Verified are: the checksum of each header and value; that each written revision has a value of
-//! the right length and no value lacks a header; that no revision after the oldest is missing, and
-//! that each names the revision it replaced; and that keys, revisions and deadlines in memory
-//! follow from the disk. Not verified are pages of the engine without such data.
+//! The checks: each header and value has its checksum. Each written revision has a value of the
+//! right length, and each value has a header. No revision after the oldest is missing, and each
+//! refers to the revision that it replaced. Keys, revisions and deadlines in memory follow from the
+//! disk. Pages of the engine without such data are not verified.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -20,10 +20,10 @@ use crate::error::StoreFault;
 use crate::mvcc::Stored;
 use crate::retention::{Retention, RetentionTracker};
 
-/// Entries of [`Verification::findings`]; [`Verification::found`] counts further ones.
+/// The largest number of [`Verification::findings`]; [`Verification::found`] counts all problems.
 pub const FINDINGS_MAX: usize = 100;
 
-/// Keys that are compared with the index while it is locked.
+/// The number of keys that are compared with the index while it is locked.
 const COMPARE_KEYS: usize = 512;
 
 /// One inconsistency on disk.

@@ -20,13 +20,14 @@ use crate::hub::{NextAction, WatcherId};
 use crate::mvcc::{Entry, Stored};
 use crate::types::{KeyValue, StoreEvent, WatchItem};
 
-/// Events that a watcher takes from the history at a time, which bounds a stalled watcher's memory.
+/// The number of events that a watcher takes from the history at a time, which bounds a stalled
+/// watcher's memory.
 const WATCH_BATCH: usize = 64;
 
 /// Bytes of values after which a watcher stops taking events.
 const WATCH_BATCH_BYTES: usize = 1 << 20;
 
-/// History entries that a watcher examines while it holds the lock.
+/// The number of history entries that a watcher examines while it holds the lock.
 const WATCH_SCAN: usize = 4096;
 
 /// A watcher's registration in the hub; dropping it removes the watcher.
@@ -107,7 +108,7 @@ impl EmbeddedWatch {
         EmbeddedWatch { place, range, ready: VecDeque::new(), loading: None, ended: false }
     }
 
-    /// Takes the next events of the range from the history. False when there is nothing to do.
+    /// Takes the next events of the range from the history. Returns false if there are none.
     fn refill(&mut self, waker: &Waker) -> bool {
         let place = self.place.clone();
         let state = place.inner.state.read();

@@ -31,7 +31,8 @@ use super::proto::{
 /// Maximum size of a gRPC message in bytes: the response to a range is as large as the range.
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
 
-/// Unsent requests that a watch stream holds; above this the stream is closed as dead.
+/// The maximum number of unsent requests that a watch stream holds; above this the stream is closed
+/// as dead.
 const WATCH_REQUESTS_MAX: usize = 100;
 
 type Token = MetadataValue<Ascii>;
@@ -59,8 +60,8 @@ impl Auth {
 }
 
 impl Client {
-    /// Creates a client of this channel. With a user the first token is fetched; without one
-    /// nothing is sent.
+    /// Creates a client of this channel. With a user, the first token is fetched. Without a user,
+    /// no request is sent.
     pub(super) async fn new(channel: Channel, user: Option<&(String, String)>) -> Result<Self, Status> {
         let auth = user.map(|(user, password)| {
             Arc::new(Auth {
@@ -199,17 +200,17 @@ fn with_metadata<Q>(message: Q, token: Option<&Token>) -> Request<Q> {
 pub(super) struct WatchRequests(mpsc::Sender<WatchRequest>);
 
 impl WatchRequests {
-    /// Opens another watch. False if the stream is dead or does not drain.
+    /// Opens another watch. Returns false if the stream is dead or does not drain.
     pub(super) fn create(&self, create: WatchCreateRequest) -> bool {
         self.send(RequestUnion::Create(create))
     }
 
-    /// Ends a watch; see [`WatchRequests::create`].
+    /// Ends a watch. Returns false as [`WatchRequests::create`] does.
     pub(super) fn cancel(&self, watch_id: i64) -> bool {
         self.send(RequestUnion::Cancel(WatchCancelRequest { watch_id }))
     }
 
-    /// Requests the progress of the stream; see [`WatchRequests::create`].
+    /// Requests the progress of the stream. Returns false as [`WatchRequests::create`] does.
     pub(super) fn request_progress(&self) -> bool {
         self.send(RequestUnion::Progress(WatchProgressRequest {}))
     }

@@ -1,11 +1,11 @@
 //! Compacts history at a steady rate, coordinated with other servers through a key.
 //!
 //! Every server on one etcd runs a compactor, including kube-apiservers, and only one of them may
-//! compact in each interval. They coordinate through [`COMPACT_KEY`]. The key's etcd *version* is a
-//! clock with one tick per interval, because a server increments it only if it still equals the
-//! version the server last saw. The key's value is the revision that was current then. The server
-//! that increments it compacts up to the revision of **its own last round**, one interval ago. So
-//! history is kept for one to two intervals (`etcd3/compact.go:runCompactLoop`).
+//! compact in each interval. The servers coordinate through [`COMPACT_KEY`]. The etcd *version* of
+//! this key is a clock with one tick per interval. A server increments the version only if it still
+//! equals the version the server last saw. The key's value is the revision that was current then.
+//! The incrementing server compacts up to the revision of **its own last round**, one interval ago.
+//! So history is kept for one to two intervals (`etcd3/compact.go:runCompactLoop`).
 //!
 //! ```text
 //!   server A   time 0 ── txn: version == 0? put ──▶ won, time 1      (first round: only notes)
@@ -115,8 +115,8 @@ mod tests {
     }
 
     proptest! {
-        /// In any order of the servers, one compacts per interval, and none drops history younger
-        /// than the interval.
+        /// In any order of the servers, one server compacts per interval, and no server drops
+        /// history younger than the interval.
         #[test]
         fn exactly_one_server_compacts_per_interval(orders in proptest::collection::vec(Just(vec![0usize, 1, 2]).prop_shuffle(), 1..20)) {
             let mut etcd = Etcd::default();

@@ -1,8 +1,8 @@
 //! The members of etcd and the connections to them: the selection of a member, and retries.
 //!
-//! Requests go to the members in turn, as with Kubernetes' client. A failed member is skipped for
-//! [`PENALTY`]; when all have failed, the one that failed the longest ago is asked. A read is
-//! always retried. A write is retried only if it certainly never reached a server.
+//! Requests go to the members round-robin, as with Kubernetes' client. A failed member is skipped for [`PENALTY`]; when
+//! all have failed, the request goes to the member that failed the longest ago. A read is always retried. A write is
+//! retried only if it certainly never reached a server.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -138,8 +138,7 @@ impl Endpoints {
         Ok(connection)
     }
 
-    /// Drops a silent connection: the next request makes a new one. The old one ends with its last
-    /// user.
+    /// Drops a silent connection. The next request opens a new connection; the old one ends with its last user.
     pub(super) fn handle_dead(&self, connection: &Connection) {
         let mut slot = self.members[connection.index].connection.write();
         if slot.as_ref().is_some_and(|current| current.serial == connection.serial) {
@@ -160,13 +159,13 @@ impl Endpoints {
         self.picker.lock().handle_failed(index, Instant::now());
     }
 
-    /// The member to ask next.
+    /// The member for the next request.
     pub(super) fn pick(&self, tried: &[usize]) -> usize {
         self.picker.lock().pick(tried, Instant::now())
     }
 
-    /// Sends a request, and retries it at another member if that is safe and may help. Every member
-    /// is asked once, a single one twice, because its first connection may just have died.
+    /// Sends a request, and retries it at another member if that is safe and may help. Every member receives the
+    /// request once. A single member receives it twice, because its first connection may just have died.
     pub(super) async fn call<T, Fut>(
         &self,
         verb: Verb,
@@ -233,7 +232,7 @@ impl Endpoints {
         self.call(Verb::Write, self.request_timeout, request).await
     }
 
-    /// Asks a member for its version and stores it.
+    /// Requests the version of a member and stores it.
     ///
     /// etcd 3.4.42 to 3.4.44, 3.5.28 to 3.5.31 and 3.6.0 to 3.6.11 deny this to users without the
     /// role `root`. The rights on keys do not depend on this, so the denial is not a failure.
@@ -272,13 +271,13 @@ impl Endpoints {
         (0..self.len()).filter(|index| self.members[*index].version.read().is_none()).collect()
     }
 
-    /// Whether every member answers progress requests reliably. False if a member was not reached yet.
+    /// Whether every member responds to progress requests reliably. False if a member was not reached yet.
     pub(super) fn has_reliable_progress(&self) -> bool {
         self.members.iter().all(|member| member.version.read().is_some_and(Version::has_reliable_progress))
     }
 }
 
-/// Selects members in turn.
+/// Selects members round-robin.
 #[derive(Debug)]
 struct Picker {
     failed: Vec<Option<Instant>>,
@@ -294,8 +293,8 @@ impl Picker {
         self.failed[index] = Some(now);
     }
 
-    /// The next untried member in turn without a recent failure; else the untried one that failed
-    /// the longest ago; else (all were tried) the next in turn.
+    /// Selects the next untried member without a recent failure. If there is none, selects the untried member that
+    /// failed the longest ago; if all were tried, the next member.
     fn pick(&mut self, tried: &[usize], now: Instant) -> usize {
         let members = self.failed.len();
         let turn = |offset: usize| (self.next + offset) % members;

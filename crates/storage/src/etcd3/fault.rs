@@ -2,8 +2,8 @@
 //!
 //! etcd's error texts are part of its API (`api/v3rpc/rpctypes`): several errors share one gRPC
 //! code and differ only in their text, so both are examined. A failure also states whether the
-//! request certainly did not take effect (then even a write may be retried), and whether another
-//! endpoint may succeed.
+//! request certainly did not take effect, in which case even a write may be retried. It also states
+//! whether another endpoint may succeed.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(super) struct Failure {
     pub(super) cause: Cause,
     /// The request certainly never reached a server, so even a write may be repeated.
     pub(super) unsent: bool,
-    /// The problem may concern one endpoint only: a read may succeed at another.
+    /// The problem may be limited to one endpoint: a read may succeed at another.
     pub(super) elsewhere: bool,
 }
 
@@ -55,7 +55,7 @@ impl Failure {
         }
     }
 
-    /// The failure of an answer that violates etcd's API.
+    /// The failure of a response that violates etcd's API.
     pub(super) fn invalid_answer(what: &str) -> Self {
         Failure {
             cause: Cause::Fault(StoreFault::Unavailable(format!("etcd's answer makes no sense: {what}"))),
@@ -178,6 +178,7 @@ mod tests {
             Cause::Fault(StoreFault::TooLarge(_)) => "too large",
             Cause::Fault(StoreFault::Denied(_)) => "denied",
             Cause::Fault(StoreFault::Corrupt(_)) => "corrupt",
+            Cause::Fault(StoreFault::Unconvertible(_)) => "unconvertible",
             Cause::Fault(StoreFault::Closed) => "closed",
         }
     }

@@ -1,9 +1,9 @@
 //! Detects a replaced history of etcd: [`History`].
 //!
-//! etcd's revision never decreases, and one cluster has one history. An operator can break both by
-//! restoring an older backup, emptying a data directory, or configuring members of two clusters.
-//! Then every delivered revision has another meaning or none, and a resumed watch would wait
-//! silently until the new history has passed its position. The responses of etcd reveal it:
+//! etcd's revision never decreases, and one cluster has one history. An operator can break both by restoring an older
+//! backup, emptying a data directory, or configuring members of two clusters. Delivered revisions then refer to other
+//! changes or to none, and a resumed watch would wait silently until the new history has passed its position. The
+//! responses of etcd reveal a replaced history:
 //!
 //! - The header of every linearizable response has the store's current revision. A revision below
 //!   the one known **before the request was sent** means that the store was restored to an older
@@ -12,10 +12,9 @@
 //! - A resumed watch reads the last object that it delivered, at its revision. If the object
 //!   differs, the history was replaced, however far it has advanced since.
 //!
-//! One member may be behind the others or belong to another cluster, so all members are asked first
-//! (`Shared::confirm_replaced`). [`History::handle_replaced`] then records the replacement: it is reported
-//! once, every watch of the store ends with [`Expired`](crate::WatchItem::Expired), and the new
-//! history is used from then on.
+//! One member may be behind the others or belong to another cluster, so all members are queried first
+//! (`Shared::confirm_replaced`). [`History::handle_replaced`] then records the replacement, which is reported once.
+//! Every watch of the store ends with [`Expired`](crate::WatchItem::Expired), and later requests use the new history.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,7 +37,7 @@ pub(super) struct History {
     replacing: Mutex<()>,
 }
 
-/// The state known when a request was sent, which the response must not fall below.
+/// The state known when a request was sent: a lower bound for the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Floor {
     epoch: u64,
@@ -87,7 +86,7 @@ impl std::fmt::Display for Replaced {
 }
 
 impl History {
-    /// Creates a history of which nothing is known.
+    /// Creates a history without a known revision or cluster.
     pub(super) fn new() -> Self {
         History {
             newest: AtomicU64::new(0),
@@ -98,7 +97,7 @@ impl History {
         }
     }
 
-    /// The state that the response to a request sent now must not fall below.
+    /// The lower bound for the response to a request that is sent now.
     pub(super) fn floor(&self) -> Floor {
         // The order matters: if the history is replaced in between, the floor belongs to the old
         // epoch and is ignored.

@@ -8,8 +8,8 @@ use listwatch_meta::{Key, KeyRange, Revision};
 use super::proto;
 use crate::types::KeyValue;
 
-/// Foreign keys that are each named in the log. After them only every power of two is, so that a
-/// range full of them cannot fill the disk.
+/// The number of foreign keys that are each logged. Further keys are logged only at powers of two,
+/// so that many foreign keys cannot fill the disk.
 const FOREIGN_NAMED_MAX: u64 = 10;
 
 /// The key prefix of this store, and a counter of foreign keys found below it.
@@ -55,8 +55,8 @@ impl Keyspace {
         (self.full(range.start()), self.full(range.end()))
     }
 
-    /// A key that no object can have, because every legal [`Key`] continues after the slash.
-    /// Reading it is cheap and returns the store's revision.
+    /// A key that no object can have, because every valid [`Key`] continues after the slash. A read
+    /// of this key is cheap and returns the store's revision.
     pub(super) fn never(&self) -> Vec<u8> {
         self.full("/")
     }
@@ -102,7 +102,7 @@ impl Keyspace {
             tracing::warn!(
                 key = %String::from_utf8_lossy(full),
                 met,
-                "etcd holds a key that is no object's place; it is passed over"
+                "etcd has a key that is no object's key; the key is skipped"
             );
         }
     }
@@ -113,7 +113,8 @@ pub(super) fn revision(number: i64) -> Revision {
     Revision::new(u64::try_from(number).unwrap_or(0))
 }
 
-/// The revision as etcd's number; one beyond etcd's range exceeds every store.
+/// Converts a revision to etcd's number. A revision beyond etcd's range becomes the largest number,
+/// which exceeds every store.
 pub(super) fn number(revision: Revision) -> i64 {
     i64::try_from(revision.get()).unwrap_or(i64::MAX)
 }

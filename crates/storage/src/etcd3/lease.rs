@@ -1,8 +1,8 @@
 //! Shares etcd leases between keys: [`LeaseBook`] selects the lease of a key with a TTL.
 //!
-//! A lease per Event object would make etcd keep a hundred thousand leases. So, as in Kubernetes
-//! (`etcd3/lease_manager.go`), a lease is granted for slightly longer than requested and shared by
-//! every key with the same TTL that follows within this extra time.
+//! A lease per Event object would make etcd keep a hundred thousand leases. Therefore, as in
+//! Kubernetes (`etcd3/lease_manager.go`), a lease is granted for slightly longer than requested.
+//! Every later key with the same TTL shares the lease within this extra time.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,16 +12,17 @@ use tokio::time::Instant;
 /// Maximum time during which keys share a lease.
 const WINDOW_MAX: Duration = Duration::from_secs(60);
 
-/// Divisor of the TTL that also bounds this time.
+/// The divisor of the TTL that also bounds this time.
 const WINDOW_DIVISOR: u32 = 20;
 
-/// Keys that share a lease; etcd removes them at once when the lease ends.
+/// The maximum number of keys that share a lease; etcd removes them at once when the lease ends.
 const OBJECTS_MAX: u32 = 1000;
 
 /// Allowance for the time that a put takes to reach etcd. Without it, a key could expire early.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Remembered leases; at the bound the one that ends first is forgotten, but not revoked.
+/// The largest number of remembered leases. At the bound, the lease that ends first is forgotten,
+/// but not revoked.
 const LEASES_MAX: usize = 64;
 
 /// The leases that can still be shared.

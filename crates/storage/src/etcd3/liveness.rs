@@ -1,14 +1,14 @@
 //! Detects dead watch connections: [`Liveness`] decides when to probe and when to give up.
 //!
 //! A TCP connection whose peer was cut off stays open if nothing is written, and a stopped etcd
-//! process keeps its sockets: a reader that only reads would wait forever (etcd-client #48). So a
-//! watch without input for [`PROBE_AFTER`] sends a probe on its own stream, and counts as dead
-//! without an answer within [`PROBE_PATIENCE`]. **The bound is [`DEAD_AFTER`]**, 20 s. HTTP/2 pings
-//! (30 s and 10 s by default) are a second line of defense.
+//! process keeps its sockets. A reader that only reads would wait forever (etcd-client #48).
+//! Therefore a watch without input for [`PROBE_AFTER`] sends a probe on its own stream. Without a
+//! response within [`PROBE_PATIENCE`] the watch counts as dead. **The bound is [`DEAD_AFTER`]**, 20
+//! s. HTTP/2 pings (30 s and 10 s by default) are a second line of defense.
 //!
 //! The probe is the creation of a watch over an empty range. Every version of etcd rejects it with
-//! an answer and keeps no state. A progress request is unsuitable: since 3.6.2 etcd does not answer
-//! one while the watch begins in the future, which is every watch of an idle store.
+//! a response and keeps no state. A progress request is unsuitable. Since 3.6.2, etcd does not
+//! respond while the watch begins in the future, as every watch of an idle store does.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(20);
 const _: () = assert!(PROBE_AFTER.as_secs() + PROBE_PATIENCE.as_secs() == DEAD_AFTER.as_secs());
 
 /// Time after which a progress request is treated as unanswered. At most one is in flight. Requests
-/// that arrive meanwhile cause one more afterwards, because the pending answer may be too old for
-/// them.
+/// that arrive meanwhile cause one more request afterwards, because the pending response may be too
+/// old for them.
 pub(super) const PROGRESS_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The next action of a connection's reader.

@@ -8,18 +8,17 @@
 //!                    └─ reader ─▶ incoming channel ─▶ fold ─▶ result channel ─▶ Watch
 //! ```
 //!
-//! - **Layout.** An object is stored at `<prefix><key>`, byte for byte, so that `etcdctl get
-//!   --prefix /registry/` shows it and the JSON of a kube-apiserver (custom resources) is read
-//!   unchanged. Foreign keys below the prefix are skipped, logged and counted
-//!   ([`Etcd3::foreign_keys`]).
+//! - **Layout.** An object is stored unchanged at `<prefix><key>`. `etcdctl get --prefix /registry/` therefore shows
+//!   it, and the JSON that a kube-apiserver stored (custom resources) is readable. Foreign keys below the prefix are
+//!   skipped, logged and counted ([`Etcd3::foreign_keys`]).
 //! - **Order.** Revisions are etcd's. Every write is a transaction on the key's `mod_revision`.
 //! - **Watches recover.** A lost connection is resumed after the last delivered revision, at
 //!   another member if necessary, without loss or repetition. A silent peer is detected within
 //!   [`DEAD_AFTER`]. If the store no longer has the history, the watch ends with
 //!   [`Expired`](crate::WatchItem::Expired).
-//! - **A replaced history is detected** (an older backup, an emptied directory, another cluster).
-//!   The call that detects it fails with [`StoreFault::Corrupt`], every watch ends with `Expired`,
-//!   and the new state is served from then on.
+//! - **A replaced history is detected** (an older backup, an emptied directory, another cluster). The call that detects
+//!   the replacement fails with [`StoreFault::Corrupt`], every watch ends with `Expired`, and later calls use the new
+//!   state.
 //! - **Limits.** See [`INCOMING_RESPONSES`], [`RESULT_MESSAGES`], [`WATCH_BYTES`],
 //!   [`WATCH_WINDOW_BYTES`].
 //!
@@ -178,8 +177,8 @@ impl Etcd3 {
         self.shared.closed.send_replace(true);
     }
 
-    /// The number of foreign keys found below the prefix. The first ones are logged by name; none
-    /// hides an object.
+    /// The number of foreign keys found below the prefix. The first keys are logged by name. Foreign keys never hide an
+    /// object.
     pub fn foreign_keys(&self) -> u64 {
         self.shared.keys.foreign()
     }
@@ -199,7 +198,7 @@ impl fmt::Debug for Etcd3 {
     }
 }
 
-/// Asks all members for their versions in parallel. At least one must answer.
+/// Requests the versions of all members in parallel. At least one must answer.
 async fn connect_members(shared: &Arc<Shared>, dial_timeout: Duration) -> Result<(), ConnectError> {
     let mut asked = tokio::task::JoinSet::new();
     for index in 0..shared.endpoints.len() {
@@ -320,9 +319,8 @@ impl Shared {
         }
     }
 
-    /// Decides on the evidence of member `suspect`: either the store's history was replaced, or
-    /// only this member is behind the others or belongs to another cluster. A history is replaced
-    /// only if no member has it.
+    /// Decides on the evidence of member `suspect`. Either the store's history was replaced, or this member is behind
+    /// the others or in another cluster. A history is replaced only if no member has it.
     async fn confirm_replaced(&self, floor: Floor, suspect: usize, replaced: Replaced) -> Failure {
         tokio::time::sleep(RECONSIDER_AFTER).await;
         for index in 0..self.endpoints.len() {
@@ -331,7 +329,7 @@ impl Shared {
             if let Ok(Ok(_)) = self.check_header(floor, answer.header.as_ref()) {
                 self.endpoints.handle_failed(suspect);
                 let failure = Failure::astray(self.endpoints.url(suspect), &replaced);
-                tracing::warn!(?failure, "a member of etcd is not one with the others");
+                tracing::warn!(?failure, "a member of etcd is behind the others or in another cluster");
                 return failure;
             }
         }
@@ -353,7 +351,7 @@ impl Shared {
         Failure::replaced(replaced)
     }
 
-    /// Asks a member for its version (`None` if denied) and the id of its cluster.
+    /// Requests the version of a member (`None` if denied) and the id of its cluster.
     async fn learn_version(&self, index: usize, limit: Duration) -> Result<Option<Version>, Failure> {
         let floor = self.history.floor();
         let (version, cluster) = match self.endpoints.learn_version(index, limit).await? {
@@ -379,9 +377,9 @@ impl Shared {
         Ok(version)
     }
 
-    /// Checks that the history still contains everything delivered up to `after`, with `witness` as
-    /// the last object. Asks the member at which a watch is about to be opened, which must be in
-    /// touch with the others to answer. Returns the store's revision.
+    /// Checks that the history still contains everything delivered up to `after`, with `witness` as the last object.
+    /// The request goes to the member of the new watch, which needs the quorum to respond. Returns the store's
+    /// revision.
     async fn check_history(
         &self,
         index: usize,
@@ -593,8 +591,8 @@ impl Shared {
         Ok(revision(compacted))
     }
 
-    /// Asks members of unknown version: those not reached yet, and those that denied it, because an
-    /// upgrade may change that.
+    /// Requests the version of members whose version is unknown: unreachable ones, and those that denied the request
+    /// before an upgrade.
     async fn learn_versions(&self) {
         loop {
             tokio::time::sleep(LEARN_INTERVAL).await;

@@ -20,8 +20,8 @@ pub const WATCH_WINDOW_BYTES: u32 = 512 << 10;
 /// The largest unread part of the response to a read or write, in bytes, as [`WATCH_WINDOW_BYTES`].
 const ANSWER_WINDOW_BYTES: u32 = 4 << 20;
 
-/// HTTP/2's largest window. Each stream has its own bound; a common one would let a few stalled
-/// watches stop all others.
+/// HTTP/2's largest window. Each stream has its own bound, because with a common bound a few
+/// stalled watches would stop all others.
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 
 /// The addresses and credentials of an etcd.
@@ -45,8 +45,8 @@ pub struct Etcd3Options {
     /// The key prefix of all objects, normalized as a path: `a/../b` is `/b`, and an empty one is
     /// the whole of etcd, as in kube-apiserver. Default [`DEFAULT_PREFIX`].
     pub prefix: String,
-    /// PEM file of the authorities that sign etcd's certificates. The default is the operating
-    /// system's trusted authorities.
+    /// PEM file of the CAs that sign etcd's certificates. The default is the operating system's
+    /// trusted CAs.
     pub ca_file: Option<PathBuf>,
     /// PEM file of this server's client certificate. Needs [`Etcd3Options::key_file`].
     pub cert_file: Option<PathBuf>,
@@ -56,8 +56,7 @@ pub struct Etcd3Options {
     pub user: Option<(String, String)>,
     /// Time to establish a connection. Default 5 s.
     pub dial_timeout: Duration,
-    /// Time for the response to a read or write. Default 10 s; etcd itself gives up after about 7
-    /// s.
+    /// Time limit for the response to a read or write. Default 10 s; etcd's own limit is about 7 s.
     pub request_timeout: Duration,
     /// Interval of HTTP/2 pings while a call is open. Default 30 s, as in Kubernetes; etcd rejects
     /// less than 5 s.

@@ -1,23 +1,23 @@
 //! Reads a range in pages of one revision: chooses the next page and detects the end.
 //!
-//! One range of 150,000 objects in one gRPC message would be in memory three times (HTTP/2 frames,
-//! message, objects) and would delay all other calls on the connection. So a list is read in pages
-//! that are pinned to the revision of the first one and sized by bytes. Compaction can overtake the
-//! pages, so that a list slower than compaction would never complete (kubernetes #136950). The rest
-//! is then read as one range, which etcd answers from one snapshot.
+//! One range of 150,000 objects in one gRPC message would be in memory three times: as HTTP/2
+//! frames, as a message and as objects. It would also delay all other calls on the connection. So a
+//! list is read in pages, which are pinned to the revision of the first page and sized by bytes.
+//! Compaction can overtake the pages, so that a list slower than compaction would never complete
+//! (kubernetes #136950). The rest is then read as one range, which etcd answers from one snapshot.
 
 use listwatch_meta::Revision;
 
 use crate::types::{KeyValue, ListPage};
 
-/// Keys of the first page, before the size of the objects is known.
+/// The number of keys of the first page, before the size of the objects is known.
 const FIRST_PAGE_KEYS: usize = 1_000;
 
-/// Keys of a page (as in Kubernetes).
+/// The maximum number of keys of a page (as in Kubernetes).
 const PAGE_KEYS_MAX: usize = 10_000;
 
-/// Target size of a page in bytes. Objects have at most 1.5 MiB, so that even an exceptional page
-/// stays far below gRPC's limit.
+/// The target size of a page in bytes. Objects have at most 1.5 MiB, so that even an exceptional
+/// page stays far below gRPC's limit.
 const PAGE_BYTES: usize = 16 << 20;
 
 /// A request for a page.

@@ -16,10 +16,10 @@ use super::{Etcd3, Failure, Shared};
 use crate::error::ReadError;
 use crate::transfer::{PAGE_BYTES, PAGE_RECORDS_MAX, Record, Records, RecordsError, Source};
 
-/// Keys of the first page, before their size is known.
+/// The number of keys of the first page, before their size is known.
 const FIRST_PAGE_RECORDS: usize = 128;
 
-/// Remembered leases with their end.
+/// The largest number of remembered leases.
 const LEASES_MAX: usize = 100_000;
 
 #[async_trait]

@@ -15,9 +15,9 @@
 //! ```
 //!
 //! One rule ensures the guarantees: `position` is the revision up to which everything was
-//! delivered. It moves only when a revision is complete, and a new connection begins right after
-//! it. So a connection can be lost anywhere, even within a revision, without loss or repetition:
-//! the incomplete revision is dropped and received again as a whole.
+//! delivered. The position moves only when a revision is complete, and a new connection begins
+//! right after the position. So a connection can be lost anywhere, even within a revision, without
+//! loss or repetition. The incomplete revision is dropped and received again as a whole.
 //!
 //! Call order: `handle_*` for each input, then [`WatchCore::poll`] until it returns `None`. The
 //! items emitted between two inputs are whole revisions; a caller that passes them on together
@@ -32,16 +32,16 @@ use tokio::time::Instant;
 use crate::error::StoreFault;
 use crate::types::{StoreEvent, WatchItem};
 
-/// The first pause after a lost connection; each further one in a row doubles it.
+/// The first pause after a lost connection. Each further loss in a row doubles the pause.
 pub(super) const REST_MIN: Duration = Duration::from_millis(100);
 
 /// The longest pause between two attempts to reach etcd.
 pub(super) const REST_MAX: Duration = Duration::from_secs(3);
 
-/// Rejected credentials in a row, each with a new token, after which the watch ends.
+/// The number of rejected credentials in a row, each with a new token, after which the watch ends.
 pub(super) const DENIALS_MAX: u32 = 3;
 
-/// Connections in a row with out-of-order revisions, after which the watch ends.
+/// The number of connections in a row with out-of-order revisions, after which the watch ends.
 pub(super) const DISORDERS_MAX: u32 = 3;
 
 /// The watch id of responses that belong to no single watch.
@@ -165,7 +165,7 @@ pub(super) struct WatchCore {
 }
 
 impl WatchCore {
-    /// Creates a watch of everything after `after`. Its first effect is [`Effect::Open`].
+    /// Creates a watch of everything after `after`. The first effect is [`Effect::Open`].
     pub(super) fn new(after: Revision) -> Self {
         let mut core = WatchCore {
             state: State::Opening,
@@ -316,7 +316,7 @@ impl WatchCore {
     }
 
     fn handle_progress(&mut self, revision: Revision) {
-        // A partly received revision is incomplete, whatever etcd reports. A watch that begins in
+        // A partly received revision is incomplete, even if etcd reports progress. A watch that begins in
         // the future ignores the current revision.
         if self.held_revision.is_zero() && revision >= self.position {
             self.position = revision;

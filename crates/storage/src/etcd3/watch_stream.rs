@@ -8,15 +8,13 @@
 //!   on the wire                └────────── ≤ 16 MiB together ──────────┘
 //! ```
 //!
-//! The items produced by one response cross the result channel as one message, and the state
-//! machine emits only whole revisions. So the changes of one revision (a transaction, the keys of
-//! one lease) are ready together, as [`WatchItem::Event`] guarantees: neither a full channel nor
-//! another task's turn separates them.
+//! The items produced by one response cross the result channel as one message, and the state machine emits only whole
+//! revisions. So the changes of one revision (a transaction, the keys of one lease) are ready together, as
+//! [`WatchItem::Event`] guarantees. Neither a full channel nor the scheduling of tasks separates them.
 //!
-//! A slow caller causes no growth: a full result channel stops the driver, a full incoming channel
-//! (or a used-up byte budget) stops the reader, the reader's HTTP/2 window closes, and etcd then
-//! keeps the watcher's position in its own history. The caller catches up from there, or receives
-//! Expired when etcd has compacted it.
+//! A slow caller causes no growth. A full result channel stops the driver. A full incoming channel (or a used-up byte
+//! budget) stops the reader. Then the reader's HTTP/2 window closes, and etcd keeps the watcher's position in its own
+//! history. The caller catches up from there, or receives Expired when etcd has compacted it.
 //!
 //! The reader decodes: the connection's own task only moves frames, and the driver only decides. An
 //! object's bytes are copied once, from the frame to the caller's buffer.
@@ -46,10 +44,10 @@ use super::{Shared, version::Version};
 use crate::error::{StoreFault, WatchError};
 use crate::types::{KeyValue, StoreEvent, Watch, WatchItem};
 
-/// Responses in the incoming channel, as in Kubernetes. When it is full, the stream is not read.
+/// The number of responses in the incoming channel, as in Kubernetes. When it is full, the stream is not read.
 pub const INCOMING_RESPONSES: usize = 100;
 
-/// Messages in the result channel, each with the items of one response. When it is full, the state
+/// The number of messages in the result channel, each with the items of one response. When it is full, the state
 /// machine waits.
 pub const RESULT_MESSAGES: usize = 100;
 
@@ -57,12 +55,12 @@ pub const RESULT_MESSAGES: usize = 100;
 /// single response passes alone.
 pub const WATCH_BYTES: usize = 16 << 20;
 
-/// Time for a member to open a watch, after which the next one is asked.
+/// Time for a member to open a watch, after which the next member is tried.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens a watch and starts the tasks that keep it.
 ///
-/// Every member is asked before this fails; afterwards the watch recovers by itself.
+/// Fails only after every member was tried. A started watch recovers by itself.
 pub(super) async fn start(shared: &Arc<Shared>, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
     let progress_wanted = Arc::new(Notify::new());
     let (results, items) = mpsc::channel(RESULT_MESSAGES);
@@ -172,11 +170,11 @@ struct Driver {
     /// Notified by progress requests of the caller.
     progress_wanted: Arc<Notify>,
     results: mpsc::Sender<Delivered>,
-    /// The history of this watch.
+    /// The known state of the history when this watch began.
     floor: Floor,
     /// The last delivered object, which must exist when the watch is resumed.
     witness: Option<(Key, Revision)>,
-    /// Whether the current problem was logged; only the first in a row is.
+    /// Whether the current problem was logged. Only the first problem in a row is logged.
     problem_logged: bool,
 }
 
@@ -264,7 +262,7 @@ impl Driver {
                 Some(Incoming::Response(response, permit)) => {
                     if self.problem_logged && !response.created {
                         self.problem_logged = false;
-                        tracing::info!(range = ?self.range, "watch of etcd goes on");
+                        tracing::info!(range = ?self.range, "watch of etcd was resumed");
                     }
                     hold = Some(permit);
                     self.core.handle_response(response)
@@ -396,9 +394,9 @@ fn handed_out(core: &mut WatchCore) -> (Vec<WatchItem>, Option<Task>) {
     }
 }
 
-/// The start revision in etcd of a watch of everything after `after`. If the server may have lost a
-/// removal at the compacted revision, the watch begins at `after` itself, which the state machine
-/// then drops, so that the next revision cannot be the compacted one.
+/// The start revision in etcd of a watch of everything after `after`. If the server may have lost a removal at the
+/// compacted revision, the watch begins at `after` itself. The state machine drops that revision, so that the next
+/// revision cannot be the compacted one.
 fn first_revision(after: Revision, keeps_removal_at_compaction: bool) -> i64 {
     let early = number(after).max(1);
     if keeps_removal_at_compaction { number(after).saturating_add(1) } else { early }
@@ -437,7 +435,7 @@ impl Reader {
         }
     }
 
-    /// Returns why the stream ended, or `None` when there is no receiver any more.
+    /// Returns the reason of the stream's end, or `None` if the receiver was dropped.
     async fn read(&mut self) -> Option<End> {
         let incoming = self.incoming.clone();
         let timer = tokio::time::sleep_until(self.live.poll_timeout());

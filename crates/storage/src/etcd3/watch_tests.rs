@@ -199,8 +199,8 @@ fn progress_is_reported_only_if_reliable() {
     assert_eq!(core.position(), rev(15), "its periodic notifications are in order");
 }
 
-/// The progress of a watch from revision 10 when etcd, at revision `now`, answers no progress
-/// request: at once, and after `next`.
+/// The progress that a watch from revision 10 reports, at once and after `next`, if etcd is at
+/// revision `now` and answers no progress request.
 fn unanswered(now: u64, next: impl FnOnce(&mut WatchCore)) -> [Option<u64>; 2] {
     let mut core = WatchCore::new(rev(10));
     core.handle_opened(true, rev(now));
@@ -240,7 +240,7 @@ fn unanswered_progress_request_never_reports_a_client_claimed_revision() {
 }
 
 #[test]
-fn ended_connection_is_retried_expired_or_lost_by_its_reason() {
+fn ended_watch_stream_is_classified_as_retried_expired_or_lost() {
     for (what, script, expected) in [
         ("compacted", vec![Open, Say(compacted(20))], "open>10, expired 20, close"),
         (
@@ -424,7 +424,7 @@ fn history() -> impl Strategy<Value = Vec<Vec<Decoded>>> {
     })
 }
 
-fn told_after(history: &[Vec<Decoded>], after: Revision) -> Vec<StoreEvent> {
+fn events_after(history: &[Vec<Decoded>], after: Revision) -> Vec<StoreEvent> {
     history
         .iter()
         .flatten()
@@ -492,7 +492,7 @@ proptest! {
             }
         }
 
-        let expected = told_after(&history, start);
+        let expected = events_after(&history, start);
         let mut told = Vec::new();
         let mut floor = start;
         let mut expired = false;

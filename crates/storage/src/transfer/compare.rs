@@ -77,11 +77,11 @@ impl Side<'_> {
     }
 }
 
-/// Compares two places: keys, values, whether a key has a TTL (not its remaining time), and whether
-/// newer objects of the first are newer in the second.
+/// Compares two stores or exports: keys, values, the presence of TTLs (not the remaining time), and
+/// whether objects changed in the same order.
 ///
 /// # Errors
-/// The [`RecordsError`] of the unreadable place.
+/// The [`RecordsError`] of the unreadable store or export.
 pub async fn compare(
     first: &mut dyn Records,
     second: &mut dyn Records,

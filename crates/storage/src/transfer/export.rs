@@ -9,7 +9,7 @@ use super::format::{Encoder, ExportEnd, ExportHeader, FormatError};
 use super::{Phase, Progress, ProgressFn, RecordsError, Source, is_scratch};
 use crate::error::{ReadError, StoreFault};
 
-/// Attempts to export to a file when compaction overtakes the export.
+/// The maximum number of attempts to export to a file when compaction overtakes the export.
 pub const EXPORT_ATTEMPTS_MAX: u32 = 5;
 
 /// The result of an export.
@@ -44,8 +44,8 @@ pub enum ExportError {
     Io(#[from] io::Error),
 }
 
-/// Writes the content of `source` at one revision to `out`, whatever is written to the store
-/// meanwhile. `description` names the source within the export.
+/// Writes the content of `source` at one revision to `out`, also during concurrent writes to the
+/// store. `description` names the source within the export.
 ///
 /// `out` is written on the polling task, so it should be fast or buffered. Memory: one page of
 /// records ([`PAGE_BYTES`](super::PAGE_BYTES)).

@@ -68,7 +68,7 @@ impl ExportFile {
         let summary = loop {
             match export::export(source, description, &mut out, progress).await {
                 Err(ExportError::Overtaken { revision }) if attempt < export::EXPORT_ATTEMPTS_MAX => {
-                    tracing::warn!(%revision, attempt, "compaction overtook the export; it begins anew");
+                    tracing::warn!(%revision, attempt, "compaction overtook the export; the export starts again");
                     attempt += 1;
                     out.flush()?;
                     out.get_mut().as_file_mut().set_len(0)?;
@@ -89,7 +89,8 @@ impl ExportFile {
 }
 
 /// Copies a stream, such as standard input, to an unnamed temporary file, which can be checked and
-/// read in another order. Nobody else can open the file, and it disappears when closed.
+/// read in another order. No other process can open the file, and the file is deleted when it is
+/// closed.
 ///
 /// # Errors
 /// The error of the stream or of the temporary directory.

@@ -79,7 +79,7 @@ pub struct ExportEnd {
     pub digest: u32,
 }
 
-/// The error of bytes that are not an export, or of a record that does not fit.
+/// The error of bytes that are not an export, or of a record that the format does not support.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The file is not an export.
@@ -113,7 +113,7 @@ pub enum FormatError {
         /// The problem.
         what: String,
     },
-    /// A record does not fit into the format.
+    /// The format does not support the record.
     #[error("{key} cannot be exported: {what}")]
     Unfit {
         /// The record's key.

@@ -1,5 +1,5 @@
-//! Imports an export into a store: the records in the order of their last changes, at revisions
-//! above every version that a client of the old store may hold.
+//! Imports an export into a store. Records are written in the order of their last changes. Their revisions are above
+//! every version that a client of the old store may hold.
 //!
 //! ```text
 //!   notes ─▶ empty? ─▶ clock raised to the source's ─▶ history forgotten ─▶ records ─▶ notes removed
@@ -30,20 +30,19 @@ use super::{Phase, Progress, ProgressFn, Record, SCRATCH, everything, is_scratch
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError};
 use crate::types::{KeyValue, ListQuery, Storage};
 
-/// Concurrent writers that raise the clock: enough to fill the batches of etcd's log.
+/// The number of concurrent writers that raise the clock: enough to fill the batches of etcd's log.
 pub const CLOCK_LANES: usize = 64;
 
-/// Revisions by which the clock is raised at most; more would take hours.
+/// The maximum number of revisions by which the clock is raised. More would take hours.
 const CLOCK_RAISE_MAX: u64 = 100_000_000;
 
-/// Revisions after which history is compacted while the clock is raised, so that the scratch keys
-/// take no room.
+/// Revisions after which history is compacted while the clock is raised, so that the scratch keys use little space.
 const CLOCK_HISTORY: u64 = 100_000;
 
 /// Interval of progress reports while the clock is raised.
 const CLOCK_TICK: Duration = Duration::from_millis(200);
 
-/// Attempts of a write whose store was unreachable.
+/// The number of attempts of a write whose store was unreachable.
 const WRITE_ATTEMPTS: u32 = 5;
 
 /// Pause between these attempts.
@@ -58,7 +57,7 @@ pub enum IfExists {
     Fail,
     /// Keep the target's value.
     Skip,
-    /// Replace the value by the export's. Keys that only the target has stay too.
+    /// Replace the value by that of the export. Keys that only the target has are kept.
     Overwrite,
 }
 
@@ -67,8 +66,8 @@ pub enum IfExists {
 pub struct ImportOptions {
     /// The handling of existing keys.
     pub if_exists: IfExists,
-    /// The minimum revision of the target's clock, also if the source's is lower: for a backup
-    /// older than what clients have seen.
+    /// The minimum revision of the target's clock, even if the source's is lower. Set it for a backup that is older
+    /// than the state that clients have seen.
     pub clock_at_least: Revision,
     /// Leave the target's clock and history unchanged. Correct only if no client holds a resource
     /// version of the source.
@@ -86,8 +85,7 @@ pub struct ImportSummary {
     pub skipped: u64,
     /// Keys that existed with another value, which was replaced.
     pub replaced: u64,
-    /// Keys that got another revision than in the source although revisions were to be kept,
-    /// because another key had the same one.
+    /// Keys that got another revision than in the source because another key had the same revision.
     pub moved: u64,
     /// Whether an interrupted import was continued.
     pub resumed: bool,
@@ -291,11 +289,11 @@ async fn anything(target: &(impl Storage + ?Sized)) -> Result<Option<Key>, Store
     Ok(page.items.into_iter().map(|item| item.key).find(|key| !is_scratch(key)))
 }
 
-async fn clock(target: &(impl Storage + ?Sized)) -> Result<Revision, StoreFault> {
+pub(super) async fn clock(target: &(impl Storage + ?Sized)) -> Result<Revision, StoreFault> {
     target.current_revision().await.map_err(read_fault)
 }
 
-async fn forget(target: &(impl Storage + ?Sized), before: Revision) -> Result<(), StoreFault> {
+pub(super) async fn forget(target: &(impl Storage + ?Sized), before: Revision) -> Result<(), StoreFault> {
     match target.compact(before).await {
         // Another client compacted further.
         Ok(()) | Err(ReadError::Compacted { .. }) => Ok(()),
@@ -409,7 +407,7 @@ async fn remove(target: &(impl Storage + ?Sized), key: &Key, mut at: Revision) -
 
 /// Raises the clock to `goal` by writing scratch keys, and removes them. Returns the number of
 /// revisions.
-async fn raise<S: Storage + ?Sized>(
+pub(super) async fn raise<S: Storage + ?Sized>(
     target: &Arc<S>,
     goal: Revision,
     progress: &mut ProgressFn<'_>,

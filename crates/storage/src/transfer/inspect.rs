@@ -1,4 +1,4 @@
-//! Inspects the objects of a store or export: totals, and values that are not what their keys say.
+//! Inspects the objects of a store or export: totals, and values that do not match their keys.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,11 @@ use listwatch_meta::scan::{self, PathSet, Span};
 use super::sort::Sorter;
 use super::{FileError, Phase, Progress, ProgressFn, Record, Records, RecordsError, is_scratch};
 
-/// Findings that are listed; further ones are only counted.
+/// The largest number of listed findings. Further findings are only counted.
 pub const FINDINGS_MAX: usize = 20;
 
-/// Resources that are counted separately; objects of further ones are counted as `…`.
+/// The largest number of resources that are counted separately. Objects of further resources are
+/// counted as `…`.
 pub const RESOURCES_MAX: usize = 4_096;
 
 /// The prefix of Kubernetes' protobuf values in etcd.
@@ -47,7 +48,7 @@ pub enum Finding {
 /// The totals of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceTotals {
-    /// Objects.
+    /// The number of objects.
     pub objects: u64,
     /// The total bytes of the objects' keys and values.
     pub bytes: u64,
@@ -68,8 +69,8 @@ pub struct Inspection {
     pub protobuf: u64,
     /// Encrypted objects, which need the configuration with their keys.
     pub encrypted: u64,
-    /// Objects that share their last change with another one (one transaction). Neither listwatch
-    /// nor kube-apiserver write such objects.
+    /// Objects that were last changed in the same transaction as another object. Neither listwatch
+    /// nor kube-apiserver writes such objects.
     pub shared_revisions: u64,
     /// The number of findings.
     pub findings: u64,

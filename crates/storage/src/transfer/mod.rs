@@ -1,5 +1,5 @@
-//! Copies of whole stores: export to a file, import from a file, copy from store to store, and
-//! comparison.
+//! Copies of whole stores: export to a file, import from a file, comparison, and copy from store to store, even while a
+//! server uses the store ([`RelocatingStorage`]).
 //!
 //! ```text
 //!   Source ──records, pages of one revision──▶ export ──▶ file ──▶ check ──▶ import ──▶ any Storage
@@ -10,13 +10,12 @@
 //!
 //! * **One revision.** An export shows the source at one revision, while writes continue. If
 //!   compaction overtakes the export, it fails, and [`ExportFile::write`] restarts it.
-//! * **Complete or rejected.** A file has checksums and an end ([`Encoder`]). It is written under
-//!   another name and renamed when it is complete and synced. An import checks the whole file
-//!   before it writes anything.
+//! * **Complete or rejected.** A file has checksums and an end ([`Encoder`]). The file is written under another name
+//!   and renamed when it is complete and synced. An import checks the whole file before it writes anything.
 //! * **Order.** Records are imported in the order of their last changes, each at its own revision,
 //!   so that newer objects stay newer.
-//! * **No time travel.** The target never shows an older state to a client that holds a resource
-//!   version of the source, and never hides a removal: see [`import()`].
+//! * **No time travel.** A client with a resource version of the source never sees an older state in the target, and
+//!   misses no removal: see [`import()`].
 //! * **Memory.** A page of records ([`PAGE_BYTES`], at most [`PAGE_RECORDS_MAX`] records), and
 //!   [`SORT_PAIRS`] offsets of records. More offsets go to unnamed temporary files.
 //!
@@ -52,6 +51,7 @@ mod file;
 mod format;
 mod import;
 mod inspect;
+mod relocate;
 mod sort;
 
 use std::io;
@@ -72,13 +72,14 @@ pub use format::{
 };
 pub use import::{CLOCK_LANES, IfExists, ImportError, ImportOptions, ImportSummary, import};
 pub use inspect::{FINDINGS_MAX, Finding, Inspection, RESOURCES_MAX, ResourceTotals, inspect};
+pub use relocate::{ROUNDS_MAX, RelocateError, RelocatingStorage, Relocation};
 pub use sort::SORT_PAIRS;
 
-/// Approximate bytes of keys and values in a page of records. A store that learns a record's size
-/// only by reading it may exceed this, within [`PAGE_RECORDS_MAX`].
+/// Approximate bytes of keys and values in a page of records. A store that knows a record's size only after reading it
+/// may exceed this, within [`PAGE_RECORDS_MAX`].
 pub const PAGE_BYTES: usize = 4 << 20;
 
-/// Records of a page.
+/// The maximum number of records of a page.
 pub const PAGE_RECORDS_MAX: usize = 2_048;
 
 /// A key with its value and revisions.
@@ -160,7 +161,7 @@ pub enum Phase {
     Clock,
     /// Records are written to a store.
     Write,
-    /// Two places are compared.
+    /// Two stores or exports are compared.
     Compare,
 }
 

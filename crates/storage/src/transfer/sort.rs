@@ -7,7 +7,8 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 
 use super::temporary;
 
-/// Pairs that are sorted in memory (16 bytes each, 16 MiB); more go to temporary files.
+/// The number of pairs that are sorted in memory (16 bytes each, 16 MiB); more go to temporary
+/// files.
 pub const SORT_PAIRS: usize = 1 << 20;
 
 /// Bytes read from a run at a time.

@@ -262,7 +262,7 @@ fn store_without_a_flaw_passes_every_case() {
 }
 
 #[test]
-fn each_flaw_is_detected_by_its_case() {
+fn each_flaw_of_a_store_is_detected_by_its_conformance_case() {
     check(Flaw::StaleGet, "read_shows_every_acknowledged_write");
     check(Flaw::CreateOverwrites, "create_of_existing_key_fails");
     check(Flaw::CreateOverwrites, "exactly_one_of_many_creators_succeeds");

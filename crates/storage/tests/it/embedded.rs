@@ -1,4 +1,4 @@
-//! The embedded store passes the suite, agrees with the model also over restarts, and rejects
+//! The embedded store passes the suite, agrees with the model even across restarts, and rejects
 //! foreign directories.
 #![cfg(feature = "embedded")]
 
@@ -140,7 +140,7 @@ async fn lagging_watcher_reads_old_values_from_disk() {
 }
 
 #[tokio::test]
-async fn lack_of_room_fails_puts_but_not_deletes() {
+async fn full_store_fails_puts_but_not_deletes() {
     let directory = TempDir::new().unwrap();
     let store = open(directory.path());
     let created = store.create(&key("a"), Bytes::new(), None).await.unwrap();

@@ -73,7 +73,7 @@ async fn embedded_stats_agree_with_the_written_keys() {
 }
 
 #[tokio::test]
-async fn verification_finds_damage() {
+async fn verification_reports_a_damaged_store() {
     let directory = TempDir::new().unwrap();
     let store = open(directory.path());
     fill(&store, 50).await;

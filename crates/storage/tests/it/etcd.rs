@@ -38,7 +38,7 @@ use proxy::Proxy;
 use raw::Raw;
 use server::{Etcd, Member};
 
-/// Time for each awaited event.
+/// The time limit for each awaited event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Time for etcd to detect a dead leader and elect another one, at its defaults.
@@ -62,8 +62,8 @@ async fn connect(urls: &[&str]) -> Arc<Etcd3> {
     Etcd3::connect(Etcd3Options::new(urls.iter().copied())).await.expect("etcd answers")
 }
 
-/// Connects until an endpoint is rejected, and returns the rejection. An endpoint that is slow to
-/// answer is not waited for, and so can be overlooked on a busy machine.
+/// Connects until an endpoint is rejected, and returns the rejection. The function does not wait
+/// for slow endpoints, so on a busy machine it can miss a rejection.
 async fn rejected_endpoint(options: Etcd3Options) -> ConnectError {
     let deadline = Instant::now() + PATIENCE;
     loop {

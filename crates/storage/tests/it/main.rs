@@ -8,4 +8,5 @@ mod embedded_upkeep;
 #[cfg(all(feature = "etcd3", feature = "conformance"))]
 mod etcd;
 mod memory;
+mod relocate;
 mod transfer;

@@ -1,5 +1,5 @@
-//! Copies between stores: exported records are imported in order, above the source's revision, also
-//! after interruptions.
+//! Tests copies between stores: exported records are imported in order, above the source's
+//! revision, even after interruptions.
 
 use std::io::{self, Cursor, Write};
 use std::sync::Arc;
@@ -140,12 +140,12 @@ fn versions_from_before_the_move_are_expired() {
 #[test]
 fn export_shows_one_revision_despite_writes() {
     /// Writes to the store whenever a part of the export is written.
-    struct Meddler {
+    struct ConcurrentWriter {
         store: Arc<MemoryStorage>,
         out: Vec<u8>,
         writes: u64,
     }
-    impl Write for Meddler {
+    impl Write for ConcurrentWriter {
         fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
             self.writes += 1;
             let (store, n) = (self.store.clone(), self.writes);
@@ -165,7 +165,7 @@ fn export_shows_one_revision_despite_writes() {
     run(async {
         let store = some_store(9_000).await;
         let before = list(&*store).await;
-        let mut out = Meddler { store: store.clone(), out: Vec::new(), writes: 0 };
+        let mut out = ConcurrentWriter { store: store.clone(), out: Vec::new(), writes: 0 };
         let summary = transfer::export(&*store, "a test", &mut out, &mut |_| {}).await.unwrap();
         assert!(out.writes > 3, "too few pages for this test to mean anything");
         assert_eq!(summary.end.records, before.len() as u64);
@@ -515,8 +515,7 @@ mod embedded {
         assert!(exists, "{error}");
     }
 
-    /// With a backup older than what clients have seen, their versions must expire instead of
-    /// failing.
+    /// Versions of clients that are newer than the backup must expire instead of failing.
     #[test]
     fn clock_of_an_old_backup_can_be_raised() {
         let far = Revision::new(10_000);

@@ -1,5 +1,5 @@
-//! Scenarios of watches and reads when the store is lost, compacts, lags or lies, and of how a
-//! cache ends.
+//! Scenarios of watches and reads with a store that is lost, compacts, lags or returns wrong data,
+//! and of the end of a cache.
 
 use super::*;
 

@@ -33,7 +33,7 @@ fn watch_begins_with_the_state_and_continues_without_gap() {
 }
 
 #[test]
-fn watch_without_bookmarks_gets_no_end_mark() {
+fn watch_without_bookmarks_gets_no_initial_events_end_bookmark() {
     check(
         "
         put a/x
@@ -274,7 +274,7 @@ fn starting_cache_refills_at_most_its_limit_of_revisions() {
 }
 
 #[test]
-fn refill_that_exceeds_its_wait_is_replaced_by_the_latest_state() {
+fn history_refill_that_exceeds_its_time_limit_lists_the_latest_state() {
     check(
         "
         put a/x
@@ -443,7 +443,7 @@ fn watcher_behind_the_window_receives_410_expired() {
 }
 
 #[test]
-fn stalled_initial_state_is_closed_when_the_window_has_passed_it() {
+fn watch_stalled_in_its_initial_state_is_closed_after_eviction() {
     check_with(
         Limits { history_events_min: 2, history_age: Duration::from_secs(10), ..quiet() },
         "

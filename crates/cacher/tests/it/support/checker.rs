@@ -1,8 +1,8 @@
 //! Checks the guarantees of a watch against a sorted list of all changes. The text of a failure
 //! begins with the broken guarantee.
 //!
-//! The model is simple: a [`Log`] is every change in order, a watch is a position in it, and the
-//! watch's next event is the first visible change after the position.
+//! The model is simple: a [`Log`] is every change in order, and a watch is a position in the log.
+//! The watch's next event is the first visible change after the position.
 
 use std::collections::BTreeMap;
 
@@ -174,7 +174,8 @@ impl Checker {
         Checker { initial: None, ..Checker::initial(wanted, revision) }
     }
 
-    /// A watch with initial events and their end mark, at least as fresh as `revision`.
+    /// A watch with initial events and the bookmark that ends them, at least as fresh as
+    /// `revision`.
     pub fn initial(wanted: Wanted, revision: u64) -> Self {
         Checker {
             wanted,
@@ -397,7 +398,7 @@ pub fn check_list(log: &Log, wanted: &Wanted, revision: u64, items: &[Shown]) ->
 pub struct ExpectedFreshness {
     /// Whether the list requested the most recent state.
     pub consistent: bool,
-    /// The newest revision that the reader knows: acknowledged, shown or requested.
+    /// The newest revision that the reader has seen: acknowledged, delivered or requested.
     pub at_least: u64,
     /// The exact revision that the list requested.
     pub exactly: Option<u64>,

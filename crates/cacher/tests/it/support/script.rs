@@ -1,7 +1,7 @@
 //! The script language of the scenarios: commands on a cache and their output, line by line.
 //!
-//! A script has commands and, below each, the expected output (`> …`). Time advances only in
-//! `advance`, and where a command waits for a timeout.
+//! A script has commands and, below each, the expected output (`> …`). Time advances only by
+//! `advance` and while a command waits for a timeout.
 //!
 //! ```text
 //! put a/x app=web            > r2            create or update; prints the revision

@@ -38,7 +38,7 @@ pub struct Tally {
 const NAMESPACES: usize = 100;
 const NODES: usize = 1_000;
 
-/// SplitMix64: a failure can be replayed, and no crate is needed.
+/// A SplitMix64 generator, so that a failure can be replayed.
 #[derive(Clone)]
 struct Random(u64);
 

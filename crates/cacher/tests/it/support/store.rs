@@ -27,7 +27,7 @@ struct Faults {
     held: bool,
     /// Every watch ends with this item at once.
     ending: Option<WatchItem>,
-    /// The generation of watches that `ending` applies to; later ones are unaffected.
+    /// The generation of watches that `ending` applies to. Later watches are unaffected.
     generation: u64,
     /// Polling a watch panics.
     broken: bool,
@@ -53,12 +53,12 @@ impl TestStore {
         self.change(|faults| faults.held = held);
     }
 
-    /// Breaks the current watches; new ones work.
+    /// Breaks the current watches. New watches work.
     pub fn lose(&self) {
         self.end_watches(WatchItem::Lost(StoreFault::Unavailable("cut".to_owned())));
     }
 
-    /// Expires the current watches; new ones work.
+    /// Expires the current watches. New watches work.
     pub fn expire(&self) {
         self.end_watches(WatchItem::Expired { oldest: None });
     }

@@ -301,7 +301,7 @@ impl Stream for Items {
             shared.wakers.push(cx.waker().clone());
             return Poll::Pending;
         };
-        // The changes of one revision are delivered together, whatever is compacted meanwhile.
+        // The changes of one revision are delivered together, also after a compaction.
         if self.within == 0 && next <= shared.compacted && self.place < shared.compacted {
             self.ended = true;
             return Poll::Ready(Some(WatchItem::Expired { oldest: Some(Revision::new(shared.compacted)) }));

@@ -46,8 +46,8 @@ async fn restarted(mut member: Member, change: impl FnOnce(&Member) + Send + 'st
 
 // ------------------------------------------------------------------------ another history
 
-/// Checks a store whose etcd was restored to before `before`: the watch has ended, one call may
-/// fail with the reason, and then the store serves the current state.
+/// Checks a store whose etcd was restored to a state before `before`. The watch has ended. One call
+/// may fail with the reason, then the store serves the current state.
 async fn check_noticed(store: &Etcd3, watch: &mut Watch, before: Revision, expected: &[&str], what: &str) {
     let begun = Instant::now();
     assert!(until_expired(watch).await.is_empty(), "promise: nothing of another history is handed out");

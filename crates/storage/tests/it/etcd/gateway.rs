@@ -1,5 +1,5 @@
-//! A gRPC gateway in front of an etcd that rejects one method on command, as some versions of etcd
-//! reject `Maintenance.Status` for users without the role `root`.
+//! A gRPC gateway in front of an etcd that can reject one method. Some versions of etcd reject
+//! `Maintenance.Status` for users without the role `root`.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A TCP proxy with faults on command: it cuts connections and swallows bytes.
+//! A TCP proxy that injects faults: cut connections and lost bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicUsize, Ordering};
@@ -19,11 +19,11 @@ pub(crate) struct Proxy {
 
 #[derive(Default)]
 struct Faults {
-    /// Bytes towards the client after which every connection is cut; negative for never.
+    /// Bytes toward the client after which every connection is cut; negative for never.
     cut_after: AtomicI64,
-    /// Current connections stay open but forward nothing.
+    /// Makes the current connections stay open without forwarding bytes.
     blackhole: watch::Sender<u64>,
-    /// Current connections are closed.
+    /// Closes the current connections.
     hang_up: watch::Sender<u64>,
     /// The handling of new connections: a [`NewConnections`].
     door: AtomicU8,
@@ -63,8 +63,8 @@ impl Proxy {
         self.target.send_replace(address(target));
     }
 
-    /// Cuts every new connection after this many bytes towards the client, wherever in a frame that
-    /// is.
+    /// Cuts every new connection after this many bytes toward the client, at any position in a
+    /// frame.
     pub(crate) fn cut_every(&self, bytes: i64) {
         self.faults.cut_after.store(bytes, Ordering::Relaxed);
     }
@@ -84,7 +84,7 @@ impl Proxy {
         self.faults.cuts.load(Ordering::Relaxed)
     }
 
-    /// Stops forwarding on the current connections without closing them, like a pulled cable.
+    /// Stops forwarding on the current connections without closing them, as after a cut cable.
     pub(crate) fn swallow(&self) {
         self.faults.blackhole.send_modify(|generation| *generation += 1);
     }

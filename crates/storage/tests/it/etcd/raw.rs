@@ -163,7 +163,7 @@ impl Raw {
         let _: Empty = self.call("/etcdserverpb.Maintenance/MoveLeader", Number { id }).await;
     }
 
-    /// The responses to a watch of `key..end`. It ends with its stream.
+    /// The responses to a watch of `key..end`. Dropping the stream ends the watch.
     pub(crate) async fn watch(&self, key: &str, end: &str, start_revision: i64) -> Streaming<WatchResponse> {
         let create = WatchCreateRequest {
             key: key.into(),

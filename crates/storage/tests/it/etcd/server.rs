@@ -1,4 +1,4 @@
-//! Starts and stops real etcd processes for tests, and leaves none behind.
+//! Starts and stops real etcd processes for tests.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -22,7 +22,7 @@ pub(crate) enum Etcd {
 /// Finds an etcd binary: `LISTWATCH_ETCD`, else `etcd` on the PATH.
 ///
 /// # Panics
-/// When there is none, with instructions: a silently skipped test proves nothing.
+/// When there is no binary, with instructions. A skipped test would look like a passed one.
 pub(crate) fn find() -> Etcd {
     if std::env::var_os("LISTWATCH_SKIP_ETCD").is_some_and(|value| value == "1") {
         return Etcd::Skipped;
@@ -65,8 +65,8 @@ pub(crate) struct Member {
     process: Option<Process>,
 }
 
-/// An etcd below a shell that kills it when the test's end of a pipe closes, so that a killed test
-/// process leaves no etcd behind.
+/// An etcd process that a shell kills when the test's end of a pipe closes. A killed test process therefore leaves no
+/// etcd running.
 struct Process {
     shell: Child,
     pid: u32,
