@@ -61,8 +61,8 @@ pub enum Authentication {
         /// The requested audiences that the credential is valid for.
         audiences: Vec<String>,
     },
-    /// The credential is of this authenticator's kind but not valid, with the reason for the answer to a TokenReview.
-    /// The reason contains no part of a credential. Later authenticators are not asked.
+    /// The credential is of this authenticator's kind but not valid. The reason is returned in the status of a
+    /// TokenReview, and contains no part of a credential. Later authenticators are not called.
     Rejected(String),
     /// The request has no credential of this authenticator's kind.
     NotRecognized,
@@ -108,8 +108,8 @@ pub(crate) fn add_authenticated_group(user: &mut UserInfo) {
     }
 }
 
-/// Asks several authenticators in order. The first result other than
-/// [`NotRecognized`](Authentication::NotRecognized) is returned.
+/// Calls several authenticators in order. The first result other than [`NotRecognized`](Authentication::NotRecognized)
+/// is returned.
 #[derive(Clone, Default)]
 pub struct AuthenticatorChain(Vec<Arc<dyn Authenticator>>);
 
@@ -132,7 +132,7 @@ impl AuthenticatorChain {
         self
     }
 
-    /// Asks the authenticators in order.
+    /// Calls the authenticators in order.
     pub async fn authenticate(&self, request: &AuthenticationRequest<'_>) -> Authentication {
         for authenticator in &self.0 {
             match authenticator.authenticate(request).await {
@@ -155,9 +155,9 @@ mod tests {
     use super::*;
 
     /// Authenticates one token, and rejects tokens that begin with `x`.
-    struct Knows(&'static str);
+    struct OneToken(&'static str);
 
-    impl Authenticator for Knows {
+    impl Authenticator for OneToken {
         fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
             MaybeFuture::ready(match request.token {
                 Some(token) if token == self.0 => {
@@ -171,7 +171,7 @@ mod tests {
 
     #[tokio::test]
     async fn authenticator_chain_returns_the_first_recognized_result() {
-        let chain = AuthenticatorChain::new().with(Knows("a")).with(Knows("b")).with(Knows("xb"));
+        let chain = AuthenticatorChain::new().with(OneToken("a")).with(OneToken("b")).with(OneToken("xb"));
         let ask = async |token| match chain.authenticate(&AuthenticationRequest::of_token(token, 0)).await {
             Authentication::Authenticated { user, .. } => user.username.clone(),
             other => format!("{other:?}"),

@@ -34,11 +34,11 @@ pub struct Attributes<'a> {
     pub name: &'a str,
     /// The path of the request.
     pub path: &'a str,
-    /// The field selector of a list, watch or deletion of a collection. Its terms are joined by AND, so that a term may
+    /// The field selector of a list, watch or deletion of a collection. The terms are joined by AND, so that a term may
     /// only narrow the request. Empty if there is none, or if it cannot be parsed
     /// (`AttributesRecord.FieldSelectorRequirements`).
     pub field_selector: &'a [FieldTerm],
-    /// The label selector, with the same meaning (`AttributesRecord.LabelSelectorRequirements`).
+    /// The label selector, by the rules of `field_selector` (`AttributesRecord.LabelSelectorRequirements`).
     pub label_selector: &'a [LabelRequirement],
 }
 
@@ -77,10 +77,75 @@ impl<'a> Attributes<'a> {
 pub enum Decision {
     /// The request may proceed.
     Allow,
-    /// The request ends with 403; later authorizers are not asked.
+    /// The request ends with 403; later authorizers are not called.
     Deny,
     /// Other authorizers decide. If none allows the request, it ends with 403.
     NoOpinion,
+}
+
+/// The reason of a decision. A copy shares the text, because a decision is made for each request.
+#[derive(Clone)]
+pub struct Reason(ReasonText);
+
+#[derive(Clone)]
+enum ReasonText {
+    Static(&'static str),
+    Shared(Arc<str>),
+}
+
+impl std::ops::Deref for Reason {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match &self.0 {
+            ReasonText::Static(text) => text,
+            ReasonText::Shared(text) => text,
+        }
+    }
+}
+
+impl From<&'static str> for Reason {
+    fn from(text: &'static str) -> Self {
+        Reason(ReasonText::Static(text))
+    }
+}
+
+impl From<String> for Reason {
+    fn from(text: String) -> Self {
+        Reason(ReasonText::Shared(text.into()))
+    }
+}
+
+impl From<Arc<str>> for Reason {
+    fn from(text: Arc<str>) -> Self {
+        Reason(ReasonText::Shared(text))
+    }
+}
+
+impl PartialEq for Reason {
+    fn eq(&self, other: &Reason) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Reason {}
+
+impl PartialEq<&str> for Reason {
+    fn eq(&self, other: &&str) -> bool {
+        **self == **other
+    }
+}
+
+impl std::fmt::Debug for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self)
+    }
 }
 
 /// A decision and its reason.
@@ -89,23 +154,32 @@ pub struct Authorization {
     /// The decision.
     pub decision: Decision,
     /// The reason, which the client receives if the request is forbidden; may be empty.
-    pub reason: Cow<'static, str>,
+    pub reason: Reason,
+    /// The error that prevented a decision; empty without an error. If no authorizer allows the request, the response
+    /// is 500 instead of 403.
+    pub error: Cow<'static, str>,
 }
 
 impl Authorization {
     /// Allows the request.
-    pub fn allow(reason: impl Into<Cow<'static, str>>) -> Self {
-        Authorization { decision: Decision::Allow, reason: reason.into() }
+    pub fn allow(reason: impl Into<Reason>) -> Self {
+        Authorization { decision: Decision::Allow, reason: reason.into(), error: Cow::Borrowed("") }
     }
 
     /// Forbids the request.
-    pub fn deny(reason: impl Into<Cow<'static, str>>) -> Self {
-        Authorization { decision: Decision::Deny, reason: reason.into() }
+    pub fn deny(reason: impl Into<Reason>) -> Self {
+        Authorization { decision: Decision::Deny, reason: reason.into(), error: Cow::Borrowed("") }
     }
 
     /// Leaves the decision to other authorizers.
     pub fn no_opinion() -> Self {
-        Authorization { decision: Decision::NoOpinion, reason: Cow::Borrowed("") }
+        Authorization { decision: Decision::NoOpinion, reason: "".into(), error: Cow::Borrowed("") }
+    }
+
+    /// Adds an error.
+    #[must_use]
+    pub fn with_error(self, error: impl Into<Cow<'static, str>>) -> Self {
+        Authorization { error: error.into(), ..self }
     }
 
     /// True if the decision is [`Decision::Allow`].
@@ -126,7 +200,7 @@ pub trait Authorizer: Send + Sync {
     }
 }
 
-/// Asks several authorizers in order, until one allows or denies (`union.New`). The reasons of the
+/// Calls several authorizers in order, until one allows or denies (`union.New`). The reasons and errors of the
 /// others are joined.
 #[derive(Clone, Default)]
 pub struct AuthorizerChain(Vec<Arc<dyn Authorizer>>);
@@ -150,13 +224,16 @@ impl AuthorizerChain {
         self
     }
 
-    /// Asks the authorizers in order.
+    /// Calls the authorizers in order.
     pub async fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
-        let mut reasons = String::new();
+        let (mut reasons, mut errors) = (String::new(), Vec::new());
         for authorizer in &self.0 {
             let answer = authorizer.authorize(attributes).await;
             if answer.decision != Decision::NoOpinion {
                 return answer;
+            }
+            if !answer.error.is_empty() {
+                errors.push(answer.error);
             }
             if !answer.reason.is_empty() {
                 if !reasons.is_empty() {
@@ -165,7 +242,11 @@ impl AuthorizerChain {
                 reasons.push_str(&answer.reason);
             }
         }
-        Authorization { decision: Decision::NoOpinion, reason: reasons.into() }
+        let error = match errors.len() {
+            0 | 1 => errors.pop().unwrap_or_default(),
+            _ => Cow::Owned(format!("[{}]", errors.join(", "))),
+        };
+        Authorization { decision: Decision::NoOpinion, reason: reasons.into(), error }
     }
 
     /// Joins the rules of all authorizers.
@@ -206,6 +287,9 @@ mod tests {
             (vec![unsure("a"), unsure(""), unsure("b")], unsure("a\nb")),
             (vec![unsure("a"), Authorization::allow("b"), Authorization::deny("c")], Authorization::allow("b")),
             (vec![Authorization::deny("c"), Authorization::allow("b")], Authorization::deny("c")),
+            (vec![unsure("").with_error("e"), unsure("a")], unsure("a").with_error("e")),
+            (vec![unsure("").with_error("e"), unsure("").with_error("f")], unsure("").with_error("[e, f]")),
+            (vec![unsure("").with_error("e"), Authorization::allow("b")], Authorization::allow("b")),
         ] {
             let chain = answers.into_iter().fold(AuthorizerChain::new(), |chain, answer| chain.with(Fixed(answer)));
             assert_eq!(chain.authorize(&attributes).await, expected);

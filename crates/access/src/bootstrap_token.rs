@@ -19,7 +19,7 @@ const ID_BYTES: usize = 6;
 const SECRET_BYTES: usize = 16;
 /// The group of all bootstrap tokens.
 const DEFAULT_GROUP: &str = "system:bootstrappers";
-/// The longest name of a group after `system:bootstrappers:`, in bytes.
+/// The maximum length of a group name after `system:bootstrappers:`, in bytes.
 const GROUP_SUFFIX_BYTES_MAX: usize = 256;
 
 /// A Secret of a bootstrap token.
@@ -101,7 +101,7 @@ fn user(found: &BootstrapTokenSecret, id: &str, secret: &str, now: i64) -> Optio
     Some(user)
 }
 
-/// An unreadable time counts as past.
+/// Whether the token has expired. An invalid time counts as past.
 fn has_expired(expiration: &[u8], now: i64) -> bool {
     let parse = |text| OffsetDateTime::parse(text, &Rfc3339).ok();
     let time = std::str::from_utf8(expiration).ok().and_then(parse);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn only_texts_of_the_form_of_a_bootstrap_token_are_looked_up() {
+    fn only_tokens_in_bootstrap_token_format_are_looked_up() {
         assert_eq!(parse("abcdef.0123456789abcdef"), Some(("abcdef", "0123456789abcdef")));
         for other in [
             "",

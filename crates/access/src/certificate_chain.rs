@@ -1,4 +1,4 @@
-//! The certificates of a TLS connection, and their verification against trusted authorities
+//! The certificates of a TLS connection, and their verification against trusted CAs
 //! (`apiserver/pkg/authentication/request/x509/x509.go:Verifier`).
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use x509_cert::der::Decode as _;
 use x509_cert::time::Time;
 
 /// The number of seconds for which a verified chain is cached, but not beyond the expiry of its first certificate. A
-/// chain with an expired authority may be accepted up to this time after the expiry.
+/// chain with an expired CA may be accepted up to this time after the expiry.
 const VERIFIED_SECONDS: u64 = 60;
 /// The maximum number of cached chains. At this number the cache is cleared and all chains are verified again.
 const VERIFIED_MAX: usize = 10_000;
@@ -24,7 +24,7 @@ const VERIFIED_MAX: usize = 10_000;
 type Fingerprint = [u8; digest::SHA256_OUTPUT_LEN];
 
 /// The certificates that a client presented in its TLS handshake. The handshake proves that the client has the key of
-/// the first one. No authority is checked yet.
+/// the first one. The chain is not verified yet.
 pub struct PeerCertificates {
     chain: Vec<CertificateDer<'static>>,
     fingerprint: Fingerprint,
@@ -50,7 +50,7 @@ impl std::fmt::Debug for PeerCertificates {
     }
 }
 
-/// The authorities of client certificates are not usable.
+/// The CA bundle for client certificates is not usable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidAuthorities(pub(crate) String);
 
@@ -62,16 +62,16 @@ impl std::fmt::Display for InvalidAuthorities {
 
 impl std::error::Error for InvalidAuthorities {}
 
-/// Verifies chains against trusted authorities, and caches what a caller read from each verified certificate.
+/// Verifies chains against trusted CAs, and caches the caller's value for each verified certificate.
 pub(crate) struct ChainVerifier<T> {
     authorities: Vec<Authority>,
     verified: Mutex<HashMap<Fingerprint, Verified<T>>>,
 }
 
-/// A trusted authority. webpki does not check the validity period of its anchors; Go does.
+/// A trusted CA. webpki does not check the validity period of trust anchors; Go does.
 struct Authority {
     anchor: TrustAnchor<'static>,
-    /// Its `notBefore` and `notAfter`, in seconds since 1970.
+    /// `notBefore` and `notAfter` of the certificate, in seconds since 1970.
     valid: RangeInclusive<u64>,
 }
 
@@ -95,10 +95,10 @@ struct Verified<T> {
 }
 
 impl<T: Clone> ChainVerifier<T> {
-    /// A verifier that trusts the authorities of a PEM file.
+    /// Creates a verifier that trusts the CAs of a PEM file.
     ///
     /// # Errors
-    /// The text has no certificate, or one that is not usable.
+    /// The text has no certificate, or a certificate that is not usable.
     pub(crate) fn new(authorities_pem: &str) -> Result<Self, InvalidAuthorities> {
         let mut authorities = Vec::new();
         for certificate in CertificateDer::pem_slice_iter(authorities_pem.as_bytes()) {
@@ -111,19 +111,19 @@ impl<T: Clone> ChainVerifier<T> {
         Ok(ChainVerifier { authorities, verified: Mutex::default() })
     }
 
-    /// The number of authorities.
+    /// The number of trusted CAs.
     pub(crate) fn len(&self) -> usize {
         self.authorities.len()
     }
 
-    /// Whether both verifiers trust some authority.
+    /// Whether the verifiers have a trusted CA in common.
     pub(crate) fn shares_authority_with<U>(&self, other: &ChainVerifier<U>) -> bool {
         let key = |it: &Authority| (it.anchor.subject.clone(), it.anchor.subject_public_key_info.clone());
         self.authorities.iter().any(|one| other.authorities.iter().any(|two| key(one) == key(two)))
     }
 
-    /// Verifies a chain for clients at a time, and returns what `read` finds in its first certificate, given as DER.
-    /// `None` if no authority signed the chain, if it is not valid now or not for clients, or if `read` finds nothing.
+    /// Verifies a chain at a time, and returns the result of `read` for the DER of its first certificate. Returns
+    /// `None` if `read` does, if no trusted CA signed the chain, or if the chain is not valid for clients at that time.
     pub(crate) fn verify(
         &self,
         peer: &PeerCertificates,

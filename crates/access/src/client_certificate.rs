@@ -34,17 +34,17 @@ const UID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.57683.2"
 
 /// Authenticates clients by their TLS certificates (`--client-ca-file`).
 ///
-/// A certificate that no authority signed, that is not valid now or that is not for clients is not recognized: a
-/// request with such a certificate may still have a valid token.
+/// A certificate is not recognized if no trusted CA signed it, or if it is expired or not for clients. A request with
+/// such a certificate may still have a valid token.
 pub struct ClientCertificateAuthenticator {
     pub(crate) chains: ChainVerifier<Arc<UserInfo>>,
 }
 
 impl ClientCertificateAuthenticator {
-    /// An authenticator that trusts the authorities of a PEM file.
+    /// Creates an authenticator that trusts the CAs of a PEM file.
     ///
     /// # Errors
-    /// The text has no certificate, or one that is not usable.
+    /// The text has no certificate, or a certificate that is not usable.
     pub fn new(authorities_pem: &str) -> Result<Self, InvalidAuthorities> {
         Ok(ClientCertificateAuthenticator { chains: ChainVerifier::new(authorities_pem)? })
     }
@@ -104,7 +104,7 @@ fn user(certificate: &Certificate, der: &[u8]) -> Option<UserInfo> {
     Some(user)
 }
 
-/// The text of an attribute; `None` for other values.
+/// The string of an attribute; `None` for a value of another type.
 fn text(value: &Any) -> Option<String> {
     match value.tag() {
         Tag::Utf8String | Tag::PrintableString | Tag::Ia5String => String::from_utf8(value.value().to_vec()).ok(),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn certificate_of_a_trusted_authority_authenticates_its_subject() {
+    fn certificate_of_a_trusted_ca_authenticates_its_subject() {
         let (ca, other) = (authority("ca", None), authority("other", None));
         let authenticator = ClientCertificateAuthenticator::new(&ca.pem).expect("authorities");
         let find = |chain, now| found(&authenticator, chain, now);
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(find(vec![jane.clone()], NOW + 30), "jane dev,system:authenticated");
         assert_eq!(find(vec![jane.clone()], NOW + 31), "NotRecognized", "the certificate has expired");
         assert_eq!(find(vec![jane], NOW - 3_601), "NotRecognized", "the certificate is not valid yet");
-        assert_eq!(find(vec![leaf(&other, |_| {})], NOW), "NotRecognized", "nobody trusts the authority");
+        assert_eq!(find(vec![leaf(&other, |_| {})], NOW), "NotRecognized", "the authority is not trusted");
         assert_eq!(find(Vec::new(), NOW), "NotRecognized", "there is no certificate");
         let of = |usages: Vec<ExtendedKeyUsagePurpose>| leaf(&ca, |params| params.extended_key_usages = usages);
         assert_eq!(find(vec![of(vec![ExtendedKeyUsagePurpose::ServerAuth])], NOW), "NotRecognized");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn certificate_of_an_expired_authority_is_not_recognized() {
+    fn certificate_of_an_expired_ca_is_not_recognized() {
         let ca = authority("ca", None);
         let authenticator = ClientCertificateAuthenticator::new(&ca.pem).expect("authorities");
         let lasting = leaf(&ca, |params| params.not_after = at(1_000_000));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn chain_with_intermediate_authority_is_authenticated() {
+    fn chain_with_intermediate_ca_is_authenticated() {
         let ca = authority("ca", None);
         let intermediate = authority("intermediate", Some(&ca));
         let authenticator = ClientCertificateAuthenticator::new(&ca.pem).expect("authorities");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn member_of_system_masters_keeps_its_groups() {
+    fn certificate_of_system_masters_has_its_groups_and_credential_id() {
         let ca = authority("ca", None);
         let subject = [(DnType::CommonName, "kubernetes-admin"), (DnType::OrganizationName, "system:masters")];
         let der = leaf(&ca, |params| params.distinguished_name = name(&subject));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_critical_extension_is_not_recognized() {
+    fn certificate_with_unknown_critical_extension_is_not_recognized() {
         let ca = authority("ca", None);
         let authenticator = ClientCertificateAuthenticator::new(&ca.pem).expect("authorities");
         let mut extension = CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 57683, 99], vec![5, 0]);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn authorities_without_certificate_are_an_error() {
+    fn ca_bundle_without_a_valid_certificate_is_rejected() {
         for pem in ["", "garbage", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
             assert!(ClientCertificateAuthenticator::new(pem).is_err(), "{pem:?}");
         }

@@ -8,8 +8,8 @@
 //!
 //! A front proxy whose headers are not UTF-8 is rejected.
 //!
-//! The headers count only on a connection with the certificate of a front proxy. On every other connection they have
-//! no effect, and the other authenticators decide.
+//! The headers are read only on a connection with the certificate of a front proxy. On every other connection they are
+//! ignored, and the other authenticators decide.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use listwatch_meta::UserInfo;
@@ -23,11 +23,11 @@ use crate::maybe_future::MaybeFuture;
 /// The headers in which a front proxy names the user, and the names of its certificate (`--requestheader-*`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrontProxyHeaders {
-    /// The headers with the user's name. The first one with a value counts.
+    /// The headers with the user's name. The first header with a value is used.
     pub username: Vec<String>,
-    /// The headers with the user's UID. The first one with a value counts.
+    /// The headers with the user's UID. The first header with a value is used.
     pub uid: Vec<String>,
-    /// The headers with the user's groups. All values count.
+    /// The headers with the user's groups. All values are used.
     pub groups: Vec<String>,
     /// The prefixes of headers with extra values. The rest of the header's name is the percent-encoded key.
     pub extra_prefixes: Vec<String>,
@@ -38,11 +38,12 @@ pub struct FrontProxyHeaders {
 /// The settings of a [`FrontProxyAuthenticator`] are not usable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InvalidFrontProxy {
-    /// The authorities of the front proxies' certificates are not usable.
+    /// The CA bundle for the certificates of front proxies is not usable.
     Authorities(InvalidAuthorities),
-    /// The text is not a header name or the beginning of one.
+    /// The text is not a header name or a prefix of one.
     Header(String),
-    /// Some authority also signs the certificates of users, and any name is allowed: each user could act as any user.
+    /// A CA of front proxies is also a CA of client certificates, and any common name is allowed. Each client could
+    /// then act as any user.
     SharedAuthority,
 }
 
@@ -69,16 +70,16 @@ pub struct FrontProxyAuthenticator {
     username: Vec<HeaderName>,
     uid: Vec<HeaderName>,
     groups: Vec<HeaderName>,
-    /// In lower case.
+    /// The prefixes of the headers with extra fields of users, in lower case.
     extra_prefixes: Vec<String>,
     allowed_names: Vec<String>,
 }
 
 impl FrontProxyAuthenticator {
-    /// An authenticator for the front proxies whose certificates the authorities of a PEM file signed.
+    /// Creates an authenticator for front proxies whose certificates are signed by the CAs of a PEM file.
     ///
     /// # Errors
-    /// [`InvalidFrontProxy`] for unusable authorities and header names.
+    /// [`InvalidFrontProxy`] for an unusable CA bundle or header name.
     pub fn new(authorities_pem: &str, headers: &FrontProxyHeaders) -> Result<Self, InvalidFrontProxy> {
         let names = |names: &[String]| names.iter().map(|name| header_name(name)).collect::<Result<Vec<_>, _>>();
         let prefixes = headers.extra_prefixes.iter();
@@ -93,8 +94,8 @@ impl FrontProxyAuthenticator {
         })
     }
 
-    /// Checks that no certificate of a user is also one of a front proxy: the authorities differ, or only certain names
-    /// are allowed (`pkg/kubeapiserver/options/authentication.go`).
+    /// Checks that no client certificate is also the certificate of a front proxy: the CAs differ, or only certain
+    /// common names are allowed (`pkg/kubeapiserver/options/authentication.go`).
     ///
     /// # Errors
     /// [`InvalidFrontProxy::SharedAuthority`].
@@ -116,7 +117,7 @@ impl FrontProxyAuthenticator {
         }
     }
 
-    /// Whether the connection has the certificate of a front proxy.
+    /// Whether the connection has a certificate of a front proxy.
     fn is_front_proxy(&self, request: &AuthenticationRequest<'_>) -> bool {
         let now = u64::try_from(request.now).unwrap_or_default();
         let is_allowed = |name: Option<String>| {
@@ -288,7 +289,7 @@ mod tests {
     const JANE: &[(&str, &[u8])] = &[("x-remote-user", b"jane")];
 
     #[test]
-    fn front_proxy_names_the_user_in_headers() {
+    fn front_proxy_headers_name_the_authenticated_user() {
         let proxies = Authority::new("front-proxy-ca");
         let authenticator = FrontProxyAuthenticator::new(&proxies.pem, &standard()).expect("an authenticator");
         let peer = proxies.peer("front-proxy-client");
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn any_name_is_allowed_without_allowed_names() {
+    fn front_proxy_without_allowed_names_may_have_any_name() {
         let proxies = Authority::new("front-proxy-ca");
         let any = FrontProxyHeaders { allowed_names: Vec::new(), ..standard() };
         let authenticator = FrontProxyAuthenticator::new(&proxies.pem, &any).expect("an authenticator");
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn front_proxy_without_a_header_for_names_authenticates_nobody() {
+    fn front_proxy_without_a_user_header_authenticates_no_user() {
         let proxies = Authority::new("front-proxy-ca");
         let unnamed = FrontProxyHeaders { username: Vec::new(), ..standard() };
         let authenticator = FrontProxyAuthenticator::new(&proxies.pem, &unnamed).expect("an authenticator");
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn identity_headers_are_removed() {
+    fn identity_headers_of_front_proxies_are_removed() {
         let proxies = Authority::new("front-proxy-ca");
         let headers = FrontProxyHeaders { username: names(&["X-My-User"]), ..standard() };
         let authenticator = FrontProxyAuthenticator::new(&proxies.pem, &headers).expect("an authenticator");
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_settings_are_rejected() {
+    fn unusable_front_proxy_settings_are_rejected() {
         let proxies = Authority::new("front-proxy-ca");
         let error = |pem: &str, headers: FrontProxyHeaders| {
             FrontProxyAuthenticator::new(pem, &headers).expect_err("an error").to_string()
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn authority_of_users_needs_allowed_names() {
+    fn front_proxy_that_shares_the_client_ca_needs_allowed_names() {
         let (users, proxies) = (Authority::new("ca"), Authority::new("front-proxy-ca"));
         let clients = ClientCertificateAuthenticator::new(&users.pem).expect("authorities");
         let check = |pem: &str, allowed: &[&str]| {

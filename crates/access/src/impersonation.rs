@@ -1,11 +1,11 @@
 //! Impersonation: `Impersonate-User` and the related headers; `kubectl --as`
 //! (`apiserver/pkg/endpoints/filters/impersonation`).
 //!
-//! [`Impersonation::from_headers`] reads the headers. [`Impersonation::attributes`] lists the
-//! permissions that the sender needs. The request is then processed for [`Impersonation::user`].
+//! [`Impersonation::from_headers`] reads the headers. [`Impersonation::authorize`] asks for the permissions that the sender
+//! needs, and returns the user for whom the request is then processed.
 //!
-//! Impersonation fails closed. A header that this module cannot use is an error. Skipping it would
-//! process the request for its sender.
+//! Impersonation fails closed. An invalid header is an error: if it were skipped, the request would be processed for
+//! its sender.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,6 @@ use http::HeaderMap;
 use listwatch_meta::{UserInfo, go};
 use percent_encoding::percent_decode_str;
 
-use crate::authorizer::Attributes;
 use crate::service_account::service_account_groups;
 
 const USER: &str = "impersonate-user";
@@ -21,14 +20,14 @@ const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
 
-/// The API group of the resources `uids` and `userextras`.
-const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
+/// The API group of the resources `uids` and `userextras`, and of all parts in the constrained modes.
+pub(crate) const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
 
 /// The user that a request impersonates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impersonation {
     user: UserInfo,
-    /// The number of groups that the headers name. The server has added the others.
+    /// The number of groups in the headers. The server added the other groups.
     groups_in_headers: usize,
 }
 
@@ -58,9 +57,9 @@ impl Impersonation {
     /// The user that a request impersonates; `None` without impersonation headers.
     ///
     /// # Errors
-    /// [`UserNameMissing`] if headers name groups, a uid or extra values but no user. An empty user
-    /// name is treated as missing, also if others follow. kube-apiserver reads only the first name and
-    /// would process such a request for its sender.
+    /// [`UserNameMissing`] if headers name groups, a uid or extra values but no user. An empty user name is treated as
+    /// missing, even if another value follows. kube-apiserver reads only the first name, and would process this request
+    /// for its sender.
     pub fn from_headers(headers: &HeaderMap) -> Result<Option<Impersonation>, UserNameMissing> {
         if !Impersonation::is_requested(headers) {
             return Ok(None);
@@ -109,29 +108,14 @@ impl Impersonation {
         self.user
     }
 
-    /// The permissions that the sender needs: the verb `impersonate` on the user, on each requested
-    /// group, on each extra value and on the uid.
-    pub fn attributes<'a>(&'a self, sender: &'a UserInfo) -> impl Iterator<Item = Attributes<'a>> {
-        let of = move |group, resource, name| Attributes {
-            name,
-            api_version: "v1",
-            ..Attributes::resource(sender, "impersonate", group, resource)
-        };
-        let user = match self.user.service_account() {
-            Some((namespace, name)) => Attributes { namespace, ..of("", "serviceaccounts", name) },
-            None => of("", "users", self.user.username.as_str()),
-        };
-        let groups =
-            self.user.groups[..self.groups_in_headers].iter().map(move |group| of("", "groups", group.as_str()));
-        let extra = self.user.extra.iter().flat_map(move |(key, values)| {
-            values.iter().map(move |value| Attributes {
-                subresource: key.as_str(),
-                ..of(AUTHENTICATION_GROUP, "userextras", value.as_str())
-            })
-        });
-        let uid = Some(self.user.uid.as_str()).filter(|uid| !uid.is_empty());
-        let uid = uid.map(move |uid| of(AUTHENTICATION_GROUP, "uids", uid));
-        std::iter::once(user).chain(groups).chain(extra).chain(uid)
+    /// The groups that the headers name, without those that the server adds.
+    pub(crate) fn requested_groups(&self) -> &[String] {
+        &self.user.groups[..self.groups_in_headers]
+    }
+
+    /// Whether the headers name nothing but the user.
+    pub(crate) fn has_only_a_name(&self) -> bool {
+        self.groups_in_headers == 0 && self.user.uid.is_empty() && self.user.extra.is_empty()
     }
 }
 
@@ -189,36 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn sender_must_be_authorized_for_each_impersonated_part() {
-        let requested = |pairs: &[(&str, &[u8])]| -> Vec<String> {
-            let impersonation = Impersonation::from_headers(&headers(pairs)).unwrap().unwrap();
-            let sender = UserInfo::default();
-            let parts = impersonation.attributes(&sender).map(|attributes| {
-                let Attributes { verb, api_group, resource, subresource, namespace, name, .. } = attributes;
-                format!("{verb} {resource}/{subresource} {api_group} {namespace}/{name}")
-            });
-            parts.collect()
-        };
-        assert_eq!(
-            requested(&[
-                ("Impersonate-User", b"bob"),
-                ("Impersonate-Group", b"dev"),
-                ("Impersonate-Uid", b"7"),
-                ("Impersonate-Extra-Scope", b"a"),
-            ]),
-            [
-                "impersonate users/  /bob",
-                "impersonate groups/  /dev",
-                "impersonate userextras/scope authentication.k8s.io /a",
-                "impersonate uids/ authentication.k8s.io /7",
-            ]
-        );
-        let account = requested(&[("Impersonate-User", b"system:serviceaccount:n:a")]);
-        assert_eq!(account, ["impersonate serviceaccounts/  n/a"], "added groups need no authorization");
-    }
-
-    #[test]
-    fn impersonated_user_has_the_groups_of_its_kind() {
+    fn impersonated_user_gets_requested_and_implied_groups() {
         check(&[], Ok(None));
         check(&[("Impersonate-User", b"bob")], named("bob", &["system:authenticated"]));
         check(

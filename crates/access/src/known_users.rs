@@ -8,7 +8,7 @@ use crate::authorizer::{Attributes, Authorization, Authorizer};
 use crate::maybe_future::MaybeFuture;
 use crate::rules::{NonResourceRule, ResourceRule, UserRules};
 
-/// True if a user is known to the server.
+/// Whether the user is the administrator, a service account or a member of `system:masters`.
 fn is_known_user(user: &UserInfo) -> bool {
     user.groups.iter().any(|group| group == SYSTEM_MASTERS)
         || user.username == UserInfo::admin().username
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rules_of_an_unknown_user_are_those_of_discovery_and_own_reviews() {
+    async fn rules_of_an_unknown_user_allow_discovery_and_own_access_reviews() {
         let bob = UserInfo { username: "bob".to_owned(), ..UserInfo::default() };
         let rules = KnownUserAuthorizer.rules(&bob, "default").await;
         let resources: Vec<&str> =

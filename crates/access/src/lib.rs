@@ -11,9 +11,9 @@
 //! | [`Authenticator`] | which user sent a request | [`AdminToken`], [`EveryoneIsAdmin`], [`ClientCertificateAuthenticator`], [`FrontProxyAuthenticator`], [`TokenFileAuthenticator`], [`ServiceAccountTokenAuthenticator`], [`AuthenticatorChain`] |
 //! | [`Authorizer`] | whether a user may perform a request | [`rbac::RbacAuthorizer`], [`node::NodeAuthorizer`], [`AlwaysAllow`], [`AlwaysDeny`], [`PrivilegedGroups`], [`KnownUserAuthorizer`], [`AuthorizerChain`] |
 //!
-//! Decisions are pure functions of their inputs and the time. One check needs other objects:
-//! whether a service account still exists. It reads them through [`ServiceAccountObjects`]. A
-//! result without I/O is a ready [`MaybeFuture`], which needs no allocation.
+//! Decisions are pure functions of their inputs and the time. Only the check whether a service account still exists
+//! needs other objects, and reads them through [`ServiceAccountObjects`]. A result without I/O is a ready
+//! [`MaybeFuture`], which needs no allocation.
 //!
 //! # Example: a new authorizer
 //! Users in the group `viewers` may read everything; the authorizer has no opinion on other requests.
@@ -45,29 +45,40 @@
 //! Pass it to the method `authorizer` of the builder of `listwatch-apiserver`.
 #![forbid(unsafe_code)]
 
+mod abac;
 mod admin;
 mod authenticator;
+mod authorization_config;
 mod authorizer;
 mod bootstrap_token;
 mod certificate_chain;
 mod client_certificate;
+mod constrained_impersonation;
+mod expression_checks;
 mod front_proxy;
 mod impersonation;
 mod known_users;
 mod maybe_future;
 pub mod node;
+pub mod oidc;
 mod privileged_groups;
 pub mod rbac;
 mod rules;
 mod service_account;
 mod token_file;
+pub mod webhook;
 
+pub use crate::abac::{AbacAuthorizer, InvalidAbacPolicy};
 pub use crate::admin::{AdminToken, EveryoneIsAdmin};
 pub use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator, AuthenticatorChain};
-pub use crate::authorizer::{Attributes, Authorization, Authorizer, AuthorizerChain, Decision};
+pub use crate::authorization_config::{
+    AuthorizationConfiguration, ConfiguredAuthorizer, InvalidAuthorizationConfiguration,
+};
+pub use crate::authorizer::{Attributes, Authorization, Authorizer, AuthorizerChain, Decision, Reason};
 pub use crate::bootstrap_token::{BootstrapTokenAuthenticator, BootstrapTokenSecret, BootstrapTokenSecrets};
 pub use crate::certificate_chain::{InvalidAuthorities, PeerCertificates};
 pub use crate::client_certificate::ClientCertificateAuthenticator;
+pub use crate::constrained_impersonation::AllowedImpersonation;
 pub use crate::front_proxy::{FrontProxyAuthenticator, FrontProxyHeaders, InvalidFrontProxy};
 pub use crate::impersonation::{Impersonation, UserNameMissing};
 pub use crate::known_users::KnownUserAuthorizer;

@@ -1,4 +1,4 @@
-//! Authorizers that ask no policy: [`PrivilegedGroups`], [`AlwaysAllow`] and [`AlwaysDeny`]
+//! Authorizers without a policy: [`PrivilegedGroups`], [`AlwaysAllow`] and [`AlwaysDeny`]
 //! (`apiserver/pkg/authorization/authorizerfactory/builtin.go`).
 
 use listwatch_meta::UserInfo;
@@ -21,7 +21,7 @@ impl Authorizer for AlwaysAllow {
     }
 }
 
-/// Has no opinion on any request, and so allows none (`--authorization-mode=AlwaysDeny`).
+/// Has no opinion on any request, so requests need another authorizer (`--authorization-mode=AlwaysDeny`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AlwaysDeny;
 
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn always_deny_allows_nobody_and_leaves_later_modes_their_decision() {
+    async fn always_deny_mode_allows_no_user_and_later_modes_still_decide() {
         let user = UserInfo::admin();
         let found = AlwaysDeny.authorize(&Attributes::path(user, "get", "/metrics")).await;
         assert_eq!((found.decision, &*found.reason), (Decision::NoOpinion, "Everything is forbidden."));

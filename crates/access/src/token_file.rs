@@ -18,7 +18,7 @@ use crate::maybe_future::MaybeFuture;
 /// The columns that each line has: token, user name, UID.
 const REQUIRED_COLUMNS: usize = 3;
 
-/// The text is no token file.
+/// The error of a text that is not a token file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidTokenFile(String);
 
@@ -37,11 +37,11 @@ pub struct TokenFileAuthenticator {
 }
 
 impl TokenFileAuthenticator {
-    /// An authenticator for the tokens of a file. Lines with an empty token are skipped; of two lines with the same
-    /// token the later one counts.
+    /// Creates an authenticator for the tokens of a file. Lines with an empty token are skipped. If two lines have the
+    /// same token, the later line is used.
     ///
     /// # Errors
-    /// The text is no CSV, or a line has fewer than three columns.
+    /// The text is not CSV, or a line has fewer than three columns.
     pub fn new(text: &str) -> Result<Self, InvalidTokenFile> {
         let mut users = HashMap::new();
         let reader =
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn line_with_too_few_columns_is_an_error() {
+    fn token_file_line_with_too_few_columns_is_an_error() {
         let error = TokenFileAuthenticator::new("t1,jane,1\nt2,joe\n").expect_err("two columns").to_string();
         assert_eq!(error, "line 2: at least 3 columns are needed (token, user name, user uid), found 2");
         assert!(TokenFileAuthenticator::new("").is_ok(), "an empty file has no tokens");

@@ -1,7 +1,7 @@
 //! Divides seats among levels in proportion to their demand, within bounds
 //! (`computeConcurrencyAllocation` in `flowcontrol/conc_alloc.go`).
 
-/// A demand below this is treated as this, so that no division by zero happens (`MinTarget`).
+/// The smallest demand. Smaller demands are raised to this value, which prevents a division by zero (`MinTarget`).
 const TARGET_MIN: f64 = 0.001;
 /// The largest rounding error of a sum that is ignored.
 const EPSILON: f64 = 1e-7;
@@ -20,8 +20,8 @@ impl Class {
     }
 }
 
-/// The seats of each class, and the proportion: a class has `proportion × target` seats, or the bound that forbids it.
-/// The seats add up to `sum`. `None` if the bounds make that impossible.
+/// Returns the seats of each class and the proportion. A class has `proportion × target` seats, limited to its bounds.
+/// The seats add up to `sum`; `None` if the bounds make that impossible.
 pub(crate) fn allocate(sum: f64, classes: &[Class]) -> Option<(Vec<f64>, f64)> {
     let total = |proportion: f64| -> f64 { classes.iter().map(|class| class.at(proportion)).sum() };
     if classes.iter().any(|class| class.lower < 0.0 || class.target < class.lower || class.upper < class.lower) {
@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn allocation_is_the_fair_one(
+        fn allocation_equals_the_fair_allocation(
             parts in prop::collection::vec((0u32..50, 0u32..50, 0u32..200), 1..8),
             fraction in 0.0f64..=1.0,
         ) {

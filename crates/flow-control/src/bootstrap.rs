@@ -4,10 +4,12 @@
 //! | stored object | action |
 //! |---|---|
 //! | missing | created |
-//! | mandatory, with another spec | the spec is set back |
-//! | suggested, annotation `true` or (without a readable one) generation 1 | the spec is set back |
+//! | mandatory, with another spec | the spec is reset |
+//! | suggested, annotation `true` or (without a readable one) generation 1 | the spec is reset |
 //! | suggested, annotation `false`, or changed by a user | kept; the annotation becomes `false` |
 //! | not a bootstrap object, annotation `true` | deleted |
+
+use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
@@ -72,7 +74,7 @@ impl BootstrapObject {
             "metadata": {"name": self.name, "annotations": {AUTO_UPDATE: "true"}}, "spec": self.spec})
     }
 
-    /// Sets a stored object back, as far as users have not taken it over. Returns whether it changed.
+    /// Resets a stored object by the rules of the module's table. Returns whether the object changed.
     pub fn revise(&self, stored: &mut Map<String, Value>) -> bool {
         let annotation = annotation(stored);
         let generation = stored.get("metadata").and_then(|metadata| metadata["generation"].as_i64());
@@ -89,7 +91,8 @@ impl BootstrapObject {
         changed
     }
 
-    /// Whether a spec is that of the object. The numbers of the level `exempt` belong to the users (`plcSpecEqualish`).
+    /// Whether a spec equals that of the object. For the level `exempt`, the numbers are ignored, because users may
+    /// change them (`plcSpecEqualish`).
     fn has_spec(&self, stored: &Value) -> bool {
         let mut expected = self.spec.clone();
         if self.kind == BootstrapKind::PriorityLevel && self.name == EXEMPT {
@@ -102,10 +105,12 @@ impl BootstrapObject {
     }
 }
 
-/// Whether a stored object was a bootstrap object of another version and has to be deleted (`RemoveUnwantedObjects`).
+/// Whether a stored object is a bootstrap object of another release, which must be deleted (`RemoveUnwantedObjects`).
 pub fn is_obsolete(kind: BootstrapKind, name: &str, stored: &Map<String, Value>) -> bool {
-    let is_known = BootstrapObject::all().iter().any(|object| object.kind == kind && object.name == name);
-    !is_known && annotation(stored) == Some(true)
+    /// The objects are built once, because a server asks for each stored object.
+    static KNOWN: LazyLock<Vec<(BootstrapKind, &'static str)>> =
+        LazyLock::new(|| BootstrapObject::all().iter().map(|object| (object.kind, object.name)).collect());
+    annotation(stored) == Some(true) && !KNOWN.contains(&(kind, name))
 }
 
 /// The value of the annotation, as Go's `strconv.ParseBool` reads it.
@@ -127,7 +132,7 @@ fn set_annotation(object: &mut Map<String, Value>, value: bool) {
     annotations[AUTO_UPDATE] = Value::String(value.to_string());
 }
 
-/// A value without the fields that mean the same as absent ones.
+/// Returns a value without the fields whose value equals that of an absent field.
 fn normalized(value: &Value) -> Value {
     let is_absent = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,

@@ -17,7 +17,7 @@ pub struct ActiveSchema {
     pub(crate) slot: usize,
     pub(crate) request_seats_max: u64,
     pub(crate) is_exempt: bool,
-    /// `None` if the flows of the schema share all queues.
+    /// The hash function for the flows of the schema; `None` if all its flows share all queues.
     pub(crate) hash: Option<FlowHash>,
 }
 
@@ -71,7 +71,7 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// The list contains the mandatory schemas.
+    /// Creates a classifier. `schemas` must contain the mandatory schemas.
     pub(crate) fn new(schemas: Vec<Arc<ActiveSchema>>) -> Self {
         let catch_all = schemas.iter().find(|schema| schema.schema.name == crate::objects::CATCH_ALL);
         let catch_all = Arc::clone(catch_all.expect("the mandatory schema was added"));

@@ -9,21 +9,23 @@ use crate::classifier::{ActiveSchema, Classifier};
 use crate::demand::DemandStatistics;
 use crate::flow_hash::FlowHash;
 use crate::objects::{CATCH_ALL, EXEMPT, FlowSchema, PriorityLevel};
-use crate::queue_set::{Begun, Occupancy, QueueSet, Queuing, RejectReason};
+use crate::queue_set::{Occupancy, QueueSet, Queuing, RejectReason, StartedRequest};
 use crate::retry_after::RetryAfter;
 use crate::schema_counts::{SchemaCounts, SchemaTable};
 use crate::slab::{Key, Slab};
 use crate::watch_counts::{WatchCounts, WatchKey, WatchScope};
 use crate::work::WorkEstimate;
 
-/// The largest number of levels. Further ones, by name, do not exist for the server; the mandatory ones always do.
+/// The largest number of levels. Further levels, in the order of names, are ignored. The mandatory levels are never
+/// ignored.
 pub(crate) const LEVELS_MAX: usize = 1_000;
-/// The largest number of flow schemas. Further ones, in the order of matching, match nothing; the mandatory ones always
-/// do.
+/// The largest number of flow schemas. Further schemas, in the order of matching, are ignored. The mandatory schemas
+/// are never ignored.
 pub(crate) const SCHEMAS_MAX: usize = 5_000;
 /// The period in which seats move between levels (`borrowingAdjustmentPeriod`).
 const ADJUSTMENT_PERIOD: Duration = Duration::from_secs(10);
-/// The part of its level's nominal seats that one request may occupy, in percent (`priorityLevelMaxSeatsPercent`).
+/// The largest part of the nominal seats of a level that one request may occupy, in percent
+/// (`priorityLevelMaxSeatsPercent`).
 const REQUEST_SEATS_PERCENT: u64 = 15;
 
 /// A request that waits or executes.
@@ -33,7 +35,7 @@ pub struct RequestId {
     request: Key,
 }
 
-/// How a request began.
+/// The state of a started request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
     /// The request may execute.
@@ -51,12 +53,12 @@ impl Started {
     }
 }
 
-/// Why a request did not begin.
+/// The reason why a request did not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartError {
     /// The request is rejected with 429. `retry_after_seconds` is the value of the header `Retry-After`.
     Rejected {
-        /// Why.
+        /// The reason of the rejection.
         reason: RejectReason,
         /// The value of the header `Retry-After`.
         retry_after_seconds: u64,
@@ -79,10 +81,10 @@ pub struct DanglingCondition {
     pub message: String,
 }
 
-/// What follows from a new configuration.
+/// The result of a new configuration.
 #[derive(Debug)]
 pub struct Configured {
-    /// Classifies requests from now on.
+    /// The classifier of the new configuration.
     pub classifier: Classifier,
     /// The conditions that have to be written to flow schemas.
     pub conditions: Vec<DanglingCondition>,
@@ -95,15 +97,15 @@ pub struct LevelView<'a> {
     pub name: &'a str,
     /// The configured number of seats.
     pub nominal_seats: u64,
-    /// The seats that the level keeps when others borrow.
+    /// The seats that other levels cannot borrow.
     pub lower_seats: u64,
     /// The most seats that the level can have.
     pub upper_seats: u64,
-    /// The seats that the level has now.
+    /// The current number of seats of the level.
     pub current_seats: u64,
     /// The demand of the last period.
     pub demand: DemandStatistics,
-    /// The seats that the last adjustment aimed at.
+    /// The target of the last adjustment, in seats.
     pub target_seats: f64,
     /// Requests and seats.
     pub occupancy: Occupancy,
@@ -120,13 +122,13 @@ struct Level<W> {
     target: f64,
     /// The most seats of one request, or 0 if only the work estimator has a limit.
     request_seats_max: u64,
-    /// Whether the level has no object anymore and is removed when it is idle.
+    /// Whether the object of the level was deleted, so that the level is removed when it is idle.
     is_quiescing: bool,
     retry_after: RetryAfter,
     schemas: SchemaTable,
 }
 
-/// The priority levels of a server, with their queues and seats. `W` is what the caller keeps with a waiting request, such
+/// The priority levels of a server, with their queues and seats. `W` is the caller's value for a waiting request, such
 /// as the channel that wakes it.
 ///
 /// ```text
@@ -134,9 +136,9 @@ struct Level<W> {
 ///                                           └────▶ Waiting ─ poll_dispatched ─▶ end
 /// ```
 ///
-/// After each call of `configure`, `start`, `end` and `handle_timeout`, the caller polls the dispatched requests until
-/// there is none. It calls `handle_timeout` no later than `next_timeout`. Each started request is ended once, whether it
-/// executed or not.
+/// After each call of `configure`, `start`, `end` and `handle_timeout`, the caller polls dispatched requests until
+/// `None`. The caller calls `handle_timeout` no later than `next_timeout`. The caller ends each started request once,
+/// even if the request did not execute.
 #[derive(Debug)]
 pub struct FlowController<W> {
     seats: u64,
@@ -230,7 +232,7 @@ impl<W> FlowController<W> {
         }
     }
 
-    /// Moves seats between levels after their demand (`updateBorrowingLocked`).
+    /// Moves seats between levels according to their demand (`updateBorrowingLocked`).
     fn adjust(&mut self, now: Instant) {
         self.adjust_at = now + ADJUSTMENT_PERIOD;
         let nominal_sum: u64 = self.levels.iter().map(|(_, level)| level.nominal).sum();
@@ -328,7 +330,7 @@ impl<W> FlowController<W> {
     /// Begins a request of a flow. `waiter` is called only if the request has to wait.
     ///
     /// # Errors
-    /// [`StartError::Rejected`] if there is no seat and no place to wait, and [`StartError::LevelRemoved`].
+    /// [`StartError::Rejected`] if no seat is free and the request cannot wait, and [`StartError::LevelRemoved`].
     pub fn start(
         &mut self,
         now: Instant,
@@ -342,12 +344,12 @@ impl<W> FlowController<W> {
         let counts = level.schemas.counts(schema.slot);
         let id = |request| RequestId { level: schema.level, request };
         match begun {
-            Ok(Begun::Executing(request)) => {
+            Ok(StartedRequest::Executing(request)) => {
                 let seats = level.queues.request(request).map_or(0, |request| request.seats);
                 counts.note_dispatched(seats, Duration::ZERO);
                 Ok(Started::Executing(id(request)))
             }
-            Ok(Begun::Waiting(request)) => {
+            Ok(StartedRequest::Waiting(request)) => {
                 counts.note_waiting(estimate.seats());
                 self.collect_dispatched(Some(schema.level), now);
                 Ok(Started::Waiting(id(request)))
@@ -381,7 +383,7 @@ impl<W> FlowController<W> {
         retry_after
     }
 
-    /// Moves the dispatched requests of one level, or of all.
+    /// Collects the dispatched requests of one level, or of all levels.
     fn collect_dispatched(&mut self, only: Option<Key>, now: Instant) {
         match only {
             Some(key) => {
@@ -396,12 +398,12 @@ impl<W> FlowController<W> {
         }
     }
 
-    /// The next request that was dispatched after it had to wait.
+    /// Returns the next request that was dispatched after waiting.
     pub fn poll_dispatched(&mut self) -> Option<(RequestId, W)> {
         self.dispatched.pop_front()
     }
 
-    /// When [`FlowController::handle_timeout`] has to be called next.
+    /// The time of the next call of [`FlowController::handle_timeout`].
     pub fn next_timeout(&self) -> Instant {
         let levels = self.levels.iter().filter_map(|(_, level)| level.queues.next_timeout());
         levels.min().map_or(self.adjust_at, |first| first.min(self.adjust_at))
@@ -462,7 +464,7 @@ impl<W> FlowController<W> {
             .flat_map(|(_, level)| level.schemas.iter().map(|(schema, counts)| (&*level.config.name, schema, counts)))
     }
 
-    /// The proportion of seats to demand that the last adjustment reached (`apiserver_flowcontrol_seat_fair_frac`).
+    /// The proportion of seats to demand after the last adjustment (`apiserver_flowcontrol_seat_fair_frac`).
     pub fn fair_fraction(&self) -> f64 {
         self.fair_fraction
     }
@@ -479,7 +481,8 @@ fn collect<W>(key: Key, level: &mut Level<W>, now: Instant, to: &mut VecDeque<(R
     }
 }
 
-/// The condition that a schema lacks, if it lacks it (`presyncFlowSchemaStatus`).
+/// Returns the condition `Dangling` that must be written to a schema; `None` if the stored condition is current
+/// (`presyncFlowSchemaStatus`).
 fn dangling_condition(schema: &FlowSchema, levels: &BTreeSet<String>) -> Option<DanglingCondition> {
     let level = listwatch_meta::go::quote(&schema.level);
     let reference = format!("This FlowSchema references the PriorityLevelConfiguration object named {level}");

@@ -1,9 +1,10 @@
-//! [`Dealer`]: shuffle sharding (`apiserver/pkg/util/shufflesharding`). It deals each flow a small hand of queues, so that
-//! two flows rarely share all of their queues.
+//! [`Dealer`]: shuffle sharding (`apiserver/pkg/util/shufflesharding`). A dealer deals each flow a small hand of
+//! queues, so that two flows rarely share all of their queues.
 
-/// The largest hand. A larger one needs more than 60 bits of the hash for any deck.
+/// The largest hand. A larger hand needs more than 60 bits of the hash for any deck.
 pub(crate) const HAND_MAX: usize = 15;
-/// The number of bits of a hash that a hand may use (`MaxHashBits`). With more, some cards would be dealt more often.
+/// The number of bits of a hash that a hand may use (`MaxHashBits`). With more bits, some cards would be dealt more
+/// often.
 const HASH_BITS_MAX: f64 = 60.0;
 
 /// Deals hands of `hand` different cards from a deck of `deck` cards.
@@ -14,7 +15,8 @@ pub(crate) struct Dealer {
 }
 
 impl Dealer {
-    /// `None` if the hand is empty, larger than the deck, or needs more bits than a hash has (`NewDealer`).
+    /// Creates a dealer. `None` if the hand is empty, larger than the deck, or needs more bits than a hash has
+    /// (`NewDealer`).
     pub(crate) fn new(deck: usize, hand: usize) -> Option<Self> {
         let bits = ((deck as f64).log2() * hand as f64).ceil();
         (hand >= 1 && hand <= deck && hand <= HAND_MAX && bits <= HASH_BITS_MAX)
@@ -67,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn hands_are_those_of_upstream() {
+    fn dealt_hands_equal_those_of_upstream() {
         // The expected hands follow from the definition: the mixed-radix digits of the hash, then the positions among
         // the cards that are left.
         let mut cards = [0; HAND_MAX];

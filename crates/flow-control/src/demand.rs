@@ -1,9 +1,10 @@
-//! [`Demand`]: how many seats a level could use, as moments over time (`flowcontrol/fairqueuing/integrator.go`,
-//! `seatDemandStats` in `flowcontrol/apf_controller.go`).
+//! [`Demand`]: the number of seats that a level could use, as average and deviation over time
+//! (`flowcontrol/fairqueuing/integrator.go`, `seatDemandStats` in `flowcontrol/apf_controller.go`).
 
 use std::time::Instant;
 
-/// How slowly the smoothed demand follows a falling demand (`seatDemandSmoothingCoefficient`).
+/// The weight of the previous smoothed demand when the demand falls, per adjustment period
+/// (`seatDemandSmoothingCoefficient`).
 const SMOOTHING: f64 = 0.977;
 
 /// Integrates the demand of a level over time.
@@ -27,7 +28,7 @@ pub struct DemandStatistics {
     pub deviation: f64,
     /// The largest demand.
     pub high_watermark: u64,
-    /// Average plus deviation; it rises at once and falls slowly.
+    /// The average plus the deviation, smoothed: increases take effect at once, decreases slowly.
     pub smoothed: f64,
 }
 
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statistics_are_weighted_by_time() {
+    fn demand_statistics_are_weighted_by_time() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut demand = Demand::new(start);
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn period_without_duration_keeps_the_statistics() {
+    fn period_without_duration_keeps_the_demand_statistics() {
         let start = Instant::now();
         let mut demand = Demand::new(start);
         demand.set(start, 3);

@@ -1,5 +1,6 @@
-//! Hashes of flows and of watches. Upstream hashes flows with SHA-256 (`hashFlowID`); the hash is not visible to clients.
-//! SipHash costs a tenth. Its key is secret, so that a client cannot choose a name that shares the queues of another flow.
+//! Hashes of flows and of watches. Upstream hashes flows with SHA-256 (`hashFlowID`); the hash is not visible to
+//! clients. SipHash costs a tenth. The key of the hash is secret, so that a client cannot choose a name that shares the
+//! queues of another flow.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -14,7 +15,7 @@ impl FlowHash {
         FlowHash(hasher)
     }
 
-    /// The function for the flows of one schema.
+    /// Returns the hash function for the flows of one schema.
     pub(crate) fn with(&self, text: &str) -> Self {
         let mut hasher = self.0.clone();
         write(&mut hasher, text);
@@ -28,7 +29,7 @@ impl FlowHash {
     }
 }
 
-/// No text contains a zero byte, so different lists of texts have different bytes.
+/// Hashes a string and a zero byte. No string contains a zero byte, so different lists have different bytes.
 fn write(hasher: &mut DefaultHasher, text: &str) {
     hasher.write(text.as_bytes());
     hasher.write_u8(0);

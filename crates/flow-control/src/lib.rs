@@ -1,5 +1,5 @@
-//! Kubernetes' API priority and fairness (KEP-1040) without I/O: which priority level a request belongs to, when it may
-//! execute, and how many seats it occupies.
+//! Kubernetes' API priority and fairness (KEP-1040) without I/O: assigns requests to priority levels, and decides when
+//! a request executes and how many seats it occupies.
 //!
 //! ```text
 //!  FlowSchemas ──▶ Classifier ── schema, flow ──▶ QueueSet of the level ──▶ seats
@@ -13,9 +13,9 @@
 //! - Within a level, each flow has a few queues (shuffle sharding), and the queues share the seats fairly (fair queuing by
 //!   virtual time).
 //!
-//! [`BootstrapObject`] has the objects that every cluster has, and the rules of their maintenance.
+//! [`BootstrapObject`] contains the objects that every cluster has, and the rules of their maintenance.
 //!
-//! The crate takes the time as an argument. It has no clock, lock, task or random number. The rules are those of
+//! The crate takes the time as an argument, and has no clock, lock, task or random number. The rules are those of
 //! kube-apiserver 1.36 (`apiserver/pkg/util/flowcontrol`).
 //!
 //! # Example

@@ -12,13 +12,13 @@ pub(crate) const CATCH_ALL: &str = "catch-all";
 /// The precedence of the schema [`CATCH_ALL`].
 const CATCH_ALL_PRECEDENCE: i64 = 10_000;
 
-/// The queues of a level without numbers (`pkg/apis/flowcontrol/v1/defaults.go`).
+/// The number of queues of a level that does not set it (`pkg/apis/flowcontrol/v1/defaults.go`).
 const QUEUES_DEFAULT: i64 = 64;
 const HAND_SIZE_DEFAULT: i64 = 8;
 const QUEUE_LENGTH_DEFAULT: i64 = 50;
 const SHARES_DEFAULT: u64 = 30;
 
-/// An object that configures nothing.
+/// The error of an object that cannot be used as configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidObject(String);
@@ -27,7 +27,7 @@ fn invalid(why: impl std::fmt::Display) -> InvalidObject {
     InvalidObject(why.to_string())
 }
 
-/// A flow schema: which requests belong to which level.
+/// A flow schema: the rules that select requests, and their level.
 #[derive(Clone, Debug)]
 pub struct FlowSchema {
     pub(crate) name: String,
@@ -271,7 +271,7 @@ fn rule(spec: RuleSpec) -> Rule {
     }
 }
 
-/// A subject of another kind, or without its part, matches nobody (`matchesSubject`).
+/// Parses a subject. A subject of another kind, or without the member of its kind, matches no user (`matchesSubject`).
 fn subject(spec: SubjectSpec) -> Option<Subject> {
     match &*spec.kind {
         "User" => spec.user.map(|user| if user.name == "*" { Subject::Everybody } else { Subject::User(user.name) }),

@@ -25,8 +25,8 @@ pub(crate) const ESTIMATED_SERVICE_TIME: Duration = Duration::from_millis(3);
 pub(crate) const QUEUES_MAX: usize = 16_384;
 /// The largest number of waiting requests of a level. Further requests are rejected as if their queue were full.
 pub(crate) const WAITING_MAX: usize = 65_536;
-/// The largest number of finished requests of a level that still occupy seats. The seats of further ones are freed at
-/// once.
+/// The largest number of finished requests of a level that still occupy seats. The seats of further requests are freed
+/// at once.
 pub(crate) const LINGERING_MAX: usize = 65_536;
 
 /// Seats times nanoseconds. The range is so large that virtual time never overflows.
@@ -37,7 +37,7 @@ fn work(seats: u64, duration: Duration) -> Work {
     i128::from(seats) * i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX >> 64)
 }
 
-/// What happens to a request that finds no free seat.
+/// The treatment of a request that finds no free seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queuing {
     /// The level has no limit.
@@ -48,7 +48,7 @@ pub(crate) enum Queuing {
     Queue { dealer: Dealer, queues: usize, queue_length_max: usize },
 }
 
-/// Why a request was rejected. The text is the label `reason` of `apiserver_flowcontrol_rejected_requests_total`.
+/// The reason of a rejection. The text is the label `reason` of `apiserver_flowcontrol_rejected_requests_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectReason {
     /// The queue of the request is full.
@@ -57,7 +57,7 @@ pub enum RejectReason {
     ConcurrencyLimit,
     /// The request waited for too long.
     TimeOut,
-    /// The client went away while the request waited.
+    /// The client disconnected while the request waited.
     Cancelled,
 }
 
@@ -77,9 +77,9 @@ impl RejectReason {
     }
 }
 
-/// How a request began.
+/// The state of a started request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begun {
+pub(crate) enum StartedRequest {
     Executing(Key),
     Waiting(Key),
 }
@@ -90,7 +90,7 @@ pub(crate) struct Request<W> {
     queue: Option<usize>,
     initial_seats: u64,
     final_seats: u64,
-    /// The most seats of both phases. They are occupied from the start to the end of the last phase.
+    /// The most seats of both phases. The request occupies these seats until the end of the last phase.
     pub(crate) seats: u64,
     final_work: Work,
     additional_latency: Duration,
@@ -101,9 +101,9 @@ pub(crate) struct Request<W> {
     started_at: Option<Instant>,
     /// The seats before the request was made narrower for its level.
     estimated_seats: u64,
-    /// What the caller keeps with a waiting request.
+    /// The caller's value for a waiting request.
     waiter: Option<W>,
-    /// The number that the caller gave its flow schema.
+    /// The caller's number for the flow schema of the request.
     pub(crate) schema: usize,
 }
 
@@ -121,7 +121,7 @@ struct Queue {
     executing: usize,
     /// Lingering requests included.
     seats_in_use: u64,
-    /// The virtual time at which the next request starts. Without meaning while the queue is idle.
+    /// The virtual time at which the next request starts. Undefined while the queue is idle.
     next_dispatch: Work,
 }
 
@@ -151,7 +151,7 @@ pub struct Occupancy {
     pub seats_waiting: u64,
 }
 
-/// The queues of one priority level. `W` is what the caller keeps with a waiting request.
+/// The queues of one priority level. `W` is the caller's value for a waiting request.
 #[derive(Debug)]
 pub(crate) struct QueueSet<W> {
     queuing: Queuing,
@@ -162,7 +162,7 @@ pub(crate) struct QueueSet<W> {
     requests: Slab<Request<W>>,
     virtual_time: Work,
     virtual_time_at: Instant,
-    /// The queue that was dispatched from last. Equal virtual finish times are served in turn.
+    /// The queue of the last dispatched request. Queues with equal virtual finish times are dispatched round-robin.
     robin: usize,
     enqueued: usize,
     busy_queues: usize,
@@ -238,7 +238,7 @@ impl<W> QueueSet<W> {
         schema: usize,
         estimate: WorkEstimate,
         waiter: impl FnOnce() -> W,
-    ) -> Result<Begun, RejectReason> {
+    ) -> Result<StartedRequest, RejectReason> {
         self.advance(now);
         let final_work = work(estimate.final_seats, estimate.additional_latency);
         let mut request = Request {
@@ -260,7 +260,7 @@ impl<W> QueueSet<W> {
             if !self.can_accommodate(request.seats) {
                 return Err(RejectReason::ConcurrencyLimit);
             }
-            return Ok(Begun::Executing(self.execute_new(now, request)));
+            return Ok(StartedRequest::Executing(self.execute_new(now, request)));
         };
         let index = self.choose_queue(dealer, hash);
         let queue = &mut self.queues[index];
@@ -277,7 +277,7 @@ impl<W> QueueSet<W> {
             let queue = &mut self.queues[index];
             queue.next_dispatch = queue.next_dispatch.max(request.arrival);
             self.robin = index;
-            return Ok(Begun::Executing(self.execute_new(now, request)));
+            return Ok(StartedRequest::Executing(self.execute_new(now, request)));
         }
         let queue = &mut self.queues[index];
         let is_full = self.occupancy.seats_in_use >= self.limit && queue.waiting.len() >= queue_length_max;
@@ -297,11 +297,11 @@ impl<W> QueueSet<W> {
         self.bound_next_dispatch(index);
         self.note_demand(now);
         self.dispatch(now);
-        Ok(Begun::Waiting(id))
+        Ok(StartedRequest::Waiting(id))
     }
 
-    /// Ends a request. One that waits leaves its queue; one that executes frees its seats, after its additional latency.
-    /// Returns the request, and whether it was executing.
+    /// Ends a request. A waiting request leaves its queue. An executing request frees its seats after its additional
+    /// latency. Returns the request, and whether it was executing.
     pub(crate) fn end(&mut self, now: Instant, id: Key) -> Option<(Request<W>, bool)> {
         let request = self.requests.remove(id)?;
         self.advance(now);
@@ -362,7 +362,7 @@ impl<W> QueueSet<W> {
         self.remove_idle_queues();
     }
 
-    /// When [`QueueSet::handle_timeout`] has to be called next.
+    /// The time of the next call of [`QueueSet::handle_timeout`].
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.lingering.first_key_value().map(|((at, _), _)| *at)
     }
@@ -379,7 +379,7 @@ impl<W> QueueSet<W> {
         self.dispatch(now);
     }
 
-    /// The next request that was dispatched after it had to wait.
+    /// Returns the next request that was dispatched after waiting.
     pub(crate) fn poll_dispatched(&mut self) -> Option<(Key, W)> {
         self.dispatched.pop_front()
     }
@@ -488,8 +488,7 @@ impl<W> QueueSet<W> {
         true
     }
 
-    /// A queue does not save up virtual time: its next request starts no earlier than it arrived
-    /// (`boundNextDispatchLocked`).
+    /// Raises the virtual start time of a queue to the arrival of its next request (`boundNextDispatchLocked`).
     fn bound_next_dispatch(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         if let Some(oldest) = queue.waiting.front().and_then(|id| self.requests.get(*id)) {

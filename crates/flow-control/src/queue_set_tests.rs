@@ -1,4 +1,5 @@
-//! Simulations of a queue set on a virtual clock, and a comparison with a model that computes each sum anew.
+//! Simulations of a queue set on a virtual clock, and a comparison with a model that computes each sum from the
+//! requests.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Durations and times are whole milliseconds.
+/// One millisecond, the unit of durations and times.
 const MS: Duration = Duration::from_millis(1);
 
 fn queuing(queues: usize, hand: usize, queue_length_max: usize) -> Queuing {
@@ -41,7 +42,7 @@ enum Event {
     Send(usize),
 }
 
-/// Runs clients for a time. Returns what each received.
+/// Runs clients for a time. Returns the service that each client received.
 fn simulate(queuing: Queuing, limit: u64, clients: &[Client], run_ms: u32) -> Vec<Served> {
     let start = Instant::now();
     let mut set: QueueSet<usize> = QueueSet::new(queuing, limit, start);
@@ -65,11 +66,11 @@ fn simulate(queuing: Queuing, limit: u64, clients: &[Client], run_ms: u32) -> Ve
                 sent[client] = at;
                 let Client { flow, seats, .. } = clients[client];
                 match set.start(now, flow, client, estimate(seats, 0, 0), || client) {
-                    Ok(Begun::Executing(id)) => {
+                    Ok(StartedRequest::Executing(id)) => {
                         ids[client] = Some(id);
                         begin(client, &mut served, &sent, &mut events);
                     }
-                    Ok(Begun::Waiting(id)) => ids[client] = Some(id),
+                    Ok(StartedRequest::Waiting(id)) => ids[client] = Some(id),
                     Err(_) => {
                         served[client].rejected += 1;
                         events.insert((at + 10, Event::Send(client)));
@@ -90,7 +91,7 @@ fn simulate(queuing: Queuing, limit: u64, clients: &[Client], run_ms: u32) -> Ve
     served
 }
 
-/// The longest wait of a client that sends little, next to heavy flows.
+/// Returns the longest wait of a client with few requests next to heavy flows.
 fn wait_next_to(heavy: &[Client], queues: usize, light: Client) -> u32 {
     let mut clients = heavy.to_vec();
     clients.push(light);
@@ -134,11 +135,11 @@ fn busy_flows_receive_equal_seats_regardless_of_their_request_rate() {
 fn wide_request_runs_alone_and_others_run_after_it() {
     let start = Instant::now();
     let mut set: QueueSet<&str> = QueueSet::new(queuing(4, 1, 10), 2, start);
-    let Ok(Begun::Executing(first)) = set.start(start, 0, 0, estimate(1, 0, 0), || "first") else { panic!() };
-    let Ok(Begun::Waiting(wide)) = set.start(start, 1, 0, estimate(5, 0, 0), || "wide") else { panic!() };
+    let Ok(StartedRequest::Executing(first)) = set.start(start, 0, 0, estimate(1, 0, 0), || "first") else { panic!() };
+    let Ok(StartedRequest::Waiting(wide)) = set.start(start, 1, 0, estimate(5, 0, 0), || "wide") else { panic!() };
     set.end(start + MS, first).unwrap();
     assert_eq!(set.poll_dispatched(), Some((wide, "wide")));
-    let Ok(Begun::Waiting(last)) = set.start(start + MS, 2, 0, estimate(1, 0, 0), || "last") else { panic!() };
+    let Ok(StartedRequest::Waiting(last)) = set.start(start + MS, 2, 0, estimate(1, 0, 0), || "last") else { panic!() };
     assert_eq!(set.poll_dispatched(), None);
     set.end(start + 2 * MS, wide).unwrap();
     assert_eq!(set.poll_dispatched(), Some((last, "last")));
@@ -149,10 +150,12 @@ fn wide_request_runs_alone_and_others_run_after_it() {
 fn seats_stay_taken_during_the_additional_latency() {
     let start = Instant::now();
     let mut set: QueueSet<()> = QueueSet::new(queuing(4, 1, 10), 4, start);
-    let Ok(Begun::Executing(write)) = set.start(start, 0, 0, estimate(1, 3, 50), || ()) else { panic!() };
+    let Ok(StartedRequest::Executing(write)) = set.start(start, 0, 0, estimate(1, 3, 50), || ()) else { panic!() };
     set.end(start + 10 * MS, write).unwrap();
     assert_eq!(set.occupancy(), Occupancy { seats_in_use: 3, ..Occupancy::default() });
-    let Ok(Begun::Waiting(next)) = set.start(start + 20 * MS, 1, 0, estimate(2, 0, 0), || ()) else { panic!() };
+    let Ok(StartedRequest::Waiting(next)) = set.start(start + 20 * MS, 1, 0, estimate(2, 0, 0), || ()) else {
+        panic!()
+    };
     assert_eq!(set.next_timeout(), Some(start + 60 * MS));
     set.handle_timeout(start + 59 * MS);
     assert_eq!(set.poll_dispatched(), None);
@@ -165,7 +168,7 @@ fn seats_stay_taken_during_the_additional_latency() {
 fn final_phase_wider_than_the_level_becomes_longer() {
     let start = Instant::now();
     let mut set: QueueSet<()> = QueueSet::new(queuing(4, 1, 10), 2, start);
-    let Ok(Begun::Executing(write)) = set.start(start, 0, 0, estimate(1, 8, 10), || ()) else { panic!() };
+    let Ok(StartedRequest::Executing(write)) = set.start(start, 0, 0, estimate(1, 8, 10), || ()) else { panic!() };
     set.end(start, write).unwrap();
     assert_eq!(set.occupancy().seats_in_use, 2);
     assert_eq!(set.next_timeout(), Some(start + 40 * MS));
@@ -176,8 +179,8 @@ fn full_queue_rejects_only_while_no_seat_is_free() {
     let start = Instant::now();
     let mut set: QueueSet<()> = QueueSet::new(queuing(1, 1, 2), 1, start);
     let begin = |set: &mut QueueSet<()>| set.start(start, 0, 0, WorkEstimate::ONE_SEAT, || ());
-    let Ok(Begun::Executing(_)) = begin(&mut set) else { panic!() };
-    let Ok(Begun::Waiting(waiting)) = begin(&mut set) else { panic!() };
+    let Ok(StartedRequest::Executing(_)) = begin(&mut set) else { panic!() };
+    let Ok(StartedRequest::Waiting(waiting)) = begin(&mut set) else { panic!() };
     assert!(begin(&mut set).is_ok());
     assert_eq!(begin(&mut set), Err(RejectReason::QueueFull));
     // A request that gives up frees its place.
@@ -191,7 +194,7 @@ fn removed_queue_stays_until_its_last_seat_is_free() {
     let start = Instant::now();
     let mut set: QueueSet<()> = QueueSet::new(queuing(8, 1, 10), 4, start);
     // The hash is the queue.
-    let Ok(Begun::Executing(write)) = set.start(start, 7, 0, estimate(1, 2, 50), || ()) else { panic!() };
+    let Ok(StartedRequest::Executing(write)) = set.start(start, 7, 0, estimate(1, 2, 50), || ()) else { panic!() };
     set.configure(start, queuing(2, 1, 10), 4);
     assert_eq!(set.queues.len(), 8, "the last queue has a request");
     set.end(start, write).unwrap();
@@ -206,7 +209,7 @@ fn exempt_level_admits_everything_and_reject_level_queues_nothing() {
     let start = Instant::now();
     let mut exempt: QueueSet<()> = QueueSet::new(Queuing::Exempt, 0, start);
     for _ in 0..100 {
-        assert!(matches!(exempt.start(start, 0, 0, estimate(7, 0, 0), || ()), Ok(Begun::Executing(_))));
+        assert!(matches!(exempt.start(start, 0, 0, estimate(7, 0, 0), || ()), Ok(StartedRequest::Executing(_))));
     }
     assert_eq!(exempt.occupancy().seats_in_use, 700);
     let mut reject: QueueSet<()> = QueueSet::new(Queuing::Reject, 3, start);
@@ -215,7 +218,7 @@ fn exempt_level_admits_everything_and_reject_level_queues_nothing() {
     assert!(reject.start(start, 0, 0, estimate(1, 0, 0), || ()).is_ok());
 }
 
-/// The rules of upstream without stored sums: every number is computed anew from the requests.
+/// The rules of upstream without stored sums: every number is computed from the requests.
 struct Model {
     hand: usize,
     queues: usize,
@@ -395,7 +398,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn every_decision_is_that_of_the_model(
+    fn queue_set_decides_like_the_model(
         (queues, hand) in (1usize..6).prop_flat_map(|queues| (Just(queues), 1..=queues)),
         queue_length_max in 1usize..4,
         limit in 3u64..6,
@@ -431,8 +434,8 @@ proptest! {
                         (Ok(begun), Some(dispatched)) => {
                             expected = dispatched;
                             match begun {
-                                Begun::Executing(id) => { ids.push(id); found.push(next); }
-                                Begun::Waiting(id) => ids.push(id),
+                                StartedRequest::Executing(id) => { ids.push(id); found.push(next); }
+                                StartedRequest::Waiting(id) => ids.push(id),
                             }
                         }
                         (Err(RejectReason::QueueFull), None) => {}

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 /// The largest value, in seconds (`maxRetryAfter`).
 pub(crate) const RETRY_AFTER_MAX: u64 = 32;
 
-/// The rejections of one level, and the seconds after which clients shall try again.
+/// The recent rejections of one level, and the resulting `Retry-After` in seconds.
 #[derive(Clone, Debug)]
 pub(crate) struct RetryAfter {
     seconds: u64,
-    /// When `seconds` grew last.
+    /// The last second in which `seconds` grew, counted from `start`.
     grown_at: Option<u64>,
     start: Instant,
     /// The second of the last rejection, counted from `start`, and the number of rejections in it.
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn value_doubles_under_rejections_and_falls_when_they_stop() {
+    fn retry_after_doubles_under_rejections_and_falls_when_they_stop() {
         let start = Instant::now();
         let mut tracker = RetryAfter::new(start);
         let mut reject = |second: u64, times: u64| {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn history_is_bounded() {
+    fn rejection_history_is_bounded() {
         let start = Instant::now();
         let mut tracker = RetryAfter::new(start);
         (0..10_000).for_each(|second| tracker.note_rejected(start + Duration::from_secs(second)));

@@ -2,7 +2,7 @@
 
 use listwatch_meta::UserInfo;
 
-/// The parts of a request that flow schemas look at.
+/// The attributes of a request that flow schemas match.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestDigest<'a> {
     /// The user, after impersonation.
@@ -23,14 +23,14 @@ pub struct RequestDigest<'a> {
     pub path: &'a str,
 }
 
-/// What distinguishes the flows of a schema.
+/// The attribute that distinguishes the flows of a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Distinguisher {
     ByUser,
     ByNamespace,
 }
 
-/// A list of values, of which `*` alone stands for all.
+/// A list of values. `*` matches every value.
 #[derive(Clone, Debug)]
 pub(crate) enum Values {
     All,

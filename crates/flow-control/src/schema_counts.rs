@@ -43,9 +43,9 @@ pub struct SchemaCounts {
     pub executing: u64,
     /// Seats of the requests that execute.
     pub seats_executing: u64,
-    /// How long requests waited that then executed.
+    /// The waiting times of requests that then executed.
     pub waits: WaitHistogram,
-    /// How long requests waited that were then rejected.
+    /// The waiting times of requests that were then rejected.
     pub rejected_waits: WaitHistogram,
 }
 
@@ -82,14 +82,14 @@ impl SchemaCounts {
     }
 }
 
-/// The counters of the schemas of one level. A schema keeps its slot until it is gone and has no request.
+/// The counters of the schemas of one level. A schema keeps its slot until it is deleted and has no request.
 #[derive(Debug, Default)]
 pub(crate) struct SchemaTable {
     slots: Vec<(Option<String>, SchemaCounts)>,
 }
 
 impl SchemaTable {
-    /// Removes the schemas that are gone and have no request.
+    /// Removes the schemas that are deleted and have no request.
     pub(crate) fn retain(&mut self, is_active: impl Fn(&str) -> bool) {
         for (name, counts) in &mut self.slots {
             if counts.is_idle() && name.as_ref().is_some_and(|name| !is_active(name)) {
@@ -98,7 +98,7 @@ impl SchemaTable {
         }
     }
 
-    /// The slot of a schema: the one that it has, or a free one.
+    /// Returns the slot of a schema, and allocates a free slot for a new schema.
     pub(crate) fn slot(&mut self, name: &str) -> usize {
         let known = self.slots.iter().position(|(slot, _)| slot.as_deref() == Some(name));
         let free = || self.slots.iter().position(|(slot, counts)| slot.is_none() && counts.is_idle());

@@ -1,6 +1,6 @@
-//! [`Slab`]: a table with reused places, so that a request that need not wait needs no allocation.
+//! [`Slab`]: a table with reused slots, so that a request that does not wait needs no allocation.
 
-/// The key of a value. It is not valid again after the value was removed, for 4 billion reuses of its place.
+/// The key of a value. After the value is removed, the key stays invalid until the slot was reused 2³² times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     place: u32,
@@ -13,7 +13,7 @@ struct Place<T> {
     value: Option<T>,
 }
 
-/// A table with keys that it chooses.
+/// A table that chooses the key of each new value.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     places: Vec<Place<T>>,
@@ -51,7 +51,7 @@ impl<T> Slab<T> {
         })
     }
 
-    /// The values, to change them.
+    /// Iterates over the values for modification.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().filter_map(|place| place.value.as_mut())
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn removed_key_is_not_valid_for_the_next_request() {
+    fn key_of_a_removed_value_is_invalid_after_reuse_of_its_slot() {
         let mut requests = Slab::default();
         let first = requests.insert("a");
         assert_eq!(requests.remove(first), Some("a"));

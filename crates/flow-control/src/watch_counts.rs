@@ -13,7 +13,7 @@ pub struct WatchScope<'a> {
     pub resource: &'a str,
     /// The namespace, or empty for all namespaces.
     pub namespace: &'a str,
-    /// The name that the watch is limited to, or empty.
+    /// The only object name of the watch; empty for all names.
     pub name: &'a str,
 }
 
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn write_concerns_watches_of_its_object_namespace_and_resource() {
+    fn write_is_counted_for_watches_of_its_object_namespace_and_resource() {
         let mut counts = WatchCounts::new(FlowHash::new(1));
         let mut keys = Vec::new();
         for (namespace, name, watches) in [("", "", 3), ("a", "", 5), ("a", "x", 7), ("b", "", 100), ("a", "y", 100)] {

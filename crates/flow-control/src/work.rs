@@ -1,4 +1,4 @@
-//! [`WorkEstimate`]: how many seats a request occupies, and for how long after its end
+//! [`WorkEstimate`]: the number of seats of a request, and the time for which they stay occupied after its end
 //! (`flowcontrol/request/{width,list_work_estimator,mutating_work_estimator}.go`).
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub(crate) const LIST_SEATS_MAX: u64 = 100;
 pub(crate) const WRITE_SEATS_MAX: u64 = 10;
 /// The memory of a list that costs one seat, in bytes (`bytesPerSeat`).
 const BYTES_PER_SEAT: u64 = 100_000;
-/// The memory that a list from the watch cache is charged with at most, in bytes (`cacheWithStreamingMaxMemoryUsage`).
+/// The largest memory that is charged for a list from the watch cache, in bytes (`cacheWithStreamingMaxMemoryUsage`).
 const CACHED_LIST_BYTES_MAX: u64 = 1_000_000;
 /// The number of watches that cost a write one seat (`watchesPerSeat`).
 const WATCHES_PER_SEAT: u64 = 10;
@@ -25,7 +25,7 @@ pub struct WorkEstimate {
     pub initial_seats: u64,
     /// Seats during `additional_latency`.
     pub final_seats: u64,
-    /// How long the seats stay occupied after the end of the request. The client does not wait for it.
+    /// The time for which seats stay occupied after the end of the request. The client does not wait for this time.
     pub additional_latency: Duration,
 }
 
@@ -48,7 +48,7 @@ impl WorkEstimate {
 pub struct ListWork {
     /// The number of objects of the resource.
     pub objects: u64,
-    /// Their size together, in bytes.
+    /// The total size of the objects, in bytes.
     pub objects_bytes: u64,
     /// The `limit` of the request, or 0.
     pub limit: u64,
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_is_charged_for_the_memory_that_it_needs() {
+    fn list_seats_grow_with_the_memory_of_the_list() {
         // 1,000 objects of 2,000 bytes.
         let list = ListWork { objects: 1_000, objects_bytes: 2_000_000, ..ListWork::default() };
         let check = |list: ListWork, level: u64, seats: u64| {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn write_is_charged_for_the_watches_of_its_event() {
+    fn write_seats_grow_with_the_watches_of_its_event() {
         let check = |watches: u64, level: u64, seats: u64, micros: u64| {
             let found = write_estimate(watches, level);
             assert_eq!((found.initial_seats, found.final_seats), (1, seats), "{watches} watches, level {level}");

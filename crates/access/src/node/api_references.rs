@@ -1,12 +1,11 @@
-//! [`api_reference`]: the first object of the API that a pod refers to (`HasAPIObjectReference` in
+//! [`api_reference`]: finds the first API object that a pod refers to (`HasAPIObjectReference` in
 //! `pkg/api/pod/util.go`).
 
 use serde_json::{Map, Value};
 
-use super::graph::Reference;
-use super::references::PodReferences;
+use super::references::{PodReferences, Reference};
 
-/// The sources of volumes that need no object of the API.
+/// The volume sources that refer to no API object.
 const LOCAL_SOURCES: [&str; 22] = [
     "awsElasticBlockStore",
     "azureDisk",
@@ -32,7 +31,7 @@ const LOCAL_SOURCES: [&str; 22] = [
     "vsphereVolume",
 ];
 
-/// The sources of volumes that need an object of the API, with upstream's names of these objects.
+/// The volume sources that refer to an API object, with upstream's description of the reference.
 const SOURCES: [(&str, &str); 7] = [
     ("configMap", "configmaps (via configmap volumes)"),
     ("secret", "secrets (via secret volumes)"),
@@ -43,7 +42,7 @@ const SOURCES: [(&str, &str); 7] = [
     ("azureFile", "secrets (via azureFile volumes)"),
 ];
 
-/// The sources of projected volumes that need an object of the API.
+/// The sources of projected volumes that refer to an API object, with upstream's description of the reference.
 const PROJECTED_SOURCES: [(&str, &str); 5] = [
     ("configMap", "configmaps (via projected volumes)"),
     ("secret", "secrets (via projected volumes)"),
@@ -56,7 +55,7 @@ const PROJECTED_SOURCES: [(&str, &str); 5] = [
 /// without the API.
 ///
 /// # Errors
-/// Upstream's text for a volume of an unknown type, and the reader's for a pod of another form.
+/// Upstream's text for a volume of an unknown type; the text of the JSON reader for a malformed pod.
 pub fn api_reference(pod: &Map<String, Value>) -> Result<Option<&'static str>, String> {
     let references = PodReferences::of(pod).map_err(|error| error.to_string())?;
     let has = |kind: Reference| references.iter().any(|(one, _)| *one == kind);
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_reference_to_the_api_is_named_as_upstream() {
+    fn first_api_reference_of_a_pod_has_upstreams_text() {
         let volume = |source: Value| {
             let mut volume = source;
             volume["name"] = json!("v");

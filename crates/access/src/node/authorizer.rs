@@ -9,10 +9,10 @@ use listwatch_meta::UserInfo;
 use listwatch_meta::go::quote;
 use parking_lot::RwLock;
 
-use super::graph::{Graph, NodeGraphKind, Reference};
+use super::graph::{Graph, NodeGraphKind};
 use super::identity::{NodeIdentity, node_identity};
-use super::references::{PodReferences, VolumeReferences, attachment_node, slice_node};
-use crate::authorizer::{Attributes, Authorization, Authorizer};
+use super::references::{PodReferences, Reference, VolumeReferences, attachment_node, slice_node};
+use crate::authorizer::{Attributes, Authorization, Authorizer, Reason};
 use crate::maybe_future::MaybeFuture;
 use crate::rbac::PolicyRule;
 use crate::rules::UserRules;
@@ -20,8 +20,8 @@ use crate::rules::UserRules;
 /// The namespace of the Leases of nodes.
 const NODE_LEASES: &str = "kube-node-lease";
 
-/// The pods and volumes of a server, as far as nodes need them. Watches change it, requests read it. An object that is
-/// not known yet grants nothing.
+/// The pods and volumes that decide which objects a node may read. Watches update the graph, and requests read it. An
+/// object that has not arrived yet grants nothing.
 #[derive(Debug, Default)]
 pub struct NodeState {
     graph: RwLock<Graph>,
@@ -63,7 +63,7 @@ impl Parsed {
 pub struct InvalidNodeGraphObject(#[from] serde_json::Error);
 
 impl NodeState {
-    /// Whether all kinds were listed. Until then, some objects that nodes need are refused to them.
+    /// Whether all kinds were listed. Until then, nodes are refused some objects that they need.
     pub fn is_synced(&self) -> bool {
         self.listed.load(Ordering::Acquire) == NodeGraphKind::ALL.iter().fold(0, |bits, kind| bits | bit(*kind))
     }
@@ -71,7 +71,7 @@ impl NodeState {
     /// Adds or replaces one object. The namespace is empty for cluster-scoped kinds.
     ///
     /// # Errors
-    /// [`InvalidNodeGraphObject`] for an object that cannot be read. It then grants nothing.
+    /// [`InvalidNodeGraphObject`] for an object that cannot be read. Such an object grants nothing.
     pub fn set(
         &self,
         kind: NodeGraphKind,
@@ -190,7 +190,7 @@ impl Authorizer for NodeAuthorizer {
 }
 
 /// Leaves the decision to other authorizers. The client sees the reason if none allows the request.
-fn refuse(reason: impl Into<std::borrow::Cow<'static, str>>) -> Authorization {
+fn refuse(reason: impl Into<Reason>) -> Authorization {
     Authorization { reason: reason.into(), ..Authorization::no_opinion() }
 }
 
@@ -328,7 +328,7 @@ impl NodeRequest<'_> {
     fn node(&self) -> Authorization {
         let Attributes { verb, subresource, name, .. } = *self.attributes;
         match (subresource, verb) {
-            // NodeRestriction limits these writes to the own object.
+            // NodeRestriction limits these writes to the node's own objects.
             ("", "create" | "update" | "patch") | ("status", "update" | "patch") => Authorization::allow(""),
             // The graph is not asked, so that a kubelet can read its object before it exists.
             ("", "get" | "list" | "watch") if name == self.node => Authorization::allow(""),

@@ -1,4 +1,4 @@
-//! [`Graph`]: which node needs which object (`plugin/pkg/auth/authorizer/node/graph.go`).
+//! [`Graph`]: the objects that each node needs (`plugin/pkg/auth/authorizer/node/graph.go`).
 //!
 //! ```text
 //!  node ◀─ pod ◀─ Secret, ConfigMap, ServiceAccount, ResourceClaim
@@ -13,7 +13,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::references::{PodReferences, VolumeReferences};
+use super::references::{PodReferences, Reference, VolumeReferences};
 
 /// The kinds of objects from which the graph is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,16 +48,6 @@ impl NodeGraphKind {
     }
 }
 
-/// The kinds of objects to which pods refer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Reference {
-    Secret,
-    ConfigMap,
-    PersistentVolumeClaim,
-    ServiceAccount,
-    ResourceClaim,
-}
-
 const REFERENCES: usize = 5;
 
 /// `namespace/name`. Namespaces have no slash, so the text is unambiguous.
@@ -67,16 +57,16 @@ type NodeName = Arc<str>;
 /// The nodes with a pod that refers to an object, and the number of these pods.
 type Users = HashMap<NodeName, u32>;
 
-/// Which node needs which object.
+/// The objects that each node needs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Graph {
     pods: HashMap<ObjectKey, PodEdges>,
-    /// By [`Reference`].
+    /// For each kind of [`Reference`], the nodes that need an object, with the number of pods that refer to it.
     users: [HashMap<ObjectKey, Users>; REFERENCES],
-    /// The claims of the pods of a node: the reverse of the users of claims.
+    /// The PersistentVolumeClaims that the pods of each node use: the reverse of their entry in `users`.
     claims_of_node: HashMap<NodeName, HashSet<ObjectKey>>,
     volumes: HashMap<Arc<str>, VolumeEdges>,
-    /// The claims whose volume needs a Secret, and the number of these volumes.
+    /// For each Secret, the PersistentVolumeClaims whose volumes need it, and the number of these volumes.
     claims_of_secret: HashMap<ObjectKey, HashMap<ObjectKey, u32>>,
     attachments: HashMap<Arc<str>, NodeName>,
     slices: HashMap<Arc<str>, NodeName>,
@@ -214,8 +204,8 @@ impl Graph {
         self.users[kind as usize].get(key).is_some_and(|users| users.contains_key(node))
     }
 
-    /// Whether the volume of a claim of the node needs the Secret. Visits the shorter of two lists: the claims of the
-    /// node, or the claims whose volumes need the Secret.
+    /// Whether a pod of the node uses a PersistentVolumeClaim whose volume needs the Secret. Visits the shorter list:
+    /// the claims of the node, or the claims whose volumes need the Secret.
     fn needs_for_volumes(&self, node: &str, secret: &str) -> bool {
         let (Some(of_node), Some(of_secret)) = (self.claims_of_node.get(node), self.claims_of_secret.get(secret))
         else {
@@ -243,7 +233,7 @@ impl Graph {
         self.slices.get(name).is_some_and(|of| &**of == node)
     }
 
-    /// The numbers of entries of all tables. A graph without objects has none.
+    /// The number of entries of each table. All are zero for a graph without objects.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
         let users = self.users.iter().flat_map(HashMap::values).map(|users| 1 + users.len()).sum::<usize>();
@@ -254,8 +244,8 @@ impl Graph {
     }
 }
 
-/// Subtracts one from the count at `outer` and `inner`, and removes what becomes empty. Returns whether the count
-/// became zero.
+/// Subtracts one from the count at `outer` and `inner`, and removes entries that become empty. Returns whether the
+/// count became zero.
 fn decrement(table: &mut HashMap<Arc<str>, HashMap<Arc<str>, u32>>, outer: &str, inner: &str) -> bool {
     let Some(counts) = table.get_mut(outer) else { return false };
     let Some(count) = counts.get_mut(inner) else { return false };

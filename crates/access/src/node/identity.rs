@@ -1,4 +1,4 @@
-//! [`node_identity`]: the node that a user is (`pkg/auth/nodeidentifier/default.go`).
+//! [`node_identity`]: recognizes the user of a kubelet (`pkg/auth/nodeidentifier/default.go`).
 
 use listwatch_meta::UserInfo;
 
@@ -7,7 +7,7 @@ const NODES: &str = "system:nodes";
 /// The start of the user names of nodes.
 const USERNAME_PREFIX: &str = "system:node:";
 
-/// The node that a user is.
+/// The node whose kubelet is the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeIdentity<'a> {
     /// The node of this name, which is not empty.
@@ -16,8 +16,8 @@ pub enum NodeIdentity<'a> {
     Unnamed,
 }
 
-/// Returns the node that a user is. `None` for users outside the group `system:nodes` and for user names of another
-/// form: both are needed.
+/// Returns the node whose kubelet is the user. A kubelet is in the group `system:nodes` and has a user name
+/// `system:node:<name>`; the result is `None` for every other user.
 pub fn node_identity(user: &UserInfo) -> Option<NodeIdentity<'_>> {
     let name = user.username.strip_prefix(USERNAME_PREFIX)?;
     if !user.groups.iter().any(|group| group == NODES) {

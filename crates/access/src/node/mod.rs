@@ -1,4 +1,4 @@
-//! The Node authorizer: [`NodeAuthorizer`] gives each kubelet what its own node needs and nothing else
+//! The Node authorizer: [`NodeAuthorizer`] gives each kubelet access only to the objects that its node needs
 //! (`plugin/pkg/auth/authorizer/node`).
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A kubelet is a user `system:node:<name>` in the group `system:nodes`. The authorizer has no opinion on other users.
-//! It only allows; its reasons say what is missing.
+//! It never denies; its reasons name the missing relation.
 
 mod api_references;
 mod authorizer;

@@ -6,9 +6,17 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::graph::Reference;
+/// The kinds of objects to which pods refer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Reference {
+    Secret,
+    ConfigMap,
+    PersistentVolumeClaim,
+    ServiceAccount,
+    ResourceClaim,
+}
 
-/// What a pod with a node refers to in its own namespace.
+/// The objects in the namespace of a scheduled pod that the pod refers to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PodReferences {
     /// The node to which the pod is bound.
@@ -17,7 +25,7 @@ pub(super) struct PodReferences {
     pub(super) objects: Vec<(Reference, String)>,
 }
 
-/// What a bound persistent volume refers to.
+/// The objects that a bound persistent volume refers to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct VolumeReferences {
     /// The namespace and the name of the claim.
@@ -26,7 +34,7 @@ pub(super) struct VolumeReferences {
     pub(super) secrets: Vec<(String, String)>,
 }
 
-/// Go reads `null` as the zero value.
+/// Reads `null` as the default value, as Go does.
 fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
@@ -84,8 +92,8 @@ partial! {
     }
 }
 
-/// Whether the annotation of mirror pods is present. Its value does not matter. A node can create such pods itself, so
-/// that they must not grant anything.
+/// Whether the annotation of mirror pods is present, with any value. A node can create such pods itself, so they must
+/// not grant anything.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Annotations {
@@ -150,7 +158,7 @@ impl PodReferences {
         Ok(Some(PodReferences { node: pod.spec.node_name, objects }))
     }
 
-    /// Reads the references of a pod that is not stored, also of a mirror pod.
+    /// Reads the references of a pod that is not stored, including those of a mirror pod.
     ///
     /// # Errors
     /// The error of the JSON reader.
@@ -264,7 +272,7 @@ impl VolumeReferences {
 }
 
 impl PersistentVolumeSpec {
-    /// The Secrets that a kubelet needs. Some sources take the namespace of the claim where they name none.
+    /// The Secrets that a kubelet needs. Some sources without a namespace use that of the claim.
     fn secrets(&self, claim_namespace: &str) -> Vec<(String, String)> {
         let own = |secret: &SecretReference| (secret.namespace.clone(), secret.name.clone());
         let or_claims = |secret: &SecretReference| match secret.namespace.is_empty() {

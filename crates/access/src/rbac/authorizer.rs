@@ -9,16 +9,17 @@ use listwatch_meta::go::quote;
 use parking_lot::{Mutex, RwLock};
 
 use super::covers::uncovered_by;
-use super::index::{GrantedRules, RbacIndex};
+use super::index::{GrantedRules, RbacIndex, aggregate};
 use super::policy::{InvalidRbacObject, PolicyRule, RbacObject, quoted_list};
 use crate::authorizer::{Attributes, Authorization, Authorizer};
 use crate::maybe_future::MaybeFuture;
 use crate::rules::{NonResourceRule, ResourceRule, UserRules};
 
-/// The reason of requests before the first lists of all four kinds.
+/// The reason of decisions before all four kinds were listed.
 const NOT_SYNCED: &str = "RBAC: the roles and bindings are not known yet";
 
-/// The largest text of the rules in a SelfSubjectRulesReview, in bytes. The status is incomplete without the rest.
+/// The largest size of the rules in a SelfSubjectRulesReview, in bytes. Further rules are omitted, and the status is
+/// incomplete.
 const USER_RULES_BYTES_MAX: usize = 4 << 20;
 /// The evaluation error of a status that is incomplete because of [`USER_RULES_BYTES_MAX`].
 const TOO_MANY_RULES: &str = "the user has too many rules to list all of them";
@@ -72,7 +73,7 @@ impl RbacKind {
 #[derive(Debug, Default)]
 pub struct RbacState {
     index: RwLock<RbacIndex>,
-    /// Held by each change. A relist builds its index outside of the lock that requests need.
+    /// Held by each change, so that a relist builds its index without the lock that requests need.
     changes: Mutex<()>,
     /// One bit for each kind that was listed.
     listed: AtomicU8,
@@ -87,7 +88,7 @@ impl RbacState {
     /// Adds or replaces one object. The namespace is empty for cluster-scoped kinds.
     ///
     /// # Errors
-    /// [`InvalidRbacObject`] for an object that cannot be read. It then grants nothing.
+    /// [`InvalidRbacObject`] for an object that cannot be read. Such an object grants nothing.
     pub fn set(&self, kind: RbacKind, namespace: &str, name: &str, json: &[u8]) -> Result<(), InvalidRbacObject> {
         let parsed = kind.parse(json);
         let _change = self.changes.lock();
@@ -203,20 +204,12 @@ fn remove(index: &mut RbacIndex, kind: RbacKind, namespace: &str, name: &str) {
     if kind.is_role() { index.remove_role(namespace, name) } else { index.remove_binding(namespace, name) }
 }
 
-/// The bytes of a rule in a response, at most.
+/// Returns an upper bound on the size of a rule in a response, in bytes.
 fn text_bytes(rule: &PolicyRule) -> usize {
     let PolicyRule { verbs, api_groups, resources, resource_names, non_resource_urls } = rule;
     let lists = [verbs, verbs, api_groups, resources, resource_names, non_resource_urls];
     // A string has two quotes and a comma. The names of the fields have less than 100 bytes.
     lists.into_iter().flatten().fold(100, |sum, text| sum + text.len() + 3)
-}
-
-/// Several errors as Go prints them (`utilerrors.NewAggregate`).
-pub(super) fn aggregate<E: std::fmt::Display>(errors: &[E]) -> String {
-    match errors {
-        [one] => one.to_string(),
-        several => format!("[{}]", several.iter().map(E::to_string).collect::<Vec<_>>().join(", ")),
-    }
 }
 
 /// Decides by roles and bindings (`--authorization-mode=RBAC`).

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use super::policy::{ALL, PolicyRule};
 
-/// The largest number of single permissions into which rules are split. A rule of 1 MB has 10^12 of them.
+/// The largest number of single permissions into which rules are split. Without this bound, a rule of 1 MB has 10^12 of
+/// them.
 const COVER_PERMISSIONS_MAX: usize = 20_000;
 
 /// The largest number of comparisons of a single permission with a rule.
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn subresource_is_covered_by_its_star_and_not_by_its_resource() {
+    fn subresource_is_covered_by_its_wildcard_but_not_by_its_resource() {
         let rule = |resource: &str| PolicyRule::resources(&["get"], &[""], &[resource]);
         for (held, wanted, covered) in [
             ("pods", "pods/log", false),
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn path_is_covered_by_a_prefix_with_a_star() {
+    fn path_is_covered_by_a_wildcard_prefix() {
         for (held, wanted, covered) in [
             ("/apis/*", "/apis/apps", true),
             ("/apis/*", "/apis/*", true),

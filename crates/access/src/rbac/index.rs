@@ -12,21 +12,28 @@
 //! each binding has one grant per subject, and each role one copy of its rules.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
 
 use listwatch_meta::UserInfo;
 use listwatch_meta::go::quote;
 
-use super::authorizer::aggregate;
 use super::policy::{PolicyRule, RoleRef, Subject, SubjectKind};
 use super::role_rules::{RequestedResource, RoleRules};
 use crate::authorizer::{Attributes, Authorization};
 
-/// The largest number of missing roles that the reason of a refusal or the rules of a user name. Further ones are left out.
+/// The largest number of missing roles in the reason of a refusal or in the rules of a user. Further roles are omitted.
 const MISSING_ROLES_MAX: usize = 32;
 
-/// Roles and bindings, compiled for decisions. A plain value.
+/// Several errors as Go prints them (`utilerrors.NewAggregate`).
+pub(super) fn aggregate<E: std::fmt::Display>(errors: &[E]) -> String {
+    match errors {
+        [one] => one.to_string(),
+        several => format!("[{}]", several.iter().map(E::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Roles and bindings, compiled for decisions.
 ///
 /// Namespaces are empty for ClusterRoles and ClusterRoleBindings. A clone shares rules and bindings.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +51,7 @@ type RoleId = u32;
 /// Namespace and name.
 type ObjectKey = (Box<str>, Box<str>);
 
-/// What a binding refers to.
+/// The role that a binding refers to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum RoleKey {
     /// A Role, or a ClusterRole with an empty namespace.
@@ -53,7 +60,7 @@ enum RoleKey {
     Unsupported(Box<str>),
 }
 
-/// A role, or the place of a role that bindings refer to and that does not exist.
+/// A role, or a placeholder for a missing role that bindings refer to.
 #[derive(Clone, Debug)]
 struct RoleSlot {
     key: RoleKey,
@@ -75,7 +82,8 @@ struct Binding {
 #[derive(Clone, Debug, Default)]
 struct Grants {
     cluster: Vec<Grant>,
-    namespaces: HashMap<Box<str>, Vec<Grant>>,
+    /// Most users have grants in few namespaces, which are compared faster than hashed.
+    namespaces: BTreeMap<Box<str>, Vec<Grant>>,
 }
 
 /// One subject of one binding. Lists are sorted by role, so that each role is evaluated once.
@@ -84,6 +92,8 @@ struct Grant {
     role: RoleId,
     binding: Arc<Binding>,
     subject: u32,
+    /// The reason of an allowed request. The first request formats it, and later requests share it.
+    reason: OnceLock<Arc<str>>,
 }
 
 impl Grant {
@@ -159,7 +169,7 @@ impl RbacIndex {
             }
             let by_name = if is_group { &mut self.groups } else { &mut self.users };
             let grants = by_name.entry(key.into()).or_default().list_mut(&binding.namespace);
-            let grant = Grant { role, binding: Arc::clone(&binding), subject: position };
+            let grant = Grant { role, binding: Arc::clone(&binding), subject: position, reason: OnceLock::new() };
             let at = grants.partition_point(|other| other.order() < grant.order());
             grants.insert(at, grant);
         }
@@ -204,24 +214,23 @@ impl RbacIndex {
     /// Decides on a request. The reason has upstream's text.
     pub fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let request = RequestedResource::new(attributes);
-        let mut missing: Vec<RoleId> = Vec::new();
-        for grants in self.grants_of(attributes.user, attributes.namespace) {
-            let mut last_role = None;
-            for grant in grants {
-                if last_role == Some(grant.role) {
-                    continue;
-                }
-                last_role = Some(grant.role);
-                match &self.slots[grant.role as usize].rules {
-                    Some(rules) if rules.allow(&request) => {
-                        return Authorization::allow(grant.reason());
-                    }
-                    Some(_) => {}
-                    None if missing.len() < MISSING_ROLES_MAX && !missing.contains(&grant.role) => {
-                        missing.push(grant.role);
-                    }
-                    None => {}
-                }
+        let mut missing = Vec::new();
+        // The lists of the namespace are evaluated after those of the whole cluster. Most users have one, which needs no
+        // allocation.
+        let (mut local, mut more_local) = (&[][..], Vec::new());
+        for grants in self.grants_of(attributes.user) {
+            if let Some(grant) = self.allowing(&grants.cluster, &request, &mut missing) {
+                return grant.allow();
+            }
+            match grants.in_namespace(attributes.namespace) {
+                [] => {}
+                list if local.is_empty() => local = list,
+                list => more_local.push(list),
+            }
+        }
+        for grants in std::iter::once(local).chain(more_local) {
+            if let Some(grant) = self.allowing(grants, &request, &mut missing) {
+                return grant.allow();
             }
         }
         if missing.is_empty() {
@@ -231,12 +240,37 @@ impl RbacIndex {
         Authorization { reason: format!("RBAC: {}", aggregate(&missing)).into(), ..Authorization::no_opinion() }
     }
 
+    /// The first grant that allows a request. Adds the roles that do not exist to `missing`.
+    fn allowing<'s>(
+        &self,
+        grants: &'s [Grant],
+        request: &RequestedResource<'_>,
+        missing: &mut Vec<RoleId>,
+    ) -> Option<&'s Grant> {
+        let mut last_role = None;
+        for grant in grants {
+            if last_role == Some(grant.role) {
+                continue;
+            }
+            last_role = Some(grant.role);
+            match &self.slots[grant.role as usize].rules {
+                Some(rules) if rules.allow(request) => return Some(grant),
+                Some(_) => {}
+                None if missing.len() < MISSING_ROLES_MAX && !missing.contains(&grant.role) => missing.push(grant.role),
+                None => {}
+            }
+        }
+        None
+    }
+
     /// The rules of a user in a namespace, or in the whole cluster if the namespace is empty (`RulesFor`). Copies no
     /// rule.
     pub(super) fn rules_for(&self, user: &UserInfo, namespace: &str) -> GrantedRules {
         let mut granted = GrantedRules::default();
         let mut seen = HashSet::new();
-        for grant in self.grants_of(user, namespace).into_iter().flatten() {
+        let cluster = self.grants_of(user).map(|grants| &*grants.cluster);
+        let local = self.grants_of(user).map(|grants| grants.in_namespace(namespace));
+        for grant in cluster.chain(local).flatten() {
             if !seen.insert(grant.role) {
                 continue;
             }
@@ -267,16 +301,13 @@ impl RbacIndex {
             && groups.is_empty()
     }
 
-    /// The lists of grants that apply to a user, those of the whole cluster first.
-    fn grants_of<'s>(&'s self, user: &UserInfo, namespace: &str) -> Vec<&'s [Grant]> {
+    /// The grants of a user and of its groups.
+    fn grants_of<'s>(&'s self, user: &'s UserInfo) -> impl Iterator<Item = &'s Grants> {
         let own = self.users.get(user.username.as_str());
-        let grants = || own.into_iter().chain(user.groups.iter().filter_map(|group| self.groups.get(group.as_str())));
-        let cluster = grants().map(|grants| &*grants.cluster);
-        let local = grants().filter_map(|grants| grants.namespaces.get(namespace).map(|list| &**list));
-        cluster.chain(local).filter(|list| !list.is_empty()).collect()
+        own.into_iter().chain(user.groups.iter().filter_map(|group| self.groups.get(group.as_str())))
     }
 
-    /// The slot of a role. Creates it if there is none.
+    /// The slot of a role, which is created if it is missing.
     fn slot(&mut self, key: RoleKey) -> RoleId {
         if let Some(&id) = self.roles.get(&key) {
             return id;
@@ -327,7 +358,7 @@ fn not_found(key: &RoleKey) -> RoleNotFound {
     }
 }
 
-/// Whether a subject is a group, and the name of the user or group. `None` for a subject that matches nobody.
+/// Whether a subject is a group, and the name of the user or group. `None` for a subject that matches no user.
 fn subject_key(subject: &Subject, namespace: &str) -> Option<(bool, String)> {
     match subject.kind {
         SubjectKind::Group => Some((true, subject.name.clone())),
@@ -340,6 +371,14 @@ impl Grants {
         match namespace {
             "" => &mut self.cluster,
             namespace => self.namespaces.entry(namespace.into()).or_default(),
+        }
+    }
+
+    /// The grants in a namespace; none without a namespace.
+    fn in_namespace(&self, namespace: &str) -> &[Grant] {
+        match namespace {
+            "" => &[],
+            namespace => self.namespaces.get(namespace).map_or(&[], |list| list),
         }
     }
 
@@ -360,8 +399,13 @@ impl Grants {
 }
 
 impl Grant {
+    /// Allows a request.
+    fn allow(&self) -> Authorization {
+        Authorization::allow(Arc::clone(self.reason.get_or_init(|| self.describe().into())))
+    }
+
     /// The reason of an allowed request (`clusterRoleBindingDescriber`, `roleBindingDescriber`).
-    fn reason(&self) -> String {
+    fn describe(&self) -> String {
         let Binding { namespace, name, role_ref, subjects, .. } = &*self.binding;
         let (kind, binding) = match &**namespace {
             "" => ("ClusterRoleBinding", quote(name)),

@@ -56,7 +56,7 @@ pub enum SubjectKind {
     Group,
     /// A service account.
     ServiceAccount,
-    /// A kind that matches nobody.
+    /// A kind that matches no user.
     Other,
 }
 
@@ -89,7 +89,7 @@ fn other_kind() -> SubjectKind {
     SubjectKind::Other
 }
 
-/// Go reads `null` as the zero value.
+/// Reads `null` as the default value, as Go does.
 fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
@@ -103,7 +103,7 @@ pub(super) enum RbacObject {
     Binding(RoleRef, Vec<Subject>),
 }
 
-/// The error of an object that is no RBAC object.
+/// The error of an object that is not a valid RBAC object.
 #[derive(Debug, thiserror::Error)]
 #[error("invalid RBAC object: {0}")]
 pub struct InvalidRbacObject(#[from] serde_json::Error);
@@ -155,14 +155,14 @@ impl Subject {
         format!("{kind} {name}")
     }
 
-    /// The name of the user that the subject is, for users and service accounts (`appliesToUser`). `namespace` is
-    /// that of the binding.
+    /// The user name of a subject that is a user or a service account (`appliesToUser`). `namespace` is that of the
+    /// binding.
     pub(super) fn username(&self, namespace: &str) -> Option<String> {
         match self.kind {
             SubjectKind::User => Some(self.name.clone()),
             SubjectKind::ServiceAccount => {
                 let namespace = if self.namespace.is_empty() { namespace } else { &self.namespace };
-                // Without a namespace, the subject is nobody.
+                // Without a namespace, the subject matches no user.
                 (!namespace.is_empty()).then(|| format!("system:serviceaccount:{namespace}:{}", self.name))
             }
             SubjectKind::Group | SubjectKind::Other => None,

@@ -25,9 +25,9 @@ enum Op {
     RetainName(&'static str),
 }
 
-/// A request without borrowed texts.
+/// A request with owned strings.
 #[derive(Clone, Debug)]
-struct Ask {
+struct OwnedRequest {
     user: UserInfo,
     verb: &'static str,
     group: &'static str,
@@ -39,7 +39,7 @@ struct Ask {
     path: &'static str,
 }
 
-impl Ask {
+impl OwnedRequest {
     fn attributes(&self) -> Attributes<'_> {
         match self.path {
             "" => Attributes {
@@ -60,7 +60,7 @@ type Objects<T> = BTreeMap<(&'static str, &'static str), T>;
 struct Naive {
     roles: Objects<Vec<PolicyRule>>,
     bindings: Objects<(RoleRef, Vec<Subject>)>,
-    /// A planted defect: `pods` covers `pods/log` too.
+    /// A planted defect: `pods` also covers `pods/log`.
     resource_covers_subresources: bool,
 }
 
@@ -81,7 +81,7 @@ impl Naive {
     }
 
     /// Whether the request is allowed, the reasons that may be given, and the roles that are missing.
-    fn decide(&self, ask: &Ask) -> (bool, BTreeSet<String>, BTreeSet<String>) {
+    fn decide(&self, ask: &OwnedRequest) -> (bool, BTreeSet<String>, BTreeSet<String>) {
         let (mut reasons, mut missing) = (BTreeSet::new(), BTreeSet::new());
         let namespace = if ask.path.is_empty() { ask.namespace } else { "" };
         for (&(place, name), (role, subjects)) in &self.bindings {
@@ -123,7 +123,7 @@ impl Naive {
         (!reasons.is_empty(), reasons, missing)
     }
 
-    fn allows(&self, rule: &PolicyRule, ask: &Ask) -> bool {
+    fn allows(&self, rule: &PolicyRule, ask: &OwnedRequest) -> bool {
         let has = |list: &[String], text: &str| list.contains(&"*".to_owned()) || list.contains(&text.to_owned());
         if !has(&rule.verbs, ask.verb) {
             return false;
@@ -174,15 +174,15 @@ fn apply(index: &mut RbacIndex, op: Op) {
 }
 
 /// The first difference between the index and the naive evaluator.
-fn difference(naive: &Naive, index: &RbacIndex, ask: &Ask) -> Option<String> {
+fn difference(naive: &Naive, index: &RbacIndex, ask: &OwnedRequest) -> Option<String> {
     let (allowed, reasons, missing) = naive.decide(ask);
-    let Authorization { decision, reason } = index.authorize(&ask.attributes());
+    let Authorization { decision, reason, .. } = index.authorize(&ask.attributes());
     let same = match decision {
         Decision::Allow => allowed && reasons.contains(&*reason),
         Decision::NoOpinion if allowed => false,
         Decision::NoOpinion => match missing.len() {
             0 => reason.is_empty(),
-            1 => reason == format!("RBAC: {}", missing.first().unwrap()),
+            1 => *reason == *format!("RBAC: {}", missing.first().unwrap()),
             _ => {
                 let listed = reason.strip_prefix("RBAC: [").and_then(|rest| rest.strip_suffix(']'));
                 listed.is_some_and(|list| list.split(", ").map(str::to_owned).collect::<BTreeSet<_>>() == missing)
@@ -246,7 +246,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn ask() -> impl Strategy<Value = Ask> {
+fn ask() -> impl Strategy<Value = OwnedRequest> {
     let users =
         one_of(&["u", "v", "system:serviceaccount:a:u", "system:serviceaccount:b:v", "system:serviceaccount::u"]);
     let request = (
@@ -261,16 +261,16 @@ fn ask() -> impl Strategy<Value = Ask> {
     (users, some_of(&["u", "g"], 2), request).prop_map(|(username, groups, request)| {
         let (verb, group, resource, subresource, namespace, name, path) = request;
         let user = UserInfo { username: username.to_owned(), groups, ..UserInfo::default() };
-        Ask { user, verb, group, resource, subresource, namespace, name, path }
+        OwnedRequest { user, verb, group, resource, subresource, namespace, name, path }
     })
 }
 
-fn case() -> impl Strategy<Value = (Vec<Op>, Vec<Ask>)> {
+fn case() -> impl Strategy<Value = (Vec<Op>, Vec<OwnedRequest>)> {
     (prop::collection::vec(op(), 0..30), prop::collection::vec(ask(), 1..20))
 }
 
 /// Applies the changes to both evaluators, and compares them after each change.
-fn compare(mut naive: Naive, ops: Vec<Op>, asks: &[Ask]) -> Option<String> {
+fn compare(mut naive: Naive, ops: Vec<Op>, asks: &[OwnedRequest]) -> Option<String> {
     let mut index = RbacIndex::default();
     for op in ops {
         naive.apply(op.clone());
@@ -307,7 +307,7 @@ proptest! {
 }
 
 #[test]
-fn comparison_finds_a_planted_difference() {
+fn comparison_with_a_faulty_naive_evaluator_finds_a_difference() {
     let mut runner = TestRunner::deterministic();
     let found = (0..2000).any(|_| {
         let (ops, asks) = case().new_tree(&mut runner).unwrap().current();
@@ -334,7 +334,7 @@ fn subject_of(kind: SubjectKind, name: &str) -> Subject {
 }
 
 #[test]
-fn reasons_have_upstreams_texts() {
+fn rbac_reasons_have_upstreams_texts() {
     let mut index = RbacIndex::default();
     let reader = || vec![PolicyRule::resources(&["get"], &[""], &["pods"])];
     index.set_role("", "reader", reader());
@@ -396,7 +396,7 @@ fn authorizer_denies_before_all_kinds_are_listed() {
 }
 
 #[test]
-fn object_that_cannot_be_read_grants_nothing() {
+fn unreadable_rbac_object_grants_nothing() {
     let state = RbacState::default();
     let role = br#"{"rules":[{"verbs":["*"],"apiGroups":["*"],"resources":["*"]}]}"#;
     let binding = br#"{"roleRef":{"kind":"ClusterRole","name":"all"},"subjects":[{"kind":"User","name":"u"}]}"#;
@@ -432,7 +432,7 @@ fn null_lists_and_unknown_subjects_are_read_as_go_does() {
 }
 
 #[test]
-fn missing_permissions_are_named_with_upstreams_text() {
+fn missing_rbac_permissions_are_named_with_upstreams_text() {
     let state = RbacState::default();
     let bob = user("bob", &["dev", "system:authenticated"]);
     let wanted =
@@ -466,7 +466,7 @@ fn state_with_long_rules() -> RbacState {
 }
 
 #[tokio::test]
-async fn rules_of_a_user_are_listed_up_to_a_size() {
+async fn rules_of_a_user_are_listed_up_to_the_size_limit() {
     let authorizer = RbacAuthorizer::new(Arc::new(state_with_long_rules()));
     let rules = authorizer.rules(&user("u", &[]), "a").await;
     let bytes = serde_json::to_vec(&rules).unwrap().len();
@@ -502,5 +502,67 @@ fn change_of_another_kind_during_a_relist_is_kept() {
     for name in &names {
         let user = user(name, &[]);
         assert!(state.authorize(&Attributes::resource(&user, "get", "", "pods")).is_allowed(), "{name}");
+    }
+}
+
+#[test]
+fn wildcard_in_an_odd_place_matches_only_as_upstream() {
+    let bob = user("bob", &[]);
+    let pods = Attributes { name: "x", ..Attributes::resource(&bob, "get", "apps.example.com", "pods") };
+    let log = Attributes { subresource: "log", ..pods };
+    let create = Attributes { verb: "create", name: "", ..pods };
+    let path = Attributes::path(&bob, "get", "/api/v1");
+    let star = &["*"][..];
+    let named = |names: &[&str]| PolicyRule {
+        resource_names: names.iter().map(|name| (*name).to_owned()).collect(),
+        ..PolicyRule::resources(star, star, star)
+    };
+    for (rule, attributes, expected) in [
+        (PolicyRule::resources(star, star, star), pods, true),
+        (PolicyRule::resources(star, star, star), log, true),
+        (PolicyRule::resources(star, star, star), path, false),
+        (PolicyRule::resources(&["get*"], star, star), pods, false),
+        (PolicyRule::resources(&["g*", "**"], star, star), pods, false),
+        (PolicyRule::resources(star, &["*.example.com"], star), pods, false),
+        (PolicyRule::resources(star, &["apps.*"], star), pods, false),
+        (PolicyRule::resources(star, &[""], star), pods, false),
+        (PolicyRule::resources(star, star, &["pod*"]), pods, false),
+        (PolicyRule::resources(star, star, &["*/*"]), pods, false),
+        (PolicyRule::resources(star, star, &["*/*"]), log, false),
+        (PolicyRule::resources(star, star, &["pods/*"]), log, false),
+        (PolicyRule::resources(star, star, &["*/log"]), log, true),
+        (PolicyRule::resources(star, star, &["*/log"]), pods, false),
+        (PolicyRule::resources(star, star, &["*/lo*"]), log, false),
+        (PolicyRule::resources(star, star, &["pods/", "/log", "pods//log"]), log, false),
+        (named(&["*"]), pods, false),
+        (named(&["x*"]), pods, false),
+        (named(&[""]), pods, false),
+        (named(&["x"]), pods, true),
+        // A request without a name has the empty name.
+        (named(&[""]), create, true),
+        (named(&["*"]), create, false),
+        (PolicyRule::paths(star, star), path, true),
+        (PolicyRule::paths(star, star), pods, false),
+        (PolicyRule::paths(&["get"], &["/api/*"]), path, true),
+        (PolicyRule::paths(&["get"], &["/api**"]), path, true),
+        (PolicyRule::paths(&["get"], &["/*/v1"]), path, false),
+        (PolicyRule::paths(&["get"], &["*/v1"]), path, false),
+        (PolicyRule::paths(&["g*"], star), path, false),
+    ] {
+        let mut index = RbacIndex::default();
+        index.set_role("", "r", vec![rule.clone()]);
+        index.set_binding("", "b", role_ref("ClusterRole", "r"), vec![subject_of(SubjectKind::User, "bob")]);
+        assert_eq!(index.authorize(&attributes).is_allowed(), expected, "{rule:?} {attributes:?}");
+        assert_eq!(rule.allows(&attributes), expected, "{rule:?} {attributes:?}");
+    }
+    // A subject is compared as it is.
+    for (kind, name) in [(SubjectKind::User, "*"), (SubjectKind::Group, "*"), (SubjectKind::User, "bo*")] {
+        let mut index = RbacIndex::default();
+        index.set_role("", "r", vec![PolicyRule::resources(star, star, star)]);
+        index.set_binding("", "b", role_ref("ClusterRole", "r"), vec![subject_of(kind, name)]);
+        index.set_binding("*", "b", role_ref("ClusterRole", "r"), vec![subject_of(SubjectKind::User, "bob")]);
+        index.set_binding("a", "b", role_ref("ClusterRole", "*"), vec![subject_of(SubjectKind::User, "bob")]);
+        let in_a = Attributes { namespace: "a", ..pods };
+        assert!(!index.authorize(&in_a).is_allowed(), "{kind:?} {name}");
     }
 }

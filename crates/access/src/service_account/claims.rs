@@ -3,10 +3,10 @@
 use listwatch_meta::UserInfo;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{service_account_groups, service_account_username};
+use super::names::{service_account_groups, service_account_username};
 
-/// Seconds by which clocks may differ: a token is valid this long before and after its times, and this long after the
-/// deletion of a bound object (`jwt.DefaultLeeway`).
+/// The tolerated clock difference, in seconds. It extends the validity of a token at both ends, and after the deletion
+/// of a bound object (`jwt.DefaultLeeway`).
 pub(super) const LEEWAY_SECONDS: i64 = 60;
 
 /// The claims of a token. Times are in seconds since the Unix epoch.
@@ -66,7 +66,7 @@ pub struct BoundObjectReference {
     /// The name.
     #[serde(default)]
     pub name: String,
-    /// The uid.
+    /// The UID of the object.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub uid: String,
 }
@@ -77,7 +77,7 @@ fn numeric_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64
     Ok(seconds.map(|seconds| seconds as i64))
 }
 
-/// A text, or a list of texts (RFC 7519, section 4.1.3).
+/// Reads a string or a list of strings (RFC 7519, section 4.1.3).
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

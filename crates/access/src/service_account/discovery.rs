@@ -1,4 +1,4 @@
-//! The documents by which others verify service account tokens: OpenID discovery and a JSON Web Key Set
+//! The documents with which other servers verify service account tokens: OpenID discovery and a JSON Web Key Set
 //! (`pkg/serviceaccount/openidmetadata.go`).
 
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub struct IssuerDocuments {
 /// The reason why an issuer has no documents. The server serves without them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotDiscoverable {
-    /// The issuer is not an URL of https.
+    /// The issuer is not an `https` URL.
     #[error("issuer URL must use https scheme, got: {0}")]
     Scheme(String),
     /// The issuer has a query.
@@ -32,13 +32,13 @@ pub enum NotDiscoverable {
     /// The issuer has a fragment.
     #[error("issuer URL may not include a fragment, got: {0}")]
     Fragment(String),
-    /// The address of the key set is not an URL of https.
+    /// The address of the key set is not an `https` URL.
     #[error("jwksURI requires https scheme, parsed as: {0}")]
     JwksUri(String),
 }
 
 impl IssuerDocuments {
-    /// The documents of an issuer with these keys. `jwks_uri` is where clients find the key set.
+    /// The documents of an issuer with these keys. `jwks_uri` is the URL of the key set for clients.
     ///
     /// # Errors
     /// [`NotDiscoverable`].
@@ -71,7 +71,7 @@ impl IssuerDocuments {
     }
 }
 
-/// Whether a text is an URL of https with a host.
+/// Whether a string is an `https` URL with a host.
 fn is_https(url: &str) -> bool {
     let host = url.get(..8).filter(|scheme| scheme.eq_ignore_ascii_case("https://")).map(|_| &url[8..]);
     host.is_some_and(|host| !host.is_empty() && !host.contains(|c: char| c.is_ascii_control() || c == ' '))

@@ -7,26 +7,26 @@ use serde::Deserialize;
 use super::keys::{SigningKey, VerificationKey};
 
 /// The longest token that is read, in bytes. A longer one is not recognized. Tokens of service accounts have about 1 KiB.
-pub(super) const TOKEN_BYTES_MAX: usize = 64 << 10;
+pub(crate) const TOKEN_BYTES_MAX: usize = 64 << 10;
 
 /// A token whose signature is not verified.
-pub(super) struct UnverifiedToken<'a> {
+pub(crate) struct UnverifiedToken<'a> {
     /// The part that is signed.
-    signed: &'a str,
-    header: &'a str,
-    payload: Vec<u8>,
-    signature: &'a str,
+    pub(crate) signed: &'a str,
+    pub(crate) header: &'a str,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) signature: &'a str,
     /// The claimed issuer.
-    pub(super) issuer: String,
+    pub(crate) issuer: String,
 }
 
 #[derive(Deserialize)]
-struct Header {
-    alg: String,
+pub(crate) struct Header {
+    pub(crate) alg: String,
     #[serde(default)]
-    kid: String,
-    /// Extensions that the reader must know. This reader knows none.
-    crit: Option<serde::de::IgnoredAny>,
+    pub(crate) kid: String,
+    /// Extensions that the reader must understand. This reader supports no extensions.
+    pub(crate) crit: Option<serde::de::IgnoredAny>,
 }
 
 /// The reason why a token has no valid signature.
@@ -41,8 +41,8 @@ pub(super) enum SignatureError {
 }
 
 impl<'a> UnverifiedToken<'a> {
-    /// Splits a token. `None` for other texts.
-    pub(super) fn parse(token: &'a str) -> Option<Self> {
+    /// Splits a token into its parts. `None` for a string of another form.
+    pub(crate) fn parse(token: &'a str) -> Option<Self> {
         #[derive(Deserialize)]
         struct Issuer {
             iss: String,
@@ -60,8 +60,8 @@ impl<'a> UnverifiedToken<'a> {
         Some(UnverifiedToken { signed, header, payload, signature, issuer })
     }
 
-    /// Returns the claims if one of the keys signed them. The algorithm must be that of the key, so a token with
-    /// `alg: none`, or with HMAC by the bytes of a public key, is invalid.
+    /// Returns the claims if one of the keys signed them. The algorithm must be that of the key. So a token with `alg:
+    /// none`, or with an HMAC keyed by the public key, is invalid.
     ///
     /// # Errors
     /// [`SignatureError`].
@@ -84,7 +84,7 @@ impl<'a> UnverifiedToken<'a> {
 }
 
 /// Signs claims. `None` if the system has no random numbers.
-pub(super) fn sign(key: &SigningKey, claims: &[u8]) -> Option<String> {
+pub(crate) fn sign(key: &SigningKey, claims: &[u8]) -> Option<String> {
     let public = key.public();
     let header = serde_json::json!({"alg": public.algorithm(), "kid": public.id()}).to_string();
     let mut token = format!("{}.{}", BASE64.encode(header), BASE64.encode(claims));

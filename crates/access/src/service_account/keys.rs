@@ -26,7 +26,7 @@ const EC_PUBLIC_KEY: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10
 const P256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7");
 const P384: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.132.0.34");
 
-/// The error of a key file. The text contains nothing of the key.
+/// The error of a key file. The text contains no part of the key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKey {
     /// The file has no private key that this server can use.
@@ -88,8 +88,8 @@ pub struct VerificationKey {
 }
 
 impl VerificationKey {
-    /// Reads all public keys of a PEM file. Private keys and certificates count with their public key; other sections
-    /// are ignored (`ParsePublicKeysPEM`).
+    /// Reads all public keys of a PEM file. The public keys of private keys and certificates are included; other
+    /// sections are ignored (`ParsePublicKeysPEM`).
     ///
     /// # Errors
     /// The file has no usable key.
@@ -252,7 +252,7 @@ impl SigningKey {
         Some(SigningKey { private: Arc::new(Private::Rsa(pair)), public })
     }
 
-    /// A private key of RFC 5915. The curve is in the key or around it.
+    /// A private key of RFC 5915. The curve is in the key or in the enclosing PKCS #8 structure.
     fn from_sec1(der: &[u8], around: Option<Algorithm>) -> Option<Self> {
         let parts = sequence(der)?;
         let field = |number| {

@@ -73,7 +73,7 @@ fn truncated_and_altered_keys_are_rejected_without_a_panic() {
 }
 
 #[test]
-fn published_key_has_the_numbers_of_the_public_key() {
+fn published_jwk_has_the_parameters_of_the_public_key() {
     let jwk = |pem: &str| VerificationKey::read_all(pem.as_bytes()).unwrap()[0].to_jwk().unwrap();
     let rsa = jwk(RSA_PUBLIC);
     let fields: Vec<&str> = rsa.as_object().unwrap().keys().map(String::as_str).collect();

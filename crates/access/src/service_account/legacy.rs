@@ -1,10 +1,10 @@
-//! Tokens in Secrets of the type `kubernetes.io/service-account-token`. They do not expire. kube-controller-manager
-//! writes them (`pkg/serviceaccount/legacy.go`).
+//! Tokens in Secrets of the type `kubernetes.io/service-account-token`. These tokens do not expire.
+//! kube-controller-manager writes them (`pkg/serviceaccount/legacy.go`).
 
 use serde::Deserialize;
 
 use super::claims::BoundObjectReference;
-use super::service_account_username;
+use super::names::service_account_username;
 
 /// The issuer of these tokens.
 pub(super) const ISSUER: &str = "kubernetes/serviceaccount";

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A token is valid until it expires, or until its service account or the object that it is bound to is deleted. The
-//! objects are checked at each request. Verified signatures are cached, because a signature costs more than the rest.
+//! objects are checked at each request. Verified signatures are cached, because verification is the most expensive
+//! step.
 //!
 //! | module | contents |
 //! |---|---|
@@ -16,13 +17,15 @@
 //! | `jwt` | the compact form of tokens |
 //! | `claims` | claims, their times, the user |
 //! | `legacy` | tokens in Secrets |
+//! | `names` | the user name and the groups of a service account |
 //! | `discovery` | the documents for other verifiers |
 
 mod claims;
 mod discovery;
-mod jwt;
+pub(crate) mod jwt;
 mod keys;
 mod legacy;
+mod names;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -36,6 +39,8 @@ pub use self::claims::{BoundObjectReference, Claims, KubernetesClaims};
 pub use self::discovery::{IssuerDocuments, JWKS_PATH, NotDiscoverable, OPENID_CONFIGURATION_PATH};
 pub use self::keys::{InvalidKey, SigningKey, TokenKeys, VerificationKey};
 pub use self::legacy::LegacyTokenSecret;
+pub(crate) use self::names::service_account_groups;
+pub use self::names::service_account_username;
 
 use self::claims::LEEWAY_SECONDS;
 use self::jwt::{SignatureError, UnverifiedToken};
@@ -49,7 +54,7 @@ pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 /// The lifetime that kubelets request for the tokens of pods, in seconds (`WarnOnlyBoundTokenExpirationSeconds`).
 pub const EXTENDABLE_SECONDS: i64 = 60 * 60 + 7;
 
-/// The lifetime of such a token where lifetimes are extended, in seconds (`ExpirationExtensionSeconds`).
+/// The lifetime of such a token if lifetimes are extended, in seconds (`ExpirationExtensionSeconds`).
 pub const EXTENDED_SECONDS: i64 = 365 * 24 * 60 * 60;
 
 /// The number of cached tokens. At this number the cache is cleared.
@@ -65,9 +70,10 @@ pub struct ServiceAccountTokenOptions {
     pub issuers: Vec<String>,
     /// The audiences of this server (`--api-audiences`). Empty: the issuers.
     pub api_audiences: Vec<String>,
-    /// Signs tokens (`--service-account-signing-key-file`). `None`: the server creates a key and keeps it in the store.
+    /// The key that signs tokens (`--service-account-signing-key-file`). `None`: the server creates a key and keeps it
+    /// in the store.
     pub signing_key: Option<SigningKey>,
-    /// Verify tokens (`--service-account-key-file`). Empty: the public key of the signing key.
+    /// The keys that verify tokens (`--service-account-key-file`). Empty: the public key of the signing key.
     pub verification_keys: Vec<VerificationKey>,
     /// The longest lifetime of a requested token, in seconds (`--service-account-max-token-expiration`).
     pub max_expiration_seconds: Option<i64>,
@@ -103,7 +109,7 @@ impl ServiceAccountTokenOptions {
 /// An object that a token names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundObject {
-    /// The uid.
+    /// The UID of the object.
     pub uid: String,
     /// The time of `metadata.deletionTimestamp`, in seconds since the Unix epoch.
     pub deletion: Option<i64>,
@@ -112,7 +118,7 @@ pub struct FoundObject {
 /// Reads the objects that the check of a token needs. An API server implements it with its store.
 #[async_trait::async_trait]
 pub trait ServiceAccountObjects: Send + Sync {
-    /// How tokens are accepted.
+    /// The rules for accepted tokens.
     fn options(&self) -> &ServiceAccountTokenOptions;
 
     /// The keys of the store's servers; `None` if they cannot be read.
@@ -120,7 +126,7 @@ pub trait ServiceAccountObjects: Send + Sync {
 
     /// Finds the object of this name. `resource` is the plural name of a core kind. A stale object may be returned only
     /// if it has the uid of the reference and is not being deleted.
-    async fn find(
+    async fn bound_object(
         &self,
         resource: &str,
         namespace: Option<&str>,
@@ -129,16 +135,6 @@ pub trait ServiceAccountObjects: Send + Sync {
 
     /// Reads a Secret with a token.
     async fn legacy_secret(&self, namespace: &str, name: &str) -> Option<LegacyTokenSecret>;
-}
-
-/// The user name of a service account.
-pub fn service_account_username(namespace: &str, name: &str) -> String {
-    format!("system:serviceaccount:{namespace}:{name}")
-}
-
-/// The groups of the service accounts of a namespace.
-pub(crate) fn service_account_groups(namespace: &str) -> Vec<String> {
-    vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]
 }
 
 impl Claims {
@@ -244,7 +240,7 @@ impl<O: ServiceAccountObjects> ServiceAccountTokenAuthenticator<O> {
         ] {
             let Some(reference) = reference else { continue };
             let invalidated = || "service account token has been invalidated".to_owned();
-            let object = self.objects.find(resource, namespace, reference).await.ok_or_else(invalidated)?;
+            let object = self.objects.bound_object(resource, namespace, reference).await.ok_or_else(invalidated)?;
             let (uid, claimed) = (&object.uid, &reference.uid);
             if uid != claimed {
                 return Err(format!("{title} UID ({uid}) does not match {claim} ({claimed})"));
@@ -276,11 +272,11 @@ impl<O: ServiceAccountObjects> ServiceAccountTokenAuthenticator<O> {
     }
 
     async fn account(&self, namespace: &str, reference: &BoundObjectReference) -> Result<FoundObject, String> {
-        let found = self.objects.find("serviceaccounts", Some(namespace), reference).await;
+        let found = self.objects.bound_object("serviceaccounts", Some(namespace), reference).await;
         found.ok_or_else(|| format!("serviceaccounts {:?} not found", reference.name))
     }
 
-    /// The requested audiences that the token is for. A token without audiences is for this server.
+    /// The requested audiences that the token is for. A token without audiences is valid for this server.
     fn audiences(&self, token: &[String], request: &AuthenticationRequest<'_>) -> Result<Vec<String>, String> {
         let own = self.objects.options().audiences();
         let token = if token.is_empty() { own } else { token };

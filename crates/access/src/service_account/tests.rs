@@ -83,7 +83,7 @@ impl ServiceAccountObjects for &Objects {
         Some(Arc::new(TokenKeys { signing: rsa(), verification }))
     }
 
-    async fn find(
+    async fn bound_object(
         &self,
         resource: &str,
         namespace: Option<&str>,
@@ -216,7 +216,7 @@ async fn bound_objects_are_checked_at_each_request() {
 }
 
 #[tokio::test]
-async fn forged_and_garbage_tokens_authenticate_nobody() {
+async fn forged_and_garbage_tokens_authenticate_no_user() {
     let objects = Objects::new(&["serviceaccounts/a/robot"]);
     let encode = |value: &Value| BASE64.encode(value.to_string());
     let payload = BASE64.encode(serde_json::to_vec(&claims()).unwrap());
@@ -341,7 +341,7 @@ async fn token_of_a_secret_is_valid_while_the_secret_has_it() {
 }
 
 #[test]
-fn claims_of_other_signers_are_read_with_their_variants() {
+fn claims_with_single_audience_and_fractional_expiry_are_parsed() {
     let read = |value: Value| serde_json::from_value::<Claims>(value);
     let minimal = json!({"iss": "i", "aud": "one", "exp": 1.5e3, "kubernetes.io": {"namespace": "a"}, "other": {}});
     let claims = read(minimal).unwrap();

@@ -1,4 +1,4 @@
-//! The objects that every cluster has.
+//! Tests the objects that every cluster has, and their maintenance.
 
 use std::time::Instant;
 
@@ -54,7 +54,7 @@ fn default_objects_classify_the_requests_of_a_cluster_as_upstream() {
 }
 
 #[test]
-fn fresh_object_is_not_revised() {
+fn new_bootstrap_object_is_not_revised() {
     for object in BootstrapObject::all() {
         let mut stored = map(object.manifest());
         stored["metadata"]["generation"] = json!(3);
@@ -68,7 +68,7 @@ fn fresh_object_is_not_revised() {
 }
 
 #[test]
-fn stored_object_is_set_back_unless_a_user_has_taken_it_over() {
+fn stored_bootstrap_object_is_reset_unless_a_user_maintains_it() {
     let check = |name: &str, annotation: Value, generation: u64, set_back: bool, after: &str| {
         let object = object(BootstrapKind::FlowSchema, name);
         let mut stored = map(object.manifest());
@@ -95,7 +95,7 @@ fn stored_object_is_set_back_unless_a_user_has_taken_it_over() {
 }
 
 #[test]
-fn numbers_of_the_exempt_level_belong_to_the_users() {
+fn shares_of_the_exempt_level_are_kept() {
     let object = object(BootstrapKind::PriorityLevel, "exempt");
     let mut stored = map(object.manifest());
     stored["spec"]["exempt"] = json!({"nominalConcurrencyShares": 50, "lendablePercent": 10});

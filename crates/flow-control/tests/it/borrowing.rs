@@ -1,4 +1,4 @@
-//! How seats move between levels.
+//! Tests the movement of seats between levels.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ fn rules(user: &str) -> serde_json::Value {
 }
 
 #[test]
-fn seats_are_divided_by_shares() {
+fn server_seats_are_divided_by_the_shares_of_levels() {
     let (mut controller, _) = Controller::new(Instant::now(), 600, 7);
     // The levels of kube-apiserver's defaults.
     let levels = [
@@ -55,7 +55,7 @@ fn seats_are_divided_by_shares() {
 }
 
 #[test]
-fn busy_level_borrows_from_idle_ones_and_gives_back() {
+fn busy_level_borrows_seats_from_idle_levels_and_returns_them() {
     let start = Instant::now();
     let (mut controller, _) = Controller::new(start, 100, 7);
     let levels = vec![level("busy", 50, 0, None), level("idle", 45, 80, None)];

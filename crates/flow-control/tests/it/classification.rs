@@ -1,4 +1,4 @@
-//! Which schema a request belongs to.
+//! Tests the classification of requests by flow schemas.
 
 use std::time::Instant;
 
@@ -80,7 +80,7 @@ fn resource_rules_match_verb_group_resource_and_namespace() {
 }
 
 #[test]
-fn non_resource_rules_match_paths_and_what_is_below_them() {
+fn non_resource_rules_match_paths_and_their_subpaths() {
     let check = |url: &str, line: &str, expected: bool| {
         let rule = json!({"subjects": [{"kind": "Group", "group": {"name": "*"}}],
             "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": [url]}]});
@@ -150,7 +150,7 @@ fn flows_are_distinguished_by_user_or_namespace() {
 }
 
 #[test]
-fn level_with_contradictory_parts_is_refused() {
+fn priority_level_with_contradictory_fields_is_rejected() {
     let check = |change: fn(&mut serde_json::Value), message: &str| {
         let mut object = level_json("a", 1, 0, None);
         change(&mut object);

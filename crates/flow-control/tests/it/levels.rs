@@ -84,7 +84,7 @@ fn request_that_ends_before_its_dispatch_is_polled_is_not_reported() {
 }
 
 #[test]
-fn removed_level_drains_before_it_is_gone() {
+fn removed_level_drains_before_it_is_dropped() {
     let now = Instant::now();
     let (mut controller, _) = Controller::new(now, 10, 7);
     let schemas = || vec![schema("s", "a", 5, everything())];
@@ -156,7 +156,7 @@ fn waiting_requests_survive_a_smaller_number_of_queues() {
 }
 
 #[test]
-fn wide_write_lingers_on_its_seats() {
+fn seats_of_a_finished_write_linger_for_50_ms() {
     let now = Instant::now();
     let (mut controller, classifier) = FlowController::<u32>::new(now, 100, 7);
     let bob = user("bob", &[]);

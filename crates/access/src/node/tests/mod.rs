@@ -135,7 +135,8 @@ fn cluster() -> NodeState {
     state
 }
 
-/// The rules of `system:node` that the authorizer asks for resources that are not subdivided.
+/// The rules of `system:node`, by which the authorizer decides on resources that are not
+/// subdivided.
 fn rules() -> Vec<PolicyRule> {
     let read = &["get", "list", "watch"];
     vec![
@@ -223,7 +224,7 @@ fn node_authorizer_decides_as_upstream_for_each_identity_and_request() {
 }
 
 #[test]
-fn refusals_have_upstreams_reasons() {
+fn node_refusals_have_upstreams_reasons() {
     let authorizer = NodeAuthorizer::new(Arc::new(cluster()), rules());
     let node = user("system:node:a", &["system:nodes"]);
     let unrelated = "no relationship found between node 'a' and this object";
@@ -277,7 +278,7 @@ fn refusals_have_upstreams_reasons() {
 }
 
 #[test]
-fn deleted_or_moved_objects_end_the_access_that_they_gave() {
+fn access_ends_when_the_object_that_grants_it_is_deleted_or_moved() {
     let state = Arc::new(cluster());
     let authorizer = NodeAuthorizer::new(Arc::clone(&state), rules());
     let [a, b] = ["system:node:a", "system:node:b"].map(|name| user(name, &["system:nodes"]));
@@ -311,7 +312,7 @@ fn deleted_or_moved_objects_end_the_access_that_they_gave() {
 }
 
 #[test]
-fn graph_that_is_not_synced_refuses_what_needs_it() {
+fn unsynced_graph_refuses_access_that_depends_on_it() {
     let state = Arc::new(NodeState::default());
     let authorizer = NodeAuthorizer::new(Arc::clone(&state), rules());
     let node = user("system:node:a", &["system:nodes"]);
@@ -336,7 +337,7 @@ fn graph_that_is_not_synced_refuses_what_needs_it() {
 }
 
 #[tokio::test]
-async fn rules_of_a_node_are_incomplete() {
+async fn rules_review_of_a_node_is_incomplete() {
     let authorizer = NodeAuthorizer::new(Arc::new(cluster()), rules());
     let node = user("system:node:a", &["system:nodes"]);
     let found = authorizer.rules(&node, "ns").await;

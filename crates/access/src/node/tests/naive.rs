@@ -7,8 +7,8 @@ use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
-use super::super::graph::{Graph, Reference};
-use super::super::references::{PodReferences, VolumeReferences};
+use super::super::graph::Graph;
+use super::super::references::{PodReferences, Reference, VolumeReferences};
 use crate::node::NodeGraphKind;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
@@ -92,18 +92,18 @@ fn op() -> impl Strategy<Value = Op> {
 
 type Key = (&'static str, &'static str);
 
-/// The stored objects, and decisions by visiting all of them. Written without the readers of the graph.
+/// The stored objects, and decisions by visiting all of them, without any code of the graph.
 #[derive(Default)]
 struct Naive {
     pods: BTreeMap<Key, Value>,
     volumes: BTreeMap<&'static str, Value>,
     attachments: BTreeMap<&'static str, &'static str>,
-    /// A planted defect: mirror pods grant what they refer to.
+    /// A planted defect: mirror pods grant access to the objects that they refer to.
     mirrors_grant: bool,
 }
 
 impl Naive {
-    /// The objects of a kind to which a pod refers.
+    /// Returns the names of the objects of one kind to which a pod refers.
     fn references(&self, name: &str, pod: &Value, kind: Reference) -> Vec<String> {
         if pod["metadata"]["annotations"].is_object() && !self.mirrors_grant {
             return Vec::new();
@@ -255,7 +255,7 @@ proptest! {
 }
 
 #[test]
-fn comparison_finds_a_planted_difference() {
+fn comparison_with_a_faulty_naive_evaluator_finds_a_difference() {
     let mut runner = TestRunner::deterministic();
     let strategy = prop::collection::vec(op(), 40);
     let found = (0..50).any(|_| compare(&strategy.new_tree(&mut runner).unwrap().current(), true).is_err());

@@ -1,0 +1,188 @@
+//! [`JwtAuthenticator`]: authenticates the tokens of one issuer, and keeps the issuer's keys.
+//!
+//! The keys are fetched by [`JwtAuthenticator::prepare`] or for the first token, and again for a token with an unknown key
+//! or signature. [`FETCH_PAUSE`] is the least time between two fetches. If a fetch fails, the old keys stay.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::config::JwtIssuer;
+use super::keys::{KeySet, Unverified};
+use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator, add_authenticated_group};
+use crate::maybe_future::MaybeFuture;
+use crate::service_account::jwt::{Header, UnverifiedToken};
+
+/// The least time between two fetches of an issuer's keys. Tokens with unknown keys cause no more requests than that.
+pub const FETCH_PAUSE: Duration = Duration::from_secs(10);
+
+/// The tolerance of `nbf`, in seconds (go-oidc).
+const NOT_BEFORE_LEEWAY_SECONDS: f64 = 300.0;
+
+/// Reads documents of issuers. An API server implements it with its HTTP client, with limits of time and size.
+pub trait DocumentFetcher: Send + Sync {
+    /// Reads the document at an `https` URL. `authorities` are the CA certificates in PEM that verify the server's
+    /// certificate; if empty, those of the system.
+    fn fetch<'a>(
+        &'a self,
+        url: &'a str,
+        authorities: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send + 'a>>;
+}
+
+/// Authenticates the tokens of one issuer.
+pub struct JwtAuthenticator<F> {
+    issuer: JwtIssuer,
+    fetcher: F,
+    api_audiences: Vec<String>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    keys: Option<Arc<KeySet>>,
+    /// The time at which the last fetch began, in seconds since the Unix epoch.
+    fetched: Option<i64>,
+}
+
+impl<F> std::fmt::Debug for JwtAuthenticator<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "JwtAuthenticator({})", self.issuer.url())
+    }
+}
+
+impl<F: DocumentFetcher> JwtAuthenticator<F> {
+    /// Creates an authenticator that has no keys yet. `api_audiences` are the audiences of this server, for TokenReviews.
+    pub fn new(issuer: JwtIssuer, fetcher: F, api_audiences: Vec<String>) -> Self {
+        JwtAuthenticator { issuer, fetcher, api_audiences, state: Mutex::default() }
+    }
+
+    /// Fetches the keys before the first token arrives, so that no request finds an authenticator without keys. Returns
+    /// whether there are keys.
+    pub async fn prepare(&self, now: i64) -> bool {
+        self.fetch_keys(now).await.is_some()
+    }
+
+    /// Fetches the keys, unless the last fetch began less than [`FETCH_PAUSE`] ago. Returns the current keys.
+    async fn fetch_keys(&self, now: i64) -> Option<Arc<KeySet>> {
+        let pause = i64::try_from(FETCH_PAUSE.as_secs()).unwrap_or(i64::MAX);
+        {
+            let mut state = self.state.lock();
+            if state.fetched.is_some_and(|fetched| now < fetched.saturating_add(pause)) {
+                return state.keys.clone();
+            }
+            state.fetched = Some(now);
+        }
+        match self.discover().await {
+            Ok(keys) => {
+                let keys = Arc::new(keys);
+                self.state.lock().keys = Some(Arc::clone(&keys));
+                Some(keys)
+            }
+            Err(_) => self.state.lock().keys.clone(),
+        }
+    }
+
+    /// Reads the discovery document and the key set (OpenID Connect Discovery 1.0, section 4).
+    async fn discover(&self) -> Result<KeySet, String> {
+        #[derive(Deserialize)]
+        struct Document {
+            issuer: String,
+            jwks_uri: String,
+        }
+        let authorities = self.issuer.certificate_authority();
+        let document = self.fetcher.fetch(self.issuer.discovery_url(), authorities).await?;
+        let Document { issuer, jwks_uri } = serde_json::from_slice(&document).map_err(|error| error.to_string())?;
+        if issuer != self.issuer.url() {
+            return Err("the discovery document is of another issuer".to_owned());
+        }
+        if !jwks_uri.starts_with("https://") {
+            return Err("the keys are not at an https URL".to_owned());
+        }
+        KeySet::parse(&self.fetcher.fetch(&jwks_uri, authorities).await?)
+    }
+
+    async fn check(&self, token: &UnverifiedToken<'_>, now: i64) -> Result<Authentication, String> {
+        let malformed = || "malformed jwt".to_owned();
+        let header = BASE64.decode(token.header).map_err(|_| malformed())?;
+        let header: Header = serde_json::from_slice(&header).map_err(|_| malformed())?;
+        let signature = BASE64.decode(token.signature).map_err(|_| malformed())?;
+        if header.crit.is_some() {
+            return Err(malformed());
+        }
+        if !self.issuer.allows_algorithm(&header.alg) {
+            return Err(format!("id token signed with unsupported algorithm {:?}", header.alg));
+        }
+        let known = self.state.lock().keys.clone();
+        let verify = |keys: &KeySet| keys.verify(&header.alg, &header.kid, token.signed.as_bytes(), &signature);
+        let verified = match &known {
+            Some(keys) => verify(keys),
+            None => Err(Unverified::Key),
+        };
+        match verified {
+            Ok(()) => {}
+            Err(Unverified::Algorithm) => {
+                return Err(format!("id token signed with unsupported algorithm {:?}", header.alg));
+            }
+            Err(Unverified::Key) => {
+                let keys = self.fetch_keys(now).await.ok_or("authenticator not initialized")?;
+                verify(&keys).map_err(|_| "failed to verify signature")?;
+            }
+        }
+        let claims: Map<String, Value> = serde_json::from_slice(&token.payload).map_err(|_| malformed())?;
+        self.check_times(&claims, now)?;
+        if !has_audience(&claims, self.issuer.audiences()) {
+            return Err("the token is for another audience".to_owned());
+        }
+        let mut user = self.issuer.mappings().user(&claims)?;
+        add_authenticated_group(&mut user);
+        Ok(Authentication::of_user(user))
+    }
+
+    fn check_times(&self, claims: &Map<String, Value>, now: i64) -> Result<(), String> {
+        let time = |name: &str| claims.get(name).and_then(Value::as_f64);
+        let now = now as f64;
+        if time("exp").is_none_or(|expiry| expiry <= now) {
+            return Err("token is expired".to_owned());
+        }
+        if time("nbf").is_some_and(|begin| begin > now + NOT_BEFORE_LEEWAY_SECONDS) {
+            return Err("current time is before the nbf (not before) time".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whether a token of this server may be for the requested audiences. The audiences of an issuer are its own.
+    fn is_for(&self, requested: &[String]) -> bool {
+        requested.is_empty() || requested.iter().any(|audience| self.api_audiences.contains(audience))
+    }
+}
+
+fn has_audience(claims: &Map<String, Value>, accepted: &[String]) -> bool {
+    let is_accepted =
+        |audience: &Value| audience.as_str().is_some_and(|audience| accepted.iter().any(|one| one == audience));
+    match claims.get("aud") {
+        Some(Value::Array(audiences)) => audiences.iter().any(is_accepted),
+        Some(audience) => is_accepted(audience),
+        None => false,
+    }
+}
+
+impl<F: DocumentFetcher> Authenticator for JwtAuthenticator<F> {
+    fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
+        let token = request.token.and_then(UnverifiedToken::parse);
+        match token.filter(|token| token.issuer == self.issuer.url() && self.is_for(request.audiences)) {
+            Some(token) => MaybeFuture::new(async move {
+                let checked = self.check(&token, request.now).await;
+                checked.unwrap_or_else(|why| Authentication::Rejected(format!("oidc: {why}")))
+            }),
+            None => MaybeFuture::ready(Authentication::NotRecognized),
+        }
+    }
+}
