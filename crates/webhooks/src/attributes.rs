@@ -1,54 +1,10 @@
-//! One write as webhooks see it (`admission.Attributes`).
+//! The attributes of one write that webhooks receive (`admission.Attributes`).
 
+use listwatch_admission::{Operation, ResourceName};
 use listwatch_meta::UserInfo;
 use serde_json::{Map, Value};
 
-/// The operation of a write (`admission.Operation`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// The write creates an object.
-    Create,
-    /// The write replaces an object.
-    Update,
-    /// The write deletes an object.
-    Delete,
-    /// The request connects to an object, e.g. `pods/exec`.
-    Connect,
-}
-
-impl Operation {
-    /// The name in rules and in an AdmissionReview, e.g. `CREATE`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Operation::Create => "CREATE",
-            Operation::Update => "UPDATE",
-            Operation::Delete => "DELETE",
-            Operation::Connect => "CONNECT",
-        }
-    }
-}
-
-/// A resource in one version, with the kind of its objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResourceName<'a> {
-    /// The API group; `""` for the core group.
-    pub group: &'a str,
-    /// The API version, e.g. `v1`.
-    pub version: &'a str,
-    /// The plural name, e.g. `pods`.
-    pub resource: &'a str,
-    /// The kind of the objects. Of a subresource: the kind of its body, e.g. `Scale`.
-    pub kind: &'a str,
-}
-
-impl ResourceName<'_> {
-    /// Whether the resource is that of Namespace objects.
-    fn is_namespaces(&self) -> bool {
-        self.group.is_empty() && self.resource == "namespaces"
-    }
-}
-
-/// One write, as webhooks see it.
+/// The attributes of one write that webhooks receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
     /// The operation of the write.
@@ -76,7 +32,7 @@ pub struct Attributes<'a> {
 impl Attributes<'_> {
     /// Whether the request is for a Namespace or for a subresource of one.
     pub(crate) fn is_for_namespaces(&self) -> bool {
-        self.resource.is_namespaces()
+        self.resource.group.is_empty() && self.resource.resource == "namespaces"
     }
 
     /// Whether a rule of scope `Cluster` matches. A Namespace is cluster-scoped, although it has a namespace here.
@@ -85,8 +41,8 @@ impl Attributes<'_> {
     }
 }
 
-/// Whether no webhook may judge objects of this kind: a webhook that rejects changes of its own configuration could never be
-/// removed (`IsExemptAdmissionConfigurationResource`).
+/// Whether objects of this kind are exempt from webhooks. Otherwise a webhook could reject the removal of its own
+/// configuration (`IsExemptAdmissionConfigurationResource`).
 pub fn is_exempt(group: &str, kind: &str) -> bool {
     const KINDS: [&str; 6] = [
         "MutatingAdmissionPolicy",

@@ -6,10 +6,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use listwatch_validation::{Object, child, number, text};
 
-/// The HTTPS port of a service or a URL that names none.
+/// The HTTPS port of a service or a URL without a port.
 const PORT_DEFAULT: u16 = 443;
 
-/// The address of a webhook, and the authorities that its certificate is checked against.
+/// The address of a webhook, and the CA bundle that verifies its certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientConfig {
     url: String,
@@ -18,7 +18,7 @@ pub struct ClientConfig {
     ca_bundle: Vec<u8>,
 }
 
-/// A service that a webhook runs behind.
+/// The service of a webhook.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceTarget {
     /// The namespace of the service.
@@ -34,12 +34,12 @@ pub struct ServiceTarget {
 pub struct Target {
     /// The service whose endpoints the caller dials; `None`: the caller dials `host`.
     pub service: Option<ServiceTarget>,
-    /// The name that the certificate is checked against and that is sent as the host; without brackets for an IPv6
-    /// address. `<name>.<namespace>.svc` for a service.
+    /// The name that the certificate must have and that is sent as the host; without brackets for an IPv6 address.
+    /// `<name>.<namespace>.svc` for a service.
     pub host: String,
     /// The TCP port.
     pub port: u16,
-    /// The path with the parameter `timeout`.
+    /// The path, and the parameter `timeout` if the webhook gets one.
     pub path_and_query: String,
     /// The URL as error texts show it.
     pub shown_url: String,
@@ -53,7 +53,8 @@ impl Target {
 }
 
 impl ClientConfig {
-    pub(crate) fn parse(config: &Object) -> Self {
+    /// Reads a `clientConfig` that has passed validation.
+    pub fn parse(config: &Object) -> Self {
         let service = child(config, "service");
         let target = (!service.is_empty()).then(|| ServiceTarget {
             namespace: text(service, "namespace").to_owned(),
@@ -69,18 +70,29 @@ impl ClientConfig {
         }
     }
 
-    /// The certificates (PEM) that replace the system's authorities; empty for the system's.
+    /// The CA certificates (PEM) that replace those of the system; if empty, those of the system are used.
     pub fn ca_bundle(&self) -> &[u8] {
         &self.ca_bundle
     }
 
-    /// Returns the parts of a request with a timeout, which the webhook sees in whole seconds, rounded up.
+    /// Returns the parts of a request with a timeout. The webhook receives the timeout in whole seconds, rounded up.
+    ///
+    /// # Errors
+    /// The reason why the configuration has no usable address.
+    pub fn target(&self, timeout: Duration) -> Result<Target, String> {
+        let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
+        self.target_with(&format!("?timeout={seconds}s"))
+    }
+
+    /// Returns the parts of a request that tells the webhook no timeout, as conversion webhooks expect.
     ///
     /// # Errors
     /// The reason why the configuration names no address.
-    pub fn target(&self, timeout: Duration) -> Result<Target, String> {
-        let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
-        let query = format!("?timeout={seconds}s");
+    pub fn target_without_timeout(&self) -> Result<Target, String> {
+        self.target_with("")
+    }
+
+    fn target_with(&self, query: &str) -> Result<Target, String> {
         if let Some(service) = &self.service {
             let host = format!("{}.{}.svc", service.name, service.namespace);
             // Go's client sends `/` for an empty path, and adds a leading slash.

@@ -56,7 +56,8 @@ impl CallError {
         ))
     }
 
-    /// Applies the failure policy of the webhook. If the whole request is out of time, the caller answers 504 instead.
+    /// Applies the failure policy of the webhook. If the deadline of the request has passed, the caller returns 504
+    /// instead.
     ///
     /// # Errors
     /// The [`Status`] for the client.
@@ -75,7 +76,7 @@ impl CallError {
 /// Checks that a webhook may be called in a dry run.
 ///
 /// # Errors
-/// [`CallError::Internal`] with 400 if the webhook may have side effects, whatever its failure policy is;
+/// [`CallError::Internal`] with 400 if the webhook may have side effects, with any failure policy;
 /// [`CallError::Failed`] if the webhook declares nothing.
 pub fn check_dry_run(webhook: &Webhook, dry_run: bool) -> Result<(), CallError> {
     match webhook.side_effects {

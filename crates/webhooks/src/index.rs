@@ -1,35 +1,38 @@
-//! [`WebhookIndex`]: finds the few webhooks that can match a request among many.
+//! [`RuleIndex`] and [`WebhookIndex`]: find the few webhooks or policies that can match a request among many.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
-use crate::attributes::ResourceName;
+use listwatch_admission::ResourceName;
+
+use crate::matching::MatchCriteria;
 use crate::webhook::Webhook;
 
-/// The webhooks of a server in the order of their calls, indexed by group and resource.
+/// Positions of criteria in a list, indexed by group and resource.
 ///
-/// A request costs a few hash look-ups and one step for each webhook with a rule for the group and the resource, however
-/// many other webhooks there are.
+/// A request costs a few hash look-ups, and one step for each item with a rule for the group and the resource. Other items
+/// cost nothing.
 #[derive(Debug, Default)]
-pub struct WebhookIndex {
-    webhooks: Vec<Webhook>,
+pub struct RuleIndex {
     /// Group, then resource; both may be `*`. The positions are ascending.
     by_group: HashMap<String, HashMap<String, Vec<usize>>>,
+    /// The items that match every resource.
+    everything: Vec<usize>,
 }
 
-impl WebhookIndex {
-    /// Creates an index of webhooks. Webhooks are called in the order of their configurations' names, and in the order of
-    /// each configuration.
-    pub fn new(webhooks: impl IntoIterator<Item = Webhook>) -> Self {
-        let mut webhooks: Vec<Webhook> = webhooks.into_iter().collect();
-        // The sort is stable, so that the webhooks of one configuration keep their order.
-        webhooks.sort_by(|a, b| a.configuration.cmp(&b.configuration));
-        let mut by_group: HashMap<String, HashMap<String, Vec<usize>>> = HashMap::new();
-        for (position, webhook) in webhooks.iter().enumerate() {
-            for rule in &webhook.rules {
+impl RuleIndex {
+    /// Creates an index of a list of criteria.
+    pub fn new<'a>(criteria: impl IntoIterator<Item = &'a MatchCriteria>) -> Self {
+        let mut index = RuleIndex::default();
+        for (position, criteria) in criteria.into_iter().enumerate() {
+            if criteria.rules.is_empty() && criteria.matches_without_rules {
+                index.everything.push(position);
+            }
+            for rule in &criteria.rules {
                 for (group, (resource, _)) in
                     rule.groups.iter().flat_map(|group| rule.resources.iter().map(move |resource| (group, resource)))
                 {
-                    let of_group = by_group.entry(group.clone()).or_default();
+                    let of_group = index.by_group.entry(group.clone()).or_default();
                     let positions = of_group.entry(resource.clone()).or_default();
                     if positions.last() != Some(&position) {
                         positions.push(position);
@@ -37,7 +40,40 @@ impl WebhookIndex {
                 }
             }
         }
-        WebhookIndex { webhooks, by_group }
+        index
+    }
+
+    /// Returns the ascending positions of the criteria that may match a request for a resource. `equivalents` are the
+    /// other versions and groups of the resource. Allocates nothing if there are none.
+    pub fn candidates(&self, resource: &ResourceName<'_>, equivalents: &[ResourceName<'_>]) -> BTreeSet<usize> {
+        let mut found: BTreeSet<usize> = self.everything.iter().copied().collect();
+        for ResourceName { group, resource, .. } in std::iter::once(resource).chain(equivalents) {
+            for of_group in [*group, "*"].iter().filter_map(|group| self.by_group.get(*group)) {
+                for name in [*resource, "*"] {
+                    found.extend(of_group.get(name).into_iter().flatten().copied());
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The webhooks of a server in the order of their calls, indexed by their rules.
+#[derive(Debug, Default)]
+pub struct WebhookIndex {
+    webhooks: Vec<Arc<Webhook>>,
+    index: RuleIndex,
+}
+
+impl WebhookIndex {
+    /// Creates an index of webhooks. Webhooks are called in the order of their configurations' names, and in the order of
+    /// each configuration.
+    pub fn new(webhooks: impl IntoIterator<Item = Arc<Webhook>>) -> Self {
+        let mut webhooks: Vec<Arc<Webhook>> = webhooks.into_iter().collect();
+        // The sort is stable, so that the webhooks of one configuration keep their order.
+        webhooks.sort_by(|a, b| a.configuration.cmp(&b.configuration));
+        let index = RuleIndex::new(webhooks.iter().map(|webhook| webhook.criteria()));
+        WebhookIndex { webhooks, index }
     }
 
     /// True without webhooks.
@@ -46,25 +82,19 @@ impl WebhookIndex {
     }
 
     /// All webhooks, in the order of their calls.
-    pub fn webhooks(&self) -> &[Webhook] {
+    pub fn webhooks(&self) -> &[Arc<Webhook>] {
         &self.webhooks
     }
 
-    /// Returns the webhooks that may match a request for a resource, in the order of their calls. `equivalents` are the
-    /// other versions and groups of the resource. Allocates nothing if there is no such webhook.
+    /// Returns the webhooks that may match a request for a resource, in the order of their calls, each with its position
+    /// among all webhooks. `equivalents` are the other versions and groups of the resource. Allocates nothing if there is
+    /// no such webhook.
     pub fn candidates(
         &self,
         resource: &ResourceName<'_>,
         equivalents: &[ResourceName<'_>],
-    ) -> impl Iterator<Item = &Webhook> + use<'_> {
-        let mut found = BTreeSet::new();
-        for ResourceName { group, resource, .. } in std::iter::once(resource).chain(equivalents) {
-            for of_group in [*group, "*"].iter().filter_map(|group| self.by_group.get(*group)) {
-                for name in [*resource, "*"] {
-                    found.extend(of_group.get(name).into_iter().flatten().copied());
-                }
-            }
-        }
-        found.into_iter().map(|position| &self.webhooks[position])
+    ) -> impl Iterator<Item = (usize, &Arc<Webhook>)> + use<'_> {
+        let found = self.index.candidates(resource, equivalents);
+        found.into_iter().map(|position| (position, &self.webhooks[position]))
     }
 }

@@ -1,7 +1,8 @@
-//! Kubernetes' admission webhooks without I/O: which webhooks a write is sent to, what is sent, and what an answer means.
+//! Kubernetes' admission webhooks without I/O: the selection of webhooks for a write, the AdmissionReview requests, and
+//! the evaluation of responses.
 //!
 //! ```text
-//!  configurations ──▶ WebhookIndex ──candidates──▶ Webhook::matching ──▶ Webhook::check_conditions ──▶ Invocation
+//!  configurations ──▶ WebhookIndex ──candidates──▶ MatchCriteria::matching ──▶ Webhook::check_conditions ──▶ Invocation
 //!                                                                                                     │
 //!  CallError::resolve ◀── AdmissionResponse::parse ◀── (the caller sends) ◀── AdmissionReviewRequest ◀┘
 //! ```
@@ -11,8 +12,11 @@
 //!
 //! # Example
 //! ```
+//! use std::sync::Arc;
+//!
+//! use listwatch_admission::{KindName, Operation, ResourceName};
 //! use listwatch_meta::UserInfo;
-//! use listwatch_webhooks::{Attributes, Matching, NamespaceLabels, Operation, ResourceName, Webhook, WebhookIndex};
+//! use listwatch_webhooks::{Attributes, Matching, NamespaceLabels, Webhook, WebhookIndex};
 //! use serde_json::json;
 //!
 //! let configuration = json!({"metadata": {"name": "labels"}, "webhooks": [{
@@ -22,11 +26,16 @@
 //!     "sideEffects": "None",
 //!     "admissionReviewVersions": ["v1"],
 //! }]});
-//! let index = WebhookIndex::new(Webhook::parse(configuration.as_object().unwrap()));
+//! let index = WebhookIndex::new(Webhook::parse(configuration.as_object().unwrap()).into_iter().map(Arc::new));
 //! let (user, pod) = (UserInfo::default(), json!({"metadata": {"name": "a"}}));
 //! let attributes = Attributes {
 //!     operation: Operation::Create,
-//!     resource: ResourceName { group: "", version: "v1", resource: "pods", kind: "Pod" },
+//!     resource: ResourceName {
+//!         group: "",
+//!         version: "v1",
+//!         resource: "pods",
+//!         kind: KindName { group: "", version: "v1", kind: "Pod" },
+//!     },
 //!     subresource: "",
 //!     namespace: "default",
 //!     name: "a",
@@ -36,8 +45,9 @@
 //!     old_object: None,
 //!     options: None,
 //! };
-//! let webhook = index.candidates(&attributes.resource, &[]).next().unwrap();
-//! let Ok(Matching::Call(invocation)) = webhook.matching(&attributes, &[], NamespaceLabels::Unread) else {
+//! let (_, webhook) = index.candidates(&attributes.resource, &[]).next().unwrap();
+//! let matching = webhook.criteria().matching(&attributes, &[], NamespaceLabels::Unread);
+//! let Ok(Matching::Call(invocation)) = matching else {
 //!     panic!("the rule matches")
 //! };
 //! assert_eq!(invocation.resource.resource, "pods");
@@ -45,6 +55,7 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod caller;
 mod client_config;
 mod conditions;
 mod failure;
@@ -57,14 +68,17 @@ mod rule;
 mod server_error;
 mod webhook;
 
-pub use crate::attributes::{Attributes, Operation, ResourceName, is_exempt};
+pub use crate::attributes::{Attributes, is_exempt};
+pub use crate::caller::{CallFuture, WebhookAnswer, WebhookCall, WebhookCaller};
 pub use crate::client_config::{ClientConfig, ServiceTarget, Target};
-pub use crate::conditions::{ConditionResult, EXPRESSION_COST_MAX, MATCH_CONDITIONS_COST_MAX};
+pub use crate::conditions::{
+    ConditionResult, EXPRESSION_COST_MAX, MATCH_CONDITIONS_COST_MAX, MatchConditions, OUT_OF_BUDGET,
+};
 pub use crate::failure::{CallError, FailedOpen, check_dry_run};
-pub use crate::index::WebhookIndex;
-pub use crate::matching::{Invocation, Matching, NamespaceLabels};
+pub use crate::index::{RuleIndex, WebhookIndex};
+pub use crate::matching::{Invocation, MatchCriteria, Matching, NamespaceLabels};
 pub use crate::reinvocation::Reinvocation;
 pub use crate::response::AdmissionResponse;
-pub use crate::review::{AdmissionReviewRequest, ReviewVersion};
-pub use crate::server_error::response_error;
+pub use crate::review::{AdmissionReviewRequest, ReviewVersion, request_without_objects};
+pub use crate::server_error::{is_success, response_error, response_error_text};
 pub use crate::webhook::{FailurePolicy, SideEffects, Webhook};

@@ -1,17 +1,20 @@
-//! Whether a webhook is called for a request, and in which version (`generic/webhook.go:ShouldCallHook`).
+//! Whether a webhook, a policy or a binding matches a request, and in which version (`generic/webhook.go:ShouldCallHook`,
+//! `policy/matching/matching.go`).
 //!
 //! The tests run in this order: object selector, rules, equivalent resources, namespace selector. Upstream looks up the namespace
 //! first, and reports a missing namespace only if everything else matches. The result is the same with fewer look-ups.
 
+use listwatch_admission::{Operation, ResourceName};
 use listwatch_meta::Status;
 use listwatch_validation::label_selector::LabelSelector;
-use listwatch_validation::{Object, child};
+use listwatch_validation::{Object, child, objects, text};
 use serde_json::Value;
 
-use crate::attributes::{Attributes, Operation, ResourceName};
+use crate::attributes::Attributes;
+use crate::rule::Rule;
 use crate::webhook::Webhook;
 
-/// The labels of the namespace of a request, as far as the caller knows them.
+/// The labels of the namespace of a request, if the caller has read them.
 #[derive(Clone, Copy, Debug)]
 pub enum NamespaceLabels<'a> {
     /// The caller has not read the namespace.
@@ -20,7 +23,8 @@ pub enum NamespaceLabels<'a> {
     Read(&'a Object),
 }
 
-/// The resource and kind in which a webhook is called. They differ from those of the request for an equivalent resource.
+/// The resource and kind in which a webhook is called. Both differ from those of the request for an equivalent
+/// resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invocation<'a> {
     /// The resource and kind that the rule of the webhook names.
@@ -34,13 +38,52 @@ pub enum Matching<'a> {
     Skip,
     /// The webhook is called if its match conditions hold.
     Call(Invocation<'a>),
-    /// The namespace selector decides: the caller reads the namespace and asks again with [`NamespaceLabels::Read`].
+    /// The namespace selector decides: the caller reads the namespace and calls again with [`NamespaceLabels::Read`].
     NeedsNamespace,
 }
 
-impl Webhook {
-    /// Decides whether the webhook is called. `equivalents` are the other versions and groups of the resource, in the
-    /// registry's order. Match conditions come after this decision ([`Webhook::check_conditions`]).
+/// The requests that a webhook, a policy or a binding matches.
+#[derive(Debug, Default)]
+pub struct MatchCriteria {
+    pub(crate) rules: Vec<Rule>,
+    excluded: Vec<Rule>,
+    /// Whether criteria without rules match every resource.
+    pub(crate) matches_without_rules: bool,
+    matches_equivalents: bool,
+    /// `None` if the selector is empty: then nothing is looked up.
+    namespace_selector: Option<LabelSelector>,
+    object_selector: Option<LabelSelector>,
+}
+
+impl MatchCriteria {
+    /// Parses the criteria of a policy or a binding (`MatchResources`), which have passed validation. Without rules, they
+    /// match every resource.
+    pub fn parse(resources: &Object) -> Self {
+        MatchCriteria {
+            excluded: rules(resources, "excludeResourceRules"),
+            matches_without_rules: true,
+            ..MatchCriteria::of_rules(resources, "resourceRules")
+        }
+    }
+
+    /// Parses the criteria of a webhook.
+    pub(crate) fn of_webhook(hook: &Object) -> Self {
+        MatchCriteria::of_rules(hook, "rules")
+    }
+
+    fn of_rules(holder: &Object, list: &str) -> Self {
+        MatchCriteria {
+            rules: rules(holder, list),
+            excluded: Vec::new(),
+            matches_without_rules: false,
+            matches_equivalents: text(holder, "matchPolicy") != "Exact",
+            namespace_selector: selector(holder, "namespaceSelector"),
+            object_selector: selector(holder, "objectSelector"),
+        }
+    }
+
+    /// Decides whether the criteria match a request. `equivalents` are the other versions and groups of the resource, in
+    /// the registry's order.
     ///
     /// # Errors
     /// 500 for a selector with an unknown operator.
@@ -50,7 +93,14 @@ impl Webhook {
         equivalents: &[ResourceName<'a>],
         namespace: NamespaceLabels<'_>,
     ) -> Result<Matching<'a>, Status> {
-        let Some(resource) = self.matched_resource(attributes, equivalents) else { return Ok(Matching::Skip) };
+        if self.matched_resource(&self.excluded, attributes, equivalents).is_some() {
+            return Ok(Matching::Skip);
+        }
+        let resource = match self.matches_without_rules && self.rules.is_empty() {
+            true => Some(attributes.resource),
+            false => self.matched_resource(&self.rules, attributes, equivalents),
+        };
+        let Some(resource) = resource else { return Ok(Matching::Skip) };
         if let Some(selector) = &self.object_selector {
             let selects = |object: Option<&Object>| match object {
                 Some(object) if object.contains_key("metadata") => selects(selector, labels(object)),
@@ -75,10 +125,11 @@ impl Webhook {
     /// The resource of the request if a rule matches it, otherwise the first equivalent that a rule matches.
     fn matched_resource<'a>(
         &self,
+        rules: &[Rule],
         attributes: &Attributes<'a>,
         equivalents: &[ResourceName<'a>],
     ) -> Option<ResourceName<'a>> {
-        if self.rules.iter().any(|rule| rule.matches(attributes, &attributes.resource)) {
+        if rules.iter().any(|rule| rule.matches(attributes, &attributes.resource)) {
             return Some(attributes.resource);
         }
         if !self.matches_equivalents {
@@ -89,10 +140,28 @@ impl Webhook {
                 != (attributes.resource.group, attributes.resource.version, attributes.resource.resource)
         };
         // Earlier rules come first, and equivalents after them.
-        let mut pairs =
-            self.rules.iter().flat_map(|rule| equivalents.iter().filter(is_other).map(move |name| (rule, name)));
+        let mut pairs = rules.iter().flat_map(|rule| equivalents.iter().filter(is_other).map(move |name| (rule, name)));
         pairs.find(|(rule, name)| rule.matches(attributes, name)).map(|(_, name)| *name)
     }
+}
+
+impl Webhook {
+    /// The requests that the webhook matches. Match conditions come after this decision ([`Webhook::check_conditions`]).
+    pub fn criteria(&self) -> &MatchCriteria {
+        &self.criteria
+    }
+}
+
+fn rules(holder: &Object, list: &str) -> Vec<Rule> {
+    objects(holder, list).map(|(_, rule)| Rule::parse(rule)).collect()
+}
+
+/// Returns a selector, or `None` if the selector is absent or empty.
+fn selector(holder: &Object, name: &str) -> Option<LabelSelector> {
+    let given = child(holder, name);
+    let is_empty = child(given, "matchLabels").is_empty()
+        && given.get("matchExpressions").and_then(Value::as_array).is_none_or(Vec::is_empty);
+    (!is_empty).then(|| LabelSelector::of(given))
 }
 
 /// The labels that a namespace selector judges (`predicates/namespace/matcher.go`).
@@ -126,5 +195,5 @@ fn labels(object: &Object) -> &Object {
 }
 
 fn selects(selector: &LabelSelector, labels: &serde_json::Map<String, Value>) -> Result<bool, Status> {
-    selector.selects(labels).ok_or_else(|| Status::internal("the label selector of a webhook has an unknown operator"))
+    selector.selects(labels).ok_or_else(|| Status::internal("the label selector has an unknown operator"))
 }

@@ -1,10 +1,10 @@
-//! [`Reinvocation`]: which mutating webhooks run a second time (`mutating/reinvocationcontext.go`).
+//! [`Reinvocation`]: selects the mutating webhooks that run a second time (`mutating/reinvocationcontext.go`).
 //!
 //! ```text
 //!  first round:  a webhook changes the object ─▶ each IfNeeded webhook before it runs again ─▶ a second round
 //!  second round: plugins changed the object in between ─▶ each IfNeeded webhook of the first round runs again
 //! ```
-//! There is no third round. A webhook that the first round skipped is skipped in the second round too.
+//! There is no third round. A webhook that the first round skipped is also skipped in the second round.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub struct Reinvocation {
 }
 
 impl Reinvocation {
-    /// Whether a second round is needed. Constantly false in the second round.
+    /// Whether a second round is needed. Always false in the second round.
     pub fn is_requested(&self) -> bool {
         self.is_requested && !self.is_second_round
     }
@@ -59,7 +59,7 @@ impl Reinvocation {
         }
     }
 
-    /// Ends the round with the object that the webhooks leave.
+    /// Ends the round. The argument is the object after the last webhook.
     pub fn end_round(&mut self, object: &Object) {
         self.last_output = Some(object.clone());
     }

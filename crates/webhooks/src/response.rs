@@ -11,10 +11,13 @@ use serde_json::{Map, Value};
 use crate::failure::CallError;
 use crate::review::ReviewVersion;
 
+/// The field of the patch in Go's errors.
+const PATCH_FIELD: &str = "Go struct field AdmissionResponse.response.patch";
+
 /// A response that passed the checks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdmissionResponse {
-    /// The warnings for the client, also of a denied request.
+    /// The warnings for the client, even if the request is denied.
     pub warnings: Vec<String>,
     /// The annotations for the audit log. The keys lack the name of the webhook.
     pub audit_annotations: BTreeMap<String, String>,
@@ -30,7 +33,7 @@ struct Response {
     /// A `metav1.Status`, of which any part may be absent or null.
     #[serde(rename = "status")]
     result: Option<Value>,
-    patch: Option<String>,
+    patch: Option<Value>,
     patch_type: Option<String>,
     audit_annotations: Option<BTreeMap<String, Option<String>>>,
     warnings: Option<Vec<Option<String>>>,
@@ -40,7 +43,7 @@ impl AdmissionResponse {
     /// Reads the body of a successful HTTP response of this `code`. `mutating`: whether the webhook may return a patch.
     ///
     /// # Errors
-    /// [`CallError::Failed`] for a body that is no valid response; the failure policy then decides.
+    /// [`CallError::Failed`] for a body that is not a valid response; the failure policy then applies.
     pub fn parse(
         webhook: &str,
         version: ReviewVersion,
@@ -80,9 +83,15 @@ impl AdmissionResponse {
             }
         }
         let patch = match &response.patch {
-            Some(patch) => {
+            Some(Value::String(patch)) => {
                 let illegal = |_| unreadable("illegal base64 data in response.patch".to_owned());
                 STANDARD.decode(patch).map_err(illegal)?
+            }
+            Some(Value::Array(bytes)) => byte_array(bytes).map_err(|why| parse_error(&why))?,
+            Some(other) => {
+                let found = go::json_kind(other);
+                let why = format!("json: cannot unmarshal {found} into {PATCH_FIELD} of type []uint8");
+                return Err(parse_error(&why));
             }
             None => Vec::new(),
         };
@@ -102,6 +111,18 @@ impl AdmissionResponse {
     }
 }
 
+/// Reads a patch that is an array of numbers. Go decodes this form of `[]byte` as well, and kube-rs sends it.
+fn byte_array(items: &[Value]) -> Result<Vec<u8>, String> {
+    let byte = |item: &Value| match item {
+        Value::Null => Ok(0),
+        item => item.as_u64().and_then(|number| u8::try_from(number).ok()).ok_or_else(|| {
+            let found = if item.is_number() { format!("number {item}") } else { go::json_kind(item).to_string() };
+            format!("json: cannot unmarshal {found} into {PATCH_FIELD} of type uint8")
+        }),
+    };
+    items.iter().map(byte).collect()
+}
+
 /// The group, version and kind in Go's form (`schema.GroupVersionKind.String`).
 fn kind_text(review: &Map<String, Value>) -> String {
     let text = |name: &str| review.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -110,7 +131,7 @@ fn kind_text(review: &Map<String, Value>) -> String {
     format!("{group}/{version}, Kind={}", text("kind"))
 }
 
-/// Checks that patch and patch type are allowed and come together.
+/// Checks that patch and patch type are allowed, and that neither occurs without the other.
 fn check_patch(version: ReviewVersion, mutating: bool, patch: &[u8], patch_type: Option<&str>) -> Result<(), String> {
     if version == ReviewVersion::V1Beta1 {
         return Ok(());
@@ -127,7 +148,7 @@ fn check_patch(version: ReviewVersion, mutating: bool, patch: &[u8], patch_type:
     Err(why.to_owned())
 }
 
-/// Parses a JSON patch. `v1beta1` has no other type and needs no name of it.
+/// Parses a JSON patch. In `v1beta1`, the patch type may be absent, because there is only one.
 fn operations(patch: &[u8], patch_type: Option<&str>, version: ReviewVersion) -> Result<Vec<Value>, CallError> {
     let undecodable = |why: String| CallError::failed(format!("received undecodable patch in webhook response: {why}"));
     let operations: Option<Vec<Value>> =

@@ -3,10 +3,11 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use listwatch_admission::{KindName, ResourceName};
 use listwatch_meta::UserInfo;
 use listwatch_validation::Object;
 
-use crate::attributes::{Attributes, ResourceName};
+use crate::attributes::Attributes;
 use crate::matching::Invocation;
 
 /// A version of `admission.k8s.io`.
@@ -46,7 +47,7 @@ pub struct AdmissionReviewRequest<'a> {
     pub uid: &'a str,
     /// The write, with objects in the version of `invocation`.
     pub attributes: &'a Attributes<'a>,
-    /// The resource and kind that the webhook's rule names.
+    /// The resource and kind of the request in the version of the webhook's rule.
     pub invocation: Invocation<'a>,
 }
 
@@ -97,7 +98,8 @@ struct GroupVersionResource<'a> {
 }
 
 fn kind_of<'a>(name: &ResourceName<'a>) -> GroupVersionKind<'a> {
-    GroupVersionKind { group: name.group, version: name.version, kind: name.kind }
+    let KindName { group, version, kind } = name.kind;
+    GroupVersionKind { group, version, kind }
 }
 
 fn resource_of<'a>(name: &ResourceName<'a>) -> GroupVersionResource<'a> {
@@ -134,9 +136,12 @@ impl AdmissionReviewRequest<'_> {
     }
 }
 
-/// The variable `request` of match conditions: the request without uid and objects (`CreateAdmissionRequest`).
-pub(crate) fn request_without_objects(attributes: &Attributes<'_>, invocation: &Invocation<'_>) -> Map<String, Value> {
-    let kind = |name: &ResourceName<'_>| json!({"group": name.group, "version": name.version, "kind": name.kind});
+/// The variable `request` of expressions: the request without uid and objects (`CreateAdmissionRequest`).
+pub fn request_without_objects(attributes: &Attributes<'_>, invocation: &Invocation<'_>) -> Map<String, Value> {
+    let kind = |name: &ResourceName<'_>| {
+        let KindName { group, version, kind } = name.kind;
+        json!({"group": group, "version": version, "kind": kind})
+    };
     let resource =
         |name: &ResourceName<'_>| json!({"group": name.group, "version": name.version, "resource": name.resource});
     let UserInfo { username, uid, groups, extra } = attributes.user;

@@ -1,8 +1,9 @@
-//! One rule of a webhook (`RuleWithOperations`, `predicates/rules/rules.go`).
+//! One rule of a webhook or a policy (`NamedRuleWithOperations`, `predicates/rules/rules.go`).
 
+use listwatch_admission::ResourceName;
 use listwatch_validation::{Object, text, texts};
 
-use crate::attributes::{Attributes, ResourceName};
+use crate::attributes::Attributes;
 
 /// The wildcard of operations, groups, versions, resources, subresources and scopes.
 const ANY: &str = "*";
@@ -16,6 +17,8 @@ pub(crate) struct Rule {
     /// Pairs of resource and subresource; the subresource is empty for the object itself.
     pub(crate) resources: Vec<(String, String)>,
     scope: Scope,
+    /// The names of objects (`resourceNames` of policies). Empty for all names.
+    names: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +26,7 @@ enum Scope {
     All,
     Cluster,
     Namespaced,
-    /// A scope that this version does not know. It matches nothing, as upstream.
+    /// An unknown scope, which matches nothing, as upstream.
     Unknown,
 }
 
@@ -45,6 +48,7 @@ impl Rule {
                 "Namespaced" => Scope::Namespaced,
                 _ => Scope::Unknown,
             },
+            names: list("resourceNames"),
         }
     }
 
@@ -64,6 +68,7 @@ impl Rule {
                 .resources
                 .iter()
                 .any(|(name, subresource)| is(name, resource.resource) && is(subresource, attributes.subresource))
+            && (self.names.is_empty() || self.names.iter().any(|name| name == attributes.name))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The error text for a webhook that answers with an HTTP error (`client-go/rest/request.go`,
+//! The error text for a webhook that responds with an HTTP error (`client-go/rest/request.go`,
 //! `NewGenericServerResponse`).
 
 use listwatch_meta::go;
@@ -11,13 +11,25 @@ use crate::failure::CallError;
 /// off.
 const SHOWN_BODY_BYTES_MAX: usize = 2048;
 
-/// Returns the error for a response outside 200 to 206. A Status in the body names the cause. A redirect is such a
-/// response: a webhook cannot redirect the server.
+/// Whether client-go reads the body of a response with this code of HTTP (`transformResponse`).
+pub fn is_success(code: u16) -> bool {
+    (200..=206).contains(&code)
+}
+
+/// Returns the error for a response outside 200 to 206. The text contains the message of a Status in the body. A
+/// redirect is also an error, because webhooks must not redirect the server.
+///
+/// `code` is the HTTP status code, `content_type` the header or `""`.
+pub fn response_error(code: u16, content_type: &str, body: &[u8]) -> CallError {
+    let message = response_error_text(code, content_type, body);
+    CallError::failed_with(format!("failed to call webhook: {message}"), code)
+}
+
+/// Returns the text of client-go for a response outside 200 to 206.
 ///
 /// `code` is the code of HTTP, `content_type` the header or `""`.
-pub fn response_error(code: u16, content_type: &str, body: &[u8]) -> CallError {
-    let message = status_message(body).unwrap_or_else(|| generic_message(code, content_type, body));
-    CallError::failed_with(format!("failed to call webhook: {message}"), code)
+pub fn response_error_text(code: u16, content_type: &str, body: &[u8]) -> String {
+    status_message(body).unwrap_or_else(|| generic_message(code, content_type, body))
 }
 
 /// The message of a Status of failure.

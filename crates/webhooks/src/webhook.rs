@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use listwatch_validation::label_selector::LabelSelector;
+use listwatch_cel::AdmissionVariables;
 use listwatch_validation::{Object, child, number, objects, text, texts};
 
 use crate::client_config::ClientConfig;
 use crate::conditions::MatchConditions;
+use crate::matching::MatchCriteria;
 use crate::review::ReviewVersion;
-use crate::rule::Rule;
 
-/// The timeout of a webhook that names none.
+/// The timeout of a webhook without `timeoutSeconds`.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
 /// The treatment of a call that failed.
@@ -50,17 +50,13 @@ pub struct Webhook {
     pub side_effects: SideEffects,
     /// The time limit of one call, 1 to 30 seconds.
     pub timeout: Duration,
-    /// The first version of `admissionReviewVersions` that this crate knows; `None` if there is none.
+    /// The first version in `admissionReviewVersions` that this crate supports; `None` if there is none.
     pub review_version: Option<ReviewVersion>,
     /// Whether the webhook runs again after later changes (`reinvocationPolicy: IfNeeded`).
     pub reinvoked_if_needed: bool,
     /// The address of the webhook.
     pub client_config: ClientConfig,
-    pub(crate) rules: Vec<Rule>,
-    pub(crate) matches_equivalents: bool,
-    /// `None` if the selector is empty: then nothing is looked up.
-    pub(crate) namespace_selector: Option<LabelSelector>,
-    pub(crate) object_selector: Option<LabelSelector>,
+    pub(crate) criteria: MatchCriteria,
     pub(crate) conditions: MatchConditions,
 }
 
@@ -99,19 +95,8 @@ impl Webhook {
             review_version: texts(hook, "admissionReviewVersions").find_map(ReviewVersion::of),
             reinvoked_if_needed: text(hook, "reinvocationPolicy") == "IfNeeded",
             client_config: ClientConfig::parse(child(hook, "clientConfig")),
-            rules: objects(hook, "rules").map(|(_, rule)| Rule::parse(rule)).collect(),
-            matches_equivalents: text(hook, "matchPolicy") != "Exact",
-            namespace_selector: selector(hook, "namespaceSelector"),
-            object_selector: selector(hook, "objectSelector"),
-            conditions: MatchConditions::compile(hook),
+            criteria: MatchCriteria::of_webhook(hook),
+            conditions: MatchConditions::compile(hook, &AdmissionVariables::new().with_authorizer(true)),
         }
     }
-}
-
-/// Returns a selector, or `None` if the selector is absent or empty.
-fn selector(hook: &Object, name: &str) -> Option<LabelSelector> {
-    let given = child(hook, name);
-    let is_empty = child(given, "matchLabels").is_empty()
-        && given.get("matchExpressions").and_then(serde_json::Value::as_array).is_none_or(Vec::is_empty);
-    (!is_empty).then(|| LabelSelector::of(given))
 }

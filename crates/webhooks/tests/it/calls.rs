@@ -1,14 +1,16 @@
-//! Requests, addresses, failure policies and dry runs.
+//! Tests requests, addresses, failure policies and dry runs.
 
 use std::time::Duration;
 
+use listwatch_admission::{KindName, Operation, ResourceName};
 use listwatch_webhooks::{
-    AdmissionReviewRequest, Attributes, CallError, FailedOpen, Invocation, Operation, ResourceName, ReviewVersion,
-    SideEffects, check_dry_run,
+    AdmissionReviewRequest, Attributes, CallError, FailedOpen, Invocation, ReviewVersion, SideEffects, check_dry_run,
 };
 use serde_json::{Value, json};
 
-use crate::support::{PODS, attributes, webhook};
+use crate::support::{PODS, attributes, resource, webhook};
+
+const SCALE: KindName<'static> = KindName { group: "autoscaling", version: "v1", kind: "Scale" };
 
 #[test]
 fn review_has_every_field_of_the_request() {
@@ -22,14 +24,13 @@ fn review_has_every_field_of_the_request() {
         options: options.as_object(),
         ..attributes(new.as_object())
     };
-    let invocation =
-        Invocation { resource: ResourceName { group: "g", version: "v2", resource: "pods2", kind: "Pod2" } };
+    let invocation = Invocation { resource: ResourceName { kind: SCALE, ..resource("g", "v2", "pods2", "Pod2") } };
     let request =
         AdmissionReviewRequest { version: ReviewVersion::V1, uid: "uid-1", attributes: &attributes, invocation };
     let found: Value = serde_json::from_slice(&request.to_json()).unwrap();
     let expected = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": {
         "uid": "uid-1",
-        "kind": {"group": "g", "version": "v2", "kind": "Pod2"},
+        "kind": {"group": "autoscaling", "version": "v1", "kind": "Scale"},
         "resource": {"group": "g", "version": "v2", "resource": "pods2"},
         "subResource": "status",
         "requestKind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -43,7 +44,7 @@ fn review_has_every_field_of_the_request() {
 }
 
 #[test]
-fn absent_parts_of_a_review_are_left_out_or_null() {
+fn absent_members_of_a_review_are_omitted_or_null() {
     let attributes = Attributes { operation: Operation::Delete, name: "", namespace: "", ..attributes(None) };
     let invocation = Invocation { resource: PODS };
     let request =
@@ -72,7 +73,7 @@ fn first_known_review_version_is_used() {
 }
 
 #[test]
-fn address_is_that_of_the_service_or_the_url() {
+fn webhook_address_is_that_of_the_service_or_the_url() {
     let check = |config: Value, seconds: f64, expected: &str| {
         let hook = webhook(json!({"clientConfig": config}));
         let shown = match hook.client_config.target(Duration::from_secs_f64(seconds)) {
@@ -157,7 +158,7 @@ fn dry_run_calls_only_webhooks_without_side_effects() {
 }
 
 #[test]
-fn defaults_are_those_of_the_kind() {
+fn absent_webhook_fields_have_the_defaults_of_the_kind() {
     let hook = webhook(json!({}));
     assert_eq!(hook.timeout, Duration::from_secs(10));
     assert!(!hook.reinvoked_if_needed && !hook.has_conditions());

@@ -1,5 +1,6 @@
-//! Match conditions: their failures and their budget.
+//! Tests the failures and the budget of match conditions.
 
+use listwatch_cel::{AuthorizationDecisions, CheckDecision};
 use listwatch_webhooks::{ConditionResult, Invocation};
 use serde_json::{Value, json};
 
@@ -14,7 +15,14 @@ fn check(policy: &str, sources: &[&str]) -> Result<ConditionResult, String> {
     let hook = webhook(json!({"failurePolicy": policy, "matchConditions": conditions}));
     let object = json!({"metadata": {"name": "p"}, "n": (0..2000).collect::<Vec<u32>>()});
     let attributes = attributes(object.as_object());
-    hook.check_conditions(&attributes, &Invocation { resource: PODS }).map_err(|status| {
+    let mut decisions = AuthorizationDecisions::new();
+    let result = loop {
+        let result = hook.check_conditions(&attributes, &Invocation { resource: PODS }, &decisions);
+        let Some(check) = decisions.take_undecided() else { break result };
+        let allowed = check.verb == "get";
+        decisions.insert(check, CheckDecision { allowed, ..CheckDecision::default() });
+    };
+    result.map_err(|status| {
         assert_eq!((status.code, &*status.reason), (403, "Forbidden"));
         status.message
     })
@@ -41,11 +49,12 @@ fn false_condition_skips_and_failed_condition_follows_the_failure_policy() {
 }
 
 #[test]
-fn condition_with_authorizer_fails_closed() {
-    let source = "authorizer.group('').resource('pods').check('get').allowed()";
-    let why = check("Fail", &[source]).unwrap_err();
-    assert!(why.contains("the variable authorizer is not available"), "{why}");
-    assert_eq!(check("Ignore", &[source]), Ok(ConditionResult::Skip { condition: None }));
+fn condition_with_authorizer_uses_its_decisions() {
+    let check_verb = |verb: &str| check("Fail", &[&format!("authorizer.requestResource.check('{verb}').allowed()")]);
+    assert_eq!(check_verb("get"), Ok(ConditionResult::Call));
+    assert_eq!(check_verb("delete"), Ok(ConditionResult::Skip { condition: Some("c0".to_owned()) }));
+    let why = check("Fail", &["authorizer.path('').check('get').allowed()"]).unwrap_err();
+    assert!(why.ends_with("resulted in error: path must not be empty"), "{why}");
 }
 
 #[test]

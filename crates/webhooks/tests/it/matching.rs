@@ -1,15 +1,15 @@
-//! Rules, selectors, equivalents and the index.
+//! Tests rules, selectors, equivalent resources and the index.
 
-use listwatch_webhooks::{
-    Attributes, Matching, NamespaceLabels, Operation, ResourceName, Webhook, WebhookIndex, is_exempt,
-};
+use std::sync::Arc;
+
+use listwatch_admission::{Operation, ResourceName};
+use listwatch_webhooks::{Attributes, Matching, NamespaceLabels, Webhook, WebhookIndex, is_exempt};
 use serde_json::{Value, json};
 
-use crate::support::{PODS, attributes, webhook};
+use crate::support::{PODS, attributes, resource, webhook};
 
-const NAMESPACES: ResourceName<'static> =
-    ResourceName { group: "", version: "v1", resource: "namespaces", kind: "Namespace" };
-const NODES: ResourceName<'static> = ResourceName { group: "", version: "v1", resource: "nodes", kind: "Node" };
+const NAMESPACES: ResourceName<'static> = resource("", "v1", "namespaces", "Namespace");
+const NODES: ResourceName<'static> = resource("", "v1", "nodes", "Node");
 
 fn rule(rule: Value) -> Webhook {
     let mut whole = json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]});
@@ -18,7 +18,7 @@ fn rule(rule: Value) -> Webhook {
 }
 
 fn is_called(webhook: &Webhook, attributes: &Attributes<'_>) -> bool {
-    match webhook.matching(attributes, &[], NamespaceLabels::Unread).unwrap() {
+    match webhook.criteria().matching(attributes, &[], NamespaceLabels::Unread).unwrap() {
         Matching::Skip => false,
         Matching::Call(_) => true,
         Matching::NeedsNamespace => panic!("there is no namespace selector"),
@@ -83,7 +83,7 @@ fn scope_of_a_rule_counts_namespaces_as_cluster_scoped() {
 }
 
 #[test]
-fn object_selector_judges_the_new_or_the_old_object() {
+fn object_selector_matches_the_new_or_the_old_object() {
     let labeled = |value: &str| json!({"metadata": {"labels": {"a": value}}});
     let check = |selector: Value, new: Option<Value>, old: Option<Value>, expected: bool| {
         let (new, old) = (new.as_ref().and_then(Value::as_object), old.as_ref().and_then(Value::as_object));
@@ -108,12 +108,13 @@ fn object_selector_judges_the_new_or_the_old_object() {
 }
 
 #[test]
-fn namespace_selector_judges_the_labels_of_the_right_namespace() {
+fn namespace_selector_matches_labels_of_the_objects_namespace() {
     let hook = webhook(json!({"namespaceSelector": {"matchLabels": {"a": "x"}}}));
     let x = json!({"a": "x"});
     let (x, none) = (NamespaceLabels::Read(x.as_object().unwrap()), json!({}));
     let none = NamespaceLabels::Read(none.as_object().unwrap());
-    let called = |attributes: &Attributes<'_>, labels| match hook.matching(attributes, &[], labels).unwrap() {
+    let called = |attributes: &Attributes<'_>, labels| match hook.criteria().matching(attributes, &[], labels).unwrap()
+    {
         Matching::Skip => "skip",
         Matching::Call(_) => "call",
         Matching::NeedsNamespace => "needs namespace",
@@ -140,20 +141,20 @@ fn namespace_is_not_needed_if_no_rule_or_object_matches() {
         json!({"namespaceSelector": selector, "rules": []}),
         json!({"namespaceSelector": selector, "objectSelector": selector}),
     ] {
-        let found = webhook(fields).matching(&attributes(None), &[], NamespaceLabels::Unread);
+        let found = webhook(fields).criteria().matching(&attributes(None), &[], NamespaceLabels::Unread);
         assert_eq!(found, Ok(Matching::Skip), "a missing namespace fails only requests that everything else matches");
     }
 }
 
 #[test]
 fn equivalent_resource_is_called_in_the_version_of_the_rule() {
-    let name = |group, version| ResourceName { group, version, resource: "events", kind: "Event" };
+    let name = |group, version| resource(group, version, "events", "Event");
     let equivalents = [name("", "v1"), name("events.k8s.io", "v1"), name("events.k8s.io", "v1beta1")];
     let rule = |group: &str, version: &str| json!({"operations": ["*"], "apiGroups": [group], "apiVersions": [version], "resources": ["events"]});
     let request = Attributes { resource: equivalents[0], ..attributes(None) };
     let check = |policy: &str, rules: Value, expected: Option<ResourceName<'_>>| {
         let hook = webhook(json!({"matchPolicy": policy, "rules": rules}));
-        let found = match hook.matching(&request, &equivalents, NamespaceLabels::Unread).unwrap() {
+        let found = match hook.criteria().matching(&request, &equivalents, NamespaceLabels::Unread).unwrap() {
             Matching::Call(invocation) => Some(invocation.resource),
             _ => None,
         };
@@ -183,18 +184,19 @@ fn index_returns_only_webhooks_for_the_resource_in_the_order_of_calls() {
         configuration("d", "apps", &["*"]),
         configuration("e", "", &["*/scale"]),
     ];
-    let index = WebhookIndex::new(parts.into_iter().flatten());
+    let index = WebhookIndex::new(parts.into_iter().flatten().map(Arc::new));
     let ids = |resource: ResourceName<'_>, equivalents: &[ResourceName<'_>]| -> Vec<String> {
-        index.candidates(&resource, equivalents).map(|hook| hook.id.clone()).collect()
+        index.candidates(&resource, equivalents).map(|(_, hook)| hook.id.clone()).collect()
     };
     let all = |names: &[&str]| -> Vec<String> {
         names.iter().flat_map(|name| ["z", "y"].map(|hook| format!("{name}/{hook}.b.c/0"))).collect()
     };
     assert_eq!(ids(PODS, &[]), all(&["a", "b", "c", "e"]));
-    let deployments = ResourceName { group: "apps", version: "v1", resource: "deployments", kind: "Deployment" };
+    let deployments = resource("apps", "v1", "deployments", "Deployment");
     assert_eq!(ids(deployments, &[]), all(&["b", "d"]));
     assert_eq!(ids(deployments, &[PODS]), all(&["a", "b", "c", "d", "e"]));
-    let others = WebhookIndex::new((0..1000).flat_map(|n| configuration(&n.to_string(), &format!("g{n}.io"), &["*"])));
+    let others = (0..1000).flat_map(|n| configuration(&n.to_string(), &format!("g{n}.io"), &["*"]));
+    let others = WebhookIndex::new(others.map(Arc::new));
     assert_eq!(others.candidates(&PODS, &[]).count(), 0, "webhooks for other groups cost nothing");
 }
 
@@ -210,17 +212,17 @@ fn candidates_include_every_webhook_that_matches() {
             webhook(json!({"matchPolicy": "Exact", "rules": [
                 {"operations": ["*"], "apiGroups": groups, "apiVersions": ["*"], "resources": resources}]}))
         });
-        let index = WebhookIndex::new(hooks);
-        let resource = ResourceName { group, version: "v1", resource, kind: "K" };
+        let index = WebhookIndex::new(hooks.map(Arc::new));
+        let resource = crate::support::resource(group, "v1", resource, "K");
         let attributes = Attributes { resource, subresource: if scaled { "scale" } else { "" }, ..attributes(None) };
         let matching = index.webhooks().iter().filter(|hook| is_called(hook, &attributes)).count();
-        let found = index.candidates(&resource, &[]).filter(|hook| is_called(hook, &attributes)).count();
+        let found = index.candidates(&resource, &[]).filter(|(_, hook)| is_called(hook, &attributes)).count();
         prop_assert_eq!(found, matching, "a write slipped through the index");
     });
 }
 
 #[test]
-fn configurations_of_admission_are_exempt() {
+fn webhook_and_policy_configurations_are_exempt_from_webhooks() {
     for (kind, expected) in
         [("MutatingWebhookConfiguration", true), ("ValidatingAdmissionPolicyBinding", true), ("Other", false)]
     {

@@ -1,9 +1,9 @@
-//! The second round of mutating webhooks.
+//! Tests the second round of mutating webhooks.
 
 use listwatch_webhooks::Reinvocation;
 use serde_json::{Map, json};
 
-/// Runs a first round of calls (id, IfNeeded, changed), then begins the second. Returns which ids run again.
+/// Runs a first round of calls (id, IfNeeded, changed), then begins the second. Returns the ids that run again.
 fn second_round(calls: &[(&str, bool, bool)], plugins_change: bool) -> Option<Vec<String>> {
     let mut state = Reinvocation::default();
     let object: Map<_, _> = [("a".to_owned(), json!(1))].into_iter().collect();
@@ -27,7 +27,7 @@ fn second_round(calls: &[(&str, bool, bool)], plugins_change: bool) -> Option<Ve
 }
 
 #[test]
-fn webhooks_before_a_change_run_again_once() {
+fn webhooks_before_a_later_change_are_reinvoked_once() {
     let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
     let calls = [("a", true, false), ("b", false, false), ("c", true, true), ("d", true, false)];
     assert_eq!(second_round(&calls, false), names(&["a"]), "a webhook does not react to its own change");

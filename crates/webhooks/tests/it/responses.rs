@@ -1,4 +1,4 @@
-//! What a webhook answers, from garbage to a denial.
+//! Tests responses of webhooks: invalid bodies, denials, patches and HTTP errors.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -66,7 +66,7 @@ fn unreadable_body_is_a_failed_call() {
 }
 
 #[test]
-fn patch_is_decoded_only_beside_an_allowance() {
+fn patch_is_decoded_only_if_the_response_allows_the_request() {
     let answer = |allowed: bool, patch: &str, patch_type: &str| {
         let response =
             json!({"uid": "uid-1", "allowed": allowed, "patch": STANDARD.encode(patch), "patchType": patch_type});
@@ -87,8 +87,34 @@ fn patch_is_decoded_only_beside_an_allowance() {
     assert!(failure(parse(ReviewVersion::V1, true, &review(not_base64))).contains("illegal base64"));
 }
 
+/// Go decodes an array of numbers into `[]byte` as well. kube-rs' `AdmissionResponse` serializes its patch in this form.
 #[test]
-fn v1beta1_checks_neither_uid_nor_kind() {
+fn patch_may_be_an_array_of_bytes() {
+    let answer = |patch: Value| {
+        parse(
+            ReviewVersion::V1,
+            true,
+            &review(json!({"uid": "uid-1", "allowed": true, "patch": patch, "patchType": "JSONPatch"})),
+        )
+    };
+    let operation = json!({"op": "remove", "path": "/a"});
+    let bytes = json!([operation]).to_string().into_bytes();
+    assert_eq!(answer(json!(bytes)).unwrap().verdict, Ok(vec![operation]));
+    let field = "Go struct field AdmissionResponse.response.patch of type";
+    for (patch, found) in [
+        (json!([91, 256]), format!("number 256 into {field} uint8")),
+        (json!([-1]), format!("number -1 into {field} uint8")),
+        (json!(["a"]), format!("string into {field} uint8")),
+        (json!(7), format!("number into {field} []uint8")),
+        (json!({}), format!("object into {field} []uint8")),
+    ] {
+        let parsing = "failed to call webhook: couldn't get version/kind; json parse error: json: cannot unmarshal";
+        assert_eq!(failure(answer(patch)), format!("{parsing} {found}"));
+    }
+}
+
+#[test]
+fn v1beta1_response_is_accepted_with_any_uid_and_kind() {
     let body = json!({"response": {"uid": "other", "allowed": true, "patch": STANDARD.encode("[]")}}).to_string();
     let allowed = AdmissionResponse { warnings: vec![], audit_annotations: [].into(), verdict: Ok(vec![]) };
     assert_eq!(parse(ReviewVersion::V1Beta1, true, body.as_bytes()), Ok(allowed.clone()));

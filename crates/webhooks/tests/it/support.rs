@@ -2,11 +2,22 @@
 
 use std::sync::LazyLock;
 
+use listwatch_admission::{KindName, Operation, ResourceName};
 use listwatch_meta::UserInfo;
-use listwatch_webhooks::{Attributes, Operation, ResourceName, Webhook};
+use listwatch_webhooks::{Attributes, Webhook};
 use serde_json::{Map, Value, json};
 
-pub(crate) const PODS: ResourceName<'static> = ResourceName { group: "", version: "v1", resource: "pods", kind: "Pod" };
+pub(crate) const PODS: ResourceName<'static> = resource("", "v1", "pods", "Pod");
+
+/// A resource whose kind has the same group and version.
+pub(crate) const fn resource<'a>(
+    group: &'a str,
+    version: &'a str,
+    resource: &'a str,
+    kind: &'a str,
+) -> ResourceName<'a> {
+    ResourceName { group, version, resource, kind: KindName { group, version, kind } }
+}
 
 /// The webhook `a.b.c` of the configuration `conf`, with these fields.
 pub(crate) fn webhook(fields: Value) -> Webhook {

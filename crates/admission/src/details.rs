@@ -1,0 +1,197 @@
+//! [`RequestDetails`]: the parts of a request for plugins that send the object to others, such as webhooks
+//! (`admission.ObjectInterfaces`). The parts are computed on demand.
+
+use std::time::Instant;
+
+use serde_json::{Map, Value};
+
+use crate::AdmissionFuture;
+
+/// A kind in one version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindName<'a> {
+    /// The API group; `""` for the core group.
+    pub group: &'a str,
+    /// The API version, e.g. `v1`.
+    pub version: &'a str,
+    /// The kind, e.g. `Pod`.
+    pub kind: &'a str,
+}
+
+/// A resource in one version, with the kind of its objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResourceName<'a> {
+    /// The API group; `""` for the core group.
+    pub group: &'a str,
+    /// The API version, e.g. `v1`.
+    pub version: &'a str,
+    /// The plural name, e.g. `pods`.
+    pub resource: &'a str,
+    /// The kind of the objects. Of a subresource: the kind of its body, e.g. `autoscaling/v1` Scale.
+    pub kind: KindName<'a>,
+}
+
+/// The served versions of the object of a request, and the options of the request.
+///
+/// Plugins hold an object in the version in which the server validates it. A webhook or a policy names a version. The
+/// functions convert between the two:
+///
+/// ```text
+///  object of a plugin ──show──▶ object of a client ──patch──▶ decode ──restore──▶ object of a plugin
+/// ```
+pub trait RequestDetails: Send + Sync {
+    /// Returns the resource and the kind of the request.
+    fn requested(&self) -> ResourceName<'_>;
+
+    /// Returns the other served versions and groups of the resource that have the same objects, in the order of
+    /// discovery. Empty for most resources.
+    fn equivalents(&self) -> Vec<ResourceName<'_>>;
+
+    /// Returns the CreateOptions, UpdateOptions or DeleteOptions of the request in `meta.k8s.io/v1`; `None` on connect.
+    fn options(&self) -> Option<Map<String, Value>>;
+
+    /// Returns the time at which the request must be complete; `None` for the server's own writes.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// Converts the new object of a plugin to a version, as clients see the object.
+    ///
+    /// # Errors
+    /// 500 if the object cannot be converted.
+    fn show<'a>(
+        &'a self,
+        object: &'a Map<String, Value>,
+        to: ResourceName<'a>,
+    ) -> AdmissionFuture<'a, Map<String, Value>>;
+
+    /// Converts the old object of the request to a version, as [`RequestDetails::show`] does.
+    ///
+    /// # Errors
+    /// 500 if the object cannot be converted.
+    fn show_old<'a>(
+        &'a self,
+        old_object: &'a Map<String, Value>,
+        to: ResourceName<'a>,
+    ) -> AdmissionFuture<'a, Map<String, Value>>;
+
+    /// Applies the operations of a JSON patch (RFC 6902) to a shown object. The number and the cost of the operations are
+    /// limited.
+    ///
+    /// # Errors
+    /// [`PatchError`] with the text of the operation that does not apply. The object is then partly changed.
+    fn patch(&self, shown: &mut Map<String, Value>, operations: Vec<Value>) -> Result<(), PatchError>;
+
+    /// Merges an apply configuration into a shown object of a version, as server-side apply does, without ownership:
+    /// named fields are set, and nothing is removed (`patch/smd.go`).
+    ///
+    /// # Errors
+    /// The text for a configuration that does not match the type, or that changes a part of an atomic list, map or
+    /// struct.
+    fn merge(
+        &self,
+        shown: &Map<String, Value>,
+        configuration: Map<String, Value>,
+        of: ResourceName<'_>,
+    ) -> Result<Map<String, Value>, String>;
+
+    /// Decodes a patched object of a version: checks the types of its fields and removes unknown fields.
+    ///
+    /// # Errors
+    /// The text of the decoder.
+    fn decode(&self, patched: Map<String, Value>, of: ResourceName<'_>) -> Result<Map<String, Value>, String>;
+
+    /// Applies the defaults of a version to a decoded object, and converts the object to the version of plugins.
+    /// `original` is the object that was shown: its managed fields replace invalid ones.
+    ///
+    /// # Errors
+    /// 500 if the object cannot be converted.
+    fn restore<'a>(
+        &'a self,
+        decoded: Map<String, Value>,
+        of: ResourceName<'a>,
+        original: &'a Map<String, Value>,
+    ) -> AdmissionFuture<'a, Map<String, Value>>;
+}
+
+/// The error of a JSON patch, with the text of the operation that does not apply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PatchError {
+    /// The operation is a `test`.
+    TestFailed(String),
+    /// The operation is another one, or the result is not an object of an acceptable size.
+    Failed(String),
+}
+
+impl std::fmt::Display for PatchError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (PatchError::TestFailed(why) | PatchError::Failed(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl std::error::Error for PatchError {}
+
+/// Request details for tests of plugins that do not use them.
+#[cfg(test)]
+pub(crate) struct NoDetails;
+
+#[cfg(test)]
+impl RequestDetails for NoDetails {
+    fn requested(&self) -> ResourceName<'_> {
+        let kind = KindName { group: "", version: "v1", kind: "" };
+        ResourceName { group: "", version: "v1", resource: "", kind }
+    }
+
+    fn equivalents(&self) -> Vec<ResourceName<'_>> {
+        Vec::new()
+    }
+
+    fn options(&self) -> Option<Map<String, Value>> {
+        None
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn show<'a>(
+        &'a self,
+        object: &'a Map<String, Value>,
+        _: ResourceName<'a>,
+    ) -> AdmissionFuture<'a, Map<String, Value>> {
+        Box::pin(std::future::ready(Ok(object.clone())))
+    }
+
+    fn show_old<'a>(
+        &'a self,
+        old_object: &'a Map<String, Value>,
+        _: ResourceName<'a>,
+    ) -> AdmissionFuture<'a, Map<String, Value>> {
+        Box::pin(std::future::ready(Ok(old_object.clone())))
+    }
+
+    fn patch(&self, _: &mut Map<String, Value>, _: Vec<Value>) -> Result<(), PatchError> {
+        Ok(())
+    }
+
+    fn merge(
+        &self,
+        shown: &Map<String, Value>,
+        _: Map<String, Value>,
+        _: ResourceName<'_>,
+    ) -> Result<Map<String, Value>, String> {
+        Ok(shown.clone())
+    }
+
+    fn decode(&self, patched: Map<String, Value>, _: ResourceName<'_>) -> Result<Map<String, Value>, String> {
+        Ok(patched)
+    }
+
+    fn restore<'a>(
+        &'a self,
+        decoded: Map<String, Value>,
+        _: ResourceName<'a>,
+        _: &'a Map<String, Value>,
+    ) -> AdmissionFuture<'a, Map<String, Value>> {
+        Box::pin(std::future::ready(Ok(decoded)))
+    }
+}

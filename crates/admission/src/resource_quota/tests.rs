@@ -1,0 +1,203 @@
+//! Tests writes that are charged to quotas, rejected writes, and conflicts.
+
+use super::*;
+use crate::testing::{Fixture, create, object};
+
+fn quota(name: &str, hard: Value, used: Value) -> (&'static str, Value) {
+    (
+        "resourcequotas",
+        json!({"metadata": {"name": name, "namespace": "ns"}, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}}),
+    )
+}
+
+fn pod(cpu: &str) -> Object {
+    object(
+        json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}}),
+    )
+}
+
+async fn create_pod(fixture: &Fixture, cpu: &str) -> Result<(), String> {
+    let request = create(fixture, "", "pods", "Pod", "p");
+    let created = ResourceQuota::new(Vec::new()).validate(&request, &pod(cpu)).await;
+    created.map_err(|status| status.message.replace("pods \"p\" is forbidden: ", ""))
+}
+
+fn used(fixture: &Fixture, index: usize) -> Value {
+    fixture.objects.lock().unwrap()[index].1["status"]["used"].clone()
+}
+
+#[tokio::test]
+async fn creates_are_charged_until_the_quota_is_exhausted() {
+    let fixture = Fixture::new(&[
+        quota("compute", json!({"pods": "3", "requests.cpu": "2"}), json!({"pods": "0", "requests.cpu": "0"})),
+        quota("services", json!({"services": "0"}), json!({"services": "0"})),
+    ]);
+    assert_eq!(create_pod(&fixture, "1500m").await, Ok(()));
+    assert_eq!(used(&fixture, 0), json!({"pods": "1", "requests.cpu": "1500m"}));
+    let refused = create_pod(&fixture, "600m").await;
+    let expected =
+        "exceeded quota: compute, requested: requests.cpu=600m, used: requests.cpu=1500m, limited: requests.cpu=2";
+    assert_eq!(refused, Err(expected.to_owned()));
+    assert_eq!(create_pod(&fixture, "500m").await, Ok(()));
+    assert_eq!(used(&fixture, 0), json!({"pods": "2", "requests.cpu": "2"}));
+    assert_eq!(used(&fixture, 1), json!({"services": "0"}));
+}
+
+#[tokio::test]
+async fn write_without_a_limited_amount_or_with_an_unknown_quota_status_is_rejected() {
+    let fixture = Fixture::new(&[quota("q", json!({"limits.cpu": "1"}), json!({"limits.cpu": "0"}))]);
+    assert_eq!(create_pod(&fixture, "1").await, Err("failed quota: q: must specify limits.cpu for: c".to_owned()));
+    let fixture = Fixture::new(&[quota("q", json!({"pods": "1", "count/pods": "1"}), json!({"pods": "0"}))]);
+    assert_eq!(
+        create_pod(&fixture, "1").await,
+        Err("status unknown for quota: q, resources: count/pods,pods".to_owned())
+    );
+    assert!(
+        create_pod(&fixture, "-1")
+            .await
+            .unwrap_err()
+            .starts_with("quota usage is negative for resource(s): cpu,requests.cpu")
+    );
+    let fixture = Fixture::new(&[(
+        "resourcequotas",
+        json!({"metadata": {"name": "q", "namespace": "ns"}, "spec": {"hard": {"pods": "0"}}}),
+    )]);
+    assert_eq!(create_pod(&fixture, "1").await, Ok(()), "a quota without a status is not in force");
+}
+
+#[tokio::test]
+async fn charge_is_retried_on_the_current_quota_after_a_conflict() {
+    let both = || {
+        Fixture::new(&[
+            quota("a", json!({"pods": "2"}), json!({"pods": "0"})),
+            quota("b", json!({"count/pods": "2"}), json!({"count/pods": "0"})),
+        ])
+    };
+    let fixture = both();
+    *fixture.conflicts.lock().unwrap() = 3;
+    assert_eq!(create_pod(&fixture, "1").await, Ok(()));
+    assert_eq!(
+        (used(&fixture, 0), used(&fixture, 1)),
+        (json!({"pods": "1"}), json!({"count/pods": "1"})),
+        "each is charged once"
+    );
+    let fixture = both();
+    *fixture.conflicts.lock().unwrap() = 4;
+    assert!(create_pod(&fixture, "1").await.is_err());
+}
+
+#[tokio::test]
+async fn dry_run_is_checked_but_not_charged() {
+    let fixture = Fixture::new(&[quota("q", json!({"pods": "1"}), json!({"pods": "0"}))]);
+    let request = AdmissionRequest { dry_run: true, ..create(&fixture, "", "pods", "Pod", "p") };
+    let plugin = ResourceQuota::new(Vec::new());
+    assert!(plugin.validate(&request, &pod("1")).await.is_ok());
+    assert_eq!(used(&fixture, 0), json!({"pods": "0"}));
+    let full = Fixture::new(&[quota("q", json!({"pods": "1"}), json!({"pods": "1"}))]);
+    let request = AdmissionRequest { dry_run: true, ..create(&full, "", "pods", "Pod", "p") };
+    assert!(plugin.validate(&request, &pod("1")).await.is_err());
+}
+
+#[tokio::test]
+async fn update_is_charged_only_for_increased_usage() {
+    let service = |kind: &str| object(json!({"metadata": {"name": "s"}, "spec": {"type": kind, "ports": [{}, {}]}}));
+    let hard = json!({"services": "1", "services.nodeports": "2", "services.loadbalancers": "0"});
+    for (old, new, expected, nodeports) in [
+        ("ClusterIP", "NodePort", None, "2"),
+        ("NodePort", "ClusterIP", None, "0"),
+        (
+            "ClusterIP",
+            "LoadBalancer",
+            Some(
+                "exceeded quota: q, requested: services.loadbalancers=1, used: services.loadbalancers=0, limited: services.loadbalancers=0",
+            ),
+            "0",
+        ),
+    ] {
+        let fixture = Fixture::new(&[quota(
+            "q",
+            hard.clone(),
+            json!({"services": "9", "services.nodeports": "0", "services.loadbalancers": "0"}),
+        )]);
+        let (old, new) = (service(old), service(new));
+        let request = create(&fixture, "", "services", "Service", "s");
+        let request = AdmissionRequest { operation: Operation::Update, old_object: Some(&old), ..request };
+        let plugin = ResourceQuota::new(Vec::new());
+        assert!(plugin.handles(&request));
+        let found = plugin.validate(&request, &new).await.err();
+        let found = found.map(|status| status.message.replace("services \"s\" is forbidden: ", ""));
+        assert_eq!(found, expected.map(str::to_owned));
+        assert_eq!(used(&fixture, 0)["services.nodeports"], nodeports);
+    }
+}
+
+#[tokio::test]
+async fn limited_resource_without_a_quota_is_rejected() {
+    let requirement = object(json!({"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}));
+    let limited = |match_contains: &[&str], match_scopes: Vec<Requirement>| LimitedResource {
+        api_group: String::new(),
+        resource: "pods".to_owned(),
+        match_contains: match_contains.iter().map(|part| (*part).to_owned()).collect(),
+        match_scopes,
+    };
+    let none = Fixture::new(&[]);
+    let request = create(&none, "", "pods", "Pod", "p");
+    let plugin = ResourceQuota::new(vec![limited(&["requests.cpu"], Vec::new())]);
+    let refused = plugin.validate(&request, &pod("1")).await.unwrap_err();
+    assert_eq!(refused.message, "pods \"p\" is forbidden: insufficient quota to consume: requests.cpu");
+    let covered = Fixture::new(&[quota("q", json!({"requests.cpu": "1"}), json!({"requests.cpu": "0"}))]);
+    assert!(plugin.validate(&create(&covered, "", "pods", "Pod", "p"), &pod("1")).await.is_ok());
+    let plugin = ResourceQuota::new(vec![limited(&[], vec![Requirement::read(&requirement)])]);
+    assert!(plugin.validate(&request, &pod("1")).await.is_ok());
+    let mut high = pod("1");
+    high["spec"]["priorityClassName"] = json!("high");
+    let refused = plugin.validate(&request, &high).await.unwrap_err();
+    assert_eq!(
+        refused.message,
+        "pods \"p\" is forbidden: insufficient quota to match these scopes: [{PriorityClass In [high]}]"
+    );
+}
+
+#[test]
+fn resource_quota_handles_creates_and_updates_that_can_increase_usage() {
+    let fixture = Fixture::new(&[]);
+    let plugin = ResourceQuota::new(Vec::new());
+    for (group, resource, subresource, operation, expected) in [
+        ("", "pods", None, Operation::Create, true),
+        ("", "pods", None, Operation::Update, false),
+        ("", "pods", Some("resize"), Operation::Update, true),
+        ("", "pods", Some("binding"), Operation::Create, false),
+        ("", "services", None, Operation::Update, true),
+        ("", "persistentvolumeclaims", Some("status"), Operation::Update, true),
+        ("", "configmaps", None, Operation::Create, true),
+        ("", "configmaps", None, Operation::Update, false),
+        ("", "configmaps", None, Operation::Delete, false),
+        ("", "events", None, Operation::Create, false),
+        ("events.k8s.io", "events", None, Operation::Create, false),
+        ("", "namespaces", None, Operation::Create, false),
+        ("example.com", "widgets", None, Operation::Create, true),
+    ] {
+        let request = AdmissionRequest { subresource, operation, ..create(&fixture, group, resource, "", "x") };
+        assert_eq!(plugin.handles(&request), expected, "{group}/{resource} {subresource:?} {operation:?}");
+    }
+    let cluster = AdmissionRequest { namespace: None, ..create(&fixture, "", "nodes", "", "x") };
+    assert!(!plugin.handles(&cluster));
+}
+
+#[test]
+fn counted_status_replaces_a_wrong_status_and_keeps_a_correct_one() {
+    let now = OffsetDateTime::UNIX_EPOCH;
+    let spec = json!({"hard": {"pods": "5", "requests.cpu": "2", "count/widgets.example.com": "1"}});
+    let mut found = object(json!({"metadata": {"name": "q"}, "spec": spec}));
+    let (one, two) = (pod("1"), pod("500m"));
+    let pods = || [(&Evaluator::Pods, &one), (&Evaluator::Pods, &two)];
+    let status = counted_status(&found, pods(), now).unwrap();
+    assert_eq!(status["used"], json!({"pods": "2", "requests.cpu": "1500m", "count/widgets.example.com": "0"}));
+    assert_eq!(status["hard"], spec["hard"]);
+    found.insert("status".to_owned(), status);
+    assert_eq!(counted_status(&found, pods(), now), None);
+    assert!(counted_status(&found, [(&Evaluator::Pods, &one)], now).is_some());
+    let terminating = json!({"hard": {"pods": "5"}, "scopes": ["Terminating"]});
+    let scoped = object(json!({"metadata": {"name": "q"}, "spec": terminating}));
+    assert_eq!(counted_status(&scoped, pods(), now).unwrap()["used"], json!({"pods": "0"}));
+}

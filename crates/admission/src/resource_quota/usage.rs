@@ -1,0 +1,361 @@
+//! The usage of a quota by an object (`pkg/quota/v1/evaluator/core`, `apiserver/pkg/quota/v1/generic`).
+
+use std::collections::BTreeMap;
+
+use listwatch_meta::quantity::Quantity;
+use listwatch_validation::clock::parse_timestamp;
+use listwatch_validation::resource_names::{is_extended, is_huge_page, is_native};
+use listwatch_validation::{Object, child, given, metadata, number, objects, text};
+use serde_json::Value;
+use time::{Duration, OffsetDateTime};
+
+use super::scopes::{Requirement, requirements, selects_claim, selects_pod};
+use crate::amounts::{Amounts, add, amounts, of_pod};
+use crate::default_class::claim_class;
+
+/// The resources of pods that a quota can limit, besides the number of pods.
+const COMPUTE: [&str; 9] = [
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+];
+/// The resources that each container must specify if a quota limits them.
+const STATED: [&str; 6] = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
+/// The suffix of resources per storage class.
+const OF_STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
+
+/// The rules by which the objects of one resource are counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Evaluator {
+    /// Pods: compute resources until a pod ends.
+    Pods,
+    /// Services: load balancers and node ports.
+    Services,
+    /// PersistentVolumeClaims: storage, also per storage class.
+    Claims,
+    /// All other resources: the number of objects.
+    Objects {
+        /// `count/<resource>.<group>`.
+        count: String,
+        /// The short name, e.g. `configmaps`.
+        short: Option<&'static str>,
+    },
+}
+
+impl Evaluator {
+    /// Creates the evaluator of a resource.
+    pub fn new(group: &str, resource: &str) -> Self {
+        const SHORT: [&str; 4] = ["configmaps", "replicationcontrollers", "resourcequotas", "secrets"];
+        match (group, resource) {
+            ("", "pods") => Evaluator::Pods,
+            ("", "services") => Evaluator::Services,
+            ("", "persistentvolumeclaims") => Evaluator::Claims,
+            ("", _) => Evaluator::Objects {
+                count: format!("count/{resource}"),
+                short: SHORT.into_iter().find(|short| *short == resource),
+            },
+            _ => Evaluator::Objects { count: format!("count/{resource}.{group}"), short: None },
+        }
+    }
+
+    /// Returns the group and plural name of the resource whose objects use a name of a quota; `None` if no object uses
+    /// the name.
+    pub fn resource_of(name: &str) -> Option<(&str, &str)> {
+        let is = |evaluator: &Evaluator| evaluator.counts(name);
+        if let Some(counted) = name.strip_prefix("count/") {
+            return Some(counted.split_once('.').map_or(("", counted), |(resource, group)| (group, resource)));
+        }
+        if is(&Evaluator::Pods) {
+            return Some(("", "pods"));
+        }
+        if is(&Evaluator::Services) {
+            return Some(("", "services"));
+        }
+        if is(&Evaluator::Claims) {
+            return Some(("", "persistentvolumeclaims"));
+        }
+        match Evaluator::new("", name) {
+            Evaluator::Objects { short: Some(_), .. } => Some(("", name)),
+            _ => None,
+        }
+    }
+
+    /// Whether the evaluator counts this name of a quota (`MatchingResources`).
+    pub(super) fn counts(&self, name: &str) -> bool {
+        match self {
+            Evaluator::Pods => {
+                matches!(name, "count/pods" | "pods")
+                    || COMPUTE.contains(&name)
+                    || is_huge_page(name.strip_prefix("requests.").unwrap_or(name))
+                    || (name.starts_with("requests.") && !is_native(name))
+            }
+            Evaluator::Services => {
+                matches!(name, "count/services" | "services" | "services.nodeports" | "services.loadbalancers")
+            }
+            Evaluator::Claims => {
+                let bare = name.split_once(OF_STORAGE_CLASS).map_or(name, |(_, bare)| bare);
+                matches!(bare, "persistentvolumeclaims" | "requests.storage") || name == "count/persistentvolumeclaims"
+            }
+            Evaluator::Objects { count, short } => name == count || Some(name) == *short,
+        }
+    }
+
+    /// Whether a write of this operation can increase the usage. `create` is false for updates.
+    pub(super) fn handles(&self, create: bool, subresource: Option<&str>) -> bool {
+        match (self, subresource) {
+            (Evaluator::Pods, Some("resize")) => !create,
+            (Evaluator::Claims, Some("status")) => !create,
+            (Evaluator::Services | Evaluator::Claims, None) => true,
+            (_, None) => create,
+            _ => false,
+        }
+    }
+
+    /// Whether an object satisfies a requirement of a quota's scopes.
+    pub(super) fn selects(&self, requirement: &Requirement, object: &Object) -> bool {
+        match self {
+            Evaluator::Pods => selects_pod(requirement, object),
+            Evaluator::Claims => selects_claim(requirement, object),
+            _ => false,
+        }
+    }
+
+    /// Whether a quota counts an object: all of its scopes select the object.
+    pub fn is_in_scope(&self, quota: &Object, object: &Object) -> bool {
+        requirements(quota).iter().all(|requirement| self.selects(requirement, object))
+    }
+
+    /// Returns the usage of an object.
+    pub(crate) fn usage(&self, object: &Object, now: OffsetDateTime) -> Amounts {
+        match self {
+            Evaluator::Pods => pod_usage(object, now),
+            Evaluator::Services => service_usage(object),
+            Evaluator::Claims => claim_usage(object),
+            Evaluator::Objects { count, short } => {
+                let names = [Some(count.as_str()), *short].into_iter().flatten();
+                names.map(|name| (name.to_owned(), Quantity::from_count(1))).collect()
+            }
+        }
+    }
+
+    /// Checks that each container specifies the resources that a quota limits.
+    pub(super) fn check_constraints(&self, limited: &[&str], object: &Object) -> Result<(), String> {
+        if *self != Evaluator::Pods {
+            return Ok(());
+        }
+        let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let spec = child(object, "spec");
+        let own = stated(child(spec, "resources"));
+        for list in ["containers", "initContainers"] {
+            for (_, container) in objects(spec, list) {
+                let stated = stated(child(container, "resources"));
+                for name in limited.iter().filter(|name| STATED.contains(name)) {
+                    if !stated.contains_key(*name) && !own.contains_key(*name) {
+                        missing.entry(name).or_default().push(text(container, "name"));
+                    }
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let parts = missing.into_iter().map(|(name, mut containers)| {
+            containers.sort_unstable();
+            containers.dedup();
+            format!("{name} for: {}", containers.join(","))
+        });
+        Err(format!("must specify {}", parts.collect::<Vec<_>>().join("; ")))
+    }
+}
+
+/// Converts requests and limits to usage by the names of a quota.
+fn compute_usage(requests: &Amounts, limits: &Amounts) -> Amounts {
+    let mut used = Amounts::new();
+    for name in ["cpu", "memory", "ephemeral-storage"] {
+        if let Some(request) = requests.get(name) {
+            used.insert(name.to_owned(), *request);
+            used.insert(format!("requests.{name}"), *request);
+        }
+        if let Some(limit) = limits.get(name) {
+            used.insert(format!("limits.{name}"), *limit);
+        }
+    }
+    for (name, request) in requests {
+        if is_huge_page(name) {
+            used.insert(name.clone(), *request);
+        }
+        if is_huge_page(name) || is_extended(name) {
+            used.insert(format!("requests.{name}"), *request);
+        }
+    }
+    used
+}
+
+fn stated(resources: &Object) -> Amounts {
+    compute_usage(&amounts(child(resources, "requests")), &amounts(child(resources, "limits")))
+}
+
+fn one(names: &[&str]) -> Amounts {
+    names.iter().map(|name| ((*name).to_owned(), Quantity::from_count(1))).collect()
+}
+
+fn pod_usage(pod: &Object, now: OffsetDateTime) -> Amounts {
+    let mut used = one(&["count/pods"]);
+    if has_ended(pod, now) {
+        return used;
+    }
+    add(&mut used, &one(&["pods"]));
+    let sums = of_pod(pod, true);
+    add(&mut used, &compute_usage(&sums.requests, &sums.limits));
+    used
+}
+
+/// Whether a pod has ended, or is past the end of its deletion grace period (`QuotaV1Pod`).
+pub fn has_ended(pod: &Object, now: OffsetDateTime) -> bool {
+    if matches!(text(child(pod, "status"), "phase"), "Failed" | "Succeeded") {
+        return true;
+    }
+    let metadata = metadata(pod);
+    let deleted = parse_timestamp(text(metadata, "deletionTimestamp"));
+    let grace = number(metadata, "deletionGracePeriodSeconds");
+    deleted.zip(grace).is_some_and(|(deleted, grace)| now > deleted + Duration::seconds(grace))
+}
+
+fn service_usage(service: &Object) -> Amounts {
+    let spec = child(service, "spec");
+    let mut used = one(&["count/services", "services"]);
+    let (mut balancers, mut node_ports) = (0, 0);
+    let ports = || objects(spec, "ports").map(|(_, port)| port);
+    match text(spec, "type") {
+        "NodePort" => node_ports = ports().count(),
+        "LoadBalancer" => {
+            balancers = 1;
+            let allocates = spec.get("allocateLoadBalancerNodePorts") != Some(&Value::Bool(false));
+            let has_one = |port: &&Object| number(port, "nodePort").is_some_and(|port| port != 0);
+            node_ports = if allocates { ports().count() } else { ports().filter(has_one).count() };
+        }
+        _ => {}
+    }
+    used.insert("services.loadbalancers".to_owned(), Quantity::from_count(balancers));
+    used.insert("services.nodeports".to_owned(), Quantity::from_count(node_ports));
+    used
+}
+
+fn claim_usage(claim: &Object) -> Amounts {
+    let mut used = one(&["count/persistentvolumeclaims", "persistentvolumeclaims"]);
+    let class = claim_class(claim);
+    let of_class = |name: &str| format!("{class}{OF_STORAGE_CLASS}{name}");
+    if !class.is_empty() {
+        used.insert(of_class("persistentvolumeclaims"), Quantity::from_count(1));
+    }
+    let requests = amounts(child(child(child(claim, "spec"), "resources"), "requests"));
+    // A claim that shrinks back after a failed expansion keeps what was allocated.
+    let allocated = amounts(child(child(claim, "status"), "allocatedResources"));
+    let storage = requests.get("storage").map(|asked| allocated.get("storage").map_or(*asked, |has| *has.max(asked)));
+    if let Some(storage) = storage {
+        used.insert("requests.storage".to_owned(), storage);
+        if !class.is_empty() {
+            used.insert(of_class("requests.storage"), storage);
+        }
+    }
+    used
+}
+
+/// Returns the hard limits in the status of a quota.
+pub(super) fn hard_of_status(quota: &Object) -> Amounts {
+    amounts(given(child(quota, "status"), "hard").and_then(Value::as_object).unwrap_or(&Object::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::amounts::print;
+    use crate::testing::object;
+
+    fn check(evaluator: &Evaluator, given: Value, expected: &str) {
+        let now = parse_timestamp("2026-01-01T00:01:00Z").unwrap();
+        assert_eq!(print(&evaluator.usage(&object(given.clone()), now)), expected, "{given}");
+    }
+
+    #[test]
+    fn pod_uses_compute_resources_until_it_ends() {
+        let resources = json!({"requests": {"cpu": "1", "example.com/gpu": "2", "hugepages-2Mi": "4Mi"}, "limits": {"memory": "1Gi"}});
+        let spec = json!({"containers": [{"name": "c", "resources": resources}]});
+        let all = "count/pods=1,cpu=1,hugepages-2Mi=4Mi,limits.memory=1Gi,pods=1,requests.cpu=1,requests.example.com/gpu=2,requests.hugepages-2Mi=4Mi";
+        check(&Evaluator::Pods, json!({ "spec": spec }), all);
+        check(&Evaluator::Pods, json!({"spec": spec, "status": {"phase": "Succeeded"}}), "count/pods=1");
+        let deleted = |grace: i64| json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}, "spec": spec});
+        check(&Evaluator::Pods, deleted(59), "count/pods=1");
+        check(&Evaluator::Pods, deleted(60), all);
+    }
+
+    #[test]
+    fn service_uses_load_balancers_and_node_ports_of_its_type() {
+        let service = |kind: &str, allocate: Value| json!({"spec": {"type": kind, "allocateLoadBalancerNodePorts": allocate, "ports": [{"nodePort": 1}, {}]}});
+        let used = |balancers: u8, ports: u8| {
+            format!("count/services=1,services=1,services.loadbalancers={balancers},services.nodeports={ports}")
+        };
+        check(&Evaluator::Services, service("ClusterIP", json!(null)), &used(0, 0));
+        check(&Evaluator::Services, service("NodePort", json!(null)), &used(0, 2));
+        check(&Evaluator::Services, service("LoadBalancer", json!(true)), &used(1, 2));
+        check(&Evaluator::Services, service("LoadBalancer", json!(false)), &used(1, 1));
+    }
+
+    #[test]
+    fn claim_uses_storage_of_its_class() {
+        let claim = json!({"spec": {"resources": {"requests": {"storage": "1Gi"}}}});
+        check(
+            &Evaluator::Claims,
+            claim,
+            "count/persistentvolumeclaims=1,persistentvolumeclaims=1,requests.storage=1Gi",
+        );
+        let gold = json!({"spec": {"storageClassName": "gold", "resources": {"requests": {"storage": "1Gi"}}}, "status": {"allocatedResources": {"storage": "2Gi"}}});
+        check(
+            &Evaluator::Claims,
+            gold,
+            "count/persistentvolumeclaims=1,gold.storageclass.storage.k8s.io/persistentvolumeclaims=1,gold.storageclass.storage.k8s.io/requests.storage=2Gi,persistentvolumeclaims=1,requests.storage=2Gi",
+        );
+        check(&Evaluator::new("", "secrets"), json!({}), "count/secrets=1,secrets=1");
+        check(&Evaluator::new("apps", "deployments"), json!({}), "count/deployments.apps=1");
+    }
+
+    #[test]
+    fn quota_resource_names_map_to_the_resource_that_uses_them() {
+        for (name, expected) in [
+            ("pods", Some(("", "pods"))),
+            ("count/pods", Some(("", "pods"))),
+            ("limits.memory", Some(("", "pods"))),
+            ("requests.nvidia.com/gpu", Some(("", "pods"))),
+            ("requests.hugepages-2Mi", Some(("", "pods"))),
+            ("services.nodeports", Some(("", "services"))),
+            ("requests.storage", Some(("", "persistentvolumeclaims"))),
+            ("gold.storageclass.storage.k8s.io/requests.storage", Some(("", "persistentvolumeclaims"))),
+            ("configmaps", Some(("", "configmaps"))),
+            ("count/deployments.apps", Some(("apps", "deployments"))),
+            ("count/widgets.example.com", Some(("example.com", "widgets"))),
+            ("deployments", None),
+        ] {
+            assert_eq!(Evaluator::resource_of(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn pod_is_rejected_unless_each_container_specifies_the_limited_resources() {
+        let pod = object(json!({"spec": {
+            "containers": [{"name": "b"}, {"name": "a", "resources": {"limits": {"cpu": "1"}}}],
+            "initContainers": [{"name": "c", "resources": {"limits": {"cpu": "1"}, "requests": {"memory": "1"}}}]}}));
+        let check = |limited: &[&str]| Evaluator::Pods.check_constraints(limited, &pod);
+        assert_eq!(check(&["pods", "requests.ephemeral-storage"]), Ok(()));
+        let expected = "must specify limits.cpu for: b; requests.memory for: a,b";
+        assert_eq!(check(&["requests.memory", "limits.cpu"]), Err(expected.to_owned()));
+        assert_eq!(Evaluator::Services.check_constraints(&["cpu"], &pod), Ok(()));
+    }
+}

@@ -1,0 +1,94 @@
+//! [`Inputs`]: the values that the expressions of a policy see (`admission/plugin/cel/activation.go`).
+
+use listwatch_cel::{AuthorizationDecisions, ResourceCheck, Value as CelValue};
+use listwatch_validation::{Object, child};
+use listwatch_webhooks::{Attributes, Invocation, request_without_objects};
+use serde_json::{Map, Value};
+
+/// The values that the expressions of a policy see.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// The request, with its objects in the matched version.
+    pub attributes: Attributes<'a>,
+    /// The matched version.
+    pub invocation: Invocation<'a>,
+    /// The parameter; `None` for null.
+    pub params: Option<&'a Object>,
+    /// The namespace of the request; `None` for a cluster-scoped object.
+    pub namespace: Option<&'a Object>,
+    /// The known answers of the authorizer.
+    pub decisions: &'a AuthorizationDecisions,
+}
+
+/// The values of one evaluation that are computed from [`Inputs`].
+pub(crate) struct Activation<'a> {
+    inputs: Inputs<'a>,
+    request: Object,
+    resource: ResourceCheck,
+    namespace: Option<Object>,
+}
+
+impl<'a> Activation<'a> {
+    pub(crate) fn new(inputs: &Inputs<'a>) -> Self {
+        Activation {
+            inputs: *inputs,
+            request: request_without_objects(&inputs.attributes, &inputs.invocation),
+            resource: inputs.attributes.resource_check(),
+            namespace: inputs.namespace.map(namespace_object),
+        }
+    }
+
+    /// The variables without `variables`.
+    pub(crate) fn variables(&self, place: Place) -> Vec<(&'static str, CelValue<'_>)> {
+        let object = |object: Option<&'a Object>| object.map_or_else(CelValue::null, CelValue::object);
+        let Attributes { object: new, old_object: old, .. } = self.inputs.attributes;
+        let namespace = self.namespace.as_ref().filter(|_| place != Place::Condition);
+        let mut variables = vec![
+            ("object", object(new)),
+            ("oldObject", object(old)),
+            ("request", CelValue::object(&self.request)),
+            ("params", object(self.inputs.params)),
+            ("namespaceObject", namespace.map_or_else(CelValue::null, CelValue::object)),
+        ];
+        if place != Place::Text {
+            variables.push(("authorizer", CelValue::authorizer(self.inputs.decisions, &self.resource)));
+        }
+        variables
+    }
+}
+
+/// The place of an expression, which decides over its variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A match condition, without `namespaceObject`.
+    Condition,
+    /// A validation or a mutation.
+    Rule,
+    /// A message or an audit annotation, without `authorizer`.
+    Text,
+}
+
+/// The fields of a namespace that expressions see (`CreateNamespaceObject`).
+fn namespace_object(namespace: &Object) -> Object {
+    const METADATA: [&str; 12] = [
+        "name",
+        "generateName",
+        "namespace",
+        "labels",
+        "annotations",
+        "uid",
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "generation",
+        "resourceVersion",
+        "finalizers",
+    ];
+    let kept = |name: &&str| child(namespace, "metadata").get(*name).map(|value| ((*name).to_owned(), value.clone()));
+    let mut shown = Map::new();
+    shown.insert("metadata".to_owned(), Value::Object(METADATA.iter().filter_map(kept).collect()));
+    for name in ["spec", "status"] {
+        shown.insert(name.to_owned(), namespace.get(name).cloned().unwrap_or_else(|| Value::Object(Map::new())));
+    }
+    shown
+}

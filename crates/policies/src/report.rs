@@ -1,0 +1,185 @@
+//! [`ValidatingReport`]: what the decisions of all policies mean for one request (`policy/validating/dispatcher.go`).
+
+use listwatch_meta::status::StatusCause;
+use listwatch_meta::{GroupResource, Status};
+use listwatch_validation::{Object, child, text};
+use listwatch_webhooks::{Attributes, FailurePolicy};
+use serde_json::{Value, json};
+
+use crate::policy::{Action, Binding, Policy};
+use crate::validating::{AnnotationResult, Decision, Evaluated, Reason};
+
+/// The largest number of failed validations in the audit annotation of one request. Further ones are left out.
+pub const AUDITED_FAILURES_MAX: usize = 50;
+
+/// The audit annotation that lists failed validations.
+const VALIDATION_FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
+
+/// Collects the decisions of all policies about one request.
+#[derive(Debug, Default)]
+pub struct ValidatingReport {
+    /// The first rejection. Further ones are not told.
+    denial: Option<(Reason, String)>,
+    failures: Vec<Value>,
+    warnings: Vec<String>,
+    /// The annotations of the current policy: key and distinct values.
+    published: Vec<(String, Vec<String>)>,
+    annotations: Vec<(String, String)>,
+    checks: Vec<PolicyCheck>,
+}
+
+/// One decision, for the metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyCheck {
+    /// `allow`, `deny`, `warn` or `audit`.
+    pub enforcement_action: &'static str,
+    /// `no_error`, `compile_error`, `out_of_budget` or `invalid_error`.
+    pub error_type: &'static str,
+}
+
+/// The effects of all policies on one request.
+#[derive(Debug)]
+pub struct ReportedEffects {
+    /// The warnings for the client.
+    pub warnings: Vec<String>,
+    /// The keys and values for the audit event.
+    pub annotations: Vec<(String, String)>,
+    /// The rejection, if there is one.
+    pub rejection: Option<Status>,
+}
+
+/// The label of an error in metrics (`ErrorType`).
+pub fn error_type(why: &str) -> &'static str {
+    match why {
+        _ if why.starts_with("compilation") => "compile_error",
+        _ if why.starts_with("validation failed due to running out of cost budget") => "out_of_budget",
+        _ => "invalid_error",
+    }
+}
+
+impl ValidatingReport {
+    /// Adds an error in the configuration of a policy, or of a binding.
+    pub fn add_configuration_error(&mut self, policy: &Policy, binding: Option<&Binding>, why: &str) {
+        if policy.failure_policy == FailurePolicy::Ignore {
+            return;
+        }
+        let what = if binding.is_some() { "binding" } else { "policy" };
+        self.deny(policy, binding, Reason::default(), &format!("failed to configure {what}: {why}"));
+    }
+
+    /// Adds the result of a policy for one binding and one parameter.
+    pub fn add(&mut self, policy: &Policy, binding: &Binding, evaluated: Evaluated) {
+        for (position, decision) in evaluated.decisions.into_iter().enumerate() {
+            match decision {
+                Decision::Admit => {}
+                Decision::Ignore(why) => {
+                    self.checks.push(PolicyCheck { enforcement_action: "allow", error_type: error_type(&why) })
+                }
+                Decision::Deny { message, reason, .. } => {
+                    self.act(policy, binding, position, reason, &message);
+                }
+            }
+        }
+        for annotation in evaluated.annotations {
+            match annotation {
+                AnnotationResult::Publish(key, value) => self.publish(key, value),
+                AnnotationResult::Failed(why) => {
+                    self.checks.push(PolicyCheck { enforcement_action: "deny", error_type: error_type(&why) });
+                    self.deny(policy, Some(binding), Reason::default(), &why);
+                }
+            }
+        }
+    }
+
+    /// Carries out the actions of a binding after a failed validation.
+    fn act(&mut self, policy: &Policy, binding: &Binding, position: usize, reason: Reason, message: &str) {
+        for action in &binding.actions {
+            let enforcement_action = match action {
+                Action::Deny => {
+                    self.deny(policy, Some(binding), reason, message);
+                    "deny"
+                }
+                Action::Audit => {
+                    let actions: Vec<&str> = binding.actions.iter().map(|action| action.name()).collect();
+                    self.failures.push(json!({
+                        "message": message,
+                        "policy": binding.policy_name,
+                        "binding": binding.name,
+                        "expressionIndex": position.to_string(),
+                        "validationActions": actions,
+                    }));
+                    "audit"
+                }
+                Action::Warn => {
+                    self.warnings.push(format!(
+                        "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {message}",
+                        policy.name, binding.name
+                    ));
+                    "warn"
+                }
+            };
+            self.checks.push(PolicyCheck { enforcement_action, error_type: error_type(message) });
+        }
+    }
+
+    fn deny(&mut self, policy: &Policy, binding: Option<&Binding>, reason: Reason, why: &str) {
+        self.denial.get_or_insert_with(|| {
+            let with = binding.map(|binding| format!(" with binding '{}'", binding.name)).unwrap_or_default();
+            (reason, format!("ValidatingAdmissionPolicy '{}'{with} denied request: {why}", policy.name))
+        });
+    }
+
+    fn publish(&mut self, key: String, value: String) {
+        match self.published.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, values)) if values.contains(&value) => {}
+            Some((_, values)) => values.push(value),
+            None => self.published.push((key, vec![value])),
+        }
+    }
+
+    /// Ends a policy: values of one key for several bindings or parameters become one annotation.
+    pub fn end_policy(&mut self, policy: &Policy) {
+        for (key, values) in self.published.drain(..) {
+            self.annotations.push((format!("{}/{key}", policy.name), values.join(", ")));
+        }
+    }
+
+    /// Removes and returns the decisions since the last call, for the metrics.
+    pub fn take_checks(&mut self) -> Vec<PolicyCheck> {
+        std::mem::take(&mut self.checks)
+    }
+
+    /// Returns the effects on the request.
+    pub fn finish(mut self, attributes: &Attributes<'_>) -> ReportedEffects {
+        self.failures.truncate(AUDITED_FAILURES_MAX);
+        if !self.failures.is_empty() {
+            self.annotations.push((VALIDATION_FAILURE.to_owned(), Value::Array(self.failures).to_string()));
+        }
+        let rejection = self.denial.map(|(reason, message)| {
+            let mut status = forbidden(attributes, &message);
+            (status.reason, status.code) = (reason.name().into(), reason.code());
+            let details = status.details.get_or_insert_default();
+            details.causes.push(StatusCause { message, ..StatusCause::default() });
+            status
+        });
+        ReportedEffects { warnings: self.warnings, annotations: self.annotations, rejection }
+    }
+}
+
+/// Returns the 403 for a request (`admission.NewForbidden`): the name is that of the request, else that of the object, else
+/// the beginning of the generated name.
+pub(crate) fn forbidden(attributes: &Attributes<'_>, why: &str) -> Status {
+    let resource = GroupResource { group: attributes.resource.group, resource: attributes.resource.resource };
+    let of = |object: &'_ Object, field| text(child(object, "metadata"), field).to_owned();
+    let mut name = attributes.name.to_owned();
+    if let Some(object) = attributes.object.filter(|_| name.is_empty()) {
+        name = of(object, "name");
+        if name.is_empty() {
+            name = of(object, "generateName");
+        }
+    }
+    if name.is_empty() {
+        "Unknown".clone_into(&mut name);
+    }
+    Status::forbidden(resource, &name, why)
+}
