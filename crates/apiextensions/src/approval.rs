@@ -1,6 +1,6 @@
 //! The approval of definitions in the groups `k8s.io`, `kubernetes.io` and their subdomains, which belong to the
-//! Kubernetes community. An annotation names the approval; the condition `KubernetesAPIApprovalPolicyConformant` reports
-//! it.
+//! Kubernetes community. An annotation contains the URL of the approval. The condition
+//! `KubernetesAPIApprovalPolicyConformant` reports the result.
 //!
 //! Source: `apiextensions-apiserver/pkg/apihelpers/helpers.go`,
 //! `apiextensions-apiserver/pkg/controller/apiapproval/apiapproval_controller.go`.

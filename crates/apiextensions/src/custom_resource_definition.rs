@@ -34,7 +34,6 @@ pub static CUSTOM_RESOURCE_DEFINITION: Kind = Kind {
     },
     validate_update: |new, old, errors| errors.extend(validation::validate_update(new, old)),
     validate_status: |definition, _, errors| errors.extend(validation::validate_status(definition)),
-    warnings: strategy::warnings,
     begin_deletion: strategy::begin_deletion,
     ..Kind::cluster("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
 };

@@ -7,6 +7,9 @@
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+use crate::conversion::ConversionWebhook;
 
 /// The finalizer that keeps a definition until its objects are deleted (`CustomResourceCleanupFinalizer`).
 pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
@@ -71,9 +74,21 @@ pub struct Spec {
 struct Conversion {
     #[serde(default, deserialize_with = "or_default")]
     strategy: String,
+    #[serde(default)]
+    webhook: Option<WebhookConversion>,
 }
 
-/// The names of a definition: requested ones in the spec, accepted ones in the status.
+/// The webhook of a conversion.
+#[derive(Debug, Default, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WebhookConversion {
+    #[serde(default, deserialize_with = "or_default")]
+    client_config: Map<String, Value>,
+    #[serde(default, deserialize_with = "or_default")]
+    conversion_review_versions: Vec<String>,
+}
+
+/// The names of a definition: the requested names in the spec, or the accepted names in the status.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Names {
@@ -212,10 +227,13 @@ impl Definition {
         self.spec.scope == "Namespaced"
     }
 
-    /// Whether objects of this version need conversion by a webhook. This server calls no webhooks and does not serve
-    /// such versions.
-    pub fn needs_webhook(&self, version: &Version) -> bool {
-        self.spec.conversion.strategy == "Webhook" && !version.storage
+    /// The webhook that converts objects between versions; `None` if versions differ only in `apiVersion`.
+    pub fn conversion_webhook(&self) -> Option<ConversionWebhook> {
+        let Conversion { strategy, webhook } = &self.spec.conversion;
+        (strategy == "Webhook").then(|| match webhook {
+            Some(webhook) => ConversionWebhook::new(&webhook.client_config, &webhook.conversion_review_versions),
+            None => ConversionWebhook::new(&Map::new(), &[]),
+        })
     }
 
     /// The version in which objects are stored.

@@ -1,11 +1,12 @@
-//! CustomResourceDefinitions as pure functions: their [`Kind`](listwatch_kinds::Kind), the fields that the server reads,
-//! and writes of their status. The API server serves the custom resources.
+//! CustomResourceDefinitions as pure functions: their [`Kind`](listwatch_kinds::Kind), a parser of the fields that the
+//! server reads, and functions that update the status. The API server serves the custom resources.
 //!
 //! | item | purpose |
 //! |---|---|
 //! | [`CUSTOM_RESOURCE_DEFINITION`] | names, defaults, validation and deletion of definitions |
 //! | [`Definition`] | a definition without its schemas |
 //! | [`condition`], [`set_condition`], [`set_accepted`] | conditions and accepted names in a status |
+//! | [`ConversionWebhook`], [`ConversionBatch`] | conversion between versions by webhook: requests, checks of responses |
 //! | [`approval_condition`] | the condition of definitions in groups of the Kubernetes community |
 //!
 //! Rules: `staging/src/k8s.io/apiextensions-apiserver/pkg/{apis/apiextensions,registry/customresourcedefinition}` of
@@ -31,6 +32,7 @@
 struct Readme;
 
 mod approval;
+mod conversion;
 mod custom_resource_definition;
 mod definition;
 mod status;
@@ -38,6 +40,10 @@ mod strategy;
 mod validation;
 
 pub use approval::approval_condition;
+pub use conversion::{
+    ConversionBatch, ConversionError, ConversionFailureType, ConversionReviewVersion, ConversionWebhook,
+    from_invalid_version, to_invalid_version,
+};
 pub use custom_resource_definition::CUSTOM_RESOURCE_DEFINITION;
 pub use definition::{Condition, Definition, FINALIZER, Names, PrinterColumn, Version};
 pub use status::{condition, set_accepted, set_condition};

@@ -93,22 +93,6 @@ pub(crate) fn check_types(definition: &Map<String, Value>) -> Result<(), String>
     Definition::deserialize(definition).map(drop).map_err(|error| format!("json: {error}"))
 }
 
-/// Returns warnings for the client about versions that this server does not serve.
-pub(crate) fn warnings(definition: &Map<String, Value>) -> Vec<String> {
-    let Ok(read) = Definition::deserialize(definition) else { return Vec::new() };
-    let unserved: Vec<&str> = read
-        .spec
-        .versions
-        .iter()
-        .filter(|version| version.served && read.needs_webhook(version))
-        .map(|version| version.name.as_str())
-        .collect();
-    if unserved.is_empty() {
-        return Vec::new();
-    }
-    vec![format!("conversion by webhook is not supported by this server: not served: {}", unserved.join(", "))]
-}
-
 /// Removes members that are `null`. Do not use this for schemas, whose defaults and enumerations can be `null`.
 fn drop_nulls(members: &mut Map<String, Value>) {
     members.retain(|_, value| !value.is_null());
@@ -179,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn singular_list_kind_and_conversion_have_defaults() {
+    fn absent_singular_list_kind_and_conversion_get_defaults() {
         let mut definition = map(json!({"spec": {
             "names": {"plural": "widgets", "kind": "Widget", "categories": null},
             "versions": [{"name": "v1", "storage": true, "subresources": null,

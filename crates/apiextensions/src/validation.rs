@@ -1,6 +1,6 @@
 //! Validates definitions: [`validate`], [`validate_update`], [`validate_status`]. `listwatch_schema` validates schemas.
 //!
-//! kube-apiserver validates its internal type, in which fields that are equal in all versions are above the versions.
+//! kube-apiserver validates its internal type, in which fields that are equal in all versions are fields of the spec.
 //! An error in the schema of a definition with one version therefore names `spec.validation.openAPIV3Schema`.
 //!
 //! Source: `apiextensions-apiserver/pkg/apis/apiextensions/validation/validation.go`.
@@ -178,7 +178,7 @@ fn check_group(group: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// The fields that are equal in all versions. They are validated once.
+/// The fields that are equal in all versions, which are validated once.
 struct SharedFields {
     schema: bool,
     subresources: bool,
@@ -221,7 +221,7 @@ fn check_version(version: &Value, path: &str, shared: &SharedFields, unchanged: 
     }
 }
 
-/// Validates the fields that are equal in all versions. Paths are those of upstream's internal type.
+/// Validates the fields that are equal in all versions. Error paths are those of upstream's internal type.
 fn check_shared(
     first: &Value,
     versions: &[Value],

@@ -1,8 +1,8 @@
 //! Decodes and verifies certificate requests (PKCS #10, RFC 2986) and certificates (RFC 5280) in PEM.
 //!
 //! All checks fail closed. A request that cannot be decoded or verified is rejected, because a signer could decode it
-//! differently and sign fields that were never checked. For the same reason a request is exactly one PEM block without
-//! headers, although kube-apiserver reads the first of several.
+//! differently and sign unchecked fields. For the same reason a request must be exactly one PEM block without headers,
+//! although kube-apiserver reads the first of several blocks.
 //!
 //! Source: `ParseCSR` in `pkg/apis/certificates/helpers.go`, Go's `crypto/x509`.
 
@@ -209,7 +209,7 @@ fn text(value: &x509_cert::der::Any) -> Result<String, String> {
     decoded.ok_or_else(|| "x509: invalid RDNSequence: invalid attribute value".to_owned())
 }
 
-/// Checks issued certificates: PEM blocks of certificates, at least one, and no others.
+/// Checks issued certificates: one or more PEM blocks, all of them certificates.
 ///
 /// # Errors
 /// The reason, in upstream's words unless Go's text depends on its parser.
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn request_signed_by_its_own_key_is_accepted() {
+    fn certificate_request_signed_by_its_own_key_is_accepted() {
         for algorithm in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
             let text = request_with(rcgen::DnValue::Utf8String("dev".to_owned()), algorithm);
             assert_eq!(check(&text), Ok(()), "{algorithm:?}");
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_or_truncated_request_is_rejected() {
+    fn changed_or_truncated_certificate_request_is_rejected() {
         let der = pem::parse(request("dev")).unwrap().into_contents();
         for at in 0..der.len() {
             for bit in 0..8 {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn request_with_other_or_several_pem_blocks_is_rejected() {
+    fn certificate_request_with_other_or_several_pem_blocks_is_rejected() {
         let wrong = || Err("PEM block type must be CERTIFICATE REQUEST".to_owned());
         let text = request("dev");
         assert_eq!(check(&format!("a comment\n{text}")), Ok(()));

@@ -85,9 +85,10 @@ pub struct Kind {
     pub validate_transition: fn(&Object, &Object, UpdateContext<'_>, &mut Errors),
     /// Warnings for the client that writes an object (`WarningsOnCreate`, `WarningsOnUpdate`).
     pub warnings: fn(&Object) -> Vec<String>,
-    /// Fields of the spec that admission sets. A client that leaves them out does not own them.
+    /// Fields of the spec that admission sets. A client that omits them does not own them.
     pub admission_fields: &'static [&'static str],
-    /// Marks an object for deletion if the kind has work to do before. The second argument is the time (RFC 3339).
+    /// Marks an object for deletion, for kinds with cleanup before the deletion. The second argument is the time (RFC
+    /// 3339).
     pub begin_deletion: fn(&mut Object, &str) -> Deletion,
     /// Whether the object stays in the store even if it has no finalizers and no grace period.
     pub holds_deletion: fn(&Object) -> bool,

@@ -47,6 +47,7 @@ mod testing;
 pub mod versions;
 mod write_scope;
 
+pub use crate::core::pod_qos::quality_of_service;
 pub use kind::{CreateContext, Field, Kind, Unenforced, UnenforcedPart, UpdateContext};
 pub use strategy::{
     Deletion, SecondVersionStrategy, Strategy, WriteRules, before_create, before_update, completes_deletion,

@@ -63,8 +63,8 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     /// The rules that are plain values.
     fn rules(&self) -> WriteRules;
 
-    /// The rules for updates. They differ for a second version: names of stored objects follow the rule of the stored
-    /// version.
+    /// The rules for updates. For a second version these rules differ: names of stored objects follow the rule of the
+    /// stored version.
     fn update_rules(&self) -> WriteRules {
         self.rules()
     }
@@ -91,7 +91,7 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     /// Applies defaults that depend on other fields. The field manager of the write owns them.
     fn late_defaults(&self, _object: &mut Object) {}
 
-    /// Fields of the spec that admission sets. A client that leaves them out does not own them.
+    /// Fields of the spec that admission sets. A client that omits them does not own them.
     fn admission_fields(&self) -> &'static [&'static str] {
         &[]
     }
@@ -183,8 +183,8 @@ fn meta_rules(rules: WriteRules) -> meta::Rules {
 }
 
 fn order_metadata(object: &mut Object) {
-    let metadata = std::mem::take(metadata_mut(object));
-    *metadata_mut(object) = meta::canonical(metadata);
+    let metadata = metadata_mut(object);
+    *metadata = meta::canonical(std::mem::take(metadata));
 }
 
 fn has_same_annotations(rules: WriteRules, new: &Object, old: &Object) -> bool {

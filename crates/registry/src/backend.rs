@@ -9,10 +9,11 @@ use listwatch_access::ServiceAccountTokenOptions;
 use listwatch_cacher::{Cacher, Limits, ResourceConfig};
 use listwatch_storage::Storage;
 use parking_lot::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use crate::cache_budget::{CacheBudget, Change, Weight};
+use crate::conversion::{ConversionCallers, ConvertedStorage, PreviousValues};
 use crate::custom::CustomKind;
 use crate::definitions::{DEFINITIONS_GROUP, DEFINITIONS_PLURAL, DEFINITIONS_VERSION, Definitions};
 use crate::problems::Problems;
@@ -20,12 +21,17 @@ use crate::registry::Registry;
 use crate::resource::Resource;
 use crate::tokens::Tokens;
 
+/// The time from the removal or change of a definition to the end of its watches (`customresource_handler.go`:
+/// `tearDown` waits a second before it destroys the storage).
+const TEARDOWN_DELAY: Duration = Duration::from_secs(1);
+
 /// The server's state below HTTP. Each server has one, shared by all requests.
 pub struct Backend {
     storage: Arc<dyn Storage>,
     builtin: Arc<Registry>,
     registry: ArcSwap<Registry>,
     definitions: Definitions,
+    conversion: Arc<ConversionCallers>,
     tokens: Tokens,
     problems: Problems,
     bootstrap: Problems,
@@ -60,6 +66,7 @@ impl Drop for CreatingIn<'_> {
 /// A cache and the definition generation for which the cache was started.
 struct CacheEntry {
     cacher: Cacher,
+    prefix: String,
     kind: Option<Arc<CustomKind>>,
 }
 
@@ -84,9 +91,11 @@ impl Backend {
     /// cache per resource, and `limits` applies to each cache.
     pub fn new(storage: Arc<dyn Storage>, registry: Registry, watch_cache: bool, limits: Limits) -> Self {
         let builtin = Arc::new(registry);
+        let conversion = Arc::<ConversionCallers>::default();
         Backend {
             storage,
-            definitions: Definitions::new(builtin.resources()),
+            definitions: Definitions::new(builtin.resources(), Arc::clone(&conversion)),
+            conversion,
             tokens: Tokens::default(),
             problems: Problems::default(),
             bootstrap: Problems::default(),
@@ -123,47 +132,73 @@ impl Backend {
         self.registry.load_full()
     }
 
+    /// Returns how conversion webhooks and converters in this process are called.
+    pub fn conversion(&self) -> &Arc<ConversionCallers> {
+        &self.conversion
+    }
+
     /// Returns the watch cache of a resource. The first call starts the cache.
     ///
-    /// A cache costs memory and a store watch, so a resource that nobody reads has none. Caches are keyed by
-    /// storage prefix: all versions of a kind share one cache.
+    /// A cache costs memory and a store watch, so a resource has none until the first read. All versions of a kind share
+    /// one cache, unless a webhook converts between them.
     pub fn cacher(&self, resource: &Resource) -> Cacher {
         let resource = resource.stored();
+        let name = resource.cache_name();
         let mut cachers = self.cachers.lock();
         // A request older than the current definition must not start a cache for the former definition. Such a
         // request reads from the current cache or from the store.
         let outdated = resource.form.is_some() && !self.is_current(resource);
         // A failed cache has been stopped and has ended its watches. The next reader starts a new one.
-        if let Some(kept) = cachers.get(&resource.storage_prefix).filter(|kept| !kept.cacher.is_stopped())
+        if let Some(kept) = cachers.get(&name).filter(|kept| !kept.cacher.is_stopped())
             && (outdated || kept.is_of(resource))
         {
             return kept.cacher.clone();
         }
         if outdated {
-            return Cacher::direct(Arc::clone(&self.storage), self.config(resource));
+            return self.direct(resource);
         }
-        let config = self.config(resource);
-        let without = self.budget.as_ref().is_some_and(|budget| budget.lock().is_without(&resource.storage_prefix));
-        let cacher = if self.watch_cache && !without {
-            Cacher::start(Arc::clone(&self.storage), config)
+        let without = self.budget.as_ref().is_some_and(|budget| budget.lock().is_without(&name));
+        // Without a cache, each watcher would cost a call of the webhook per event.
+        let cacher = if (self.watch_cache || resource.has_own_cache()) && !without {
+            Cacher::start(self.storage_of(resource, PreviousValues::Dropped), self.config(resource))
         } else {
-            Cacher::direct(Arc::clone(&self.storage), config)
+            self.direct(resource)
         };
         let kind = resource.form.as_ref().map(|form| Arc::clone(form.kind()));
-        let former = cachers.insert(resource.storage_prefix.clone(), CacheEntry { cacher: cacher.clone(), kind });
+        let prefix = resource.storage_prefix.clone();
+        let former = cachers.insert(name, CacheEntry { cacher: cacher.clone(), prefix, kind });
         if let Some(former) = former {
             former.cacher.stop(None);
         }
         cacher
     }
 
+    fn direct(&self, resource: &Resource) -> Cacher {
+        Cacher::direct(self.storage_of(resource, PreviousValues::Converted), self.config(resource))
+    }
+
+    /// Returns the store in which a cache finds objects of the version of a resource.
+    fn storage_of(&self, resource: &Resource, previous: PreviousValues) -> Arc<dyn Storage> {
+        match &resource.form {
+            Some(form) if form.converts() => {
+                Arc::new(ConvertedStorage::new(Arc::clone(&self.storage), form.clone(), previous))
+            }
+            _ => Arc::clone(&self.storage),
+        }
+    }
+
     fn config(&self, resource: &Resource) -> ResourceConfig {
+        let mut limits = self.limits.clone();
+        if resource.has_own_cache() {
+            // A starting cache must not send the history to the webhook.
+            limits.history_refill_revisions_max = 0;
+        }
         ResourceConfig {
             name: resource.gr().to_string(),
             prefix: resource.storage_prefix.clone(),
             shape: Arc::clone(&resource.shape),
             indexed_fields: resource.indexed_fields.clone(),
-            limits: self.limits.clone(),
+            limits,
         }
     }
 
@@ -179,7 +214,7 @@ impl Backend {
 
     /// Returns the cache of a resource if it is already running. Never starts a cache.
     pub fn running_cacher(&self, resource: &Resource) -> Option<Cacher> {
-        self.cachers.lock().get(&resource.storage_prefix).map(|kept| kept.cacher.clone())
+        self.cachers.lock().get(&resource.cache_name()).map(|kept| kept.cacher.clone())
     }
 
     /// Compares the caches with the budget and applies the resulting changes. Dropping or restoring a cache ends
@@ -195,18 +230,18 @@ impl Backend {
         if nothing_to_do {
             return Vec::new();
         }
-        let weight = |(prefix, cacher): (String, Cacher)| {
+        let weight = |(name, cacher): (String, Cacher)| {
             let stats = cacher.stats();
             let watchers = stats.watchers;
             let watched = watchers.replaying + watchers.live + watchers.lagging > 0;
-            Weight { prefix, bytes: stats.object_bytes, objects: stats.objects, watched }
+            Weight { prefix: name, bytes: stats.object_bytes, objects: stats.objects, watched }
         };
         let weights = running.into_iter().map(weight).collect();
         // Both locks are taken in the same order as in `cacher`, so no cache starts between them.
         let mut cachers = self.cachers.lock();
         let changes = budget.lock().handle_weights(now, weights);
         let changed = |change: &Change| match change {
-            Change::Drop(prefix) | Change::Restore(prefix) => cachers.remove(prefix),
+            Change::Drop(name) | Change::Restore(name) => cachers.remove(name),
         };
         let former: Vec<CacheEntry> = changes.iter().filter_map(changed).collect();
         drop(cachers);
@@ -233,9 +268,19 @@ impl Backend {
         Some((budget.bytes_max(), budget.without()))
     }
 
-    /// Returns the running caches with their storage prefixes, for metrics and readiness.
+    /// Returns the storage prefix of a running cache that is not filled, for readiness. A converter that fails must not
+    /// make the server unready, so caches below a conversion webhook are left out.
+    pub fn unfilled_cache(&self) -> Option<String> {
+        let cachers = self.cachers.lock();
+        let unfilled = cachers
+            .values()
+            .find(|kept| !kept.kind.as_ref().is_some_and(|kind| kind.has_converter()) && !kept.cacher.is_ready());
+        unfilled.map(|kept| kept.prefix.clone())
+    }
+
+    /// Returns the running caches with their names, for metrics.
     pub fn running_cachers(&self) -> Vec<(String, Cacher)> {
-        self.cachers.lock().iter().map(|(prefix, kept)| (prefix.clone(), kept.cacher.clone())).collect()
+        self.cachers.lock().iter().map(|(name, kept)| (name.clone(), kept.cacher.clone())).collect()
     }
 
     /// Marks the creation of an object in a namespace as in progress until the returned guard is dropped.
@@ -274,8 +319,8 @@ impl Backend {
         self.registry().find(DEFINITIONS_GROUP, DEFINITIONS_VERSION, DEFINITIONS_PLURAL).cloned()
     }
 
-    /// Waits until this server serves the stored revision of a custom resource's definition. Returns false if there
-    /// is no such definition, or after a timeout of three seconds.
+    /// Waits until this server serves the stored revision of a custom resource's definition. Returns false if there is
+    /// no such definition, or after a timeout of three seconds.
     pub async fn catch_up_definition(&self, group: &str, plural: &str) -> bool {
         let Some(definitions) = self.definitions_resource() else { return false };
         let name = format!("{plural}.{group}");
@@ -297,7 +342,8 @@ impl Backend {
     }
 
     /// Replaces the custom resources of the registry with these. Stops the caches of resources that were removed or
-    /// changed, and ends their watches.
+    /// changed, and ends their watches, [`TEARDOWN_DELAY`] later: the objects of a deleted definition are deleted right
+    /// before it, and a watch should see that.
     pub fn install(&self, custom: &[Arc<Resource>]) {
         self.registry.store(Arc::new(Registry::extended(&self.builtin, custom)));
         self.registry_changed.notify_one();
@@ -305,18 +351,28 @@ impl Backend {
             .iter()
             .filter_map(|resource| Some((resource.storage_prefix.as_str(), resource.form.as_ref()?.kind())))
             .collect();
-        let is_kept = |prefix: &str, kept: &CacheEntry| match &kept.kind {
-            Some(kind) => current.get(prefix).is_some_and(|present| Arc::ptr_eq(present, kind)),
+        let is_kept = |kept: &CacheEntry| match &kept.kind {
+            Some(kind) => current.get(&*kept.prefix).is_some_and(|present| Arc::ptr_eq(present, kind)),
             None => true,
         };
         let mut gone = Vec::new();
-        self.cachers.lock().retain(|prefix, kept| {
-            let keep = is_kept(prefix, kept);
+        self.cachers.lock().retain(|_, kept| {
+            let keep = is_kept(kept);
             if !keep {
                 gone.push(kept.cacher.clone());
             }
             keep
         });
-        gone.iter().for_each(|cacher| cacher.stop(None));
+        if gone.is_empty() {
+            return;
+        }
+        let stop = move || gone.iter().for_each(|cacher| cacher.stop(None));
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(async move {
+                tokio::time::sleep(TEARDOWN_DELAY).await;
+                stop();
+            })),
+            Err(_) => stop(),
+        }
     }
 }

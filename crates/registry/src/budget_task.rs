@@ -21,13 +21,15 @@ async fn run(backend: Weak<Backend>) {
         tick.tick().await;
         let Some(backend) = backend.upgrade() else { return };
         let now = Instant::now().into_std();
-        for prefix in backend.caches_due(now) {
-            let query = ListQuery { range: KeyRange::resource(&prefix), at: None, limit: 1 };
+        for name in backend.caches_due(now) {
+            // The versions of a kind with a conversion webhook have the same objects.
+            let prefix = name.split('@').next().unwrap_or_default();
+            let query = ListQuery { range: KeyRange::resource(prefix), at: None, limit: 1 };
             // If the store cannot count objects now, the last known count stays valid.
             if let Ok(page) = backend.storage().list(query).await
                 && let Some(remaining) = page.remaining
             {
-                backend.handle_count(&prefix, page.items.len() + remaining as usize);
+                backend.handle_count(&name, page.items.len() + remaining as usize);
             }
         }
         for change in backend.weigh_caches(now) {

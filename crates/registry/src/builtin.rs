@@ -35,10 +35,16 @@ fn kinds() -> impl Iterator<Item = &'static Kind> {
 }
 
 /// Returns the resources whose objects are not stored: bindings, component statuses and reviews.
-pub(crate) fn unstored() -> &'static [Arc<Resource>] {
-    static UNSTORED: LazyLock<Vec<Arc<Resource>>> =
+pub(crate) fn unstored() -> &'static Arc<[Arc<Resource>]> {
+    static UNSTORED: LazyLock<Arc<[Arc<Resource>]>> =
         LazyLock::new(|| kinds().filter(|kind| !kind.stored).map(|kind| Arc::new(resource(kind))).collect());
     &UNSTORED
+}
+
+/// Returns the groups and versions of all built-in resources; one may occur several times.
+pub(crate) fn group_versions() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let second = SECOND_VERSIONS.iter().map(|version| (version.group, version.version));
+    kinds().map(|kind| (kind.group, kind.version)).chain(second)
 }
 
 /// Creates the resource of a second version from the resource of the stored version.

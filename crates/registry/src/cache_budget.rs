@@ -7,10 +7,9 @@
 //!     └──────── after 60 s, if the cache fits and leaves a quarter of the budget free ───────────────┘
 //! ```
 //!
-//! A resource without a cache is served from the store with the same semantics: a list reads the store, and each
-//! watch is a watch of the store. These reads are slower, but their memory does not grow with the number of
-//! objects. The watches of the resource end cleanly at the change, and their clients resume from their last
-//! resource version.
+//! A resource without a cache is served from the store with the same semantics: lists read the store, and each watch is
+//! a watch of the store. These reads are slower, but their memory does not grow with the number of objects. The watches
+//! of the resource end cleanly at the change, and their clients resume from their last resource version.
 //!
 //! Only filled caches are measured: the size of a cache is unknown while it fills.
 
@@ -36,7 +35,7 @@ pub(crate) struct Weight {
     pub watched: bool,
 }
 
-impl Without {
+impl UncachedResource {
     fn is_due(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.since) >= WITHOUT_MIN
     }
@@ -53,7 +52,7 @@ pub(crate) enum Change {
 
 /// Data about a resource without a cache.
 #[derive(Clone, Copy, Debug)]
-struct Without {
+struct UncachedResource {
     /// Estimated size of a cache of the resource, in bytes.
     bytes: usize,
     /// Average size of an object when the cache was dropped, in bytes.
@@ -66,7 +65,7 @@ struct Without {
 #[derive(Debug)]
 pub(crate) struct CacheBudget {
     bytes_max: usize,
-    without: HashMap<String, Without>,
+    without: HashMap<String, UncachedResource>,
 }
 
 impl CacheBudget {
@@ -114,7 +113,7 @@ impl CacheBudget {
                 total -= bytes;
                 self.without.insert(
                     prefix.clone(),
-                    Without { bytes, object_bytes: bytes.div_ceil(objects.max(1)), since: now },
+                    UncachedResource { bytes, object_bytes: bytes.div_ceil(objects.max(1)), since: now },
                 );
                 changes.push(Change::Drop(prefix));
             }

@@ -8,6 +8,7 @@ use listwatch_meta::{Change, Object, Revision};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::conversion::ConversionCallers;
 use crate::custom::catalog::{Catalog, Reserved, Work};
 use crate::resource::Resource;
 
@@ -19,7 +20,7 @@ pub const DEFINITIONS_VERSION: &str = "v1";
 pub const DEFINITIONS_PLURAL: &str = "customresourcedefinitions";
 
 /// Maximum time that a request waits until the server serves a stored definition. After this time the request is
-/// answered as if the definition did not exist yet.
+/// processed as if the definition did not exist yet.
 const CATCH_UP_MAX: Duration = Duration::from_secs(3);
 
 /// The CustomResourceDefinitions known to this server.
@@ -37,8 +38,11 @@ impl std::fmt::Debug for Definitions {
 
 impl Definitions {
     /// Creates an empty catalog. Definitions cannot replace the group versions of the `builtin` resources.
-    pub(crate) fn new(builtin: &[Arc<Resource>]) -> Self {
-        Definitions { catalog: Mutex::new(Catalog::new(Reserved::of(builtin))), applied: watch::Sender::new(0) }
+    pub(crate) fn new(builtin: &[Arc<Resource>], conversion: Arc<ConversionCallers>) -> Self {
+        Definitions {
+            catalog: Mutex::new(Catalog::new(Reserved::of(builtin), conversion)),
+            applied: watch::Sender::new(0),
+        }
     }
 
     /// Reports whether `resource` is the resource of CustomResourceDefinitions.

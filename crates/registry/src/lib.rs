@@ -4,13 +4,15 @@
 //! |---|---|
 //! | one served kind in a group and version | [`Resource`] |
 //! | everything that is served at one moment | [`Registry`] |
+//! | which built-in group versions are served | [`RuntimeConfig`] |
 //! | the store, the registry and one watch cache per resource | [`Backend`] |
 //! | how values are encoded and encrypted in the store | [`StoredForm`] |
 //! | custom resources: definitions, names, schemas, versions | [`Definitions`], [`Form`], [`CustomKind`] |
+//! | conversion webhooks, and converters as functions of this process | [`ConversionCallers`], [`ConversionHandler`] |
 //! | why controllers cannot do their work | [`Problems`] |
 //!
-//! The crate speaks no HTTP. `listwatch-write` writes objects through it, `listwatch-controllers` keeps it in step
-//! with the stored definitions, and `listwatch-apiserver` answers requests from it.
+//! The crate has no HTTP. `listwatch-write` writes objects through this crate, `listwatch-controllers` applies changes
+//! of stored definitions, and `listwatch-apiserver` serves requests.
 //!
 //! # Example
 //! ```
@@ -35,9 +37,11 @@ mod definitions;
 mod problems;
 mod registry;
 mod resource;
+mod runtime_config;
 mod stored_form;
 mod token_objects;
 mod tokens;
+mod tree;
 
 pub use listwatch_apiextensions::PrinterColumn;
 pub use listwatch_kinds::{ForeignKind, Subresource, WriteRules};
@@ -45,15 +49,17 @@ pub use listwatch_validation::names::NameRule;
 
 pub use crate::backend::{Backend, CreatingIn};
 pub use crate::budget_task::spawn_cache_budget;
-pub use crate::conversion::Conversion;
-pub use crate::custom::{Creating, CustomKind, FitError, Form, StatusWork, Work, nested, resources_of};
+pub use crate::conversion::{Conversion, ConversionCallers, ConversionHandler, ConversionRequest};
+pub use crate::custom::{Creating, CustomKind, DefaultAndPruneError, Form, StatusWork, Work, nested, resources_of};
 pub use crate::definitions::{DEFINITIONS_GROUP, DEFINITIONS_PLURAL, DEFINITIONS_VERSION, Definitions};
 pub use crate::problems::Problems;
-pub use crate::registry::Registry;
+pub use crate::registry::{BuiltinOptions, Registry};
 pub use crate::resource::Resource;
+pub use crate::runtime_config::{InvalidRuntimeConfig, RuntimeConfig};
 pub use crate::stored_form::{StorageMediaType, StoredForm, rewrite_stale_keys};
 pub use crate::token_objects::TokenObjects;
 pub use crate::tokens::Tokens;
+pub use crate::tree::{encode_tree, parse_tree};
 
 /// Compiles the examples of the README as doc tests.
 #[cfg(doctest)]

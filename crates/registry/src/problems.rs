@@ -21,12 +21,12 @@ impl Problems {
                 if problems.contains_key(controller) {
                     tracing::debug!(controller, problem, "a built-in loop still cannot do its work");
                 } else {
-                    tracing::error!(controller, problem, "a built-in loop cannot do its work");
+                    tracing::error!(controller, problem, "a controller cannot do its work");
                 }
                 problems.insert(controller, problem);
             }
             None => {
-                tracing::info!(controller, "a built-in loop does its work again");
+                tracing::info!(controller, "a controller works again");
                 problems.remove(controller);
             }
         }

@@ -1,12 +1,32 @@
 //! [`Registry`]: an immutable snapshot of all served resources.
 //!
-//! The registry is an immutable value. The server replaces the current registry when a definition is added or
-//! removed. A request therefore sees one registry from start to end.
+//! The server replaces the current registry when a definition is added or removed. A request therefore sees one
+//! registry from start to end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::builtin;
 use crate::resource::Resource;
+use crate::runtime_config::RuntimeConfig;
+
+/// The lifetime of events (`--event-ttl`).
+const EVENT_TTL: Duration = Duration::from_secs(3600);
+
+/// The settings of the built-in kinds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuiltinOptions {
+    /// The served group versions and resources. Default: all.
+    pub runtime_config: RuntimeConfig,
+    /// The time after which events expire, in whole seconds. Zero means never. Default: one hour.
+    pub event_ttl: Duration,
+}
+
+impl Default for BuiltinOptions {
+    fn default() -> Self {
+        BuiltinOptions { runtime_config: RuntimeConfig::default(), event_ttl: EVENT_TTL }
+    }
+}
 
 /// All resources served at one moment. The registry is immutable: a new one replaces it when a definition is added
 /// or removed.
@@ -14,7 +34,7 @@ use crate::resource::Resource;
 pub struct Registry {
     resources: Vec<Arc<Resource>>,
     /// Kinds that are served but never stored, such as reviews.
-    unstored: &'static [Arc<Resource>],
+    unstored: Arc<[Arc<Resource>]>,
     /// Positions in `resources`, sorted by group, version and plural. Every request searches this list; a binary
     /// search over borrowed names allocates nothing.
     by_path: Vec<usize>,
@@ -27,14 +47,16 @@ impl Registry {
     pub fn new(resources: Vec<Arc<Resource>>) -> Self {
         let mut by_path: Vec<usize> = (0..resources.len()).collect();
         by_path.sort_by(|a, b| resources[*a].path().cmp(&resources[*b].path()));
-        let unstored = if resources.iter().any(|resource| !resource.custom) { builtin::unstored() } else { &[] };
+        let has_builtin = resources.iter().any(|resource| !resource.custom);
+        let unstored = if has_builtin { Arc::clone(builtin::unstored()) } else { Arc::default() };
         Registry { resources, unstored, by_path, base: None }
     }
 
     /// Creates a registry that holds the resources of `base`, followed by these custom resources.
     pub fn extended(base: &Arc<Registry>, custom: &[Arc<Resource>]) -> Self {
         let resources = [base.resources(), custom].concat();
-        Registry { base: Some(Arc::clone(base)), ..Registry::new(resources) }
+        let unstored = Arc::clone(&base.unstored);
+        Registry { base: Some(Arc::clone(base)), unstored, ..Registry::new(resources) }
     }
 
     /// Returns the registry that this one extends.
@@ -47,10 +69,25 @@ impl Registry {
         Registry::new(builtin::resources())
     }
 
+    /// Creates the registry of the built-in kinds that a server with these options serves.
+    pub fn configured(options: &BuiltinOptions) -> Self {
+        let mut resources = builtin::resources();
+        resources.retain(|resource| options.runtime_config.serves(resource));
+        for resource in &mut resources {
+            if resource.rules.ttl_seconds.is_some() && options.event_ttl != EVENT_TTL {
+                let seconds = options.event_ttl.as_secs();
+                Arc::make_mut(resource).rules.ttl_seconds = (seconds > 0).then_some(seconds);
+            }
+        }
+        let unstored = builtin::unstored().iter().filter(|resource| options.runtime_config.serves(resource));
+        let unstored = unstored.cloned().collect();
+        Registry { unstored, ..Registry::new(resources) }
+    }
+
     /// Returns the kinds whose objects are not stored ([`Resource::is_stored`]). These kinds have a path and cannot
     /// be watched. [`Registry::resources`] does not include them.
     pub fn unstored(&self) -> &[Arc<Resource>] {
-        self.unstored
+        &self.unstored
     }
 
     /// Returns the kind at `/apis/<group>/<version>/<plural>` whose objects are not stored.
@@ -60,7 +97,7 @@ impl Registry {
 
     /// Reports whether the registry serves a resource of this group.
     pub fn has_group(&self, group: &str) -> bool {
-        self.resources.iter().chain(self.unstored).any(|resource| resource.group == group)
+        self.resources.iter().chain(&*self.unstored).any(|resource| resource.group == group)
     }
 
     /// Returns all resources whose objects are stored, in the order of discovery.
@@ -93,6 +130,21 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn event_ttl_applies_to_both_versions_of_events() {
+        let ttl = |seconds: u64| {
+            let options = BuiltinOptions { event_ttl: Duration::from_secs(seconds), ..BuiltinOptions::default() };
+            let registry = Registry::configured(&options);
+            let events = [registry.find("", "v1", "events"), registry.find("events.k8s.io", "v1", "events")];
+            let pods = registry.find("", "v1", "pods").and_then(|pods| pods.ttl());
+            assert_eq!(pods, None, "only events expire");
+            events.map(|events| events.expect("events are served").ttl())
+        };
+        assert_eq!(ttl(3600), [Some(EVENT_TTL); 2]);
+        assert_eq!(ttl(90), [Some(Duration::from_secs(90)); 2]);
+        assert_eq!(ttl(0), [None; 2], "without a lifetime, events stay");
+    }
 
     #[test]
     fn find_returns_each_resource_only_at_its_own_path() {

@@ -2,12 +2,15 @@
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use bytes::Bytes;
 use listwatch_apiextensions::PrinterColumn;
 use listwatch_apply as apply;
 use listwatch_kinds::{Kind, Strategy, Subresource, WriteRules};
 use listwatch_meta::{GroupResource, Key, KeyRange, Object, ObjectShape, status};
+use listwatch_wire::list::ListStyle;
+use listwatch_wire::media_type::Served;
 use serde_json::{Map, Value};
 
 use crate::conversion::Conversion;
@@ -133,20 +136,78 @@ impl Resource {
         self.conversion.is_none()
     }
 
-    /// Converts a stored tree to this version.
-    pub fn read_stored<'a>(&self, tree: &'a Map<String, Value>) -> Cow<'a, Map<String, Value>> {
-        match (&self.form, &self.conversion) {
-            (_, Some(conversion)) => Cow::Owned(conversion.show_tree(tree.clone())),
-            (Some(form), None) => Cow::Owned(form.read_stored(tree)),
-            (None, None) => Cow::Borrowed(tree),
+    /// Whether a webhook converts between the versions of the kind. Then [`Resource::shown`] changes nothing: caches and
+    /// responses hold objects of this version.
+    pub fn converts_by_webhook(&self) -> bool {
+        self.form.as_ref().is_some_and(Form::converts)
+    }
+
+    /// Whether a webhook converts stored objects to this version, and the version has its own cache.
+    pub(crate) fn has_own_cache(&self) -> bool {
+        self.form.as_ref().is_some_and(Form::has_own_cache)
+    }
+
+    /// Returns the name of the cache of this version: the storage prefix, and the version if it has its own cache.
+    pub(crate) fn cache_name(&self) -> String {
+        match &self.form {
+            Some(form) if form.has_own_cache() => format!("{}@{}", self.storage_prefix, form.version()),
+            _ => self.storage_prefix.clone(),
         }
+    }
+
+    /// Converts a stored tree to this version. A conversion webhook is called until `deadline` at most.
+    ///
+    /// # Errors
+    /// 500 if the webhook fails. Conversions without a webhook never fail.
+    pub async fn read_stored<'a>(
+        &self,
+        tree: &'a Map<String, Value>,
+        deadline: Option<Instant>,
+    ) -> Result<Cow<'a, Map<String, Value>>, status::Status> {
+        Ok(match (&self.form, &self.conversion) {
+            (_, Some(conversion)) => Cow::Owned(conversion.show_tree(tree.clone())),
+            (Some(form), None) => {
+                let shown = Box::pin(form.read_stored(tree, deadline)).await;
+                Cow::Owned(shown.map_err(|error| status::Status::unknown(error.to_string()))?)
+            }
+            (None, None) => Cow::Borrowed(tree),
+        })
     }
 
     /// Converts a tree of this version of a custom resource to the storage version. A second version of a built-in
     /// kind is converted earlier ([`listwatch_kinds::Strategy::to_storage_version`]).
-    pub fn to_stored(&self, tree: &mut Map<String, Value>) {
-        if let Some(form) = &self.form {
-            form.to_stored(tree);
+    ///
+    /// # Errors
+    /// As [`Resource::read_stored`].
+    pub async fn to_stored(
+        &self,
+        tree: &mut Map<String, Value>,
+        deadline: Option<Instant>,
+    ) -> Result<(), status::Status> {
+        match &self.form {
+            Some(form) => {
+                let stored = Box::pin(form.to_stored(tree, deadline)).await;
+                stored.map_err(|error| status::Status::unknown(error.to_string()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Converts a tree of this custom resource to another version, for the managers of that version.
+    ///
+    /// # Errors
+    /// The text of the failure.
+    pub async fn convert_to(
+        &self,
+        tree: Map<String, Value>,
+        api_version: &str,
+        deadline: Option<Instant>,
+    ) -> Result<Map<String, Value>, String> {
+        match &self.form {
+            Some(form) => {
+                Box::pin(form.convert_to(tree, api_version, deadline)).await.map_err(|error| error.to_string())
+            }
+            None => Ok(tree),
         }
     }
 
@@ -165,6 +226,16 @@ impl Resource {
     /// is read from the definition at each call.
     pub fn openapi_schema(&self) -> Option<Arc<serde_json::Value>> {
         self.schema.clone().or_else(|| self.form.as_ref()?.openapi_schema().map(Arc::new))
+    }
+
+    /// Returns the media types and views in which objects are served, without CBOR, which is a setting of the server.
+    pub fn served(&self) -> Served {
+        if self.custom { Served::CUSTOM_JSON } else { Served::BUILTIN }
+    }
+
+    /// Returns the form of lists. Items of custom resources keep their `kind` and `apiVersion`.
+    pub fn list_style(&self) -> ListStyle {
+        if self.custom { ListStyle::Unstructured } else { ListStyle::Typed }
     }
 
     /// Returns the time to live of objects, after which the store deletes them.

@@ -58,7 +58,7 @@ impl ServiceAccountObjects for TokenObjects {
         }
     }
 
-    async fn find(
+    async fn bound_object(
         &self,
         plural: &str,
         namespace: Option<&str>,

@@ -1,8 +1,8 @@
 //! [`Tokens`]: the keys of service account tokens.
 //!
-//! The rules of tokens are in [`listwatch_access`]. Without a key of the administrator, the server signs with a key that
-//! the store keeps beside the Secrets. The first server that needs the key creates it. All servers on one store share
-//! the key, so a token stays valid after a server ends. Tokens themselves are not stored.
+//! The rules of tokens are in [`listwatch_access`]. If no signing key is configured, the server signs with a key in the
+//! store, which is encrypted like Secrets. The first server that needs the key creates it. All servers on one store
+//! share the key, so a token stays valid after a server ends. Tokens themselves are not stored.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The tokens of a server with these options.
+    /// Creates the value with these options. The keys are read or created on first use.
     pub(crate) fn new(options: ServiceAccountTokenOptions) -> Self {
         Tokens { options, keys: OnceCell::new() }
     }
 
-    /// How tokens are issued and accepted.
+    /// The settings for issuing and accepting tokens.
     pub fn options(&self) -> &ServiceAccountTokenOptions {
         &self.options
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn given_keys_replace_the_stored_key() {
+    async fn configured_signing_keys_replace_the_stored_key() {
         let storage: Arc<dyn Storage> = MemoryStorage::new();
         let key = || SigningKey::from_pkcs8(&SigningKey::generate().unwrap()).unwrap();
         let (signing, former) = (key(), key());

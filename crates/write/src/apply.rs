@@ -3,7 +3,7 @@
 use listwatch_apply::managed::Managed;
 use listwatch_apply::{ApplyError, Kind, Writer};
 use listwatch_meta::Status;
-use listwatch_meta::go::Words;
+use listwatch_meta::go::TypeErrorStyle;
 use listwatch_meta::status::{
     FIELD_ERROR_BYTES_MAX, STATUS_TEXT_BYTES_MAX, StatusCause, StatusDetails, bounded_causes, cut, reason,
 };
@@ -12,14 +12,13 @@ use listwatch_validation::metadata_mut;
 use listwatch_validation::object_meta as meta;
 use serde_json::{Map, Value};
 
-use super::decode::{self, FieldValidation, NormalizeError};
+use super::decode::{self, FieldValidation, NormalizeError, check_name, set_namespace};
 use super::decode_error::{DecodeErrorStyle, not_convertible};
 use super::depth::{OBJECT_DEPTH_MAX, is_deeper};
 use super::document::Document;
 use super::expected::Expected;
 use super::options::Options;
-use super::ownership::{decode_managed_fields, into_map, kind, set_managed_fields};
-use super::path_match::{check_name, set_namespace};
+use super::ownership::{convertible_kind, decode_managed_fields, into_map, set_managed_fields};
 use super::pipeline::{Absent, Base, ManagedFields, Write};
 use super::request::{WriteRequest, WriteResponse};
 use super::store::{self, MANAGED_FIELDS};
@@ -144,7 +143,7 @@ pub(super) async fn apply(
 ) -> Result<WriteResponse, Status> {
     let resource = write.resource;
     let config = Config::parse(&request.body, options.field_validation)?;
-    let kind = kind(write.registry, resource);
+    let kind = &*convertible_kind(write.registry, resource, write.conversions);
     let described = kind.described(&config.value);
     let decode_errors = DecodeErrorStyle::Apply(&described);
     let write = &Write { dry_run: options.dry_run, managed_fields: ManagedFields::Tracked, decode_errors, ..*write };
@@ -168,7 +167,7 @@ pub(super) async fn apply(
             ));
         }
         let mut object = decode::ordered(object, Expected::of(resource))?;
-        let expected = Expected { words: Words::Converter, ..Expected::of(resource) };
+        let expected = Expected { error_style: TypeErrorStyle::Converter, ..Expected::of(resource) };
         decode::normalize(&mut object, expected).map_err(|error| match (error, resource.custom) {
             (NormalizeError::TooLarge, _) => store::too_large(),
             (NormalizeError::Text(why), true) => decode::cannot_handle(&object, expected, &why),
@@ -184,5 +183,5 @@ pub(super) async fn apply(
         Ok(object)
     };
     let done = write.run(&key, None, absent, make).await?;
-    done.response(resource, &key, warnings)
+    done.response(resource, &key, warnings, write.context.deadline).await
 }

@@ -10,12 +10,12 @@ use super::pipeline::Write;
 use super::request::{WriteRequest, WriteResponse};
 use super::store;
 use super::subresource_body::{SubresourceBody, body, set_condition, success};
-use listwatch_meta::go::Words;
+use listwatch_meta::go::TypeErrorStyle;
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{child_mut, metadata, metadata_mut};
 
 const BINDING: Expected<'static> =
-    Expected { group: "", version: "v1", kind: "Binding", custom: false, form: None, words: Words::Decoder };
+    Expected { group: "", version: "v1", kind: "Binding", form: None, error_style: TypeErrorStyle::Decoder };
 /// The resource in error messages about a binding.
 const BINDINGS: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
 
@@ -28,7 +28,7 @@ impl Action for Bind {
     }
 }
 
-/// Assigns a pod to the node that a Binding names. The name of the pod comes from the path, or from the Binding for a
+/// Assigns a pod to the target node of a Binding. The name of the pod comes from the path, or from the Binding for a
 /// POST to `bindings`.
 ///
 /// # Errors

@@ -2,15 +2,13 @@
 
 use listwatch_meta::Status;
 use listwatch_meta::status::reason;
+use listwatch_validation::metadata;
 use listwatch_validation::names;
 use listwatch_validation::object_meta as meta;
-use listwatch_validation::{metadata, metadata_mut};
 
 use super::action::{Action, ActionFuture};
-use super::decode::{Decoded, decode};
-use super::expected::Expected;
+use super::decode::{Decoded, decode_body};
 use super::options::Options;
-use super::path_match::set_namespace;
 use super::pipeline::{Absent, Base, Write};
 use super::request::{WriteRequest, WriteResponse};
 
@@ -33,15 +31,7 @@ impl Action for Create {
 async fn create(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
     let resource = write.resource;
     let options = Options::parse("CreateOptions", request.query)?;
-    let decode_body = || -> Result<Decoded, Status> {
-        let expected = Expected::of(resource);
-        let mut decoded =
-            decode(write.registry, expected, request.content_type, &request.body, options.field_validation)?;
-        set_namespace(resource, request.namespace, metadata_mut(&mut decoded.object))?;
-        decoded.warnings.extend(meta::dedup_owners(metadata_mut(&mut decoded.object)));
-        Ok(decoded)
-    };
-    let Decoded { object, mut warnings } = decode_body()?;
+    let Decoded { object, mut warnings } = decode_body(write.registry, resource, request, options.field_validation)?;
     warnings.extend(resource.strategy.warnings(&object, None));
     let given = meta::text(metadata(&object), "name").to_owned();
     let base = meta::text(metadata(&object), "generateName").to_owned();
@@ -55,7 +45,9 @@ async fn create(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
         attempts -= 1;
         let name = if generates { names::generate(&base, |below| rand::random_range(0..below)) } else { given.clone() };
         let absent = Absent::Post { generated_name: generates.then_some(name.as_str()) };
-        let mut next = || first.take().map_or_else(|| Ok(decode_body()?.object), Ok);
+        let again =
+            || decode_body(write.registry, resource, request, options.field_validation).map(|decoded| decoded.object);
+        let mut next = || first.take().map_or_else(again, Ok);
         let key = match resource.key(request.namespace, &name) {
             Ok(key) => key,
             Err(status) => {
@@ -65,7 +57,7 @@ async fn create(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
             }
         };
         match write.run(&key, None, absent, |_: Option<Base<'_>>| next()).await {
-            Ok(done) => return done.response(resource, &key, warnings),
+            Ok(done) => return done.response(resource, &key, warnings, write.context.deadline).await,
             Err(status) if attempts > 0 && status.reason == reason::ALREADY_EXISTS => {}
             Err(status) => return Err(status),
         }

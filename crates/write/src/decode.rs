@@ -1,12 +1,12 @@
-//! Decodes a request body into an object of the expected kind. Checks media type, syntax, kind, shape, and strict
-//! errors, in this order.
+//! Decodes a request body into an object of the expected kind and checks that it agrees with the path: media type, syntax,
+//! kind, shape, strict errors, namespace and name, in this order.
 //!
 //! [`Document`] parses JSON and YAML into a tree. Protobuf is converted to JSON first.
 //!
 //! Source of the error messages: `pkg/endpoints/handlers/{create,update,rest}.go`, apimachinery `runtime` errors.
 
 use listwatch_meta::{FieldError, Status};
-use listwatch_validation::object_meta;
+use listwatch_validation::{metadata_mut, object_meta};
 use listwatch_wire::media_type::{Encoding, Served, negotiate_body};
 use listwatch_wire::protobuf;
 use serde_json::{Map, Value};
@@ -14,11 +14,11 @@ use serde_json::{Map, Value};
 use super::depth::{OBJECT_DEPTH_MAX, is_deeper};
 use super::document::Document;
 use super::expected::Expected;
+use super::request::WriteRequest;
 use super::store;
 use super::{strict_order, typed};
 use listwatch_meta::go::{self};
-use listwatch_registry::Registry;
-use listwatch_registry::{FitError, Form};
+use listwatch_registry::{DefaultAndPruneError, Form, Registry, Resource};
 
 /// Maximum bytes of an undecodable body that the error message quotes.
 const QUOTED_BYTES_MAX: usize = 30;
@@ -40,7 +40,7 @@ pub(super) enum FieldValidation {
 
 /// Returns whether [`normalize`] may change an object of this kind.
 pub(super) fn may_change(expected: Expected<'_>, object: &Map<String, Value>) -> bool {
-    expected.form.is_some() || expected.message().is_some_and(|id| typed::has_unknown(object, id))
+    expected.is_custom() || expected.message().is_some_and(|id| typed::has_unknown(object, id))
 }
 
 /// An object decoded from a request body.
@@ -59,12 +59,11 @@ pub(super) enum Unreadable {
     Syntax(String),
 }
 
-/// Parses a body according to its media type. Custom resources do not accept protobuf.
+/// Parses a body according to its media type.
 ///
 /// # Errors
 /// [`Unreadable`] when the media type is not accepted or the syntax is invalid.
-pub(super) fn read(custom: bool, content_type: Option<&str>, body: &[u8]) -> Result<Document, Unreadable> {
-    let served = if custom { Served::CUSTOM_JSON } else { Served { protobuf: true, ..Served::BUILTIN_JSON } };
+pub(super) fn read(served: Served, content_type: Option<&str>, body: &[u8]) -> Result<Document, Unreadable> {
     let parsed =
         match negotiate_body(content_type, &served).map_err(|status| Unreadable::MediaType(Box::new(status)))? {
             Encoding::Json => Document::from_json(body).map_err(no_kind),
@@ -73,7 +72,7 @@ pub(super) fn read(custom: bool, content_type: Option<&str>, body: &[u8]) -> Res
                 Ok(decoded) => Document::from_json(&decoded.json),
                 Err(error) => Err(error.to_string()),
             },
-            // `served` excludes CBOR, so the negotiation never returns it.
+            // No kind is served in CBOR here, so the negotiation never returns it.
             Encoding::Cbor => Err("CBOR is not served".to_owned()),
         };
     // Stored objects must stay readable, and serde_json stops at 127 levels.
@@ -88,7 +87,25 @@ fn no_kind(why: String) -> String {
     format!("couldn't get version/kind; json parse error: {why}")
 }
 
-/// Decodes the body of a create or an update.
+/// Decodes the body of a create or an update, sets the namespace of the request's path, and removes duplicate owners.
+///
+/// # Errors
+/// Those of [`decode`], and 400 when the body names another namespace than the path.
+pub(super) fn decode_body(
+    registry: &Registry,
+    resource: &Resource,
+    request: &WriteRequest<'_>,
+    validation: FieldValidation,
+) -> Result<Decoded, Status> {
+    let expected = Expected::of(resource);
+    let mut decoded = decode(registry, expected, request.content_type, &request.body, validation)?;
+    let metadata = metadata_mut(&mut decoded.object);
+    set_namespace(resource, request.namespace, metadata)?;
+    decoded.warnings.extend(object_meta::dedup_owners(metadata));
+    Ok(decoded)
+}
+
+/// Decodes a body into an object of the expected kind.
 ///
 /// # Errors
 /// 415 for an unsupported media type, 400 for a body that is not an object of the expected kind, 422 for a custom
@@ -107,7 +124,7 @@ pub(super) fn decode(
             expected.kind
         ))
     };
-    let document = read(expected.custom, content_type, body).map_err(|unreadable| match unreadable {
+    let document = read(expected.served(), content_type, body).map_err(|unreadable| match unreadable {
         Unreadable::MediaType(status) => *status,
         Unreadable::Syntax(why) => unrecognized(&why),
     })?;
@@ -134,8 +151,11 @@ pub(super) fn decode(
     if api_version.matches('/').count() > 1 {
         return Err(unrecognized(&format!("unexpected GroupVersion string: {api_version}")));
     }
-    if expected.form.is_some() {
-        check_custom_kind(expected, &object, body)?;
+    if expected.is_custom() {
+        if object_meta::text(&object, "kind").is_empty() {
+            return Err(unrecognized(&format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(body))));
+        }
+        check_custom_kind(expected, &object)?;
     } else {
         check_kind(registry, expected, &object)?;
     }
@@ -150,7 +170,7 @@ pub(super) fn decode(
         NormalizeError::TooLarge => store::too_large(),
     })?);
     // The decoder of custom resources reports duplicate fields before unknown fields.
-    let findings = if expected.custom { findings } else { strict_order::in_document_order(body, findings) };
+    let findings = if expected.is_custom() { findings } else { strict_order::in_document_order(body, findings) };
     let warnings = match validation {
         FieldValidation::Ignore => Vec::new(),
         FieldValidation::Warn => strict_warnings(findings),
@@ -161,6 +181,47 @@ pub(super) fn decode(
         }
     };
     Ok(Decoded { object, warnings })
+}
+
+/// Sets the namespace from the path, or removes it from cluster-scoped objects
+/// (`EnsureObjectNamespaceMatchesRequestNamespace` of `pkg/registry/rest/meta.go`).
+///
+/// # Errors
+/// 400 when the body names another namespace.
+pub(super) fn set_namespace(
+    resource: &Resource,
+    namespace: Option<&str>,
+    metadata: &mut Map<String, Value>,
+) -> Result<(), Status> {
+    let Some(namespace) = namespace.filter(|_| resource.namespaced) else {
+        metadata.shift_remove("namespace");
+        return Ok(());
+    };
+    let given = object_meta::text(metadata, "namespace");
+    if given.is_empty() {
+        metadata.insert("namespace".to_owned(), Value::String(namespace.to_owned()));
+    } else if given != namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that the name in the body is the name in the path.
+///
+/// # Errors
+/// 400 when the name in the body is missing or different.
+pub(super) fn check_name(metadata: &Map<String, Value>, expected: &str) -> Result<(), Status> {
+    match object_meta::text(metadata, "name") {
+        name if name == expected => Ok(()),
+        "" => Err(Status::bad_request(format!(
+            "the name of the object ({expected} based on URL) was undeterminable: name must be provided"
+        ))),
+        name => Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({expected})"
+        ))),
+    }
 }
 
 /// Checks `kind` and `apiVersion` if the object sets them.
@@ -190,18 +251,15 @@ pub(super) fn kind_problem(
     expected: Expected<'_>,
     object: &Map<String, Value>,
 ) -> Option<KindProblem> {
-    let given = |name: &str, expected: &str| match object_meta::text(object, name) {
-        "" => expected.to_owned(),
-        text => text.to_owned(),
-    };
-    let kind = given("kind", expected.kind);
-    let expected_version = expected.api_version();
-    let api_version = given("apiVersion", &expected_version);
-    if kind == expected.kind && api_version == expected_version {
+    let (kind, api_version) = (object_meta::text(object, "kind"), object_meta::text(object, "apiVersion"));
+    let kind = if kind.is_empty() { expected.kind } else { kind };
+    if kind == expected.kind && (api_version.is_empty() || expected.is_api_version(api_version)) {
         return None;
     }
-    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-    let known = registry.find_kind(group, version, &kind).is_some();
+    let expected_version = expected.api_version();
+    let api_version = if api_version.is_empty() { &expected_version } else { api_version };
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let known = registry.find_kind(group, version, kind).is_some();
     // A version that this server does not serve may still exist: older servers served it.
     let other_version = group == expected.group && !group.is_empty();
     Some(if kind == expected.kind && (known || other_version) {
@@ -223,18 +281,31 @@ pub(super) fn kind_problem(
 /// # Errors
 /// 400 when `metadata` cannot be an `ObjectMeta`.
 pub(super) fn ordered(mut object: Map<String, Value>, expected: Expected<'_>) -> Result<Map<String, Value>, Status> {
-    let metadata = object.shift_remove("metadata").unwrap_or(Value::Null);
-    if let Err(why) = object_meta::check_shape(expected.kind, expected.words, &metadata) {
+    // Most clients write these fields first.
+    let is_ordered = object.keys().take(3).eq(["kind", "apiVersion", "metadata"]);
+    let metadata = match object.get_mut("metadata") {
+        Some(metadata) if is_ordered => metadata.take(),
+        Some(_) => object.shift_remove("metadata").unwrap_or(Value::Null),
+        None => Value::Null,
+    };
+    if let Err(why) = object_meta::check_shape(expected.kind, expected.error_style, &metadata) {
         return Err(cannot_handle(&object, expected, &why));
     }
     let metadata = match metadata {
         Value::Object(metadata) => metadata,
         _ => Map::new(),
     };
+    let kind = Value::String(expected.kind.to_owned());
+    let api_version = Value::String(expected.api_version());
+    let metadata = Value::Object(metadata);
+    if is_ordered {
+        object.values_mut().zip([kind, api_version, metadata]).for_each(|(old, new)| *old = new);
+        return Ok(object);
+    }
     let mut ordered = Map::with_capacity(object.len() + 3);
-    ordered.insert("kind".to_owned(), Value::String(expected.kind.to_owned()));
-    ordered.insert("apiVersion".to_owned(), Value::String(expected.api_version()));
-    ordered.insert("metadata".to_owned(), Value::Object(metadata));
+    ordered.insert("kind".to_owned(), kind);
+    ordered.insert("apiVersion".to_owned(), api_version);
+    ordered.insert("metadata".to_owned(), metadata);
     ordered.extend(object.into_iter().filter(|(name, _)| name != "kind" && name != "apiVersion"));
     Ok(ordered)
 }
@@ -258,9 +329,9 @@ pub(super) fn normalize(
     expected: Expected<'_>,
 ) -> Result<Vec<String>, NormalizeError> {
     let unknown = if let Some(schema) = expected.form.and_then(Form::schema) {
-        schema.fit(object).map_err(|error| match error {
-            FitError::Field(error) => NormalizeError::Text(error.to_string()),
-            FitError::TooLarge => NormalizeError::TooLarge,
+        schema.default_and_prune(object).map_err(|error| match error {
+            DefaultAndPruneError::Field(error) => NormalizeError::Text(error.to_string()),
+            DefaultAndPruneError::TooLarge => NormalizeError::TooLarge,
         })?
     } else if let Some(id) = expected.message() {
         typed::normalize(expected, id, object).map_err(NormalizeError::Text)?
@@ -271,20 +342,12 @@ pub(super) fn normalize(
 }
 
 /// Checks the kind of a custom resource. Both `kind` and `apiVersion` are required, because the decoder of custom
-/// resources knows no kinds.
+/// resources cannot add them.
 ///
 /// # Errors
-/// 400 for a missing kind or another version, 422 for another kind.
-fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>, body: &[u8]) -> Result<(), Status> {
+/// 400 for another version, 422 for another kind.
+fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>) -> Result<(), Status> {
     let (kind, api_version) = (object_meta::text(object, "kind"), object_meta::text(object, "apiVersion"));
-    if kind.is_empty() {
-        return Err(Status::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{}' ({})",
-            expected.kind,
-            String::from_utf8_lossy(body),
-            summary(body)
-        )));
-    }
     let wanted = expected.api_version();
     if api_version != wanted {
         return Err(Status::bad_request(format!(
@@ -340,12 +403,12 @@ pub(super) fn strict_warnings(errors: Vec<String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use listwatch_meta::go::Words;
+    use listwatch_meta::go::TypeErrorStyle;
 
     use super::*;
 
     const CONFIG_MAP: Expected<'_> =
-        Expected { group: "", version: "v1", kind: "ConfigMap", custom: false, form: None, words: Words::Decoder };
+        Expected { group: "", version: "v1", kind: "ConfigMap", form: None, error_style: TypeErrorStyle::Decoder };
 
     fn run(
         content_type: Option<&str>,
@@ -379,20 +442,20 @@ mod tests {
     fn protobuf_body_is_decoded_for_builtin_kinds_and_rejected_for_custom_resources() {
         // The body that `kubectl create configmap` sends: a ConfigMap named `a` with one entry.
         let body = b"k8s\0\n\x0f\n\x02v1\x12\tConfigMap\x12\x0d\n\x03\n\x01a\x12\x06\n\x01x\x12\x01y\x1a\0\"\0";
-        let decode = |custom: bool, body: &[u8]| {
-            let expected = Expected { custom, ..CONFIG_MAP };
-            let media_type = Some("application/vnd.kubernetes.protobuf");
-            super::decode(&Registry::builtin(), expected, media_type, body, FieldValidation::Strict)
+        let media_type = Some("application/vnd.kubernetes.protobuf");
+        let decode = |body: &[u8]| {
+            super::decode(&Registry::builtin(), CONFIG_MAP, media_type, body, FieldValidation::Strict)
                 .map(|decoded| Value::Object(decoded.object).to_string())
                 .map_err(|status| (status.code, status.message))
         };
         let expected = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"},"data":{"x":"y"}}"#;
-        assert_eq!(decode(false, body), Ok(expected.to_owned()));
+        assert_eq!(decode(body), Ok(expected.to_owned()));
         assert_eq!(
-            decode(false, b"{}"),
+            decode(b"{}"),
             Err((400, "the object provided is unrecognized (must be of type ConfigMap): provided data does not appear to be a protobuf message, expected prefix [107 56 115 0] ({})".to_owned()))
         );
-        assert_eq!(decode(true, body).unwrap_err().0, 415, "custom resources have no protobuf");
+        let custom = read(Served::CUSTOM_JSON, media_type, body);
+        assert!(matches!(custom, Err(Unreadable::MediaType(status)) if status.code == 415), "no protobuf");
     }
 
     fn check_error(content_type: Option<&str>, body: &str, code: u16, expected: &str) {

@@ -11,6 +11,9 @@
 //! Rules: `pkg/registry/rest/delete.go`, `pkg/registry/generic/registry/store.go`, and for pods and
 //! namespaces `pkg/registry/core/{pod,namespace}`.
 
+use std::borrow::Cow;
+
+use listwatch_admission::{AdmissionRequest, Operation};
 use listwatch_cacher::Scope;
 use listwatch_meta::{Change, Key, ListRequest, Object, Revision, Status, fuel};
 use listwatch_storage::{Decision, KeyValue, Step, UpdateLimits, UpdateLoop};
@@ -20,14 +23,16 @@ use serde_json::{Map, Value};
 use time::{Duration, OffsetDateTime};
 
 use super::action::{Action, ActionFuture};
-use super::admission::{AdmissionRequest, Operation, namespace_lifecycle};
+use super::admission::namespace_lifecycle;
 use super::options::{DeleteOptions, Propagation};
 use super::pipeline::Write;
 use super::request::{WriteBody, WriteRequest, WriteResponse};
+use super::request_details::Details;
 use super::services;
 use super::store::{self, WriteOutcome};
 use listwatch_kinds::Deletion;
 use listwatch_registry::Resource;
+use listwatch_validation::clock::{parse_timestamp, timestamp};
 use listwatch_validation::object_meta::{self as meta, FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
 use listwatch_validation::{metadata, metadata_mut};
 
@@ -84,7 +89,7 @@ async fn delete(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
     let body = if deleted.gone && !returns_object(resource) {
         WriteBody::Status(Box::new(Status::deleted(resource.gr(), name, &deleted.object.uid())))
     } else {
-        WriteBody::Object(deleted.object)
+        WriteBody::Object(write.cached_form_of(deleted.object).await?)
     };
     Ok(WriteResponse { code, body, warnings: warnings(resource, &options) })
 }
@@ -106,6 +111,16 @@ fn returns_object(resource: &Resource) -> bool {
 }
 
 impl Write<'_> {
+    /// Returns an object that was built from a stored tree in the form that responses hold.
+    async fn cached_form_of(&self, object: Object) -> Result<Object, Status> {
+        let resource = self.resource;
+        if !resource.converts_by_webhook() {
+            return Ok(object);
+        }
+        let value = store::cached_form(resource, object.json(), self.context.deadline).await?;
+        store::object(resource, object.key(), object.revision(), object.change(), &value)
+    }
+
     /// Deletes one object. If finalizers or a grace period delay the removal, only marks the object.
     ///
     /// # Errors
@@ -140,7 +155,7 @@ impl Write<'_> {
         };
         let mut gone = matches!(done, WriteOutcome::Deleted { .. });
         let mut revision = revision;
-        // Only the writer that removes a service releases what the removed state has.
+        // Only the writer that removes a service releases the ports and addresses of the removed state.
         let mut removed = match &done {
             WriteOutcome::Deleted { previous, .. } => Some(previous.clone()),
             _ => None,
@@ -164,8 +179,8 @@ impl Write<'_> {
         Ok(Deleted { object, gone })
     }
 
-    /// Drives the optimistic retry of a deletion. Preconditions and admission judge exactly the state that is deleted:
-    /// after a conflict both judge the present state again (`deleteValidation` of `GuaranteedUpdate` and `Delete`).
+    /// Drives the optimistic retry of a deletion. Preconditions and admission check exactly the state that is deleted:
+    /// after a conflict, both check the current state again (`deleteValidation` of `GuaranteedUpdate` and `Delete`).
     async fn try_delete(
         &self,
         key: &Key,
@@ -213,7 +228,7 @@ impl Write<'_> {
         store::done(outcome, "update", resource).map(|done| (done, plan))
     }
 
-    /// Decides about the deletion of the present object.
+    /// Decides about the deletion of the current object.
     async fn plan_present(
         &self,
         key: &Key,
@@ -225,34 +240,40 @@ impl Write<'_> {
         let object = store::parse(found)?;
         self.check_deletion(&object, found, options)?;
         if admitted != Some(found.modified) {
-            self.admit_deletion(key, &object, options.dry_run).await?;
+            self.admit_deletion(key, &object, found.modified, options).await?;
         }
         plan_deletion(self.resource, object, options, self.clock.time())
     }
 
-    /// Runs the validating admission plugins that handle deletions of this resource.
+    /// Runs the admission plugins that handle deletions of this resource. The object has the revision `revision`.
     pub(super) async fn admit_deletion(
         &self,
         key: &Key,
         object: &Map<String, Value>,
-        dry_run: bool,
+        revision: Revision,
+        options: &DeleteOptions,
     ) -> Result<(), Status> {
         let resource = self.resource;
-        let request = AdmissionRequest {
+        // Plugins see a custom resource in the version of the request, as on update.
+        let object = match resource.custom && (resource.converts_by_webhook() || !resource.is_as_cached()) {
+            true => resource.read_stored(object, self.context.deadline).await?,
+            false => Cow::Borrowed(object),
+        };
+        let details = Details {
             operation: Operation::Delete,
-            group: &resource.group,
-            version: &resource.version,
-            resource: &resource.plural,
-            kind: &resource.kind,
+            body: None,
+            deletion: Some(options),
+            dry_run: options.dry_run,
+            revision: Some(revision),
+            ..self.details(None)
+        };
+        let request = AdmissionRequest {
             subresource: None,
             namespace: Some(key.namespace()).filter(|namespace| !namespace.is_empty()),
-            name: key.name(),
-            user: self.user,
-            dry_run,
-            old_object: Some(object),
-            objects: self.backend,
+            dry_run: options.dry_run,
+            ..self.admission_request(self.name, Some(&object), &details)
         };
-        self.admission.validate(&request, object).await
+        self.admission.admit_deletion(&request, &object).await
     }
 
     /// Removes a marked object unless it was removed or replaced meanwhile. Returns the last state and the revision of
@@ -314,7 +335,7 @@ fn plan_deletion(
     options: &DeleteOptions,
     now: OffsetDateTime,
 ) -> Result<DeletionPlan, Status> {
-    match resource.strategy.begin_deletion(&mut object, &super::timestamp(now)) {
+    match resource.strategy.begin_deletion(&mut object, &timestamp(now)) {
         Deletion::Unmarked => {}
         Deletion::Marked => {
             if options.propagation == Some(Propagation::Orphan) {
@@ -394,7 +415,7 @@ fn grace(pod: &Map<String, Value>, options: &DeleteOptions) -> Grace {
 fn mark_gracefully(metadata: &mut Map<String, Value>, seconds: i64, now: OffsetDateTime) {
     let running = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
     let until = meta::text(metadata, "deletionTimestamp");
-    let (until, seconds) = match super::parse_timestamp(until) {
+    let (until, seconds) = match parse_timestamp(until) {
         None => {
             if metadata.contains_key("generation") {
                 meta::raise_generation(metadata);
@@ -407,18 +428,18 @@ fn mark_gracefully(metadata: &mut Map<String, Value>, seconds: i64, now: OffsetD
             if shortened < now { (now, seconds.min(1)) } else { (shortened, seconds) }
         }
     };
-    metadata.insert("deletionTimestamp".to_owned(), Value::String(super::timestamp(until)));
+    metadata.insert("deletionTimestamp".to_owned(), Value::String(timestamp(until)));
     metadata.insert("deletionGracePeriodSeconds".to_owned(), Value::Number(seconds.into()));
 }
 
 /// Marks an object for deletion while finalizers remain (`markAsDeleting`).
 fn mark(metadata: &mut Map<String, Value>, now: OffsetDateTime) {
-    let until = super::parse_timestamp(meta::text(metadata, "deletionTimestamp"));
+    let until = parse_timestamp(meta::text(metadata, "deletionTimestamp"));
     if until.is_none() && metadata.contains_key("generation") {
         meta::raise_generation(metadata);
     }
     if until.is_none_or(|until| until > now) {
-        metadata.insert("deletionTimestamp".to_owned(), Value::String(super::timestamp(now)));
+        metadata.insert("deletionTimestamp".to_owned(), Value::String(timestamp(now)));
     }
     metadata.insert("deletionGracePeriodSeconds".to_owned(), Value::Number(0.into()));
 }
@@ -535,7 +556,7 @@ mod tests {
         let resource = registry.find(group, "v1", plural).unwrap();
         let options = DeleteOptions::parse(&listwatch_wire::query::Query::parse(query), None, b"").unwrap();
         let Value::Object(object) = object else { panic!("not an object") };
-        let now = super::super::parse_timestamp(NOW).unwrap();
+        let now = parse_timestamp(NOW).unwrap();
         let plan = plan_deletion(resource, object, &options, now).unwrap();
         let decision = match plan.decision {
             Decision::Write { .. } if plan.then_remove => "write, remove",

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// Maximum nesting depth of lists and objects in an object, including the object itself.
 ///
-/// A deeper request body fails with 400 and `exceeded max depth`; Go's decoders fail so beyond 10,000 levels. A patch
+/// A deeper request body fails with 400 and `exceeded max depth`, as Go's decoders do beyond 10,000 levels. A patch
 /// with a deeper result fails with 422.
 ///
 /// serde_json parses 127 levels. Five are reserved for the entry of the deepest field in `metadata.managedFields`,

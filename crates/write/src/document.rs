@@ -52,7 +52,7 @@ impl Document {
         let value = Seed { report: &report, at: None }
             .deserialize(&mut parser)
             .and_then(|value| parser.end().map(|()| value))
-            .map_err(|error| in_gos_words(&error, body))?;
+            .map_err(|error| go_error_message(&error, body))?;
         let duplicates = report.duplicates.into_inner();
         let strict_errors = duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
         Ok(Document { value, strict_errors })
@@ -88,7 +88,7 @@ impl Document {
 }
 
 /// Returns the message of Go's `encoding/json` for the same error, or serde_json's message if Go has no equivalent.
-fn in_gos_words(error: &serde_json::Error, body: &[u8]) -> String {
+fn go_error_message(error: &serde_json::Error, body: &[u8]) -> String {
     if error.is_eof() {
         return "unexpected end of JSON input".to_owned();
     }

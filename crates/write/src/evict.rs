@@ -24,7 +24,7 @@ use super::pipeline::Write;
 use super::request::{WriteRequest, WriteResponse};
 use super::store;
 use super::subresource_body::{SubresourceBody, body, set_condition, success};
-use listwatch_meta::go::Words;
+use listwatch_meta::go::TypeErrorStyle;
 use listwatch_validation::label_selector::LabelSelector;
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{child_mut, metadata};
@@ -38,7 +38,7 @@ const OVERTAKEN_MAX: usize = 20;
 const RETRY_SECONDS: u32 = 10;
 
 const EVICTION: Expected<'static> =
-    Expected { group: "policy", version: "v1", kind: "Eviction", custom: false, form: None, words: Words::Decoder };
+    Expected { group: "policy", version: "v1", kind: "Eviction", form: None, error_style: TypeErrorStyle::Decoder };
 
 const BUDGETS: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudget" };
 
@@ -83,7 +83,7 @@ async fn evict(write: &Write<'_>, key: &Key, options: &DeleteOptions) -> Result<
         let found = found.ok_or_else(|| Status::not_found(write.resource.gr(), write.name))?;
         let pod = store::parse(&found)?;
         // Admission runs first: a rejected deletion must not mark the pod or decrement the budget.
-        write.admit_deletion(key, &pod, options.dry_run).await?;
+        write.admit_deletion(key, &pod, found.modified, options).await?;
         let admitted = found.modified;
         let phase = text(&pod, "status", "phase");
         let going = meta::is_set(metadata(&pod), "deletionTimestamp");

@@ -1,8 +1,9 @@
 //! [`Expected`]: the kind that a request body must have.
 
 use listwatch_k8s_types::{Id, message_of};
-use listwatch_meta::go::Words;
+use listwatch_meta::go::TypeErrorStyle;
 use listwatch_registry::{Form, Resource};
+use listwatch_wire::media_type::Served;
 
 /// The kind that a request body must have.
 #[derive(Clone, Copy, Debug)]
@@ -10,12 +11,10 @@ pub(super) struct Expected<'a> {
     pub(super) group: &'a str,
     pub(super) version: &'a str,
     pub(super) kind: &'a str,
-    /// Whether the kind is that of a custom resource.
-    pub(super) custom: bool,
     /// The version of a custom resource, with its schema; `None` for built-in kinds.
     pub(super) form: Option<&'a Form>,
     /// The wording of errors about values of the wrong type.
-    pub(super) words: Words,
+    pub(super) error_style: TypeErrorStyle,
 }
 
 impl<'a> Expected<'a> {
@@ -25,19 +24,58 @@ impl<'a> Expected<'a> {
             group: &resource.group,
             version: &resource.version,
             kind: &resource.kind,
-            custom: resource.custom,
             form: resource.form.as_ref(),
-            words: Words::Decoder,
+            error_style: TypeErrorStyle::Decoder,
         }
+    }
+
+    /// Whether the kind is that of a custom resource.
+    pub(super) fn is_custom(&self) -> bool {
+        self.form.is_some()
+    }
+
+    /// The media types of bodies. Custom resources do not accept protobuf.
+    pub(super) fn served(&self) -> Served {
+        if self.is_custom() { Served::CUSTOM_JSON } else { Served::BUILTIN }
     }
 
     /// Returns the type of a built-in kind; `None` for a custom resource.
     pub(super) fn message(&self) -> Option<Id> {
-        if self.custom { None } else { message_of(&self.api_version(), self.kind) }
+        if self.is_custom() { None } else { message_of(&self.api_version(), self.kind) }
+    }
+
+    /// Whether an `apiVersion` is that of the kind.
+    pub(super) fn is_api_version(&self, api_version: &str) -> bool {
+        match api_version.strip_suffix(self.version) {
+            Some("") => self.group.is_empty(),
+            Some(group) => !self.group.is_empty() && group.strip_suffix('/') == Some(self.group),
+            None => false,
+        }
     }
 
     /// Returns the `apiVersion` of the kind, e.g. `v1` or `apps/v1`.
     pub(super) fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_api_version_accepts_the_own_version_only() {
+        for (group, version) in [("", "v1"), ("apps", "v1"), ("a.example.com", "v1beta1"), ("v1", "v1")] {
+            let expected = Expected { group, version, kind: "A", form: None, error_style: TypeErrorStyle::Decoder };
+            for other in
+                ["", "v1", "/v1", "1", "xv1", "apps/v1", "apps/v2", "apps//v1", "v1/v1", "a.example.com/v1beta1"]
+            {
+                assert_eq!(
+                    expected.is_api_version(other),
+                    other == expected.api_version(),
+                    "{group} {version} {other}"
+                );
+            }
+        }
     }
 }

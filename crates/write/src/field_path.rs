@@ -14,9 +14,9 @@ pub(super) struct FieldPath<'a> {
 pub(super) enum Step<'a> {
     /// A field of a type, or a member of an untyped object: `.name`.
     Field(&'a str),
-    /// A member of a map. Type errors leave this step out.
+    /// A member of a map. Type errors omit this step.
     Member(&'a str),
-    /// An item of a list, by index. Type errors leave this step out.
+    /// An item of a list, by index. Type errors omit this step.
     Item(usize),
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_is_formatted_for_type_errors_and_for_strict_errors() {
+    fn field_path_is_formatted_for_type_errors_and_strict_errors() {
         let spec = FieldPath { parent: None, step: Step::Field("spec") };
         let list = FieldPath { parent: Some(&spec), step: Step::Field("containers") };
         let item = FieldPath { parent: Some(&list), step: Step::Item(0) };

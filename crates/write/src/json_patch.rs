@@ -21,12 +21,12 @@ use serde_json::{Map, Value};
 use super::depth::{OBJECT_DEPTH_MAX, is_deeper};
 use super::memory::{DOCUMENT_BYTES_MAX, bytes_of};
 
-/// Maximum bytes of memory that all `copy` operations of one JSON patch may add together; more fail with 422
-/// (`jsonpatch.AccumulatedCopySizeLimit`, which counts bytes of JSON).
+/// The largest total size that all `copy` operations of one JSON patch may add, in bytes of memory. Larger patches fail
+/// with 422 (`jsonpatch.AccumulatedCopySizeLimit`, which counts bytes of JSON).
 const COPIED_BYTES_MAX: usize = DOCUMENT_BYTES_MAX;
 
-/// Maximum number of values that all operations of one JSON patch may shift or visit; more fail with 422. An insertion
-/// at the front of a list shifts all its items. A move to a deeper path visits all moved values.
+/// The largest number of values that all operations of one JSON patch may shift or visit. Above it, the patch fails
+/// with 422. An insertion at the front of a list shifts all its items. A move to a deeper path visits all moved values.
 const TOUCHED_VALUES_MAX: usize = 100_000_000;
 
 /// Number of values shifted or visited per unit of fuel.
@@ -44,10 +44,18 @@ pub(super) struct NotApplicable;
 /// # Errors
 /// [`NotApplicable`] when an operation fails. The caller must then discard `document`, which may be partly changed.
 pub(super) fn apply(document: &mut Value, operations: Vec<Value>) -> Result<(), NotApplicable> {
+    apply_numbered(document, operations).map_err(|_| NotApplicable)
+}
+
+/// Applies the operations in order, as [`apply`] does.
+///
+/// # Errors
+/// The position of the operation that fails. The caller must then discard `document`.
+pub(super) fn apply_numbered(document: &mut Value, operations: Vec<Value>) -> Result<(), usize> {
     let mut spent = Spent { copied: 0, touched: 0, charged: 0 };
-    for operation in operations {
-        let Value::Object(operation) = operation else { return Err(NotApplicable) };
-        apply_one(document, operation, &mut spent)?;
+    for (position, operation) in operations.into_iter().enumerate() {
+        let Value::Object(operation) = operation else { return Err(position) };
+        apply_one(document, operation, &mut spent).map_err(|NotApplicable| position)?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The write pipeline of a Kubernetes API server: create, update, patch, apply, delete and deletecollection.
 //!
-//! The crate knows no HTTP beyond the names of media types. [`Writer`] carries out a [`WriteRequest`].
+//! The crate does not depend on HTTP, except for the names of media types. [`Writer`] carries out a [`WriteRequest`].
 //!
 //! ```text
 //!  WriteRequest ─▶ Writer ─▶ Action (one per verb and subresource) ─▶ WriteResponse
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A body is parsed once into a [`serde_json::Value`] and stored as compact JSON: `kind`, `apiVersion`, `metadata` in
-//! Kubernetes' order, then the rest in the client's order. Pure functions decide what an object becomes
+//! Kubernetes' order, then the rest in the client's order. Pure functions compute the changed object
 //! ([`listwatch_kinds::Strategy`], [`strategic`], [`patch`]). `action.rs` lists the actions.
 //!
 //! # Example
@@ -22,7 +22,7 @@
 //! use listwatch_registry::{Backend, Registry};
 //! use listwatch_storage::MemoryStorage;
 //! use listwatch_wire::query::Query;
-//! use listwatch_write::admission::AdmissionChain;
+//! use listwatch_admission::AdmissionChain;
 //! use listwatch_write::{WriteRequest, WriteVerb, Writer};
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
@@ -50,7 +50,7 @@
 //! ```
 
 mod action;
-pub mod admission;
+mod admission;
 mod apply;
 mod binding;
 pub mod cbor;
@@ -71,12 +71,13 @@ mod node_ports;
 mod options;
 mod ownership;
 mod patch;
-mod path_match;
 mod pipeline;
 mod request;
+mod request_details;
 mod review_selectors;
 mod reviews;
 mod scale;
+mod scale_view;
 mod service_ranges;
 mod services;
 mod store;
@@ -89,16 +90,17 @@ mod token;
 mod typed;
 mod unenforced;
 mod update;
+mod version_conversions;
 mod writer;
 mod yaml_reader;
 
 pub use listwatch_validation::clock::{Clock, parse_timestamp, timestamp};
 
-pub use crate::admission::NAMESPACE_RECHECK;
+pub use crate::admission::namespace_lifecycle::NAMESPACE_RECHECK;
 pub use crate::node_ports::{NodePortRepair, REPAIR_INTERVAL};
 pub use crate::options::Propagation;
-pub use crate::request::{OwnedWriteRequest, WriteBody, WriteRequest, WriteResponse, WriteVerb};
-pub use crate::scale::scale_of;
+pub use crate::request::{OwnedWriteRequest, WriteBody, WriteContext, WriteRequest, WriteResponse, WriteVerb};
+pub use crate::scale_view::scale_of;
 pub use crate::service_ranges::{InvalidRange, ServiceRanges};
 pub use crate::writer::{Amendment, ConnectRequest, Removal, Writer, check_readable, is_unreadable};
 

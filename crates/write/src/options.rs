@@ -2,7 +2,7 @@
 //! (`apimachinery/pkg/apis/meta/v1/validation`).
 
 use listwatch_meta::{FieldError, Status};
-use listwatch_wire::media_type::PatchType;
+use listwatch_wire::media_type::{PatchType, Served};
 use listwatch_wire::query::{Query, WriteOptions};
 use serde_json::{Map, Value};
 
@@ -13,7 +13,7 @@ use listwatch_validation::object_meta;
 /// Maximum bytes of a `fieldManager`.
 pub(super) const FIELD_MANAGER_BYTES_MAX: usize = 128;
 
-/// Returns the `fieldManager` of a request, or else the part of the `User-Agent` before the first `/`.
+/// Returns the `fieldManager` of a request. The default is the part of the `User-Agent` before the first `/`.
 pub(super) fn field_manager(query: &Query<'_>, user_agent: Option<&str>) -> String {
     if let Some(named) = query.all("fieldManager").next().filter(|named| !named.is_empty()) {
         return named.to_owned();
@@ -45,7 +45,7 @@ impl Options {
     /// # Errors
     /// 422 that lists each invalid option.
     pub(super) fn parse(kind: &str, query: &Query<'_>) -> Result<Self, Status> {
-        Self::check(kind, &WriteOptions::from_query(query)?, Vec::new())
+        Self::check(kind, &WriteOptions::from_query(query)?, None)
     }
 
     /// Parses the options of a patch.
@@ -54,42 +54,60 @@ impl Options {
     /// 422 that lists each invalid option.
     pub(super) fn parse_patch(patch_type: PatchType, query: &Query<'_>) -> Result<Self, Status> {
         let options = WriteOptions::from_query(query)?;
-        let mut errors = Vec::new();
-        if patch_type == PatchType::Apply {
-            if options.field_manager.is_empty() {
-                errors.push(FieldError::required("fieldManager", "is required for apply patch"));
+        let error = match patch_type {
+            PatchType::Apply if options.field_manager.is_empty() => {
+                Some(FieldError::required("fieldManager", "is required for apply patch"))
             }
-        } else if options.force.is_some() {
-            errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
-        }
-        Self::check("PatchOptions", &options, errors)
+            PatchType::Apply => None,
+            _ if options.force.is_some() => {
+                Some(FieldError::forbidden("force", "may not be specified for non-apply patch"))
+            }
+            _ => None,
+        };
+        Self::check("PatchOptions", &options, error)
     }
 
-    fn check(kind: &str, options: &WriteOptions, mut errors: Vec<FieldError>) -> Result<Self, Status> {
-        let manager = &options.field_manager;
-        if manager.len() > FIELD_MANAGER_BYTES_MAX {
-            let why = format_args!("may not be more than {FIELD_MANAGER_BYTES_MAX} bytes");
-            errors.push(FieldError::too_long("fieldManager", why));
-        }
-        for (position, char) in manager.char_indices().filter(|(_, char)| char.is_control()) {
-            let why = format_args!("invalid character U+{:04X} (at position {position})", char as u32);
-            errors.push(FieldError::invalid_text("fieldManager", manager, why));
-        }
-        errors.extend(dry_run_error(&options.dry_run));
-        let field_validation = match options.field_validation.as_str() {
-            "" | "Warn" => FieldValidation::Warn,
-            "Ignore" => FieldValidation::Ignore,
-            "Strict" => FieldValidation::Strict,
-            other => {
-                let supported = ["", "Ignore", "Strict", "Warn"];
-                errors.push(FieldError::not_supported("fieldValidation", other, &supported));
-                FieldValidation::Warn
+    fn check(kind: &str, options: &WriteOptions, of_patch: Option<FieldError>) -> Result<Self, Status> {
+        let field_validation = field_validation(&options.field_validation);
+        let errors: Vec<FieldError> = of_patch
+            .into_iter()
+            .chain(manager_errors(&options.field_manager))
+            .chain(dry_run_error(&options.dry_run))
+            .chain(field_validation.as_ref().err().cloned())
+            .collect();
+        match field_validation {
+            Ok(field_validation) if errors.is_empty() => {
+                let dry_run = !options.dry_run.is_empty();
+                Ok(Options { dry_run, field_validation, force: options.force == Some(true) })
             }
-        };
-        if !errors.is_empty() {
-            return Err(Status::invalid("meta.k8s.io", kind, "", &errors));
+            _ => Err(Status::invalid("meta.k8s.io", kind, "", &errors)),
         }
-        Ok(Options { dry_run: !options.dry_run.is_empty(), field_validation, force: options.force == Some(true) })
+    }
+}
+
+/// Returns the errors of a `fieldManager`: its length, then each control character.
+fn manager_errors(manager: &str) -> impl Iterator<Item = FieldError> {
+    let too_long = (manager.len() > FIELD_MANAGER_BYTES_MAX).then(|| {
+        let why = format_args!("may not be more than {FIELD_MANAGER_BYTES_MAX} bytes");
+        FieldError::too_long("fieldManager", why)
+    });
+    let control = manager.char_indices().filter(|(_, char)| char.is_control());
+    too_long.into_iter().chain(control.map(move |(position, char)| {
+        let why = format_args!("invalid character U+{:04X} (at position {position})", char as u32);
+        FieldError::invalid_text("fieldManager", manager, why)
+    }))
+}
+
+/// Reads `fieldValidation`. Empty means [`FieldValidation::Warn`].
+///
+/// # Errors
+/// The error of an unsupported value.
+fn field_validation(text: &str) -> Result<FieldValidation, FieldError> {
+    match text {
+        "" | "Warn" => Ok(FieldValidation::Warn),
+        "Ignore" => Ok(FieldValidation::Ignore),
+        "Strict" => Ok(FieldValidation::Strict),
+        other => Err(FieldError::not_supported("fieldValidation", other, &["", "Ignore", "Strict", "Warn"])),
     }
 }
 
@@ -111,6 +129,17 @@ pub enum Propagation {
     Background,
     /// Dependents with `blockOwnerDeletion` are deleted before the object.
     Foreground,
+}
+
+impl Propagation {
+    /// Returns the value of `propagationPolicy`.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Propagation::Orphan => "Orphan",
+            Propagation::Background => "Background",
+            Propagation::Foreground => "Foreground",
+        }
+    }
 }
 
 /// The validated options of a delete.
@@ -144,7 +173,7 @@ impl DeleteOptions {
             return Self::check(&options, None, None);
         }
         // `DeleteOptions` is a built-in kind, even in a request for a custom resource.
-        let document = decode::read(false, content_type, body).map_err(|unreadable| match unreadable {
+        let document = decode::read(Served::BUILTIN, content_type, body).map_err(|unreadable| match unreadable {
             Unreadable::MediaType(status) => *status,
             Unreadable::Syntax(why) => Status::bad_request(why),
         })?;

@@ -6,6 +6,7 @@
 //! [`managed::from_text`] parses the text. A client sends a tree, and [`expand_managed_fields`] restores the tree
 //! where a patch may read the field.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use listwatch_apply::managed::{self, Managed};
@@ -17,6 +18,7 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
 use super::store::MANAGED_FIELDS;
+use super::version_conversions::VersionConversions;
 
 /// Returns the merge rules of a resource. The first write to the resource builds them.
 pub(super) fn kind<'a>(registry: &Registry, resource: &'a Resource) -> &'a Kind {
@@ -39,6 +41,19 @@ pub(super) fn kind<'a>(registry: &Registry, resource: &'a Resource) -> &'a Kind 
         let others = others.map(|other| (other.api_version(), typing_of(other))).collect();
         Kind::custom(&api_version, &resource.kind, typing_of(resource), others)
     })
+}
+
+/// Returns the merge rules of a resource, with the conversions of one write if a webhook converts.
+pub(super) fn convertible_kind<'a>(
+    registry: &Registry,
+    resource: &'a Resource,
+    conversions: Option<&VersionConversions>,
+) -> Cow<'a, Kind> {
+    let kind = kind(registry, resource);
+    match conversions {
+        Some(conversions) => Cow::Owned(conversions.kind(kind)),
+        None => Cow::Borrowed(kind),
+    }
 }
 
 /// Returns the merge rules of the kind `autoscaling/v1` Scale.
@@ -69,6 +84,8 @@ pub(super) struct FieldWriter<'a> {
     pub(super) registry: &'a Registry,
     pub(super) resource: &'a Resource,
     pub(super) subresource: Option<&'a Subresource>,
+    /// The conversions to the versions of other managers, if a webhook converts.
+    pub(super) conversions: Option<&'a VersionConversions>,
     pub(super) manager: &'a str,
     pub(super) now: OffsetDateTime,
 }
@@ -91,7 +108,8 @@ impl FieldWriter<'_> {
         absent.for_each(|name| reset.insert(&Path::of_fields(&["spec", name]).0));
         let by = Writer { manager: self.manager, subresource, now: self.now, reset: &reset };
         let before = || old.map(|old| managed_fields_of(as_map(old))).unwrap_or_default();
-        let managed = kind(self.registry, self.resource).track_update(old, &object, sent.as_ref(), before, by);
+        let kind = convertible_kind(self.registry, self.resource, self.conversions);
+        let managed = kind.track_update(old, &object, sent.as_ref(), before, by);
         *new = into_map(object);
         if let Some(managed) = managed {
             set_managed_fields(new, &managed);
@@ -176,8 +194,8 @@ impl ScaleManagedFields {
     }
 }
 
-/// Restores the old times in the managed fields if nothing else changed. Returns true if the write then changes
-/// nothing.
+/// Restores the old times in the managed fields if the times are the only change. Returns true if the write then
+/// changes nothing.
 pub(super) fn restore_unchanged_timestamps(old: &Map<String, Value>, new: &mut Map<String, Value>) -> bool {
     let Some(before) = metadata(old).get(MANAGED_FIELDS) else { return new == old };
     let Some(after) = metadata_mut(new).insert(MANAGED_FIELDS.to_owned(), before.clone()) else {

@@ -3,7 +3,7 @@
 //! | media type | rule |
 //! |---|---|
 //! | `application/json-patch+json` | RFC 6902 with the exceptions of kube-apiserver: [`super::json_patch`] |
-//! | `application/merge-patch+json` | RFC 7386, in this module; nulls in new lists are dropped, too |
+//! | `application/merge-patch+json` | RFC 7386, in this module; nulls in new lists are also dropped |
 //! | `application/strategic-merge-patch+json` | [`super::strategic`] |
 //!
 //! No patch makes an object deeper than [`OBJECT_DEPTH_MAX`] levels. A merged object is no deeper than the deeper of
@@ -24,10 +24,10 @@ use super::json_patch::{self, NotApplicable};
 use super::merge_keys::At;
 use super::store::MANAGED_FIELDS;
 use super::strategic::{self, StrategicError};
-use listwatch_meta::go::{self, Words};
+use listwatch_meta::go::{self, TypeErrorStyle};
 
 /// The maximum number of operations in a JSON patch (`maxJSONPatchOperations`). A larger patch gets a 413.
-const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
+pub(super) const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
 
 /// A parsed patch. [`Patch::apply`] consumes the patch, so the rare second attempt parses the body again.
 #[derive(Debug)]
@@ -123,8 +123,8 @@ impl Patch {
     }
 
     /// The style of decoding errors for the patched object: Go's decoder, or the converter for a strategic merge patch.
-    pub(super) fn words(&self) -> Words {
-        if self.may_change_kind() { Words::Decoder } else { Words::Converter }
+    pub(super) fn error_style(&self) -> TypeErrorStyle {
+        if self.may_change_kind() { TypeErrorStyle::Decoder } else { TypeErrorStyle::Converter }
     }
 
     /// The patch in Go's print format, for the error about a patched object that does not decode. A strategic merge
@@ -204,7 +204,7 @@ fn prune_nulls(value: &mut Value) {
     }
 }
 
-/// The answer of kube-apiserver to a JSON patch that does not fit. The message names no cause.
+/// The error for a JSON patch that cannot be applied. As in kube-apiserver, the message contains no cause.
 fn unprocessable() -> Status {
     Status::failure(422, reason::INVALID, "the server rejected our request due to an error in our request")
         .with_details(StatusDetails::default())

@@ -20,6 +20,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use listwatch_admission::{AdmissionChain, AdmissionRequest, Operation};
 use listwatch_kinds::{CreateContext, UpdateContext, before_create, before_update, completes_deletion};
 use listwatch_meta::{FieldError, Key, ResourceVersion, Revision, Status, UserInfo, fuel};
 use listwatch_storage::{CreateError, Decision, KeyValue, Step, UpdateLimits, UpdateLoop};
@@ -27,9 +28,10 @@ use listwatch_validation::clock::Clock;
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{Errors, metadata, metadata_mut};
 use listwatch_wire::media_type::PatchType;
+use listwatch_wire::query::Query;
 use serde_json::{Map, Value};
 
-use super::admission::{AdmissionChain, AdmissionRequest, Operation, definition_lifecycle, namespace_lifecycle};
+use super::admission::{StoredObjects, definition_lifecycle, namespace_lifecycle};
 use super::decode;
 use super::decode_error::{DecodeErrorStyle, not_convertible, not_decodable, not_decodable_from};
 use super::expected::Expected;
@@ -37,9 +39,13 @@ use super::monotonic::Instant;
 use super::node_ports::NodePorts;
 use super::ownership::{self, FieldWriter, Sent};
 use super::patch::ParsedPatch;
+use super::request::WriteContext;
+use super::request_details::Details;
+use super::scale_view::{self, SCALE};
 use super::service_ranges::ServiceRanges;
 use super::services::{Allocation, AllocationError, Allocators, release_unused};
 use super::store::{self, StoreError, WriteOutcome, new_uid};
+use super::version_conversions::VersionConversions;
 use listwatch_registry::Creating;
 use listwatch_registry::{Backend, CreatingIn};
 use listwatch_registry::{Registry, Resource, Subresource};
@@ -48,6 +54,12 @@ use listwatch_registry::{Registry, Resource, Subresource};
 pub(super) struct Write<'a> {
     pub(super) backend: &'a Backend,
     pub(super) admission: &'a AdmissionChain,
+    /// Reads other objects for admission plugins.
+    pub(super) objects: StoredObjects<'a>,
+    /// The deadline, and the recorder of admission plugins.
+    pub(super) context: &'a WriteContext,
+    /// The query of the request; `None` for the server's own writes.
+    pub(super) query: Option<&'a Query<'a>>,
     pub(super) ranges: &'a ServiceRanges,
     /// The allocator of node ports.
     pub(super) node_ports: &'a NodePorts,
@@ -65,6 +77,8 @@ pub(super) struct Write<'a> {
     pub(super) user: &'a UserInfo,
     pub(super) managed_fields: ManagedFields,
     pub(super) clock: &'a Clock,
+    /// The object in the versions of its field managers, if a webhook converts.
+    pub(super) conversions: Option<&'a VersionConversions>,
 }
 
 /// The state of `metadata.managedFields` when an object enters the pipeline.
@@ -77,6 +91,7 @@ pub(super) enum ManagedFields {
 }
 
 /// The state of an object before a change: its tree without resource version, and its revision.
+#[derive(Clone, Copy)]
 pub(super) struct Base<'a> {
     pub(super) object: &'a Map<String, Value>,
     pub(super) revision: Revision,
@@ -92,7 +107,14 @@ impl Base<'_> {
     }
 }
 
-/// Returns the new object for the present one (`None`: absent). The new object includes the resource version that the
+/// The stored object that a write changes, in the version that is validated, and its revision.
+#[derive(Clone, Copy)]
+pub(super) struct Present<'a> {
+    object: &'a Map<String, Value>,
+    revision: Revision,
+}
+
+/// Computes the new object from the current one (`None`: absent). The new object includes the resource version that the
 /// client sent, if any. The pipeline may call the function several times.
 type Change<'c> = dyn FnMut(Option<Base<'_>>) -> Result<Map<String, Value>, Status> + Send + 'c;
 
@@ -103,7 +125,7 @@ pub(super) enum Absent<'a> {
     NotFound,
     /// The write creates an absent object.
     Create,
-    /// The write is a POST. The pipeline assumes that the object is absent, and answers 409 if the object exists.
+    /// The write is a POST. The pipeline assumes that the object is absent, and returns 409 if the object exists.
     Post {
         /// The generated name of the object; `None` if the client chose the name.
         generated_name: Option<&'a str>,
@@ -157,7 +179,7 @@ struct Progress {
     namespace_checked: Instant,
     /// The addresses and ports that were allocated.
     allocation: Allocation,
-    /// Whether managed fields are left out, because the object is too large with them.
+    /// Whether managed fields are omitted, because the object is too large with them.
     without_managed_fields: bool,
     /// The existing object that made a POST fail.
     existing: Option<KeyValue>,
@@ -267,13 +289,14 @@ impl Write<'_> {
             registry: self.registry,
             resource: self.resource,
             subresource: self.subresource,
+            conversions: self.conversions,
             manager: self.manager,
             now: self.clock.time(),
         }
     }
 
-    /// Checks that objects may be created. The result blocks the removal of the namespace and of the definition. A
-    /// rejected write blocks neither, so that it cannot delay a removal.
+    /// Checks that objects may be created. The result blocks the removal of the namespace and of the definition while
+    /// it is held. A rejected write blocks neither, so that it cannot delay a removal.
     async fn may_create(&self) -> Result<(Option<CreatingIn<'_>>, Option<Creating>), Status> {
         let in_namespace = match self.namespace.filter(|_| self.resource.namespaced) {
             Some(namespace) => {
@@ -289,7 +312,7 @@ impl Write<'_> {
     }
 
     /// Reads the namespace of a new object from the store again if the last check is older than
-    /// [`namespace_lifecycle::NAMESPACE_RECHECK`]: another server may remove the namespace meanwhile.
+    /// [`namespace_lifecycle::NAMESPACE_RECHECK`]. Another server may have removed the namespace.
     async fn check_namespace_again(&self, progress: &mut Progress) -> Result<(), Status> {
         let Some(namespace) = self.namespace.filter(|_| self.resource.namespaced) else { return Ok(()) };
         if progress.namespace_checked.elapsed() <= namespace_lifecycle::NAMESPACE_RECHECK {
@@ -396,13 +419,13 @@ impl Write<'_> {
         let resource = self.resource;
         check_uid(resource, key, uid.filter(|_| absent != Absent::NotFound), "")?;
         may_create.clone()?;
-        let mut object = change(None)?;
-        self.prepare(None, &mut object)?;
-        self.mutate(Operation::Create, &mut object, None).await?;
+        let mut object = self.changed(change, None).await?;
+        self.prepare(None, &mut object).await?;
+        self.mutate(&mut object, None).await?;
         self.validate_new(absent, &mut object)?;
         self.allocate(&mut object, None, &mut progress.allocation).await?;
-        self.admit(Operation::Create, &object, None).await?;
-        resource.to_stored(&mut object);
+        self.admit(&object, None).await?;
+        resource.to_stored(&mut object, self.context.deadline).await?;
         if progress.without_managed_fields {
             ownership::remove_managed_fields(&mut object);
         }
@@ -436,8 +459,8 @@ impl Write<'_> {
     /// The errors of a create, up to and including validation.
     pub(super) async fn check_new(&self, absent: Absent<'_>, mut object: Map<String, Value>) -> Result<(), Status> {
         let _holds = self.may_create().await?;
-        self.prepare(None, &mut object)?;
-        self.mutate(Operation::Create, &mut object, None).await.map_err(Interruption::into_status)?;
+        self.prepare(None, &mut object).await?;
+        self.mutate(&mut object, None).await.map_err(Interruption::into_status)?;
         self.validate_new(absent, &mut object)
     }
 
@@ -457,19 +480,20 @@ impl Write<'_> {
             return Err(already_exists(resource, key.name(), generated_name.is_some(), found).into());
         }
         let stored = Value::Object(store::parse(found)?);
-        let shown = match resource.read_stored(ownership::as_map(&stored)) {
+        let shown = match resource.read_stored(ownership::as_map(&stored), self.context.deadline).await? {
             Cow::Borrowed(_) => None,
             Cow::Owned(tree) => Some(Value::Object(tree)),
         };
         let live = shown.as_ref().unwrap_or(&stored);
         let old = ownership::as_map(live);
         check_uid(resource, key, uid, meta::text(metadata(old), "uid"))?;
-        let mut object = change(Some(Base { object: old, revision: found.modified }))?;
+        let mut object = self.changed(change, Some(Base { object: old, revision: found.modified })).await?;
         self.check_version(metadata(&object), found.modified)?;
-        self.prepare(Some(live), &mut object)?;
+        self.prepare(Some(live), &mut object).await?;
         // Both states are validated in the stored version.
         let old = if resource.conversion.is_some() { ownership::as_map(&stored) } else { old };
-        self.mutate(Operation::Update, &mut object, Some(old)).await?;
+        let present = Present { object: old, revision: found.modified };
+        self.mutate(&mut object, Some(present)).await?;
         let context = || UpdateContext { subresource: self.subresource, now: self.clock.time() };
         let mut errors = before_update(&*resource.strategy, &mut object, old, context());
         // An immutable field may differ only in a form that the store does not keep.
@@ -478,7 +502,7 @@ impl Write<'_> {
         }
         self.refuse(&object, &errors)?;
         self.allocate(&mut object, Some(old), &mut progress.allocation).await?;
-        self.admit(Operation::Update, &object, Some(old)).await?;
+        self.admit(&object, Some(present)).await?;
         let is_unchanged = if progress.without_managed_fields {
             ownership::remove_managed_fields(&mut object);
             true
@@ -486,7 +510,7 @@ impl Write<'_> {
             ownership::restore_unchanged_timestamps(old, &mut object)
         };
         let completes = completes_deletion(&*resource.strategy, &object, old);
-        resource.to_stored(&mut object);
+        resource.to_stored(&mut object, self.context.deadline).await?;
         let may_be_same = is_unchanged || shown.is_some() || resource.conversion.is_some();
         let decision = if completes {
             Decision::Delete
@@ -502,7 +526,7 @@ impl Write<'_> {
         Ok(decision)
     }
 
-    /// Replaces the object by what a read would return after the write. Returns false if they are the same.
+    /// Replaces the object by the result of a read after the write. Returns false if both are the same.
     fn normalize(&self, key: &Key, found: &KeyValue, object: &mut Map<String, Value>) -> Result<bool, Status> {
         if self.resource.conversion.is_some() {
             return Ok(false);
@@ -516,7 +540,7 @@ impl Write<'_> {
         Ok(true)
     }
 
-    /// Whether the store holds the value already, except for times in the managed fields.
+    /// Whether the stored value already equals the new value, except for times in the managed fields.
     fn is_no_op(&self, normal: &Bytes, found: &KeyValue, progress: &Progress) -> Result<bool, Status> {
         if *normal == found.value {
             return Ok(true);
@@ -528,8 +552,32 @@ impl Write<'_> {
         Ok(ownership::restore_unchanged_timestamps(&store::parse(found)?, &mut object))
     }
 
+    /// Calls `change`, again after each conversion that it needs.
+    async fn changed(&self, change: &mut Change<'_>, base: Option<Base<'_>>) -> Result<Map<String, Value>, Status> {
+        let Some(conversions) = self.conversions else { return change(base) };
+        loop {
+            let changed = change(base);
+            if !conversions.resolve(self.resource).await {
+                return changed;
+            }
+        }
+    }
+
+    /// Prepares the object for validation, again after each conversion that the managed fields need.
+    async fn prepare(&self, live: Option<&Value>, object: &mut Map<String, Value>) -> Result<(), Status> {
+        let Some(conversions) = self.conversions else { return self.prepare_once(live, object) };
+        loop {
+            let before = object.clone();
+            let prepared = self.prepare_once(live, object);
+            if !conversions.resolve(self.resource).await {
+                return prepared;
+            }
+            *object = before;
+        }
+    }
+
     /// Applies defaults, records the manager as owner of changed fields, and converts to the stored version.
-    fn prepare(&self, live: Option<&Value>, object: &mut Map<String, Value>) -> Result<(), Status> {
+    fn prepare_once(&self, live: Option<&Value>, object: &mut Map<String, Value>) -> Result<(), Status> {
         let strategy = &*self.resource.strategy;
         let sent = Sent::of(self.resource, object);
         strategy.apply_defaults(object).map_err(|why| self.undecodable(object, &why))?;
@@ -540,35 +588,48 @@ impl Write<'_> {
     }
 
     /// Runs the mutating plugins. Fails if a plugin changes the object's name or namespace.
-    async fn mutate(
-        &self,
-        operation: Operation,
-        object: &mut Map<String, Value>,
-        old_object: Option<&Map<String, Value>>,
-    ) -> Result<(), Interruption> {
+    async fn mutate(&self, object: &mut Map<String, Value>, present: Option<Present<'_>>) -> Result<(), Interruption> {
         check_fuel()?;
-        let identity = |object: &Map<String, Value>| {
-            let text = |member: &str| meta::text(metadata(object), member).to_owned();
-            (text("name"), text("namespace"))
-        };
+        fn identity(object: &Map<String, Value>) -> (&str, &str) {
+            let metadata = metadata(object);
+            (meta::text(metadata, "name"), meta::text(metadata, "namespace"))
+        }
         let (name, namespace) = identity(object);
-        self.admission.mutate(&self.admission_request(operation, &name, old_object), object).await?;
-        if identity(object) != (name, namespace) {
+        let (name, namespace) = (name.to_owned(), namespace.to_owned());
+        let details = self.details(present);
+        let old = present.map(|present| present.object);
+        let request = self.admission_request(&name, old, &details);
+        if let Some(Subresource::Scale { spec_replicas, .. }) = self.subresource {
+            // Plugins see the Scale, as in upstream's `ScaleREST`.
+            let mut shown = scale_view::view(self.resource, object)?;
+            let old = old.map(|old| scale_view::view(self.resource, old)).transpose()?;
+            let before = shown.clone();
+            self.admission.mutate(&AdmissionRequest { old_object: old.as_ref(), ..request }, &mut shown).await?;
+            if shown != before {
+                scale_view::write_back(object, &shown, spec_replicas, self.resource.custom)?;
+            }
+        } else {
+            self.admission.mutate(&request, object).await?;
+        }
+        if identity(object) != (name.as_str(), namespace.as_str()) {
             return Err(Status::internal("an admission plugin changed the name or the namespace of the object").into());
         }
         Ok(())
     }
 
     /// Runs the validating plugins.
-    async fn admit(
-        &self,
-        operation: Operation,
-        object: &Map<String, Value>,
-        old_object: Option<&Map<String, Value>>,
-    ) -> Result<(), Interruption> {
+    async fn admit(&self, object: &Map<String, Value>, present: Option<Present<'_>>) -> Result<(), Interruption> {
         check_fuel()?;
-        let name = meta::text(metadata(object), "name");
-        self.admission.validate(&self.admission_request(operation, name, old_object), object).await?;
+        let details = self.details(present);
+        let old = present.map(|present| present.object);
+        let request = self.admission_request(meta::text(metadata(object), "name"), old, &details);
+        if let Some(Subresource::Scale { .. }) = self.subresource {
+            let shown = scale_view::view(self.resource, object)?;
+            let old = old.map(|old| scale_view::view(self.resource, old)).transpose()?;
+            self.admission.validate(&AdmissionRequest { old_object: old.as_ref(), ..request }, &shown).await?;
+        } else {
+            self.admission.validate(&request, object).await?;
+        }
         Ok(())
     }
 
@@ -578,35 +639,56 @@ impl Write<'_> {
     /// The error of the first plugin that rejects the object.
     pub(super) async fn admit_post(
         &self,
-        kind: &str,
+        body: Expected<'_>,
         object: &mut Map<String, Value>,
         dry_run: bool,
     ) -> Result<(), Status> {
-        let request = AdmissionRequest { kind, dry_run, ..self.admission_request(Operation::Create, self.name, None) };
+        let details = Details { body: Some(body), dry_run, ..self.details(None) };
+        let request = AdmissionRequest { dry_run, ..self.admission_request(self.name, None, &details) };
         self.admission.mutate(&request, object).await?;
         self.admission.validate(&request, object).await
     }
 
-    fn admission_request<'r>(
+    /// The details of a create, or of the update of a present object.
+    pub(super) fn details(&self, present: Option<Present<'_>>) -> Details<'_> {
+        Details {
+            registry: self.registry,
+            resource: self.resource,
+            operation: if present.is_some() { Operation::Update } else { Operation::Create },
+            body: matches!(self.subresource, Some(Subresource::Scale { .. })).then_some(SCALE),
+            query: self.query,
+            dry_run: self.dry_run,
+            deletion: None,
+            deadline: self.context.deadline,
+            revision: present.map(|present| present.revision),
+            recorder: &self.context.recorder,
+        }
+    }
+
+    /// Builds the request that plugins see.
+    pub(super) fn admission_request<'r>(
         &'r self,
-        operation: Operation,
         name: &'r str,
         old_object: Option<&'r Map<String, Value>>,
+        details: &'r Details<'r>,
     ) -> AdmissionRequest<'r> {
         let resource = self.resource;
         AdmissionRequest {
-            operation,
+            operation: details.operation,
             group: &resource.group,
             version: &resource.version,
             resource: &resource.plural,
-            kind: &resource.kind,
+            kind: details.body.map_or(&*resource.kind, |body| body.kind),
             subresource: self.subresource.map(Subresource::name),
             namespace: self.namespace.filter(|_| resource.namespaced),
             name,
             user: self.user,
             dry_run: self.dry_run,
             old_object,
-            objects: self.backend,
+            objects: &self.objects,
+            recorder: &self.context.recorder,
+            details,
+            reinvocation: None,
         }
     }
 
@@ -687,7 +769,7 @@ fn check_fuel() -> Result<(), Interruption> {
     if fuel::is_exhausted() { Err(Interruption::Abandoned(Box::new(Status::request_timed_out()))) } else { Ok(()) }
 }
 
-/// Whether the object has a resource version above zero. kube-apiserver ignores a version that is not a number, too.
+/// Whether the object has a resource version above zero. Like kube-apiserver, ignores a version that is not a number.
 fn claims_version(metadata: &Map<String, Value>) -> bool {
     meta::text(metadata, "resourceVersion").parse::<u64>().is_ok_and(|version| version > 0)
 }

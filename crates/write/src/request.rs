@@ -1,8 +1,10 @@
 //! The request and the response of a write.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
+use listwatch_admission::AdmissionRecorder;
 use listwatch_meta::{Object, Status, UserInfo};
 use listwatch_registry::Resource;
 use listwatch_wire::list::ListMeta;
@@ -42,10 +44,20 @@ pub struct WriteRequest<'a> {
     pub content_type: Option<&'a str>,
     /// The authenticated user.
     pub user: &'a UserInfo,
-    /// The `User-Agent` header, which names the field manager if the query does not.
+    /// The `User-Agent` header, from which the field manager is derived if the query does not set it.
     pub user_agent: Option<&'a str>,
     /// The body as sent.
     pub body: Bytes,
+}
+
+/// The circumstances of a write beside the request itself. They stay the same if the write starts again on another
+/// thread.
+#[derive(Debug, Default)]
+pub struct WriteContext {
+    /// The time at which the write must be complete; `None` for no limit. Webhooks receive the remaining time.
+    pub deadline: Option<Instant>,
+    /// Collects the warnings and the audit annotations of admission plugins, including those of a rejected write.
+    pub recorder: AdmissionRecorder,
 }
 
 /// A [`WriteRequest`] with owned data, for another thread.
@@ -125,6 +137,6 @@ pub enum WriteBody {
     Json(Bytes),
     /// The removed objects of a deletecollection, with the metadata of their list.
     List(ListMeta, Vec<Object>),
-    /// A Status, such as the answer to a delete.
+    /// A Status, such as the response to a delete.
     Status(Box<Status>),
 }

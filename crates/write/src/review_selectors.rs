@@ -8,10 +8,10 @@ use listwatch_meta::selector::{
 use listwatch_meta::{FieldError, FieldSelector, LabelSelector};
 use serde_json::Value;
 
-/// The place of the attributes in a review.
+/// The path of the attributes in a review.
 const ATTRIBUTES: &str = "spec.resourceAttributes";
 
-/// The requirements of the selectors of a review. What cannot be parsed is left out, so that authorization sees a
+/// The requirements of the selectors of a review. Invalid requirements are omitted, so that authorization sees a
 /// broader request.
 #[derive(Debug, Default)]
 pub(super) struct ReviewSelectors {
@@ -90,7 +90,7 @@ impl ReviewSelectors {
     }
 }
 
-/// A field requirement with one value. Others are not supported yet, also upstream.
+/// Converts a field requirement with one value. Like upstream, does not support other requirements.
 fn field_term(requirement: &Requirement<'_>) -> Option<FieldTerm> {
     let ("In" | "NotIn", [value]) = (requirement.operator, requirement.values.as_slice()) else { return None };
     let negated = requirement.operator == "NotIn";

@@ -1,5 +1,5 @@
-//! Reviews of users, tokens and permissions. A client posts a review, and the response holds the answer; nothing is
-//! stored (`pkg/registry/authentication`, `pkg/registry/authorization`).
+//! Reviews of users, tokens and permissions. A client posts a review, and the response contains the result; reviews are
+//! not stored (`pkg/registry/authentication`, `pkg/registry/authorization`).
 //!
 //! The authenticators and authorizers of the server evaluate reviews with the rules for requests.
 
@@ -10,10 +10,9 @@ use listwatch_access::{
 use listwatch_meta::{FieldError, Status};
 use serde_json::{Map, Value, json};
 
-use super::decode::decode;
+use super::decode::{decode, set_namespace};
 use super::expected::Expected;
 use super::options::Options;
-use super::path_match::set_namespace;
 use super::request::{WriteBody, WriteRequest, WriteResponse};
 use super::review_selectors::{self, ReviewSelectors};
 use listwatch_meta::UserInfo;
@@ -65,7 +64,7 @@ pub(crate) async fn review(
     Ok(WriteResponse { code: 201, body: WriteBody::Json(body.into()), warnings: decoded.warnings })
 }
 
-/// The answer to a review, before it is written into the object.
+/// The result of a review, before it is written into the status.
 enum Evaluation {
     /// The user who sent the review.
     User,
@@ -77,8 +76,8 @@ enum Evaluation {
     Rules(UserRules),
 }
 
-/// A credential without audiences is for the API server (`authenticator/audagnostic.go`). It is not valid for a review
-/// that asks only for other audiences.
+/// A credential without audiences is for the API server (`authenticator/audagnostic.go`). Such a credential is not
+/// valid for a review with only other audiences.
 fn with_api_audiences(authentication: Authentication, requested: &[String], own: &[String]) -> Authentication {
     match authentication {
         Authentication::Authenticated { user, audiences } if audiences.is_empty() => {
@@ -111,10 +110,12 @@ async fn authorize(authorizers: &AuthorizerChain, user: &UserInfo, spec: Option<
         None => Attributes::path(user, text(path, "verb"), text(path, "path")),
     };
     let authorization = authorizers.authorize(&attributes).await;
-    Evaluation::Access(authorization, selectors.evaluation_error)
+    let errors = [selectors.evaluation_error.to_string(), authorization.error.to_string()];
+    let error = errors.into_iter().filter(|error| !error.is_empty()).collect::<Vec<_>>().join("; ");
+    Evaluation::Access(authorization, error)
 }
 
-/// Checks the review and puts the status into it.
+/// Checks the review and sets its status.
 fn answer(
     kind: &str,
     user: &UserInfo,
@@ -158,7 +159,7 @@ fn answer(
                 status["denied"] = json!(true);
             }
             if !authorization.reason.is_empty() {
-                status["reason"] = json!(authorization.reason);
+                status["reason"] = json!(&*authorization.reason);
             }
             if !evaluation_error.is_empty() {
                 status["evaluationError"] = json!(evaluation_error);

@@ -1,8 +1,9 @@
 //! [`ServiceRanges`]: the ranges from which services get cluster addresses and node ports.
 //!
-//! Each range starts with a static band; the rest is the dynamic band. Random allocation uses the dynamic band first, so
-//! that the static band stays free for users who choose a value (KEP-3070 for addresses, KEP-3668 for node ports). When
-//! the dynamic band is full, values of the static band are allocated, too (`allocateNextService` of `ipallocator.go`).
+//! Each range starts with a static band; the rest is the dynamic band. Random allocation uses the dynamic band first.
+//! The static band therefore stays free for users who choose a value (KEP-3070 for addresses, KEP-3668 for node ports).
+//! When the dynamic band is full, values of the static band are also allocated (`allocateNextService` of
+//! `ipallocator.go`).
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -106,7 +107,7 @@ impl ServiceRanges {
         u32::from(address) & (u32::MAX << (32 - self.prefix_bits)) == self.network
     }
 
-    /// Whether an address of the network may be allocated: the first and the last one may not.
+    /// Whether an address may be allocated: any address of the network except the first and the last one.
     pub(crate) fn is_allocatable(&self, address: Ipv4Addr) -> bool {
         let host = u32::from(address) & !(u32::MAX << (32 - self.prefix_bits));
         host != 0 && host != (1 << (32 - self.prefix_bits)) - 1
@@ -157,7 +158,8 @@ impl ServiceRanges {
     }
 }
 
-/// Returns the candidates of one band: all values from a random one on, or random values of a large band.
+/// Returns the candidates of one band: all values of a small band, starting at a random one, or random values of a
+/// large band.
 fn candidates<R: Fn(RangeInclusive<u32>) -> u32>(
     band: RangeInclusive<u32>,
     random: R,

@@ -13,7 +13,7 @@
 //! Two services never share an address, for three reasons:
 //! - A service is stored only by the write that made its claims and knows their revisions. Directly before the store
 //!   write, the age of the claims must be below [`STORE_WAIT`] ([`Allocation::check_age`]). Otherwise the write fails
-//!   and deletes its claims. Neither slow admission plugins nor a long request timeout weaken this rule.
+//!   and deletes its claims. The rule also holds with slow admission plugins and long request timeouts.
 //! - A crash or an unknown outcome can leave a claim without a service. The next write that needs the address takes the
 //!   claim over, but only after [`PENDING_WAIT`]. Until then another server may still store the service.
 //! - A claim is deleted only at the revision at which it was made. After the deletion of a service, a claim is deleted
@@ -22,9 +22,9 @@
 //! Limits:
 //! - If a user deletes an `IPAddress` while its service exists, another service may receive the same address. The claim
 //!   of an existing service is never recreated.
-//! - Services stored by a server that makes no claims look unallocated.
-//! - If a client cancels its request between claim and store, the claim blocks the address for [`PENDING_WAIT`], and
-//!   the node ports until the third repair.
+//! - The addresses of services that were stored by a server without claims count as free.
+//! - If a client cancels its request between claim and store, the address stays blocked for [`PENDING_WAIT`], and the
+//!   node ports until the third repair.
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -255,7 +255,7 @@ impl AllocationRequest {
     }
 
     /// Whether the service chooses this port itself.
-    fn asks_for(&self, port: u16) -> bool {
+    fn requests_port(&self, port: u16) -> bool {
         self.ports.iter().any(|request| request.choice == WantedPort::This(port))
     }
 
@@ -405,7 +405,7 @@ async fn delete_claim(backend: &Backend, key: &Key, made: Revision) {
     match backend.storage().delete(key, made).await {
         // Another service took over the claim.
         Ok(_) | Err(DeleteError::Conflict { .. }) => {}
-        Err(error) => tracing::warn!(%key, %error, "a claim of a service stays behind"),
+        Err(error) => tracing::warn!(%key, %error, "a claim of a service was not released"),
     }
 }
 
@@ -424,7 +424,7 @@ impl Allocation {
         self.release_except(allocators, &AllocatedValues::default()).await;
     }
 
-    /// Releases what this write allocated and the service that it stored does not use.
+    /// Releases the claims of this write that the stored service does not use.
     pub(super) async fn release_unused_claims(&self, allocators: Allocators<'_>, service: &Map<String, Value>) {
         if !self.claims.is_empty() || !self.claimed_ports.is_empty() {
             self.release_except(allocators, &allocations_of(service)).await;
@@ -598,7 +598,7 @@ impl Allocation {
         }
         let mut free = self.ports.iter().copied().filter(|port| !explicit.contains(port));
         let ask = |request: &mut AllocationRequest, port: u16, index: Option<usize>| {
-            if !had.contains(&port) && !self.ports.contains(&port) && !request.asks_for(port) {
+            if !had.contains(&port) && !self.ports.contains(&port) && !request.requests_port(port) {
                 request.ports.push(PortRequest { choice: WantedPort::This(port), index });
             }
         };

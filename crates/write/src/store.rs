@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
+use std::time::Instant;
 
 use bytes::Bytes;
 use listwatch_meta::fuel;
@@ -12,15 +12,13 @@ use listwatch_storage::{
     Decision, GuaranteedUpdateError, KeyValue, Outcome, StoreFault, UpdateLimits, VALUE_BYTES_MAX, guaranteed_update,
     unreadable_reason,
 };
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde::ser::Serialize;
-use serde_json::value::RawValue;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::memory::JSON_BYTES_PER_UNIT;
 use super::request::{WriteBody, WriteResponse};
-use listwatch_registry::Backend;
-use listwatch_registry::Resource;
+pub(super) use listwatch_registry::encode_tree as encode;
+use listwatch_registry::{Backend, Resource, parse_tree};
 use listwatch_validation::clock::Clock;
 
 /// Returns a random UUID, or a constant if the clock is fixed.
@@ -46,7 +44,8 @@ pub(super) enum WriteOutcome {
     Absent,
 }
 
-/// An error of the store in [`run`], by its effect on the claims of the write, with the Status for the client.
+/// The error of a failed write in [`run`]. Each variant states whether the object may have been stored, which decides
+/// whether allocated addresses and ports are released.
 pub(super) enum StoreError {
     /// The object exceeds the size limit of the store.
     TooLarge(Status),
@@ -151,6 +150,10 @@ pub(super) fn done<E: From<Status> + From<StoreError>>(
 /// Returns the cached state of a key, which saves the first read. The cached JSON contains the resource version, which
 /// [`parse`] removes.
 pub(super) fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> Option<KeyValue> {
+    if resource.converts_by_webhook() {
+        // The caches hold converted objects.
+        return None;
+    }
     let object = backend.running_cacher(resource)?.peek(key)?;
     if object.is_normalized() {
         // Normalized bytes differ from the bytes in the store, and the comparison needs the latter.
@@ -179,9 +182,7 @@ pub(super) fn parse(found: &KeyValue) -> Result<Map<String, Value>, Status> {
     if let Some(why) = unreadable_reason(&found.value) {
         return Err(corrupt(why.to_owned()));
     }
-    let mut parser = serde_json::Deserializer::from_slice(&found.value);
-    let object = parser.deserialize_map(StoredObject).map_err(|error| corrupt(error.to_string()))?;
-    parser.end().map_err(|error| corrupt(error.to_string()))?;
+    let object = parse_tree(&found.value).map_err(|error| corrupt(error.to_string()))?;
     match object.get("metadata") {
         Some(Value::Object(_)) => Ok(object),
         _ => Err(corrupt("it has no metadata".to_owned())),
@@ -198,141 +199,6 @@ pub(super) fn is_readable(value: &[u8]) -> bool {
     serde_json::from_slice::<Probe<'_>>(value).is_ok_and(|probe| !probe.metadata.is_empty())
 }
 
-/// Deserializes a stored object without its resource version.
-struct StoredObject;
-
-impl<'de> Visitor<'de> for StoredObject {
-    type Value = Map<String, Value>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
-        let mut object = Map::with_capacity(8);
-        while let Some(name) = members.next_key::<String>()? {
-            let value =
-                if name == "metadata" { members.next_value_seed(StoredMetadata)? } else { members.next_value()? };
-            object.insert(name, value);
-        }
-        Ok(object)
-    }
-}
-
-/// Deserializes the metadata of a stored object, with the managed fields as text.
-struct StoredMetadata;
-
-impl<'de> DeserializeSeed<'de> for StoredMetadata {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for StoredMetadata {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("metadata")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let mut metadata = Map::with_capacity(10);
-        while let Some(name) = members.next_key::<String>()? {
-            let value = match name.as_str() {
-                "resourceVersion" => {
-                    members.next_value::<IgnoredAny>()?;
-                    continue;
-                }
-                MANAGED_FIELDS => match compact_managed_fields(members.next_value::<&RawValue>()?.get()) {
-                    Some(text) => Value::String(text),
-                    None => continue,
-                },
-                _ => members.next_value()?,
-            };
-            metadata.insert(name, value);
-        }
-        Ok(Value::Object(metadata))
-    }
-}
-
-/// Returns the text of stored managed fields as compact JSON. `None` if the list is empty or the value is not a list.
-fn compact_managed_fields(text: &str) -> Option<String> {
-    if !text.starts_with('[') || text == "[]" {
-        return None;
-    }
-    // Other writers may store whitespace. A space inside a string must stay, so the text is parsed.
-    if text.bytes().any(|byte| byte.is_ascii_whitespace()) {
-        return serde_json::from_str(text).map(|entries: Value| entries.to_string()).ok();
-    }
-    Some(text.to_owned())
-}
-
-/// Encodes an object as compact JSON for the store.
-pub(super) fn encode(object: &Map<String, Value>) -> Bytes {
-    let mut out = Vec::with_capacity(1024);
-    write_members(object, &mut out, |name, value, out| match value {
-        Value::Object(metadata) if name == "metadata" => {
-            write_members(metadata, out, |name, value, out| match value {
-                Value::String(text) if name == MANAGED_FIELDS => out.extend_from_slice(text.as_bytes()),
-                value => write_value(value, out),
-            });
-        }
-        value => write_value(value, out),
-    });
-    out.into()
-}
-
-fn write_value(value: &Value, out: &mut Vec<u8>) {
-    match value {
-        Value::String(text) => write_text(text, out),
-        Value::Object(members) => write_members(members, out, |_, value, out| write_value(value, out)),
-        Value::Array(items) => {
-            out.push(b'[');
-            for (at, item) in items.iter().enumerate() {
-                if at > 0 {
-                    out.push(b',');
-                }
-                write_value(item, out);
-            }
-            out.push(b']');
-        }
-        other => write_json(other, out),
-    }
-}
-
-fn write_members(members: &Map<String, Value>, out: &mut Vec<u8>, mut write: impl FnMut(&str, &Value, &mut Vec<u8>)) {
-    out.push(b'{');
-    for (at, (name, value)) in members.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        write_text(name, out);
-        out.push(b':');
-        write(name, value, out);
-    }
-    out.push(b'}');
-}
-
-fn write_text(text: &str, out: &mut Vec<u8>) {
-    // Most texts need no escape. The check of a whole chunk compiles to a few instructions.
-    let plain =
-        |chunk: &[u8]| !chunk.iter().fold(false, |odd, byte| odd | (*byte < 0x20) | matches!(byte, b'"' | b'\\'));
-    if text.as_bytes().chunks(32).all(plain) {
-        out.push(b'"');
-        out.extend_from_slice(text.as_bytes());
-        out.push(b'"');
-    } else {
-        write_json(text, out);
-    }
-}
-
-fn write_json<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
-    // Scalars and strings always encode, and a `Vec` accepts every write.
-    let _ = serde_json::to_writer(out, value);
-}
-
 /// Builds the object that clients see.
 ///
 /// # Errors
@@ -347,29 +213,44 @@ pub(super) fn object(
     Object::from_stored(key.clone(), revision, change, value, &resource.shape).map_err(Status::internal)
 }
 
+/// Returns a stored value in the form that caches and responses hold.
+///
+/// # Errors
+/// 500 if a conversion webhook fails. The write has taken effect then, as in kube-apiserver.
+pub(super) async fn cached_form(resource: &Resource, value: Bytes, deadline: Option<Instant>) -> Result<Bytes, Status> {
+    if !resource.converts_by_webhook() {
+        return Ok(value);
+    }
+    let stored = parse_tree(&value).map_err(Status::internal)?;
+    Ok(encode(&*resource.read_stored(&stored, deadline).await?))
+}
+
 impl WriteOutcome {
-    /// Builds the response to a create, update or patch.
+    /// Builds the response to a create, update or patch. A conversion webhook is called until `deadline` at most.
     ///
     /// # Errors
-    /// 500 when the stored bytes are not an object.
-    pub(super) fn response(
+    /// 500 when the stored bytes are not an object, or a conversion webhook fails.
+    pub(super) async fn response(
         self,
         resource: &Resource,
         key: &Key,
         warnings: Vec<String>,
+        deadline: Option<Instant>,
     ) -> Result<WriteResponse, Status> {
-        let (code, body) = match self {
-            WriteOutcome::Created { value, revision: None } => (201, WriteBody::Json(resource.shown_json(value))),
-            WriteOutcome::Created { value, revision: Some(revision) } => {
-                (201, WriteBody::Object(object(resource, key, revision, Change::Added, &value)?))
+        let (code, value, shown) = match self {
+            WriteOutcome::Created { value, revision } => {
+                (201, value, revision.map(|revision| (revision, Change::Added)))
             }
-            WriteOutcome::Updated { value, revision } => {
-                (200, WriteBody::Object(object(resource, key, revision, Change::Modified, &value)?))
-            }
+            WriteOutcome::Updated { value, revision } => (200, value, Some((revision, Change::Modified))),
             WriteOutcome::Unchanged(found) | WriteOutcome::Deleted { previous: found, .. } => {
-                (200, WriteBody::Object(object(resource, key, found.modified, Change::Modified, &found.value)?))
+                (200, found.value, Some((found.modified, Change::Modified)))
             }
             WriteOutcome::Absent => return Err(Status::not_found(resource.gr(), key.name())),
+        };
+        let value = cached_form(resource, value, deadline).await?;
+        let body = match shown {
+            Some((revision, change)) => WriteBody::Object(object(resource, key, revision, change, &value)?),
+            None => WriteBody::Json(resource.shown_json(value)),
         };
         Ok(WriteResponse { code, body, warnings })
     }
@@ -402,6 +283,7 @@ pub(super) fn store_failed(operation: &str, fault: &StoreFault, gr: GroupResourc
         StoreFault::Unavailable(_) => Status::server_timeout(operation, gr),
         StoreFault::TooLarge(_) => too_large(),
         StoreFault::Closed => Status::unavailable("the server is shutting down"),
+        StoreFault::Unconvertible(text) => Status::unknown(text.as_str()),
         StoreFault::NoSpace(_) | StoreFault::Denied(_) | StoreFault::Corrupt(_) => Status::internal(fault),
     }
 }

@@ -11,7 +11,7 @@
 //! | `"$deleteFromPrimitiveList/<list>": [..]` | these scalars are removed from the list |
 //! | `null` | the field is removed |
 //!
-//! Nulls and directives take effect where a patch meets an existing value. Elsewhere the rule depends on the place:
+//! Nulls and directives take effect where a patch meets an existing value. For other values:
 //! - A new field loses its nulls and its `$patch` directives. Other directives stay.
 //! - A replaced value and a new item of a keyed list are taken unchanged.
 //!
@@ -42,7 +42,7 @@ pub(super) enum StrategicError {
     Malformed(&'static str),
     /// Lists of lists cannot be merged: 422.
     ListOfLists,
-    /// Any other error. kube-apiserver answers 500 with this text, and so does this server.
+    /// Any other error: 500 with this text, as in kube-apiserver.
     Other(String),
 }
 
@@ -145,7 +145,7 @@ fn merge_objects(
     Ok(original)
 }
 
-/// `$retainKeys`: removes the fields that the list does not name from `original`.
+/// `$retainKeys`: removes the fields of `original` that are not in the list.
 fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<()> {
     const MALFORMED: StrategicError = StrategicError::Malformed("invalid patch format of retainKeys");
     let Some(kept) = patch.shift_remove(RETAIN_KEYS) else { return Ok(()) };
@@ -296,7 +296,7 @@ fn merge_keyed(original: Vec<Value>, patch: Vec<Value>, field: Field) -> Result<
         return Err(StrategicError::Other("cannot merge lists without merge key for struct".to_owned()));
     };
     let before = original.len();
-    let Obeyed { left, patch, replaced } = obey_directives(original, patch, field)?;
+    let AppliedDirectives { left, patch, replaced } = obey_directives(original, patch, field)?;
     let (mut merged, patch) = match replaced {
         None => (left, patch),
         Some(items) => {
@@ -338,7 +338,7 @@ fn merge_keyed(original: Vec<Value>, patch: Vec<Value>, field: Field) -> Result<
 }
 
 /// A keyed list and its patch after the directives were applied.
-struct Obeyed {
+struct AppliedDirectives {
     /// The items of the list that no directive deleted.
     left: Vec<Value>,
     /// The items of the patch without directives; empty if `replaced` is set.
@@ -348,7 +348,7 @@ struct Obeyed {
 }
 
 /// Applies the `$patch` items of a keyed list and removes them from the patch.
-fn obey_directives(mut original: Vec<Value>, patch: Vec<Value>, field: Field) -> Result<Obeyed> {
+fn obey_directives(mut original: Vec<Value>, patch: Vec<Value>, field: Field) -> Result<AppliedDirectives> {
     let mut replace = false;
     let mut gone: HashSet<Value> = HashSet::new();
     let mut rest = Vec::with_capacity(patch.len());
@@ -369,7 +369,7 @@ fn obey_directives(mut original: Vec<Value>, patch: Vec<Value>, field: Field) ->
         original.retain(|item| key(item, field).is_none_or(|key| !gone.contains(key)));
     }
     let (patch, replaced) = if replace { (Vec::new(), Some(rest)) } else { (rest, None) };
-    Ok(Obeyed { left: original, patch, replaced })
+    Ok(AppliedDirectives { left: original, patch, replaced })
 }
 
 /// The type of the items of a list.

@@ -1,13 +1,12 @@
-//! POSTs of kinds that are not resources: decodes the body, builds the answer, and sets pod conditions.
+//! POSTs of kinds that are not resources: decodes the body, builds the response, and sets pod conditions.
 
 use listwatch_meta::Status;
 use listwatch_validation::metadata_mut;
 use serde_json::{Map, Value, json};
 
-use super::decode::decode;
+use super::decode::{decode, set_namespace};
 use super::expected::Expected;
 use super::options::Options;
-use super::path_match;
 use super::pipeline::Write;
 use super::request::{WriteBody, WriteRequest, WriteResponse};
 
@@ -38,8 +37,8 @@ pub(super) async fn body(
     let options = Options::parse("CreateOptions", request.query)?;
     let decoded = decode(write.registry, expected, request.content_type, &request.body, options.field_validation)?;
     let mut object = decoded.object;
-    path_match::set_namespace(write.resource, request.namespace, metadata_mut(&mut object))?;
-    write.admit_post(expected.kind, &mut object, options.dry_run).await?;
+    set_namespace(write.resource, request.namespace, metadata_mut(&mut object))?;
+    write.admit_post(expected, &mut object, options.dry_run).await?;
     Ok(SubresourceBody { object, options, warnings: decoded.warnings })
 }
 

@@ -6,9 +6,9 @@ use listwatch_cacher::Limits;
 use listwatch_registry::{Backend, Registry, Resource};
 use listwatch_storage::Storage;
 
-use crate::admission::AdmissionChain;
 use crate::request::WriteVerb;
 use crate::writer::Writer;
+use listwatch_admission::AdmissionChain;
 
 /// Returns a writer for the built-in kinds over a store, with the built-in admission plugins.
 pub fn writer(storage: Arc<dyn Storage>) -> Writer {
@@ -34,7 +34,7 @@ pub struct Address<'a> {
 /// Parses a path at `/api/…` or `/apis/…` for a writing method.
 ///
 /// # Panics
-/// Panics if the path leads to no resource, or if the method does not write.
+/// Panics if the path is not that of a resource, or if the method is not a write.
 pub fn address<'a>(registry: &Registry, method: &str, path: &'a str) -> Address<'a> {
     let mut elements = path.split('/').skip(1).peekable();
     let group = if elements.next() == Some("apis") { elements.next().unwrap_or_default() } else { "" };

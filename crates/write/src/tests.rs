@@ -91,7 +91,7 @@ impl World {
             user_agent: Some("test/1"),
             body: Bytes::copy_from_slice(body.as_bytes()),
         };
-        self.writer.write_at(&request, &self.clock).await
+        self.writer.write_at(&request, &self.clock, &WriteContext::default()).await
     }
 
     /// Sends a request and formats the response as text: code, body, warnings.

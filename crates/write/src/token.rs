@@ -1,4 +1,4 @@
-//! Serves `/token` of service accounts: a POST of a TokenRequest is answered with a token
+//! Serves `/token` of service accounts: a POST of a TokenRequest returns a token
 //! (`pkg/registry/core/serviceaccount/storage/token.go`). Nothing is stored.
 
 use listwatch_access::{
@@ -14,7 +14,7 @@ use super::pipeline::Write;
 use super::request::{WriteBody, WriteRequest, WriteResponse};
 use super::store::{self, new_uid};
 use super::subresource_body::{SubresourceBody, body};
-use listwatch_meta::go::Words;
+use listwatch_meta::go::TypeErrorStyle;
 use listwatch_validation::clock::timestamp;
 use listwatch_validation::metadata;
 use listwatch_validation::object_meta as meta;
@@ -22,7 +22,7 @@ use listwatch_validation::object_meta as meta;
 const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenRequest";
 const REQUEST: Expected<'static> =
-    Expected { group: GROUP, version: "v1", kind: KIND, custom: false, form: None, words: Words::Decoder };
+    Expected { group: GROUP, version: "v1", kind: KIND, form: None, error_style: TypeErrorStyle::Decoder };
 /// The group and resource of conflict errors. kube-apiserver shows the kind in place of the resource.
 const REQUESTS: GroupResource<'_> = GroupResource { group: GROUP, resource: KIND };
 

@@ -6,7 +6,7 @@
 //! fields. Named Go types such as `v1.RestartPolicy` appear as their underlying types.
 
 use listwatch_k8s_types::{Field, Id, Message, Omit, Shape, Type};
-use listwatch_meta::go::{self, Words};
+use listwatch_meta::go::{self, TypeErrorStyle};
 use listwatch_meta::status::{FIELD_ERROR_BYTES_MAX, cut};
 use listwatch_validation::quantities;
 use serde_json::{Map, Number, Value};
@@ -14,14 +14,14 @@ use serde_json::{Map, Number, Value};
 use super::expected::Expected;
 use super::field_path::{FieldPath, Step};
 
-/// The maximum number of unknown fields in errors, as in `sigs.k8s.io/json`. Further unknown fields are removed, too.
+/// The maximum number of unknown fields in errors, as in `sigs.k8s.io/json`. Further unknown fields are also removed.
 const NAMED_MAX: usize = 100;
 
 /// Normalizes a decoded body for its type, and returns the paths of the unknown fields that were removed. `metadata` is
 /// checked elsewhere. Definitions of custom resources only lose unknown fields.
 ///
 /// # Errors
-/// The text of Go's decoder for the first value of a wrong type. Unknown fields are removed in that case, too.
+/// The text of Go's decoder for the first value of a wrong type. Unknown fields are also removed in that case.
 pub(super) fn normalize(
     expected: Expected<'_>,
     id: Id,
@@ -29,7 +29,7 @@ pub(super) fn normalize(
 ) -> Result<Vec<String>, String> {
     let mut walk = Walk {
         version: expected.version,
-        words: expected.words,
+        error_style: expected.error_style,
         fits: expected.group != "apiextensions.k8s.io",
         unknown: Vec::new(),
         verdict: Ok(()),
@@ -73,8 +73,9 @@ fn inner(of: Type) -> Option<Id> {
 /// The state of a walk through an object.
 struct Walk<'a> {
     version: &'a str,
-    words: Words,
-    /// Whether values are normalized. False after the first type error, and where only unknown fields are removed.
+    error_style: TypeErrorStyle,
+    /// Whether values are normalized. False after the first type error, and in types of which only unknown fields are
+    /// removed.
     fits: bool,
     unknown: Vec<String>,
     verdict: Result<(), String>,
@@ -177,8 +178,8 @@ impl Walk<'_> {
             {
                 return;
             }
-            (Type::Time | Type::MicroTime, _) if self.words == Words::Decoder => "string".to_owned(),
-            (Type::IntOrString, _) if self.words == Words::Decoder => "int32".to_owned(),
+            (Type::Time | Type::MicroTime, _) if self.error_style == TypeErrorStyle::Decoder => "string".to_owned(),
+            (Type::IntOrString, _) if self.error_style == TypeErrorStyle::Decoder => "int32".to_owned(),
             _ => self.name_of(what),
         };
         self.cannot(of, value, Some(wanted), path);
@@ -186,7 +187,8 @@ impl Walk<'_> {
 
     /// Converts a float without fraction into an integer, as the converter of strategic merge patches does.
     fn converted(&self, number: &Number) -> Option<i64> {
-        let float = number.as_f64().filter(|float| self.words == Words::Converter && float.fract() == 0.0)?;
+        let float =
+            number.as_f64().filter(|float| self.error_style == TypeErrorStyle::Converter && float.fract() == 0.0)?;
         format!("{float:.0}").parse().ok()
     }
 
@@ -219,7 +221,7 @@ impl Walk<'_> {
     /// Records that `value` is not of the type `wanted`, as [`Self::refuse`] does.
     fn cannot(&mut self, of: &'static Message, value: &Value, wanted: Option<String>, path: &FieldPath<'_>) {
         if let (true, Some(wanted)) = (self.fits, wanted) {
-            if self.words == Words::Converter {
+            if self.error_style == TypeErrorStyle::Converter {
                 return self.refuse(go::cannot_convert(value, &wanted));
             }
             let found = match value {
@@ -286,12 +288,12 @@ mod tests {
 
     fn of(api_version: &'static str, kind: &'static str) -> Expected<'static> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        Expected { group, version, kind, custom: false, form: None, words: Words::Decoder }
+        Expected { group, version, kind, form: None, error_style: TypeErrorStyle::Decoder }
     }
 
     fn fitted(api_version: &str, kind: &str, object: Value) -> Result<Value, String> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let expected = Expected { group, version, kind, custom: false, form: None, words: Words::Decoder };
+        let expected = Expected { group, version, kind, form: None, error_style: TypeErrorStyle::Decoder };
         let id = message_of(api_version, kind).expect("a built-in kind");
         let Value::Object(mut object) = object else { panic!("not an object") };
         assert_eq!(normalize(expected, id, &mut object)?, [""; 0]);
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn fit_removes_the_zero_values_that_go_omits() {
+    fn normalize_removes_the_zero_values_that_go_omits() {
         check(
             "v1",
             "ConfigMap",
@@ -369,7 +371,7 @@ mod tests {
         }
         let (expected, id) =
             (of("apps/v1", "Deployment"), message_of("apps/v1", "Deployment").expect("a built-in kind"));
-        let expected = Expected { words: Words::Converter, ..expected };
+        let expected = Expected { error_style: TypeErrorStyle::Converter, ..expected };
         for (spec, outcome) in [
             (json!({"replicas": "3"}), Err("unrecognized type: int32")),
             (json!({"replicas": 1.5}), Err("cannot convert float64 to int32")),
@@ -394,9 +396,8 @@ mod tests {
             group: "apps",
             version: "v1",
             kind: "Deployment",
-            custom: false,
             form: None,
-            words: Words::Decoder,
+            error_style: TypeErrorStyle::Decoder,
         };
         let Value::Object(mut object) = json!({"spec": {"replicas": "3", "paused": false, "odd": 1,
             "selector": [{"odd": 1}], "template": {"spec": {"containers": {"odd": 1}, "odd": 2}}}})
@@ -416,7 +417,7 @@ mod tests {
         let Value::Object(mut object) = object else { panic!("no object") };
         assert_eq!(has_unknown(&object, id), !expected.is_empty(), "{object:?}");
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let of_kind = Expected { group, version, kind, custom: false, form: None, words: Words::Decoder };
+        let of_kind = Expected { group, version, kind, form: None, error_style: TypeErrorStyle::Decoder };
         assert_eq!(
             normalize(of_kind, id, &mut object),
             Ok(expected.iter().map(ToString::to_string).collect()),
@@ -426,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn fit_removes_unknown_fields_and_returns_their_paths() {
+    fn normalize_removes_unknown_fields_and_returns_their_paths() {
         check_fields(
             "v1",
             "ConfigMap",
@@ -451,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn fit_keeps_untyped_and_embedded_objects() {
+    fn normalize_keeps_untyped_and_embedded_objects() {
         let whole = |api_version: &str, kind: &str, object: Value| check_fields(api_version, kind, object, &[], None);
         whole(
             "v1",
@@ -477,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn fit_removes_unknown_fields_of_openapi_schemas() {
+    fn normalize_removes_unknown_fields_of_openapi_schemas() {
         let of = |schema: Value| json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": schema}}]}});
         check_fields(
             "apiextensions.k8s.io/v1",

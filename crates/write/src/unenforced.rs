@@ -1,8 +1,9 @@
 //! Warns clients that write a kind which this server stores but does not enforce.
 //!
-//! kube-apiserver acts on these objects in its admission, authorization and flow control. An implementation of such a
-//! kind clears [`Kind::unenforced`] in the file of the kind.
+//! kube-apiserver enforces these objects in admission, authorization and flow control. An implementation of such a kind
+//! clears [`Kind::unenforced`] in the file of the kind.
 
+use listwatch_admission::AdmissionPlugins;
 use listwatch_kinds::{Kind, Unenforced, UnenforcedPart};
 use serde_json::Value;
 
@@ -16,26 +17,51 @@ const RBAC_OFF: Unenforced =
 const FLOW_CONTROL_OFF: Unenforced =
     Unenforced { part: UnenforcedPart::Object, consequence: "priority and fairness is off" };
 
-/// Which of the kinds that a flag turns off have an effect on this server.
-#[derive(Clone, Copy, Debug, Default)]
+/// The kinds with an effect on this server, among those that a flag can turn off.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Enforced {
     /// Roles and bindings.
     pub(super) rbac: bool,
     /// Flow schemas and priority levels.
     pub(super) flow_control: bool,
+    /// What the admission plugins read.
+    pub(super) plugins: AdmissionPlugins,
+}
+
+impl Default for Enforced {
+    fn default() -> Self {
+        Enforced { rbac: false, flow_control: false, plugins: AdmissionPlugins::NONE }
+    }
+}
+
+/// The admission plugin that enforces a kind, or the labels or annotations of a kind.
+fn plugin_of(kind: &str) -> Option<&'static str> {
+    Some(match kind {
+        "IngressClass" => "DefaultIngressClass",
+        "LimitRange" => "LimitRanger",
+        "MutatingAdmissionPolicy" | "MutatingAdmissionPolicyBinding" => "MutatingAdmissionPolicy",
+        "Namespace" => "PodSecurity",
+        "ResourceQuota" => "ResourceQuota",
+        "RuntimeClass" => "RuntimeClass",
+        "StorageClass" => "DefaultStorageClass",
+        "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" => "ValidatingAdmissionPolicy",
+        _ => return None,
+    })
 }
 
 /// Returns the warning for a write that stored an object without effect.
 pub(super) fn warning(request: &WriteRequest<'_>, body: &WriteBody, enforced: Enforced) -> Option<String> {
     let resource = &**request.resource;
     let stores = matches!(request.verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch);
-    if !stores || request.subresource.is_some() || resource.custom {
+    if !stores || request.subresource.is_some() {
         return None;
     }
+    // Custom resources have no built-in kind.
     let kind = resource.builtin?;
     let unenforced = match &*resource.group {
         "rbac.authorization.k8s.io" if !enforced.rbac => RBAC_OFF,
         "flowcontrol.apiserver.k8s.io" if !enforced.flow_control => FLOW_CONTROL_OFF,
+        _ if plugin_of(kind.kind).is_some_and(|plugin| enforced.plugins.is_enabled(plugin)) => return None,
         _ => kind.unenforced?,
     };
     let json = match body {
@@ -82,7 +108,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unenforced_part_is_found_in_objects_that_have_it() {
+    fn unenforced_kind_is_enforced_by_a_plugin_of_that_name_only() {
+        for kind in ["IngressClass", "LimitRange", "Namespace", "ResourceQuota", "RuntimeClass", "StorageClass"] {
+            let plugin = plugin_of(kind).unwrap();
+            assert!(AdmissionPlugins::upstream().is_enabled(plugin), "{plugin}");
+            let found = listwatch_kinds::KINDS.iter().find(|found| found.kind == kind).unwrap();
+            assert!(found.unenforced.is_some(), "{kind} has no warning without its plugin");
+        }
+        assert_eq!(plugin_of("ServiceCIDR"), None);
+    }
+
+    #[test]
+    fn has_part_detects_the_unenforced_part_of_an_object() {
         let concerned = |kind: &str, object: Value| {
             let kind = listwatch_kinds::KINDS.iter().find(|found| found.kind == kind).unwrap();
             has_part(object.to_string().as_bytes(), kind.unenforced.unwrap().part)

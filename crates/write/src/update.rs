@@ -1,22 +1,21 @@
 //! PUT and PATCH: the change that each makes to an object. [`super::pipeline`] runs the change.
 
-use listwatch_meta::go::{self, Words};
+use listwatch_meta::go::{self, TypeErrorStyle};
 use listwatch_meta::{FieldError, Status};
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{metadata, metadata_mut};
-use listwatch_wire::media_type::{PatchType, Served, negotiate_patch};
+use listwatch_wire::media_type::{PatchType, negotiate_patch};
 use serde_json::{Map, Value};
 
 use super::action::{Action, ActionFuture};
 use super::apply;
-use super::decode::{self, FieldValidation, KindProblem, NormalizeError, decode};
+use super::decode::{self, FieldValidation, KindProblem, NormalizeError, check_name, decode_body, set_namespace};
 use super::decode_error::{DecodeErrorStyle, not_decodable, not_decodable_from};
 use super::expected::Expected;
 use super::merge_keys::{self, At};
 use super::options::Options;
 use super::ownership;
 use super::patch::ParsedPatch;
-use super::path_match::{check_name, set_namespace};
 use super::pipeline::{Absent, Base, Write};
 use super::request::{WriteRequest, WriteResponse};
 use super::store::{self, MANAGED_FIELDS};
@@ -48,17 +47,8 @@ async fn update(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
     let options = Options::parse("UpdateOptions", request.query)?;
     let write = &Write { dry_run: options.dry_run, ..*write };
     let resource = write.resource;
-    let decode_again = || -> Result<decode::Decoded, Status> {
-        let expected = Expected::of(resource);
-        let mut decoded =
-            decode(write.registry, expected, request.content_type, &request.body, options.field_validation)?;
-        let metadata = metadata_mut(&mut decoded.object);
-        set_namespace(resource, request.namespace, metadata)?;
-        check_name(metadata, write.name)?;
-        decoded.warnings.extend(meta::dedup_owners(metadata));
-        Ok(decoded)
-    };
-    let first = decode_again()?;
+    let first = decode_body(write.registry, resource, request, options.field_validation)?;
+    check_name(metadata(&first.object), write.name)?;
     let mut warnings = first.warnings;
     let mut of_strategy = Vec::new();
     let uid = Some(meta::text(metadata(&first.object), "uid").to_owned()).filter(|uid| !uid.is_empty());
@@ -70,14 +60,14 @@ async fn update(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
     let make = |base: Option<Base<'_>>| {
         let object = match first.take() {
             Some(object) => object,
-            None => decode_again()?.object,
+            None => decode_body(write.registry, resource, request, options.field_validation)?.object,
         };
         of_strategy = write.warnings(&object, base.map(|base| base.object));
         Ok(object)
     };
     let done = write.run(&key, uid.as_deref(), absent, make).await?;
     warnings.extend(of_strategy);
-    done.response(resource, &key, warnings)
+    done.response(resource, &key, warnings, write.context.deadline).await
 }
 
 /// Patches an object, or the part of the object that a subresource holds.
@@ -112,7 +102,7 @@ async fn patch(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRes
         Ok(object)
     };
     let done = write.run(&key, None, Absent::NotFound, make).await?;
-    done.response(resource, &key, warnings)
+    done.response(resource, &key, warnings, write.context.deadline).await
 }
 
 /// The type and the options of a PATCH.
@@ -126,8 +116,7 @@ pub(super) struct PatchRequest {
 /// # Errors
 /// 415 for an unsupported patch type, 422 for invalid options.
 pub(super) fn patch_request(resource: &Resource, request: &WriteRequest<'_>) -> Result<PatchRequest, Status> {
-    let served = if resource.custom { Served::CUSTOM_JSON } else { Served::BUILTIN_JSON };
-    let patch_type = negotiate_patch(request.content_type, &served)?;
+    let patch_type = negotiate_patch(request.content_type, &resource.served())?;
     Ok(PatchRequest { patch_type, options: Options::parse_patch(patch_type, request.query)? })
 }
 
@@ -174,9 +163,9 @@ impl<'a> Patcher<'a> {
         if looks_at_owners {
             ownership::expand_managed_fields(object);
         }
-        let body = Body { expected: Expected { words: parsed.patch.words(), ..body.expected }, ..body };
+        let body = Body { expected: Expected { error_style: parsed.patch.error_style(), ..body.expected }, ..body };
         parsed.patch.apply(object, body.at)?;
-        if body.expected.custom {
+        if body.expected.is_custom() {
             check_custom_kind(body.expected, object)?;
         }
         // Managed fields that the patch did not touch are a text, which the decoder must not see.
@@ -228,7 +217,7 @@ impl<'a> Patcher<'a> {
             }
         }
         if let Some(metadata) = object.get("metadata") {
-            meta::check_shape(body.expected.kind, body.expected.words, metadata).map_err(undecodable)?;
+            meta::check_shape(body.expected.kind, body.expected.error_style, metadata).map_err(undecodable)?;
         }
         if let Some(Value::Object(metadata)) = object.get("metadata") {
             strict_errors.extend(meta::unknown_fields(metadata).map(|path| format!("unknown field {path:?}")));
@@ -239,7 +228,9 @@ impl<'a> Patcher<'a> {
             NormalizeError::Text(why) => undecodable(why),
             NormalizeError::TooLarge => Undecodable::TooLarge,
         })?);
-        if let (Words::Converter, Some(unknown)) = (body.expected.words, strict_errors.get_mut(sorted_from..)) {
+        if let (TypeErrorStyle::Converter, Some(unknown)) =
+            (body.expected.error_style, strict_errors.get_mut(sorted_from..))
+        {
             unknown.sort_unstable();
         }
         match self.validation {

@@ -2,24 +2,30 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use listwatch_access::{AuthenticatorChain, AuthorizerChain};
+use listwatch_admission::{AdmissionChain, AdmissionPlugins, AdmissionRequest, Operation};
 use listwatch_cacher::ReadError;
-use listwatch_meta::{Key, KeyRange, Revision, Status, UserInfo};
+use listwatch_meta::{Key, KeyRange, ReadAt, Revision, Status, UserInfo};
 use listwatch_registry::{Backend, Registry, Resource, Subresource};
 use listwatch_storage::{Decision, KeyValue, ListQuery};
 use listwatch_validation::clock::Clock;
+use listwatch_wire::query::Query;
 use serde_json::{Map, Value};
 
 use crate::action::Action;
-use crate::admission::{AdmissionChain, AdmissionRequest, Operation};
+use crate::admission::{StoredObjects, is_read_from_cache};
 use crate::decode_error::DecodeErrorStyle;
+use crate::expected::Expected;
 use crate::node_ports::{NodePortRepair, NodePorts};
 use crate::options::{self, Propagation};
 use crate::pipeline::{ManagedFields, Write};
-use crate::request::{WriteBody, WriteRequest, WriteResponse, WriteVerb};
+use crate::request::{WriteBody, WriteContext, WriteRequest, WriteResponse, WriteVerb};
+use crate::request_details::Details;
 use crate::service_ranges::ServiceRanges;
 use crate::services::Allocators;
 use crate::unenforced::{self, Enforced};
+use crate::version_conversions::VersionConversions;
 use crate::{binding, create, delete, evict, reviews, scale, services, store, token, update};
 
 /// The page size of [`check_readable`], in objects.
@@ -47,7 +53,7 @@ pub struct ConnectRequest<'a> {
 /// Writes objects for one server, on behalf of clients and of controllers.
 ///
 /// A write of a CustomResourceDefinition waits until the server serves the definition, so that the client can use the
-/// custom resource after the answer. The controller `listwatch_controllers::definitions` ends that wait. Without this
+/// custom resource after the response. The controller `listwatch_controllers::definitions` ends that wait. Without this
 /// controller, each such write takes three seconds longer.
 #[derive(Debug)]
 pub struct Writer {
@@ -92,6 +98,13 @@ impl Writer {
         self
     }
 
+    /// The admission plugins of this server. Without a plugin, the writers of objects that it enforces get a warning.
+    #[must_use]
+    pub fn with_enforced_plugins(mut self, plugins: AdmissionPlugins) -> Self {
+        self.enforced.plugins = plugins;
+        self
+    }
+
     /// The ranges from which services get addresses and ports.
     pub fn service_ranges(&self) -> &ServiceRanges {
         &self.ranges
@@ -102,14 +115,38 @@ impl Writer {
         &self.backend
     }
 
-    /// Handles the write of a client.
+    /// Handles the write of a client, without a deadline.
     ///
     /// # Errors
     /// The [`Status`] for the client.
     pub async fn write(&self, request: WriteRequest<'_>) -> Result<WriteResponse, Status> {
+        let context = WriteContext::default();
+        let mut written = self.write_in(request, &context).await?;
+        written.warnings.extend(context.recorder.take_warnings());
+        Ok(written)
+    }
+
+    /// Handles the write of a client in a context, whose recorder collects the warnings of admission plugins.
+    ///
+    /// # Errors
+    /// The [`Status`] for the client.
+    pub async fn write_in(&self, request: WriteRequest<'_>, context: &WriteContext) -> Result<WriteResponse, Status> {
         let verb = request.verb;
-        let mut written = self.write_at(&request, &Clock::default()).await?;
+        let mut written = match self.write_at(&request, &Clock::default(), context).await {
+            Err(status) if self.is_namespace_provided(&request, &status).await? => {
+                self.write_at(&request, &Clock::default(), context).await?
+            }
+            written => written?,
+        };
         written.warnings.extend(unenforced::warning(&request, &written.body, self.enforced));
+        if matches!(verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch)
+            && is_read_from_cache(request.resource)
+            && let WriteBody::Object(object) = &written.body
+            && let Some(cacher) = self.backend.running_cacher(request.resource.stored())
+        {
+            // The next write must be decided by this object. A cache that lags behind for long does not fail the write.
+            let _ = cacher.get(object.key(), ReadAt::NotOlderThan(object.revision())).await;
+        }
         // A deleted definition may disappear before its conditions are written.
         if self.backend.definitions().is_resource(request.resource)
             && matches!(verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch)
@@ -122,20 +159,68 @@ impl Writer {
     }
 
     /// Handles a write as [`Writer::write`] does, with times and ids from `clock`.
-    pub(crate) async fn write_at(&self, request: &WriteRequest<'_>, clock: &Clock) -> Result<WriteResponse, Status> {
+    pub(crate) async fn write_at(
+        &self,
+        request: &WriteRequest<'_>,
+        clock: &Clock,
+        context: &WriteContext,
+    ) -> Result<WriteResponse, Status> {
         let resource = &**request.resource;
         let find = |name| resource.subresource(name).ok_or_else(Status::no_such_resource);
         let subresource = request.subresource.map(find).transpose()?;
         let registry = self.backend.registry();
         let manager = options::field_manager(request.query, request.user_agent);
+        let conversions = resource.converts_by_webhook().then(|| VersionConversions::new(context.deadline));
         let write = Write {
+            conversions: conversions.as_ref(),
+            query: Some(request.query),
             subresource,
             namespace: request.namespace,
             name: request.name.unwrap_or_default(),
             manager: &manager,
-            ..self.begin(&registry, resource, request.user, clock)
+            ..self.begin(&registry, resource, request.user, clock, context)
         };
         action(request.verb, resource, subresource)?.carry_out(&write, request).await
+    }
+
+    /// Creates the namespace that a rejected creation lacks, if the plugin NamespaceAutoProvision is enabled
+    /// (`plugin/pkg/admission/namespace/autoprovision`). Returns whether the namespace exists then. A dry run creates none.
+    ///
+    /// # Errors
+    /// 403 with the reason why the namespace cannot be created.
+    async fn is_namespace_provided(&self, request: &WriteRequest<'_>, status: &Status) -> Result<bool, Status> {
+        let Some(name) = request.namespace else { return Ok(false) };
+        let is_missing = status.code == 404
+            && status.details.as_ref().is_some_and(|of| (&*of.kind, &*of.name, &*of.group) == ("namespaces", name, ""));
+        if !is_missing
+            || !self.enforced.plugins.is_enabled("NamespaceAutoProvision")
+            || request.query.get("dryRun").is_some()
+        {
+            return Ok(false);
+        }
+        let registry = self.backend.registry();
+        let Some(namespaces) = registry.find("", "v1", "namespaces") else { return Ok(false) };
+        let creation = WriteRequest {
+            verb: WriteVerb::Create,
+            resource: namespaces,
+            namespace: None,
+            name: None,
+            subresource: None,
+            query: &Query::default(),
+            content_type: None,
+            user: UserInfo::admin(),
+            user_agent: Some("kube-apiserver"),
+            body: Bytes::from(serde_json::json!({"metadata": {"name": name}}).to_string()),
+        };
+        match Box::pin(self.write(creation)).await {
+            Ok(_) => Ok(true),
+            // Another request was faster.
+            Err(status) if status.code == 409 => Ok(true),
+            Err(status) => {
+                let object = request.name.unwrap_or("Unknown");
+                Err(Status::forbidden(request.resource.gr(), object, status.message))
+            }
+        }
     }
 
     /// Builds the context of a write, without a name and with default options.
@@ -145,10 +230,14 @@ impl Writer {
         resource: &'a Resource,
         user: &'a UserInfo,
         clock: &'a Clock,
+        context: &'a WriteContext,
     ) -> Write<'a> {
         Write {
             backend: &self.backend,
             admission: &self.admission,
+            objects: StoredObjects(&self.backend),
+            context,
+            query: None,
             ranges: &self.ranges,
             node_ports: &self.node_ports,
             registry,
@@ -162,6 +251,7 @@ impl Writer {
             user,
             managed_fields: ManagedFields::Untracked,
             clock,
+            conversions: None,
         }
     }
 
@@ -169,21 +259,38 @@ impl Writer {
     ///
     /// # Errors
     /// The error of the first plugin that rejects the request; 500 if a plugin changes the options.
-    pub async fn admit_connect(&self, connect: &ConnectRequest<'_>) -> Result<(), Status> {
+    pub async fn admit_connect(&self, connect: &ConnectRequest<'_>, context: &WriteContext) -> Result<(), Status> {
         let resource = connect.resource;
+        let kind = connect.options.get("kind").and_then(Value::as_str).unwrap_or_default();
+        let registry = self.backend.registry();
+        let details = Details {
+            registry: &registry,
+            resource,
+            operation: Operation::Connect,
+            body: Some(Expected { kind, ..Expected::of(resource) }),
+            query: None,
+            dry_run: false,
+            deletion: None,
+            deadline: context.deadline,
+            revision: None,
+            recorder: &context.recorder,
+        };
         let request = AdmissionRequest {
             operation: Operation::Connect,
             group: &resource.group,
             version: &resource.version,
             resource: &resource.plural,
-            kind: connect.options.get("kind").and_then(Value::as_str).unwrap_or_default(),
+            kind,
             subresource: Some(connect.subresource),
             namespace: connect.namespace.filter(|_| resource.namespaced),
             name: connect.name,
             user: connect.user,
             dry_run: false,
             old_object: None,
-            objects: &*self.backend,
+            objects: &StoredObjects(&self.backend),
+            recorder: &context.recorder,
+            details: &details,
+            reinvocation: None,
         };
         let mut options = connect.options.clone();
         self.admission.mutate(&request, &mut options).await?;
@@ -246,7 +353,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Repairs the allocated node ports from the stored services. `repair` holds what earlier repairs found.
+    /// Repairs the allocated node ports from the stored services. `repair` has the findings of earlier repairs.
     ///
     /// # Errors
     /// 500 when the store fails or the allocated ports are unreadable, or when other servers changed them during each
@@ -298,7 +405,8 @@ impl Writer {
     ) -> Result<delete::Deleted, Status> {
         let registry = self.backend.registry();
         let clock = Clock::default();
-        let write = self.begin(&registry, resource, UserInfo::admin(), &clock);
+        let context = WriteContext::default();
+        let write = Write { name: key.name(), ..self.begin(&registry, resource, UserInfo::admin(), &clock, &context) };
         write.delete(key, options).await
     }
 }

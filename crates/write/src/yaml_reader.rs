@@ -20,7 +20,7 @@ use listwatch_meta::go;
 
 /// Below this number of decoded nodes, [`aliased_share_max`] is 0.99 (`alias_ratio_range_low`).
 const ALIAS_RANGE_LOW: usize = 400_000;
-/// From this number of decoded nodes on, [`aliased_share_max`] is 0.10 (`alias_ratio_range_high`).
+/// At and above this number of decoded nodes, [`aliased_share_max`] is 0.10 (`alias_ratio_range_high`).
 const ALIAS_RANGE_HIGH: usize = 4_000_000;
 
 /// A parsed YAML document, with its duplicate keys.
@@ -28,7 +28,7 @@ const ALIAS_RANGE_HIGH: usize = 4_000_000;
 pub(super) struct Parsed {
     pub(super) value: Value,
     /// One error text per key that is set twice, as from the strict decoder: `line 3: key "a" already set in map`. The
-    /// last value wins.
+    /// last value is used.
     pub(super) duplicates: Vec<String>,
 }
 
@@ -262,7 +262,8 @@ fn set(members: &mut Map<String, Value>, name: String, value: Value, duplicate: 
     }
 }
 
-/// Applies a merge key (`<<`): adds the members of a map or of a list of maps. The first map in a list wins.
+/// Applies a merge key (`<<`): adds the members of a map or of a list of maps. If several maps have the same member,
+/// the first map is used.
 fn merge(members: &mut Map<String, Value>, merged: Value, mut duplicate: impl FnMut(&str)) -> Result<(), String> {
     let maps = match merged {
         map @ Value::Object(_) => vec![map],

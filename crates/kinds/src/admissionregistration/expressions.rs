@@ -1,11 +1,11 @@
-//! CEL expressions and match conditions of policies and webhooks.
+//! Validates CEL expressions and match conditions of policies and webhooks.
 //!
-//! Expressions are compiled as far as [`check_expression`] supports them. Upstream: `validateMatchConditions` in
+//! Expressions are compiled as far as [`compile_expression`] supports them. Upstream: `validateMatchConditions` in
 //! `pkg/apis/admissionregistration/validation`.
 
 use std::collections::HashSet;
 
-use listwatch_cel::{ResultType, check_expression};
+use listwatch_cel::{AdmissionVariables, ResultType, compile_expression};
 use listwatch_meta::FieldError;
 use listwatch_validation::{Errors, Object, items, objects, qualified_name, quoted, text};
 
@@ -18,38 +18,51 @@ const COMPILED_BYTES_MAX: usize = 256 * 1024;
 
 /// The variables that expressions of one object can use, and the bytes that may still be compiled.
 pub(crate) struct Expressions {
-    params: bool,
-    variables: bool,
+    variables: AdmissionVariables<'static>,
     bytes_left: usize,
 }
 
 impl Expressions {
-    /// Starts with the whole budget. `params` and `variables` tell whether these CEL variables exist.
-    pub(crate) fn new(params: bool, variables: bool) -> Expressions {
-        Expressions { params, variables, bytes_left: COMPILED_BYTES_MAX }
+    /// Starts with the whole budget. `params` and `composition` tell whether the CEL variables `params` and `variables`
+    /// exist.
+    pub(crate) fn new(params: bool, composition: bool) -> Expressions {
+        let variables = AdmissionVariables::new().with_params(params);
+        let variables = if composition { variables.with_composition() } else { variables };
+        Expressions { variables, bytes_left: COMPILED_BYTES_MAX }
+    }
+
+    fn take(&mut self, source: &str) -> bool {
+        let left = self.bytes_left.checked_sub(source.len());
+        self.bytes_left = left.unwrap_or(self.bytes_left);
+        left.is_some()
     }
 
     /// Compiles an expression. `shown` is the value that an error shows.
     pub(crate) fn check(&mut self, source: &str, shown: &str, context: Context, field: &str, errors: &mut Errors) {
-        let Some(left) = self.bytes_left.checked_sub(source.len()) else { return };
-        self.bytes_left = left;
-        let mut names = vec!["object", "oldObject", "namespaceObject", "request"];
-        if self.params {
-            names.push("params");
+        if !self.take(source) {
+            return;
         }
-        if context.authorizer {
-            names.push("authorizer");
+        let mut variables = self.variables.clone().with_authorizer(context.authorizer);
+        if !context.variables {
+            variables = variables.without_composition();
         }
-        if self.variables && context.variables {
-            names.push("variables");
-        }
-        if let Err(why) = check_expression(source, &names, context.patches, context.outcome) {
+        if let Err(why) = compile_expression(source, &variables, context.patches, context.outcome) {
             errors.push(FieldError::invalid(field, quoted(shown), why));
+        }
+    }
+
+    /// Compiles the expression of a variable, which later expressions can use.
+    pub(crate) fn declare(&mut self, name: &str, source: &str, field: &str, errors: &mut Errors) {
+        // A variable that is not compiled has an unknown type.
+        let compiled = if self.take(source) { source } else { "dyn(null)" };
+        self.variables = std::mem::take(&mut self.variables).with_authorizer(true);
+        if let Err(why) = self.variables.declare(name, compiled) {
+            errors.push(FieldError::invalid(field, quoted(source), why));
         }
     }
 }
 
-/// The result type and the variables that an expression can have at its place in the object.
+/// The result type of an expression, and the variables that it can use.
 #[derive(Clone, Copy)]
 pub(crate) struct Context {
     outcome: ResultType,
@@ -64,8 +77,9 @@ impl Context {
     pub(crate) const VALIDATION: Context = Context { variables: true, ..Context::CONDITION };
     pub(crate) const MESSAGE: Context = Context { outcome: ResultType::Text, authorizer: false, ..Context::VALIDATION };
     pub(crate) const AUDIT: Context = Context { outcome: ResultType::TextOrNull, ..Context::VALIDATION };
-    pub(crate) const VARIABLE: Context = Context { outcome: ResultType::Any, ..Context::VALIDATION };
-    pub(crate) const PATCH: Context = Context { patches: true, ..Context::VARIABLE };
+    pub(crate) const APPLY_CONFIGURATION: Context =
+        Context { outcome: ResultType::Object, patches: true, ..Context::VALIDATION };
+    pub(crate) const JSON_PATCH: Context = Context { outcome: ResultType::JsonPatch, ..Context::APPLY_CONFIGURATION };
 }
 
 /// Validates the match conditions of a policy or a webhook (`validateMatchConditions`).

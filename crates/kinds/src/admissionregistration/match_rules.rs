@@ -11,9 +11,9 @@ use listwatch_validation::{
     Errors, Object, given, invalid_each, items, objects, one_of, quoted, selector, shown_list, text, texts,
 };
 
+use crate::Kind;
 use crate::defaults::Default::{Each, Empty, Text};
 use crate::defaults::Defaults;
-use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static RULE_DEFAULTS: Defaults = Defaults(&[("scope", Text("*"))]);
 
@@ -25,14 +25,12 @@ pub(crate) static MATCH_DEFAULTS: Defaults = Defaults(&[
     ("excludeResourceRules", Each(&RULE_DEFAULTS)),
 ]);
 
-/// Creates a kind of this group with the properties that all its kinds share. This server stores the objects and does
-/// not enforce them: `consequence` is the missing effect.
-pub(super) const fn admission_kind(plural: &'static str, kind: &'static str, consequence: &'static str) -> Kind {
+/// Creates a kind of this group with the properties that all its kinds share.
+pub(super) const fn admission_kind(plural: &'static str, kind: &'static str) -> Kind {
     Kind {
         unconditional_update: false,
         generation: true,
         categories: &["api-extensions"],
-        unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence }),
         ..Kind::cluster("admissionregistration.k8s.io", "v1", plural, kind)
     }
 }

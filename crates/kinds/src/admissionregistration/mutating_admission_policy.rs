@@ -11,15 +11,16 @@ use super::expressions::{Context, Expressions};
 use super::match_rules::{admission_kind, required_one_of};
 use super::policies::{self, PARAM_KIND, validate_matching, validate_variables};
 use super::webhooks::REINVOCATION_POLICIES;
-use crate::Kind;
 use crate::printers::Printer;
 use crate::table::{AGE, Column, NAME};
+use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static KIND: Kind = Kind {
     defaults: &policies::DEFAULTS,
     validate,
     printer: &PRINTER,
-    ..admission_kind("mutatingadmissionpolicies", "MutatingAdmissionPolicy", "it changes no object")
+    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it changes no object" }),
+    ..admission_kind("mutatingadmissionpolicies", "MutatingAdmissionPolicy")
 };
 
 /// Validates a policy (`ValidateMutatingAdmissionPolicy`).
@@ -39,10 +40,10 @@ fn validate(policy: &Object, old: Option<&Object>, errors: &mut Errors) {
 
 /// Validates one mutation: only the patch of its type must be present (`validateMutation`).
 fn validate_mutation(mutation: &Object, at: &str, expressions: &mut Expressions, errors: &mut Errors) {
-    let (wanted, other) = match text(mutation, "patchType") {
+    let (wanted, other, context) = match text(mutation, "patchType") {
         "" => return errors.push(FieldError::required(format!("{at}patchType"), "")),
-        "JSONPatch" => ("jsonPatch", "applyConfiguration"),
-        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch"),
+        "JSONPatch" => ("jsonPatch", "applyConfiguration", Context::JSON_PATCH),
+        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch", Context::APPLY_CONFIGURATION),
         kind => {
             let supported = ["ApplyConfiguration", "JSONPatch"];
             return errors.push(FieldError::not_supported(format!("{at}patchType"), kind, &supported));
@@ -53,7 +54,7 @@ fn validate_mutation(mutation: &Object, at: &str, expressions: &mut Expressions,
         Some(Value::Object(patch)) => match text(patch, "expression").trim() {
             "" => errors.push(FieldError::required(format!("{at}{wanted}.expression"), "")),
             source => {
-                expressions.check(source, source, Context::PATCH, &format!("{at}{wanted}.expression"), errors);
+                expressions.check(source, source, context, &format!("{at}{wanted}.expression"), errors);
             }
         },
         _ => {

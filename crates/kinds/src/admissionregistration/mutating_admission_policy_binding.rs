@@ -7,17 +7,14 @@ use listwatch_validation::{Errors, Object, child};
 
 use super::bindings::{self, validate_spec};
 use super::match_rules::{admission_kind, validate_mutating_operations};
-use crate::Kind;
+use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static KIND: Kind = Kind {
     defaults: &bindings::DEFAULTS,
     validate,
     printer: &bindings::PRINTER,
-    ..admission_kind(
-        "mutatingadmissionpolicybindings",
-        "MutatingAdmissionPolicyBinding",
-        "its policy changes no object",
-    )
+    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "its policy changes no object" }),
+    ..admission_kind("mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding")
 };
 
 /// Validates a binding (`ValidateMutatingAdmissionPolicyBinding`).

@@ -13,7 +13,7 @@ pub(crate) static KIND: Kind = Kind {
     defaults: &DEFAULTS,
     validate: |configuration, old, errors| validate_webhooks(configuration, old, true, errors),
     printer: &webhooks::PRINTER,
-    ..admission_kind("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", "its webhooks are not called")
+    ..admission_kind("mutatingwebhookconfigurations", "MutatingWebhookConfiguration")
 };
 
 static REINVOCATION_DEFAULTS: Defaults = Defaults(&[("reinvocationPolicy", Text("Never"))]);

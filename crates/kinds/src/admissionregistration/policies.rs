@@ -8,7 +8,7 @@ use listwatch_meta::selector::{dns_1035_label_problems, dns_subdomain_problems};
 use listwatch_validation::{Errors, Object, child, given, is_same, items, objects, quoted, text};
 use serde_json::Value;
 
-use super::expressions::{Context, Expressions, validate_match_conditions};
+use super::expressions::{Expressions, validate_match_conditions};
 use super::match_rules::{MATCH_DEFAULTS, required_one_of, validate_match_resources, validate_mutating_operations};
 use crate::defaults::Default::{If, In, Text};
 use crate::defaults::Defaults;
@@ -104,7 +104,7 @@ pub(crate) fn validate_variables(spec: &Object, expressions: &mut Expressions, e
         if source.trim().is_empty() {
             errors.push(FieldError::required(format!("{at}expression"), "expression is not specified"));
         } else {
-            expressions.check(source, source, Context::VARIABLE, &format!("{at}expression"), errors);
+            expressions.declare(name, source, &format!("{at}expression"), errors);
         }
     }
 }

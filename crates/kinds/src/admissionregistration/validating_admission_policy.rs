@@ -16,7 +16,7 @@ use super::match_rules::admission_kind;
 use super::policies::{self, PARAM_KIND, validate_matching, validate_variables};
 use crate::printers::Printer;
 use crate::table::{AGE, Column, NAME};
-use crate::{Kind, Subresource, WriteScope};
+use crate::{Kind, Subresource, Unenforced, UnenforcedPart, WriteScope};
 
 pub(crate) static KIND: Kind = Kind {
     subresources: &[Subresource::Status],
@@ -25,7 +25,8 @@ pub(crate) static KIND: Kind = Kind {
     validate_status,
     status_write: WriteScope::STATUS_ONLY,
     printer: &PRINTER,
-    ..admission_kind("validatingadmissionpolicies", "ValidatingAdmissionPolicy", "it rejects no request")
+    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "it rejects no request" }),
+    ..admission_kind("validatingadmissionpolicies", "ValidatingAdmissionPolicy")
 };
 
 /// The largest number of audit annotations of one policy.
@@ -34,7 +35,7 @@ const AUDIT_ANNOTATIONS_MAX: usize = 20;
 /// The largest size of the value expression of one audit annotation, in bytes.
 const AUDIT_EXPRESSION_BYTES_MAX: usize = 5 * 1024;
 
-/// The reasons of a rejection.
+/// The supported reasons of a rejection.
 const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 
 /// Validates a policy (`ValidateValidatingAdmissionPolicy`).

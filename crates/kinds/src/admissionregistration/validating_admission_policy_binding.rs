@@ -10,17 +10,14 @@ use listwatch_validation::{Errors, Object, child, quoted, shown_list, texts};
 
 use super::bindings::{self, validate_spec};
 use super::match_rules::admission_kind;
-use crate::Kind;
+use crate::{Kind, Unenforced, UnenforcedPart};
 
 pub(crate) static KIND: Kind = Kind {
     defaults: &bindings::DEFAULTS,
     validate,
     printer: &bindings::PRINTER,
-    ..admission_kind(
-        "validatingadmissionpolicybindings",
-        "ValidatingAdmissionPolicyBinding",
-        "its policy rejects no request",
-    )
+    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "its policy rejects no request" }),
+    ..admission_kind("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding")
 };
 
 /// The actions after a failed validation.

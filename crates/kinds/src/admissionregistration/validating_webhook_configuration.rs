@@ -13,7 +13,7 @@ pub(crate) static KIND: Kind = Kind {
     defaults: &DEFAULTS,
     validate: |configuration, old, errors| validate_webhooks(configuration, old, false, errors),
     printer: &webhooks::PRINTER,
-    ..admission_kind("validatingwebhookconfigurations", "ValidatingWebhookConfiguration", "its webhooks are not called")
+    ..admission_kind("validatingwebhookconfigurations", "ValidatingWebhookConfiguration")
 };
 
 static DEFAULTS: Defaults = Defaults(&[("webhooks", Each(&WEBHOOK_DEFAULTS))]);

@@ -1,6 +1,6 @@
 //! The rules that MutatingWebhookConfiguration and ValidatingWebhookConfiguration share.
 //!
-//! Some rules are newer than the kinds. An update follows them only if the old object does. Upstream:
+//! Some rules are newer than the kinds. They apply to an update only if the old object satisfies them. Upstream:
 //! `pkg/apis/admissionregistration/validation`, `pkg/apis/admissionregistration/v1/defaults.go`.
 
 use std::collections::HashSet;

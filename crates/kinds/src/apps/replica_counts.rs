@@ -85,8 +85,8 @@ mod tests {
             ],
         );
         for (group, kind) in [("", "ReplicationController"), ("apps", "ReplicaSet")] {
-            let labelled = "status.fullyLabeledReplicas: Invalid value: 1: cannot be greater than status.replicas";
-            check(group, kind, json!({"fullyLabeledReplicas": 1}), &[labelled]);
+            let labeled = "status.fullyLabeledReplicas: Invalid value: 1: cannot be greater than status.replicas";
+            check(group, kind, json!({"fullyLabeledReplicas": 1}), &[labeled]);
         }
         check(
             "apps",

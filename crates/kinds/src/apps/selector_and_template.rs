@@ -31,8 +31,8 @@ pub(crate) fn reject_empty_selector(selector: &Value, kind: &str, at: &Path<'_>,
     }
 }
 
-/// Whether the selector matches the labels of the template; `None` if it is invalid. An absent selector matches nothing,
-/// an empty one everything.
+/// Whether the selector matches the labels of the template; `None` if it is invalid. An absent selector matches
+/// nothing; an empty selector matches everything.
 pub(crate) fn selector_matches_template(spec: &Object) -> Option<bool> {
     let Some(Value::Object(selector)) = given(spec, "selector") else { return Some(false) };
     let mut wrong = Errors::default();

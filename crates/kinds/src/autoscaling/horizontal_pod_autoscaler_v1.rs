@@ -305,7 +305,7 @@ fn metric_to_v2(kind: &str, metric: &Object, member: &str, numbers: Object) -> O
     Some(converted)
 }
 
-/// Creates a `MetricTarget`. Its type follows from the numbers that are present.
+/// Creates a `MetricTarget`. The present numbers determine the type of the target.
 fn metric_target(value: Option<Value>, average: Option<Value>, utilization: Option<Value>) -> Object {
     let kind = match (&value, &average, &utilization) {
         (_, _, Some(_)) => "Utilization",

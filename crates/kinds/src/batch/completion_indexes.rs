@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn count_rejects_unordered_and_too_large_indexes() {
+    fn completion_index_count_rejects_unordered_and_too_large_indexes() {
         for (text, expected) in [
             ("", Ok(0)),
             ("0", Ok(1)),

@@ -73,9 +73,9 @@ static FAILURE_RULE_DEFAULTS: Defaults = Defaults(&[("onPodConditions", Each(&PO
 
 static POD_CONDITION_DEFAULTS: Defaults = Defaults(&[("status", Text("True"))]);
 
-/// Copies the labels of the pod template to a Job without labels (`SetDefaults_Job`). In kube-apiserver both are then one
-/// map, so labels that `generateSelector` adds to the template appear on the Job, too. [`prepare_for_create`] copies
-/// them together, and this function leaves a template without generated labels to it.
+/// Copies the labels of the pod template to a Job without labels (`SetDefaults_Job`). In kube-apiserver both are then
+/// the same map, so labels that `generateSelector` adds to the template also appear on the Job. This function skips
+/// templates whose labels are not generated yet; [`prepare_for_create`] copies the labels of these templates.
 fn default_labels(job: &mut Object) {
     let Some(spec) = job.get("spec") else { return };
     let manual = spec.get("manualSelector") == Some(&Value::Bool(true));

@@ -1,4 +1,4 @@
-//! CertificateSigningRequest (`certificates.k8s.io/v1`): asks a signer for an X.509 certificate.
+//! CertificateSigningRequest (`certificates.k8s.io/v1`): requests an X.509 certificate from a signer.
 //!
 //! The server records the user who sends the request. The spec is immutable afterwards. `/approval` writes the
 //! conditions `Approved` and `Denied`; `/status` writes the certificate, once.
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn update_sets_condition_times_and_status_keeps_approval_conditions() {
+    fn approval_update_sets_condition_times_and_status_update_keeps_approval_conditions() {
         let clock = Clock::fixed(time::OffsetDateTime::UNIX_EPOCH);
         let now = "1970-01-01T00:00:00Z";
         let timed = |kind: &str, reason: &str, since: &str| json!({"type": kind, "status": "True", "reason": reason, "lastUpdateTime": since, "lastTransitionTime": since});

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn cell_names_the_first_combinations_and_counts_the_others() {
+    fn endpoints_cell_lists_the_first_addresses_and_counts_the_others() {
         let subset = |addresses: &[&str], ports: &[u16]| {
             let addresses: Vec<_> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
             let ports: Vec<_> = ports.iter().map(|port| json!({"port": port})).collect();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn cell_of_many_addresses_and_ports_costs_the_sum_and_not_the_product() {
+    fn endpoints_cell_costs_the_sum_of_addresses_and_ports() {
         let addresses = vec![json!({"ip": "10.0.0.1"}); 20_000];
         let ports: Vec<_> = (0..20_000).map(|port| json!({"port": port})).collect();
         let text = cell(json!([{"addresses": addresses, "ports": ports}]));

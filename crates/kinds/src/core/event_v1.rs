@@ -1,5 +1,5 @@
-//! Event (`events.k8s.io/v1`): the second version of [`super::event`]. Its fields are those
-//! of `v1` under other names. Names of fields that only reporters of `v1` set begin with `deprecated`.
+//! Event (`events.k8s.io/v1`): the second version of [`super::event`]. The fields are those of `v1` under other names.
+//! Names of fields that only reporters of `v1` set begin with `deprecated`.
 //!
 //! Source: `pkg/apis/events/v1/conversion.go`, `pkg/apis/core/validation/events.go`.
 
@@ -108,7 +108,7 @@ fn is_omitted(value: &Value) -> bool {
     }
 }
 
-/// Orders the members of a series as Go prints them. `always` tells whether Go prints a count of 0.
+/// Orders the members of a series as Go prints them. `always` is true if Go prints a count of 0.
 fn print_series(event: &mut Map<String, Value>, always: bool) {
     let Some(Value::Object(series)) = event.get_mut("series") else { return };
     let count = series.shift_remove("count").filter(|count| always || !is_omitted(count));

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn container_limits_and_requests_have_defaults() {
+    fn limit_range_sets_defaults_of_container_limits_and_requests() {
         check_defaults(
             &KIND,
             json!({"spec": {"limits": [{"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "1"}}, {"type": "Pod", "max": {"cpu": "1"}}]}}),

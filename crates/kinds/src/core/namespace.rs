@@ -78,7 +78,7 @@ fn prepare_for_update(new: &mut Object, old: &Object, context: UpdateContext<'_>
     set_name_label(new);
 }
 
-/// Whether the spec has finalizers. They keep the namespace until its objects are deleted.
+/// Whether the spec has finalizers, which keep the namespace until its objects are deleted.
 fn has_finalizers(namespace: &Object) -> bool {
     let finalizers = namespace.get("spec").and_then(|spec| spec.get("finalizers")?.as_array());
     finalizers.is_some_and(|finalizers| !finalizers.is_empty())
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn finalize_rejects_invalid_finalizers_and_status_wrong_phases() {
+    fn finalize_rejects_invalid_finalizers_and_status_update_invalid_phases() {
         let check = |subresource: Subresource, new: Value, expected: &[&str]| {
             assert_eq!(transition_errors(&KIND, new, json!({"metadata": {}}), Some(&subresource)), expected);
         };

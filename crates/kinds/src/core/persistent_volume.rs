@@ -259,8 +259,8 @@ fn validate_mount_options(volume: &Object, errors: &mut Errors) {
     }
 }
 
-/// The kinds of sources in upstream's order: the member, its name in the error about a second source, and its name
-/// in errors about its fields.
+/// The kinds of sources in upstream's order. Each has the member, its name in the error about a second source, and its
+/// name in errors about fields.
 const SOURCES: [(&str, &str, &str); 22] = [
     ("hostPath", "hostPath", "hostPath"),
     ("gcePersistentDisk", "gcePersistentDisk", "persistentDisk"),

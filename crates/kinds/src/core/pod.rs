@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use super::pod_qos::quality_of_service;
 use super::pod_update::{items, spec, text};
 use super::{pod_resize, pod_update};
-use crate::defaults::Default::{Do, Each, Flag, From, In};
+use crate::defaults::Default::{Do, Each, Flag, In};
 use crate::defaults::pod_spec::POD_SPEC;
 use crate::defaults::{Defaults, missing};
 use crate::printers::text::{NONE, holds};
@@ -73,24 +73,11 @@ static POD_ONLY_DEFAULTS: Defaults = Defaults(&[
     ("initContainers", Each(&REQUEST_DEFAULTS)),
     ("hostNetwork", Do(host_ports)),
     ("tolerations", Do(tolerate_failing_nodes)),
-    ("priority", From(priority)),
     ("enableServiceLinks", Flag(true)),
-    ("preemptionPolicy", From(|spec| priority(spec).map(|_| json!("PreemptLowerPriority")))),
     ("resources", Do(default_pod_level_resources)),
 ]);
 
 static REQUEST_DEFAULTS: Defaults = Defaults(&[("resources", Do(requests_from_limits))]);
-
-/// The priority of a pod without a class, or of a class that every cluster has. The priority of any other class is in
-/// its PriorityClass.
-fn priority(spec: &Map<String, Value>) -> Option<Value> {
-    match spec.get("priorityClassName").and_then(Value::as_str).unwrap_or_default() {
-        "" => Some(json!(0)),
-        "system-cluster-critical" => Some(json!(2_000_000_000)),
-        "system-node-critical" => Some(json!(2_000_001_000)),
-        _ => None,
-    }
-}
 
 /// Copies limits to absent requests.
 fn requests_from_limits(container: &mut Map<String, Value>) {
@@ -159,7 +146,7 @@ fn prepare_for_create(pod: &mut Object, context: CreateContext<'_>) {
     pod.insert("status".to_owned(), status);
 }
 
-/// Keeps fields of the status that an older client leaves out (`PrepareForUpdate`).
+/// Keeps fields of the status that an older client omits (`PrepareForUpdate`).
 fn prepare_for_update(new: &mut Object, old: &Object, context: UpdateContext<'_>) {
     let (Some(Subresource::Status), Some(Value::Object(new)), Some(Value::Object(old))) =
         (context.subresource, new.get_mut("status"), old.get("status"))
@@ -399,9 +386,7 @@ mod tests {
         let mut expected = defaulted_pod_spec(limited);
         for (name, value) in [
             ("tolerations", tolerations),
-            ("priority", json!(0)),
             ("enableServiceLinks", json!(true)),
-            ("preemptionPolicy", json!("PreemptLowerPriority")),
             (
                 "volumes",
                 json!([{"name": "v", "configMap": {"name": "x", "defaultMode": 420}}, {"name": "e", "emptyDir": {}},

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 /// Returns `Guaranteed`, `Burstable` or `BestEffort`, based on the requests and limits of CPU and memory.
-pub(crate) fn quality_of_service(spec: Option<&Value>) -> &'static str {
+pub fn quality_of_service(spec: Option<&Value>) -> &'static str {
     let lists = ["containers", "initContainers"];
     let containers = lists.iter().filter_map(|list| spec?.get(list)?.as_array()).flatten();
     let of_pod = spec.filter(|spec| spec.get("resources").is_some());
@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn quality_of_service_class_depends_on_requests_and_limits() {
+    fn quality_of_service_class_is_computed_from_requests_and_limits() {
         let both = |amount: &str| json!({"cpu": amount, "memory": amount});
         let containers = |containers: Value| json!({ "containers": containers });
         check_class(containers(json!([{}])), "BestEffort");

@@ -1,4 +1,4 @@
-//! PodTemplate (`v1`): a template of pods that no controller uses.
+//! PodTemplate (`v1`): a stored pod template, which built-in controllers do not use.
 //!
 //! Source: `ValidatePodTemplate` in `pkg/apis/core/validation` and `printPodTemplate` of Kubernetes v1.36.
 

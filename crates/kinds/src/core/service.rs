@@ -351,8 +351,8 @@ fn validate_external_ips(spec: &Object, before: Option<&Object>, at: &Path<'_>, 
 }
 
 /// Validates the chosen node ports. An update removes node ports of the former type. In a new service, two ports can
-/// share a node port only if they have the same number and different protocols, because upstream allocates node ports
-/// before validation.
+/// share a node port only if they have the same number and different protocols. The reason is that upstream allocates
+/// node ports before validation.
 fn validate_node_ports(spec: &Object, before: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
     let chosen =
         |spec| objects(spec, "ports").filter_map(|(index, port)| Some((index, port, number(port, "nodePort")?)));
@@ -592,7 +592,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn service_defaults_depend_on_the_type_of_the_service() {
+    fn service_defaults_equal_those_of_kube_apiserver_for_each_type() {
         check_defaults(
             &KIND,
             json!({"spec": {"ports": [{"port": 80}, {"port": 81, "targetPort": "http", "protocol": "UDP"}]}}),

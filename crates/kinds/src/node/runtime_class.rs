@@ -29,7 +29,7 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::cluster("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass")
 };
 
-/// Validates a new class (`ValidateRuntimeClass`). Updates have rules of their own.
+/// Validates a new class (`ValidateRuntimeClass`). Updates have other rules.
 fn validate(class: &Object, old: Option<&Object>, errors: &mut Errors) {
     if old.is_some() {
         return;

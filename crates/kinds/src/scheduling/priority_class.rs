@@ -30,7 +30,7 @@ const PRIORITY_MAX: i64 = 1_000_000_000;
 const SYSTEM_CLASSES: [(&str, i64); 2] =
     [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
-/// Validates a new class (`ValidatePriorityClass`). Updates have rules of their own.
+/// Validates a new class (`ValidatePriorityClass`). Updates have other rules.
 fn validate(class: &Object, old: Option<&Object>, errors: &mut Errors) {
     if old.is_some() {
         return;

@@ -73,6 +73,6 @@ mod tests {
         ] {
             assert_eq!(human_duration(Duration::seconds(seconds)), text, "{seconds} s");
         }
-        assert_eq!(human_duration(Duration::milliseconds(-1999)), "0s", "fractions are truncated towards zero");
+        assert_eq!(human_duration(Duration::milliseconds(-1999)), "0s", "fractions are truncated toward zero");
     }
 }

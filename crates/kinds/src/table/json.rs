@@ -139,7 +139,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// The RFC 3339 time; `None` for Go's zero time, too.
+    /// The RFC 3339 time; `None` for an absent or invalid time and for Go's zero time.
     pub fn time(self) -> Option<OffsetDateTime> {
         let time = OffsetDateTime::parse(&self.text()?, &Rfc3339).ok()?;
         (time.year() > 1).then_some(time)
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn json_time_that_is_zero_or_invalid_is_none() {
+    fn zero_or_invalid_json_time_is_none() {
         for (text, there) in [
             (&br#""2024-05-01T10:00:00Z""#[..], true),
             (br#""2024-05-01T10:00:00.123456Z""#, true),

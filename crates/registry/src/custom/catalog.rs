@@ -1,5 +1,5 @@
-//! [`Catalog`]: all known definitions with the names that each one holds, the resources served for them, and the
-//! status updates that they need. The catalog is pure: objects and changes are the input, work is the output.
+//! [`Catalog`]: all known definitions with their names, the resources served for them, and the required status updates.
+//! The catalog is pure: objects and changes are the input, work is the output.
 //!
 //! ```text
 //!  handle(change, object) … ─▶ assign_names() ─▶ resources()      served resources
@@ -20,6 +20,7 @@ use listwatch_meta::{Change, Object, Revision};
 
 use super::kind::CustomKind;
 use super::resources;
+use crate::conversion::ConversionCallers;
 use crate::resource::Resource;
 use listwatch_apiextensions::{Condition, Definition, Names, approval_condition, condition};
 
@@ -42,12 +43,14 @@ struct Entry {
 pub(crate) struct Catalog {
     entries: BTreeMap<String, Entry>,
     /// The holders of names, by API group.
-    held: HashMap<String, Held>,
+    held: HashMap<String, HeldNames>,
     /// Definitions that changed since the last call of `assign_names`.
     unsettled: BTreeSet<String>,
     /// Definitions that may need work since the last call of `work`.
     unworked: BTreeSet<String>,
     reserved: Reserved,
+    /// How the kinds of definitions with a conversion webhook are converted.
+    conversion: Arc<ConversionCallers>,
     /// True if the served resources changed since the last call of `take_changed`.
     changed: bool,
 }
@@ -71,7 +74,7 @@ impl Reserved {
 
 /// The names held in one API group, each with the definition that holds the name.
 #[derive(Debug, Default)]
-struct Held {
+struct HeldNames {
     resources: HashMap<String, String>,
     kinds: HashMap<String, String>,
 }
@@ -102,8 +105,8 @@ pub struct StatusWork {
 
 impl Catalog {
     /// Creates an empty catalog.
-    pub(crate) fn new(reserved: Reserved) -> Self {
-        Catalog { reserved, ..Catalog::default() }
+    pub(crate) fn new(reserved: Reserved, conversion: Arc<ConversionCallers>) -> Self {
+        Catalog { reserved, conversion, ..Catalog::default() }
     }
 
     /// Applies a change of one definition, or its initial state from a list. Revisions older than the known one are
@@ -218,7 +221,7 @@ impl Catalog {
     fn assign_names_of(&mut self, name: &str) {
         let Some(mut entry) = self.entries.remove(name) else { return };
         let group = entry.definition.spec.group.clone();
-        let empty = Held::default();
+        let empty = HeldNames::default();
         let held = self.held.get(&group).unwrap_or(&empty);
         let (accepted, names_accepted) = accept(&entry.definition.spec.names, &entry.accepted, held);
         let freed = accepted != entry.accepted;
@@ -229,7 +232,7 @@ impl Catalog {
         entry.accepted = accepted;
         entry.established |= names_accepted.status == "True";
         entry.names_accepted = names_accepted;
-        self.changed |= self.reserved.serve(&mut entry);
+        self.changed |= self.reserved.serve(&mut entry, &self.conversion);
         let had_names = !entry.definition.status.accepted_names.plural.is_empty();
         self.entries.insert(name.to_owned(), entry);
         self.unworked.insert(name.to_owned());
@@ -300,7 +303,7 @@ impl Entry {
 
 impl Reserved {
     /// Rebuilds the resources of an entry if they are out of date. Returns true if the resources changed.
-    fn serve(&self, entry: &mut Entry) -> bool {
+    fn serve(&self, entry: &mut Entry, conversion: &Arc<ConversionCallers>) -> bool {
         let Entry { definition, accepted, .. } = &*entry;
         let complete = [&accepted.plural, &accepted.singular, &accepted.kind, &accepted.list_kind]
             .iter()
@@ -318,8 +321,10 @@ impl Reserved {
         if present.is_some() && entry.resources.iter().all(|resource| resource.terminating == terminating) {
             return false;
         }
-        let kind =
-            present.cloned().unwrap_or_else(|| Arc::new(CustomKind::new(definition, accepted, entry.object.json())));
+        let kind = present.cloned().unwrap_or_else(|| {
+            let kind = CustomKind::new(definition, accepted, entry.object.json());
+            Arc::new(kind.with_conversion(definition, conversion))
+        });
         let mut resources = resources::of(definition, accepted, &kind);
         resources.retain(|r| !self.group_versions.contains(&(r.group.clone(), r.version.clone())));
         entry.kind = Some(kind);
@@ -338,7 +343,7 @@ fn kind_names(names: &Names) -> Box<dyn Iterator<Item = &String> + '_> {
 
 /// Returns the names that a definition gets, given the names that it already has, and the condition
 /// `NamesAccepted`. If there are several conflicts, the condition reports the last one.
-fn accept(wanted: &Names, has: &Names, held: &Held) -> (Names, Condition) {
+fn accept(wanted: &Names, has: &Names, held: &HeldNames) -> (Names, Condition) {
     let mut gets = has.clone();
     let mut conflict = None;
     for (wanted, slot, class, reason) in [

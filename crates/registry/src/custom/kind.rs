@@ -18,11 +18,15 @@
 //! another `apiVersion`. An object is parsed for a view only where the fields of the versions differ, once for all
 //! watchers of the version.
 //!
+//! With the conversion strategy `Webhook`, the three steps run below the cache of each version, with the conversion
+//! between the second and the third one ([`crate::conversion`]).
+//!
 //! A change of a definition's spec creates a new kind with new caches, so added defaults also apply to old objects.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::Instant;
 
 use bytes::Bytes;
 use listwatch_meta::scan::{self, PathSet, Span};
@@ -33,10 +37,11 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::schema::Schema;
-use listwatch_apiextensions::{Definition, Names};
+use crate::conversion::{ConversionCallers, Converter};
+use listwatch_apiextensions::{ConversionError, Definition, Names};
 
-/// A custom resource as described by one generation of its definition. The schemas are parsed on first use. Until
-/// then the kind holds the definition's bytes, which the cache of definitions holds as well.
+/// A custom resource as described by one generation of its definition. The schemas are parsed on first use. Until then
+/// the kind holds the definition's bytes, which it shares with the cache of definitions.
 pub struct CustomKind {
     group: String,
     uid: String,
@@ -49,6 +54,8 @@ pub struct CustomKind {
     creates: AtomicUsize,
     /// True after the log has reported an object whose defaults are too large.
     warned: AtomicBool,
+    /// Converts between versions; `None` if they differ only in `apiVersion`.
+    converter: Option<Converter>,
 }
 
 /// Guard that marks the creation of an object of this kind as in progress.
@@ -89,7 +96,24 @@ impl CustomKind {
             schemas: OnceLock::new(),
             creates: AtomicUsize::new(0),
             warned: AtomicBool::new(false),
+            converter: None,
         }
+    }
+
+    /// Sets how objects are converted between versions, if the definition has the conversion strategy `Webhook`.
+    pub(crate) fn with_conversion(mut self, definition: &Definition, callers: &Arc<ConversionCallers>) -> Self {
+        self.converter = Converter::new(definition, callers);
+        self
+    }
+
+    /// Whether a webhook converts between versions. Then each version has its own cache.
+    pub(crate) fn has_converter(&self) -> bool {
+        self.converter.is_some()
+    }
+
+    /// Returns the names of all versions, in the order of the definition. Some may not be served.
+    pub fn versions(&self) -> &[String] {
+        &self.versions
     }
 
     /// Marks the creation of an object as in progress until the result is dropped. Call this before the check
@@ -167,9 +191,9 @@ impl CustomKind {
         known.unwrap_or(&self.storage_version)
     }
 
-    /// Converts a stored tree to the form held in the cache. Small schemas can produce very large defaults. If the
-    /// result exceeds the size limit of a stored value, the tree is restored from `original`, without defaults.
-    fn normalize_tree(&self, tree: &mut Map<String, Value>, original: impl FnOnce() -> Map<String, Value>) {
+    /// Prunes a stored tree and applies the defaults of its version. Small schemas can produce very large defaults. If
+    /// the result exceeds the size limit of a stored value, the tree is restored from `original`, without defaults.
+    fn complete_tree(&self, tree: &mut Map<String, Value>, original: impl FnOnce() -> Map<String, Value>) {
         let stored = tree.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
         let stored = self.version_of(stored).to_owned();
         if let Some(schema) = self.schema(&stored) {
@@ -183,6 +207,11 @@ impl CustomKind {
                 }
             }
         }
+    }
+
+    /// Converts a stored tree to the form held in the cache of all versions.
+    fn normalize_tree(&self, tree: &mut Map<String, Value>, original: impl FnOnce() -> Map<String, Value>) {
+        self.complete_tree(tree, original);
         // Fields unknown to the current storage version stay. A reader of the version in which the object was
         // stored sees these fields until the object is written again.
         tree.insert("apiVersion".to_owned(), Value::String(self.api_version(&self.storage_version)));
@@ -249,7 +278,22 @@ impl Form {
 
     /// Reports whether this version serves the bytes of the cache without conversion.
     pub fn is_as_cached(&self) -> bool {
-        self.is_storage_version() && self.kind.schemas().same
+        self.converts() || (self.is_storage_version() && self.kind.schemas().same)
+    }
+
+    /// Whether a webhook converts between the versions. Then this version has its own cache.
+    pub fn converts(&self) -> bool {
+        self.kind.has_converter()
+    }
+
+    /// Whether this version has a cache beside that of the storage version.
+    pub(crate) fn has_own_cache(&self) -> bool {
+        self.converts() && !self.is_storage_version()
+    }
+
+    /// The name of the version.
+    pub(crate) fn version(&self) -> &str {
+        &self.version
     }
 
     /// Converts the JSON of a cached object to this version.
@@ -273,12 +317,52 @@ impl Form {
         }
     }
 
+    /// Prunes a stored tree and applies the defaults of its version, before [`Form::show_completed`]. `original` returns
+    /// the stored tree again.
+    pub(crate) fn complete_tree(&self, tree: &mut Map<String, Value>, original: impl FnOnce() -> Map<String, Value>) {
+        self.kind.complete_tree(tree, original);
+    }
+
+    /// Converts stored trees that are complete to this version. All objects that need the webhook are sent together.
+    ///
+    /// # Errors
+    /// The failure of the webhook. Without a webhook, this never fails.
+    pub(crate) async fn show_completed(
+        &self,
+        trees: Vec<Map<String, Value>>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Map<String, Value>>, ConversionError> {
+        let is_own = |tree: &Map<String, Value>| tree.get("apiVersion").is_some_and(|is| *is == *self.api_version);
+        let converted: Vec<bool> = trees.iter().map(|tree| !is_own(tree)).collect();
+        let mut trees = match &self.kind.converter {
+            Some(converter) => converter.convert(trees, &self.api_version, deadline).await?,
+            None => trees,
+        };
+        for (tree, _) in trees.iter_mut().zip(converted).filter(|(_, converted)| *converted) {
+            self.take_on(tree);
+        }
+        Ok(trees)
+    }
+
     /// Converts a stored tree to this version.
-    pub fn read_stored(&self, stored: &Map<String, Value>) -> Map<String, Value> {
+    ///
+    /// # Errors
+    /// As [`Form::show_completed`].
+    pub(crate) async fn read_stored(
+        &self,
+        stored: &Map<String, Value>,
+        deadline: Option<Instant>,
+    ) -> Result<Map<String, Value>, ConversionError> {
+        if self.converts() {
+            let mut tree = stored.clone();
+            self.kind.complete_tree(&mut tree, || stored.clone());
+            let shown = self.show_completed(vec![tree], deadline).await?;
+            return Ok(shown.into_iter().next().unwrap_or_default());
+        }
         let mut tree = stored.clone();
         self.kind.normalize_tree(&mut tree, || stored.clone());
         self.take_on(&mut tree);
-        tree
+        Ok(tree)
     }
 
     fn take_on(&self, tree: &mut Map<String, Value>) {
@@ -290,17 +374,51 @@ impl Form {
 
     /// Converts a tree of this version to the storage version. Prunes fields that the storage version does not
     /// specify.
-    pub fn to_stored(&self, tree: &mut Map<String, Value>) {
+    ///
+    /// # Errors
+    /// As [`Form::show_completed`].
+    pub(crate) async fn to_stored(
+        &self,
+        tree: &mut Map<String, Value>,
+        deadline: Option<Instant>,
+    ) -> Result<(), ConversionError> {
         if self.is_storage_version() {
-            return;
+            return Ok(());
         }
         let storage = &self.kind.storage_version;
+        if self.converts() {
+            let api_version = self.kind.api_version(storage);
+            *tree = self.convert_to(std::mem::take(tree), &api_version, deadline).await?;
+            return Ok(());
+        }
         tree.insert("apiVersion".to_owned(), Value::String(self.kind.api_version(storage)));
         if !self.kind.schemas().same
             && let Some(schema) = self.kind.schema(storage)
         {
             schema.prune(tree);
         }
+        Ok(())
+    }
+
+    /// Converts a tree between any two versions of the kind, without defaults (`schemaCoercingConverter`).
+    ///
+    /// # Errors
+    /// As [`Form::show_completed`].
+    pub(crate) async fn convert_to(
+        &self,
+        mut tree: Map<String, Value>,
+        api_version: &str,
+        deadline: Option<Instant>,
+    ) -> Result<Map<String, Value>, ConversionError> {
+        if let Some(converter) = &self.kind.converter {
+            tree = converter.convert(vec![tree], api_version, deadline).await?.into_iter().next().unwrap_or_default();
+        } else {
+            tree.insert("apiVersion".to_owned(), api_version.into());
+        }
+        if let Some(schema) = self.kind.schema(self.kind.version_of(api_version)) {
+            schema.prune(&mut tree);
+        }
+        Ok(tree)
     }
 }
 
@@ -368,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn form_without_schema_changes_only_the_api_version() {
+    fn custom_form_without_schema_changes_only_the_api_version() {
         let kind = kind(r#"{"name":"v1","storage":true},{"name":"v2"}"#);
         let stored = br#"{"kind":"Widget","apiVersion":"example.com/v1","metadata":{},"spec":{"apiVersion":"x"}}"#;
         let check = |version: &str, json: &[u8], expected: &str| {
@@ -387,8 +505,8 @@ mod tests {
         check("v2", b"{}", "{}");
     }
 
-    #[test]
-    fn object_with_oversized_defaults_is_cached_without_them() {
+    #[tokio::test]
+    async fn object_with_oversized_defaults_is_cached_without_them() {
         let schema = format!(
             r#"{{"type":"object","properties":{{"list":{{"type":"array","items":{{"type":"object","properties":{{"a":{{"type":"string","default":"{}"}}}}}}}}}}}}"#,
             "x".repeat(50_000)
@@ -402,17 +520,17 @@ mod tests {
         assert!(normal.len() > 1_000_000 && normal.len() < listwatch_storage::VALUE_BYTES_MAX);
         assert_eq!(kind.normalize(object(4_000).as_bytes()), None, "it stays as it is stored");
         let tree: Map<String, Value> = serde_json::from_str(&object(4_000)).unwrap();
-        assert_eq!(Form::new(&kind, "v1").read_stored(&tree), tree);
+        assert_eq!(Form::new(&kind, "v1").read_stored(&tree, None).await.unwrap(), tree);
     }
 
-    #[test]
-    fn form_converts_a_tree_to_its_version_and_back_to_the_storage_version() {
+    #[tokio::test]
+    async fn custom_form_converts_a_tree_to_its_version_and_back() {
         let kind = kind(r#"{"name":"v1","storage":true},{"name":"v2"}"#);
         let form = Form::new(&kind, "v2");
         let mut tree: Map<String, Value> = serde_json::from_str(r#"{"apiVersion":"example.com/v1"}"#).unwrap();
-        tree = form.read_stored(&tree);
+        tree = form.read_stored(&tree, None).await.unwrap();
         assert_eq!(tree["apiVersion"], "example.com/v2");
-        form.to_stored(&mut tree);
+        form.to_stored(&mut tree, None).await.unwrap();
         assert_eq!(tree["apiVersion"], "example.com/v1");
     }
 

@@ -26,4 +26,4 @@ pub use self::catalog::{StatusWork, Work};
 pub use self::kind::{Creating, CustomKind, Form};
 pub use self::objects::nested;
 pub use self::resources::of as resources_of;
-pub use self::schema::FitError;
+pub use self::schema::DefaultAndPruneError;

@@ -128,7 +128,7 @@ fn replicas(object: &Map<String, Value>, path: &str) -> Option<FieldError> {
     }
 }
 
-/// Returns the value at a dotted path, converted by `read`. Returns `None` if the path leads to no value.
+/// Returns the value at a dotted path, converted by `read`. Returns `None` if there is no value at the path.
 ///
 /// # Errors
 /// The error text of Go's accessors of nested fields, in two cases:

@@ -18,10 +18,12 @@ pub fn of(definition: &Definition, accepted: &Names, kind: &Arc<CustomKind>) -> 
     let labels: BTreeSet<&str> = spec.versions.iter().flat_map(labels).collect();
     let fields: Vec<SelectableField> = labels.iter().map(|label| SelectableField::string(label)).collect();
     let indexed_fields: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
-    let shape = ObjectShape::new(definition.is_namespaced(), fields).normalized_by(Arc::clone(kind) as _);
+    let shape = ObjectShape::new(definition.is_namespaced(), fields);
+    // The caches of a kind with a webhook hold each version in its own form.
+    let shape = if kind.has_converter() { shape } else { shape.normalized_by(Arc::clone(kind) as _) };
     spec.versions
         .iter()
-        .filter(|version| version.served && !definition.needs_webhook(version))
+        .filter(|version| version.served)
         .map(|version| {
             let own: BTreeSet<&str> = labels_of(version);
             let subresources = subresources(version);
@@ -132,13 +134,16 @@ mod tests {
     }
 
     #[test]
-    fn webhook_conversion_serves_only_the_storage_version() {
+    fn webhook_conversion_gives_each_version_its_own_cache() {
         let json = r#"{"metadata":{},"spec":{"group":"example.com","names":{"plural":"widgets"},"conversion":{"strategy":"Webhook"},
             "versions":[{"name":"v1","served":true,"storage":true},{"name":"v2","served":true}]}}"#;
         let definition = Definition::parse(json.as_bytes()).unwrap();
-        let kind = Arc::new(CustomKind::new(&definition, &definition.spec.names, json.into()));
+        let kind = CustomKind::new(&definition, &definition.spec.names, json.into());
+        let kind = Arc::new(kind.with_conversion(&definition, &Arc::default()));
         let served = of(&definition, &definition.spec.names, &kind);
-        assert_eq!(served.iter().map(|resource| resource.version.as_str()).collect::<Vec<_>>(), ["v1"]);
+        let caches: Vec<String> = served.iter().map(|resource| resource.cache_name()).collect();
+        assert_eq!(caches, ["example.com/widgets", "example.com/widgets@v2"]);
+        assert!(served.iter().all(|resource| resource.is_as_cached()));
     }
 
     #[test]

@@ -5,9 +5,9 @@ use listwatch_schema::{DefaultsTooLarge, Interner};
 use listwatch_storage::VALUE_BYTES_MAX;
 use serde_json::{Map, Value};
 
-/// The reason why an object does not fit a schema.
+/// The reason why defaults and pruning of an object fail.
 #[derive(Debug)]
-pub enum FitError {
+pub enum DefaultAndPruneError {
     /// An embedded object has invalid metadata.
     Field(FieldError),
     /// The object with its defaults exceeds the size limit of a stored value.
@@ -48,16 +48,16 @@ impl Schema {
         });
     }
 
-    /// Makes an object sent by a client fit the schema: sets defaults, then prunes unknown fields. Returns the
+    /// Sets the defaults of an object that a client sent, then prunes unknown fields. Returns the
     /// paths of the pruned fields.
     ///
     /// # Errors
-    /// [`FitError`] if embedded metadata is invalid or the defaults make the object too large.
-    pub fn fit(&self, object: &mut Map<String, Value>) -> Result<Vec<String>, FitError> {
-        self.default(object).map_err(|DefaultsTooLarge| FitError::TooLarge)?;
+    /// [`DefaultAndPruneError`] if embedded metadata is invalid or the defaults make the object too large.
+    pub fn default_and_prune(&self, object: &mut Map<String, Value>) -> Result<Vec<String>, DefaultAndPruneError> {
+        self.default(object).map_err(|DefaultsTooLarge| DefaultAndPruneError::TooLarge)?;
         whole(object, |object| {
             let mut unknown = self.0.prune(object);
-            unknown.extend(self.0.coerce_embedded(object, false).map_err(FitError::Field)?);
+            unknown.extend(self.0.coerce_embedded(object, false).map_err(DefaultAndPruneError::Field)?);
             Ok(unknown)
         })
     }

@@ -5,14 +5,15 @@
 //!                                   ◀──encrypt──        ◀──encode──                     writer
 //! ```
 //!
-//! Both encodings are read for every built-in kind, whatever the server writes. Custom resources,
-//! CustomResourceDefinitions and APIServices are always written as JSON, as kube-apiserver does.
+//! Both encodings are read for every built-in kind. The configuration decides only which encoding is written. Custom
+//! resources, CustomResourceDefinitions and APIServices are always written as JSON, as kube-apiserver does.
 //!
-//! Readers see a value as kube-apiserver does after it has read it: CustomResourceDefinitions and mutating admission
-//! policies, which kube-apiserver stores in v1beta1, in v1, and members that it adds at each read.
+//! Readers receive a value as kube-apiserver does after a read. CustomResourceDefinitions and mutating admission
+//! policies, which kube-apiserver stores in v1beta1, are converted to v1. Members that kube-apiserver adds at each read
+//! are added.
 //!
-//! A value that cannot be read becomes a value with [`UNREADABLE_PREFIX`], which is no object: a reader finds the key,
-//! and never takes it for absent.
+//! A value that cannot be read becomes a value with [`UNREADABLE_PREFIX`], which is not an object. A reader finds the
+//! key and never treats the object as absent.
 //!
 //! Source: `pkg/storage/etcd3/store.go` of k8s.io/apiserver (codec and transformer, in this order; the authenticated
 //! data is the full key), `pkg/controlplane/apiserver/{apiextensions,aggregator}.go` of kube-apiserver.
@@ -50,7 +51,7 @@ pub enum StorageMediaType {
     Protobuf,
 }
 
-/// The prefix of the keys in etcd that authenticates values of stores without a prefix of their own, so that a copy of
+/// The key prefix that is authenticated with the values of stores without a prefix. It is that of etcd, so a copy of
 /// such a store in etcd stays readable.
 const KEY_PREFIX: &str = "/registry";
 
@@ -62,7 +63,7 @@ const JSON_GROUPS: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"
 const OTHER_KEYS: [(&str, &str, Option<&str>); 5] = [
     ("ranges/serviceips", "serviceipallocations", None),
     ("ranges/servicenodeports", "servicenodeportallocations", Some("RangeAllocation")),
-    ("masterleases", "apiServerIPInfo", None),
+    ("masterleases", "apiServerIPInfo", Some("Endpoints")),
     ("peerserverleases", "apiServerPeerIPInfo", None),
     ("listwatch", "secrets", None),
 ];
@@ -70,12 +71,12 @@ const OTHER_KEYS: [(&str, &str, Option<&str>); 5] = [
 /// The form of values in the store.
 #[derive(Debug)]
 pub struct StoredForm {
-    /// By the prefix of the keys: one path element or two.
+    /// The entries by the prefix of the keys, which has one or two path elements.
     entries: HashMap<String, Entry>,
     encryption: Option<Encryption>,
     media_type: StorageMediaType,
     key_prefix: String,
-    /// Whether the log has a warning about fields that this release does not know.
+    /// Whether the log has a warning about fields that this release does not support.
     has_warned: AtomicBool,
 }
 
@@ -85,6 +86,15 @@ struct Entry {
     transformer: Arc<Transformer>,
     /// `apiVersion` and `kind` in protobuf; `None` for a resource that is stored as JSON.
     protobuf: Option<(String, String)>,
+}
+
+/// The form of the values at one path.
+struct Form<'a> {
+    /// The prefix of the resource.
+    prefix: &'a str,
+    transformer: Arc<Transformer>,
+    /// `apiVersion` and `kind` in protobuf; `None` for a resource that is stored as JSON.
+    message: Option<&'a (String, String)>,
 }
 
 /// A value as readers see it.
@@ -101,8 +111,8 @@ impl Default for StoredForm {
 }
 
 impl StoredForm {
-    /// Creates the form. Without `encryption`, values are written in plain. `key_prefix` is the prefix of all keys in
-    /// etcd; for other stores it is `/registry`.
+    /// Creates the form. Without `encryption`, values are written as plaintext. `key_prefix` is the prefix of all keys
+    /// in etcd; for other stores it is `/registry`.
     pub fn new(encryption: Option<Encryption>, media_type: StorageMediaType, key_prefix: &str) -> Self {
         let transformer = |group: &str, resource: &str| match &encryption {
             Some(encryption) => encryption.transformer(group, resource),
@@ -132,31 +142,38 @@ impl StoredForm {
 
     /// The form of the values at a path below the store's prefix: that of a built-in resource, or the transformer of a
     /// custom resource.
-    fn find(&self, path: &str) -> (Arc<Transformer>, Option<&(String, String)>) {
-        let prefix = self.resource_prefix(path);
-        match (self.entries.get(prefix), &self.encryption) {
-            (Some(entry), _) => (Arc::clone(&entry.transformer), entry.protobuf.as_ref()),
+    fn find<'a>(&'a self, path: &'a str) -> Form<'a> {
+        let (prefix, entry) = self.locate(path);
+        let transformer = match (entry, &self.encryption) {
+            (Some(entry), _) => Arc::clone(&entry.transformer),
             (None, Some(encryption)) => {
                 let (group, resource) = prefix.split_once('/').unwrap_or(("", prefix));
-                (encryption.transformer(group, resource), None)
+                encryption.transformer(group, resource)
             }
-            (None, None) => (Arc::clone(Transformer::plain()), None),
-        }
+            (None, None) => Arc::clone(Transformer::plain()),
+        };
+        Form { prefix, transformer, message: entry.and_then(|entry| entry.protobuf.as_ref()) }
     }
 
     /// The first path element if it is the prefix of a resource, else the first two.
     fn resource_prefix<'a>(&self, path: &'a str) -> &'a str {
+        self.locate(path).0
+    }
+
+    /// The prefix of the resource at a path, as [`StoredForm::resource_prefix`], and its entry.
+    fn locate<'a>(&self, path: &'a str) -> (&'a str, Option<&Entry>) {
         let path = path.strip_prefix('/').unwrap_or(path);
         let first = path.find('/').unwrap_or(path.len());
-        if self.entries.contains_key(&path[..first]) {
-            return &path[..first];
+        if let Some(entry) = self.entries.get(&path[..first]) {
+            return (&path[..first], Some(entry));
         }
         let rest = path.get(first + 1..).unwrap_or_default();
         let second = rest.find('/').unwrap_or(rest.len());
-        &path[..(first + 1 + second).min(path.len())]
+        let prefix = &path[..(first + 1 + second).min(path.len())];
+        (prefix, self.entries.get(prefix))
     }
 
-    /// Reports whether a stored value of the range that is JSON is read as it is.
+    /// Reports whether the stored values of the range that are JSON are read unchanged.
     fn reads_plain_json(&self, range: &KeyRange) -> bool {
         let definitions = KeyRange::resource(upgrade::DEFINITIONS);
         let renamed = RENAMED_VERSIONS.iter().map(|renamed| KeyRange::resource(renamed.prefix));
@@ -164,7 +181,8 @@ impl StoredForm {
         if converted.any(|converted| range.start() < converted.end() && converted.start() < range.end()) {
             return false;
         }
-        self.encryption.is_none() || self.is_of_one_resource(range) && self.find(range.start()).0.writes_plain()
+        self.encryption.is_none()
+            || self.is_of_one_resource(range) && self.find(range.start()).transformer.writes_plain()
     }
 
     /// Reports whether all keys of the range have the same form.
@@ -177,9 +195,10 @@ impl StoredForm {
         format!("{}{key}", self.key_prefix)
     }
 
-    /// Converts a stored value for readers. `with_stale` asks whether the value is stale, which may cost an encoding.
+    /// Converts a stored value for readers. If `with_stale` is set, also determines whether the value is stale, which
+    /// may require an encoding.
     fn read(&self, key: &Key, stored: Bytes, with_stale: bool) -> ReadValue {
-        let (transformer, message) = self.find(key.as_str());
+        let Form { prefix, transformer, message } = self.find(key.as_str());
         let (plain, stale) = if transformer.writes_plain() && !stored.starts_with(ENCRYPTED_PREFIX) {
             (stored, false)
         } else {
@@ -188,7 +207,7 @@ impl StoredForm {
                 Err(error) => return ReadValue { value: unreadable(&error.to_string()), stale: false },
             }
         };
-        let (plain, stale) = match renamed_version(self.resource_prefix(key.as_str())) {
+        let (plain, stale) = match renamed_version(prefix) {
             Some(renamed) => {
                 let converted = renamed.to_validated(plain.clone());
                 // A former build stored the validated version.
@@ -198,7 +217,7 @@ impl StoredForm {
             None => (plain, stale),
         };
         if !plain.starts_with(protobuf::MAGIC) {
-            if self.resource_prefix(key.as_str()) == upgrade::DEFINITIONS
+            if prefix == upgrade::DEFINITIONS
                 && let Some(value) = upgrade::upgraded_definition(&plain)
             {
                 return ReadValue { value, stale: true };
@@ -247,9 +266,9 @@ impl StoredForm {
         }
     }
 
-    /// The JSON as a reader gets it after a write.
+    /// The JSON that a read returns after a write.
     fn normal_form(&self, key: &Key, value: Bytes) -> Bytes {
-        let (_, message) = self.find(key.as_str());
+        let message = self.find(key.as_str()).message;
         let encoded = self.encode(message, value.clone());
         if encoded.starts_with(protobuf::MAGIC) { self.decode(key, &encoded).unwrap_or(value) } else { value }
     }
@@ -269,9 +288,9 @@ impl StoredForm {
         if value.starts_with(UNREADABLE_PREFIX) {
             return Err(StoreFault::Corrupt(format!("the value of {key} was not readable and is not written back")));
         }
-        let (transformer, message) = self.find(key.as_str());
+        let Form { prefix, transformer, message } = self.find(key.as_str());
         let plain = self.encode(message, value);
-        let plain = match renamed_version(self.resource_prefix(key.as_str())) {
+        let plain = match renamed_version(prefix) {
             Some(renamed) => renamed.to_stored(plain),
             None => plain,
         };
@@ -284,7 +303,8 @@ impl StoredForm {
     }
 }
 
-/// A decrypted value that begins with the prefix of unreadable values must not give its own reason.
+/// Checks a decrypted value. A value with the prefix of unreadable values must not be returned: its text would be shown
+/// as the reason why an object is unreadable.
 fn as_object(plain: Bytes) -> Bytes {
     if plain.starts_with(UNREADABLE_PREFIX) { unreadable("the stored value is not an object") } else { plain }
 }

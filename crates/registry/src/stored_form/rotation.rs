@@ -1,8 +1,8 @@
-//! [`rewrite_stale_keys`]: writes the server's own values in the present form at the start.
+//! [`rewrite_stale_keys`]: rewrites the server's own values in the current form at the start.
 //!
-//! Clients write objects again after a key rotation (`kubectl get secrets -A -o json | kubectl replace -f -`). They
-//! cannot see the keys that belong to no resource, so the server does it for these. Otherwise a removal of the old
-//! encryption key would make the signing key of all tokens unreadable.
+//! After a key rotation, clients rewrite objects (`kubectl get secrets -A -o json | kubectl replace -f -`). Clients
+//! cannot see keys that belong to no resource, so the server rewrites these. Otherwise a removal of the old encryption
+//! key would make the signing key of all tokens unreadable.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ const OWN_PREFIXES: [&str; 1] = ["listwatch"];
 /// The number of entries that one request to the store returns.
 const PAGE_ENTRIES: usize = 500;
 
-/// Writes each value again that is stored with a former encryption key, or in plain although it should be encrypted.
-/// Unreadable values stay as they are.
+/// Rewrites each value that is encrypted with a former key, or that is plaintext but should be encrypted. Unreadable
+/// values stay unchanged.
 ///
 /// # Errors
 /// The fault of the store. Some values may then still need the former key.

@@ -1,4 +1,4 @@
-//! [`TransformedStorage`]: a store whose values have another form than its readers and writers see.
+//! [`TransformedStorage`]: a store that converts values between their stored form and JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use listwatch_storage::{
 
 use super::StoredForm;
 
-/// The bytes that a list converts before it lets other tasks run.
+/// The number of bytes that a list converts before it yields to other tasks.
 const YIELD_BYTES: usize = 256 << 10;
 
 /// A store with values in a [`StoredForm`].

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use listwatch_wire::protobuf;
 use serde_json::{Map, Value};
 
-/// Group, plural and storage version of the kinds with a storage version of their own.
+/// Group, plural and storage version of the kinds whose storage version differs from the validated version.
 const STORAGE_VERSIONS: [(&str, &str, &str); 3] = [
     ("admissionregistration.k8s.io", "mutatingadmissionpolicies", "v1beta1"),
     ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", "v1beta1"),

@@ -44,7 +44,7 @@ fn resources_are_found_by_the_prefix_of_their_keys() {
     let rules: &[(&str, &[&str])] = &[("services, nodes", &[ONE]), ("'*.example.com'", &[ONE]), ("'*.'", &[TWO])];
     let form = form(rules, StorageMediaType::Protobuf);
     let check = |path: &str, kind: Option<&str>, prefix: &str| {
-        let (transformer, message) = form.find(path);
+        let Form { transformer, message, .. } = form.find(path);
         assert_eq!(message.map(|(_, kind)| kind.as_str()), kind, "{path}");
         let stored = transformer.encrypt(&"x".into(), b"", &mut |nonce| nonce.fill(0)).unwrap();
         assert!(stored.starts_with(prefix.as_bytes()), "{path}: {stored:?}");
@@ -61,7 +61,7 @@ fn resources_are_found_by_the_prefix_of_their_keys() {
     check("/ranges/serviceips", None, "k8s:enc:aescbc");
     check("/ranges/servicenodeports", Some("RangeAllocation"), "k8s:enc:aescbc");
     check("/ranges/servicenodeports/80", Some("RangeAllocation"), "k8s:enc:aescbc");
-    check("/masterleases/1.2.3.4", None, "k8s:enc:aescbc");
+    check("/masterleases/1.2.3.4", Some("Endpoints"), "k8s:enc:aescbc");
     check("/listwatch/keys/serviceaccounts-es256", None, "k8s:enc:aescbc");
 }
 
@@ -166,7 +166,7 @@ fn mutating_admission_policies_are_stored_in_v1beta1_and_read_in_v1() {
         let read = form.read(&key, stored.clone(), true);
         assert_eq!((std::str::from_utf8(&read.value).unwrap(), read.stale), (V1, false));
         // A former build stored v1.
-        let former = form.encode(form.find(key.as_str()).1, V1.into());
+        let former = form.encode(form.find(key.as_str()).message, V1.into());
         assert_ne!(former, stored);
         let read = form.read(&key, former, true);
         assert_eq!((std::str::from_utf8(&read.value).unwrap(), read.stale), (V1, true));
@@ -175,7 +175,7 @@ fn mutating_admission_policies_are_stored_in_v1beta1_and_read_in_v1() {
 }
 
 #[test]
-fn second_version_of_a_kind_is_read_as_the_stored_version() {
+fn value_in_a_second_version_is_read_in_the_validated_version() {
     let old = r#"{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v1","metadata":{"name":"a"},"spec":{"scaleTargetRef":{"kind":"Deployment","name":"d"},"maxReplicas":3,"targetCPUUtilizationPercentage":50},"status":{"currentReplicas":0,"desiredReplicas":0}}"#;
     let stored = protobuf::encode("autoscaling/v1", "HorizontalPodAutoscaler", old.as_bytes()).unwrap();
     let read = StoredForm::default().read(&key("/horizontalpodautoscalers/x/a"), stored.into(), true).value;
@@ -232,7 +232,7 @@ async fn definition_that_kube_apiserver_stored_is_read_as_v1() {
 }
 
 #[test]
-fn members_that_protobuf_does_not_hold_are_added_at_each_read() {
+fn members_absent_in_protobuf_are_added_at_each_read() {
     let form = form(&[], StorageMediaType::Protobuf);
     let round_trip = |path: &str, value: &str| {
         let stored = form.write(&key(path), value.to_owned().into()).unwrap();
@@ -257,7 +257,7 @@ fn members_that_protobuf_does_not_hold_are_added_at_each_read() {
 }
 
 #[test]
-fn unknown_fields_of_protobuf_are_left_out() {
+fn unknown_protobuf_fields_are_dropped_at_each_read() {
     let json = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"},"data":{"x":"y"}}"#;
     let stored = protobuf::encode("v1", "ConfigMap", json.as_bytes()).unwrap();
     // Field 100 of the message: the lengths of the envelope grow by three bytes.
@@ -272,7 +272,7 @@ fn unknown_fields_of_protobuf_are_left_out() {
 }
 
 #[test]
-fn unreadable_values_keep_their_reason_and_are_never_written_back() {
+fn unreadable_values_keep_their_error_and_are_never_written_back() {
     let form = form(&[("secrets", &[ONE])], StorageMediaType::Json);
     let check = |stored: &[u8], reason: &str| {
         let value = form.read(&key("/secrets/a/b"), Bytes::copy_from_slice(stored), true).value;

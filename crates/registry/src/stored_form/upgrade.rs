@@ -1,5 +1,5 @@
-//! Objects as kube-apiserver decodes them from its store, where that is more than the decoding of bytes: conversion of
-//! a version that only the store has, and the defaults that it adds at each read.
+//! Upgrades decoded objects as kube-apiserver does at each read of its store: converts versions that are only used in
+//! the store, and adds defaults.
 
 use bytes::Bytes;
 use listwatch_validation::Object;
@@ -13,7 +13,7 @@ pub(super) const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinit
 /// (`pkg/controlplane/apiserver/apiextensions.go`, Kubernetes v1.36).
 const STORED_DEFINITION: &str = "apiextensions.k8s.io/v1beta1";
 
-/// Members that v1beta1 has once for all versions if they are the same in each, with their names in a version.
+/// Members that v1beta1 has at the top level if they are equal in all versions, with their names in a version.
 const SHARED_MEMBERS: [(&str, &str); 4] = [
     ("validation", "schema"),
     ("subresources", "subresources"),
@@ -62,7 +62,8 @@ pub(super) fn upgraded_definition(stored: &[u8]) -> Option<Bytes> {
     serde_json::to_vec(&definition).ok().map(Bytes::from)
 }
 
-/// Source: `pkg/apis/apiextensions/{v1beta1/defaults.go,v1/conversion.go}` of k8s.io/apiextensions-apiserver.
+/// Converts the spec of a definition in v1beta1 to v1 (`pkg/apis/apiextensions/{v1beta1/defaults.go,v1/conversion.go}`
+/// of k8s.io/apiextensions-apiserver).
 fn upgraded_spec(spec: &mut Object) -> Object {
     let mut versions = match taken(spec, "versions") {
         Some(Value::Array(versions)) if !versions.is_empty() => versions,

@@ -1,6 +1,7 @@
 //! NamespaceLifecycle: rejects the creation of objects in namespaces that do not exist or are being deleted.
 //! Also rejects the deletion of required namespaces (`plugin/pkg/admission/namespace/lifecycle`).
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use listwatch_meta::status::StatusCause;
@@ -80,12 +81,12 @@ async fn is_stored_terminating(backend: &Backend, namespaces: &Resource, key: &K
     Ok(store::object(namespaces, key, found.modified, Change::Added, &found.value)?.is_being_deleted())
 }
 
-/// Whether a stored object can have the member `deletionTimestamp`. It cannot if the bytes are those of a JSON object
-/// without escapes and contain no such name. This spares every create in a live namespace the scan of the namespace.
+/// Whether a stored object can have the member `deletionTimestamp`. The result is false for JSON without escapes that
+/// does not contain the name. Creates in a live namespace therefore need not scan the namespace.
 fn can_have_deletion_timestamp(value: &[u8]) -> bool {
-    const NAME: &[u8] = b"deletionTimestamp";
+    static NAME: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new("deletionTimestamp"));
     let is_object = value.starts_with(b"{") && value.ends_with(b"}");
-    !is_object || memchr(b'\\', value).is_some() || memmem::find(value, NAME).is_some()
+    !is_object || memchr(b'\\', value).is_some() || NAME.find(value).is_some()
 }
 
 fn terminating_namespace(resource: &Resource, namespace: &str, name: &str) -> Status {

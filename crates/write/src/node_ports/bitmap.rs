@@ -52,7 +52,7 @@ impl PortBitmap {
         Some((bit / WORD_BITS, 1 << (bit % WORD_BITS)))
     }
 
-    /// Whether a port is allocated. Ports outside the range never are.
+    /// Whether a port is allocated. Ports outside the range are never allocated.
     pub(super) fn has(&self, port: u16) -> bool {
         self.place_of(port).is_some_and(|(word, bit)| self.words[word] & bit != 0)
     }
@@ -74,8 +74,8 @@ impl PortBitmap {
         was_taken
     }
 
-    /// Returns the first free port of a band from `start` on, in a circle, that `accepts` admits
-    /// (`randomScanStrategyWithOffset.AllocateBit`).
+    /// Returns the first free port of a band that `accepts` admits. The search begins at `start` and wraps around at
+    /// the end of the band (`randomScanStrategyWithOffset.AllocateBit`).
     pub(super) fn free_port(
         &self,
         band: &RangeInclusive<u16>,
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_a_big_endian_number_without_leading_zeros() {
+    fn port_bitmap_data_is_a_big_endian_number_without_leading_zeros() {
         check(30_000, 32_767, &[], &[]);
         check(30_000, 32_767, &[30_000], &[1]);
         check(30_000, 32_767, &[30_007, 30_008], &[1, 0x80]);
@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn bits_behind_the_range_and_ports_outside_are_ignored() {
+    fn port_bitmap_ignores_ports_outside_its_range() {
         let mut bitmap = PortBitmap::from_data(100..=109, &[0xff, 0xff, 0xff]);
         assert_eq!(bitmap.to_data(), [0x03, 0xff]);
         assert!(!bitmap.take(110) && !bitmap.take(99) && !bitmap.release(110) && !bitmap.has(110));
     }
 
     #[test]
-    fn free_port_is_the_next_one_of_the_band_in_a_circle() {
+    fn next_free_port_wraps_around_at_the_end_of_the_band() {
         let mut bitmap = PortBitmap::new(10..=19);
         for port in [17, 18, 19] {
             bitmap.take(port);
@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bitmap_agrees_with_a_set(first in 1..=u16::MAX, more in 0..300_u16, steps: Vec<(u16, bool)>) {
+        fn port_bitmap_agrees_with_a_set(first in 1..=u16::MAX, more in 0..300_u16, steps: Vec<(u16, bool)>) {
             let last = first.saturating_add(more);
             let (mut bitmap, mut set) = (PortBitmap::new(first..=last), std::collections::BTreeSet::new());
             for (step, takes) in steps {

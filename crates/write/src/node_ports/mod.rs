@@ -6,12 +6,13 @@
 //! ```
 //!
 //! The object is a `RangeAllocation` in kube-apiserver's form, so that several servers of both kinds may share a store.
-//! Each change of the bitmap names the revision that it replaces. Two servers therefore never allocate the same port.
+//! Each change of the bitmap is conditional on the revision that it replaces. Two servers therefore never allocate the
+//! same port.
 //!
 //! A bit has no owner. Three rules keep a port from being released while another service has it:
 //! - Only the write that removed the port from a service, or that failed to store the service, clears the bit.
 //! - The bit is cleared within [`RELEASE_WAIT`]. After that time, the repair clears it.
-//! - A repair ([`repair`]) clears a bit without a service only when three repairs in a row have found it, which is at
+//! - A repair ([`repair`]) clears a bit without a service only when three repairs in a row have found it. This takes at
 //!   least twice [`REPAIR_INTERVAL`].
 //!
 //! Former releases claimed each port by a key below `/ranges/servicenodeports/`. The first repair takes these claims
@@ -45,8 +46,8 @@ use super::store;
 /// The interval between two repairs of the node ports, as in kube-apiserver (`repairLoopInterval`).
 pub const REPAIR_INTERVAL: Duration = Duration::from_secs(3 * 60);
 
-/// The maximum time between a port becoming unused and the release of its bit. It is far below the time after which a
-/// repair of another server can release the bit, so that the port cannot belong to another service yet.
+/// The maximum time between a port becoming unused and the release of its bit. This time is far below the time after
+/// which a repair of another server can release the bit. Therefore the port cannot belong to another service yet.
 const RELEASE_WAIT: Duration = Duration::from_secs(120);
 
 /// The number of attempts of one repair. The last attempt keeps this server's own writes from conflicting.
@@ -58,7 +59,7 @@ const PAGE_ITEMS: usize = 500;
 /// The resource under which kube-apiserver reports errors of the bitmap.
 const ALLOCATIONS: GroupResource<'_> = GroupResource { group: "", resource: "servicenodeportallocations" };
 
-/// The directory of the claims of former releases.
+/// The key prefix of the claims of former releases.
 const CLAIMS: &str = "ranges/servicenodeports";
 
 /// A wanted node port.
@@ -150,7 +151,8 @@ impl NodePorts {
         }
     }
 
-    /// Changes the bitmap. `change` may be called several times. `None` leaves the stored object as it is.
+    /// Changes the bitmap. `change` may be called several times. If it returns `None`, the stored object stays
+    /// unchanged.
     async fn update<T>(
         &self,
         backend: &Backend,
@@ -288,7 +290,7 @@ fn claimed_port(claim: &KeyValue) -> Option<u16> {
     claim.key.name().parse().ok()
 }
 
-/// Repairs the allocated node ports from the stored services. It holds what earlier repairs found, for
+/// Repairs the allocated node ports from the stored services. Has the findings of earlier repairs, for
 /// [`Writer::repair_node_ports`](crate::Writer::repair_node_ports).
 #[derive(Debug, Default)]
 pub struct NodePortRepair {

@@ -30,7 +30,7 @@ impl RangeAllocation {
     /// Parses a stored value.
     ///
     /// # Errors
-    /// The reason why the value is no `RangeAllocation`.
+    /// The reason why the value is not a `RangeAllocation`.
     pub(super) fn parse(value: &[u8]) -> Result<Self, String> {
         match unreadable_reason(value) {
             Some(why) => Err(why.to_owned()),
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bitmap_needs_the_configured_range_and_keeps_the_metadata() {
+    fn range_allocation_of_another_range_is_rejected_and_its_metadata_is_kept() {
         let stored = br#"{"kind":"RangeAllocation","apiVersion":"v1","metadata":{"labels":{"a":"b"}},"range":"30000-32767","data":"AQE="}"#;
         let parsed = RangeAllocation::parse(stored).unwrap();
         let bitmap = parsed.bitmap(30_000..=32_767).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_objects_have_a_reason() {
+    fn invalid_range_allocation_is_rejected() {
         let check = |text: &str, is_ok: bool| {
             let parsed = RangeAllocation::parse(text.as_bytes()).and_then(|parsed| parsed.own_bitmap());
             assert_eq!(parsed.is_ok(), is_ok, "{text}: {parsed:?}");

@@ -2,7 +2,8 @@
 //! minutes (`pkg/registry/core/service/portallocator/controller/repair.go`).
 //!
 //! A port of a service becomes allocated. A port without a service may belong to a service that is being created or
-//! deleted. It stays allocated until [`REPAIRS_BEFORE_RELEASE`] repairs in a row have found it without a service.
+//! deleted. Such a port stays allocated until [`REPAIRS_BEFORE_RELEASE`] repairs in a row have found it without a
+//! service.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_services_become_allocated_with_a_problem_for_each_mistake() {
+    fn repair_allocates_service_ports_and_reports_each_problem() {
         let services = services(&[&[30_001, 30_002], &[30_002, 30_003], &[80]]);
         let (rebuilt, leaks, problems) = repair(PORTS, &bitmap(&[30_001]), &services, true, &Leaks::default());
         assert_eq!(rebuilt, bitmap(&[30_001, 30_002, 30_003]));

@@ -1,7 +1,7 @@
 //! Random objects shaped like Pods, random strategic merge patches, and a slow reference model of the merge.
 //!
-//! The implementation merges in place, with hash maps and prefixes. The model computes the result of each field
-//! separately, from its own table of fields (`POD`), and sorts a list by comparing its items one by one.
+//! The implementation merges in place, with hash maps and prefixes. The model uses its own table of fields (`POD`) and
+//! computes the result of each field separately. It sorts a list by comparing its items one by one.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -224,7 +224,7 @@ fn fields_of_patch(fields: &'static [(&'static str, Shape)]) -> BoxedStrategy<Ma
     each.prop_map(|all| all.into_iter().flatten().collect()).boxed()
 }
 
-/// Makes an order name all items of a list, in the order of the list.
+/// Adds all items of a list to an order, in the order of the list.
 fn follow(order: &mut Value, list: &Value, shape: Shape) {
     let Some(order) = order.as_array_mut() else { return };
     let named: Vec<Value> = list

@@ -140,7 +140,7 @@ fn patch_directives_replace_or_empty_maps_and_retain_keys_prunes_them() {
 }
 
 #[test]
-fn replaced_value_keeps_nulls_and_new_value_loses_them() {
+fn strategic_merge_keeps_nulls_of_replaced_values_and_drops_those_of_new_values() {
     // A replaced value keeps its nulls and its directives.
     check(
         ("policy", "PodDisruptionBudget"),

@@ -97,7 +97,7 @@ fn invalid_objects_are_rejected_with_the_causes_of_kube_apiserver() {
     assert!(wrong.is_empty(), "{} cases have other causes:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// kube-apiserver shows its internal form of the spec in the error, this server shows the form of the API.
+/// Compares without the spec in the error: kube-apiserver formats its internal type, this server the API type.
 #[test]
 fn mandatory_flow_control_objects_with_another_spec_are_rejected() {
     let registry = Registry::builtin();

@@ -7,7 +7,7 @@ use listwatch_cacher::Limits;
 use listwatch_registry::{Backend, Registry};
 
 use super::*;
-use crate::admission::{AdmissionChain, AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
+use listwatch_admission::{AdmissionChain, AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
 

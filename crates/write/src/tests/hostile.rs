@@ -1,7 +1,7 @@
 //! Bodies of about 3 MiB in the most expensive shapes. Each must take about as long as any other body of its size.
 //!
-//! The time limits allow for unoptimized builds on busy machines; an optimized server answers within 1 s. Work
-//! quadratic in the body would take minutes. Expensive schemas: `tests/compute.rs`.
+//! The time limits allow for unoptimized builds on busy machines; an optimized server needs less than 1 s. An algorithm
+//! with quadratic time would take minutes. Expensive schemas: `tests/compute.rs`.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -64,7 +64,7 @@ async fn managed_fields_record_the_manager_of_every_write() {
 }
 
 #[tokio::test]
-async fn apply_creates_the_object_and_removes_fields_left_out() {
+async fn apply_creates_the_object_and_removes_omitted_fields() {
     let world = World::new().await;
     let line = apply(MAPS, "a", "fieldManager=m");
     let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {x: \"1\", \"y\": \"1\"}\n";

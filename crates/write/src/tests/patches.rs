@@ -66,7 +66,7 @@ fn operated(model: &Model, ops: &[Op]) -> Option<Model> {
     Some(after)
 }
 
-/// Applies operations as one merge patch: a missing field is no error, and the last operation on a field wins.
+/// Applies operations as one merge patch: a missing field is not an error, and the last operation on a field is used.
 fn merged(model: &Model, ops: &[Op]) -> Model {
     let mut after = model.clone();
     for op in ops {

@@ -272,7 +272,7 @@ async fn concurrent_creates_of_two_servers_get_different_node_ports() {
 }
 
 #[tokio::test]
-async fn deletion_by_a_finalizer_releases_the_ports_of_the_last_state() {
+async fn removal_of_the_last_finalizer_releases_the_ports_of_the_last_state() {
     let world = World::new().await;
     let held = r#"{"metadata":{"name":"s","finalizers":["example.com/a"]},"spec":{"type":"NodePort","ports":[{"port":80,"nodePort":30080}]}}"#;
     world.send(&post(SERVICES), held).await.unwrap();

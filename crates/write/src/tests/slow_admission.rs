@@ -1,4 +1,4 @@
-//! Writes whose admission plugins take long.
+//! Tests writes whose admission plugins are slow.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use listwatch_cacher::Limits;
 use listwatch_registry::{Backend, Registry};
 
 use super::*;
-use crate::admission::{AdmissionChain, AdmissionFuture, AdmissionRequest, ValidatingAdmission};
+use listwatch_admission::{AdmissionChain, AdmissionFuture, AdmissionRequest, ValidatingAdmission};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 
@@ -15,11 +15,11 @@ struct Slow {
     storage: Arc<MemoryStorage>,
     resource: &'static str,
     duration: Duration,
-    meanwhile: Meanwhile,
+    meanwhile: ConcurrentChange,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Meanwhile {
+enum ConcurrentChange {
     Nothing,
     NamespaceTerminates,
     NamespaceIsRemoved,
@@ -40,11 +40,11 @@ impl ValidatingAdmission for Slow {
             let key = Key::from_path("/namespaces/default").unwrap();
             let found = self.storage.get(&key).await.unwrap().0.unwrap();
             match self.meanwhile {
-                Meanwhile::Nothing => {}
-                Meanwhile::NamespaceIsRemoved => {
+                ConcurrentChange::Nothing => {}
+                ConcurrentChange::NamespaceIsRemoved => {
                     self.storage.delete(&key, found.modified).await.unwrap();
                 }
-                Meanwhile::NamespaceTerminates => {
+                ConcurrentChange::NamespaceTerminates => {
                     let mut namespace: Value = serde_json::from_slice(&found.value).unwrap();
                     namespace["metadata"]["deletionTimestamp"] = NOW.into();
                     self.storage.update(&key, found.modified, namespace.to_string().into(), None).await.unwrap();
@@ -55,7 +55,7 @@ impl ValidatingAdmission for Slow {
     }
 }
 
-async fn slow(resource: &'static str, seconds: u64, meanwhile: Meanwhile) -> World {
+async fn slow(resource: &'static str, seconds: u64, meanwhile: ConcurrentChange) -> World {
     let storage = MemoryStorage::new();
     let duration = Duration::from_secs(seconds);
     let mut admission = AdmissionChain::default();
@@ -71,7 +71,7 @@ async fn slow(resource: &'static str, seconds: u64, meanwhile: Meanwhile) -> Wor
 async fn service_is_not_stored_after_the_time_for_its_claims() {
     let service = r#"{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":[{"port":80}]}}"#;
     for (seconds, stored) in [(20, true), (31, false), (100, false)] {
-        let world = slow("services", seconds, Meanwhile::Nothing).await;
+        let world = slow("services", seconds, ConcurrentChange::Nothing).await;
         let created = world.send(&post(SERVICES), service).await;
         let claims = world.stored("/ipaddresses/").await.len() + services::allocated_ports(&world).await.len();
         assert_eq!(world.stored("/services/specs/").await.len(), usize::from(stored), "after {seconds} seconds");
@@ -85,9 +85,11 @@ async fn service_is_not_stored_after_the_time_for_its_claims() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_create_is_rejected_when_its_namespace_was_deleted_meanwhile() {
-    for (meanwhile, code) in
-        [(Meanwhile::Nothing, 201), (Meanwhile::NamespaceTerminates, 403), (Meanwhile::NamespaceIsRemoved, 404)]
-    {
+    for (meanwhile, code) in [
+        (ConcurrentChange::Nothing, 201),
+        (ConcurrentChange::NamespaceTerminates, 403),
+        (ConcurrentChange::NamespaceIsRemoved, 404),
+    ] {
         let world = slow("configmaps", 3, meanwhile).await;
         let created = world.send(&post(MAPS), r#"{"metadata":{"name":"a"}}"#).await;
         let found = created.map_or_else(|status| status.code, |done| done.code);

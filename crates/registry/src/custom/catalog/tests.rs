@@ -13,7 +13,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        World { catalog: Catalog::new(Reserved::of(&crate::builtin::resources())), revision: 0 }
+        World { catalog: Catalog::new(Reserved::of(&crate::builtin::resources()), Arc::default()), revision: 0 }
     }
 
     fn show(&mut self, change: Change, definition: &Value) {

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  bytes in the store and the cache  ──show──▶ object in the second version
-//!          strategy of the kind      ◀──keep── object in the second version, with its defaults
+//!          strategy of the kind      ◀──to_storage_version── object in the second version, with its defaults
 //! ```
 //!
 //! Kubernetes converts both ways through an internal type that has the same fields as the stored version. Here each
@@ -30,7 +30,7 @@ pub struct Conversion {
 impl Conversion {
     /// Converts the bytes of a stored object to this version.
     pub fn show(&self, json: &[u8]) -> Bytes {
-        through(json, |tree| self.version.from_storage_version(tree))
+        convert(json, |tree| self.version.from_storage_version(tree))
     }
 
     /// Converts a stored object to this version. The change type and the revision stay the same.
@@ -39,8 +39,8 @@ impl Conversion {
     }
 
     /// Converts the bytes of an object from this version to the stored version.
-    pub fn keep(&self, json: &[u8]) -> Bytes {
-        through(json, |tree| self.version.to_storage_version(tree))
+    pub fn to_storage_version(&self, json: &[u8]) -> Bytes {
+        convert(json, |tree| self.version.to_storage_version(tree))
     }
 
     /// Converts a stored tree to this version.
@@ -49,8 +49,9 @@ impl Conversion {
     }
 }
 
-/// Applies `change` to the parsed bytes. Returns bytes that are not a JSON object unchanged; the store holds none.
-fn through(json: &[u8], change: impl FnOnce(Map<String, Value>) -> Map<String, Value>) -> Bytes {
+/// Applies `change` to the parsed bytes. Returns bytes that are not a JSON object unchanged; the store contains only
+/// JSON objects.
+fn convert(json: &[u8], change: impl FnOnce(Map<String, Value>) -> Map<String, Value>) -> Bytes {
     let changed = serde_json::from_slice(json).and_then(|tree| serde_json::to_vec(&change(tree)));
     changed.map_or_else(|_| Bytes::copy_from_slice(json), Bytes::from)
 }

@@ -1,0 +1,176 @@
+//! The `autoscaling/v1` Scale of an object, pure: builds it, and writes a Scale back into the object.
+
+use bytes::Bytes;
+use listwatch_meta::go::{self, TypeErrorStyle};
+use listwatch_meta::{FieldError, Object, Status};
+use listwatch_registry::{Resource, Subresource, nested};
+use listwatch_validation::label_selector::LabelSelector;
+use listwatch_validation::object_meta as meta;
+use listwatch_validation::{at, child_mut, metadata};
+use serde_json::{Map, Value, json};
+
+use super::expected::Expected;
+use super::store;
+
+/// The kind of the bodies of `/scale`.
+pub(super) const SCALE: Expected<'static> =
+    Expected { group: "autoscaling", version: "v1", kind: "Scale", form: None, error_style: TypeErrorStyle::Decoder };
+
+/// Builds the Scale of an object, as JSON, for a GET of `/scale`.
+///
+/// # Errors
+/// 404 when the resource has no scale, 500 when the object cannot be read.
+pub fn scale_of(resource: &Resource, object: &Object) -> Result<Bytes, Status> {
+    let tree: Map<String, Value> = serde_json::from_slice(object.json_slice()).map_err(Status::internal)?;
+    let scale = view(resource, &tree)?;
+    if resource.custom && wanted(&scale) == Some(UNSET) {
+        let path = paths(resource)?.spec_replicas;
+        return Err(Status::internal(format_args!("the spec replicas field \".{path}\" does not exist")));
+    }
+    Ok(store::encode(&scale))
+}
+
+/// The value that stands for absent replicas of a custom object, as in kube-apiserver.
+const UNSET: i64 = i32::MIN as i64;
+
+fn wanted(scale: &Map<String, Value>) -> Option<i64> {
+    scale.get("spec")?.get("replicas")?.as_i64()
+}
+
+/// The dotted paths of the fields that a Scale shows.
+struct Paths<'a> {
+    spec_replicas: &'a str,
+    status_replicas: &'a str,
+    selector: Option<&'a str>,
+}
+
+/// The dotted path of the field of `spec.replicas` of the Scale.
+///
+/// # Errors
+/// 404 when the resource has no scale.
+pub(super) fn spec_replicas_path(resource: &Resource) -> Result<&str, Status> {
+    paths(resource).map(|paths| paths.spec_replicas)
+}
+
+fn paths(resource: &Resource) -> Result<Paths<'_>, Status> {
+    match resource.subresource("scale") {
+        Some(Subresource::Scale { spec_replicas, status_replicas, selector }) => {
+            Ok(Paths { spec_replicas, status_replicas, selector: selector.as_deref() })
+        }
+        _ => Err(Status::no_such_resource()),
+    }
+}
+
+/// Builds the Scale of a tree. The Scale has a resource version if the tree has one.
+pub(super) fn view(resource: &Resource, tree: &Map<String, Value>) -> Result<Map<String, Value>, Status> {
+    let paths = paths(resource)?;
+    let mut scale = Map::new();
+    scale.insert("kind".to_owned(), json!(SCALE.kind));
+    scale.insert("apiVersion".to_owned(), json!(SCALE.api_version()));
+    let source = metadata(tree);
+    let shown = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
+    let metadata: Map<String, Value> =
+        shown.iter().filter_map(|name| Some(((*name).to_owned(), source.get(*name)?.clone()))).collect();
+    scale.insert("metadata".to_owned(), Value::Object(metadata));
+    let replicas = |path: &str, unset: i64| match resource.custom {
+        true => nested(tree, path, "int64", Value::as_i64).map(|found| found.unwrap_or(unset)).map_err(Status::unknown),
+        false => Ok(at(tree, path).and_then(Value::as_i64).unwrap_or(0)),
+    };
+    let wanted = replicas(paths.spec_replicas, UNSET)?;
+    scale.insert("spec".to_owned(), if wanted == 0 { json!({}) } else { json!({"replicas": wanted}) });
+    let mut status = json!({"replicas": replicas(paths.status_replicas, 0)?});
+    let selector = match paths.selector {
+        Some(path) if resource.custom => {
+            nested(tree, path, "string", Value::as_str).map_err(Status::unknown)?.map(str::to_owned)
+        }
+        path => path.and_then(|path| at(tree, path)).map(selector_text),
+    };
+    if let Some(selector) = selector
+        && !selector.is_empty()
+    {
+        status["selector"] = Value::String(selector);
+    }
+    scale.insert("status".to_owned(), status);
+    Ok(scale)
+}
+
+/// Formats a selector as text. The selector is text (custom resources), a map of labels (replication controllers), or
+/// a LabelSelector.
+fn selector_text(selector: &Value) -> String {
+    let fields = match selector {
+        Value::String(text) => return text.clone(),
+        Value::Object(fields) => fields,
+        _ => return String::new(),
+    };
+    if fields.contains_key("matchLabels") || fields.contains_key("matchExpressions") {
+        return LabelSelector::of(fields).text().unwrap_or_default();
+    }
+    let mut labels = LabelSelector::default();
+    fields.iter().for_each(|(key, value)| labels.equal(key.clone(), value.as_str().unwrap_or_default().to_owned()));
+    labels.text().unwrap_or_default()
+}
+
+/// Writes the replicas and the resource version of a Scale into the object. For a `custom` object, validation of the
+/// object checks the sign of the replicas.
+pub(super) fn write_back(
+    tree: &mut Map<String, Value>,
+    scale: &Map<String, Value>,
+    path: &str,
+    custom: bool,
+) -> Result<(), Status> {
+    let replicas = match scale.get("spec").and_then(|spec| spec.get("replicas")) {
+        None | Some(Value::Null) => 0,
+        Some(value) => value.as_i64().filter(|replicas| i32::try_from(*replicas).is_ok()).ok_or_else(|| {
+            let found = go::json_kind(value);
+            Status::bad_request(format!(
+                "Scale in version \"v1\" cannot be handled as a Scale: json: cannot unmarshal {found} into Go struct field ScaleSpec.spec.replicas of type int32"
+            ))
+        })?,
+    };
+    let source = metadata(scale);
+    if replicas == UNSET && custom {
+        return Err(Status::bad_request(format!("the spec replicas field \".{path}\" cannot be empty")));
+    }
+    if replicas < 0 && !custom {
+        let error = FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+        return Err(Status::invalid(SCALE.group, SCALE.kind, meta::text(source, "name"), &[error]));
+    }
+    // Without a resource version, the write is unconditional.
+    let claimed = meta::text(source, "resourceVersion");
+    if !claimed.is_empty() {
+        let claimed = Value::String(claimed.to_owned());
+        listwatch_validation::metadata_mut(tree).insert("resourceVersion".to_owned(), claimed);
+    }
+    let mut steps: Vec<&str> = path.split('.').collect();
+    let Some(last) = steps.pop() else { return Ok(()) };
+    let mut parent = tree;
+    for step in steps {
+        parent = child_mut(parent, step);
+    }
+    parent.insert(last.to_owned(), Value::Number(replicas.into()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(selector: Value, expected: &str) {
+        assert_eq!(selector_text(&selector), expected);
+    }
+
+    #[test]
+    fn selector_of_each_form_is_formatted_as_text() {
+        check(json!("a=b"), "a=b");
+        check(json!({"b": "2", "a": "1"}), "a=1,b=2");
+        check(json!({"matchLabels": {"b": "2", "a": "1"}}), "a=1,b=2");
+        check(
+            json!({"matchLabels": {"z": "1"}, "matchExpressions": [
+                {"key": "c", "operator": "In", "values": ["y", "x"]}, {"key": "d", "operator": "NotIn", "values": ["x"]},
+                {"key": "a", "operator": "Exists"}, {"key": "b", "operator": "DoesNotExist"}]}),
+            "a,!b,c in (x,y),d notin (x),z=1",
+        );
+        check(json!({}), "");
+        check(json!(7), "");
+    }
+}
