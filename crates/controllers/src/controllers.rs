@@ -7,8 +7,9 @@ use std::str::FromStr;
 
 use futures_util::FutureExt as _;
 
-/// The set of controllers to run. They replace the parts of kube-controller-manager that API clients depend on. All
-/// controllers run by default, and several servers on one store may all run them.
+/// The set of controllers to run. They replace the parts of kube-controller-manager that API clients depend on. By
+/// default all run except `serviceaccount` and `root-ca-cert-publisher`, which create objects in each namespace.
+/// Several servers on one store may all run them.
 ///
 /// Parsed from the comma-separated list of the flag `--controllers`:
 ///
@@ -29,23 +30,66 @@ pub struct Controllers {
     /// Writes the rules of aggregated ClusterRoles. Runs only with RBAC. Without this controller, the roles `admin`,
     /// `edit` and `view` grant nothing.
     pub clusterrole_aggregation: bool,
+    /// Counts the usage of the quotas of each namespace. Without this controller, quotas have no effect.
+    pub resource_quota: bool,
+    /// Keeps the claims that pods use. Without this controller, and with the admission plugin
+    /// StorageObjectInUseProtection, deleted claims stay.
+    pub pvc_protection: bool,
+    /// Keeps the volumes that are bound to claims.
+    pub pv_protection: bool,
+    /// Keeps the classes of volume attributes that claims and volumes name.
+    pub vac_protection: bool,
+    /// Writes the status of ValidatingAdmissionPolicies: the result of type checks.
+    pub validating_admission_policy_status: bool,
+    /// Creates the service account `default` in each namespace, which the admission plugin ServiceAccount needs. Off by
+    /// default.
+    pub service_account: bool,
+    /// Creates the ConfigMap `kube-root-ca.crt` in each namespace, if the server knows its root CA. Off by default.
+    pub root_ca: bool,
 }
 
 /// A name in the list that is not the name of a controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not in the list of known controllers: namespace, gc, clusterrole-aggregation")]
+#[error(
+    "{0:?} is not in the list of known controllers: namespace, gc, clusterrole-aggregation, resourcequota, pvc-protection, pv-protection, volumeattributesclass-protection-controller, validatingadmissionpolicy-status, serviceaccount, root-ca-cert-publisher"
+)]
 pub struct UnknownController(String);
 
 impl Controllers {
     /// The empty set: no controller runs.
-    pub const NONE: Controllers = Controllers { namespace: false, gc: false, clusterrole_aggregation: false };
+    pub const NONE: Controllers = Controllers {
+        namespace: false,
+        gc: false,
+        clusterrole_aggregation: false,
+        resource_quota: false,
+        pvc_protection: false,
+        pv_protection: false,
+        vac_protection: false,
+        validating_admission_policy_status: false,
+        service_account: false,
+        root_ca: false,
+    };
     /// The full set: every controller runs.
-    pub const ALL: Controllers = Controllers { namespace: true, gc: true, clusterrole_aggregation: true };
+    pub const ALL: Controllers = Controllers {
+        namespace: true,
+        gc: true,
+        clusterrole_aggregation: true,
+        resource_quota: true,
+        pvc_protection: true,
+        pv_protection: true,
+        vac_protection: true,
+        validating_admission_policy_status: true,
+        service_account: true,
+        root_ca: true,
+    };
 }
 
 impl Default for Controllers {
     fn default() -> Self {
-        Controllers::ALL
+        let mut controllers = Controllers::ALL;
+        controllers.service_account = false;
+        controllers.root_ca = false;
+        controllers
     }
 }
 
@@ -61,6 +105,13 @@ impl FromStr for Controllers {
                 "namespace" => controllers.namespace = on,
                 "gc" => controllers.gc = on,
                 "clusterrole-aggregation" => controllers.clusterrole_aggregation = on,
+                "resourcequota" => controllers.resource_quota = on,
+                "pvc-protection" => controllers.pvc_protection = on,
+                "pv-protection" => controllers.pv_protection = on,
+                "volumeattributesclass-protection-controller" => controllers.vac_protection = on,
+                "validatingadmissionpolicy-status" => controllers.validating_admission_policy_status = on,
+                "serviceaccount" => controllers.service_account = on,
+                "root-ca-cert-publisher" => controllers.root_ca = on,
                 _ => return Err(UnknownController(name.to_owned())),
             }
         }
@@ -70,8 +121,18 @@ impl FromStr for Controllers {
 
 impl fmt::Display for Controllers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names =
-            [("namespace", self.namespace), ("gc", self.gc), ("clusterrole-aggregation", self.clusterrole_aggregation)];
+        let names = [
+            ("namespace", self.namespace),
+            ("gc", self.gc),
+            ("clusterrole-aggregation", self.clusterrole_aggregation),
+            ("resourcequota", self.resource_quota),
+            ("pvc-protection", self.pvc_protection),
+            ("pv-protection", self.pv_protection),
+            ("volumeattributesclass-protection-controller", self.vac_protection),
+            ("validatingadmissionpolicy-status", self.validating_admission_policy_status),
+            ("serviceaccount", self.service_account),
+            ("root-ca-cert-publisher", self.root_ca),
+        ];
         let on: Vec<&str> = names.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
         f.write_str(&on.join(","))
     }
@@ -85,7 +146,7 @@ pub(crate) async fn catch_panic<T>(subject: &str, work: impl Future<Output = T>)
         Ok(done) => Some(done),
         Err(_) => {
             // The panic hook has already logged the panic itself.
-            tracing::error!(subject, "the work on something broke off; it is tried again");
+            tracing::error!(subject, "the work on an item panicked; it is retried");
             None
         }
     }
@@ -110,7 +171,12 @@ mod tests {
         check("*,-gc", Ok((true, false)));
         check("gc,deployment", Err("deployment"));
         check("-*", Err("-*"));
-        assert_eq!(Controllers::default().to_string(), "namespace,gc,clusterrole-aggregation");
+        assert_eq!(
+            Controllers::default().to_string(),
+            "namespace,gc,clusterrole-aggregation,resourcequota,pvc-protection,pv-protection,volumeattributesclass-protection-controller,validatingadmissionpolicy-status"
+        );
+        assert_eq!("*".parse(), Ok(Controllers::ALL));
+        assert_eq!(Controllers::ALL.to_string().parse(), Ok(Controllers::ALL));
         assert!("clusterrole-aggregation".parse::<Controllers>().unwrap().clusterrole_aggregation);
         assert_eq!(Controllers::NONE.to_string().parse(), Ok(Controllers::NONE));
     }

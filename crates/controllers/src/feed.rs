@@ -1,4 +1,4 @@
-//! Keeps the authorizers' copies of stored objects in step with the watch caches.
+//! Updates copies of stored objects, for authorizers and webhooks, from the watch caches.
 //!
 //! Each resource is listed and then watched from the revision of the list. While a watch cannot be served, the copy keeps
 //! the last known objects, as upstream's informers do.
@@ -27,7 +27,7 @@ pub(crate) trait ObjectCopy: Sync {
     /// The API group, version and plural name of the resource.
     fn resource(&self) -> (&'static str, &'static str, &'static str);
 
-    /// Adds or replaces an object. `false` for an object that cannot be read.
+    /// Adds or replaces an object. Returns false for an object that cannot be read.
     fn set(&self, object: &Object) -> bool;
 
     /// Removes an object.
@@ -52,7 +52,7 @@ pub(crate) async fn load(writer: &Writer, copies: &[impl ObjectCopy], what: &str
     lists.map_err(|_| Status::timeout(format!("the store did not list {what}")))?.into_iter().collect()
 }
 
-/// Keeps the copies in step until the future is dropped.
+/// Updates the copies until the future is dropped.
 pub(crate) async fn follow(writer: &Writer, copies: &[impl ObjectCopy]) {
     join_all(copies.iter().map(|copy| follow_resource(writer, copy))).await;
 }
@@ -61,7 +61,7 @@ async fn follow_resource(writer: &Writer, copy: &impl ObjectCopy) {
     loop {
         let Some((resource, cacher)) = source(writer, copy) else { return };
         if let Err(status) = follow_once(copy, &cacher, &resource).await {
-            tracing::warn!(%status, resource = %resource.plural, "cannot watch objects for authorization");
+            tracing::warn!(%status, resource = %resource.plural, "cannot watch objects");
         }
         // The delay keeps this loop from spinning on a store that fails immediately.
         tokio::time::sleep(RETRY).await;
@@ -96,7 +96,7 @@ fn apply(copy: &impl ObjectCopy, change: Change, object: &Object, resource: &Res
     if change == Change::Deleted {
         copy.remove(namespace, name);
     } else if !copy.set(object) {
-        tracing::warn!(resource = %resource.plural, namespace, name, "an unreadable object grants nothing");
+        tracing::warn!(resource = %resource.plural, namespace, name, "an unreadable object has no effect");
     }
 }
 
@@ -111,11 +111,11 @@ async fn relist(copy: &impl ObjectCopy, cacher: &Cacher, resource: &Resource) ->
     };
     let list = cacher.list(&Scope::All, &everything).await.map_err(|error| error.status(resource.gr()))?;
     for key in &list.undecodable {
-        tracing::warn!(%key, resource = %resource.plural, "an unreadable object grants nothing");
+        tracing::warn!(%key, resource = %resource.plural, "an unreadable object has no effect");
     }
     let objects: Vec<Object> = list.items.collect();
     for (namespace, name) in copy.replace(&objects) {
-        tracing::warn!(resource = %resource.plural, namespace, name, "an unreadable object grants nothing");
+        tracing::warn!(resource = %resource.plural, namespace, name, "an unreadable object has no effect");
     }
     Ok(list.revision)
 }

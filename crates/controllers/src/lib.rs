@@ -5,14 +5,22 @@
 //! | [`definitions`] | serves CustomResourceDefinitions, writes their status, removes their objects | `apiextensions-apiserver/pkg/controller` |
 //! | [`namespaces`] | creates the system namespaces, empties deleted namespaces | `pkg/controller/namespace` |
 //! | [`gc`] | deletes dependents of absent owners, ends foreground and orphaning deletions | `pkg/controller/garbagecollector` |
-//! | [`rbac`] | keeps the RBAC authorizer in step, writes the default roles and aggregated ClusterRoles | `pkg/registry/rbac/rest`, `pkg/controller/clusterroleaggregation` |
-//! | [`nodes`] | keeps the graph of the Node authorizer in step | `plugin/pkg/auth/authorizer/node/graph_populator.go` |
+//! | [`rbac`] | updates the RBAC authorizer, writes the default roles and aggregated ClusterRoles | `pkg/registry/rbac/rest`, `pkg/controller/clusterroleaggregation` |
+//! | [`nodes`] | updates the graph of the Node authorizer | `plugin/pkg/auth/authorizer/node/graph_populator.go` |
 //! | [`flow_control`] | configures priority and fairness, keeps its objects | `util/flowcontrol`, `pkg/registry/flowcontrol/rest` |
+//! | [`policy_status`] | writes the type checks of ValidatingAdmissionPolicies | `pkg/controller/validatingadmissionpolicystatus` |
+//! | [`policies`] | keeps admission policies in step, reads their parameters | `admission/plugin/policy/generic` |
+//! | [`webhooks`] | keeps the webhooks of admission in step | `admission/configuration` |
 //! | [`node_ports`] | repairs the allocated node ports from the services | `pkg/registry/core/service/portallocator/controller` |
+//! | [`kubernetes_endpoints`] | publishes the addresses of the running servers in the Service `kubernetes` | `pkg/controlplane/reconcilers` |
+//! | [`identity_lease`] | renews the Lease of this server, deletes those of servers that ended | `pkg/controlplane/controller/apiserverleasegc` |
+//! | [`resource_quotas`] | counts what namespaces use of their quotas | `pkg/controller/resourcequota` |
+//! | [`storage_protection`] | keeps claims, volumes and classes of volume attributes that are in use | `pkg/controller/volume/{pvc,pv,vac}protection` |
+//! | [`service_accounts`] | creates the account `default` and the root CA of each namespace | `pkg/controller/serviceaccount` |
 //! | [`bootstrap`] | creates the objects that each cluster has, and keeps them | `pkg/controlplane/controller` |
 //!
 //! Each controller is a future that runs until it is dropped. Controllers write through a
-//! [`Writer`](listwatch_write::Writer). Their creations and deletions pass admission, as those of clients do. Changes by
+//! [`Writer`](listwatch_write::Writer). Creations and deletions pass admission, as those of clients do. Changes by
 //! [`Writer::amend`](listwatch_write::Writer::amend) (status, finalizers, owner references) do not. Several servers on
 //! one store may all run the controllers.
 //!
@@ -33,10 +41,20 @@ pub mod definitions;
 mod feed;
 pub mod flow_control;
 pub mod gc;
+pub mod identity_lease;
+pub mod kubernetes_endpoints;
+mod master_leases;
 pub mod namespaces;
 pub mod node_ports;
 pub mod nodes;
+mod objects;
+pub mod policies;
+pub mod policy_status;
 pub mod rbac;
+pub mod resource_quotas;
+pub mod service_accounts;
+pub mod storage_protection;
+pub mod webhooks;
 
 pub use crate::controllers::{Controllers, UnknownController};
 

@@ -11,14 +11,14 @@
 //!                                     finalizer "kubernetes" is removed; without finalizers, the namespace is too
 //! ```
 //!
-//! Several servers on one store may all run this controller: each step tolerates that another server was faster.
+//! Several servers on one store may all run this controller, because each step tolerates changes by another server.
 //!
 //! A server does not remove a namespace while the server itself creates an object there. Creations on other servers
-//! have the time [`SETTLE`] (5 s in Kubernetes). A creation whose check of the namespace is older than
-//! [`NAMESPACE_RECHECK`], half of that time, reads the namespace from the store again directly before the store write,
-//! however long its request may take. An object stays behind in a deleted namespace only if another server's cache of
-//! namespaces lags by more than a second, or if one store write takes that long. A restart loses nothing, because the
-//! watch starts with all existing namespaces.
+//! have the time [`SETTLE`] (5 s in Kubernetes). A slow creation reads the namespace from the store again directly
+//! before the store write: if its check of the namespace is older than [`NAMESPACE_RECHECK`], half of that time. An
+//! object stays behind in a deleted namespace only in two cases: another server's cache of namespaces lags by more than
+//! a second, or one store write takes that long. A restart loses nothing, because the watch starts with all existing
+//! namespaces.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -108,7 +108,7 @@ pub async fn run(writer: Arc<Writer>) {
     let cacher = writer.backend().cacher(&resource);
     let mut queue = WorkQueue::default();
     let mut syncs: JoinSet<(String, SyncResult)> = JoinSet::new();
-    // Unreadable content by namespace. The key "" stands for the namespace objects themselves.
+    // Unreadable content by namespace. The key "" means the namespace objects themselves.
     let mut unreadable: BTreeMap<String, String> = BTreeMap::new();
     loop {
         let mut watcher = match watch(&cacher).await {
@@ -161,7 +161,7 @@ pub async fn run(writer: Arc<Writer>) {
                         queue.finish(&name, result, Instant::now());
                     }
                     // Syncs are never canceled, and their panics are caught.
-                    Err(error) => tracing::error!(%error, "emptying a namespace broke off"),
+                    Err(error) => tracing::error!(%error, "emptying a namespace ended unexpectedly"),
                 },
                 () = sleep_until(due) => {}
             }
@@ -386,9 +386,13 @@ async fn remove_content(writer: &Writer, namespace: &str) -> Result<RemainingCon
         content.unreadable = Some(why);
         return Ok(content);
     }
-    // Versions of a kind share one prefix, which is emptied once.
+    // Versions of a kind share one prefix, which is emptied once. In the storage version, no conversion webhook is
+    // called, which may have run in this namespace.
+    let is_stored = |resource: &Resource| resource.storage_version.as_ref() == Some(&resource.version);
+    let mut resources: Vec<_> = registry.resources().iter().filter(|resource| resource.namespaced).collect();
+    resources.sort_by_key(|resource| resource.converts_by_webhook() && !is_stored(resource));
     let mut prefixes = HashSet::new();
-    for resource in registry.resources().iter().filter(|resource| resource.namespaced) {
+    for resource in resources {
         if !prefixes.insert(resource.storage_prefix.as_str()) {
             continue;
         }
@@ -402,7 +406,7 @@ async fn remove_content(writer: &Writer, namespace: &str) -> Result<RemainingCon
     Ok(content)
 }
 
-/// Deletes every object of one resource. After an error of the store, no further object is tried.
+/// Deletes every object of one resource. Stops after an error of the store.
 async fn remove_objects(
     writer: &Writer,
     resource: &Resource,

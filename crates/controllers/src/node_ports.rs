@@ -1,4 +1,4 @@
-//! Keeps the allocated node ports in step with the services.
+//! Repairs the allocated node ports from the stored services.
 //!
 //! Source: `pkg/registry/core/service/portallocator/controller/repair.go`, which kube-apiserver runs in the hook
 //! `start-service-ip-repair-controllers`. Several servers on one store may all run this controller.
@@ -27,7 +27,7 @@ impl NodePortController {
         NodePortController { writer, repair: NodePortRepair::default() }
     }
 
-    /// Runs one repair and returns the time before the next one. A failure is the problem of [`CHECK`].
+    /// Runs one repair and returns the time before the next one. A failure fails the health check [`CHECK`].
     pub async fn sync(&mut self) -> Duration {
         let done = self.writer.repair_node_ports(&mut self.repair).await;
         let pause = if done.is_ok() { REPAIR_INTERVAL } else { RETRY };

@@ -1,5 +1,5 @@
-//! Keeps the graph of the Node authorizer in step with the stored pods, volumes, attachments and slices
-//! (`plugin/pkg/auth/authorizer/node/graph_populator.go`), and names the rules that the authorizer has for all nodes.
+//! Updates the graph of the Node authorizer from the stored pods, volumes, attachments and slices
+//! (`plugin/pkg/auth/authorizer/node/graph_populator.go`). Lists the rules that the authorizer has for all nodes.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub async fn load(writer: &Writer, state: &NodeState) -> Result<(), Status> {
     feed::load(writer, &copies(state), "the pods and volumes of nodes").await
 }
 
-/// Keeps the graph in step until the future is dropped.
+/// Updates the graph until the future is dropped.
 pub async fn follow(writer: Arc<Writer>, state: Arc<NodeState>) {
     feed::follow(&writer, &copies(&state)).await;
 }

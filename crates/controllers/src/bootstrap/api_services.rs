@@ -6,8 +6,8 @@
 //! | built-in | `onstart` | created and corrected at the start of a server, then not changed |
 //! | of custom resources | `true` | always corrected; deleted when no definition serves the group version |
 //!
-//! An APIService without the label belongs to a user and is never changed. Every APIService without a service is
-//! answered by this server, and gets the condition `Available`.
+//! An APIService without the label belongs to a user and is never changed. This server serves every APIService without
+//! a service, and sets its condition `Available`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -335,7 +335,7 @@ fn is_available(service: &mut Map<String, Value>) -> Amendment {
 /// Reports whether a stored definition serves the group version of this name.
 ///
 /// # Errors
-/// An error if a definition cannot be read.
+/// The error of the store if a definition cannot be read.
 async fn is_defined(writer: &Writer, name: &str) -> Result<bool, Status> {
     let Some((version, group)) = name.split_once('.') else { return Ok(false) };
     let registry = writer.backend().registry();

@@ -2,9 +2,8 @@
 //! the clients of this cluster. Each server adds its own CA if it is missing.
 //!
 //! Each of the two lists of the map (client CAs, and CAs of front proxies) holds at most [`CERTIFICATES_MAX`]
-//! certificates. If more servers have a CA of their own, the newest
-//! certificates stay. A server adds its CA once and does not add the CA again to a full map. Servers therefore
-//! never replace each other's certificates in turn.
+//! certificates. If there are more CAs, the newest certificates stay. A server adds its CA once, and never adds it
+//! again to a full map. Servers therefore do not replace each other's certificates forever.
 
 use std::sync::Arc;
 
@@ -21,13 +20,13 @@ use listwatch_write::Writer;
 
 const NAME: &str = "extension-apiserver-authentication";
 const CLIENT_CA: &str = "client-ca-file";
-/// Maximum number of certificates in the map; the oldest are dropped. A server that creates a new CA at each start
-/// must not make the object grow without bound.
+/// The maximum number of certificates in each list; the oldest are dropped. The bound limits the size of the object if
+/// a server creates a new CA at each start.
 const CERTIFICATES_MAX: usize = 16;
 /// Time between the expiry of a certificate and its removal from the map.
 const EXPIRED_SLACK: Duration = Duration::minutes(5);
 
-/// Presence of this server's CAs in the two lists of the map.
+/// Whether the lists of the map contain this server's CAs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Memberships {
     /// The CA with which extension servers verify clients.
@@ -36,7 +35,7 @@ pub(super) struct Memberships {
     request_header_ca: Membership,
 }
 
-/// Presence of one CA of this server in a list of the map.
+/// Whether a list of the map contains one CA of this server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Membership {
     /// The CA has not been seen in the map since the server started.
@@ -191,15 +190,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn merged_keeps_certificates_of_all_servers_until_they_expire() {
+    fn merged_certificates_of_all_servers_stay_until_they_expire() {
         let now = rcgen::date_time_ymd(2030, 1, 1);
         let (one, other, old, far) = (certificate(2031), certificate(2032), certificate(2029), certificate(2060));
         let first = merged("", &one, now);
         assert_eq!(count(&first), 1);
         let both = merged(&first, &other, now);
         assert_eq!(count(&both), 2);
-        assert!(both.starts_with(&first), "what was there stays in front");
-        assert_eq!(merged(&both, &one, now), both, "a certificate stands once");
+        assert!(both.starts_with(&first), "existing certificates stay in front");
+        assert_eq!(merged(&both, &one, now), both, "a certificate is not repeated");
         assert_eq!(merged(&format!("{old}{both}"), &other, now), both, "an expired certificate is dropped");
         assert_eq!(count(&merged(&far, &one, now)), 2);
         assert_eq!(merged("no certificate", &one, now), first);

@@ -3,16 +3,16 @@
 //! | object | after the start | rule's source in Kubernetes |
 //! |---|---|---|
 //! | the four system namespaces | created again when missing | `pkg/controlplane/controller/systemnamespaces` |
-//! | Service `default/kubernetes` | created again when missing, never changed | `pkg/controlplane/controller/kubernetesservice` |
+//! | Service `default/kubernetes` | created again when missing, never changed; its endpoints: [`kubernetes_endpoints`](crate::kubernetes_endpoints) | `pkg/controlplane/controller/kubernetesservice` |
 //! | ServiceCIDR `kubernetes` | created again when missing; `Ready` is set once | `pkg/controlplane/controller/defaultservicecidr` |
 //! | PriorityClasses `system-*` | not changed | `pkg/registry/scheduling/rest` |
 //! | ConfigMap `kube-system/extension-apiserver-authentication` | created again when missing; this server's CA is merged in | `pkg/controlplane/controller/clusterauthenticationtrust` |
 //! | ConfigMap `kube-system/kube-apiserver-legacy-service-account-token-tracking` | created again at most every 30 minutes; an invalid date is replaced | `pkg/controlplane/controller/legacytokentracking` |
 //! | APIServices | see [`api_services`] | `kube-aggregator/pkg/controllers/autoregister` |
 //!
-//! All writes use the server's own write path. Several servers on one store may all run this controller: an object
-//! is only created if it is missing, and a conflict with another server is not an error. An unreadable object is
-//! treated as existing.
+//! All writes use the server's own write path. Several servers on one store may all run this controller. Only missing
+//! objects are created, and a conflict with another server is not an error. An unreadable object is treated as
+//! existing.
 
 mod api_services;
 mod authentication;
@@ -56,7 +56,7 @@ const TRACKING_CHECK: &str = "poststarthook/start-legacy-token-tracking-controll
 pub struct Settings {
     /// The CA certificates, in PEM, with which extension servers verify clients.
     pub client_ca: Option<String>,
-    /// How extension servers recognize this server as a front proxy.
+    /// The settings with which extension servers recognize this server as a front proxy.
     pub request_header: Option<RequestHeader>,
     /// The port on which this server accepts TLS connections.
     pub secure_port: u16,
@@ -67,7 +67,7 @@ pub struct Bootstrap {
     writer: Arc<Writer>,
     settings: Settings,
     api_services: ApiServices,
-    /// Presence of this server's CAs in the published ones.
+    /// Whether the published lists contain this server's CAs.
     memberships: authentication::Memberships,
     /// True if the priority classes have been created since the server started.
     classes_made: bool,

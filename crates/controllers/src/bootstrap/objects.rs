@@ -113,7 +113,7 @@ fn range_is_ready(range: &mut Map<String, Value>, ours: &str, now: &str) -> Amen
 
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
-/// Creates the ConfigMap that records since when this server tracks legacy tokens, and replaces an invalid date.
+/// Creates the ConfigMap that records the start date of the tracking of legacy tokens, and replaces an invalid date.
 /// `may_create` is false if the ConfigMap was created less than 30 minutes ago. Returns true if the ConfigMap was
 /// created.
 pub(super) async fn sync_tracking(writer: &Arc<Writer>, may_create: bool) -> Result<bool, Status> {

@@ -1,7 +1,7 @@
-//! The part of `extension-apiserver-authentication` by which extension servers recognize this server as a front proxy:
-//! the CA of its certificate, and the headers that carry the user.
+//! The part of `extension-apiserver-authentication` with which extension servers recognize this server as a front
+//! proxy: the CA of the server's certificate, and the headers with the user.
 //!
-//! Several servers unite their values; nothing is removed but expired certificates
+//! Several servers merge their values. Only expired certificates are removed
 //! (`pkg/controlplane/controller/clusterauthenticationtrust`).
 
 use serde_json::{Map, Value, json};
@@ -10,18 +10,18 @@ use time::OffsetDateTime;
 use super::authentication::{Membership, merge_certificates};
 
 const CLIENT_CA: &str = "requestheader-client-ca-file";
-/// Entries of one list. Further ones are not added: servers with other names must not make the object grow without
-/// bound.
+/// The maximum number of entries of one list. Further entries are not added, so that servers with different names
+/// cannot enlarge the object without bound.
 const ENTRIES_MAX: usize = 64;
 
-/// How a front proxy tells which user sent a request (`--requestheader-*`).
+/// The headers and certificates by which a front proxy identifies the user of a request (`--requestheader-*`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestHeader {
     /// The certificates, in PEM, that sign the front proxy's.
     pub client_ca: String,
     /// The headers with the user's name, e.g. `X-Remote-User`.
     pub username_headers: Vec<String>,
-    /// The headers with the user's uid, e.g. `X-Remote-Uid`. Empty: the key is left out.
+    /// The headers with the user's uid, e.g. `X-Remote-Uid`. If empty, the key is omitted.
     pub uid_headers: Vec<String>,
     /// The headers with the user's groups, e.g. `X-Remote-Group`.
     pub group_headers: Vec<String>,
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_all_servers_are_united_in_order() {
+    fn request_header_lists_of_all_servers_are_merged_in_order() {
         let now = rcgen::date_time_ymd(2030, 1, 1);
         let mut map = json!({"data": {"client-ca-file": "x"}}).as_object().unwrap().clone();
         let merge = |map: &mut Map<String, Value>, own| merge(map, &own, now, Membership::Unknown).0;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn list_stops_at_its_limit() {
+    fn request_header_list_stops_at_its_limit() {
         let now = rcgen::date_time_ymd(2030, 1, 1);
         let mut map = Map::new();
         for number in 0..ENTRIES_MAX + 5 {

@@ -151,7 +151,11 @@ async fn changed_bootstrap_objects_are_corrected_by_the_loop_or_at_start() {
     assert_eq!(found["status"]["conditions"][0]["status"], "True");
     started(&storage).await;
     assert_eq!(stored(&storage, &apps).await.unwrap()["spec"]["versionPriority"], 15);
-    assert_eq!(stored(&storage, &unmanaged).await.unwrap()["spec"]["versionPriority"], 1, "it is somebody's own");
+    assert_eq!(
+        stored(&storage, &unmanaged).await.unwrap()["spec"]["versionPriority"],
+        1,
+        "an unmanaged APIService is not changed"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,7 +214,7 @@ async fn custom_group_version_has_an_api_service_while_it_is_served() {
     assert_eq!(server.remove(definitions, &key).await.unwrap(), listwatch_write::Removal::Held);
     tokio::time::sleep(REST).await;
     assert!(stored(&storage, "/apiextensions.k8s.io/customresourcedefinitions/as.example.com").await.is_none());
-    assert!(stored(&storage, &path).await.is_none(), "nobody serves it any more");
+    assert!(stored(&storage, &path).await.is_none(), "the group version is not served");
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,8 +22,8 @@ const RETRY_MIN: Duration = Duration::from_millis(20);
 /// Maximum delay between two attempts.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Minimum time that a deleted definition stays visible. Some clients send the delete request before they start the
-/// watch that waits for the deletion. kube-apiserver gives them this time, because a deletion takes about a dozen
-/// etcd requests.
+/// watch that waits for the deletion. In kube-apiserver, a deletion takes about a dozen etcd requests, which gives
+/// these clients enough time.
 const SHOWN_MIN: Duration = Duration::from_millis(50);
 /// Time after which remaining objects are reported in a condition of the definition.
 const REPORT_AFTER: Duration = Duration::from_secs(60);

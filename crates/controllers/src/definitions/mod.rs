@@ -1,5 +1,5 @@
-//! Keeps the registry in step with the stored CustomResourceDefinitions and writes their status. This controller is
-//! a thin shell around [`Definitions`](listwatch_registry::Definitions).
+//! Updates the registry from the stored CustomResourceDefinitions and writes their status. This controller is a thin
+//! shell around [`Definitions`](listwatch_registry::Definitions).
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
@@ -271,7 +271,7 @@ impl Jobs {
                 match &done {
                     Some(Ok(())) => {}
                     Some(Err(status)) => {
-                        tracing::warn!(definition = name, %status, "cannot keep up a definition");
+                        tracing::warn!(definition = name, %status, "cannot update a definition");
                         // Each attempt reads all objects of the kind.
                         let unreadable = status.reason == reason::STORAGE_READ_ERROR;
                         tokio::time::sleep(if unreadable { RETRY_UNREADABLE } else { RETRY }).await;
@@ -294,7 +294,7 @@ impl Jobs {
             }
             Some(Err(error)) => {
                 // Jobs are never canceled, and their panics are caught.
-                tracing::error!(%error, "a job about a definition broke off");
+                tracing::error!(%error, "a job about a definition ended unexpectedly");
                 Some(String::new())
             }
             None => None,

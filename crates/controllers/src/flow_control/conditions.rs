@@ -13,20 +13,21 @@ use tokio::time::Instant;
 
 use super::resource;
 
-/// The writes of the status of one schema in [`WRITES_PERIOD`]. Servers that see different levels do not fight longer.
+/// The largest number of status writes of one schema in [`WRITES_PERIOD`]. The limit ends conflicts between servers
+/// whose configurations differ.
 const WRITES_MAX: u32 = 6;
 const WRITES_PERIOD: Duration = Duration::from_secs(60);
 
 /// Writes conditions at a limited rate.
 #[derive(Debug, Default)]
 pub(super) struct ConditionWriter {
-    /// The writes of each schema in the present period.
+    /// The number of writes of each schema in the current period.
     writes: HashMap<String, u32>,
     period_end: Option<Instant>,
 }
 
 impl ConditionWriter {
-    /// Writes conditions. Returns false if one has to be written later.
+    /// Writes conditions. Returns false if a condition must be written later because of the limit.
     pub(super) async fn write(&mut self, writer: &Writer, conditions: Vec<DanglingCondition>) -> bool {
         let now = Instant::now();
         if self.period_end.is_none_or(|end| end <= now) {

@@ -1,5 +1,5 @@
-//! Creates the flow schemas and levels that every cluster has, and sets them back as far as users have not taken them
-//! over. [`BootstrapObject`] has the rules.
+//! Creates the flow schemas and levels that every cluster has, and resets them unless users maintain them.
+//! [`BootstrapObject`] has the rules.
 //!
 //! Source: `ensureAPFBootstrapConfiguration` and `runMaintenance` in
 //! `pkg/registry/flowcontrol/rest/storage_flowcontrol.go`.
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use listwatch_flow_control::{BootstrapKind, BootstrapObject, is_obsolete};
-use listwatch_meta::{Key, ResourceVersion, Status};
+use listwatch_meta::Status;
 use listwatch_write::Writer;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::resource;
-use crate::rbac::objects::{is_conflict, list, write};
+use crate::objects::{get_versioned, is_conflict, list, write};
 
 /// The field manager of the objects.
 const USER_AGENT: &str = "api-priority-and-fairness-config-producer-v1";
@@ -24,10 +24,10 @@ const INTERVAL: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(1);
 /// Number of objects that are written concurrently.
 const WRITES_AT_ONCE: usize = 16;
-/// Attempts for one object that other writers change meanwhile.
+/// The largest number of attempts for one object that other writers change meanwhile.
 const ATTEMPTS_MAX: usize = 5;
 
-/// Creates the missing objects, sets changed ones back, and deletes those of other versions.
+/// Creates the missing objects, resets changed objects, and deletes those of other releases.
 ///
 /// # Errors
 /// The error of the store or of a write.
@@ -66,7 +66,7 @@ async fn ensure(writer: &Arc<Writer>, wanted: &BootstrapObject) -> Result<(), St
     let key = resource.key(None, wanted.name())?;
     let mut outcome = Ok(());
     for _ in 0..ATTEMPTS_MAX {
-        let written = match get(writer, &key).await? {
+        let written = match get_versioned(writer, &key).await? {
             None => write(writer, &resource, None, None, &wanted.manifest(), USER_AGENT).await,
             Some(mut stored) => {
                 if !wanted.revise(&mut stored) {
@@ -82,18 +82,6 @@ async fn ensure(writer: &Arc<Writer>, wanted: &BootstrapObject) -> Result<(), St
         }
     }
     outcome
-}
-
-/// The stored object with its resource version, which an update of these kinds must name.
-pub(super) async fn get(writer: &Writer, key: &Key) -> Result<Option<Map<String, Value>>, Status> {
-    let (found, _) = writer.backend().storage().get(key).await.map_err(Status::internal)?;
-    let Some(found) = found else { return Ok(None) };
-    let mut object: Map<String, Value> = serde_json::from_slice(&found.value).map_err(Status::internal)?;
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        let version = ResourceVersion::from(found.modified);
-        metadata.insert("resourceVersion".to_owned(), Value::from(version.as_str()));
-    }
-    Ok(Some(object))
 }
 
 async fn remove_obsolete(writer: &Arc<Writer>, kind: BootstrapKind) -> Result<(), Status> {

@@ -37,7 +37,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 const KINDS: [BootstrapKind; 2] = [BootstrapKind::PriorityLevel, BootstrapKind::FlowSchema];
 
-/// The objects of both kinds that configure something.
+/// The valid objects of both kinds.
 #[derive(Debug, Default)]
 struct Configuration {
     objects: Mutex<Objects>,
@@ -48,7 +48,7 @@ struct Configuration {
 struct Objects {
     levels: BTreeMap<String, PriorityLevel>,
     schemas: BTreeMap<String, FlowSchema>,
-    /// Whether each kind was listed. Before that, the absence of an object means nothing.
+    /// Whether each kind was listed. Until then, a missing object may still exist in the store.
     are_levels_listed: bool,
     are_schemas_listed: bool,
 }
@@ -149,7 +149,7 @@ pub async fn load(writer: &Writer, target: &dyn FlowConfiguration) -> Result<(),
         }
     }
     if let Some((levels, schemas)) = configuration.parts() {
-        // `follow` writes what fails here.
+        // `follow` repeats the writes that fail here.
         let missing = target.configure(levels, schemas);
         ConditionWriter::default().write(writer, missing).await;
     }
@@ -165,8 +165,8 @@ async fn list_all(writer: &Writer, configuration: &Configuration) -> Result<(), 
     join_all(lists).await.into_iter().collect()
 }
 
-/// Follows the objects until the future is dropped. While a watch cannot be served, the last known objects count, as
-/// with upstream's informers.
+/// Follows the objects until the future is dropped. While a watch cannot be served, the last known objects are used, as
+/// in upstream's informers.
 pub async fn follow(writer: Arc<Writer>, target: Arc<dyn FlowConfiguration>) {
     let configuration = Configuration::default();
     let follow_all = join_all(KINDS.map(|kind| follow_kind(&writer, &configuration, kind)));

@@ -3,7 +3,7 @@
 //! | part | does | upstream |
 //! |---|---|---|
 //! | [`load`], [`follow`] | configure the server's flow control from the stored objects, and write the condition `Dangling` | `configController` in `util/flowcontrol/apf_controller.go` |
-//! | [`ensure_objects`], [`maintain_objects`] | create and set back the objects that every cluster has | `pkg/registry/flowcontrol/rest/storage_flowcontrol.go` |
+//! | [`ensure_objects`], [`maintain_objects`] | create and reset the objects that every cluster has | `pkg/registry/flowcontrol/rest/storage_flowcontrol.go` |
 //!
 //! The server's flow control is a [`FlowConfiguration`]. Several servers on one store may all run these controllers.
 

@@ -9,7 +9,7 @@ use listwatch_write::testing;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::rbac::objects::write;
+use crate::objects::{get_versioned, write};
 
 /// Records the names of the configured objects.
 #[derive(Default)]
@@ -53,13 +53,13 @@ async fn put(writer: &Arc<Writer>, kind: BootstrapKind, name: Option<&str>, obje
 }
 
 #[tokio::test(start_paused = true)]
-async fn bootstrap_objects_are_created_once_and_set_back() {
+async fn flow_control_objects_are_created_once_and_reset_after_changes() {
     let storage = MemoryStorage::new();
     let writer = Arc::new(testing::writer(storage.clone()));
     ensure_objects(&writer).await.unwrap();
     let low = path(BootstrapKind::PriorityLevel, "workload-low");
     let read = async |path: &str| {
-        let object = ensure::get(&writer, &Key::from_path(path).unwrap()).await.unwrap();
+        let object = get_versioned(&writer, &Key::from_path(path).unwrap()).await.unwrap();
         Value::Object(object.expect("stored"))
     };
     let created = read(&low).await;
@@ -95,7 +95,7 @@ async fn bootstrap_objects_are_created_once_and_set_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_servers_may_create_the_objects_at_once() {
+async fn two_servers_can_create_the_flow_control_objects_at_once() {
     let storage = MemoryStorage::new();
     let writers = [(); 2].map(|()| Arc::new(testing::writer(storage.clone())));
     let (first, second) = tokio::join!(ensure_objects(&writers[0]), ensure_objects(&writers[1]));

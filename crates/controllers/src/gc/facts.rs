@@ -1,12 +1,11 @@
 //! [`Facts`]: the metadata that the collector reads from an object: uid, owner references and deletion state. No
 //! other part of an object is parsed or kept.
 
-use std::borrow::Cow;
-use std::fmt;
+use std::sync::LazyLock;
 
+use listwatch_meta::scan::{self, PathSet, Span};
 use serde::Deserialize;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::DeserializeOwned;
 
 use listwatch_validation::object_meta::{FINALIZER_FOREGROUND, FINALIZER_ORPHAN};
 
@@ -21,7 +20,7 @@ pub(super) struct OwnerRef {
     pub(super) blocks: bool,
 }
 
-/// The deletion state of an object, as far as the collector has to act on it.
+/// The deletion state of an object, reduced to the distinctions that the collector needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DeletionState {
     /// The object is not being deleted.
@@ -52,14 +51,24 @@ impl Facts {
     /// Reads the facts of a stored object. Returns `None` if the value is unreadable; the object exists
     /// nevertheless.
     ///
-    /// Stored objects have their metadata before the rest. Parsing stops after the metadata, so a large object
+    /// Stored objects have their metadata before the rest. Nothing behind the metadata is read, so a large object
     /// costs no more than a small one.
     pub(super) fn read(object: &[u8]) -> Option<Facts> {
-        let mut found = None;
-        let mut parser = serde_json::Deserializer::from_slice(object);
-        // Parsing ends with an error if the value continues after the metadata. This error is ignored.
-        let _ = parser.deserialize_map(UntilMetadata(&mut found));
-        found
+        let mut spans = [Span::default(); 4];
+        if !scan::find_in_member(object, "metadata", &PATHS, &mut spans).ok()? {
+            return None;
+        }
+        let [uid, deletion, finalizers, owners] = spans.map(|span| span.of(object));
+        let finalizers: Vec<String> = parse(finalizers)?.unwrap_or_default();
+        let owners: Vec<Reference> = parse(owners)?.unwrap_or_default();
+        Some(Facts {
+            // A uid may be absent, but not null.
+            uid: if uid.is_empty() { String::new() } else { serde_json::from_slice(uid).ok()? },
+            deleted: !deletion.is_empty() && deletion != b"null",
+            orphan: finalizers.iter().any(|name| name == FINALIZER_ORPHAN),
+            foreground: finalizers.iter().any(|name| name == FINALIZER_FOREGROUND),
+            owners: owners.into_iter().map(Reference::into).collect(),
+        })
     }
 
     pub(super) fn deletion_state(&self) -> DeletionState {
@@ -73,61 +82,18 @@ impl Facts {
     }
 }
 
-struct UntilMetadata<'a>(&'a mut Option<Facts>);
-
-impl<'de> Visitor<'de> for UntilMetadata<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
+/// The paths of the facts below `metadata`, in the order of [`Facts::read`].
+static PATHS: LazyLock<PathSet> = LazyLock::new(|| {
+    let mut paths = PathSet::new();
+    for name in ["uid", "deletionTimestamp", "finalizers", "ownerReferences"] {
+        paths.add(&[name]);
     }
+    paths
+});
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
-        while let Some(name) = members.next_key::<Cow<'_, str>>()? {
-            if name == "metadata" {
-                *self.0 = Some(members.next_value_seed(MetadataMap)?.into());
-                return Ok(());
-            }
-            members.next_value::<IgnoredAny>()?;
-        }
-        Ok(())
-    }
-}
-
-/// Deserializes metadata from a JSON object only. serde's derived code would also accept an array.
-struct MetadataMap;
-
-impl<'de> DeserializeSeed<'de> for MetadataMap {
-    type Value = Metadata;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Metadata, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for MetadataMap {
-    type Value = Metadata;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("metadata")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Metadata, A::Error> {
-        Metadata::deserialize(MapAccessDeserializer::new(members))
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    #[serde(default)]
-    uid: String,
-    #[serde(default)]
-    deletion_timestamp: Option<IgnoredAny>,
-    #[serde(default)]
-    finalizers: Option<Vec<String>>,
-    #[serde(default)]
-    owner_references: Option<Vec<Reference>>,
+/// Parses a member; an absent one is null. Returns `None` if the member has another type.
+fn parse<T: DeserializeOwned>(member: &[u8]) -> Option<Option<T>> {
+    if member.is_empty() { Some(None) } else { serde_json::from_slice(member).ok() }
 }
 
 #[derive(Deserialize)]
@@ -143,19 +109,6 @@ struct Reference {
     uid: String,
     #[serde(default)]
     block_owner_deletion: Option<bool>,
-}
-
-impl From<Metadata> for Facts {
-    fn from(metadata: Metadata) -> Self {
-        let has = |wanted: &str| metadata.finalizers.iter().flatten().any(|name| name == wanted);
-        Facts {
-            deleted: metadata.deletion_timestamp.is_some(),
-            orphan: has(FINALIZER_ORPHAN),
-            foreground: has(FINALIZER_FOREGROUND),
-            uid: metadata.uid,
-            owners: metadata.owner_references.into_iter().flatten().map(Reference::into).collect(),
-        }
-    }
 }
 
 impl From<Reference> for OwnerRef {

@@ -1,5 +1,5 @@
-//! [`Graph`]: the owner references of all objects and the jobs that follow from them. Pure: facts of objects,
-//! results of jobs and the current time are the input; jobs are the output.
+//! [`Graph`]: the owner references of all objects, and the jobs that they require. Pure: facts of objects, results of
+//! jobs and the current time are the input; jobs are the output.
 //!
 //! ```text
 //!   begin_sync, handle_put …, end_sync     a list of the store
@@ -115,7 +115,7 @@ struct Node {
 #[derive(Default)]
 struct Owner {
     dependents: HashSet<Key>,
-    /// True if the owner is known to be absent. This is final, because uids are never reused.
+    /// Whether a read has found no owner with this uid. This is final, because uids are never reused.
     absent: bool,
     /// True if the dependents have been reported as cross-namespace references.
     is_reported: bool,
@@ -123,7 +123,7 @@ struct Owner {
 
 /// Claims and location of a uid that dependents refer to.
 #[derive(Default)]
-struct Referred {
+struct ReferredOwner {
     /// The claims with this uid; usually one.
     claims: Vec<Arc<Claim>>,
     /// The last known namespace of the object with this uid; `""` for a cluster-scoped object.
@@ -135,7 +135,7 @@ struct Referred {
 pub(super) struct Graph {
     nodes: HashMap<Key, Node>,
     owners: HashMap<Arc<Claim>, Owner>,
-    by_uid: HashMap<Arc<str>, Referred>,
+    by_uid: HashMap<Arc<str>, ReferredOwner>,
     /// The objects that wait for their dependents, by uid.
     waiting: HashMap<Arc<str>, Key>,
     work_queue: WorkQueue<Task>,
@@ -478,7 +478,7 @@ impl Graph {
 pub(super) enum OwnerState {
     /// The owner exists.
     Solid,
-    /// No object with this uid exists at that place.
+    /// No object with this uid exists at the path in the reference.
     Absent,
     /// The owner exists and waits in a foreground deletion until its dependents are deleted.
     Waiting,

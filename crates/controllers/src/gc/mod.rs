@@ -10,9 +10,9 @@
 //! - An object deleted with `propagationPolicy=Foreground` stays until its blocking dependents are deleted.
 //! - An object deleted with `propagationPolicy=Orphan` stays until its dependents no longer refer to the object.
 //!
-//! The collector watches all kinds with one watch of the store. The watch has one order, starts no cache for kinds
-//! that nobody reads, and includes kinds that are defined later. The collector remembers only references, no
-//! objects; see [`graph`].
+//! The collector watches all kinds with one watch of the store. The watch has one order, starts no cache for kinds that
+//! no client reads, and includes kinds that are defined later. The collector remembers only references, no objects; see
+//! [`graph`].
 //!
 //! This memory never suffices for a deletion. Every deletion follows live reads of the object and of each owner,
 //! and has the uid and resource version of the read as preconditions. A reference written meanwhile makes the
@@ -80,7 +80,7 @@ pub async fn run(writer: Arc<Writer>) {
             Ok(revision) => collector.follow(revision).await,
             Err(error) => error.to_string(),
         };
-        tracing::warn!(%why, "the garbage collector begins anew");
+        tracing::warn!(%why, "the garbage collector starts again");
         tokio::time::sleep(WATCH_RETRY).await;
     }
 }
@@ -89,7 +89,7 @@ struct Collector {
     writer: Arc<Writer>,
     graph: Graph,
     unreadable: Unreadable,
-    /// True if all values were readable at one time since the server started. No job begins before.
+    /// Whether all values have been readable at one time since the server started. No job begins before that.
     started: bool,
     jobs: JoinSet<(Job, Report)>,
 }
@@ -172,7 +172,7 @@ impl Collector {
                 }
                 Some(ended) = self.jobs.join_next() => match ended {
                     Ok((job, report)) => self.ended(&job, report),
-                    Err(error) => tracing::error!(%error, "a job of the garbage collector broke off"),
+                    Err(error) => tracing::error!(%error, "a job of the garbage collector ended unexpectedly"),
                 },
                 () = sleep_until(due) => {}
             }

@@ -275,7 +275,7 @@ async fn dependent_with_the_orphan_finalizer_orphans_its_own_dependents() {
 }
 
 #[test]
-fn judge_deletes_a_dependent_only_if_no_owner_keeps_it() {
+fn decide_dependent_deletes_only_without_a_solid_owner() {
     use OwnerState::{Absent, Invalid, Solid, Unknown, Waiting};
     for (owner_states, owns, expected) in [
         (&[][..], false, DependentAction::Leave),
@@ -315,7 +315,7 @@ fn graph_remembers_only_objects_with_owner_references() {
     for number in 0..1_000 {
         graph.handle_put(&key(number), "a", facts(number, None));
     }
-    assert_eq!(graph.len(), (0, 0), "objects that nobody owns are not remembered");
+    assert_eq!(graph.len(), (0, 0), "objects without owners are not remembered");
     for number in 0..1_000 {
         graph.handle_put(&key(number), "a", facts(number, Some(2_000 + number % 10)));
     }
@@ -326,5 +326,5 @@ fn graph_remembers_only_objects_with_owner_references() {
             _ => graph.handle_put(&key(number), "a", facts(number, None)),
         }
     }
-    assert_eq!(graph.len(), (0, 0), "and are forgotten when they refer to nobody any more");
+    assert_eq!(graph.len(), (0, 0), "and are forgotten when they have no owners");
 }

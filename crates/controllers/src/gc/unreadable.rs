@@ -1,9 +1,9 @@
 //! [`Unreadable`]: the stored values that the collector cannot read, and the work that is blocked by them. Pure:
 //! the content of the store is the input.
 //!
-//! An unreadable object exists. The object may own others, have owners, or block the deletion of an owner; the
-//! collector cannot know. A store is full of such values if the server lacks the keys with which a kube-apiserver
-//! encrypted it (`k8s:enc:…`). One damaged value has the same effect.
+//! The collector cannot know whether an unreadable object owns others, has owners, or blocks the deletion of an owner.
+//! A store is full of such values if the server lacks the keys with which a kube-apiserver encrypted it (`k8s:enc:…`).
+//! One damaged value has the same effect.
 //!
 //! | unreadable values | the collector |
 //! |---|---|

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agenda_runs_each_job_once_at_a_time_and_doubles_its_retry_delay() {
+    fn gc_queue_runs_each_job_once_at_a_time_and_doubles_its_retry_delay() {
         let start = Instant::now();
         let at = |millis: u64| start + Duration::from_millis(millis);
         let mut work_queue = WorkQueue::default();

@@ -4,9 +4,9 @@ use listwatch_meta::{ObjectShape, Revision};
 use listwatch_storage::{MemoryStorage, Storage};
 
 use super::*;
+use listwatch_admission::{AdmissionChain, AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
 use listwatch_cacher::Limits;
 use listwatch_registry::{Backend, Registry};
-use listwatch_write::admission::{AdmissionChain, AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
 use listwatch_write::testing;
 
 fn namespace(name: &str, deleting: bool) -> Object {
@@ -18,7 +18,7 @@ fn namespace(name: &str, deleting: bool) -> Object {
 }
 
 #[test]
-fn agenda_doubles_the_retry_delay_and_drops_deleted_namespaces() {
+fn namespace_queue_doubles_the_retry_delay_and_drops_deleted_namespaces() {
     let start = Instant::now();
     let at = |millis: u64| start + Duration::from_millis(millis);
     let mut queue = WorkQueue::default();
@@ -245,7 +245,7 @@ async fn namespace_controller_skips_kinds_with_unreadable_values() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), problem).await.expect("nobody says so");
+    tokio::time::timeout(Duration::from_secs(20), problem).await.expect("no problem is reported");
     let problem = world.writer.backend().problems().text().unwrap();
     assert!(problem.starts_with("namespaces: cannot empty 1 of them, the first is n: "), "{problem}");
 
@@ -270,7 +270,7 @@ async fn unreadable_namespace_stops_the_namespace_controller_and_is_kept() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), problem).await.expect("nobody says so");
+    tokio::time::timeout(Duration::from_secs(20), problem).await.expect("no problem is reported");
     let problem = world.writer.backend().problems().text().unwrap();
     assert!(problem.starts_with("namespaces: none is emptied: failed to read one or more namespaces"), "{problem}");
     storage.update(&key, damaged, found.value, None).await.unwrap();

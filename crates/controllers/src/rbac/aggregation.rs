@@ -17,8 +17,8 @@ use listwatch_write::{WriteRequest, WriteVerb, Writer};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::feed::{GROUP, VERSION};
-use super::objects::{is_conflict, list, resource};
+use super::feed::{GROUP, VERSION, resource};
+use crate::objects::{is_conflict, list};
 
 /// The field manager of the rules.
 const MANAGER: &str = "clusterrole-aggregation-controller";
@@ -26,9 +26,9 @@ const MANAGER: &str = "clusterrole-aggregation-controller";
 const WATCH_TIME: Duration = Duration::from_secs(3600);
 /// Delay before the next attempt after a failure.
 const RETRY: Duration = Duration::from_secs(1);
-/// One pass covers the changes of this time. A pass reads all ClusterRoles.
+/// The delay that joins several changes into one pass. A pass reads all ClusterRoles.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest chain of aggregated roles of aggregated roles that one pass completes. A cycle ends here.
+/// The longest chain of aggregated roles that one pass completes. The limit also ends cycles.
 const ROUNDS_MAX: usize = 8;
 
 /// Writes the rules of all aggregated ClusterRoles once, until nothing changes. A role that cannot be written does not

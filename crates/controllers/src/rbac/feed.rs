@@ -1,9 +1,10 @@
-//! Keeps an [`RbacState`] in step with the stored roles and bindings, from the watch caches of the four kinds.
+//! Updates an [`RbacState`] from the watch caches of the four kinds.
 
 use std::sync::Arc;
 
 use listwatch_access::rbac::{RbacKind, RbacState};
 use listwatch_meta::{Object, Status};
+use listwatch_registry::Resource;
 use listwatch_write::Writer;
 
 use crate::feed::{self, ObjectCopy};
@@ -34,6 +35,11 @@ impl ObjectCopy for RbacCopy<'_> {
     }
 }
 
+/// The resource of a kind.
+pub(super) fn resource(writer: &Writer, kind: RbacKind) -> Option<Arc<Resource>> {
+    writer.backend().registry().find(GROUP, VERSION, kind.resource()).cloned()
+}
+
 fn copies(state: &RbacState) -> [RbacCopy<'_>; 4] {
     RbacKind::ALL.map(|kind| RbacCopy(state, kind))
 }
@@ -46,7 +52,7 @@ pub async fn load(writer: &Writer, state: &RbacState) -> Result<(), Status> {
     feed::load(writer, &copies(state), "the roles and bindings").await
 }
 
-/// Keeps the state in step until the future is dropped. While a watch cannot be served, the state keeps the last known
+/// Updates the state until the future is dropped. While a watch cannot be served, the state keeps the last known
 /// objects, as upstream's informers do.
 pub async fn follow(writer: Arc<Writer>, state: Arc<RbacState>) {
     feed::follow(&writer, &copies(&state)).await;

@@ -2,13 +2,12 @@
 //!
 //! | part | does | upstream |
 //! |---|---|---|
-//! | [`load`], [`follow`] | keep the authorizer's [`RbacState`](listwatch_access::rbac::RbacState) in step with the stored roles and bindings | the informers of `plugin/pkg/auth/authorizer/rbac` |
+//! | [`load`], [`follow`] | update the authorizer's [`RbacState`](listwatch_access::rbac::RbacState) from the stored roles and bindings | the informers of `plugin/pkg/auth/authorizer/rbac` |
 //! | [`ensure_policy`] | creates and amends the default roles and bindings | `pkg/registry/rbac/rest/storage_rbac.go` |
 //! | [`aggregate`] | writes the rules of ClusterRoles with an `aggregationRule` | `pkg/controller/clusterroleaggregation` |
 
 mod aggregation;
 mod feed;
-pub(crate) mod objects;
 mod policy;
 mod reconcile;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::feed::GROUP;
 
-/// The policy as text. The file's head describes its form.
+/// The policy as text. A comment at the start of the file describes the format.
 const TEXT: &str = include_str!("default_policy.txt");
 
 const READ: &str = "get,list,watch";
@@ -20,7 +20,7 @@ pub(super) struct DefaultObject {
     pub(super) name: String,
     /// The labels in addition to those of all default objects.
     labels: Vec<&'static str>,
-    /// The role of which this role unites the parts.
+    /// The suffix of the aggregation label that this role selects (`aggregate-to-<name>`), if the role is aggregated.
     aggregates: Option<&'static str>,
     rules: Vec<Value>,
     /// The name of the role, and the subjects.
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_line_of_the_policy_becomes_an_object_or_a_rule() {
+    fn each_policy_line_becomes_an_object_or_a_rule() {
         let objects = all();
         let lines = |start: &str| TEXT.lines().filter(|line| line.starts_with(start)).count();
         let count = |kind| objects.iter().filter(|object| object.kind == kind).count();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_rules_are_sorted_as_upstream_writes_them() {
+    fn rule_lists_of_default_roles_are_sorted_as_upstream() {
         for object in all() {
             for rule in object.rules {
                 for list in rule.as_object().unwrap().values() {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     /// The numbers were taken after a comparison with upstream's `bootstrappolicy/testdata` of 1.36 that found no
-    /// difference. Whoever changes the policy compares again.
+    /// difference. After a change of the policy, repeat the comparison.
     #[test]
     fn default_policy_grants_exactly_what_kubernetes_1_36_grants() {
         let objects = all();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn default_roles_hold_what_1_36_added_and_lack_what_it_removed() {
+    fn default_roles_have_the_permission_changes_of_1_36() {
         let objects = all();
         for (role, atom, expected) in [
             ("system:aggregate-to-edit", "create events.k8s.io/events *", true),

@@ -1,11 +1,11 @@
-//! Creates the default roles and bindings, and adds what is missing in stored ones.
+//! Creates the default roles and bindings, and adds missing rules and subjects to stored ones.
 //!
 //! Source: `ensureRBACPolicy` in `pkg/registry/rbac/rest/storage_rbac.go`, `component-helpers/auth/rbac/reconciliation`.
 //!
 //! | stored object | action |
 //! |---|---|
 //! | missing | created |
-//! | annotation `rbac.authorization.kubernetes.io/autoupdate: "false"` | left alone |
+//! | annotation `rbac.authorization.kubernetes.io/autoupdate: "false"` | not changed |
 //! | lacks rules, subjects, labels, annotations or aggregation selectors | they are added; nothing is removed |
 //! | binding refers to another role | deleted and created again |
 
@@ -18,18 +18,19 @@ use listwatch_meta::Status;
 use listwatch_write::{Removal, Writer};
 use serde_json::{Map, Value, json};
 
-use super::objects::{get, is_conflict, resource, write};
+use super::feed::resource;
 use super::policy::{self, DefaultObject};
+use crate::objects::{get, is_conflict, write};
 
 /// The field manager of the objects.
 const USER_AGENT: &str = "kube-apiserver";
-/// The annotation by which users keep an object as it is.
+/// The annotation with which users disable updates of an object.
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 /// Number of objects that are written concurrently.
 const WRITES_AT_ONCE: usize = 16;
-/// Attempts for one object that other writers change meanwhile.
+/// The largest number of attempts for one object that other writers change meanwhile.
 const ATTEMPTS_MAX: usize = 5;
-/// The duration of retries at the start (30 s in kube-apiserver).
+/// The time limit of retries at the start (30 s in kube-apiserver).
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Delay between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
@@ -93,7 +94,7 @@ async fn ensure(writer: &Arc<Writer>, default: &DefaultObject) -> Result<(), Sta
 /// The result of a comparison with a stored object.
 #[derive(Debug, PartialEq)]
 enum Reconciled {
-    /// The object has all parts, or its users keep it as it is.
+    /// The object has all parts, or its annotation disables updates.
     Same,
     /// The object with the missing parts.
     Changed(Map<String, Value>),
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_rules_are_added_and_rules_of_users_stay() {
+    fn missing_default_rules_are_added_and_extra_rules_stay() {
         let kind = RbacKind::ClusterRole;
         check(kind, "system:basic-user", |_| {}, |found| assert_eq!(found, Reconciled::Same));
         let own = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn object_with_autoupdate_false_is_left_alone() {
+    fn rbac_object_with_autoupdate_false_is_not_changed() {
         let frozen = |role: &mut Value| {
             role["rules"] = json!([]);
             role["metadata"]["annotations"][AUTOUPDATE] = json!("false");

@@ -10,9 +10,10 @@ use listwatch_storage::{MemoryStorage, Storage};
 use listwatch_write::{Writer, testing};
 use serde_json::{Value, json};
 
-use super::objects::{resource, write};
+use super::feed::resource;
 use super::*;
 use crate::namespaces;
+use crate::objects::write;
 
 const ROLES: &str = "/clusterroles";
 const REST: Duration = Duration::from_secs(3);
@@ -60,7 +61,7 @@ async fn default_policy_is_created_once_and_amended_at_the_next_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_servers_may_reconcile_one_store_at_once() {
+async fn two_servers_can_reconcile_rbac_on_one_store_at_once() {
     let storage = MemoryStorage::new();
     let (one, other) = (writer(&storage).await, writer(&storage).await);
     let (first, second) = tokio::join!(ensure_policy(&one), ensure_policy(&other));
@@ -85,7 +86,7 @@ async fn binding_to_another_role_is_deleted_and_created_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn binding_to_another_role_that_finalizers_hold_is_an_error() {
+async fn binding_to_another_role_with_finalizers_is_an_error() {
     let storage = MemoryStorage::new();
     let server = writer(&storage).await;
     let binding = json!({"metadata": {"name": "system:basic-user", "finalizers": ["example.com/hold"]},
@@ -99,7 +100,7 @@ async fn binding_to_another_role_that_finalizers_hold_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn aggregated_role_follows_its_parts() {
+async fn aggregated_role_follows_the_selected_roles() {
     let storage = MemoryStorage::new();
     let server = writer(&storage).await;
     tokio::spawn(run_aggregation(Arc::clone(&server)));
@@ -121,7 +122,37 @@ async fn aggregated_role_follows_its_parts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn index_follows_the_stored_objects() {
+async fn cycle_of_aggregated_roles_has_the_rules_of_its_parts_and_settles() {
+    let storage = MemoryStorage::new();
+    let server = writer(&storage).await;
+    tokio::spawn(run_aggregation(Arc::clone(&server)));
+    let rule = |resource: &str| json!({"verbs": ["get"], "apiGroups": [""], "resources": [resource]});
+    for (name, labels, selects) in [
+        ("one", json!({"of": "two"}), Some("one")),
+        ("two", json!({"of": "one"}), Some("two")),
+        ("self", json!({"of": "self"}), Some("self")),
+        ("part", json!({"of": "one"}), None),
+    ] {
+        let mut role = json!({"metadata": {"name": name, "labels": labels}});
+        match selects {
+            Some(of) => role["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"of": of}}]}),
+            None => role["rules"] = json!([rule("pods")]),
+        }
+        create(&server, RbacKind::ClusterRole, None, role).await;
+    }
+    tokio::time::sleep(REST).await;
+    let rules = async |name: &str| stored(&storage, &format!("{ROLES}/{name}")).await.unwrap()["rules"].clone();
+    for name in ["one", "two"] {
+        assert_eq!(rules(name).await, json!([rule("pods")]), "{name}");
+    }
+    assert_eq!(rules("self").await.as_array().map_or(0, Vec::len), 0, "a role that selects itself has no rules");
+    let revision = storage.current_revision().await.unwrap();
+    tokio::time::sleep(20 * REST).await;
+    assert_eq!(storage.current_revision().await.unwrap(), revision, "the cycle writes for ever");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rbac_index_follows_the_stored_objects() {
     let storage = MemoryStorage::new();
     let server = writer(&storage).await;
     let state = Arc::new(RbacState::default());

@@ -198,7 +198,7 @@ async fn everything_that_happened(world: &World) -> Vec<StoreEvent> {
 
 /// The delete requests of writers, by uid.
 #[derive(Default)]
-struct Asked {
+struct DeleteRequests {
     /// Objects that writers have deleted.
     deleted: Vec<String>,
     /// Objects that writers have deleted again with another propagation policy.
@@ -222,7 +222,7 @@ fn rings(state: &State) -> Vec<(String, String)> {
 }
 
 /// Checks the invariants on one history.
-fn judge_history(events: &[StoreEvent], asked: &Asked) {
+fn check_history_invariants(events: &[StoreEvent], asked: &DeleteRequests) {
     let mut state = State::new();
     // Revision and state at the time of each deletion mark. References added later do not delay the deletion.
     let mut marked: BTreeMap<String, (u64, State)> = BTreeMap::new();
@@ -249,7 +249,7 @@ fn judge_history(events: &[StoreEvent], asked: &Asked) {
                     living.is_none(),
                     "an object with a living owner was deleted: {key} of {living:?} at {revision}"
                 );
-                assert!(!before.owners.is_empty(), "an object that nobody owned was deleted: {key} at {revision}");
+                assert!(!before.owners.is_empty(), "an object without owners was deleted: {key} at {revision}");
             }
             let ended = after.as_ref().is_none_or(|after| after.uid == before.uid && !after.foreground);
             let steady = !has(&asked.again, &before.uid);
@@ -310,7 +310,7 @@ fn judge_history(events: &[StoreEvent], asked: &Asked) {
 
 async fn history(steps: Vec<Step>) {
     let world = World::new(2).await;
-    let mut asked = Asked::default();
+    let mut asked = DeleteRequests::default();
     let mut damaged = Damaged::new();
     for step in &steps {
         if let Step::Delete { name, .. } = step
@@ -330,7 +330,7 @@ async fn history(steps: Vec<Step>) {
         world.overwrite(&format!("{MAPS}/m{name}"), value).await;
     }
     tokio::time::sleep(REST).await;
-    judge_history(&everything_that_happened(&world).await, &asked);
+    check_history_invariants(&everything_that_happened(&world).await, &asked);
 }
 
 proptest! {

@@ -2,8 +2,7 @@
 
 use super::*;
 
-/// Unreadable values in the place of an object: protobuf from kube-apiserver, encrypted, truncated, without
-/// metadata, and empty.
+/// Unreadable values: protobuf from kube-apiserver, encrypted, truncated, without metadata, and empty.
 pub(super) const UNREADABLE: [&str; 5] =
     ["k8s\0\n\x0f\n\x02v1\x12\tConfigMap", "k8s:enc:aescbc:v1:key1:\u{1}\u{2}", r#"{"metadata":{"uid":"#, "{}", ""];
 

@@ -1,21 +1,14 @@
-//! Reads and writes of RBAC objects by the server itself.
+//! Reads and writes of objects by the server itself.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use listwatch_access::rbac::RbacKind;
-use listwatch_meta::{Key, Status, UserInfo};
+use listwatch_meta::{Key, ResourceVersion, Status, UserInfo};
 use listwatch_registry::Resource;
 use listwatch_storage::{KeyValue, ListQuery};
 use listwatch_wire::query::Query;
 use listwatch_write::{WriteRequest, WriteVerb, Writer};
 use serde_json::{Map, Value};
-
-use super::feed::{GROUP, VERSION};
-
-pub(super) fn resource(writer: &Writer, kind: RbacKind) -> Option<Arc<Resource>> {
-    writer.backend().registry().find(GROUP, VERSION, kind.resource()).cloned()
-}
 
 /// The stored object, or `None` if there is none.
 pub(crate) async fn get(writer: &Writer, key: &Key) -> Result<Option<Map<String, Value>>, Status> {
@@ -24,7 +17,19 @@ pub(crate) async fn get(writer: &Writer, key: &Key) -> Result<Option<Map<String,
     found.map(|found| parse(&found.value)).transpose()
 }
 
-/// The objects of a kind. An unreadable one is an error: it is not gone.
+/// The stored object with its resource version, so that an update fails if the object was changed meanwhile.
+pub(crate) async fn get_versioned(writer: &Writer, key: &Key) -> Result<Option<Map<String, Value>>, Status> {
+    let (found, _) = writer.backend().storage().get(key).await.map_err(Status::internal)?;
+    let Some(found) = found else { return Ok(None) };
+    let mut object: Map<String, Value> = serde_json::from_slice(&found.value).map_err(Status::internal)?;
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        let version = ResourceVersion::from(found.modified);
+        metadata.insert("resourceVersion".to_owned(), Value::from(version.as_str()));
+    }
+    Ok(Some(object))
+}
+
+/// The objects of a kind. An unreadable object is an error, because it must not be treated as deleted.
 pub(crate) async fn list(writer: &Writer, resource: &Resource) -> Result<Vec<Map<String, Value>>, Status> {
     let query = ListQuery { range: resource.range(None), at: None, limit: 0 };
     let page = writer.backend().storage().list(query).await.map_err(Status::internal)?;
@@ -35,7 +40,7 @@ pub(crate) async fn list(writer: &Writer, resource: &Resource) -> Result<Vec<Map
     page.items.iter().map(parse).collect()
 }
 
-/// Whether an error means that another server was faster.
+/// Whether an error is a conflict with another writer.
 pub(crate) fn is_conflict(status: &Status) -> bool {
     status.code == 409
 }

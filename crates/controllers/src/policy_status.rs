@@ -1,0 +1,153 @@
+//! Writes the status of ValidatingAdmissionPolicies: the result of type checks and the observed generation
+//! (`pkg/controller/validatingadmissionpolicystatus/controller.go`).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use listwatch_meta::{Object, Status, UserInfo};
+use listwatch_policies::{CheckedKind, ObjectSchema, ParamKind, TYPES_MAX, resources_to_check, type_check};
+use listwatch_registry::{Registry, Resource};
+use listwatch_validation::{Object as Tree, child, given};
+use listwatch_wire::query::Query;
+use listwatch_write::{WriteRequest, WriteVerb, Writer};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::feed::{self, ObjectCopy};
+use crate::objects::{get_versioned, is_conflict};
+
+const GROUP: &str = "admissionregistration.k8s.io";
+const PLURAL: &str = "validatingadmissionpolicies";
+
+/// The field manager of the status.
+const CONTROLLER: &str = "validatingadmissionpolicy-status-controller";
+
+/// The delay before the next attempt after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The names of policies that may need a new status.
+#[derive(Default)]
+struct Changed {
+    names: Mutex<BTreeSet<String>>,
+    notify: Notify,
+}
+
+impl Changed {
+    fn add(&self, names: impl IntoIterator<Item = String>) {
+        self.names.lock().extend(names);
+        self.notify.notify_one();
+    }
+
+    fn take(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.names.lock())
+    }
+}
+
+impl ObjectCopy for &Changed {
+    fn resource(&self) -> (&'static str, &'static str, &'static str) {
+        (GROUP, "v1", PLURAL)
+    }
+
+    fn set(&self, object: &Object) -> bool {
+        self.add([object.name().to_owned()]);
+        true
+    }
+
+    fn remove(&self, _: &str, _: &str) {}
+
+    fn replace<'a>(&self, objects: &'a [Object]) -> Vec<(&'a str, &'a str)> {
+        self.add(objects.iter().map(|object| object.name().to_owned()));
+        Vec::new()
+    }
+}
+
+/// Writes the status of each policy after a change of its spec, until the future is dropped.
+pub async fn run(writer: Arc<Writer>) {
+    let changed = Changed::default();
+    let copies = [&changed];
+    tokio::join!(feed::follow(&writer, &copies), write_all(&writer, &changed));
+}
+
+async fn write_all(writer: &Arc<Writer>, changed: &Changed) {
+    loop {
+        changed.notify.notified().await;
+        for name in changed.take() {
+            if let Err(status) = write_status(writer, &name).await {
+                tracing::warn!(%status, policy = name, "cannot write the status of a ValidatingAdmissionPolicy");
+                tokio::time::sleep(RETRY).await;
+                changed.add([name]);
+            }
+        }
+    }
+}
+
+/// Checks a policy and writes its status, unless the status is current.
+async fn write_status(writer: &Arc<Writer>, name: &str) -> Result<(), Status> {
+    let registry = writer.backend().registry();
+    let Some(resource) = registry.find(GROUP, "v1", PLURAL).cloned() else { return Ok(()) };
+    let key = resource.key(None, name)?;
+    let Some(policy) = get_versioned(writer, &key).await? else { return Ok(()) };
+    let metadata = child(&policy, "metadata");
+    let generation = metadata.get("generation").and_then(Value::as_i64).unwrap_or_default();
+    let observed = child(&policy, "status").get("observedGeneration").and_then(Value::as_i64).unwrap_or_default();
+    if observed >= generation {
+        return Ok(());
+    }
+    let version = metadata.get("resourceVersion").cloned();
+    // A check of many expressions takes long, and the I/O workers answer requests.
+    let warnings = tokio::task::spawn_blocking(move || check(&registry, &policy)).await.map_err(Status::internal)?;
+    // `null` removes the warnings of an earlier generation.
+    let warnings = if warnings.is_empty() { Value::Null } else { Value::Array(warnings) };
+    let body = json!({
+        "metadata": {"resourceVersion": version},
+        "status": {"observedGeneration": generation, "typeChecking": {"expressionWarnings": warnings}},
+    });
+    let manager = format!("fieldManager={CONTROLLER}");
+    let query = Query::parse(&manager);
+    let written = writer.write(WriteRequest {
+        verb: WriteVerb::Patch,
+        resource: &resource,
+        namespace: None,
+        name: Some(name),
+        subresource: Some("status"),
+        query: &query,
+        content_type: Some("application/merge-patch+json"),
+        user: UserInfo::admin(),
+        user_agent: None,
+        body: Bytes::from(body.to_string()),
+    });
+    match written.await {
+        Ok(_) => Ok(()),
+        // The policy was changed or deleted: a further change follows.
+        Err(status) if is_conflict(&status) || status.code == 404 => Ok(()),
+        Err(status) => Err(status),
+    }
+}
+
+/// The warnings of a policy.
+fn check(registry: &Registry, policy: &Tree) -> Vec<Value> {
+    let resources = resources_to_check(policy);
+    let found = resources.iter().filter_map(|(group, version, plural)| registry.find(group, version, plural));
+    let mut kinds: Vec<CheckedKind> = found.take(TYPES_MAX).filter_map(|resource| checked_kind(resource)).collect();
+    kinds.sort_by(|a, b| (&a.group, &a.version, &a.kind).cmp(&(&b.group, &b.version, &b.kind)));
+    let param_kind = given(child(policy, "spec"), "paramKind").and_then(Value::as_object).map(ParamKind::parse);
+    let params = param_kind.and_then(|kind| registry.find_kind(&kind.group, &kind.version, &kind.kind));
+    let params = params.and_then(|resource| checked_kind(resource)).map(|kind| kind.schema);
+    type_check(policy, &kinds, params.as_ref())
+}
+
+fn checked_kind(resource: &Resource) -> Option<CheckedKind> {
+    let schema = match resource.openapi_schema() {
+        Some(schema) => ObjectSchema::of_custom_resource(&schema),
+        None => ObjectSchema::of_built_in(&resource.api_version(), &resource.kind)?,
+    };
+    Some(CheckedKind {
+        group: resource.group.to_string(),
+        version: resource.version.to_string(),
+        kind: resource.kind.to_string(),
+        schema,
+    })
+}
