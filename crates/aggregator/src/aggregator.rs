@@ -1,4 +1,4 @@
-//! [`Aggregator`]: passes requests to extension servers.
+//! [`Aggregator`]: forwards requests to extension servers.
 //!
 //! ```text
 //!  path ─▶ route ─▶ available? ─▶ TLS usable? ─▶ identity ─▶ address ─▶ proxy
@@ -34,10 +34,12 @@ use crate::{ApiService, ServiceReference};
 
 /// The time limit of a request for a discovery document, from the dial to the last byte (`aggregatedDiscoveryTimeout`).
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time until the response header of a long-running request. An extension server may send it with the first event.
+/// The time limit for the response header of a long-running request. An extension server may send the header with the
+/// first event.
 const LONG_RUNNING_HEADER_TIMEOUT: Duration = Duration::from_secs(3_600);
 
-/// The most connections for probes and documents, all in use: none is kept. The loops use at most 27 at once.
+/// The largest number of connections for probes and documents. Idle connections are not kept. The loops use at most 27
+/// connections at once.
 const PROBE_CONNECTIONS_MAX: usize = 64;
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
@@ -57,10 +59,10 @@ pub(crate) type Target = (Result<Option<Service>, String>, Result<Arc<Vec<Endpoi
 /// Services by namespace and name.
 pub(crate) type Targets = BTreeMap<(String, String), Target>;
 
-/// Facts about a request that the API server has established before it passes the request on.
+/// Facts about a request that the API server has computed before it forwards the request.
 #[derive(Clone, Debug, Default)]
 pub struct RequestFacts {
-    /// The time that is left for the response; `None` for a long-running request: a watch, or a connect such as `exec`.
+    /// The remaining time for the response; `None` for a long-running request: a watch, or a connect such as `exec`.
     pub timeout: Option<Duration>,
     /// The address of the client, for `X-Forwarded-For`.
     pub client_address: Option<IpAddr>,
@@ -68,16 +70,16 @@ pub struct RequestFacts {
     pub audit_id: Option<HeaderValue>,
 }
 
-/// Passes requests to extension servers, and holds the latest documents of each of them.
+/// Forwards requests to extension servers, and holds their latest documents.
 pub struct Aggregator {
     proxy: Proxy,
-    /// Sends probes and requests for documents, over connections that no user's request can use up.
+    /// Sends probes and requests for documents, over connections that are separate from those of users' requests.
     pub(crate) probes: Proxy,
     objects: Arc<dyn ServiceObjects>,
     options: AggregatorOptions,
     routes: ArcSwap<Routes>,
     services: ArcSwap<Vec<ApiService>>,
-    /// The services that APIServices name, as they were when the objects last changed.
+    /// The services that APIServices refer to, as of the last change of the objects.
     targets: ArcSwap<Targets>,
     documents: ArcSwap<RemoteDocuments>,
     /// Serializes changes of the documents.
@@ -152,13 +154,13 @@ impl Aggregator {
         self.documents.store(Arc::new(documents));
     }
 
-    /// Whether some APIService names a service. Otherwise every request is local.
+    /// Whether any APIService refers to a service. Otherwise every request is local.
     pub fn has_remote(&self) -> bool {
         !self.routes.load().is_empty()
     }
 
     /// The route of a percent-encoded path that an extension server serves; `None` for every path that this server
-    /// serves, and for every path that servers understand in different ways.
+    /// serves, and for ambiguous paths, which servers decode differently.
     pub fn route(&self, path: &str) -> Option<RemoteRoute> {
         let routes = self.routes.load();
         routes.get(&api_service_name(&decode_path(path)?)?).cloned()
@@ -169,13 +171,13 @@ impl Aggregator {
         self.routes.load().get(name).cloned()
     }
 
-    /// Passes a request on (`proxyHandler.ServeHTTP`). Failures are plain-text responses.
+    /// Forwards a request (`proxyHandler.ServeHTTP`). Failures are plain-text responses.
     ///
     /// The caller has authenticated and authorized `user` for this request. The identity headers and credentials of the
-    /// client are removed. Every other header is forwarded, unless `Connection` names it.
+    /// client are removed. Every other header is forwarded, unless it is listed in `Connection`.
     ///
-    /// The decoded path is encoded again, so that the extension server sees the path that was authorized. A path that
-    /// servers understand in different ways is not found: with an encoded slash, an empty segment, `.` or `..`.
+    /// The decoded path is encoded again, so that the extension server receives the path that was authorized. An
+    /// ambiguous path (with an encoded slash, an empty segment, `.` or `..`) fails with 404.
     pub async fn handle<B>(
         &self,
         route: &RemoteRoute,
@@ -271,7 +273,7 @@ impl Aggregator {
 }
 
 /// Creates the destination of a path at an address. `X-Forwarded-Host` and `X-Forwarded-Proto` name the extension
-/// server itself. Upstream's handler does the same, because the URL of its request is the location already.
+/// server itself. Upstream's handler does the same, because it rewrites the URL of the request first.
 pub(crate) fn destination(transport: Transport, address: &Address, path_and_query: String) -> Destination {
     let mut to = Destination::new(transport, address.host.clone(), address.port, path_and_query);
     to.external = ExternalLocation { scheme: "https".to_owned(), host: to.authority(), path_prefix: String::new() };

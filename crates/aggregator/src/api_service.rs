@@ -129,8 +129,8 @@ impl ApiService {
         })
     }
 
-    /// Whether a service may serve the group version. The core group and the group of APIServices are always local: a
-    /// service that took them away would leave no way to remove its APIService.
+    /// Whether a service may serve the group version. The core group and the group of APIServices are always local,
+    /// because a service that served them could prevent the removal of its APIService.
     pub fn is_remote(&self) -> bool {
         self.service.is_some() && !matches!(self.group.as_str(), "" | REGISTRATION_GROUP)
     }
@@ -144,7 +144,7 @@ impl ApiService {
     }
 
     /// The TLS settings for connections to the service; `None` for a local group version. The certificate must have the
-    /// name `<service>.<namespace>.svc`, whichever address is dialed.
+    /// name `<service>.<namespace>.svc`, for every address that is dialed.
     pub fn tls_settings(&self, proxy_certificate: Option<&ClientCertificate>) -> Option<TlsSettings> {
         let service = self.service.as_ref()?;
         Some(TlsSettings {

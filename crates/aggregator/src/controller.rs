@@ -33,25 +33,26 @@ use crate::resolve::Address;
 use crate::schedule::{Delays, Schedule};
 use crate::{ApiService, ServiceReference};
 
-/// The most APIServices whose availability is checked at the same time (`remote.Run(5, …)`).
+/// The largest number of APIServices whose availability is checked concurrently (`remote.Run(5, …)`).
 const AVAILABILITY_WORKERS: usize = 5;
 /// The number of concurrent probes of one APIService.
 const PROBES: usize = 5;
 /// The time limit of a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The largest response to a probe, in bytes. Only the code matters; a longer response also succeeds.
+/// The largest number of bytes that are read from the response to a probe. Only the status code is used, so a longer
+/// response also succeeds.
 const PROBE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The most APIServices whose documents are fetched at the same time.
+/// The largest number of APIServices whose documents are fetched concurrently.
 const DOCUMENT_WORKERS: usize = 2;
 /// The time limit of a request for discovery.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit of a request for OpenAPI (`specDownloadTimeout`).
 const OPENAPI_TIMEOUT: Duration = Duration::from_secs(60);
-/// The largest discovery document, in bytes. A larger one fails the refresh.
+/// The largest discovery document, in bytes. A larger document fails the refresh.
 const DISCOVERY_BYTES_MAX: usize = 1024 * 1024;
-/// The largest OpenAPI v3 index, in bytes. A larger one fails the refresh.
+/// The largest OpenAPI v3 index, in bytes. A larger index fails the refresh.
 const OPENAPI_INDEX_BYTES_MAX: usize = 1024 * 1024;
-/// The largest OpenAPI v2 document, in bytes. A larger one fails the refresh.
+/// The largest OpenAPI v2 document, in bytes. A larger document fails the refresh.
 const OPENAPI_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Changes within this time are processed together.
 const COALESCE: Duration = Duration::from_millis(50);
@@ -98,7 +99,7 @@ fn openapi<'a>(user: &'a UserInfo, etag: &'a str, bytes_max: usize) -> Fetch<'a>
     Fetch { user, accept: ACCEPT_JSON, etag, timeout: OPENAPI_TIMEOUT, bytes_max }
 }
 
-/// Applies a response to the documents on a thread of its own: parsing megabytes would delay other requests.
+/// Applies a response to the documents on a separate thread, because parsing megabytes would delay other requests.
 async fn take<T, F>(document: &mut RemoteDocument, fetched: Fetched, apply: F) -> T
 where
     T: Send + 'static,
@@ -123,7 +124,7 @@ where
 type Observations = Arc<BTreeMap<String, Observation>>;
 
 impl Aggregator {
-    /// Keeps routes, conditions and documents up to date. Runs until its future is dropped.
+    /// Updates routes, conditions and documents until the future is dropped.
     pub async fn run(self: Arc<Self>, api_services: Arc<dyn ApiServiceObjects>) {
         let (observed, observations) = watch::channel(Observations::default());
         let (checker, written) = (Arc::clone(&self), Arc::clone(&api_services));

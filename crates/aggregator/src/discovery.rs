@@ -48,8 +48,8 @@ pub struct RemoteVersion {
 }
 
 /// A resource of an extension server (`APIResourceDiscovery` of `apidiscovery.k8s.io/v2`). Members with a `null` or
-/// without a value have Go's zero value. Unknown members are dropped, and a member of another type is an error: clients
-/// decode the discovery of all servers as one document, which one wrong member would make unreadable.
+/// without a value have Go's zero value. Unknown members are dropped. A member of another type is an error: clients
+/// decode the discovery of all servers as one document, which one member of a wrong type would make unreadable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceDiscovery {
@@ -108,7 +108,7 @@ impl From<serde_json::Error> for MalformedDiscovery {
 }
 
 /// Parses the resources of one group version in an `APIGroupDiscoveryList` (`apidiscovery.k8s.io/v2`). A list without
-/// the group version has no resources. A mistake in another group version has no effect.
+/// the group version has no resources. Errors in other group versions are ignored.
 ///
 /// # Errors
 /// [`MalformedDiscovery`] if the bytes are not such a list.
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn legacy_group_list_holds_only_groups_of_api_services() {
+    fn legacy_group_list_has_only_groups_of_api_services() {
         let list = api_group_list(&services());
         let names: Vec<&str> =
             list["groups"].as_array().unwrap().iter().map(|group| group["name"].as_str().unwrap()).collect();

@@ -38,12 +38,13 @@ pub struct RemoteDocuments {
     pub by_name: BTreeMap<String, RemoteDocument>,
 }
 
-/// The most bytes of the OpenAPI v2 documents of all extension servers. A document that exceeds them is left out, and
-/// the other ones stay.
+/// The largest total size of the OpenAPI v2 documents of all extension servers, in bytes. A document that would exceed
+/// it is omitted, and the other documents stay.
 const OPENAPI_V2_TOTAL_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 impl RemoteDocuments {
-    /// Replaces the documents of one APIService. The OpenAPI v2 document is left out if there is no room for it.
+    /// Replaces the documents of one APIService. The OpenAPI v2 document is omitted if it would exceed
+    /// [`OPENAPI_V2_TOTAL_BYTES_MAX`].
     pub(crate) fn insert(&mut self, name: &str, mut document: RemoteDocument) {
         let bytes = |document: &RemoteDocument| document.openapi_v2.as_ref().map_or(0, Bytes::len);
         let others: usize =
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn openapi_document_beyond_the_total_is_left_out() {
+    fn openapi_document_above_the_total_size_limit_is_omitted() {
         let of = |bytes: usize| RemoteDocument { openapi_v2: Some(Bytes::from(vec![0; bytes])), ..Default::default() };
         let mut documents = RemoteDocuments::default();
         documents.insert("a", of(OPENAPI_V2_TOTAL_BYTES_MAX - 1));

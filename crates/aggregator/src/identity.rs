@@ -52,7 +52,7 @@ fn is_identity(name: &str) -> bool {
 /// ([`Destination::headers`](listwatch_proxy::Destination)).
 ///
 /// # Errors
-/// [`InvalidIdentity`] for a user that headers cannot hold.
+/// [`InvalidIdentity`] for a user that cannot be encoded in headers.
 pub fn identity_headers(user: &UserInfo) -> Result<HeaderMap, InvalidIdentity> {
     let mut identity = HeaderMap::new();
     identity.insert(USER, HeaderValue::from_bytes(user.username.as_bytes())?);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn identity_headers_hold_the_whole_user() {
+    fn identity_headers_have_name_uid_groups_and_extra_of_the_user() {
         let headers = identity_headers(&user()).unwrap();
         let all = |name: &str| headers.get_all(name).iter().map(|value| value.as_bytes().to_vec()).collect::<Vec<_>>();
         assert_eq!(all("x-remote-user"), ["jürgen".as_bytes().to_vec()]);

@@ -9,7 +9,7 @@
 //! | to do this | use |
 //! |---|---|
 //! | find the server of a path | [`Aggregator::route`], [`api_service_name`] |
-//! | pass a request on | [`Aggregator::handle`] |
+//! | forward a request | [`Aggregator::handle`] |
 //! | keep routes, conditions and documents up to date | [`Aggregator::run`] with [`ApiServiceObjects`] |
 //! | compute the condition `Available` | [`check_objects`], [`check_probes`], [`set_condition`] |
 //! | find the address of a service | [`resolve_cluster`], [`resolve_endpoint`] |
@@ -19,7 +19,7 @@
 //! [`ApiServiceObjects`], and sends requests by a [`Proxy`](listwatch_proxy::Proxy).
 //!
 //! # Example
-//! The condition of an APIService whose service listens on another port, and its place in the legacy group list.
+//! The condition of an APIService whose service listens on another port, and its position in the legacy group list.
 //! ```
 //! use listwatch_aggregator::{ApiService, Service, api_group_list, check_objects};
 //! use serde_json::json;
@@ -41,6 +41,7 @@
 mod aggregator;
 mod api_service;
 mod availability;
+mod condition;
 mod controller;
 mod discovery;
 mod documents;
@@ -55,7 +56,8 @@ mod schedule;
 
 pub use crate::aggregator::{Aggregator, AggregatorOptions, RequestFacts};
 pub use crate::api_service::{ApiService, InvalidApiService, ServiceReference};
-pub use crate::availability::{Condition, ProbeResult, check_objects, check_probes, set_condition};
+pub use crate::availability::{ProbeResult, check_objects, check_probes, set_condition};
+pub use crate::condition::Condition;
 pub use crate::discovery::{
     MalformedDiscovery, RemoteVersion, ResourceDiscovery, api_group, api_group_list, merge_aggregated,
     parse_aggregated, parse_resource_list,

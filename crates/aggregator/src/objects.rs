@@ -1,11 +1,11 @@
-//! The objects that lead from a service reference to an address, and the traits that read and write them.
+//! The objects that resolve a service reference to an address, and the traits that read and write them.
 
 use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::ApiService;
-use crate::availability::Condition;
+use crate::condition::Condition;
 
 /// The parts of a Service (`v1`) that routing needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn service_is_read_with_its_primary_family() {
+    fn service_is_parsed_with_its_primary_ip_family() {
         let service = Service::from_object(&json!({"spec": {"type": "ClusterIP", "clusterIP": "10.0.0.1",
             "ipFamilies": ["IPv6", "IPv4"], "ports": [{"port": 443}, {"name": "web", "port": 80}]}}));
         assert_eq!((service.cluster_ip.as_str(), service.ip_family.as_str()), ("10.0.0.1", "IPv6"));

@@ -49,7 +49,7 @@ fn port_name<'a>(service: &'a Service, reference: &ServiceReference) -> Result<&
     found.map(|(name, _)| name.as_str()).ok_or_else(missing)
 }
 
-/// Returns the cluster address of a service, or the name of an external one (`ResolveCluster`).
+/// Returns the cluster address of a service, or the external name of an ExternalName service (`ResolveCluster`).
 ///
 /// # Errors
 /// [`ResolveError::Headless`], [`ResolveError::NoPort`], [`ResolveError::UnsupportedType`].
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_address_depends_on_the_type_of_the_service() {
+    fn cluster_ip_and_external_name_services_resolve_to_their_addresses() {
         let check = |service: Service, port: u16, expected: Result<(&str, u16), &str>| {
             let found = resolve_cluster(&service, &reference(port));
             let found = found.map(|address| (address.host, address.port)).map_err(|error| error.to_string());

@@ -51,9 +51,9 @@ pub fn api_service_name(path: &str) -> Option<String> {
     }
 }
 
-/// Percent-decodes a path. `None` for a path that two servers could understand in different ways, so that the one
-/// authorizes another request than the other executes: an encoded slash, an empty, `.` or `..` segment, a control
-/// character, invalid UTF-8. Go's servers and clients leave such paths as they are; other servers do not.
+/// Percent-decodes a path. `None` for an ambiguous path, because this server could authorize another request than the
+/// extension server executes. A path is ambiguous if it has an encoded slash, an empty, `.` or `..` segment, a control
+/// character or invalid UTF-8. Go's servers and clients keep such paths unchanged; other servers do not.
 pub(crate) fn decode_path(path: &str) -> Option<String> {
     let inner = path.strip_prefix('/')?;
     let inner = inner.strip_suffix('/').unwrap_or(inner);
@@ -77,7 +77,7 @@ pub(crate) fn encode_path(path: &str) -> String {
     percent_encode(path.as_bytes(), PATH).to_string()
 }
 
-/// Whether a path is the discovery document of a group version. Its response must arrive within 5 seconds
+/// Whether a path is the discovery document of a group version, which must arrive within 5 seconds
 /// (`NewRequestForProxy`).
 pub(crate) fn is_discovery(path: &str) -> bool {
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -85,7 +85,7 @@ pub(crate) fn is_discovery(path: &str) -> bool {
 }
 
 /// Sorts the pairs of a query by key, and re-encodes them (Go's `url.Values.Encode`). Pairs that Go cannot parse are
-/// dropped: an extension server must not see more than the API server authorized.
+/// dropped: an extension server must not receive more than the API server authorized.
 pub(crate) fn encode_query(query: &str) -> String {
     let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')) {
@@ -104,7 +104,7 @@ fn unescape(text: &str) -> Option<Vec<u8>> {
     unescape_path(&text.replace('+', " "))
 }
 
-/// Percent-decodes a text in which `+` stands for itself.
+/// Percent-decodes a text. `+` is not decoded.
 fn unescape_path(text: &str) -> Option<Vec<u8>> {
     let is_valid =
         text.split('%').skip(1).all(|rest| rest.len() >= 2 && rest.as_bytes()[..2].iter().all(u8::is_ascii_hexdigit));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn path_is_forwarded_as_it_was_decoded() {
+    fn forwarded_path_is_the_encoded_form_of_the_decoded_path() {
         let check = |path: &str, expected: &str| {
             assert_eq!(decode_path(path).map(|path| encode_path(&path)).as_deref(), Some(expected), "{path}");
         };

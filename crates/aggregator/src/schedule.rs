@@ -70,7 +70,8 @@ impl Schedule {
         }
     }
 
-    /// Takes the item that has been due for the longest time. An item that is always due therefore delays no other one.
+    /// Takes the item that has been due for the longest time. An item that is always due therefore does not delay the
+    /// others.
     pub(crate) fn take(&mut self, now: Instant) -> Option<String> {
         let due = self.items.iter_mut().filter_map(|(name, item)| match item.state {
             ItemState::DueAt(at) if at <= now => Some((at, name, item)),
@@ -81,8 +82,8 @@ impl Schedule {
         Some(name.clone())
     }
 
-    /// Records the end of a taken item. A failed item keeps its backoff, even if it has changed meanwhile: otherwise a
-    /// failing server whose objects change often would be asked without a pause.
+    /// Records the end of a taken item. A failed item keeps its backoff, even if it has changed meanwhile. Otherwise a
+    /// failing server whose objects change often would be probed without a pause.
     pub(crate) fn end(&mut self, name: &str, is_success: bool, now: Instant) {
         let Delays { period, backoff_min, backoff_max } = self.delays;
         let Some(item) = self.items.get_mut(name) else { return };
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn item_that_fails_and_changes_keeps_its_backoff() {
+    fn item_changed_during_a_failed_run_keeps_its_backoff() {
         let now = Instant::now();
         let mut schedule = schedule(now);
         for expected in [1, 2, 4] {

@@ -1,17 +1,17 @@
 //! Authentication and authorization: [`Auth`] is the setting of a server, [`Access`] its authenticators and authorizers.
 //!
-//! Front proxies are checked first, then client certificates, then the tokens of service accounts, then bootstrap
-//! tokens, then the authenticators of the builder, then [`Auth`]. The authorizers of the builder decide first, then the modes of the
-//! builder or [`KnownUserAuthorizer`].
+//! The order of authenticators is: front proxies, client certificates, service account tokens, bootstrap tokens, the
+//! authenticators of the builder, token issuers, [`Auth`], the token webhook. The authorizers of the builder decide
+//! first, then the modes of the builder or [`KnownUserAuthorizer`].
 
 use std::sync::Arc;
 
 use listwatch_access::node::{NodeAuthorizer, NodeState};
 use listwatch_access::rbac::{RbacAuthorizer, RbacState};
 use listwatch_access::{
-    AdminToken, AlwaysAllow, AlwaysDeny, Authenticator, AuthenticatorChain, Authorizer, AuthorizerChain,
-    BootstrapTokenAuthenticator, ClientCertificateAuthenticator, EveryoneIsAdmin, FrontProxyAuthenticator,
-    KnownUserAuthorizer, PrivilegedGroups, ServiceAccountTokenAuthenticator,
+    AbacAuthorizer, AdminToken, AlwaysAllow, AlwaysDeny, Authenticator, AuthenticatorChain, Authorizer,
+    AuthorizerChain, BootstrapTokenAuthenticator, ClientCertificateAuthenticator, EveryoneIsAdmin,
+    FrontProxyAuthenticator, KnownUserAuthorizer, PrivilegedGroups, ServiceAccountTokenAuthenticator,
 };
 use listwatch_controllers::nodes;
 use listwatch_meta::user::SYSTEM_MASTERS;
@@ -43,7 +43,7 @@ pub enum AnonymousAuth {
     Disabled,
 }
 
-/// A mode of authorization (`--authorization-mode`). Modes are asked in their order, until one allows the request.
+/// A mode of authorization (`--authorization-mode`). Modes decide in their order, until one allows the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthorizationMode {
     /// Everything is allowed to everyone.
@@ -52,32 +52,33 @@ pub enum AuthorizationMode {
     AlwaysDeny,
     /// Roles and bindings decide.
     Rbac,
-    /// Each kubelet may do what its own node needs. Use it with the admission plugin NodeRestriction.
+    /// Each kubelet may access the objects that its node needs. Use this mode with the admission plugin
+    /// NodeRestriction.
     Node,
+    /// A webhook of [`Builder::authorization_webhook`](crate::Builder::authorization_webhook) decides. Each occurrence of
+    /// the mode is the next one of them.
+    Webhook,
+    /// The policies of [`Builder::abac_policies`](crate::Builder::abac_policies) decide.
+    Abac,
 }
 
-/// The error of a mode that this server does not have.
+/// The error of a text that names no mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnavailableMode {
-    /// kube-apiserver has the mode.
-    #[error("mode {0:?} is not available on this server: AlwaysAllow, AlwaysDeny, Node and RBAC are")]
-    Missing(String),
-    /// kube-apiserver does not have the mode either.
-    #[error("{0:?} is not a valid mode")]
-    Unknown(String),
-}
+#[error("authorization-mode {0:?} is not a valid mode")]
+pub struct UnknownMode(String);
 
 impl std::str::FromStr for AuthorizationMode {
-    type Err = UnavailableMode;
+    type Err = UnknownMode;
 
-    fn from_str(name: &str) -> Result<Self, UnavailableMode> {
+    fn from_str(name: &str) -> Result<Self, UnknownMode> {
         Ok(match name {
             "AlwaysAllow" => AuthorizationMode::AlwaysAllow,
             "AlwaysDeny" => AuthorizationMode::AlwaysDeny,
             "RBAC" => AuthorizationMode::Rbac,
             "Node" => AuthorizationMode::Node,
-            "ABAC" | "Webhook" => return Err(UnavailableMode::Missing(name.to_owned())),
-            _ => return Err(UnavailableMode::Unknown(name.to_owned())),
+            "Webhook" => AuthorizationMode::Webhook,
+            "ABAC" => AuthorizationMode::Abac,
+            _ => return Err(UnknownMode(name.to_owned())),
         })
     }
 }
@@ -96,8 +97,21 @@ impl std::fmt::Debug for Auth {
 pub(crate) struct Access {
     pub(crate) authenticators: AuthenticatorChain,
     pub(crate) authorizers: AuthorizerChain,
-    /// Knows the headers by which front proxies name a user.
+    /// The authenticator whose headers are removed from forwarded requests.
     pub(crate) front_proxy: Option<Arc<FrontProxyAuthenticator>>,
+}
+
+/// The authenticators from the settings of a server.
+pub(crate) struct ConfiguredAuthenticators {
+    pub(crate) front_proxy: Option<Arc<FrontProxyAuthenticator>>,
+    pub(crate) client_certificates: Option<Arc<ClientCertificateAuthenticator>>,
+    /// Whether bootstrap tokens are accepted.
+    pub(crate) bootstrap_tokens: bool,
+    /// The authenticators of the program.
+    pub(crate) custom: Vec<Arc<dyn Authenticator>>,
+    /// The issuers of JSON Web Tokens.
+    pub(crate) token_issuers: Vec<Arc<dyn Authenticator>>,
+    pub(crate) token_webhook: Option<Arc<dyn Authenticator>>,
 }
 
 impl Access {
@@ -105,12 +119,17 @@ impl Access {
     pub(crate) fn new(
         backend: &Arc<Backend>,
         auth: &Auth,
-        front_proxy: Option<Arc<FrontProxyAuthenticator>>,
-        client_certificates: Option<Arc<ClientCertificateAuthenticator>>,
-        bootstrap_tokens: bool,
-        authenticators: Vec<Arc<dyn Authenticator>>,
+        configured: ConfiguredAuthenticators,
         authorizers: AuthorizerChain,
     ) -> Self {
+        let ConfiguredAuthenticators {
+            front_proxy,
+            client_certificates,
+            bootstrap_tokens,
+            custom,
+            token_issuers,
+            token_webhook,
+        } = configured;
         let service_accounts = ServiceAccountTokenAuthenticator::new(TokenObjects::new(Arc::clone(backend)));
         let chain = AuthenticatorChain::new();
         let chain = match front_proxy.clone() {
@@ -126,29 +145,40 @@ impl Access {
             true => chain.with(BootstrapTokenAuthenticator::new(TokenObjects::new(Arc::clone(backend)))),
             false => chain,
         };
-        let chain = authenticators.into_iter().fold(chain, AuthenticatorChain::with_shared);
-        let authenticators = match auth {
+        let chain = custom.into_iter().chain(token_issuers).fold(chain, AuthenticatorChain::with_shared);
+        let chain = match auth {
             Auth::Open => chain.with(EveryoneIsAdmin::new()),
             Auth::Token(token) => chain.with(AdminToken::new(token)),
         };
+        // The webhook sees no token that this server knows.
+        let authenticators = token_webhook.into_iter().fold(chain, AuthenticatorChain::with_shared);
         Access { authenticators, authorizers, front_proxy }
     }
 }
 
-/// What the authorizers of the modes decide with. A mode without its state denies.
+/// The state of the authorizers of the modes. A mode without its state denies every request.
 #[derive(Default)]
 pub(crate) struct AuthorizerStates {
     pub(crate) rbac: Option<Arc<RbacState>>,
     pub(crate) node: Option<Arc<NodeState>>,
+    /// The webhooks, in the order of their modes.
+    pub(crate) webhooks: Vec<Arc<dyn Authorizer>>,
+    pub(crate) abac: Option<AbacAuthorizer>,
 }
 
 impl AuthorizerStates {
-    /// The empty states that some modes need.
-    pub(crate) fn of_modes(modes: Option<&[AuthorizationMode]>) -> Self {
+    /// The empty states that some modes need, and those that the builder gives.
+    pub(crate) fn of_modes(
+        modes: Option<&[AuthorizationMode]>,
+        webhooks: Vec<Arc<dyn Authorizer>>,
+        abac: Option<AbacAuthorizer>,
+    ) -> Self {
         let has = |mode| modes.is_some_and(|modes| modes.contains(&mode));
         AuthorizerStates {
             rbac: has(AuthorizationMode::Rbac).then(Arc::default),
             node: has(AuthorizationMode::Node).then(Arc::default),
+            webhooks,
+            abac,
         }
     }
 }
@@ -166,6 +196,7 @@ pub(crate) fn authorizers(
     };
     let chain = builder.into_iter().fold(chain, AuthorizerChain::with_shared);
     let Some(modes) = modes else { return chain.with(KnownUserAuthorizer) };
+    let mut webhooks = states.webhooks.iter();
     modes.iter().fold(chain, |chain, mode| match mode {
         AuthorizationMode::AlwaysAllow => chain.with(AlwaysAllow),
         AuthorizationMode::AlwaysDeny => chain.with(AlwaysDeny),
@@ -175,6 +206,14 @@ pub(crate) fn authorizers(
         },
         AuthorizationMode::Node => match &states.node {
             Some(state) => chain.with(NodeAuthorizer::new(Arc::clone(state), nodes::rules())),
+            None => chain.with(AlwaysDeny),
+        },
+        AuthorizationMode::Webhook => match webhooks.next() {
+            Some(webhook) => chain.with_shared(Arc::clone(webhook)),
+            None => chain.with(AlwaysDeny),
+        },
+        AuthorizationMode::Abac => match &states.abac {
+            Some(policies) => chain.with(policies.clone()),
             None => chain.with(AlwaysDeny),
         },
     })

@@ -1,52 +1,84 @@
 //! [`Builder`]: the settings of a server, and its start.
 
+mod error;
+mod initial_objects;
+
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use http::HeaderValue;
-use listwatch_access::rbac::RbacState;
+use listwatch_access::oidc::{JwtAuthenticator, JwtIssuer};
+use listwatch_access::webhook::{
+    AuthorizationWebhookOptions, TokenWebhookOptions, WebhookAuthorizer, WebhookTokenAuthenticator,
+};
 use listwatch_access::{
-    Authenticator, Authorizer, ClientCertificateAuthenticator, FrontProxyAuthenticator, IssuerDocuments, JWKS_PATH,
-    ServiceAccountTokenOptions,
+    AbacAuthorizer, Authenticator, Authorizer, ClientCertificateAuthenticator, FrontProxyAuthenticator,
+    IssuerDocuments, JWKS_PATH, ServiceAccountTokenOptions,
+};
+use listwatch_admission::{
+    AdmissionChain, AdmissionConfiguration, AdmissionPlugins, MutatingAdmission, RbacEscalation, ValidatingAdmission,
 };
 use listwatch_aggregator::AggregatorOptions;
 use listwatch_cacher::Limits;
 use listwatch_controllers::bootstrap::{self, Bootstrap, RequestHeader};
 use listwatch_controllers::flow_control::FlowConfiguration;
 use listwatch_controllers::node_ports::NodePortController;
-use listwatch_controllers::{Controllers, definitions, flow_control, gc, namespaces, nodes, rbac};
-use listwatch_meta::Status;
+use listwatch_controllers::policies::{self, CachedParams, Policies};
+use listwatch_controllers::service_accounts::{self, NamespaceObjects};
+use listwatch_controllers::storage_protection;
+use listwatch_controllers::webhooks::{self, AdmissionWebhooks, CachedServices};
+use listwatch_controllers::{
+    Controllers, definitions, flow_control, gc, namespaces, nodes, policy_status, rbac, resource_quotas,
+};
+use listwatch_outbound::Client;
+use listwatch_policy_admission::{
+    MutatingAdmissionPolicy, ParamAccess, ParamReader, PolicyMetrics, ValidatingAdmissionPolicy,
+};
 use listwatch_proxy::ClientCertificate;
-use listwatch_registry::{Backend, Registry, StoredForm, rewrite_stale_keys, spawn_cache_budget};
+use listwatch_registry::{
+    Backend, BuiltinOptions, ConversionHandler, Registry, RuntimeConfig, StoredForm, rewrite_stale_keys,
+    spawn_cache_budget,
+};
 use listwatch_storage::{MemoryStorage, Storage};
-use listwatch_write::admission::{
-    AdmissionChain, MutatingAdmission, NodeRestriction, RbacEscalation, ValidatingAdmission,
+use listwatch_webhook_admission::{
+    HttpsCaller, MutatingAdmissionWebhook, ValidatingAdmissionWebhook, WebhookCaller, WebhookHandler, WebhookMetrics,
 };
 use listwatch_write::{ServiceRanges, Writer};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
+pub use self::error::BuildError;
+use self::initial_objects::{prepare_flow_control, prepare_rbac};
 use crate::aggregation::Aggregation;
-use crate::auth::{Access, AnonymousAuth, Auth, AuthorizationMode, AuthorizerStates, authorizers};
+use crate::audit::{AuditOptions, Auditor};
+use crate::auth::{
+    Access, AnonymousAuth, Auth, AuthorizationMode, AuthorizerStates, ConfiguredAuthenticators, authorizers,
+};
 use crate::compute::Compute;
+use crate::connections::{Connections, KubeletOptions};
 use crate::documents::Documents;
 use crate::filters::authorization::CreateAuthorization;
-use crate::filters::flow_control::{Fairness, FlowControl, READS_IN_FLIGHT_MAX, WRITES_IN_FLIGHT_MAX};
 use crate::filters::request_deadline::REQUEST_TIMEOUT;
-use crate::handlers::connect::{Connections, KubeletOptions};
+use crate::flow_control::{Fairness, FlowControl, READS_IN_FLIGHT_MAX, WRITES_IN_FLIGHT_MAX};
 use crate::handlers::websocket::WEBSOCKETS_MAX;
 use crate::metrics::Metrics;
+use crate::presence::Presence;
 use crate::request::body_budget::{BODIES_BYTES_MAX, BodyBudget};
+use crate::response::request_drain::RequestDrain;
+use crate::response::watch_drain::{WATCH_TERMINATION_GRACE_PERIOD, WatchDrain};
 use crate::server::ApiServer;
 use crate::shared::{BackgroundTasks, Shared};
 use crate::store_health::StoreHealth;
 #[cfg(feature = "serve")]
 use crate::transport::HTTP2_STREAMS_MAX;
+use crate::webhook_client::{IssuerClient, REVIEW_TIMEOUT, WebhookClient, prepare};
 
 /// The minimum duration of a watch without `timeoutSeconds`; the maximum is twice this value (`--min-request-timeout`).
 const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// The target port of the service `kubernetes`, unless another one is set (`--secure-port`).
+/// The target port of the service `kubernetes`, unless another port is set (`--secure-port`).
 const SECURE_PORT: u16 = 6443;
 
 /// The settings of an [`ApiServer`]. The defaults suit a test process.
@@ -71,7 +103,12 @@ pub struct Builder {
     requests_in_flight_max: (usize, usize),
     priority_and_fairness: bool,
     strict_transport_security: Option<String>,
+    constrained_impersonation: bool,
     goaway_chance: f64,
+    watch_termination_grace_period: Duration,
+    builtin: BuiltinOptions,
+    advertise_address: Option<IpAddr>,
+    host_name: Option<String>,
     limits: Limits,
     cbor: bool,
     controllers: Controllers,
@@ -79,48 +116,31 @@ pub struct Builder {
     #[cfg(feature = "serve")]
     http2_streams_max: u32,
     client_ca: Option<String>,
+    root_ca: Option<String>,
     secure_port: u16,
     service_ranges: ServiceRanges,
-    admission: AdmissionChain,
-    node_restriction: bool,
+    admission_plugins: AdmissionPlugins,
+    admission_configuration: AdmissionConfiguration,
+    mutating_admission: Vec<Arc<dyn MutatingAdmission>>,
+    validating_admission: Vec<Arc<dyn ValidatingAdmission>>,
+    mutating_webhooks: Vec<(Value, Arc<dyn WebhookHandler>)>,
+    validating_webhooks: Vec<(Value, Arc<dyn WebhookHandler>)>,
+    converters: Vec<(String, Arc<dyn ConversionHandler>)>,
     aggregation: AggregatorOptions,
     kubelet: KubeletOptions,
     request_header: Option<RequestHeader>,
+    audit: Option<AuditOptions>,
+    authorization_webhooks: Vec<Arc<dyn Authorizer>>,
+    abac_policies: Option<AbacAuthorizer>,
+    token_webhook: Option<Arc<dyn Authenticator>>,
+    token_issuers: Vec<JwtIssuer>,
+    anonymous_paths: Vec<String>,
 }
 
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Builder").field("auth", &self.auth).field("watch_cache", &self.watch_cache).finish()
     }
-}
-
-/// The error of [`Builder::build`].
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError {
-    /// The store does not respond.
-    #[error(transparent)]
-    Store(#[from] listwatch_storage::StoreFault),
-    /// The namespaces that every cluster has could not be created.
-    #[error("cannot create the initial namespaces: {0}")]
-    Namespaces(String),
-    /// The value of [`Builder::strict_transport_security`] is not valid in a header.
-    #[error("{0:?} is not valid in a header")]
-    Header(String),
-    /// The certificates of [`Builder::kubelet`] cannot be used.
-    #[error("cannot use the certificates for kubelets: {0}")]
-    Kubelet(String),
-    /// The definitions of custom resources could not be read.
-    #[error("cannot read the custom resource definitions: {0}")]
-    Definitions(String),
-    /// The flow schemas and priority levels could not be read.
-    #[error("cannot prepare priority and fairness: {0}")]
-    FlowControl(String),
-    /// The default roles and bindings could not be created, or roles and bindings could not be read.
-    #[error("cannot prepare RBAC: {0}")]
-    Rbac(String),
-    /// The objects that the Node authorizer needs could not be read.
-    #[error("cannot prepare the Node authorizer: {0}")]
-    Nodes(String),
 }
 
 impl ApiServer {
@@ -146,20 +166,37 @@ impl ApiServer {
             requests_in_flight_max: (READS_IN_FLIGHT_MAX, WRITES_IN_FLIGHT_MAX),
             priority_and_fairness: true,
             strict_transport_security: None,
+            constrained_impersonation: true,
             goaway_chance: 0.0,
+            watch_termination_grace_period: WATCH_TERMINATION_GRACE_PERIOD,
+            builtin: BuiltinOptions::default(),
+            advertise_address: None,
+            host_name: None,
             limits: Limits::default(),
             cbor: false,
             cache_bytes_max: None,
             #[cfg(feature = "serve")]
             http2_streams_max: HTTP2_STREAMS_MAX,
             client_ca: None,
+            root_ca: None,
             secure_port: SECURE_PORT,
             service_ranges: ServiceRanges::default(),
-            admission: AdmissionChain::default(),
-            node_restriction: false,
+            admission_plugins: AdmissionPlugins::default(),
+            admission_configuration: AdmissionConfiguration::default(),
+            mutating_admission: Vec::new(),
+            validating_admission: Vec::new(),
+            mutating_webhooks: Vec::new(),
+            validating_webhooks: Vec::new(),
+            converters: Vec::new(),
             aggregation: AggregatorOptions::default(),
             kubelet: KubeletOptions::default(),
             request_header: None,
+            audit: None,
+            authorization_webhooks: Vec::new(),
+            abac_policies: None,
+            token_webhook: None,
+            token_issuers: Vec::new(),
+            anonymous_paths: Vec::new(),
             controllers: Controllers::default(),
         }
     }
@@ -206,8 +243,8 @@ impl Builder {
 
     /// Trusts front proxies to name the user of a request, before all other credentials
     /// (`--requestheader-client-ca-file`). The listener must request certificates, as for
-    /// [`Builder::client_certificates`]. [`Builder::request_header`] tells extension servers of the same front proxies.
-    /// Default: the headers of front proxies have no effect.
+    /// [`Builder::client_certificates`]. [`Builder::request_header`] publishes the same front proxies for extension
+    /// servers. Default: the headers of front proxies have no effect.
     #[must_use]
     pub fn front_proxy(mut self, authenticator: FrontProxyAuthenticator) -> Self {
         self.front_proxy = Some(Arc::new(authenticator));
@@ -233,8 +270,8 @@ impl Builder {
         self
     }
 
-    /// How service account tokens are issued and accepted (`--service-account-*`, `--api-audiences`). Default: a key of
-    /// the store signs, and the issuer is `https://kubernetes.default.svc.cluster.local`.
+    /// Sets how service account tokens are issued and accepted (`--service-account-*`, `--api-audiences`). Default: a
+    /// key of the store signs, and the issuer is `https://kubernetes.default.svc.cluster.local`.
     #[must_use]
     pub fn service_account_tokens(mut self, options: ServiceAccountTokenOptions) -> Self {
         self.service_account_tokens = options;
@@ -322,12 +359,62 @@ impl Builder {
         self
     }
 
+    /// Whether impersonation has modes with permissions of their own beside the verb `impersonate`: for the own node, for
+    /// nodes, for service accounts and for other users (`ConstrainedImpersonation`). Default: yes.
+    #[must_use]
+    pub fn constrained_impersonation(mut self, on: bool) -> Self {
+        self.constrained_impersonation = on;
+        self
+    }
+
     /// The fraction of HTTP/2 requests after which the server ends their connection, so that clients spread over the
     /// servers behind a load balancer (`--goaway-chance`). Running requests finish. Default: 0; kube-apiserver allows
     /// up to 0.02.
     #[must_use]
     pub fn goaway_chance(mut self, chance: f64) -> Self {
         self.goaway_chance = chance;
+        self
+    }
+
+    /// The longest time over which [`ApiServer::shutdown`] ends open watches
+    /// (`--shutdown-watch-termination-grace-period`). At least 200 watches end per second. Default: five seconds.
+    #[must_use]
+    pub fn watch_termination_grace_period(mut self, period: Duration) -> Self {
+        self.watch_termination_grace_period = period;
+        self
+    }
+
+    /// The built-in group versions and resources that are served (`--runtime-config`). Default: all.
+    #[must_use]
+    pub fn runtime_config(mut self, config: RuntimeConfig) -> Self {
+        self.builtin.runtime_config = config;
+        self
+    }
+
+    /// The time after which events expire, in whole seconds (`--event-ttl`). Zero means never. Default: one hour.
+    #[must_use]
+    pub fn event_ttl(mut self, ttl: Duration) -> Self {
+        self.builtin.event_ttl = ttl;
+        self
+    }
+
+    /// The address at which clients inside the cluster reach this server, at [`Builder::secure_port`]
+    /// (`--advertise-address`, with `--endpoint-reconciler-type=lease`). The server keeps the addresses of all living
+    /// servers of the store in the Endpoints and the EndpointSlice of the Service `default/kubernetes`. Call
+    /// [`ApiServer::withdraw`] before the shutdown; without it, the address disappears after up to 25 seconds. Default:
+    /// none.
+    #[must_use]
+    pub fn advertise_address(mut self, address: IpAddr) -> Self {
+        self.advertise_address = Some(address);
+        self
+    }
+
+    /// The name of this host, which must be unique among the servers of a store. The server renews a Lease in
+    /// `kube-system` whose name is derived from the host name. It deletes the Leases of servers that have not renewed
+    /// theirs for an hour. Default: no Lease.
+    #[must_use]
+    pub fn host_name(mut self, name: &str) -> Self {
+        self.host_name = Some(name.to_owned());
         self
     }
 
@@ -381,6 +468,15 @@ impl Builder {
         self
     }
 
+    /// The CA certificates, in PEM, that verify this server's own certificate. The controller `root-ca-cert-publisher`
+    /// writes them into the ConfigMap `kube-root-ca.crt` of each namespace (`--root-ca-file` of
+    /// kube-controller-manager). Default: none.
+    #[must_use]
+    pub fn root_ca(mut self, pem: &str) -> Self {
+        self.root_ca = Some(pem.to_owned());
+        self
+    }
+
     /// The target port of the service `default/kubernetes`. Default: 6443.
     #[must_use]
     pub fn secure_port(mut self, port: u16) -> Self {
@@ -388,15 +484,15 @@ impl Builder {
         self
     }
 
-    /// The ranges from which services get cluster addresses and node ports. All servers of a store must have the
-    /// same. Default: 10.96.0.0/16 and 30000-32767.
+    /// The ranges from which services get cluster addresses and node ports. All servers of a store must have the same
+    /// ranges. Default: 10.96.0.0/16 and 30000-32767.
     #[must_use]
     pub fn service_ranges(mut self, ranges: ServiceRanges) -> Self {
         self.service_ranges = ranges;
         self
     }
 
-    /// The certificate and key, in PEM, by which extension servers recognize this server. Default: none.
+    /// The certificate and key, in PEM, with which this server authenticates to extension servers. Default: none.
     #[must_use]
     pub fn proxy_client_certificate(mut self, chain_pem: &str, key_pem: &str) -> Self {
         let (chain_pem, key_pem) = (chain_pem.as_bytes().to_vec(), key_pem.as_bytes().to_vec());
@@ -404,8 +500,8 @@ impl Builder {
         self
     }
 
-    /// How extension servers recognize this server as a front proxy, by the ConfigMap
-    /// `kube-system/extension-apiserver-authentication`. Default: not at all.
+    /// The settings with which extension servers recognize this server as a front proxy. The ConfigMap
+    /// `kube-system/extension-apiserver-authentication` publishes them. Default: none.
     #[must_use]
     pub fn request_header(mut self, request_header: RequestHeader) -> Self {
         self.request_header = Some(request_header);
@@ -428,8 +524,8 @@ impl Builder {
         self
     }
 
-    /// How the server connects to kubelets (`--kubelet-*`): for logs, exec, attach, port-forward and proxied nodes.
-    /// Default: no client certificate, and certificates of kubelets are not verified.
+    /// Sets how the server connects to kubelets (`--kubelet-*`): for logs, exec, attach, port-forward and proxied
+    /// nodes. Default: no client certificate, and certificates of kubelets are not verified.
     #[must_use]
     pub fn kubelet(mut self, options: KubeletOptions) -> Self {
         self.kubelet = options;
@@ -441,21 +537,113 @@ impl Builder {
     /// write the objects of other nodes. Default: no.
     #[must_use]
     pub fn node_restriction(mut self, on: bool) -> Self {
-        self.node_restriction = on;
+        self.admission_plugins = self.admission_plugins.with("NodeRestriction", on);
+        self
+    }
+
+    /// The built-in admission plugins (`--enable-admission-plugins`, `--disable-admission-plugins`). Default:
+    /// [`AdmissionPlugins::default`], which are kube-apiserver's defaults without ServiceAccount. Replaces an earlier
+    /// [`Builder::node_restriction`].
+    #[must_use]
+    pub fn admission_plugins(mut self, plugins: AdmissionPlugins) -> Self {
+        self.admission_plugins = plugins;
+        self
+    }
+
+    /// The configuration of admission plugins (`--admission-control-config-file`). Default: none.
+    #[must_use]
+    pub fn admission_configuration(mut self, configuration: AdmissionConfiguration) -> Self {
+        self.admission_configuration = configuration;
+        self
+    }
+
+    /// Adds a webhook of the mode [`AuthorizationMode::Webhook`] (`--authorization-webhook-*`, `--authorization-config`).
+    /// The first occurrence of the mode is the first webhook that was added, and so on. Without a webhook, the mode denies.
+    /// Default: none.
+    #[must_use]
+    pub fn authorization_webhook(mut self, client: Client, options: AuthorizationWebhookOptions) -> Self {
+        let client = WebhookClient { client, timeout: options.timeout };
+        self.authorization_webhooks.push(Arc::new(WebhookAuthorizer::new(client, options)));
+        self
+    }
+
+    /// The policies of the mode [`AuthorizationMode::Abac`] (`--authorization-policy-file`). Without them, the mode
+    /// denies. Default: none.
+    #[must_use]
+    pub fn abac_policies(mut self, policies: AbacAuthorizer) -> Self {
+        self.abac_policies = Some(policies);
+        self
+    }
+
+    /// Accepts tokens of other issuers (`--authentication-config`, `--oidc-*`). The keys of an issuer are fetched at the
+    /// start or when its first token arrives, and again when a token has an unknown key. Default: none.
+    #[must_use]
+    pub fn token_issuers(mut self, issuers: Vec<JwtIssuer>) -> Self {
+        self.token_issuers = issuers;
+        self
+    }
+
+    /// The paths to which [`AnonymousAuth::Enabled`] limits anonymous requests, without patterns. Default: empty, which
+    /// allows all paths.
+    #[must_use]
+    pub fn anonymous_paths(mut self, paths: Vec<String>) -> Self {
+        self.anonymous_paths = paths;
+        self
+    }
+
+    /// A webhook that authenticates the tokens that no other authenticator recognizes
+    /// (`--authentication-token-webhook-*`). Default: none.
+    #[must_use]
+    pub fn token_webhook(mut self, client: Client, options: TokenWebhookOptions) -> Self {
+        let client = WebhookClient { client, timeout: REVIEW_TIMEOUT };
+        self.token_webhook = Some(Arc::new(WebhookTokenAuthenticator::new(client, options)));
+        self
+    }
+
+    /// The audit log. Default: none.
+    #[must_use]
+    pub fn audit_log(mut self, options: AuditOptions) -> Self {
+        self.audit = Some(options);
         self
     }
 
     /// Adds a mutating admission plugin after the built-in ones.
     #[must_use]
     pub fn mutating_admission(mut self, plugin: impl MutatingAdmission + 'static) -> Self {
-        self.admission.add_mutating(Arc::new(plugin));
+        self.mutating_admission.push(Arc::new(plugin));
         self
     }
 
     /// Adds a validating admission plugin after the built-in ones.
     #[must_use]
     pub fn validating_admission(mut self, plugin: impl ValidatingAdmission + 'static) -> Self {
-        self.admission.add_validating(Arc::new(plugin));
+        self.validating_admission.push(Arc::new(plugin));
+        self
+    }
+
+    /// Adds mutating webhooks that a function in this process implements. `configuration` is a
+    /// MutatingWebhookConfiguration without `clientConfig`. The server does not store it, and calls its webhooks in the
+    /// order of the names of all configurations. docs/extending.md has an example.
+    #[must_use]
+    pub fn mutating_webhook(mut self, configuration: Value, handler: impl WebhookHandler + 'static) -> Self {
+        self.mutating_webhooks.push((configuration, Arc::new(handler)));
+        self
+    }
+
+    /// Adds validating webhooks that a function in this process implements. `configuration` is a
+    /// ValidatingWebhookConfiguration without `clientConfig`, which the server does not store.
+    #[must_use]
+    pub fn validating_webhook(mut self, configuration: Value, handler: impl WebhookHandler + 'static) -> Self {
+        self.validating_webhooks.push((configuration, Arc::new(handler)));
+        self
+    }
+
+    /// Adds a converter between the versions of a custom resource that a function in this process implements. It is
+    /// called in place of the webhook if the definition `name`, e.g. `widgets.example.com`, has the conversion strategy
+    /// `Webhook`. docs/extending.md has an example.
+    #[must_use]
+    pub fn converter(mut self, name: impl Into<String>, handler: impl ConversionHandler + 'static) -> Self {
+        self.converters.push((name.into(), Arc::new(handler)));
         self
     }
 
@@ -473,38 +661,97 @@ impl Builder {
             .transpose()
             .map_err(|_| BuildError::Header(self.strict_transport_security.unwrap_or_default()))?;
         let connections = Connections::new(self.kubelet).map_err(|error| BuildError::Kubelet(error.to_string()))?;
+        let audit = self.audit.map(Auditor::start).transpose().map_err(BuildError::Audit)?;
         let storage = self.storage.unwrap_or_else(|| MemoryStorage::new());
         storage.health().await?;
         let storage = self.stored_form.storage(storage);
         if let Err(fault) = rewrite_stale_keys(&storage).await {
             tracing::warn!(%fault, "some keys of the server still need the former encryption key: keep it, and restart");
         }
-        let backend = Backend::new(storage, Registry::builtin(), self.watch_cache, self.limits);
+        let backend = Backend::new(storage, Registry::configured(&self.builtin), self.watch_cache, self.limits);
         let external_address = self.external_address.unwrap_or_else(|| format!("localhost:{}", self.secure_port));
         let jwks_uri = self.jwks_uri.unwrap_or_else(|| format!("https://{external_address}{JWKS_PATH}"));
         if let Err(error) = IssuerDocuments::new(self.service_account_tokens.issuer(), &jwks_uri, &[]) {
             tracing::warn!(%error, "the server does not publish the keys of service account tokens");
         }
+        let api_audiences = self.service_account_tokens.audiences().to_vec();
+        let token_issuers = self.token_issuers.into_iter().map(|issuer| {
+            let authenticator = Arc::new(JwtAuthenticator::new(issuer, IssuerClient, api_audiences.clone()));
+            tokio::spawn(prepare(Arc::downgrade(&authenticator)));
+            authenticator as Arc<dyn Authenticator>
+        });
+        let token_issuers: Vec<_> = token_issuers.collect();
         let backend = backend.with_service_account_tokens(self.service_account_tokens);
         let backend = Arc::new(backend.with_cache_budget(self.cache_bytes_max));
         let modes = self.authorization.as_deref();
-        let states = AuthorizerStates::of_modes(modes);
+        let states = AuthorizerStates::of_modes(modes, self.authorization_webhooks, self.abac_policies);
         let authorizers = authorizers(self.authorizers, modes, &states);
-        let AuthorizerStates { rbac: rbac_state, node: node_state } = states;
-        let mut admission = self.admission;
-        if self.node_restriction {
-            let plugin = Arc::new(NodeRestriction::new(authorizers.clone()));
-            admission.add_mutating(Arc::clone(&plugin) as Arc<dyn MutatingAdmission>);
-            admission.add_validating(plugin);
-        }
+        let AuthorizerStates { rbac: rbac_state, node: node_state, webhooks: _, abac: _ } = states;
+        let plugins = self.admission_plugins;
+        let mut admission = AdmissionChain::new(&plugins, &self.admission_configuration, Some(&authorizers));
+        self.mutating_admission.into_iter().for_each(|plugin| admission.add_mutating(plugin));
+        self.validating_admission.into_iter().for_each(|plugin| admission.add_validating(plugin));
         admission.add_validating(Arc::new(CreateAuthorization(authorizers.clone())));
         if let Some(state) = &rbac_state {
             admission.add_validating(Arc::new(RbacEscalation::new(authorizers.clone(), Arc::clone(state))));
+        }
+        let (webhooks, webhook_metrics) = (AdmissionWebhooks::default(), Arc::<WebhookMetrics>::default());
+        for (all, added) in
+            [(&webhooks.mutating, self.mutating_webhooks), (&webhooks.validating, self.validating_webhooks)]
+        {
+            for (configuration, handler) in added {
+                let result = all.add_handler(&configuration, handler);
+                result.map_err(|error| BuildError::Webhooks(error.to_string()))?;
+            }
+        }
+        let (policies, policy_metrics) = (Policies::default(), Arc::<PolicyMetrics>::default());
+        let params: Arc<dyn ParamReader> = Arc::new(CachedParams::new(Arc::clone(&backend)));
+        admission.add_validating(Arc::new(ParamAccess::new(authorizers.clone(), Arc::clone(&params))));
+        let services = Arc::new(CachedServices::new(&backend));
+        let caller: Arc<dyn WebhookCaller> = Arc::new(HttpsCaller::new(services));
+        backend.conversion().set_caller(Arc::clone(&caller));
+        for (definition, handler) in self.converters {
+            backend.conversion().set_handler(definition, handler);
+        }
+        if plugins.is_enabled("MutatingAdmissionPolicy") {
+            admission.add_mutating(Arc::new(MutatingAdmissionPolicy::new(
+                Arc::clone(&policies.mutating),
+                Arc::clone(&params),
+                authorizers.clone(),
+                Arc::clone(&policy_metrics),
+            )));
+        }
+        let (hooks, metrics) = (Arc::clone(&webhooks.mutating), Arc::clone(&webhook_metrics));
+        if plugins.is_enabled("MutatingAdmissionWebhook") {
+            admission.add_mutating(Arc::new(MutatingAdmissionWebhook::new(
+                hooks,
+                Arc::clone(&caller),
+                metrics,
+                authorizers.clone(),
+            )));
+        }
+        if plugins.is_enabled("ValidatingAdmissionPolicy") {
+            admission.add_validating(Arc::new(ValidatingAdmissionPolicy::new(
+                Arc::clone(&policies.validating),
+                params,
+                authorizers.clone(),
+                Arc::clone(&policy_metrics),
+            )));
+        }
+        let (hooks, metrics) = (Arc::clone(&webhooks.validating), Arc::clone(&webhook_metrics));
+        if plugins.is_enabled("ValidatingAdmissionWebhook") {
+            admission.add_validating(Arc::new(ValidatingAdmissionWebhook::new(
+                hooks,
+                caller,
+                metrics,
+                authorizers.clone(),
+            )));
         }
         let writer = Arc::new(
             Writer::new(Arc::clone(&backend), admission)
                 .with_service_ranges(self.service_ranges)
                 .with_enforced_rbac(rbac_state.is_some())
+                .with_enforced_plugins(plugins)
                 .with_enforced_flow_control(self.priority_and_fairness),
         );
         namespaces::ensure_system_namespaces(&writer).await.map_err(|status| BuildError::Namespaces(status.message))?;
@@ -521,6 +768,8 @@ impl Builder {
         if let Some(state) = &rbac_state {
             prepare_rbac(&writer, state, self.controllers).await.map_err(|status| BuildError::Rbac(status.message))?;
         }
+        webhooks::load(&writer, &webhooks).await.map_err(|status| BuildError::Webhooks(status.message))?;
+        policies::load(&writer, &policies).await.map_err(|status| BuildError::Policies(status.message))?;
         let (reads, writes) = self.requests_in_flight_max;
         let fairness = self.priority_and_fairness.then(|| Fairness::new(reads.saturating_add(writes)));
         if let Some(fairness) = &fairness {
@@ -534,11 +783,35 @@ impl Builder {
         // optional.
         let definitions_task = tokio::spawn(definitions::run(Arc::clone(&writer)));
         let mut others = vec![tokio::spawn(bootstrap.run()), tokio::spawn(node_ports.run(next_repair))];
+        others.push(tokio::spawn(webhooks::follow(Arc::clone(&writer), webhooks)));
+        others.push(tokio::spawn(policies::follow(Arc::clone(&writer), policies)));
         if self.cache_bytes_max.is_some() {
             others.push(spawn_cache_budget(&backend));
         }
         if self.controllers.namespace {
             others.push(tokio::spawn(namespaces::run(Arc::clone(&writer))));
+        }
+        if self.controllers.validating_admission_policy_status {
+            others.push(tokio::spawn(policy_status::run(Arc::clone(&writer))));
+        }
+        if self.controllers.resource_quota {
+            others.push(tokio::spawn(resource_quotas::run(Arc::clone(&writer))));
+        }
+        for (runs, protection) in [
+            (self.controllers.pvc_protection, &storage_protection::CLAIMS),
+            (self.controllers.pv_protection, &storage_protection::VOLUMES),
+            (self.controllers.vac_protection, &storage_protection::ATTRIBUTES_CLASSES),
+        ] {
+            if runs {
+                others.push(tokio::spawn(storage_protection::run(Arc::clone(&writer), protection)));
+            }
+        }
+        let wanted = NamespaceObjects {
+            service_account: self.controllers.service_account,
+            root_ca: self.root_ca.filter(|_| self.controllers.root_ca),
+        };
+        if wanted.service_account || wanted.root_ca.is_some() {
+            others.push(tokio::spawn(service_accounts::run(Arc::clone(&writer), wanted)));
         }
         if self.controllers.gc {
             others.push(tokio::spawn(gc::run(Arc::clone(&writer))));
@@ -559,31 +832,37 @@ impl Builder {
             others.push(tokio::spawn(nodes::follow(Arc::clone(&writer), state)));
         }
         let store_health = StoreHealth::new(Arc::clone(backend.storage()));
-        let access = Access::new(
-            &backend,
-            &self.auth,
-            self.front_proxy,
-            self.client_certificates,
-            self.bootstrap_tokens,
-            self.authenticators,
-            authorizers,
-        );
-        let aggregation = Aggregation::new(&writer, self.aggregation, self.request_header);
+        let configured = ConfiguredAuthenticators {
+            front_proxy: self.front_proxy,
+            client_certificates: self.client_certificates,
+            bootstrap_tokens: self.bootstrap_tokens,
+            custom: self.authenticators,
+            token_issuers,
+            token_webhook: self.token_webhook,
+        };
+        let access = Access::new(&backend, &self.auth, configured, authorizers);
+        let documents = Arc::<Documents>::default();
+        let aggregation = Aggregation::new(&writer, &documents, self.aggregation, self.request_header);
         others.push(tokio::spawn(aggregation.run()));
+        let advertised = self.advertise_address.map(|address| (address, self.secure_port));
+        let presence = Presence::new(&writer, advertised, self.host_name.as_deref());
         Ok(ApiServer::new(Shared {
             aggregation,
             connections,
             backend,
             writer,
-            documents: Documents::default(),
+            documents,
             access: Arc::new(access),
+            audit,
             #[cfg(feature = "serve")]
             auth: self.auth,
             anonymous_auth: self.anonymous_auth,
+            anonymous_paths: self.anonymous_paths,
             min_request_timeout: self.min_request_timeout,
             request_timeout: self.request_timeout,
             jwks_uri,
             strict_transport_security,
+            constrained_impersonation: self.constrained_impersonation,
             goaway_chance: self.goaway_chance,
             flow_control,
             bodies: BodyBudget::new(BODIES_BYTES_MAX),
@@ -592,34 +871,16 @@ impl Builder {
             http2_streams_max: self.http2_streams_max,
             compute: Compute::new(self.cbor),
             metrics: Metrics::default(),
+            webhook_metrics,
+            policy_metrics,
             websockets: Arc::new(Semaphore::new(WEBSOCKETS_MAX)),
             cbor: self.cbor,
             stopping: AtomicBool::new(false),
             unready: AtomicBool::new(false),
-            watch_drain: Arc::default(),
+            request_drain: RequestDrain::default(),
+            presence,
+            watch_drain: Arc::new(WatchDrain::new(self.watch_termination_grace_period)),
             tasks: BackgroundTasks { definitions: definitions_task, others },
         }))
     }
-}
-
-/// Creates the flow schemas and priority levels that every cluster has, and reads all of them, so that the first request
-/// is classified correctly.
-async fn prepare_flow_control(writer: &Arc<Writer>, fairness: &Fairness) -> Result<(), Status> {
-    // The controller tries again. An object that cannot be written must not keep the server from starting.
-    if let Err(status) = flow_control::ensure_objects(writer).await {
-        tracing::warn!(%status, "cannot create the flow schemas and priority levels that every cluster has");
-    }
-    flow_control::load(writer, fairness).await
-}
-
-/// Creates the default roles and bindings, and reads all of them, so that the first request is decided correctly.
-async fn prepare_rbac(writer: &Arc<Writer>, state: &RbacState, controllers: Controllers) -> Result<(), Status> {
-    rbac::ensure_policy(writer).await?;
-    if controllers.clusterrole_aggregation {
-        // The controller tries again. A role that cannot be written must not keep the server from starting.
-        if let Err(status) = rbac::aggregate(writer).await {
-            tracing::warn!(%status, "cannot aggregate ClusterRoles");
-        }
-    }
-    rbac::load(writer, state).await
 }

@@ -4,7 +4,8 @@
 //! ```text
 //!  Request
 //!     │  panic_recovery     a panic becomes a 500
-//!     │  audit              the request's id, on every response
+//!     │  audit              the request's id, on every response; audit events   500
+//!     │  request_drain      a stopping server takes no new requests   429
 //!     │  cache_control      responses are private
 //!     │  RequestInfo        the verb, resource and name of the request
 //!     │  request_deadline   ?timeout=, or 60 s                     400, 504
@@ -30,11 +31,14 @@ use http::{HeaderValue, Response};
 use listwatch_wire::query::Query;
 use tokio::time::Instant;
 
-use crate::filters::flow_control::FlowRequest;
+use crate::filters::audit::RequestAudit;
 use crate::filters::rejection::Rejection;
 use crate::filters::request_deadline::RequestDeadline;
 use crate::filters::warnings::WarningRecorder;
-use crate::filters::{audit, authentication, authorization, cache_control, impersonation, panic_recovery};
+use crate::filters::{
+    audit, authentication, authorization, cache_control, flow_control, impersonation, panic_recovery,
+};
+use crate::flow_control::FlowRequest;
 use crate::handlers::context::RequestContext;
 use crate::handlers::handle;
 use crate::request::info::RequestInfo;
@@ -51,8 +55,25 @@ pub(crate) async fn serve<B: RequestBody>(
     upload: &mut Upload<B>,
 ) -> Response<Body> {
     let audit_id = audit::id(&parts.headers);
+    let audit = RequestAudit::new(shared.audit.as_ref(), &audit_id);
     // The large future is boxed, so that a connection without a request does not hold its memory.
-    let mut response = panic_recovery::recover(Box::pin(serve_with_info(shared, parts, &audit_id, upload))).await;
+    let served = match shared.request_drain.admit(parts) {
+        Ok(_active) => {
+            panic_recovery::recover(Box::pin(serve_with_info(shared, parts, &audit_id, &audit, upload))).await
+        }
+        Err(rejection) => Ok(*rejection),
+    };
+    let mut response = match served {
+        Ok(mut response) => {
+            audit.respond(&mut response).await;
+            response
+        }
+        Err(panic) => {
+            audit.panicked(&panic).await;
+            panic_recovery::response()
+        }
+    };
+    drop(audit);
     audit::add(response.headers_mut(), audit_id);
     cache_control::add(response.headers_mut());
     response
@@ -68,6 +89,7 @@ async fn serve_with_info<B: RequestBody>(
     shared: &Arc<Shared>,
     parts: &Parts,
     audit_id: &HeaderValue,
+    audit: &RequestAudit<'_>,
     upload: &mut Upload<B>,
 ) -> Response<Body> {
     let query = Query::parse(parts.uri.query().unwrap_or_default());
@@ -82,19 +104,34 @@ async fn serve_with_info<B: RequestBody>(
         let admit = async {
             let sender = authentication::authenticate(
                 &shared.access.authenticators,
-                shared.anonymous_auth,
+                (shared.anonymous_auth, &shared.anonymous_paths),
                 parts,
                 &info,
                 unix_seconds(),
             )
-            .await?;
+            .await;
+            let sender = match sender {
+                Ok(sender) => sender,
+                Err(status) => {
+                    audit.authentication_failed(parts, &info, &query, &status).await;
+                    return Err(status.into());
+                }
+            };
+            audit.begin(parts, &info, &sender.user).await?;
+            let audited = audit.audited();
+            preferences.set_audited(audited);
             is_authenticated = sender.is_authenticated;
             let requester = Arc::clone(&sender.user);
-            let user = impersonation::impersonate(&shared.access.authorizers, &parts.headers, sender.user).await?;
+            let authorizers = &shared.access.authorizers;
+            let constrained = shared.constrained_impersonation;
+            let user =
+                impersonation::impersonate(authorizers, constrained, &info, &parts.headers, sender.user, audited)
+                    .await?;
             classification = shared.flow_control.classify(&info, &user);
+            let deadline = deadline.at();
             let flow = FlowRequest { info: &info, user: &user, query: &query, backend: &shared.backend, deadline };
             let admission = shared.flow_control.admit(classification.clone(), flow).await?;
-            authorization::authorize(&shared.access.authorizers, &info, &user).await?;
+            authorization::authorize(authorizers, &info, &user, parts, audited).await?;
             Ok::<_, Rejection>((user, requester, admission))
         };
         let (user, requester, mut admission) = deadline.enforce(pin!(admit)).await?;
@@ -110,7 +147,7 @@ async fn serve_with_info<B: RequestBody>(
             audit_id,
         };
         let mut response = handle(&request, &warnings, &mut admission, upload).await;
-        admission.hold_until_sent(&mut response, deadline.at());
+        flow_control::hold_until_sent(admission, &mut response, deadline.at());
         Ok::<_, Rejection>(response)
     };
     let mut response = served.await.unwrap_or_else(|rejection| rejection.response(&preferences));
@@ -143,7 +180,7 @@ mod tests {
 
     use crate::{ApiServer, Auth};
 
-    /// Authenticates the token `bobs` as bob.
+    /// Authenticates the token `bobs` as the user `bob`.
     struct Bob;
 
     impl Authenticator for Bob {
@@ -156,12 +193,12 @@ mod tests {
         }
     }
 
-    /// Allows bob to list pods, and denies every delete.
+    /// Allows the user `bob` to list pods, and denies every delete.
     struct Rules;
 
     impl Authorizer for Rules {
         fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization> {
-            // This stands for an authorizer that calls another server.
+            // This simulates an authorizer that calls another server.
             MaybeFuture::new(async {
                 tokio::task::yield_now().await;
                 match (&*attributes.user.username, attributes.verb, attributes.resource) {

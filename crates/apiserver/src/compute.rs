@@ -9,12 +9,12 @@
 //! ```
 //!
 //! Each write runs inline first, with fuel for about a millisecond ([`listwatch_meta::fuel`]). A write that needs more
-//! is discarded before it has an effect. It runs again on a blocking thread of the runtime, if one of the slots is free.
-//! A write holds its slot while its future is polled, and frees the slot while it waits for the store. The computation
-//! ends within a slice of fuel after the deadline of the request or after its client disconnects.
+//! is discarded before it has an effect. Then the write runs again on a blocking thread of the runtime, if one of the
+//! slots is free. A write holds its slot while its future is polled, and frees the slot while it waits for the store.
+//! The computation ends within a slice of fuel after the deadline of the request or after its client disconnects.
 //!
-//! Turns belong to the authenticated user and not to the impersonated one. Otherwise a user with permission to
-//! impersonate could take any number of turns.
+//! Slots are assigned by the authenticated user and not by the impersonated user. Otherwise a user with permission to
+//! impersonate could take any number of slots.
 //!
 //! Decision: `docs/decisions/0008-compute-pool.md`.
 
@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::auth::Access;
-use listwatch_write::{self as write, WriteRequest, WriteResponse, Writer};
+use listwatch_write::{self as write, WriteContext, WriteRequest, WriteResponse, Writer};
 
 /// The most units of fuel (50 ns each) that a request may use on an I/O worker: about one millisecond. A request that
 /// needs more starts again on a compute slot.
@@ -43,8 +43,7 @@ pub(crate) const INLINE_UNITS_MAX: u64 = 20_000;
 pub(crate) const OFFLOADED_UNITS_MAX: u64 = 200_000_000;
 
 /// The smallest number of compute slots. A machine with more processors has one slot for every second processor. One
-/// user
-/// holds all slots but one at most, so that the requests of other users do not wait for that user.
+/// slot is reserved: one user never holds all slots, so that the requests of other users do not wait for that user.
 pub(crate) const SLOTS_MIN: usize = 2;
 
 /// The largest body of a delete, eviction, binding or token request that an I/O worker reads, in bytes. A request with
@@ -86,14 +85,13 @@ impl From<NotComputed> for Status {
 }
 
 impl Compute {
-    /// Creates a pool for this machine. `cbor` tells whether request bodies may be CBOR.
+    /// Creates a pool for this machine. If `cbor` is true, request bodies may be CBOR.
     pub(crate) fn new(cbor: bool) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Compute { cbor, ..Compute::with_slots((processors / 2).max(SLOTS_MIN)) }
     }
 
-    /// Runs a write inline if it is cheap, and otherwise on a compute slot, in the turn of the authenticated user
-    /// (`requester`).
+    /// Runs a write inline if it is cheap, and otherwise on a compute slot of the authenticated user (`requester`).
     ///
     /// # Errors
     /// The [`Status`] of the write; 504 if fuel or time is used up; 429 if too many requests wait.
@@ -101,19 +99,21 @@ impl Compute {
         &self,
         writer: &Arc<Writer>,
         request: WriteRequest<'_>,
+        context: &Arc<WriteContext>,
         requester: &str,
         deadline: Instant,
     ) -> Result<WriteResponse, Status> {
         if request.has_one_effect() {
-            let work = async { writer.write(read(request.clone(), self.cbor)?).await };
+            let work = async { writer.write_in(read(request.clone(), self.cbor)?, context).await };
             if let Some(written) = inline(work).await {
                 return written;
             }
         } else if request.body.len() <= INLINE_BODY_BYTES_MAX {
-            return writer.write(read(request, self.cbor)?).await;
+            return writer.write_in(read(request, self.cbor)?, context).await;
         }
         let (writer, owned, cbor) = (Arc::clone(writer), request.to_owned(), self.cbor);
-        let work = async move { writer.write(read(owned.request(), cbor)?).await };
+        let context = Arc::clone(context);
+        let work = async move { writer.write_in(read(owned.request(), cbor)?, &context).await };
         // The future is boxed, because few writes take this path and each future is moved several times.
         Box::pin(self.run(requester, deadline, work)).await?
     }
@@ -152,7 +152,7 @@ impl Compute {
         Compute { slots: Arc::new(Slots { state, per_user_max: slots.saturating_sub(1).max(1) }), cbor: false }
     }
 
-    /// Runs a future on a compute slot, in the turn of its user.
+    /// Runs a future on a compute slot of its user.
     ///
     /// # Errors
     /// [`NotComputed`]. The future is then dropped, or its result is discarded.
@@ -170,7 +170,7 @@ impl Compute {
         let _cancels = CancelOnDrop(Arc::clone(&cancelled));
         let tank = Tank::new(OFFLOADED_UNITS_MAX).until(deadline).unless(cancelled);
         let mut metered = Metered { tank, future: Box::pin(work) };
-        let bell = Arc::new(Bell(Notify::new()));
+        let bell = Arc::new(RequestWaker(Notify::new()));
         let mut turn = Turn::First;
         loop {
             let slot = self.slots.take(user, turn).await?;
@@ -230,9 +230,9 @@ impl<F: Future + Unpin> Future for Metered<F> {
 }
 
 /// Wakes the request when its future can continue.
-struct Bell(Notify);
+struct RequestWaker(Notify);
 
-impl Wake for Bell {
+impl Wake for RequestWaker {
     fn wake(self: Arc<Self>) {
         self.0.notify_one();
     }
@@ -247,7 +247,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The compute slots, which are given to users in turn.
+/// The compute slots, which users receive round-robin.
 #[derive(Debug)]
 struct Slots {
     state: Mutex<SlotsState>,
@@ -357,7 +357,7 @@ impl Slots {
         slot
     }
 
-    /// Moves a slot from a user to the next user who may take it. If there is none, the slot becomes free.
+    /// Moves a slot from a user to the next waiting user. If no user waits, the slot becomes free.
     fn pass_on(&self, from: &str) -> Option<(String, oneshot::Sender<Slot>)> {
         let SlotsState { free, held, waiting, turns, count, .. } = &mut *self.state.lock();
         match held.get_mut(from) {
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cheap_work_runs_inline_and_expensive_work_is_discarded() {
+    async fn inline_work_above_its_fuel_limit_is_discarded() {
         assert_eq!(inline(async { Ok::<_, ()>(fuel::charge(INLINE_UNITS_MAX)) }).await, Some(Ok(true)));
         let cut =
             |result: Result<(), ()>| async move { if fuel::charge(INLINE_UNITS_MAX + 1) { Ok(()) } else { result } };

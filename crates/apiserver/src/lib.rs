@@ -9,9 +9,20 @@
 //! The server keeps objects in any [`listwatch_storage::Storage`]. It serves reads from one watch cache per resource,
 //! which the first request for the resource starts.
 //!
+//! # Layers
+//! A module uses only modules of lower lines. `cargo xtask tidy` checks it.
+//! ```text
+//!  builder ─ transport ─ server ─ service ─ chain      from the outside to one request
+//!  handlers                                            one file per kind of request
+//!  filters             shared                          the steps before; the state of one server
+//!  response  metrics   aggregation                     bodies and their forms; counters; extension servers
+//!  flow_control        documents   compute             seats and slots; discovery; the pool of computations
+//!  request   auth      connections store_health        facts of a request; users; transports to nodes and pods
+//! ```
+//!
 //! # Features
-//! `serve` (on by default): listeners, TLS and certificates. Without it, the crate has the service alone and neither
-//! rustls nor rcgen nor hyper's server.
+//! `serve` (on by default): listeners, TLS and certificates. Without the feature, the crate provides only the service,
+//! and does not depend on rustls, rcgen and hyper's server.
 //!
 //! # In a test process
 //! ```
@@ -50,14 +61,18 @@
 struct Extending;
 
 mod aggregation;
+mod audit;
 mod auth;
 mod builder;
 mod chain;
 mod compute;
+mod connections;
 mod documents;
 mod filters;
+mod flow_control;
 mod handlers;
 mod metrics;
+mod presence;
 mod request;
 mod response;
 mod server;
@@ -68,31 +83,63 @@ mod store_health;
 mod tests;
 #[cfg(feature = "serve")]
 mod transport;
+mod webhook_client;
 
 /// Admission plugins: code that changes or rejects writes.
 pub mod admission {
-    pub use listwatch_write::admission::{
-        AdmissionFuture, AdmissionRequest, MutatingAdmission, ObjectReader, Operation, ValidatingAdmission,
+    pub use listwatch_admission::{
+        AdmissionConfiguration, AdmissionFuture, AdmissionPlugins, AdmissionRequest, InvalidConfiguration,
+        InvalidPlugins, ListedObjects, MutatingAdmission, ObjectReader, Operation, PLUGINS, PluginInfo,
+        ValidatingAdmission,
     };
 }
 
 pub use listwatch_controllers::bootstrap::RequestHeader;
 pub use listwatch_controllers::{Controllers, UnknownController};
+pub use listwatch_registry::{InvalidRuntimeConfig, RuntimeConfig};
 pub use listwatch_write::{InvalidRange, ServiceRanges};
 
-/// The form of values in the store: their encoding and their encryption.
+/// Webhooks as functions of this process.
+pub mod webhook {
+    pub use listwatch_registry::{ConversionHandler, ConversionRequest};
+    pub use listwatch_webhook_admission::{CallFuture, WebhookHandler};
+}
+
+/// The form of values in the store: encoding and encryption.
 pub mod stored_form {
     pub use listwatch_at_rest::{CONFIG_BYTES_MAX, ConfigError, Encryption, KEYS_MAX};
     pub use listwatch_registry::{StorageMediaType, StoredForm};
 }
 
-pub use self::auth::{AnonymousAuth, Auth, AuthorizationMode, UnavailableMode};
+/// The audit log: the policy that selects requests, and the backends that receive events.
+pub mod audit_log {
+    pub use listwatch_audit::{BatchOptions, Policy, PolicyError, RotationOptions, Throttle, Truncation};
+    pub use listwatch_outbound::Client;
+
+    pub use crate::audit::{AuditBackend, AuditMode, AuditOptions, AuditTarget};
+}
+
+/// Webhooks that authenticate tokens and authorize requests.
+pub mod access_webhooks {
+    pub use listwatch_access::webhook::{
+        AuthorizationWebhookOptions, FailurePolicy, MatchConditions, ReviewVersion, TokenWebhookOptions,
+    };
+    pub use listwatch_outbound::Client;
+}
+
+/// The issuers of JSON Web Tokens in the file of `--authentication-config`.
+pub mod token_issuers {
+    pub use listwatch_access::oidc::{
+        AnonymousConfiguration, AuthenticationConfiguration, InvalidConfiguration, JwtIssuer, OidcFlags,
+    };
+}
+
+pub use self::auth::{AnonymousAuth, Auth, AuthorizationMode, UnknownMode};
 pub use self::builder::{BuildError, Builder};
-pub use self::documents::{discovery, openapi};
-pub use self::handlers::connect::KubeletOptions;
+pub use self::connections::KubeletOptions;
 pub use self::request::upload::REQUEST_BODY_BYTES_MAX;
+pub use self::response::BodyError;
 pub use self::response::body::Body;
-pub use self::response::{BodyError, table};
 pub use self::server::ApiServer;
 pub use self::service::ApiService;
 #[cfg(feature = "serve")]

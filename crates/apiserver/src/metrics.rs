@@ -3,6 +3,7 @@
 //! A metric that kube-apiserver has keeps its name and labels, so that dashboards and alerts work. The
 //! names of other metrics begin with `listwatch_`.
 
+mod audit;
 mod flow_control;
 
 use std::borrow::Borrow;
@@ -16,7 +17,8 @@ use listwatch_cacher::CacherStats;
 use listwatch_storage::StoreStats;
 use parking_lot::Mutex;
 
-use crate::filters::flow_control::Fairness;
+use crate::audit::Counters;
+use crate::flow_control::Fairness;
 use crate::request::routing::{ResourceRoute, Verb};
 use listwatch_registry::{Registry, Resource};
 use listwatch_write::WriteVerb;
@@ -83,8 +85,8 @@ impl Labels {
     }
 }
 
-/// The labels of a series of requests. Their number is bounded by served resources, verbs and scopes; a
-/// client cannot create more.
+/// The labels of a series of requests. The number of series is bounded by served resources, verbs and scopes; a client
+/// cannot create more.
 #[derive(Debug)]
 struct Series {
     group: Box<str>,
@@ -238,6 +240,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) writes_in_flight: usize,
     /// Priority and fairness; `None` if it is off.
     pub(crate) fairness: Option<&'a Fairness>,
+    /// The audit log; `None` without a policy.
+    pub(crate) audit: Option<&'a Counters>,
     pub(crate) caches: &'a [CacherStats],
     /// The byte limit of all caches, and the number of resources without a cache because of it.
     pub(crate) cache_budget: Option<(usize, usize)>,
@@ -258,6 +262,9 @@ pub(crate) fn text(metrics: &Metrics, found: &Snapshot<'_>) -> String {
     out.sample("request_kind=\"mutating\"", found.writes_in_flight);
     if let Some(fairness) = found.fairness {
         flow_control::text(&mut out, fairness);
+    }
+    if let Some(counters) = found.audit {
+        audit::text(&mut out, counters);
     }
     caches(&mut out, found.caches);
     if let Some((bytes_max, without)) = found.cache_budget {
@@ -508,6 +515,7 @@ mod tests {
             reads_in_flight: 1,
             writes_in_flight: 2,
             fairness: None,
+            audit: None,
             caches: &caches,
             cache_budget: None,
             store: None,
@@ -552,6 +560,7 @@ mod tests {
                 reads_in_flight: 0,
                 writes_in_flight: 0,
                 fairness: None,
+                audit: None,
                 caches: &[],
                 cache_budget: None,
                 store: None,
@@ -580,6 +589,7 @@ mod tests {
                 reads_in_flight: 0,
                 writes_in_flight: 0,
                 fairness: Some(&fairness),
+                audit: None,
                 caches: &caches,
                 cache_budget: None,
                 store: None,

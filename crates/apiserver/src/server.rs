@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use listwatch_meta::UserInfo;
 use tokio::time::Instant;
 
+use crate::handlers::health;
 use crate::service::ApiService;
 use crate::shared::Shared;
+
+/// The interval between two checks of [`ApiServer::drain`].
+const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A running API server. Clones share one server. The built-in controllers end when the last clone, service and
 /// listener is dropped, or when [`ApiServer::shutdown`] is called.
@@ -24,7 +29,11 @@ impl std::fmt::Debug for ApiServer {
 
 impl ApiServer {
     pub(crate) fn new(shared: Shared) -> Self {
-        ApiServer { shared: Arc::new(shared) }
+        let shared = Arc::new(shared);
+        // The task must not keep the server alive.
+        let ready = health::wait_until_ready(Arc::downgrade(&shared));
+        shared.presence.start(&shared.writer, ready);
+        ApiServer { shared }
     }
 
     /// The server as a service from requests to responses.
@@ -32,8 +41,9 @@ impl ApiServer {
         ApiService::new(Arc::clone(&self.shared))
     }
 
-    /// The server as a service whose requests are this user's, whatever their credentials. The user is a member of
-    /// `system:authenticated`. For tests of what a user may do; see [`Builder::authorization`](crate::Builder::authorization).
+    /// The server as a service whose requests have this user, whatever their credentials. The user is a member of
+    /// `system:authenticated`. For tests of a user's permissions; see
+    /// [`Builder::authorization`](crate::Builder::authorization).
     pub fn client_as(&self, user: &str, groups: &[&str]) -> ApiService {
         let mut groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
         if !groups.iter().any(|group| group == "system:authenticated") {
@@ -48,10 +58,43 @@ impl ApiServer {
         self.shared.unready.store(true, Ordering::Relaxed);
     }
 
+    /// Writes the waiting audit events, and accepts no further events. Call this method after the last request. If a
+    /// webhook does not respond, the method waits for all retries.
+    pub async fn close_audit_log(&self) {
+        if let Some(audit) = &self.shared.audit {
+            audit.close().await;
+        }
+    }
+
+    /// Removes this server from its cluster: its address from the endpoints of the Service `kubernetes`, and its Lease.
+    /// Call the method first in a shutdown, while requests are still served. Returns after 20 seconds if the store does
+    /// not respond.
+    pub async fn withdraw(&self) {
+        self.shared.presence.withdraw().await;
+    }
+
+    /// Rejects new requests with 429 and `Retry-After`, begins the shutdown, and waits until the running requests and
+    /// the watches have ended (`--shutdown-send-retry-after`). Health checks are still served. Returns after
+    /// [`Builder::request_timeout`](crate::Builder::request_timeout) or the time for watches, whichever is longer.
+    pub async fn drain(&self) {
+        let shared = &self.shared;
+        shared.request_drain.start();
+        shared.shut_down(Instant::now());
+        let drained = async {
+            while !(shared.request_drain.is_drained() && shared.watch_drain.is_drained()) {
+                tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
+            }
+        };
+        let limit = shared.request_timeout.max(shared.watch_drain.grace());
+        if tokio::time::timeout(limit, drained).await.is_err() {
+            tracing::warn!("some requests did not finish within {limit:?}");
+        }
+    }
+
     /// Begins the shutdown: readiness fails, the built-in controllers stop, watches end cleanly. Running requests
     /// finish; `Serving::shutdown` waits for them.
     ///
-    /// The ends of many watches are spread over up to five seconds, so that their clients do not reconnect to
+    /// The ends of many watches are spread over up to [`Builder::watch_termination_grace_period`](crate::Builder::watch_termination_grace_period), so that their clients do not reconnect to
     /// another server all at once (`--shutdown-watch-termination-grace-period`).
     pub fn shutdown(&self) {
         self.shared.shut_down(Instant::now());

@@ -23,7 +23,7 @@ use crate::filters::authentication::Identity;
 use crate::request::body_budget::ConnectionBodies;
 use crate::request::upload::Upload;
 use crate::response::body::Body;
-use crate::response::extensions::AnsweredEarly;
+use crate::response::extensions::RequestBodyUnread;
 use crate::shared::Shared;
 
 /// The API server as a service from requests to responses, without a network. Clones share one server.
@@ -92,7 +92,7 @@ impl ApiService {
         // A client that is still sending may treat an early response as a broken connection.
         upload.drain(&parts.headers).await;
         if !upload.is_ended() {
-            response.extensions_mut().insert(AnsweredEarly);
+            response.extensions_mut().insert(RequestBodyUnread);
         }
         if version == Version::HTTP_2 {
             response.headers_mut().remove(CONNECTION);

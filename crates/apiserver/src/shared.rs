@@ -5,22 +5,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::HeaderValue;
+use listwatch_policy_admission::PolicyMetrics;
 use listwatch_registry::Backend;
+use listwatch_webhook_admission::WebhookMetrics;
 use listwatch_write::Writer;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::aggregation::Aggregation;
+use crate::audit::Auditor;
 #[cfg(feature = "serve")]
 use crate::auth::Auth;
 use crate::auth::{Access, AnonymousAuth};
 use crate::compute::Compute;
+use crate::connections::Connections;
 use crate::documents::Documents;
-use crate::filters::flow_control::FlowControl;
-use crate::handlers::connect::Connections;
+use crate::flow_control::FlowControl;
 use crate::metrics::Metrics;
+use crate::presence::Presence;
 use crate::request::body_budget::BodyBudget;
+use crate::response::request_drain::RequestDrain;
 use crate::response::watch_drain::WatchDrain;
 use crate::store_health::StoreHealth;
 
@@ -29,7 +34,7 @@ pub(crate) struct Shared {
     pub(crate) backend: Arc<Backend>,
     pub(crate) writer: Arc<Writer>,
     /// The discovery and OpenAPI documents of the current registry.
-    pub(crate) documents: Documents,
+    pub(crate) documents: Arc<Documents>,
     /// Group versions that extension servers serve.
     pub(crate) aggregation: Aggregation,
     /// The connections to kubelets, nodes, pods and services.
@@ -37,17 +42,23 @@ pub(crate) struct Shared {
     #[cfg(feature = "serve")]
     pub(crate) auth: Auth,
     pub(crate) access: Arc<Access>,
+    /// The audit log; `None` without a policy.
+    pub(crate) audit: Option<Arc<Auditor>>,
     /// The minimum duration of a watch without `timeoutSeconds`; the maximum is twice this value.
     pub(crate) min_request_timeout: Duration,
     /// The treatment of requests without credentials.
     pub(crate) anonymous_auth: AnonymousAuth,
+    /// The paths to which anonymous requests are limited; empty: all paths.
+    pub(crate) anonymous_paths: Vec<String>,
     /// The longest duration of a request, except watches.
     pub(crate) request_timeout: Duration,
-    /// Where clients find the key set of service account tokens.
+    /// The URL of the key set of service account tokens, for clients.
     pub(crate) jwks_uri: String,
     /// The header `Strict-Transport-Security` of all responses.
     pub(crate) strict_transport_security: Option<HeaderValue>,
     /// The fraction of HTTP/2 requests after which their connection ends.
+    /// Whether impersonation has modes with permissions of their own.
+    pub(crate) constrained_impersonation: bool,
     pub(crate) goaway_chance: f64,
     pub(crate) flow_control: Arc<FlowControl>,
     /// The budget for the memory of all request bodies.
@@ -59,6 +70,9 @@ pub(crate) struct Shared {
     /// The pool of expensive computations.
     pub(crate) compute: Compute,
     pub(crate) metrics: Metrics,
+    pub(crate) webhook_metrics: Arc<WebhookMetrics>,
+    /// Counts the evaluations of admission policies.
+    pub(crate) policy_metrics: Arc<PolicyMetrics>,
     /// The slots of watches over WebSocket. No other limit counts their connections.
     pub(crate) websockets: Arc<Semaphore>,
     /// Whether the server supports CBOR.
@@ -67,6 +81,10 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
     /// Whether readiness fails although the server still serves.
     pub(crate) unready: AtomicBool,
+    /// Rejects new requests during the shutdown.
+    pub(crate) request_drain: RequestDrain,
+    /// The published address and identity Lease of the server.
+    pub(crate) presence: Presence,
     /// Spreads the ends of watches at the shutdown.
     pub(crate) watch_drain: Arc<WatchDrain>,
     pub(crate) tasks: BackgroundTasks,

@@ -21,7 +21,7 @@ pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 /// The body of a request on its way to a backend.
 pub(crate) type RequestBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// The text of the error that interrupted the body of a request.
+/// Holds the text of the error that interrupted the body of a request.
 pub(crate) type BodyFailure = Arc<Mutex<Option<String>>>;
 
 /// Boxes the body of a request. `failure` records an error of the body, to distinguish faults of the client from those
@@ -56,8 +56,8 @@ enum Source {
 
 /// The body ended early, because of the backend or a limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the body of the backend broke off: {0}")]
-pub struct BodyBrokenOff(String);
+#[error("the body of the backend was interrupted: {0}")]
+pub struct IncompleteBody(String);
 
 impl ProxyBody {
     pub(crate) fn backend(body: Incoming, cut_at: Option<Instant>) -> Self {
@@ -87,9 +87,12 @@ impl fmt::Debug for ProxyBody {
 
 impl Body for ProxyBody {
     type Data = Bytes;
-    type Error = BodyBrokenOff;
+    type Error = IncompleteBody;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyBrokenOff>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
         match &mut self.source {
             Source::Bytes(bytes) => {
                 let bytes = std::mem::take(bytes);
@@ -100,16 +103,16 @@ impl Body for ProxyBody {
                 if let Some(deadline) = deadline
                     && deadline.as_mut().poll(cx).is_ready()
                 {
-                    return Poll::Ready(Some(Err(BodyBrokenOff("it exceeded its time limit".to_owned()))));
+                    return Poll::Ready(Some(Err(IncompleteBody("it exceeded its time limit".to_owned()))));
                 }
                 let frame = ready!(Pin::new(body).poll_frame(cx));
                 if let (Some(left), Some(Ok(frame))) = (bytes_left, &frame) {
                     match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
                         Some(remaining) => *left = remaining,
-                        None => return Poll::Ready(Some(Err(BodyBrokenOff("it is too large".to_owned())))),
+                        None => return Poll::Ready(Some(Err(IncompleteBody("it is too large".to_owned())))),
                     }
                 }
-                Poll::Ready(frame.map(|frame| frame.map_err(|error| BodyBrokenOff(error.to_string()))))
+                Poll::Ready(frame.map(|frame| frame.map_err(|error| IncompleteBody(error.to_string()))))
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 use crate::dial;
 use crate::headers::ExternalLocation;
@@ -20,9 +20,11 @@ pub struct Destination {
     pub port: u16,
     /// The path at the backend with its query, percent-encoded; begins with `/`.
     pub path_and_query: String,
-    /// Headers that replace those of the client with the same names, for example its identity. They are set last: no
-    /// header of the client can remove or change them.
+    /// Headers that replace those of the client with the same names, for example its identity. These headers are set
+    /// last, so that headers of the client cannot remove or change them.
     pub headers: HeaderMap,
+    /// The `Host` header; `None` for the dialed host and port.
+    pub host_header: Option<HeaderValue>,
     /// The address under which the client reaches this location.
     pub external: ExternalLocation,
     /// The client's address, for `X-Forwarded-For`.
@@ -54,6 +56,7 @@ impl Destination {
             port,
             path_and_query: path_and_query.into(),
             headers: HeaderMap::new(),
+            host_header: None,
             external: ExternalLocation::default(),
             client_address: None,
             redirects: Redirects::default(),

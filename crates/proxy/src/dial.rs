@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -68,10 +69,10 @@ impl Dialer {
             SlotLimit::Total(max) => ProxyErrorKind::TooManyConnections(max),
             SlotLimit::Backend(max) => ProxyErrorKind::TooManyConnectionsToBackend(max),
         })?;
-        let connecting = tokio::time::timeout(self.limits.connect_timeout, TcpStream::connect((host, port)));
+        let connecting = tokio::time::timeout(self.limits.connect_timeout, dial(host, port));
         let stream = match connecting.await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(ProxyErrorKind::Dial(dial_text(host, &address, &error))),
+            Ok(Err(text)) => return Err(ProxyErrorKind::Dial(text)),
             Err(_) => return Err(ProxyErrorKind::Dial(format!("dial tcp {address}: i/o timeout"))),
         };
         // Socket options only improve latency and cleanup, so failures to set them are ignored.
@@ -93,8 +94,21 @@ pub(crate) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
+/// Connects to the addresses of a host in turn. As in Go, the error is that of the first address.
+async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
+    let no_host = |_| format!("dial tcp: lookup {host}: no such host");
+    let mut first = None;
+    for address in tokio::net::lookup_host((host, port)).await.map_err(no_host)? {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => first = first.or_else(|| Some(dial_text(address, &error))),
+        }
+    }
+    Err(first.unwrap_or_else(|| format!("dial tcp: lookup {host}: no such host")))
+}
+
 /// Returns Go's text for a failed dial.
-fn dial_text(host: &str, address: &str, error: &io::Error) -> String {
+fn dial_text(address: SocketAddr, error: &io::Error) -> String {
     use io::ErrorKind as Kind;
     let why = match error.kind() {
         Kind::ConnectionRefused => "connection refused".to_owned(),
@@ -102,8 +116,6 @@ fn dial_text(host: &str, address: &str, error: &io::Error) -> String {
         Kind::HostUnreachable => "no route to host".to_owned(),
         Kind::NetworkUnreachable => "network is unreachable".to_owned(),
         Kind::TimedOut => "connection timed out".to_owned(),
-        // A failed name lookup of the standard library has no `ErrorKind` of its own.
-        _ if error.raw_os_error().is_none() => return format!("dial tcp: lookup {host}: no such host"),
         _ => error.to_string(),
     };
     format!("dial tcp {address}: connect: {why}")

@@ -16,7 +16,7 @@ pub(crate) enum Exchange {
     Upgrade,
 }
 
-/// The proxy could not complete a request.
+/// The error of a request that the proxy could not complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyError {
     exchange: Exchange,

@@ -49,8 +49,11 @@ fn prepare(parts: &mut Parts, to: &Destination) -> Result<(), ProxyError> {
     headers::append_forwarded_for(&mut parts.headers, to.client_address);
     headers::set_forwarded(&mut parts.headers, &to.external, to.path());
     headers::replace(&mut parts.headers, &to.headers);
-    // The HTTP library sets `Host` from the URI.
-    parts.headers.remove(HOST);
+    // The HTTP library sets an absent `Host` from the URI.
+    match &to.host_header {
+        Some(host) => parts.headers.insert(HOST, host.clone()),
+        None => parts.headers.remove(HOST),
+    };
     parts.version = Version::HTTP_11;
     Ok(())
 }

@@ -25,7 +25,7 @@ const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-/// The CORS headers. They are removed from responses, because the API server sets its own (`removeCORSHeaders`).
+/// The CORS headers, which are removed from responses, because the API server sets its own (`removeCORSHeaders`).
 const CORS: [&str; 4] = [
     "access-control-allow-credentials",
     "access-control-allow-headers",
@@ -42,8 +42,7 @@ pub struct ExternalLocation {
     pub scheme: String,
     /// `host:port`; empty if unknown. Then the backend receives no `X-Forwarded-Host`.
     pub host: String,
-    /// The part of the client's path that stands before the path at the backend, e.g.
-    /// `/api/v1/namespaces/a/pods/b/proxy`.
+    /// The part of the client's path before the path at the backend, e.g. `/api/v1/namespaces/a/pods/b/proxy`.
     pub path_prefix: String,
 }
 
@@ -70,8 +69,9 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     values.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect()
 }
 
-/// Prepares the headers of an upgrade request for the backend. Only `Upgrade` survives as a hop-by-hop header. Without
-/// `HTTP2-Settings` no backend switches to HTTP/2, in which the client could send requests of its own (RFC 7540 §3.2.1).
+/// Prepares the headers of an upgrade request for the backend. Only `Upgrade` survives as a hop-by-hop header.
+/// `HTTP2-Settings` is removed, so that the backend does not switch to HTTP/2, over which the client could send other
+/// requests (RFC 7540 §3.2.1).
 pub(crate) fn prepare_upgrade(headers: &mut HeaderMap) {
     for name in named_by_connection(headers).into_iter().filter(|name| name != UPGRADE) {
         headers.remove(name);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn upgrade_keeps_no_hop_by_hop_header_but_its_own() {
+    fn upgrade_request_keeps_only_its_own_hop_by_hop_headers() {
         let mut request = headers(&[
             ("connection", "keep-alive, Upgrade, X-Secret-Hop"),
             ("upgrade", "websocket"),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn location_of_the_backend_is_moved_below_the_external_location() {
+    fn redirect_location_is_moved_below_the_external_location() {
         let external = ExternalLocation {
             scheme: "https".to_owned(),
             host: "server:6443".to_owned(),

@@ -1,5 +1,5 @@
-//! An upgrade-aware reverse proxy for single requests, as an API server needs it in front of extension servers,
-//! kubelets, pods and services (`k8s.io/apimachinery/pkg/util/proxy.UpgradeAwareHandler`).
+//! An upgrade-aware reverse proxy for single requests, for an API server in front of extension servers, kubelets, pods
+//! and services (`k8s.io/apimachinery/pkg/util/proxy.UpgradeAwareHandler`).
 //!
 //! ```text
 //!                     ┌─ plain ───▶ pool (HTTP/1.1) ─▶ header ─▶ body, frame by frame
@@ -10,12 +10,13 @@
 //! | to do this | use |
 //! |---|---|
 //! | bound memory, time and connections | [`Limits`] |
-//! | set up TLS towards a group of backends | [`Proxy::tls_transport`], [`TlsSettings`] |
+//! | set up TLS toward a group of backends | [`Proxy::tls_transport`], [`TlsSettings`] |
 //! | forward a request or an upgrade | [`Proxy::handle`] with a [`Destination`] |
 //! | answer a failure as kube-apiserver does | [`ProxyError::to_text`], [`ProxyError::to_status`] |
 //!
-//! A request is sent again only if no byte of it was sent, or if a kept connection ended before the response to a GET,
-//! HEAD or OPTIONS without a body. Redirects are never followed. Upstream's rewriting of links in HTML bodies is absent.
+//! A request is sent again in two cases: no byte of it was sent, or a reused connection ended before the response. The
+//! second case applies only to a GET, HEAD or OPTIONS without a body. Redirects are never followed. Links in HTML
+//! bodies are not rewritten, unlike upstream.
 //!
 //! # Example
 //! A backend that answers one request, and the proxy in front of it.
@@ -55,7 +56,7 @@ mod slots;
 mod tls;
 mod upgrade;
 
-pub use crate::body::{BodyBrokenOff, ProxyBody};
+pub use crate::body::{IncompleteBody, ProxyBody};
 pub use crate::destination::{Destination, Redirects};
 pub use crate::error::{ProxyError, ProxyErrorKind};
 pub use crate::headers::{ExternalLocation, is_upgrade_request};

@@ -75,8 +75,8 @@ impl Proxy {
     /// hyper server do. The client then receives the 101 response, and a background task copies the bytes.
     ///
     /// # Errors
-    /// [`ProxyError`], which names the party at fault. A response of the backend is never an error, whatever its code
-    /// is.
+    /// [`ProxyError`], which names the party at fault. A response of the backend is never an error, even with a code of
+    /// 400 or above.
     pub async fn handle<B>(&self, request: Request<B>, to: &Destination) -> Result<Response<ProxyBody>, ProxyError>
     where
         B: Body<Data = Bytes> + Send + 'static,

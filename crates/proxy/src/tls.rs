@@ -1,8 +1,8 @@
-//! [`TlsSettings`]: TLS towards backends, and the conversion to a rustls configuration.
+//! [`TlsSettings`]: TLS toward backends, and the conversion to a rustls configuration.
 //!
-//! Rules: `client-go/transport.TLSConfigFor`. One rule differs from webpki's. As in Go, a certificate in the bundle is
-//! accepted as the server's own certificate, even if it is a certificate authority. Self-signed extension servers
-//! depend on it.
+//! Rules: `client-go/transport.TLSConfigFor`. One rule differs from webpki's. As in Go (`x509.Certificate.Verify`), a
+//! certificate in the bundle is accepted as the server's own certificate, whoever issued it, and even if it is a
+//! certificate authority. Self-signed extension servers and the webhooks of envtest suites depend on it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -150,10 +150,11 @@ impl BundleVerifier {
     }
 }
 
-/// Whether webpki rejected a certificate only because an authority's certificate is used for a server. At this point
-/// webpki has already checked the validity period.
-fn is_authority_as_server(error: &rustls::Error) -> bool {
+/// Whether webpki found nothing wrong with a certificate except its place in a chain: its issuer is not in the bundle,
+/// or it is a CA certificate. webpki checks validity period and extended key usage before it looks for an issuer.
+fn lacks_only_an_issuer(error: &rustls::Error) -> bool {
     match error {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => true,
         rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(error))) => {
             format!("{error:?}").contains("CaUsedAsEndEntity")
         }
@@ -170,8 +171,11 @@ impl ServerCertVerifier for BundleVerifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        match self.webpki.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            Err(error) if is_authority_as_server(&error) && self.bundle.contains(certificate) => {
+        if !self.bundle.contains(certificate) {
+            return self.webpki.verify_server_cert(certificate, intermediates, name, ocsp, now);
+        }
+        match self.webpki.verify_server_cert(certificate, &[], name, ocsp, now) {
+            Err(error) if lacks_only_an_issuer(&error) => {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
             }
@@ -266,6 +270,9 @@ pub(crate) fn handshake_text(error: &std::io::Error, name: &ServerName<'_>) -> S
             }
             other => verify(&other.to_string()),
         },
+        Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {
+            "http: server gave HTTP response to HTTPS client".to_owned()
+        }
         Some(other) => format!("tls: {other}"),
         None if error.kind() == std::io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
         None => error.to_string(),

@@ -113,7 +113,10 @@ where
     for name in [CONTENT_LENGTH, TRANSFER_ENCODING] {
         parts.headers.remove(name);
     }
-    let host = HeaderValue::try_from(to.authority()).map_err(|error| invalid(error.to_string()))?;
+    let host = match &to.host_header {
+        Some(host) => host.clone(),
+        None => HeaderValue::try_from(to.authority()).map_err(|error| invalid(error.to_string()))?,
+    };
     parts.headers.insert(HOST, host);
 
     let io = to.transport.dialer().connect(&to.host, to.port).await?;

@@ -1,4 +1,4 @@
-//! Starts an extension server over TLS, and holds the objects that route requests to it.
+//! Starts an extension server over TLS, and provides the objects that route requests to it.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! Conditions and documents follow the extension server.
+//! Tests that conditions and documents follow the extension server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ fn document(aggregator: &Aggregator) -> Option<(usize, bool)> {
 }
 
 #[tokio::test]
-async fn condition_and_documents_follow_the_service() {
+async fn availability_and_documents_follow_changes_of_the_service() {
     let answer = |request: &Request<Incoming>| {
         let path = request.uri().path();
         assert_eq!(request.headers()["x-remote-user"].to_str().unwrap().split(':').next(), Some("system"));

@@ -1,4 +1,4 @@
-//! The aggregator between a client and extension servers over TLS.
+//! Tests the aggregator between a client and extension servers over TLS.
 
 mod extension;
 mod follow;

@@ -1,22 +1,22 @@
-//! Discovery and OpenAPI of this server and of extension servers, merged when first asked for.
+//! Discovery and OpenAPI of this server and of extension servers, merged at the first request.
 
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use listwatch_aggregator::{
-    ApiService, RemoteDocuments, V3Index, api_group_list, merge_aggregated, merge_v2, merge_v3_index,
+    Aggregator, ApiService, RemoteDocuments, V3Index, api_group_list, merge_aggregated, merge_v2, merge_v3_index,
 };
+use listwatch_discovery::openapi::{self, OpenApi};
 use listwatch_meta::Status;
-use listwatch_registry::Registry;
+use listwatch_registry::{Backend, Registry};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinHandle;
 
-use crate::documents::{Document, Documents, aggregated_or, discovery, openapi};
-use crate::shared::Shared;
+use crate::documents::{Document, Documents, aggregated_or};
 
-/// The merged documents of the present state.
+/// The merged documents of the current state.
 ///
 /// ```text
 ///  request ─▶ fits the present state? ─┬─ yes ─────────────────────────────▶ serve
@@ -24,10 +24,13 @@ use crate::shared::Shared;
 ///                                      └─ registry or APIServices differ ──▶ wait for the merge
 /// ```
 ///
-/// A client may have changed the registry or the APIServices itself, and must see its change. Documents of extension
-/// servers arrive at times that no client knows. At most one merge runs at a time, on a thread of its own.
-#[derive(Default)]
+/// A client that changes the registry or an APIService must see its change in the next response. Documents of extension
+/// servers may appear later. At most one merge runs at a time, on a separate thread.
 pub(super) struct MergedDocuments {
+    backend: Arc<Backend>,
+    /// The documents of this server.
+    local: Arc<Documents>,
+    aggregator: Arc<Aggregator>,
     present: Mutex<Option<Arc<Merged>>>,
     /// Held by the running merge.
     merging: Arc<tokio::sync::Mutex<()>>,
@@ -45,23 +48,16 @@ struct Sources {
 pub(super) struct Merged {
     sources: Sources,
     groups: Bytes,
-    aggregated: discovery::Document,
+    aggregated: listwatch_discovery::Document,
     index: V3Index,
-    index_document: discovery::Document,
-    openapi_v2: OnceLock<discovery::Document>,
+    index_document: listwatch_discovery::Document,
+    openapi_v2: OnceLock<listwatch_discovery::Document>,
     /// Held while the OpenAPI v2 document is merged.
     merging_v2: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Sources {
-    fn now(shared: &Shared) -> Self {
-        let aggregator = shared.aggregation.aggregator();
-        // The documents come last: they describe at least these services.
-        let (registry, services) = (shared.backend.registry(), aggregator.services());
-        Sources { registry, services, remote: aggregator.documents() }
-    }
-
-    /// Whether documents of these sources show all changes of clients that the others show.
+    /// Whether these sources contain all changes of the registry and of APIServices that the other sources contain.
     fn has_changes_of_clients(&self, others: &Sources) -> bool {
         Arc::ptr_eq(&self.registry, &others.registry) && Arc::ptr_eq(&self.services, &others.services)
     }
@@ -72,18 +68,33 @@ impl Sources {
 }
 
 impl MergedDocuments {
-    /// The documents of the present state.
+    pub(super) fn new(backend: Arc<Backend>, local: Arc<Documents>, aggregator: Arc<Aggregator>) -> Self {
+        MergedDocuments { backend, local, aggregator, present: Mutex::default(), merging: Arc::default() }
+    }
+
+    /// The OpenAPI documents of this server.
+    pub(super) fn local_openapi(&self) -> Arc<OpenApi> {
+        self.local.openapi(&self.backend.registry())
+    }
+
+    fn sources(&self) -> Sources {
+        // The documents come last: they describe at least these services.
+        let (registry, services) = (self.backend.registry(), self.aggregator.services());
+        Sources { registry, services, remote: self.aggregator.documents() }
+    }
+
+    /// Returns the documents of the current state.
     ///
     /// # Errors
     /// 500 if the merge failed.
-    pub(super) async fn of(&self, shared: &Arc<Shared>) -> Result<Arc<Merged>, Status> {
-        let wanted = Sources::now(shared);
+    pub(super) async fn current(self: &Arc<Self>) -> Result<Arc<Merged>, Status> {
+        let wanted = self.sources();
         let present = self.present.lock().clone();
         match present {
             Some(present) if present.sources.equals(&wanted) => return Ok(present),
             Some(present) if present.sources.has_changes_of_clients(&wanted) => {
                 if let Ok(merging) = Arc::clone(&self.merging).try_lock_owned() {
-                    drop(merge(shared, merging));
+                    drop(self.merge(merging));
                 }
                 return Ok(present);
             }
@@ -91,22 +102,22 @@ impl MergedDocuments {
         }
         let merging = Arc::clone(&self.merging).lock_owned().await;
         let present = self.present.lock().clone();
-        match present.filter(|present| present.sources.has_changes_of_clients(&Sources::now(shared))) {
+        match present.filter(|present| present.sources.has_changes_of_clients(&self.sources())) {
             Some(present) => Ok(present),
-            None => merge(shared, merging).await.map_err(|error| Status::internal(error.to_string())),
+            None => self.merge(merging).await.map_err(|error| Status::internal(error.to_string())),
         }
     }
-}
 
-/// Merges the documents of the present state, even if the caller goes away.
-fn merge(shared: &Arc<Shared>, merging: OwnedMutexGuard<()>) -> JoinHandle<Arc<Merged>> {
-    let shared = Arc::clone(shared);
-    tokio::task::spawn_blocking(move || {
-        let merged = Arc::new(Merged::new(&shared.documents, Sources::now(&shared)));
-        *shared.aggregation.documents.present.lock() = Some(Arc::clone(&merged));
-        drop(merging);
-        merged
-    })
+    /// Merges the documents of the current state. The merge completes even if the caller drops its future.
+    fn merge(self: &Arc<Self>, merging: OwnedMutexGuard<()>) -> JoinHandle<Arc<Merged>> {
+        let this = Arc::clone(self);
+        tokio::task::spawn_blocking(move || {
+            let merged = Arc::new(Merged::new(&this.local, this.sources()));
+            *this.present.lock() = Some(Arc::clone(&merged));
+            drop(merging);
+            merged
+        })
+    }
 }
 
 fn parse(json: &[u8]) -> Value {
@@ -125,8 +136,8 @@ impl Merged {
         let index = merge_v3_index(&local_index, indexes);
         Merged {
             groups: Bytes::from(api_group_list(services).to_string()),
-            aggregated: discovery::Document::new(aggregated.to_string()),
-            index_document: discovery::Document::new(index.document.to_string()),
+            aggregated: listwatch_discovery::Document::new(aggregated.to_string()),
+            index_document: listwatch_discovery::Document::new(index.document.to_string()),
             index,
             openapi_v2: OnceLock::new(),
             merging_v2: Arc::default(),
@@ -134,12 +145,12 @@ impl Merged {
         }
     }
 
-    /// `/apis`.
+    /// Returns the document of `/apis`.
     pub(super) fn groups(&self, accept: Option<&str>) -> Result<Document, Status> {
         aggregated_or(accept, &self.aggregated, || self.groups.clone())
     }
 
-    /// `/openapi/v3`.
+    /// Returns the document of `/openapi/v3`.
     pub(super) fn openapi_v3(&self) -> Document {
         Document::of(openapi::JSON, &self.index_document)
     }
@@ -149,9 +160,9 @@ impl Merged {
         self.index.owners.get(path).map(String::as_str)
     }
 
-    /// `/openapi/v2`, from the local document. The merge takes tens of milliseconds, on a thread of its own. Further
-    /// requests wait for it without a thread.
-    pub(super) async fn openapi_v2(self: Arc<Self>, local: discovery::Document) -> Document {
+    /// Returns the document of `/openapi/v2`, from the local document. The merge takes tens of milliseconds, on a
+    /// separate thread. Further requests wait for the merge without occupying a thread.
+    pub(super) async fn openapi_v2(self: Arc<Self>, local: listwatch_discovery::Document) -> Document {
         let merging = match self.openapi_v2.get() {
             Some(document) => return Document::of(openapi::JSON, document),
             None => Arc::clone(&self.merging_v2).lock_owned().await,
@@ -169,7 +180,7 @@ impl Merged {
                             merge_v2(&mut merged, &parse(spec));
                         }
                     }
-                    discovery::Document::new(merged.to_string())
+                    listwatch_discovery::Document::new(merged.to_string())
                 })
                 .clone()
         });
@@ -199,7 +210,7 @@ mod tests {
     async fn merged_documents_show_a_change_of_the_registry_at_once() {
         let server = crate::ApiServer::builder().build().await.unwrap();
         let shared = &server.shared;
-        let of = async || shared.aggregation.documents.of(shared).await.unwrap();
+        let of = async || shared.aggregation.documents.current().await.unwrap();
         let before = of().await;
         let schema = json!({"openAPIV3Schema": {"type": "object"}});
         let version = json!({"name": "v1", "served": true, "storage": true, "schema": schema});

@@ -30,7 +30,8 @@ const WATCH_RETRY: Duration = Duration::from_secs(1);
 /// Reads and writes the objects of one server.
 pub(super) struct StoredObjects {
     writer: Arc<Writer>,
-    /// The namespaces and names of the services that APIServices name. No other Service or EndpointSlice matters.
+    /// The namespaces and names of the services that APIServices refer to. Other Services and EndpointSlices are
+    /// ignored.
     named: parking_lot::Mutex<HashSet<(String, String)>>,
     watches: Mutex<Watches>,
 }
@@ -97,7 +98,7 @@ impl StoredObjects {
         found.ok_or_else(|| format!("{plural} are not served"))
     }
 
-    /// The objects of a resource. An unreadable one is an error: it is not gone.
+    /// The objects of a resource. An unreadable object is an error, because it must not be treated as deleted.
     async fn list(&self, gvr: Gvr, namespace: Option<&str>) -> Result<Vec<Value>, String> {
         let query = ListQuery { range: self.resource(gvr)?.range(namespace), at: None, limit: 0 };
         let page = self.writer.backend().storage().list(query).await.map_err(|error| error.to_string())?;
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_objects_of_named_services_are_relevant() {
+    fn only_objects_of_services_that_api_services_refer_to_are_relevant() {
         let named = HashSet::from([("ns".to_owned(), "api".to_owned())]);
         let event = |namespace: &str, name: &str, before: Option<&str>, after: Option<&str>| {
             let key = Key::new("x", Some(namespace), name).unwrap();

@@ -1,12 +1,11 @@
 //! [`Documents`]: discovery, OpenAPI, version and index of the current registry, and the selection of one by route.
-//! [`crate::documents::discovery`] and [`crate::documents::openapi`] build the documents.
-
-pub mod discovery;
-pub mod openapi;
+//! The crate [`listwatch_discovery`] builds the documents.
 
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use listwatch_discovery::openapi::{self, OpenApi};
+use listwatch_discovery::{AGGREGATED_CONTENT_TYPE, Discovery, VersionInfo};
 use listwatch_meta::Status;
 use listwatch_registry::Registry;
 use listwatch_wire::query::Query;
@@ -14,8 +13,6 @@ use parking_lot::Mutex;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use self::discovery::{AGGREGATED_CONTENT_TYPE, Discovery, VersionInfo};
-use self::openapi::OpenApi;
 use crate::request::routing::Route;
 
 /// A document and its headers.
@@ -37,7 +34,7 @@ impl Document {
         Document { content_type: JSON, body, ..Document::default() }
     }
 
-    pub(crate) fn of(content_type: &'static str, document: &discovery::Document) -> Self {
+    pub(crate) fn of(content_type: &'static str, document: &listwatch_discovery::Document) -> Self {
         Document { content_type, body: document.body.clone(), etag: Some(document.etag.clone()), ..Document::default() }
     }
 }
@@ -46,7 +43,7 @@ impl Document {
 const IMMUTABLE_SECONDS: i64 = 365 * 24 * 3600;
 
 impl Document {
-    /// Marks the document as immutable: the request named the hash of its bytes.
+    /// Marks the document as immutable, because the request contains the hash of its bytes.
     fn immutable(mut self) -> Self {
         let expires = OffsetDateTime::now_utc() + time::Duration::seconds(IMMUTABLE_SECONDS);
         // RFC 9110 IMF-fixdate.
@@ -178,7 +175,7 @@ fn document(
 /// Returns the aggregated form if the client prefers it, and otherwise the legacy form.
 pub(crate) fn aggregated_or(
     accept: Option<&str>,
-    aggregated: &discovery::Document,
+    aggregated: &listwatch_discovery::Document,
     legacy: impl FnOnce() -> Bytes,
 ) -> Result<Document, Status> {
     match discovery_form(accept) {

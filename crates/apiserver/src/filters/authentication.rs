@@ -20,17 +20,18 @@ pub(crate) struct Sender {
     pub(crate) is_authenticated: bool,
 }
 
-/// The user of a request of an in-process client. A type of this crate: no request from a connection carries one.
+/// The user of a request of an in-process client. The type is private, so a request from a connection cannot carry it.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity(pub(crate) Arc<UserInfo>);
 
-/// Finds the sender of a request. A request without credentials is anonymous if `anonymous_auth` allows it.
+/// Finds the sender of a request. A request without credentials is anonymous if `anonymous_auth` allows it, and if its path
+/// is one of `anonymous_paths`, unless these are empty.
 ///
 /// # Errors
 /// 401 for an invalid credential, or for a missing one where anonymous requests are not allowed.
 pub(crate) async fn authenticate(
     authenticators: &AuthenticatorChain,
-    anonymous_auth: AnonymousAuth,
+    (anonymous_auth, anonymous_paths): (AnonymousAuth, &[String]),
     parts: &Parts,
     info: &RequestInfo<'_>,
     now: i64,
@@ -64,7 +65,9 @@ pub(crate) async fn authenticate(
                 || of_websocket.is_some()
                 || certificates.is_some();
             let is_open = match anonymous_auth {
-                AnonymousAuth::Enabled => true,
+                AnonymousAuth::Enabled => {
+                    anonymous_paths.is_empty() || anonymous_paths.iter().any(|path| *path == info.path)
+                }
                 AnonymousAuth::HealthOnly => {
                     info.is_health_or_version() && matches!(Impersonation::from_headers(headers), Ok(None))
                 }
@@ -113,7 +116,8 @@ mod tests {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let info = RequestInfo::new(&parts.method, parts.uri.path(), &Query::default());
-        let sender = authenticate(&chain, anonymous_auth, &parts, &info, 0).await.map_err(|status| status.code)?;
+        let sender =
+            authenticate(&chain, (anonymous_auth, &[]), &parts, &info, 0).await.map_err(|status| status.code)?;
         assert_eq!(sender.is_authenticated, sender.user.username != "system:anonymous");
         Ok(sender.user.username.clone())
     }
@@ -174,7 +178,26 @@ mod tests {
         }
     }
 
-    /// An authenticator of a header.
+    #[tokio::test]
+    async fn anonymous_requests_are_limited_to_the_configured_paths() {
+        let paths = ["/livez".to_owned(), "/version".to_owned()];
+        for (path, is_anonymous) in [
+            ("/livez", true),
+            ("/version", true),
+            ("/livez/ping", false),
+            ("/livez/", false),
+            ("/readyz", false),
+            ("/api", false),
+        ] {
+            let (parts, ()) = Request::get(path).body(()).unwrap().into_parts();
+            let info = RequestInfo::new(&parts.method, parts.uri.path(), &Query::default());
+            let anonymous = (AnonymousAuth::Enabled, &paths[..]);
+            let sender = authenticate(&AuthenticatorChain::new(), anonymous, &parts, &info, 0).await;
+            assert_eq!(sender.is_ok(), is_anonymous, "{path}");
+        }
+    }
+
+    /// Authenticates requests by the header `x-api-key`.
     struct ApiKey;
 
     impl listwatch_access::Authenticator for ApiKey {
@@ -200,7 +223,7 @@ mod tests {
             }
             let (parts, ()) = request.body(()).unwrap().into_parts();
             let info = RequestInfo::new(&parts.method, parts.uri.path(), &Query::default());
-            let sender = authenticate(&chain, AnonymousAuth::Enabled, &parts, &info, 0).await;
+            let sender = authenticate(&chain, (AnonymousAuth::Enabled, &[]), &parts, &info, 0).await;
             let name = sender.as_ref().map(|sender| sender.user.username.as_str()).map_err(|status| status.code);
             assert_eq!(name, expected, "{key:?}");
         }

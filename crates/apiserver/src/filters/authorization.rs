@@ -1,26 +1,43 @@
 //! Authorization: decides whether a user may make a request (`filters/authorization.go`).
 
+use std::sync::Arc;
+
+use http::request::Parts;
 use listwatch_access::{Attributes, AuthorizerChain};
+use listwatch_admission::{AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
 use listwatch_meta::go::quote;
 use listwatch_meta::status::reason;
 use listwatch_meta::{GroupResource, Status, UserInfo};
-use listwatch_write::admission::{AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
 use serde_json::{Map, Value};
 
+use super::rejection::Rejection;
+use crate::audit::AuditedRequest;
 use crate::request::info::RequestInfo;
 
-/// Calls the authorizers.
+/// Calls the authorizers. The audit event, if there is one, gets their decision.
 ///
 /// # Errors
-/// 403 unless an authorizer allows the request.
+/// 403 unless an authorizer allows the request; 500 if an authorizer could not decide, and no other allows it.
 pub(crate) async fn authorize(
     authorizers: &AuthorizerChain,
     info: &RequestInfo<'_>,
     user: &UserInfo,
-) -> Result<(), Status> {
+    parts: &Parts,
+    audited: Option<&Arc<AuditedRequest>>,
+) -> Result<(), Rejection> {
     let attributes = info.attributes(user);
     let answer = authorizers.authorize(&attributes).await;
-    if answer.is_allowed() { Ok(()) } else { Err(forbidden(&attributes, &answer.reason)) }
+    if let Some(audited) = audited {
+        let decision = if answer.is_allowed() { "allow" } else { "forbid" };
+        audited.annotate("authorization.k8s.io/decision", decision);
+        let is_failed = !answer.is_allowed() && !answer.error.is_empty();
+        audited.annotate("authorization.k8s.io/reason", if is_failed { "internal error" } else { &*answer.reason });
+    }
+    match (answer.is_allowed(), &*answer.error) {
+        (true, _) => Ok(()),
+        (false, "") => Err(forbidden(&attributes, &answer.reason).into()),
+        (false, error) => Err(Rejection::internal_error(parts, error)),
+    }
 }
 
 /// Returns the 403 with the text of kube-apiserver (`responsewriters/errors.go`).
@@ -44,9 +61,9 @@ pub(crate) fn forbidden(attributes: &Attributes<'_>, why: &str) -> Status {
     Status::forbidden(GroupResource { group, resource }, name, text)
 }
 
-/// Asks for the verb `create` before an update, patch or apply creates an object (`withAuthorization` in
-/// `endpoints/handlers/update.go`). For a POST, which was allowed with this verb and without a name, the answer is the
-/// same.
+/// Authorizes the verb `create` before an update, patch or apply creates an object (`withAuthorization` in
+/// `endpoints/handlers/update.go`). For a POST, the decision is the same, because the filter has already authorized
+/// this verb.
 pub(crate) struct CreateAuthorization(pub(crate) AuthorizerChain);
 
 impl ValidatingAdmission for CreateAuthorization {
@@ -95,10 +112,24 @@ mod tests {
         fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization> {
             MaybeFuture::ready(match attributes.verb {
                 "delete" => Authorization::deny("read only"),
+                "patch" => Authorization::no_opinion().with_error("the webhook is down"),
                 _ if attributes.is_read_only() => Authorization::allow(""),
                 _ => Authorization::no_opinion(),
             })
         }
+    }
+
+    #[tokio::test]
+    async fn request_that_no_authorizer_can_decide_on_is_an_internal_error() {
+        let bob = UserInfo { username: "bob".to_owned(), ..UserInfo::default() };
+        let authorizers = AuthorizerChain::new().with(ReadOnly);
+        let info = RequestInfo::new(&Method::PATCH, "/api/v1/nodes/n", &Query::default());
+        let (parts, ()) = http::Request::builder().uri("/api/v1/nodes/n").body(()).unwrap().into_parts();
+        let failed = authorize(&authorizers, &info, &bob, &parts, None).await;
+        let Err(Rejection::InternalError(text)) = failed else { panic!("{failed:?}") };
+        assert_eq!(text, "Internal Server Error: \"/api/v1/nodes/n\": the webhook is down");
+        let either = authorizers.with(listwatch_access::AlwaysAllow);
+        assert!(authorize(&either, &info, &bob, &parts, None).await.is_ok(), "another authorizer allows it");
     }
 
     #[tokio::test]
@@ -125,8 +156,12 @@ mod tests {
             let (method, path) = line.split_once(' ').unwrap();
             let method: Method = method.parse().unwrap();
             let info = RequestInfo::new(&method, path, &Query::default());
-            let answer = authorize(&authorizers, &info, &bob).await;
-            let found = answer.err().map(|status| (status.code, status.message));
+            let (parts, ()) = http::Request::builder().uri(path).body(()).unwrap().into_parts();
+            let found = match authorize(&authorizers, &info, &bob, &parts, None).await {
+                Ok(()) => None,
+                Err(Rejection::Status(status)) => Some((status.code, status.message)),
+                Err(other) => panic!("{line}: {other:?}"),
+            };
             assert_eq!(found, expected.map(|text| (403, text.to_owned())), "{line}");
         }
     }

@@ -1,4 +1,4 @@
-//! Impersonation: finds the user as whom a request acts (`filters/impersonation`).
+//! Impersonation: finds the effective user of a request (`filters/impersonation`).
 
 use std::sync::Arc;
 
@@ -7,31 +7,39 @@ use listwatch_access::{AuthorizerChain, Impersonation};
 use listwatch_meta::{Status, UserInfo};
 
 use super::authorization::forbidden;
+use crate::audit::AuditedRequest;
+use crate::request::info::RequestInfo;
 
-/// Returns the impersonated user, or the sender if the request does not impersonate. The sender needs the verb
-/// `impersonate` for each part of the impersonated user.
+/// Returns the impersonated user, or the sender if the request does not impersonate. The sender needs the permissions of
+/// one of the modes of impersonation. The audit event, if there is one, gets both users and the mode.
 ///
 /// # Errors
 /// 400 for headers without a user name, 403 for a sender that may not impersonate the user.
 pub(crate) async fn impersonate(
     authorizers: &AuthorizerChain,
+    constrained: bool,
+    info: &RequestInfo<'_>,
     headers: &HeaderMap,
     sender: Arc<UserInfo>,
+    audited: Option<&Arc<AuditedRequest>>,
 ) -> Result<Arc<UserInfo>, Status> {
     let requested = Impersonation::from_headers(headers).map_err(|error| Status::bad_request(error.to_string()))?;
     let Some(impersonation) = requested else { return Ok(sender) };
-    for attributes in impersonation.attributes(&sender) {
-        let answer = authorizers.authorize(&attributes).await;
-        if !answer.is_allowed() {
-            return Err(forbidden(&attributes, &answer.reason));
-        }
+    let attributes = info.attributes(&sender);
+    // The future is boxed, so that that of requests without impersonation stays small.
+    let allowed = Box::pin(impersonation.authorize(authorizers, &attributes, constrained, forbidden)).await?;
+    let user = Arc::new(allowed.user);
+    if let Some(audited) = audited {
+        audited.set_impersonated_user(&user, allowed.constraint);
     }
-    Ok(Arc::new(impersonation.into_user()))
+    Ok(user)
 }
 
 #[cfg(test)]
 mod tests {
+    use http::Method;
     use listwatch_access::KnownUserAuthorizer;
+    use listwatch_wire::query::Query;
 
     use super::*;
 
@@ -42,7 +50,8 @@ mod tests {
             map.append(*name, value.parse().unwrap());
         }
         let sender = Arc::new(UserInfo { username: sender.to_owned(), ..UserInfo::default() });
-        let user = impersonate(&authorizers, &map, sender).await;
+        let info = RequestInfo::new(&Method::GET, "/api/v1/nodes/n", &Query::default());
+        let user = impersonate(&authorizers, true, &info, &map, sender, None).await;
         user.map(|user| user.username.clone()).map_err(|status| format!("{} {}", status.code, status.message))
     }
 
@@ -52,8 +61,8 @@ mod tests {
         assert_eq!(acts_as("admin", &[]).await, Ok("admin".to_owned()));
         assert_eq!(acts_as("admin", &bob).await, Ok("bob".to_owned()));
         assert_eq!(acts_as("system:serviceaccount:a:b", &bob).await, Ok("bob".to_owned()));
-        let text = "403 users \"admin\" is forbidden: User \"alice\" cannot impersonate resource \"users\" in API \
-                    group \"\" at the cluster scope";
+        let text = "403 nodes \"n\" is forbidden: User \"alice\" cannot impersonate-on:user-info:get resource \"nodes\" in \
+                    API group \"\" at the cluster scope";
         assert_eq!(acts_as("alice", &[("impersonate-user", "admin")]).await, Err(text.to_owned()));
         let rejected = acts_as("admin", &[("impersonate-group", "dev")]).await;
         assert!(rejected.is_err_and(|text| text.starts_with("400 requested &user.DefaultInfo")));

@@ -1,11 +1,15 @@
 //! [`Rejection`]: the failure of a request before its handler has a response.
 
-use http::Response;
+use http::request::Parts;
+use http::{Response, StatusCode};
 use listwatch_meta::Status;
+use listwatch_meta::go::quote;
 
-use super::flow_control::TooManyRequests;
+use super::flow_control;
+use crate::flow_control::TooManyRequests;
 use crate::response::body::Body;
 use crate::response::preferences::ResponsePreferences;
+use crate::response::respond;
 use crate::response::view::status_response;
 
 /// The failure of a filter or handler.
@@ -15,6 +19,8 @@ pub(crate) enum Rejection {
     Status(Box<Status>),
     /// Too many requests are in flight: a 429 in plain text, as in kube-apiserver.
     TooManyRequests(TooManyRequests),
+    /// No decision about the request is possible: a 500 in plain text, as in kube-apiserver.
+    InternalError(String),
 }
 
 impl From<Status> for Rejection {
@@ -30,11 +36,18 @@ impl From<TooManyRequests> for Rejection {
 }
 
 impl Rejection {
+    /// A 500 with the path of the request and a reason (`responsewriters.InternalError`).
+    pub(crate) fn internal_error(parts: &Parts, why: &str) -> Self {
+        let uri = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+        Rejection::InternalError(format!("Internal Server Error: {}: {why}", quote(uri)))
+    }
+
     /// Converts the failure to a response.
     pub(crate) fn response(self, preferences: &ResponsePreferences) -> Response<Body> {
         match self {
             Rejection::Status(status) => status_response(preferences, &status),
-            Rejection::TooManyRequests(rejected) => rejected.response(),
+            Rejection::TooManyRequests(rejected) => flow_control::response(rejected),
+            Rejection::InternalError(text) => respond::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{text}\n")),
         }
     }
 }

@@ -21,8 +21,8 @@ pub(crate) struct RequestDeadline {
 }
 
 impl RequestDeadline {
-    /// Computes the deadline of a request that arrived at `now` and may take `limit`. Watches ignore it, because they
-    /// have a later deadline of their own.
+    /// Computes the deadline of a request that arrived at `now` and may take `limit`. Watches ignore this deadline,
+    /// because they have their own, later one.
     ///
     /// # Errors
     /// 400 for an invalid `?timeout=`. A long-running request ignores an invalid value.

@@ -7,8 +7,8 @@ use http::request::Parts;
 use listwatch_meta::UserInfo;
 use listwatch_wire::query::Query;
 
-use crate::filters::flow_control::FlowRequest;
 use crate::filters::request_deadline::RequestDeadline;
+use crate::flow_control::FlowRequest;
 use crate::request::info::RequestInfo;
 use crate::response::preferences::ResponsePreferences;
 use crate::shared::Shared;
@@ -33,6 +33,6 @@ impl<'a> RequestContext<'a> {
     /// The facts for flow control.
     pub(crate) fn flow(&self) -> FlowRequest<'a> {
         let RequestContext { shared, info, query, user, deadline, .. } = *self;
-        FlowRequest { info, user, query, backend: &shared.backend, deadline }
+        FlowRequest { info, user, query, backend: &shared.backend, deadline: deadline.at() }
     }
 }

@@ -6,7 +6,9 @@
 //! lists them with their subjects.
 
 use std::collections::BTreeSet;
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use http::{Response, StatusCode};
 use listwatch_controllers::node_ports;
@@ -26,18 +28,33 @@ pub(crate) async fn answer(shared: &Shared, endpoint: &str, check: Option<&str>,
     respond::text(StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body)
 }
 
+/// The interval between two checks of [`wait_until_ready`].
+const READY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Waits until `/readyz` passes. Never returns if the server is dropped first.
+pub(crate) async fn wait_until_ready(server: Weak<Shared>) {
+    loop {
+        if let Some(shared) = server.upgrade() {
+            let results = check_server(&shared, "readyz").await;
+            if results.iter().all(|result| result.problem.is_none()) {
+                return;
+            }
+        }
+        tokio::time::sleep(READY_INTERVAL).await;
+    }
+}
+
 /// The results of the checks of an endpoint.
 async fn check_server(shared: &Shared, endpoint: &str) -> Vec<CheckResult> {
     let backend = &shared.backend;
-    let unready = backend.running_cachers().into_iter().find(|(_, cacher)| !cacher.is_ready());
     // The shutdown ends the background tasks, so their end is not reported.
     let is_running = !shared.is_stopping();
     let problems = Problems {
         store: shared.store_health.problem().await,
-        caches: unready.map(|(prefix, _)| format!("the cache of {prefix} is not filled")),
+        caches: backend.unfilled_cache().map(|prefix| format!("the cache of {prefix} is not filled")),
         definitions: (is_running && shared.tasks.has_definitions_ended())
-            .then(|| "nobody follows the definitions".to_owned()),
-        loops: (is_running && shared.tasks.has_other_ended()).then(|| "a built-in loop has ended".to_owned()),
+            .then(|| "the controller of definitions has stopped".to_owned()),
+        loops: (is_running && shared.tasks.has_other_ended()).then(|| "a controller has ended".to_owned()),
         controllers: backend.problems().text(),
         objects: &|check| backend.bootstrap().get(check),
         stopping: shared.is_stopping() || shared.unready.load(Ordering::Relaxed),
@@ -66,7 +83,7 @@ struct Problems<'a> {
     loops: Option<String>,
     /// A built-in controller has stopped its work, because it cannot read all objects that its decisions need.
     controllers: Option<String>,
-    /// An object that every cluster has could not be created, by the name of its check.
+    /// Returns the reason why an object that every cluster has could not be created, by the name of the health check.
     objects: &'a (dyn Fn(&str) -> Option<String> + Sync),
     /// The server is shutting down.
     stopping: bool,
@@ -296,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn server_problem_fails_the_health_checks_of_its_subject() {
+    fn problem_fails_only_the_health_checks_of_the_affected_part() {
         fn problems(objects: &(dyn Fn(&str) -> Option<String> + Sync)) -> Problems<'_> {
             Problems {
                 store: None,

@@ -1,4 +1,5 @@
-//! The documents by which others verify service account tokens (`pkg/routes/openidmetadata.go`).
+//! Serves the documents with which other servers verify service account tokens
+//! (`pkg/routes/openidmetadata.go`).
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -7,23 +8,15 @@ use listwatch_access::IssuerDocuments;
 use super::context::RequestContext;
 use super::documents;
 use crate::documents::Document;
+use crate::request::routing::IssuerDocument;
 use crate::response::body::Body;
 use crate::response::respond;
 use crate::response::view::status_response;
 
-/// The time for which others may cache a document (`GetCacheAgeMaxSeconds`).
+/// The time for which clients may cache a document (`GetCacheAgeMaxSeconds`).
 const CACHE_CONTROL: &str = "public, max-age=3600";
 
-/// A document of the issuer of service account tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IssuerDocument {
-    /// `/.well-known/openid-configuration`.
-    Configuration,
-    /// `/openid/v1/jwks`.
-    Keys,
-}
-
-/// Responds with a document. An issuer that is not an URL of https has none.
+/// Responds with a document. An issuer that is not an `https` URL has no documents.
 pub(crate) async fn answer(request: &RequestContext<'_>, document: IssuerDocument) -> Response<Body> {
     let backend = &request.shared.backend;
     let tokens = backend.tokens();

@@ -25,9 +25,13 @@ async fn text(shared: &Shared) -> String {
         reads_in_flight,
         writes_in_flight,
         fairness: shared.flow_control.fairness().map(|fairness| &**fairness),
+        audit: shared.audit.as_ref().map(|audit| audit.counters()),
         caches: &caches,
         cache_budget: backend.cache_budget(),
         store: store.as_ref(),
     };
     metrics::text(&shared.metrics, &snapshot)
+        + &shared.webhook_metrics.to_text()
+        + &shared.policy_metrics.to_text()
+        + &backend.conversion().metrics_text()
 }

@@ -8,12 +8,14 @@
 //! | documents of the token issuer | [`issuer`] |
 //! | health | [`health`] |
 //! | metrics | [`metrics`] |
+//! | a group version of an extension server, and merged documents | [`aggregation`] |
 
+mod aggregation;
 mod components;
 pub(crate) mod connect;
 pub(crate) mod context;
 pub(crate) mod documents;
-mod health;
+pub(crate) mod health;
 pub(crate) mod issuer;
 mod metrics;
 mod read;
@@ -28,10 +30,9 @@ use http::{Response, StatusCode};
 use tokio::time::Instant;
 
 use self::context::RequestContext;
-use crate::aggregation;
-use crate::filters::flow_control::Admission;
 use crate::filters::rejection::Rejection;
 use crate::filters::warnings::WarningRecorder;
+use crate::flow_control::Admission;
 use crate::metrics::Labels;
 use crate::request::info::RequestInfo;
 use crate::request::routing::{NoRoute, ResourceRoute, Route, Verb, route};
@@ -50,7 +51,7 @@ pub(crate) async fn handle<B: RequestBody>(
     upload: &mut Upload<B>,
 ) -> Response<Body> {
     if request.shared.aggregation.has_remote()
-        && let Some(passed) = Box::pin(aggregation::handle(request, admission, upload)).await
+        && let Some(passed) = Box::pin(aggregation::answer(request, admission, upload)).await
     {
         return passed.unwrap_or_else(|rejection| rejection.response(request.preferences));
     }
@@ -83,8 +84,8 @@ pub(crate) async fn handle<B: RequestBody>(
     }
 }
 
-/// Finds the route in the current registry. A custom resource is unknown for a moment if another server has just stored
-/// its definition; the route waits until this server has read the definition.
+/// Finds the route in the current registry. A custom resource can be unknown if another server has just stored its
+/// definition. The route waits until this server has read the definition.
 async fn find_route<'a>(request: &RequestContext<'a>) -> Result<Route<'a>, NoRoute> {
     let backend = &request.shared.backend;
     let find = |registry: &Registry| route(registry, &request.parts.method, request.info);
@@ -118,7 +119,7 @@ async fn read_or_write<B: RequestBody>(
             Verb::Get => Ok(read::get(shared, route, query, preferences).await?),
             Verb::Collection => Ok(read::list(shared, route, query, preferences).await?),
             // These futures are boxed, so that the future of a read stays small.
-            Verb::Connect => Box::pin(connect::answer(request, route, upload)).await,
+            Verb::Connect => Box::pin(connect::answer(request, route, warnings, upload)).await,
             Verb::Write(verb) => Box::pin(write::answer(request, verb, route, warnings, admission, upload)).await,
         }
     };

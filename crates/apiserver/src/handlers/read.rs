@@ -59,8 +59,8 @@ pub(crate) async fn list(
     view?.list(resource, list, request.shard.as_ref()).await
 }
 
-/// Returns the error of a view: as the outer result if kube-apiserver reports it at once, or as the inner result if it
-/// does so only after the options and the read succeeded.
+/// Returns the error of a view. An error that kube-apiserver reports immediately is the outer result. An error that it
+/// reports after the options and the read is the inner result.
 pub(crate) fn early_error<V>(view: Result<V, Status>) -> Result<Result<V, Status>, Status> {
     match view {
         Err(status) if !is_late_refusal(&status) => Err(status),

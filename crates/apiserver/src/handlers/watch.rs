@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use super::context::RequestContext;
 use super::read::{check_namespace, early_error, scope};
 use super::websocket;
-use crate::filters::flow_control::{Admission, TooManyRequests, WatchAdmission};
 use crate::filters::rejection::Rejection;
+use crate::flow_control::{Admission, TooManyRequests, WatchAdmission};
 use crate::request::routing::ResourceRoute;
 use crate::request::websocket::is_upgrade_request;
 use crate::response::body::Body;
@@ -71,7 +71,11 @@ async fn watch_over_websocket(
         return Err(Status::bad_request("this connection cannot become a WebSocket").into());
     };
     let encoding = stream.encoding();
-    tokio::spawn(websocket::run(upgrade, stream, encoding, slot));
+    let audited = request.preferences.audited().cloned();
+    tokio::spawn(async move {
+        websocket::run(upgrade, stream, encoding, slot).await;
+        drop(audited);
+    });
     Ok(response)
 }
 

@@ -6,19 +6,20 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::{Response, StatusCode};
 use listwatch_meta::{Object, Status};
-use listwatch_wire::list::{ListBody, ListMeta, ListStyle};
+use listwatch_wire::list::{ListBody, ListMeta};
 
 use super::context::RequestContext;
-use crate::filters::flow_control::Admission;
+use crate::audit::request_payload;
 use crate::filters::rejection::Rejection;
 use crate::filters::warnings::WarningRecorder;
+use crate::flow_control::Admission;
 use crate::request::routing::ResourceRoute;
 use crate::request::upload::{RequestBody, Upload};
 use crate::response::body::Body;
 use crate::response::preferences::header;
 use crate::response::view::ObjectView;
 use listwatch_registry::Resource;
-use listwatch_write::{self as write, WriteBody, WriteRequest, WriteResponse, WriteVerb};
+use listwatch_write::{self as write, WriteBody, WriteContext, WriteRequest, WriteResponse, WriteVerb};
 
 /// Responds to a write. A review is the create of a kind that is not stored; the authenticators and authorizers process
 /// it instead of the store.
@@ -35,18 +36,45 @@ pub(crate) async fn answer<B: RequestBody>(
 ) -> Result<Response<Body>, Rejection> {
     let shared = request.shared;
     let received = upload.collect(&shared.bodies).await?;
+    audit_body(request, verb, &received.bytes);
     admission.take_write_slot(request.flow()).await?;
     admission.wait_for_memory(received.bytes.len(), parsed_bytes_max(request, &received.bytes)).await;
     let write = write_request(request, verb, route, received.bytes.clone());
     let deadline = request.deadline.at().into_std();
     let (view, written) = if route.resource.is_stored() {
         let view = ObjectView::negotiate(request.preferences, &route.resource)?;
-        (view, shared.compute.write(&shared.writer, write, request.requester, deadline).await?)
+        let context = Arc::new(WriteContext { deadline: Some(deadline), ..WriteContext::default() });
+        let written = shared.compute.write(&shared.writer, write, &context, request.requester, deadline).await;
+        if let Some(audited) = request.preferences.audited() {
+            for (key, value) in context.recorder.take_annotations() {
+                audited.annotate(key, value);
+            }
+        }
+        let recorded = context.recorder.take_warnings();
+        match written {
+            Ok(mut written) => {
+                written.warnings.extend(recorded);
+                (view, written)
+            }
+            Err(status) => {
+                // Plugins also warn about writes that are rejected.
+                warnings.add(recorded);
+                return Err(status.into());
+            }
+        }
     } else {
         let view = ObjectView::plain(request.preferences)?;
         (view, shared.compute.review(&shared.writer, &shared.access, write, request.requester, deadline).await?)
     };
-    Ok(response(written, &route.resource, &view, warnings)?)
+    Ok(response(request, written, &route.resource, &view, warnings)?)
+}
+
+/// Records the object, the patch or the options of a request, as the client sent them.
+fn audit_body(request: &RequestContext<'_>, verb: WriteVerb, body: &Bytes) {
+    let Some(audited) = request.preferences.audited().filter(|_| !body.is_empty()) else { return };
+    let is_object = matches!(verb, WriteVerb::Create | WriteVerb::Update);
+    let content_type = header(&request.parts.headers, &CONTENT_TYPE);
+    audited.set_request_object(request_payload(content_type, body.clone()), is_object);
 }
 
 /// Creates the write of a request whose body has arrived.
@@ -82,6 +110,7 @@ fn parsed_bytes_max(request: &RequestContext<'_>, body: &Bytes) -> usize {
 /// # Errors
 /// 500 if the object cannot be encoded.
 fn response(
+    request: &RequestContext<'_>,
     written: WriteResponse,
     resource: &Arc<Resource>,
     view: &ObjectView,
@@ -90,7 +119,12 @@ fn response(
     let mut response = match written.body {
         WriteBody::Object(object) => view.object(written.code, resource, &object)?,
         WriteBody::Json(json) => view.json(written.code, json)?,
-        WriteBody::Status(status) => view.json(written.code, status.to_json().into())?,
+        WriteBody::Status(status) => {
+            if let Some(audited) = request.preferences.audited() {
+                audited.set_status(&status);
+            }
+            view.json(written.code, status.to_json().into())?
+        }
         WriteBody::List(meta, objects) => view.json(written.code, deleted_list(resource, &meta, objects))?,
     };
     *response.status_mut() = StatusCode::from_u16(written.code).unwrap_or(StatusCode::OK);
@@ -100,10 +134,9 @@ fn response(
 
 /// Returns the list of the objects that a deletecollection has deleted.
 fn deleted_list(resource: &Resource, meta: &ListMeta, objects: Vec<Object>) -> Bytes {
-    let style = if resource.custom { ListStyle::Unstructured } else { ListStyle::Typed };
     let mut body = Vec::new();
     let shown = objects.into_iter().map(|object| resource.shown(&object).into_owned());
-    ListBody::new(meta, style, shown).for_each(|chunk| body.extend_from_slice(&chunk));
+    ListBody::new(meta, resource.list_style(), shown).for_each(|chunk| body.extend_from_slice(&chunk));
     // The view adds the final newline.
     if body.last() == Some(&b'\n') {
         body.pop();

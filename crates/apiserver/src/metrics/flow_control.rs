@@ -8,7 +8,7 @@ use std::fmt::Display;
 use listwatch_flow_control::{LevelView, RejectReason, SchemaCounts, WAIT_SECONDS, WaitHistogram};
 
 use super::Text;
-use crate::filters::flow_control::Fairness;
+use crate::flow_control::Fairness;
 
 /// Name, help text, and the value of a level.
 type LevelFamily = (&'static str, &'static str, fn(&LevelView<'_>) -> f64);

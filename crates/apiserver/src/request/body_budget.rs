@@ -1,8 +1,7 @@
 //! The memory of the request bodies that are received or processed: [`BodyBudget`].
 //!
 //! The bytes of a body are charged from their arrival until the response. When the budget is used up, the oldest
-//! incomplete body is rejected first. Complete bodies are already being processed, and most clients send the rest of a
-//! body soon.
+//! incomplete body is rejected first. Complete bodies are kept, because their requests are already being processed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_of_one_connection_have_their_own_limit() {
+    fn bodies_of_one_connection_have_a_common_limit_below_the_budget() {
         let (budget, now) = (BodyBudget::new(usize::MAX / 2), Instant::now());
         let connection = ConnectionBodies::default();
         let mut first = budget.begin(Some(connection.clone()));

@@ -1,4 +1,5 @@
-//! The headers of a request that is forwarded to another server. Credentials, identities and impersonation stay here.
+//! The headers of a request that is forwarded to another server. Headers with credentials, identities and impersonation
+//! are not forwarded.
 //!
 //! Upstream removes them while it authenticates and impersonates (`apiserver/pkg/endpoints/filters/authentication.go`,
 //! `…/filters/impersonation/impersonation.go`, `…/authentication/request/websocket/protocol.go`).
@@ -12,8 +13,8 @@ use listwatch_wire::websocket;
 
 use crate::request::websocket::protocols;
 
-/// Returns the headers without the bearer token of a header or of a WebSocket subprotocol, without the headers of front
-/// proxies and without those of impersonation. `published` names the headers in which extension servers expect a user.
+/// Returns the headers without bearer tokens (in a header or a WebSocket subprotocol), front proxy headers and
+/// impersonation headers. `published` contains the headers in which extension servers expect a user.
 pub(crate) fn forwarded_headers(
     sent: &HeaderMap,
     front_proxy: Option<&FrontProxyAuthenticator>,
@@ -45,7 +46,7 @@ pub(crate) fn forwarded_headers(
     headers
 }
 
-/// Whether an extension server takes a part of the user from a header. `name` is in lower case and without `_`.
+/// Whether an extension server reads a part of the user from a header. `name` is in lower case and without `_`.
 fn names_user(published: &RequestHeader, name: &str) -> bool {
     let RequestHeader { username_headers, uid_headers, group_headers, extra_header_prefixes, .. } = published;
     let normal = |text: &String| text.to_ascii_lowercase().replace('_', "-");

@@ -18,7 +18,8 @@ use listwatch_meta::{FieldSelector, LabelSelector, UserInfo};
 use listwatch_wire::query::Query;
 use percent_encoding::percent_decode_str;
 
-/// The facts about a request. Texts borrow from the request, unless they are percent-encoded. An absent text is empty.
+/// The facts about a request. Strings borrow from the request, unless they are percent-encoded. An absent string is
+/// empty.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestInfo<'a> {
     /// The decoded path.
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn request_info_of_a_plain_path_borrows_its_texts() {
+    fn request_info_of_a_plain_path_borrows_its_strings() {
         let query = Query::default();
         let info = RequestInfo::new(&Method::GET, "/apis/apps/v1/namespaces/a/deployments/d/scale", &query);
         let place = [&info.api_group, &info.api_version, &info.namespace];

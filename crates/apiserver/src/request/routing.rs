@@ -8,7 +8,6 @@ use std::sync::Arc;
 use http::Method;
 use listwatch_meta::Status;
 
-use crate::handlers::issuer::IssuerDocument;
 use crate::request::info::{PathProblem, RequestInfo};
 use listwatch_registry::{Registry, Resource, Subresource};
 use listwatch_write::WriteVerb;
@@ -44,6 +43,15 @@ pub(crate) enum Route<'a> {
     OpenApiV3Index,
     /// `/openapi/v3/{path}`.
     OpenApiV3(String),
+}
+
+/// A document of the issuer of service account tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IssuerDocument {
+    /// `/.well-known/openid-configuration`.
+    Configuration,
+    /// `/openid/v1/jwks`.
+    Keys,
 }
 
 /// An object or a collection, and the operation on it.

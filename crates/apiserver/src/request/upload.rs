@@ -48,7 +48,7 @@ impl<B> RequestBody for B where
 
 /// The body of a request while it is read.
 pub(crate) struct Upload<B> {
-    /// `None` after the body was passed on.
+    /// `None` after the body was moved to a forwarded request.
     body: Option<Pin<Box<B>>>,
     ended: bool,
     connection: Option<ConnectionBodies>,
@@ -144,15 +144,15 @@ impl<B: RequestBody> Upload<B> {
         }
     }
 
-    /// Takes the body, so that another server receives it piece by piece. Its size and time are not limited.
-    pub(crate) fn pass_on(&mut self) -> PassedOn<B> {
+    /// Takes the body in order to forward it to another server piece by piece. Size and duration are not limited.
+    pub(crate) fn pass_on(&mut self) -> ForwardedBody<B> {
         let body = self.body.take().filter(|_| !self.ended);
         self.ended = true;
-        PassedOn(body)
+        ForwardedBody(body)
     }
 
     /// Reads and discards the rest of the body if it is short and arrives soon. A client that waits for `100 Continue`
-    /// does not receive it.
+    /// receives the final response instead.
     pub(crate) async fn drain(&mut self, headers: &HeaderMap) {
         if self.ended || headers.contains_key(EXPECT) || self.announced() > DRAIN_BYTES_MAX {
             return;
@@ -194,10 +194,10 @@ impl<B: RequestBody> Upload<B> {
     }
 }
 
-/// A body that is passed on to another server as it arrives.
-pub(crate) struct PassedOn<B>(Option<Pin<Box<B>>>);
+/// A body that is forwarded to another server as it arrives.
+pub(crate) struct ForwardedBody<B>(Option<Pin<Box<B>>>);
 
-impl<B: RequestBody> http_body::Body for PassedOn<B> {
+impl<B: RequestBody> http_body::Body for ForwardedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn passed_on_body_has_all_pieces_and_is_ended() {
+    async fn forwarded_body_contains_all_pieces_and_a_second_forward_is_empty() {
         let mut upload = pieces(vec![b"one".to_vec(), b"two".to_vec()]);
         assert!(!upload.is_ended());
         let passed_on = upload.pass_on();
@@ -331,7 +331,7 @@ mod tests {
         assert!(!much.ended);
         let mut asking = pieces(vec![vec![0]]);
         asking.drain(&HeaderMap::from_iter([(EXPECT, "100-continue".parse().unwrap())])).await;
-        assert!(!asking.ended, "a client that waits for a word is told no, not yes");
+        assert!(!asking.ended, "a client that expects 100-continue receives no 100");
         let begun = tokio::time::Instant::now();
         Upload::new(StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>()))
             .drain(&HeaderMap::new())

@@ -2,20 +2,22 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{self, Duration};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use listwatch_proxy::ProxyBody;
+use listwatch_wire::pretty::Indenter;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use crate::handlers::connect::ConnectSlot;
-use crate::request::in_flight::InFlightSlot;
+use crate::audit::AuditedRequest;
+use crate::connections::ConnectSlot;
+use crate::flow_control::in_flight::InFlightSlot;
 use crate::response::chunks::{BodyError, Chunks};
 use crate::response::gzip::{self, GZIP_BYTES_MIN};
-use crate::response::pretty::Indenter;
 use crate::response::watch_stream::WatchStream;
 
 /// The largest chunk that the connection receives at once, in bytes. A stalled client holds one chunk in addition to
@@ -23,8 +25,8 @@ use crate::response::watch_stream::WatchStream;
 /// and items, so only a very large object is split.
 pub(crate) const CHUNK_BYTES_MAX: usize = 128 * 1024;
 
-/// The time to produce a piece after which the task yields. To convert, compress or indent a piece can take
-/// milliseconds, and a connection polls for many pieces in a row.
+/// The time to produce a piece after which the task yields. A piece can take milliseconds to convert, compress or
+/// indent, and a connection polls for many pieces in a row.
 const PIECE_TIME_MAX: Duration = Duration::from_micros(500);
 
 /// A response body. A chunk is produced when the connection polls for it, so a stalled client costs no CPU, and no
@@ -35,6 +37,8 @@ pub struct Body {
     source: Source,
     gzip: bool,
     hold: Option<Box<Hold>>,
+    /// The audit record of a long-running request, which ends with the body.
+    audited: Option<Arc<AuditedRequest>>,
     /// Whether the task yields before the next piece.
     yields: bool,
 }
@@ -53,7 +57,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Creates a boxed value, because most bodies are watches and have none.
+    /// Creates a boxed value, because most bodies are watches and hold no resources.
     pub(crate) fn new(slot: InFlightSlot, deadline: Instant, memory: Option<OwnedSemaphorePermit>) -> Box<Self> {
         Box::new(Hold { slot, deadline, tail: Bytes::new(), memory })
     }
@@ -99,7 +103,7 @@ impl Body {
 
     /// Creates a body with the given bytes.
     pub(crate) fn full(bytes: impl Into<Bytes>) -> Self {
-        Body { rest: bytes.into(), source: Source::Empty, gzip: false, hold: None, yields: false }
+        Body { rest: bytes.into(), source: Source::Empty, gzip: false, hold: None, audited: None, yields: false }
     }
 
     /// Creates a body from chunks. A body with only one chunk has a known length.
@@ -125,12 +129,17 @@ impl Body {
         }
         let chunks: Chunks = Box::new(first.into_iter().map(Ok).chain(chunks));
         let chunks = if format.gzip { gzip::compressed(chunks) } else { chunks };
-        Ok(Body { rest: Bytes::new(), source: Source::Chunks(chunks), gzip: format.gzip, hold: None, yields: false })
+        Ok(Body { source: Source::Chunks(chunks), gzip: format.gzip, ..Body::empty() })
     }
 
     /// Holds resources until the body is sent or dropped.
     pub(crate) fn hold(&mut self, hold: Box<Hold>) {
         self.hold = Some(hold);
+    }
+
+    /// Holds the audit record until the body is sent or dropped.
+    pub(crate) fn hold_audit(&mut self, audited: Arc<AuditedRequest>) {
+        self.audited = Some(audited);
     }
 
     /// The resources that the body holds.
@@ -156,12 +165,13 @@ impl Body {
     /// Creates the body of a watch.
     pub(crate) fn watch(stream: WatchStream) -> Self {
         let gzip = stream.is_gzip();
-        Body { rest: Bytes::new(), source: Source::Watch(Box::new(stream)), gzip, hold: None, yields: false }
+        Body { source: Source::Watch(Box::new(stream)), gzip, ..Body::empty() }
     }
 }
 
 impl Body {
-    /// The body of another server's response, passed on as it arrives. It holds a slot until it is sent or dropped.
+    /// Creates a body that forwards another server's response as it arrives. The body holds a slot until it is sent or
+    /// dropped.
     pub(crate) fn proxied(body: ProxyBody, slot: Option<ConnectSlot>) -> Self {
         Body { source: Source::Proxied(Box::new(Proxied { body, _slot: slot })), ..Body::empty() }
     }
@@ -299,7 +309,7 @@ mod tests {
         while let Some(frame) = body.frame().await {
             seen.push(frame.map(|frame| frame.into_data().unwrap()).map_err(|error| error.to_string()));
         }
-        assert_eq!(seen, [Ok("a".into()), Ok("b".into()), Err("the answer broke off: c".to_owned())]);
+        assert_eq!(seen, [Ok("a".into()), Ok("b".into()), Err("the response was interrupted: c".to_owned())]);
         assert_eq!(Body::chunks(chunks(vec![Err("a")]), Format::default()).unwrap_err(), BodyError("a".to_owned()));
     }
 }

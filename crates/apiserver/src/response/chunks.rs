@@ -5,7 +5,7 @@ use bytes::Bytes;
 /// The reason why a body ended before its last byte. The client sees a reset stream or a closed connection, so it does
 /// not mistake the received bytes for the whole body.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the answer broke off: {0}")]
+#[error("the response was interrupted: {0}")]
 pub struct BodyError(pub(crate) String);
 
 /// The chunks of a body. The iterator ends after an error.

@@ -6,9 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_meta::Status;
 use listwatch_meta::scan::{self, PathSet, Span};
 use listwatch_wire::media_type::Encoding;
-use listwatch_wire::{cbor, protobuf};
-
-use crate::response::yaml;
+use listwatch_wire::{cbor, protobuf, yaml};
 
 /// Encodes a document. `json` has no final newline.
 ///

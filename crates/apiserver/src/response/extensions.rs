@@ -1,4 +1,4 @@
-//! Response extensions by which the request chain tells the connection how to continue.
+//! Response extensions with instructions of the request chain for the connection.
 
 /// The request had no valid credential. An HTTP/2 connection accepts no further request after the response.
 #[derive(Clone, Copy, Debug)]
@@ -10,4 +10,4 @@ pub(crate) struct GoAway;
 
 /// The request body was not read to its end. The connection ends after the response.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AnsweredEarly;
+pub(crate) struct RequestBodyUnread;

@@ -1,8 +1,9 @@
 //! Compresses the same responses as kube-apiserver: large gets and lists, and WatchLists.
 //!
-//! A list is one gzip member, compressed while it is sent. A watch is one member, too, of independent blocks (RFC 1951).
-//! A client can read each block without the next one, and an idle watch keeps no compressor. Small chunks, such as
-//! single events, are stored and not compressed, because each of thousands of watchers would pay for the compression.
+//! A list is one gzip member, compressed while it is sent. A watch is also one member, of independent blocks (RFC
+//! 1951). A client can read each block without the next one, and an idle watch keeps no compressor. Small chunks, such
+//! as single events, are stored and not compressed, because each of thousands of watchers would pay for the
+//! compression.
 
 use std::io::Write as _;
 

@@ -14,14 +14,13 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_cacher::{List, ListItems};
 use listwatch_meta::{Object, ResourceVersion, ShardSelector, Status};
+use listwatch_table::{self as table, IncludeObject, MetaVersion, TableView, partial};
 use listwatch_wire::list::{CHUNK_BYTES, ListBody, ListMeta, ListSource, ListStyle};
 use listwatch_wire::media_type::{Encoding, View};
-use listwatch_wire::{cbor, protobuf};
+use listwatch_wire::{cbor, protobuf, yaml};
 use time::OffsetDateTime;
 
 use crate::response::chunks::{BodyError, Chunks};
-use crate::response::table::{self, IncludeObject, MetaVersion, TableView, partial};
-use crate::response::yaml;
 use listwatch_registry::Resource;
 
 /// The form of a collection.
@@ -105,10 +104,6 @@ impl Iterator for Items {
     }
 }
 
-fn style(resource: &Resource) -> ListStyle {
-    if resource.custom { ListStyle::Unstructured } else { ListStyle::Typed }
-}
-
 fn json(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm) -> Chunks {
     let separated = |out: &mut BytesMut, first: bool| {
         if !first {
@@ -117,7 +112,7 @@ fn json(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm)
     };
     let tail = Bytes::from_static(table::TAIL);
     match form.view {
-        View::Full => Box::new(ListBody::new(meta, style(resource), ItemsInPlace(items)).map(Ok)),
+        View::Full => Box::new(ListBody::new(meta, resource.list_style(), ItemsInPlace(items)).map(Ok)),
         View::Table { v1beta1 } => {
             let (view, now) = (TableView::new(resource, form.include, v1beta1.into()), OffsetDateTime::now_utc());
             let head = view.head(&table_meta(meta));
@@ -153,7 +148,7 @@ fn table_meta(meta: &ListMeta) -> table::ListMeta {
 fn yaml(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm) -> Result<Chunks, Status> {
     let (key, skeleton) = match form.view {
         View::Full | View::PartialMetadata { .. } => {
-            ("items", [meta.head(style(resource)), meta.tail(style(resource))].concat())
+            ("items", [meta.head(resource.list_style()), meta.tail(resource.list_style())].concat())
         }
         View::Table { v1beta1 } => {
             let view = TableView::new(resource, form.include, v1beta1.into());
@@ -172,8 +167,8 @@ fn yaml(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm)
         _ => None,
     };
     // Items of a built-in resource have no `apiVersion` and `kind`.
-    let type_meta = match (form.view, resource.custom) {
-        (View::Full, false) => ["kind", "apiVersion"].as_slice(),
+    let type_meta = match (form.view, resource.list_style()) {
+        (View::Full, ListStyle::Typed) => ["kind", "apiVersion"].as_slice(),
         _ => &[],
     };
     let write = move |out: &mut BytesMut, object: &Object, first: bool| {
@@ -211,7 +206,9 @@ async fn protobuf(meta: &ListMeta, items: Items) -> Result<Chunks, Status> {
 fn cbor(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm) -> Result<Chunks, Status> {
     let failed = |error: cbor::EncodeError| BodyError(error.to_string());
     if form.view == View::Full {
-        return Ok(Box::new(cbor::ListBody::new(meta, style(resource), items).map(move |chunk| chunk.map_err(failed))));
+        return Ok(Box::new(
+            cbor::ListBody::new(meta, resource.list_style(), items).map(move |chunk| chunk.map_err(failed)),
+        ));
     }
     let mut whole = Vec::new();
     for chunk in json(resource, meta, items, form) {

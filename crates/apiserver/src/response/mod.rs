@@ -6,8 +6,7 @@
 //!               └▶ watch_view ─ events ─▶ watch_stream ┘
 //! ```
 //!
-//! JSON, protobuf and CBOR are in `listwatch-wire`. Tables ([`table`]), partial objects and YAML ([`yaml`]) are made
-//! here from the JSON of an object.
+//! JSON, YAML, protobuf and CBOR are in `listwatch-wire`, Tables and partial objects in `listwatch-table`.
 
 #[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "connections track what they send"))]
 pub(crate) mod body;
@@ -17,13 +16,11 @@ pub(crate) mod extensions;
 mod gzip;
 mod list;
 pub(crate) mod preferences;
-mod pretty;
+pub(crate) mod request_drain;
 pub(crate) mod respond;
-pub mod table;
 pub(crate) mod view;
 pub(crate) mod watch_drain;
 pub(crate) mod watch_stream;
 pub(crate) mod watch_view;
-mod yaml;
 
 pub use self::chunks::BodyError;

@@ -1,13 +1,17 @@
 //! [`ResponsePreferences`]: the headers and query parameters of a request that select the form of its response.
 
+use std::sync::{Arc, OnceLock};
+
 use http::header::{ACCEPT, HeaderName, USER_AGENT};
 use http::{HeaderMap, Method};
+use listwatch_audit::Level;
 use listwatch_meta::Status;
+use listwatch_table::IncludeObject;
 use listwatch_wire::media_type::{Served, View};
 use listwatch_wire::query::Query;
 
+use crate::audit::AuditedRequest;
 use crate::response::gzip;
-use crate::response::table::IncludeObject;
 use listwatch_registry::Resource;
 
 /// The parts of a request that select the form of its response: media types, indentation, Table options, compression.
@@ -18,10 +22,12 @@ pub(crate) struct ResponsePreferences {
     include_object: Option<String>,
     gzip: bool,
     cbor: bool,
+    /// The audit record of the request. Views add the response object to it.
+    audited: OnceLock<Arc<AuditedRequest>>,
 }
 
 impl ResponsePreferences {
-    /// Reads headers and query. `cbor` tells whether the server supports CBOR.
+    /// Reads headers and query. `cbor` is true if the server supports CBOR.
     pub(crate) fn new(method: &Method, headers: &HeaderMap, query: &Query<'_>, cbor: bool) -> Self {
         let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
         ResponsePreferences {
@@ -31,7 +37,26 @@ impl ResponsePreferences {
             include_object: query.get("includeObject").map(str::to_owned),
             gzip: method == Method::GET && gzip::is_accepted(headers),
             cbor,
+            audited: OnceLock::new(),
         }
+    }
+
+    /// Sets the audit record of the request.
+    pub(crate) fn set_audited(&self, audited: Option<&Arc<AuditedRequest>>) {
+        if let Some(audited) = audited {
+            // A request has one record.
+            let _ = self.audited.set(Arc::clone(audited));
+        }
+    }
+
+    /// The audit record of the request, if the policy selects the request.
+    pub(crate) fn audited(&self) -> Option<&Arc<AuditedRequest>> {
+        self.audited.get()
+    }
+
+    /// The audit record, if the policy records the object of the response.
+    pub(crate) fn audited_response(&self) -> Option<Arc<AuditedRequest>> {
+        self.audited().filter(|audited| audited.level() >= Level::RequestResponse).cloned()
     }
 
     /// Whether the server supports CBOR.
@@ -60,7 +85,7 @@ impl ResponsePreferences {
 
     /// The forms that the server offers for objects of a resource.
     pub(crate) fn served(&self, resource: &Resource) -> Served {
-        Served { cbor: self.cbor, ..if resource.custom { Served::CUSTOM_JSON } else { Served::BUILTIN } }
+        Served { cbor: self.cbor, ..resource.served() }
     }
 
     /// Parses `?includeObject=` of a Table. Other views ignore the parameter.

@@ -8,17 +8,18 @@ use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode};
 use listwatch_cacher::List;
 use listwatch_meta::{Object, ShardSelector, Status};
+use listwatch_table::{IncludeObject, ListMeta, MetaVersion, TableView, partial};
 use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, Served, View, negotiate, wants_pretty};
+use listwatch_wire::pretty::Indenter;
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
+use crate::audit::{AuditedRequest, json_payload, list_payload};
 use crate::response::body::{Body, Format};
 use crate::response::encode::encode;
 use crate::response::list::{self, ListForm};
 use crate::response::preferences::ResponsePreferences;
-use crate::response::pretty::Indenter;
 use crate::response::respond;
-use crate::response::table::{IncludeObject, ListMeta, MetaVersion, TableView, partial};
 use listwatch_registry::Resource;
 
 /// The form of one object.
@@ -26,6 +27,7 @@ pub(crate) struct ObjectView {
     negotiated: Negotiated,
     format: Format,
     include: IncludeObject,
+    audited: Option<Arc<AuditedRequest>>,
 }
 
 impl ObjectView {
@@ -49,7 +51,8 @@ impl ObjectView {
         let negotiated = negotiate(preferences.accept(), Purpose::Object, &served)?;
         let pretty = wants_pretty(preferences.pretty(), &negotiated, preferences.user_agent());
         let format = Format { pretty, gzip: preferences.gzip() };
-        Ok(ObjectView { negotiated, format, include: preferences.include_object(negotiated.view)? })
+        let include = preferences.include_object(negotiated.view)?;
+        Ok(ObjectView { negotiated, format, include, audited: preferences.audited_response() })
     }
 
     /// Returns the response with an object.
@@ -87,6 +90,9 @@ impl ObjectView {
     /// 500 when the object cannot be encoded.
     pub(crate) fn json(&self, code: u16, json: Bytes) -> Result<Response<Body>, Status> {
         let body = encode(&json, self.negotiated.encoding)?;
+        if let Some(audited) = &self.audited {
+            audited.set_response_object(json_payload(json.clone()));
+        }
         let body = Body::chunks(Box::new(std::iter::once(Ok(body))), self.format).map_err(Status::internal)?;
         let mut response = respond::ok(self.negotiated.content_type(Purpose::Object), body);
         *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);
@@ -96,6 +102,12 @@ impl ObjectView {
 
 /// Returns the response of a failure in a form that the client accepts, or else as indented JSON.
 pub(crate) fn status_response(preferences: &ResponsePreferences, status: &Status) -> Response<Body> {
+    if let Some(audited) = preferences.audited() {
+        audited.set_status(status);
+    }
+    if let Some(audited) = preferences.audited_response() {
+        audited.set_response_object(json_payload(status.to_json().into()));
+    }
     let mut response = StatusView::negotiate(preferences).status(status);
     *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::OK);
     if let Some(seconds) = status.retry_after_seconds() {
@@ -133,6 +145,7 @@ pub(crate) struct ListView {
     negotiated: Negotiated,
     format: Format,
     include: IncludeObject,
+    audited: Option<Arc<AuditedRequest>>,
 }
 
 impl ListView {
@@ -144,7 +157,8 @@ impl ListView {
         let negotiated = negotiate(preferences.accept(), Purpose::List, &preferences.served(resource))?;
         let pretty = wants_pretty(preferences.pretty(), &negotiated, preferences.user_agent());
         let format = Format { pretty, gzip: preferences.gzip() };
-        Ok(ListView { negotiated, format, include: preferences.include_object(negotiated.view)? })
+        let include = preferences.include_object(negotiated.view)?;
+        Ok(ListView { negotiated, format, include, audited: preferences.audited_response() })
     }
 
     /// Returns the response that streams a list.
@@ -158,6 +172,17 @@ impl ListView {
         shard: Option<&ShardSelector>,
     ) -> Result<Response<Body>, Status> {
         let Negotiated { encoding, view, .. } = self.negotiated;
+        if let Some(audited) = &self.audited {
+            let copy = List {
+                revision: list.revision,
+                continue_token: list.continue_token.clone(),
+                remaining: list.remaining,
+                items: list.items.clone(),
+                undecodable: Vec::new(),
+            };
+            let form = ListForm { encoding: Encoding::Json, view, include: self.include };
+            audited.set_response_object(list_payload(list::chunks(resource, copy, shard, form).await?));
+        }
         let chunks = list::chunks(resource, list, shard, ListForm { encoding, view, include: self.include }).await?;
         let body = Body::chunks(chunks, self.format).map_err(Status::internal)?;
         Ok(respond::ok(self.negotiated.content_type(Purpose::List), body))
@@ -198,6 +223,9 @@ impl ListView {
                 json!({"kind": kind, "apiVersion": api_version, "metadata": {}, "items": shown}).to_string().into()
             }
         };
+        if let Some(audited) = &self.audited {
+            audited.set_response_object(json_payload(list.clone()));
+        }
         let body = encode(list.trim_ascii_end(), encoding)?;
         let body = Body::chunks(Box::new(std::iter::once(Ok(body))), self.format).map_err(Status::internal)?;
         Ok(respond::ok(self.negotiated.content_type(Purpose::List), body))

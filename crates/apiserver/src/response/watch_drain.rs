@@ -1,7 +1,8 @@
 //! [`WatchDrain`]: spreads the ends of open watches while a server shuts down
 //! (`--shutdown-watch-termination-grace-period`).
 //!
-//! Clients whose watches end together reconnect together. The drain gives each watch its own time to end.
+//! Clients whose watches end together reconnect together. The drain therefore assigns a separate end time to each
+//! watch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,28 +10,51 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The longest time over which a stopping server ends its watches. It is shorter than the ten seconds that requests
-/// have to finish.
-const DRAIN_GRACE: Duration = Duration::from_secs(5);
+/// The longest time over which a stopping server ends its watches, unless another one is set. It is shorter than the ten
+/// seconds that requests have to finish.
+pub(crate) const WATCH_TERMINATION_GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// The longest time between the ends of two watches, so that at least 200 watches end per second.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The open watches of a server, and the schedule of their ends once the server stops.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WatchDrain(Mutex<DrainState>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct DrainState {
     open: u32,
+    /// The longest time over which the watches end.
+    grace: Duration,
     /// The end time of the next watch and the interval between two watches, while the server stops.
     schedule: Option<(Instant, Duration)>,
 }
 
+impl Default for WatchDrain {
+    fn default() -> Self {
+        WatchDrain::new(WATCH_TERMINATION_GRACE_PERIOD)
+    }
+}
+
 impl WatchDrain {
+    /// Creates a drain that ends all watches within `grace`.
+    pub(crate) fn new(grace: Duration) -> Self {
+        WatchDrain(Mutex::new(DrainState { open: 0, grace, schedule: None }))
+    }
+
+    /// The longest time over which the watches end.
+    pub(crate) fn grace(&self) -> Duration {
+        self.0.lock().grace
+    }
+
+    /// Whether no watch is open.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.0.lock().open == 0
+    }
+
     /// Starts to drain the watches. A second call changes nothing.
     pub(crate) fn start(&self, now: Instant) {
         let mut state = self.0.lock();
-        let interval = DRAIN_INTERVAL.min(DRAIN_GRACE / state.open.max(1));
+        let interval = DRAIN_INTERVAL.min(state.grace / state.open.max(1));
         state.schedule.get_or_insert((now, interval));
     }
 
@@ -73,13 +97,14 @@ mod tests {
     async fn drained_watches_end_one_by_one_within_the_grace() {
         for open in [1, 10, 2_000, 100_000] {
             let drain = Arc::new(WatchDrain::default());
+            let grace = WATCH_TERMINATION_GRACE_PERIOD;
             let watches: Vec<OpenWatch> = (0..open).map(|_| OpenWatch::new(Arc::clone(&drain))).collect();
             assert_eq!(watches[0].end_time(), None, "a watch of a running server ends at once");
             let now = Instant::now();
             drain.start(now);
             let ends: Vec<Instant> = watches.iter().map(|watch| watch.end_time().unwrap()).collect();
             assert_eq!(ends[0], now);
-            assert!(ends.is_sorted() && *ends.last().unwrap() <= now + DRAIN_GRACE, "{open}");
+            assert!(ends.is_sorted() && *ends.last().unwrap() <= now + grace, "{open}");
             let fast = ends.windows(2).all(|pair| pair[1] - pair[0] <= DRAIN_INTERVAL);
             assert!(fast, "200 or more watches end per second: {open}");
             drop(watches);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A single event is sent at once and without a copy: the chunk is the frame that all watchers share. Events that are
-//! ready together are sent in one chunk, so that a busy server writes to the socket once per chunk and not once per
+//! ready together are sent in one chunk. A busy server therefore writes to the socket once per chunk and not once per
 //! event. No event waits for a timer.
 
 use std::future::Future as _;
@@ -20,7 +20,7 @@ use listwatch_cacher::{Delivery, Watcher};
 use listwatch_wire::media_type::Encoding;
 use tokio::time::Sleep;
 
-use crate::filters::flow_control::WatchAdmission;
+use crate::flow_control::WatchAdmission;
 use crate::response::gzip;
 use crate::response::watch_drain::{OpenWatch, WatchDrain};
 use crate::response::watch_view::WatchView;
@@ -68,7 +68,7 @@ impl WatchStream {
         }
     }
 
-    /// Sets what the watch holds in flow control.
+    /// Sets the resources of the watch in flow control.
     pub(crate) fn with_admission(mut self, admission: WatchAdmission) -> Self {
         self.admission = admission;
         self

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_cacher::{Delivered, EncodingId};
 use listwatch_meta::{Change, Object, Revision, Status};
+use listwatch_table::{MetaVersion, TableView, partial};
 use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, View, negotiate};
 use listwatch_wire::{Bookmark, EventKind, cbor, protobuf};
 use time::OffsetDateTime;
 
 use crate::response::preferences::ResponsePreferences;
-use crate::response::table::{MetaVersion, TableView, partial};
 use listwatch_registry::Resource;
 
 /// The form of the events of a watch.

@@ -17,9 +17,9 @@ use tokio::sync::Semaphore;
 
 use crate::ApiServer;
 
-/// A store that panics `panics_left` times: when a key with the suffix `key` is updated, or when a range is listed that
-/// begins there.
-struct Shaky {
+/// A store that panics `panics_left` times: when a key with the suffix `key` is updated, or when a list begins at such
+/// a key.
+struct PanickingStore {
     inner: Arc<MemoryStorage>,
     key: &'static str,
     panics_left: AtomicUsize,
@@ -27,7 +27,7 @@ struct Shaky {
     gate: Semaphore,
 }
 
-impl Shaky {
+impl PanickingStore {
     fn step_on(&self, key: &str) {
         let less = |left: usize| left.checked_sub(1);
         if key.ends_with(self.key) && self.panics_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
@@ -37,7 +37,7 @@ impl Shaky {
 }
 
 #[async_trait]
-impl Storage for Shaky {
+impl Storage for PanickingStore {
     async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
         self.inner.get(key).await
     }
@@ -85,9 +85,9 @@ impl Storage for Shaky {
     }
 }
 
-async fn server(key: &'static str) -> (ApiServer, Arc<Shaky>) {
+async fn server(key: &'static str) -> (ApiServer, Arc<PanickingStore>) {
     let (panics_left, gate) = (AtomicUsize::new(1), Semaphore::new(0));
-    let storage = Arc::new(Shaky { inner: MemoryStorage::new(), key, panics_left, gate });
+    let storage = Arc::new(PanickingStore { inner: MemoryStorage::new(), key, panics_left, gate });
     (ApiServer::builder().storage(storage.clone()).build().await.unwrap(), storage)
 }
 

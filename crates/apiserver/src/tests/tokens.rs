@@ -286,7 +286,7 @@ async fn published_keys_verify_tokens_for_other_servers() {
 
     let plain = ServiceAccountTokenOptions { issuers: vec!["issuer".to_owned()], ..options };
     let server = ApiServer::builder().service_account_tokens(plain).build().await.unwrap();
-    assert_eq!(get(&server, "/openid/v1/jwks").await.0.0, 404, "an issuer that is not an URL is not discoverable");
+    assert_eq!(get(&server, "/openid/v1/jwks").await.0.0, 404, "an issuer that is not a URL is not discoverable");
 }
 
 #[tokio::test]

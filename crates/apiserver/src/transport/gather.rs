@@ -4,10 +4,10 @@
 //!  100 streams ──frame, flush──▶ Gather ── whole records ──▶ TLS ── once per turn of the connection ──▶ socket
 //! ```
 //!
-//! The HTTP/2 codec flushes after every DATA frame. Each flush is a TLS record and a system call: an event for a
-//! hundred watchers of one connection would cost a hundred of each. [`Gather`] joins the frames. As soon as they fill
-//! a TLS record, it passes the record to TLS without a copy (only the rest of a large frame is copied). The socket is
-//! corked, so that TLS keeps the record.
+//! The HTTP/2 codec flushes after every DATA frame. Each flush is a TLS record and a system call. An event for a
+//! hundred watchers of one connection would therefore cost a hundred of each. [`Gather`] joins the frames. When they
+//! fill a TLS record, the record is passed to TLS without a copy. Only the rest of a large frame is copied. The socket
+//! is corked, so that TLS keeps the record.
 //!
 //! All records are sent when the connection has no more work in this turn, or at [`GATHER_BYTES_MAX`]. No frame waits
 //! for a timer: a turn ends when each task that was ready before it has run.

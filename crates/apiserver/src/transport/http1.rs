@@ -51,7 +51,7 @@ pub(crate) struct Http1<T> {
 
 enum State<T> {
     Requests(Box<Requests<T>>),
-    Watch(Watch<T>),
+    Watch(Box<Watch<T>>),
     Closing(T),
     Closed,
 }
@@ -82,7 +82,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Http1<T> {
         connection
     }
 
-    /// Lets the open request finish. The connection then closes.
+    /// Closes the connection after the open request has finished.
     pub(crate) fn graceful_shutdown(&mut self) {
         self.is_draining = true;
         if let State::Requests(requests) = &mut self.state {
@@ -123,7 +123,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Future for Http1<T> {
                     // Both are present: the connection was not upgraded, and the watch was found just before.
                     if let (Some(parts), Some(body)) = (connection.into_parts(), watch) {
                         let HyperIo { io, early, .. } = parts.io.into_inner();
-                        this.state = State::Watch(Watch::new(io, joined(parts.read_buf, early), body));
+                        this.state = State::Watch(Box::new(Watch::new(io, joined(parts.read_buf, early), body)));
                     }
                 }
                 (waiting @ State::Requests(_), false) => {

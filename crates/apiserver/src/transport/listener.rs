@@ -21,15 +21,15 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
+use crate::flow_control::in_flight::EXPIRY_INTERVAL;
 use crate::request::client_address::ClientAddress;
-use crate::request::in_flight::EXPIRY_INTERVAL;
 use crate::response::body::Body;
-use crate::response::extensions::{AnsweredEarly, GoAway, Unauthenticated};
+use crate::response::extensions::{GoAway, RequestBodyUnread, Unauthenticated};
 use crate::service::ApiService;
 use crate::transport::gather::{Cork, Gathering, gather};
 use crate::transport::http1::{Answer, Http1};
@@ -37,7 +37,7 @@ use crate::transport::peer::{
     CLOSE_TIMEOUT, Command, Linger, MonitoredIo, Peer, PeerMonitor, PeerState, SentBody, StreamExecutor,
 };
 
-/// The largest number of open connections. Further ones wait in the kernel's backlog.
+/// The largest number of open connections. Further connections wait in the kernel's backlog.
 const CONNECTIONS_MAX: usize = 65_536;
 /// The time limit for a TLS handshake. After that time the connection is closed.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,8 +60,11 @@ const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(15);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(180);
 /// The largest headers of an HTTP/2 request, in bytes; the same as for HTTP/1.1.
 const HTTP2_HEADER_BYTES_MAX: u32 = HTTP1_BUFFER_BYTES_MAX as u32;
-/// The time limit for open requests after the start of the shutdown. After that time their connections are closed.
+/// The time limit for open requests after the start of the shutdown. After that time their connections are closed. Watches
+/// with a longer grace period have that period instead.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time after the end of the last watch in which its connection closes.
+const WATCH_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A listener that accepts connections. Dropping the value closes the listener and its connections at once;
 /// [`Serving::shutdown`] lets open requests finish.
@@ -96,7 +99,8 @@ impl Serving {
         self.address
     }
 
-    /// Stops accepting connections, and waits up to ten seconds for open requests. Call
+    /// Stops accepting connections, and waits up to ten seconds for open requests, or longer for watches with a longer
+    /// grace period. Call
     /// [`ApiServer::shutdown`](crate::ApiServer::shutdown) first to end the watches, which otherwise take all of that
     /// time.
     pub async fn shutdown(mut self) {
@@ -120,26 +124,36 @@ pub(crate) fn serve(
     listener: std::net::TcpListener,
     tls: Option<Arc<ServerConfig>>,
     http2_streams_max: u32,
+    watch_grace: Duration,
 ) -> io::Result<Serving> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let address = listener.local_addr()?;
     let (stop, stopped) = watch::channel(false);
-    let task = tokio::spawn(accept(listener, service, tls.map(TlsAcceptor::from), http2_streams_max, stopped));
+    let drain_timeout = DRAIN_TIMEOUT.max(watch_grace + WATCH_CLOSE_TIMEOUT);
+    let accept = accept(listener, service, tls.map(TlsAcceptor::from), http2_streams_max, stopped);
+    let task = tokio::spawn(async move {
+        let mut connections = accept.await;
+        let drained = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(drain_timeout, drained).await.is_err() {
+            warn!("requests did not finish within {drain_timeout:?}; their connections are closed");
+        }
+    });
     Ok(Serving { address, stop, task, companion: None })
 }
 
+/// Accepts connections until the stop, and returns those that are open.
 async fn accept(
     listener: TcpListener,
     service: ApiService,
     tls: Option<TlsAcceptor>,
     http2_streams_max: u32,
     mut stopped: watch::Receiver<bool>,
-) {
+) -> JoinSet<()> {
     let (builder, http1) = (Arc::new(any_builder(http2_streams_max)), Arc::new(http1_builder()));
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     // The set owns the tasks of the connections, so that dropping the server aborts them.
-    let mut connections = tokio::task::JoinSet::new();
+    let mut connections = JoinSet::new();
     let mut expiry = tokio::time::interval(EXPIRY_INTERVAL);
     expiry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -178,11 +192,7 @@ async fn accept(
             }
         });
     }
-    drop(listener);
-    let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
-        warn!("requests did not finish within {DRAIN_TIMEOUT:?}; their connections are closed");
-    }
+    connections
 }
 
 /// Creates the builder for HTTP/2 connections, and for plain connections whose first bytes determine the protocol.
@@ -264,8 +274,8 @@ impl Connection {
         }
     }
 
-    /// Serves HTTP/2, or the protocol that the first bytes determine. If `many` is set, many streams share the
-    /// connection, and their frames are written together.
+    /// Serves HTTP/2, or the protocol that the first bytes determine. If `many` is set, the frames of the streams of a
+    /// connection are written together.
     async fn serve(
         self,
         io: impl AsyncRead + AsyncWrite + Cork + Send + Unpin + 'static,
@@ -321,7 +331,7 @@ fn answers(
                     if response.extensions_mut().remove::<GoAway>().is_some() && version == Version::HTTP_2 {
                         peer.go_away();
                     }
-                    if response.extensions_mut().remove::<AnsweredEarly>().is_some() {
+                    if response.extensions_mut().remove::<RequestBodyUnread>().is_some() {
                         peer.note_answered_early();
                     }
                     response

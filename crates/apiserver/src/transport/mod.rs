@@ -12,6 +12,7 @@ mod http1;
 mod listener;
 mod peer;
 pub mod pki;
+mod pki_error;
 mod serving_certificates;
 
 use std::io;
@@ -65,18 +66,24 @@ impl ApiServer {
     /// # Errors
     /// The error of the operating system if the listener cannot be used.
     pub fn serve(&self, listener: std::net::TcpListener, pki: &Pki) -> io::Result<Serving> {
-        let serving = listener::serve(self.service(), listener, Some(pki.tls()), self.shared.http2_streams_max)?;
+        let serving = listener::serve(
+            self.service(),
+            listener,
+            Some(pki.tls()),
+            self.shared.http2_streams_max,
+            self.shared.watch_drain.grace(),
+        )?;
         let certificates = pki.certificates();
         Ok(if certificates.can_change() { serving.with_task(Arc::clone(certificates).follow_files()) } else { serving })
     }
 
     /// Serves plain HTTP (HTTP/1.1, and HTTP/2 by prior knowledge). Use it on the loopback address only: credentials
-    /// are sent in the clear.
+    /// are sent unencrypted.
     ///
     /// # Errors
     /// The error of the operating system if the listener cannot be used.
     pub fn serve_plain(&self, listener: std::net::TcpListener) -> io::Result<Serving> {
-        listener::serve(self.service(), listener, None, self.shared.http2_streams_max)
+        listener::serve(self.service(), listener, None, self.shared.http2_streams_max, self.shared.watch_drain.grace())
     }
 
     /// Serves HTTPS on a free port of 127.0.0.1 with a new CA, for a client in another process. Dropping the result

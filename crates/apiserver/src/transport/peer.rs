@@ -12,15 +12,15 @@
 //! - the socket, if the peer reads no bytes. The connection is closed.
 //! - an HTTP/2 stream, if its window is used up while other streams make progress. The stream is reset.
 //!
-//! Both are checked once per [`STALL_CHECK`], and are closed without progress between two checks, which is one to two
-//! intervals after the last byte. A watch whose client reads slowly makes progress.
+//! Both are checked once per [`STALL_CHECK`], and are closed if there was no progress between two checks. This is one
+//! to two intervals after the last byte. A watch whose client reads slowly makes progress.
 //!
-//! Any other response has a slot ([`crate::request::in_flight`]) and a deadline. [`SentBody`] keeps the slot until the
-//! last bytes are sent: over HTTP/1.1 until the connection is flushed, over HTTP/2 until the peer's window covers all
+//! Any other response has a slot ([`crate::flow_control::in_flight`]) and a deadline. [`SentBody`] keeps the slot until the
+//! last bytes are sent. Over HTTP/1.1 this is the flush of the connection; over HTTP/2 the peer's window must cover all
 //! but [`TAIL_BYTES`]. The response is aborted at its deadline, or if it is slow while another request needs the slot.
 //! Over HTTP/2 its stream is reset; over HTTP/1.1 its connection is closed.
 //!
-//! Until then, a stalled peer costs no CPU, because no task polls for it. It costs these buffers:
+//! Until then, a stalled peer costs no CPU, because no task polls for it. The memory of a stalled peer is:
 //!
 //! | protocol | bytes |
 //! |---|---|
@@ -43,8 +43,8 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
+use crate::flow_control::in_flight::Abort;
 use crate::request::body_budget::ConnectionBodies;
-use crate::request::in_flight::Abort;
 use crate::response::body::{Body, Hold};
 use crate::response::chunks::BodyError;
 use crate::transport::gather::Cork;
@@ -64,8 +64,8 @@ pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// covers the first.
 const TAIL_BYTES: usize = 4 * 1024;
 /// The largest number of requests without a valid credential on one HTTP/2 connection. After the first one, the
-/// connection accepts no new request. At this number the connection is aborted. The limit is not lower because this
-/// many requests may be in flight when the first one is rejected.
+/// connection accepts no new request. At this number the connection is aborted. The limit is not lower, because so many
+/// requests may be in flight when the first one is rejected.
 const UNAUTHENTICATED_REQUESTS_MAX: u32 = 100;
 /// The time for which a closing connection is still read. A peer that is still sending can then read the response
 /// before the reset of its connection. Go waits 0.5 s and reads nothing.
@@ -158,7 +158,7 @@ pub(crate) enum Command {
 pub(crate) enum PeerState {
     /// The peer is active. The next check is due at this time.
     Active(Instant),
-    /// The peer sends no requests. The connection must be closed in order.
+    /// The peer sends no requests. The connection must be closed gracefully.
     Idle,
     /// The peer accepts no bytes. The connection must be closed at once.
     Stalled,
@@ -178,7 +178,7 @@ impl PeerMonitor {
         PeerMonitor { begun: 0, idle_since: Some(now), socket: None, socket_checked: now }
     }
 
-    /// Checks the peer.
+    /// Returns the state of the peer at the time `now`.
     pub(crate) fn check(&mut self, peer: &Peer, now: Instant) -> PeerState {
         if now >= self.socket_checked + STALL_CHECK {
             let socket = peer.socket.snapshot();
@@ -643,7 +643,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn stream_without_waiting_bytes_is_kept() {
+    async fn pending_stream_task_without_buffered_bytes_is_not_dropped() {
         use hyper::rt::Executor as _;
         let dropped = Arc::new(());
         let alive = Arc::downgrade(&dropped);

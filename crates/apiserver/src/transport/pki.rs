@@ -1,13 +1,13 @@
 //! [`Pki`]: the certificates of the server and the credential of the administrator.
 //!
-//! The key of the CA and the token are created at the first start and kept in the data directory, so that a kubeconfig
-//! stays valid after restarts. The server certificate is created at each start. That takes about a millisecond, and the
-//! certificate always contains the current addresses.
+//! The key of the CA and the token are created at the first start and stored in the data directory. A kubeconfig
+//! therefore stays valid after restarts. The server certificate is created at each start, which takes about a
+//! millisecond. The certificate always contains the current addresses.
 
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -23,6 +23,7 @@ use rustls::{DigitallySignedStruct, ServerConfig, SignatureScheme, SupportedCiph
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use time::{Duration, OffsetDateTime};
 
+pub use super::pki_error::PkiError;
 use super::serving_certificates::ServingCertificates;
 pub use super::serving_certificates::SniCertificate;
 
@@ -38,45 +39,6 @@ pub struct Pki {
     token: String,
     certificates: Arc<ServingCertificates>,
     tls: Arc<ServerConfig>,
-}
-
-/// The error of [`Pki`]: the certificates or the token could not be read or created.
-#[derive(Debug, thiserror::Error)]
-pub enum PkiError {
-    /// A file of the data directory cannot be read or written. The operator must fix its permissions or path.
-    #[error("{path}: {source}")]
-    File {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-    /// A file of the data directory has no usable key, certificate or token. If it is removed, the next start creates
-    /// a new one, and earlier kubeconfigs become invalid.
-    #[error("{path} is not usable: {why}; remove it to have it made anew")]
-    Unusable {
-        /// The path of the file.
-        path: PathBuf,
-        /// The reason why the content is unusable.
-        why: String,
-    },
-    /// A file that the operator provides has no certificate or key in PEM.
-    #[error("{path} is not usable: {why}")]
-    Pem {
-        /// The path of the file.
-        path: PathBuf,
-        /// The reason why the content is unusable.
-        why: String,
-    },
-    /// A certificate could not be created.
-    #[error("cannot make a certificate: {0}")]
-    Generate(#[from] rcgen::Error),
-    /// The TLS options leave no version, cipher suite or group that the server supports.
-    #[error("{0}")]
-    TlsOptions(String),
-    /// The TLS library rejects the certificate.
-    #[error("cannot use the certificate: {0}")]
-    Tls(#[from] rustls::Error),
 }
 
 impl Pki {
@@ -135,7 +97,8 @@ impl Pki {
 
     /// Loads the operator's server certificate and private key from PEM files (`--tls-cert-file`,
     /// `--tls-private-key-file`). The chain begins with the server's certificate. A listener reads the files again
-    /// every ten seconds, and uses a renewed certificate for new connections. The token is random and is not stored. Clients trust the authority of the chain, which [`Pki::ca_pem`] does not contain.
+    /// every ten seconds, and uses a renewed certificate for new connections. The token is random and is not stored.
+    /// Clients must trust the CA of the chain, which [`Pki::ca_pem`] does not contain.
     ///
     /// # Errors
     /// A file cannot be read or has no certificate or key ([`PkiError::File`], [`PkiError::Pem`]), or the key does not
@@ -144,9 +107,9 @@ impl Pki {
         Self::new(String::new(), token(), ServingCertificates::from_files(certificate, key)?)
     }
 
-    /// Returns the same certificates and one more for each of these host names (`--tls-sni-cert-key`). The first one of
-    /// a name wins; explicit names win over those in certificates. A listener reads the files again while it serves.
-    /// Set the TLS options after the certificates.
+    /// Adds certificates for host names (`--tls-sni-cert-key`). If several certificates match a name, the first one is
+    /// used. Explicit names take precedence over the names in certificates. A listener reads the files again while it
+    /// serves. Set the TLS options after the certificates.
     ///
     /// # Errors
     /// As [`Pki::from_files`].
@@ -172,7 +135,7 @@ impl Pki {
     /// Returns the same certificates with other TLS options.
     ///
     /// # Errors
-    /// [`PkiError::TlsOptions`] if the options leave nothing that the server supports.
+    /// [`PkiError::TlsOptions`] if the options allow no version, cipher suite or group that the server supports.
     pub fn with_tls_options(mut self, options: &TlsOptions) -> Result<Self, PkiError> {
         self.tls = Arc::new(tls_config(&self.certificates, options)?);
         Ok(self)
@@ -246,7 +209,8 @@ pub struct TlsOptions {
     pub key_exchange_groups: Vec<u16>,
     /// Whether only HTTP/1.1 is offered (`--disable-http2-serving`).
     pub http1_only: bool,
-    /// Whether clients are asked for a certificate. Every certificate passes the handshake; authenticators verify it.
+    /// Whether the server requests client certificates. The handshake accepts every certificate; authenticators verify
+    /// it.
     pub request_client_certificates: bool,
 }
 
@@ -293,9 +257,9 @@ fn go_alias(name: &str) -> &str {
     }
 }
 
-/// Requests a client certificate without requiring one, and accepts any: Go's `tls.RequestClientCert`. The client
-/// proves that it has the key. A failed handshake would hide the 401 from the client, and the tokens of the request
-/// from the server.
+/// Requests a client certificate without requiring one, and accepts any certificate, like Go's `tls.RequestClientCert`.
+/// The handshake proves that the client has the key. If the handshake failed instead, the client would not receive a
+/// 401, and could not use a token.
 #[derive(Debug)]
 struct RequestClientCertificate {
     algorithms: WebPkiSupportedAlgorithms,

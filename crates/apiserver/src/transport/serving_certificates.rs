@@ -22,10 +22,10 @@ use x509_cert::der::{Decode as _, Tag, Tagged as _};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-use super::pki::PkiError;
+use super::pki_error::PkiError;
 
-/// The interval at which the files are read again. kube-apiserver reads them each minute, and also when the file system
-/// reports a change.
+/// The interval at which the files are read again. kube-apiserver reads the files every minute, and when the file
+/// system reports a change.
 pub(crate) const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A certificate for the host names that a client requests by SNI (`--tls-sni-cert-key`).
@@ -50,7 +50,7 @@ pub(crate) struct ServingCertificates {
     loaded: Mutex<Vec<Vec<u8>>>,
 }
 
-/// Where the certificate for all other names comes from.
+/// The source of the certificate for all other names.
 #[derive(Debug)]
 enum Source {
     Made(Arc<CertifiedKey>),
@@ -184,8 +184,8 @@ impl NamedCertificates {
         Ok(NamedCertificates { default, by_name })
     }
 
-    /// The certificate for a host name: that of the name, else that of its wildcard, else the default
-    /// (`tls.Config.getCertificate` of Go).
+    /// Returns the certificate of a host name, else that of its wildcard, else the default (`tls.Config.getCertificate`
+    /// of Go).
     fn select(&self, name: Option<&str>) -> Arc<CertifiedKey> {
         let named = name.filter(|_| !self.by_name.is_empty()).and_then(|name| {
             let name = name.to_ascii_lowercase();

@@ -111,7 +111,7 @@ async fn server() -> ApiServer {
 }
 
 #[tokio::test]
-async fn mutating_plugin_changes_what_validating_plugin_sees_and_store_keeps() {
+async fn validating_plugin_and_store_receive_the_mutated_object() {
     let server = server().await;
     let maps = |namespace: &str| format!("/api/v1/namespaces/{namespace}/configmaps");
     let map = json!({"metadata": {"name": "a"}});

@@ -1,4 +1,4 @@
-//! Aggregation from end to end: an extension server in another process, behind an APIService.
+//! Tests aggregation from end to end: an extension server in another process, behind an APIService.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -44,7 +44,7 @@ impl Extension {
         Extension { process, port: line.trim().parse().unwrap(), certificate: certified.cert.pem() }
     }
 
-    /// The APIService that leads to it.
+    /// The APIService of the extension server.
     fn api_service(&self) -> Value {
         let bundle = base64::engine::general_purpose::STANDARD.encode(&self.certificate);
         json!({"metadata": {"name": "v1.ext.example.com"}, "spec": {"group": "ext.example.com", "version": "v1",
@@ -53,7 +53,8 @@ impl Extension {
     }
 }
 
-/// The service that leads to this machine: cluster addresses do not.
+/// A service of the type ExternalName that resolves to this machine, because cluster addresses are
+/// not reachable here.
 fn service() -> Value {
     json!({"metadata": {"name": "things"}, "spec": {"type": "ExternalName", "externalName": "localhost"}})
 }
@@ -89,7 +90,7 @@ async fn available(server: &ApiServer, reason: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn extension_server_is_served_as_a_part_of_the_api() {
+async fn requests_and_documents_of_an_extension_server_are_served() {
     let folder = tempfile::tempdir().unwrap();
     let extension = Extension::start(folder.path());
     let server = ApiServer::builder().build().await.unwrap();
@@ -171,7 +172,7 @@ async fn upgrade_reaches_the_extension_server(server: &ApiServer) {
     }
 }
 
-/// Discovery and OpenAPI hold local and remote group versions.
+/// Discovery and OpenAPI contain local and remote group versions.
 async fn documents_describe_both_servers(server: &ApiServer) {
     let get = async |path: &str| send(server, &format!("GET {path}"), Value::Null).await.1;
     let names = |groups: &Value| -> Vec<String> {

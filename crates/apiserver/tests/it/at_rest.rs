@@ -187,7 +187,7 @@ async fn value_of_an_unknown_key_is_unreadable_and_never_absent() {
             world.expect(409, "POST", SECRETS, &secret("web")).await;
             assert_eq!(world.raw("/secrets/default/web").await, before, "{providers:?}");
         }
-        // A rule without identity hides plain values: nobody could have written them with a key.
+        // A rule without identity hides plain values: they cannot have been written with a key.
         let plain = MemoryStorage::new();
         World::over(&plain, form(&[], StorageMediaType::Json), true)
             .await

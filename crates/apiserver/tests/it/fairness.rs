@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 /// The text of a broken guarantee.
 const BROKEN: &str = "Fair: the lists of one user delay the leases of another";
-/// The lists that one user begins at once. All of them are more than the seats of the server.
+/// The number of lists that one user begins at once. The lists need more seats than the server has.
 const LISTS: usize = 700;
-/// The renewals of a lease during these lists.
+/// The number of renewals of a lease during these lists.
 const RENEWALS: usize = 20;
 /// The longest time of a renewal. A request that has to wait for a list waits for 15 s.
 const RENEWAL_MAX: Duration = Duration::from_secs(2);
@@ -98,7 +98,7 @@ async fn check_of_leases_detects_planted_bugs() {
     let server = allowing().priority_and_fairness(false).build().await.expect("a server");
     let found = check_leases_during_a_list_storm(&server).await;
     assert!(found.as_ref().is_err_and(|why| why.starts_with(BROKEN)), "without fairness: {found:?}");
-    // The server does not tell the users apart: all have the level and the queues of the lists.
+    // The server does not distinguish the users: all have the level and the queues of the lists.
     let server = allowing().build().await.expect("a server");
     let admin = server.client_as("admin", &["system:masters"]);
     let response = json!({"type": "Queue", "queuing": {"queues": 1, "handSize": 1, "queueLengthLimit": 1000}});
@@ -118,7 +118,7 @@ async fn check_of_leases_detects_planted_bugs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn responses_name_the_schema_and_the_level_by_uid() {
+async fn response_headers_name_the_flow_schema_and_priority_level_by_uid() {
     let server = allowing().build().await.expect("a server");
     let admin = server.client_as("admin", &["system:masters"]);
     let uid = async |path: String| json_of(call(&admin, "GET", &path, None).await).await["metadata"]["uid"].clone();
@@ -147,7 +147,7 @@ async fn responses_name_the_schema_and_the_level_by_uid() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changed_schema_moves_requests_to_another_level() {
+async fn changed_flow_schema_moves_requests_to_another_priority_level() {
     let server = allowing().build().await.expect("a server");
     let admin = server.client_as("admin", &["system:masters"]);
     let ann = server.client_as("ann", &[]);

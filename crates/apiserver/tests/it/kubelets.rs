@@ -45,7 +45,7 @@ impl Authority {
         (params.signed_by(&key, &self.0).unwrap(), key)
     }
 
-    /// The options of a server that this authority gave a certificate for kubelets.
+    /// The options of a server whose client certificate for kubelets is signed by this CA.
     fn options(&self, trusted: &Authority) -> KubeletOptions {
         let (certificate, key) = self.leaf("apiserver");
         KubeletOptions {
@@ -56,16 +56,16 @@ impl Authority {
     }
 }
 
-/// What the kubelet tells the test.
+/// An event that the kubelet reports to the test.
 #[derive(Debug, PartialEq)]
 enum Event {
-    /// The client of a followed log is gone.
+    /// The client of a followed log disconnected.
     LogEnded,
     /// The bytes that an upgraded connection had received at its end.
     StreamEnded(String),
 }
 
-/// A kubelet that admits only clients with a certificate of its authority.
+/// A kubelet that accepts only clients with a certificate of its CA.
 struct Kubelet {
     port: u16,
     /// The lines of a followed log.
@@ -114,10 +114,10 @@ fn full(code: u16, text: impl Into<Bytes>) -> Answer {
     Response::builder().status(code).body(Full::new(text.into()).boxed_unsync()).unwrap()
 }
 
-/// Tells the test when the body of a followed log is dropped.
-struct Told(mpsc::UnboundedSender<Event>);
+/// Reports to the test that the body of a followed log was dropped.
+struct DropReporter(mpsc::UnboundedSender<Event>);
 
-impl Drop for Told {
+impl Drop for DropReporter {
     fn drop(&mut self) {
         let _ = self.0.send(Event::LogEnded);
     }
@@ -133,7 +133,7 @@ async fn answer(
     assert!(secrets.iter().all(|name| !request.headers().contains_key(*name)), "{:?}", request.headers());
     Ok(match request.uri().path() {
         "/containerLogs/default/p/c" if target.contains("follow=true") => {
-            let told = Told(told);
+            let told = DropReporter(told);
             let lines = futures_util::stream::unfold((followed, told), |(followed, told)| async {
                 let line = followed.lock().await.recv().await?;
                 Some((Ok(Frame::data(Bytes::from_static(line.as_bytes()))), (followed, told)))
@@ -281,7 +281,8 @@ async fn kubelet_that_does_not_answer_or_is_not_trusted_yields_upstreams_error()
 
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let down = server(KubeletOptions::default(), closed).await;
-    let refused = format!("dial tcp localhost:{closed}: connect: connection refused");
+    let address = std::net::ToSocketAddrs::to_socket_addrs(&("localhost", closed)).unwrap().next().unwrap();
+    let refused = format!("dial tcp {address}: connect: connection refused");
     assert_eq!(get(&down, &log).await, (500, format!("{}{refused}", url(closed))));
     let serving = down.serve_plain(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
     let (mut stream, head) = upgrade(serving.address(), "POST", &format!("{POD}/exec?command=ls"), "SPDY/3.1").await;

@@ -1,21 +1,29 @@
 //! All integration tests of this crate in one program, which is linked once.
 
+mod access_tricks;
+mod access_webhooks;
 mod admission;
 mod aggregation;
 mod at_rest;
+mod audit;
 mod budget;
+mod builtin_admission;
 mod compute;
+mod conversion;
 mod crds;
 mod edge;
 mod fairness;
 mod fuel;
 mod fuzz;
 mod kubelets;
+mod log_of_secrets;
 mod nodes;
 mod parameters;
+mod policies;
 mod rbac;
 mod reads;
 mod second_versions;
 mod server;
 mod streams;
 mod unenforced;
+mod webhooks;

@@ -1,5 +1,4 @@
-//! The Node authorizer and NodeRestriction through the whole server: what a kubelet reads and writes, and what it must
-//! not.
+//! Tests the Node authorizer and NodeRestriction on a whole server: allowed and forbidden requests of a kubelet.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/le
 struct Server(ApiServer);
 
 impl Server {
-    /// A server with two nodes, a pod on each, and one that no node runs.
+    /// Starts a server with two nodes, a pod on each node, and a pod without a node.
     async fn start() -> Self {
         let builder = ApiServer::builder().authorization([AuthorizationMode::Node, AuthorizationMode::Rbac]);
         let server = Server(builder.node_restriction(true).build().await.unwrap());
@@ -71,7 +70,7 @@ impl Server {
         self.send(ADMIN, &format!("GET {path}"), Value::Null).await.1["metadata"]["uid"].clone()
     }
 
-    /// Waits until the authorizer has read what was written before.
+    /// Waits until the authorizer has read the earlier writes.
     async fn wait(&self, who: (&str, &str), line: &str, expected: u16) {
         let mut code = 0;
         for _ in 0..1_000 {
@@ -102,7 +101,7 @@ fn pod(name: &str, node: Option<&str>) -> Value {
 }
 
 #[tokio::test]
-async fn kubelet_reads_what_its_pods_need_and_nothing_of_other_nodes() {
+async fn kubelet_reads_only_the_objects_that_its_pods_reference() {
     let server = Server::start().await;
     for (line, expected) in [
         ("GET /api/v1/namespaces/default/secrets/s-a", 200),
@@ -153,7 +152,7 @@ async fn kubelet_reads_what_its_pods_need_and_nothing_of_other_nodes() {
     }
     let (_, binding) =
         server.send(ADMIN, "GET /apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:node", Value::Null).await;
-    assert!(binding["subjects"].is_null(), "nobody holds the role of nodes: {binding}");
+    assert!(binding["subjects"].is_null(), "the role of nodes has no subjects: {binding}");
 }
 
 #[tokio::test]
@@ -282,7 +281,7 @@ async fn kubelet_writes_only_its_own_node_and_pods() {
 }
 
 #[tokio::test]
-async fn mirror_pod_belongs_to_its_node_and_refers_to_nothing() {
+async fn mirror_pod_of_another_node_or_with_api_references_is_rejected() {
     let server = Server::start().await;
     let uid = server.uid("/api/v1/nodes/a").await;
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "a", "uid": uid, "controller": true});

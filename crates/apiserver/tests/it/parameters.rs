@@ -15,7 +15,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 
-use rules::{Asked, Outcome};
+use rules::{Outcome, ReadParameters};
 use world::World;
 
 /// The number of combinations per world.
@@ -33,7 +33,7 @@ fn one_of(rng: &mut StdRng, values: &[Option<&str>]) -> Option<String> {
     values.choose(rng).copied().flatten().map(str::to_owned)
 }
 
-fn asked(rng: &mut StdRng, world: &World) -> Asked {
+fn asked(rng: &mut StdRng, world: &World) -> ReadParameters {
     let revision = |n: u64| n.to_string();
     let (old, middle, now, later) =
         (revision(world.first), revision(world.middle), revision(world.last), revision(world.last + 1000));
@@ -46,7 +46,7 @@ fn asked(rng: &mut StdRng, world: &World) -> Asked {
     let tokens: Vec<Option<&str>> =
         [None; 12].into_iter().chain(world.tokens.iter().map(|token| Some(token.as_str()))).collect();
     let watches = rng.random_bool(0.5);
-    Asked {
+    ReadParameters {
         legacy_path: rng.random_bool(0.1),
         watch: if watches {
             one_of(rng, &[Some("true"), Some("1"), Some(""), Some("yes")])
@@ -143,11 +143,11 @@ fn class(outcome: &Outcome) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_parameter_combination_has_its_outcome_with_full_history() {
+async fn every_parameter_combination_has_the_expected_response_with_full_history() {
     every_combination_has_its_outcome(World::new(false).await).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_parameter_combination_has_its_outcome_after_compaction() {
+async fn every_parameter_combination_has_the_expected_response_after_compaction() {
     every_combination_has_its_outcome(World::new(true).await).await;
 }

@@ -273,6 +273,55 @@ async fn encoded_or_unusual_requests_do_not_get_around_rbac() {
 }
 
 #[tokio::test]
+async fn constrained_impersonation_allows_only_its_verbs_for_only_its_user() {
+    let server = Server::start().await;
+    server.namespace("a").await;
+    server.namespace("b").await;
+    server.bind(Some("a"), "view", ("ClusterRole", "view"), user("view")).await;
+    let rule = |verbs: &[&str], group: &str, resource: &str, names: &[&str]| json!({"verbs": verbs, "apiGroups": [group], "resources": [resource], "resourceNames": names});
+    let of_user = rule(&["impersonate:user-info"], "authentication.k8s.io", "users", &["view"]);
+    server.role(None, "act-as-view", json!([of_user])).await;
+    server.bind(None, "act-as-view", ("ClusterRole", "act-as-view"), user("eve")).await;
+    let on = rule(&["impersonate-on:user-info:list"], "", "pods", &[]);
+    server.role(Some("a"), "list-as-another", json!([on])).await;
+    server.bind(Some("a"), "list-as-another", ("Role", "list-as-another"), user("eve")).await;
+    server.wait_until_roles_apply().await;
+    let eve = server.0.client_as("eve", &[]);
+    let ask = async |line: &str, headers: &[(&str, &str)]| -> (u16, Value) {
+        let (method, path) = line.split_once(' ').unwrap();
+        let request = Request::builder().method(method).uri(path);
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let response = eve.handle(request.body(Full::new(Bytes::new())).unwrap()).await;
+        let code = response.status().as_u16();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (code, serde_json::from_slice(&bytes).unwrap_or_default())
+    };
+    let view = ("impersonate-user", "view");
+    let allowed = ask("GET /api/v1/namespaces/a/pods", &[view]).await;
+    assert_eq!(allowed.0, 200, "{allowed:?}");
+    for (line, headers, refused) in [
+        ("GET /api/v1/namespaces/a/pods/x", &[view][..], "cannot impersonate-on:user-info:get resource \"pods\""),
+        ("GET /api/v1/namespaces/b/pods", &[view], "cannot impersonate-on:user-info:list resource \"pods\""),
+        ("GET /api/v1/namespaces/a/services", &[view], "cannot impersonate-on:user-info:list resource \"services\""),
+        (
+            "GET /api/v1/namespaces/a/pods",
+            &[view, ("impersonate-group", "system:masters")],
+            "impersonating the system:masters group is not allowed",
+        ),
+        (
+            "GET /api/v1/namespaces/a/pods",
+            &[view, ("impersonate-group", "dev")],
+            "cannot impersonate:user-info resource \"groups\" in API group \"authentication.k8s.io\"",
+        ),
+    ] {
+        let (code, status) = ask(line, headers).await;
+        let text = status["message"].as_str().unwrap_or_default();
+        assert!(code == 403 && text.contains(refused), "{line} {headers:?}: {code} {text}");
+    }
+    assert_eq!(ask("GET /api/v1/namespaces/a/pods", &[]).await.0, 403, "eve herself may not list");
+}
+
+#[tokio::test]
 async fn refusal_names_the_missing_role() {
     let server = Server::start().await;
     server.bind(None, "gone", ("ClusterRole", "gone"), user("bob")).await;

@@ -584,7 +584,7 @@ fn identifier() -> impl Strategy<Value = Value> {
 }
 
 /// Generates a valid metric of the new version, for the spec or for the status. The utilization of CPU is the last
-/// metric, because the old version puts it there.
+/// metric, as in objects that the old version converts.
 fn metric(wanted: bool) -> impl Strategy<Value = Value> {
     let numbers = move |of: &'static str, number: Value| {
         if wanted { json!({"type": of, "x": number}) } else { json!({"x": number}) }

@@ -408,7 +408,7 @@ async fn server_survives_misbehaving_peers() {
     assert!(nonsense.is_empty() || nonsense.starts_with("HTTP/1.1 400 "), "{nonsense}");
 
     let answer = world.exchange("GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
-    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ok"), "the server goes on: {answer}");
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ok"), "the server continues to serve: {answer}");
 }
 
 #[tokio::test]
@@ -438,7 +438,7 @@ async fn shutdown_completes_requests_then_closes_connections() {
     assert!(readyz.starts_with("HTTP/1.1 500 ") && readyz.contains("[-]shutdown failed"), "{readyz}");
     tokio::time::timeout(PATIENCE, world.serving.shutdown()).await.expect("shutdown ends");
     assert!(read_to_end(&mut idle).await.is_empty());
-    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(address).await.is_err(), "the listener is closed");
 }
 
 #[tokio::test]

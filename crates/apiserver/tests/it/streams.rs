@@ -281,7 +281,7 @@ async fn connection_has_the_configured_number_of_streams() {
 }
 
 #[tokio::test]
-async fn unauthenticated_connection_accepts_no_further_request_but_keeps_its_watches() {
+async fn connection_after_an_unauthenticated_request_accepts_no_request_but_keeps_its_watches() {
     let world = World::new().await;
     for (path, token, code) in [("/api/v1/namespaces/shop/configmaps", "wrong", 401), ("/readyz", "", 200)] {
         let client = world.connect().await;

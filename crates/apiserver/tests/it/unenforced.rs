@@ -3,12 +3,13 @@
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
+use listwatch_apiserver::admission::AdmissionPlugins;
 use listwatch_apiserver::{ApiServer, AuthorizationMode};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn stored_object_without_effect_is_answered_with_a_warning() {
-    let server = ApiServer::builder().build().await.unwrap();
+async fn object_that_is_stored_but_not_enforced_returns_a_warning() {
+    let server = ApiServer::builder().admission_plugins(AdmissionPlugins::NONE).build().await.unwrap();
     let send = async |line: &str, body: Value| -> (u16, Vec<String>) {
         let (method, path) = line.split_once(' ').unwrap();
         let content_type = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
@@ -47,6 +48,15 @@ async fn stored_object_without_effect_is_answered_with_a_warning() {
     let roles = "POST /apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
     let text = "Role is stored and has no effect on this server: the authorization mode RBAC is off";
     assert_eq!(send(roles, json!({"metadata": {"name": "r"}})).await, warned(201, text));
+}
+
+#[tokio::test]
+async fn quota_is_stored_without_a_warning_if_its_plugin_is_enabled() {
+    let server = ApiServer::builder().build().await.unwrap();
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}});
+    let quotas = Request::post("/api/v1/namespaces/default/resourcequotas").header("content-type", "application/json");
+    let response = server.service().handle(quotas.body(Full::new(Bytes::from(quota.to_string()))).unwrap()).await;
+    assert_eq!((response.status().as_u16(), response.headers().get("warning")), (201, None));
 }
 
 #[tokio::test]

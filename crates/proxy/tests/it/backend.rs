@@ -12,7 +12,7 @@ use listwatch_proxy::{Destination, Limits, Proxy, ProxyBody, ProxyError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A listening backend. Its tasks end with the runtime of the test.
+/// A listening backend. The tasks of the backend end with the runtime of the test.
 pub(crate) struct Backend {
     pub(crate) port: u16,
     connections: Arc<AtomicUsize>,

@@ -1,4 +1,4 @@
-//! Backends that are slow, endless or silent. Each test ends within seconds, by the limit that it names.
+//! Tests backends that are slow, endless or silent. Each test ends within seconds by the limit in its name.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -108,7 +108,7 @@ async fn endless_response_body_is_cut_off_after_the_total_timeout() {
             None => panic!("an endless body ended cleanly after {frames} frames"),
         }
     };
-    assert_eq!(error.to_string(), "the body of the backend broke off: it exceeded its time limit");
+    assert_eq!(error.to_string(), "the body of the backend was interrupted: it exceeded its time limit");
     assert!(frames > 0 && begun.elapsed() < Duration::from_secs(10), "{frames} frames, {:?}", begun.elapsed());
 }
 

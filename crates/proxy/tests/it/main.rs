@@ -1,4 +1,4 @@
-//! The proxy between real sockets: plain requests, TLS, upgrades, and backends that misbehave.
+//! Tests the proxy between real sockets: plain requests, TLS, upgrades, and misbehaving backends.
 
 mod backend;
 mod hostile;

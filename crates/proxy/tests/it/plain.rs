@@ -1,4 +1,4 @@
-//! Plain requests: headers, streaming, reuse, retries, redirects.
+//! Tests plain requests: headers, streaming, reuse, retries, redirects.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -206,6 +206,22 @@ async fn unreachable_backend_returns_503_with_gos_text() {
     let text = format!("error trying to reach service: dial tcp 127.0.0.1:{port}: connect: connection refused");
     assert_eq!(error.to_text(), (http::StatusCode::SERVICE_UNAVAILABLE, text.clone()));
     assert_eq!((error.to_status().code, error.to_status().message), (503, text));
+}
+
+/// Go names the address that it dialed, not the host.
+#[tokio::test]
+async fn unreachable_host_name_is_reported_with_its_first_address() {
+    let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let first = tokio::net::lookup_host(("localhost", port)).await.unwrap().next().unwrap();
+    let proxy = Proxy::new(Limits::default());
+    let to = Destination::new(proxy.plain_transport(), "localhost", port, "/");
+    let text = proxy.handle(get("/"), &to).await.unwrap_err().to_text().1;
+    assert_eq!(text, format!("error trying to reach service: dial tcp {first}: connect: connection refused"));
+    let to = Destination::new(proxy.plain_transport(), "no-such-host.invalid", port, "/");
+    let text = proxy.handle(get("/"), &to).await.unwrap_err().to_text().1;
+    assert_eq!(text, "error trying to reach service: dial tcp: lookup no-such-host.invalid: no such host");
 }
 
 #[tokio::test]

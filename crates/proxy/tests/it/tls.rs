@@ -1,4 +1,4 @@
-//! TLS towards backends: verification, client certificates, ALPN.
+//! Tests TLS to backends: verification, client certificates, ALPN.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use listwatch_proxy::{ClientCertificate, Destination, Limits, Proxy, TlsSettings};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -35,7 +35,7 @@ fn leaf(authority: &CertifiedIssuer<'static, KeyPair>, name: &str) -> (rcgen::Ce
     (params.signed_by(&key, authority).unwrap(), key)
 }
 
-/// Starts a backend that answers with the HTTP version and whether the client showed a certificate.
+/// Starts a backend that responds with the HTTP version and whether the client sent a certificate.
 async fn serve(
     certificate: &rcgen::Certificate,
     key: &KeyPair,
@@ -122,6 +122,30 @@ async fn self_signed_authority_in_the_bundle_is_accepted_for_its_own_name_only()
     assert!(ask(trusting(authority().pem(), NAME), port).await.is_err(), "another bundle is accepted");
 }
 
+/// envtest gives the webhook's own certificate as its bundle, without the authority that issued it.
+#[tokio::test]
+async fn issued_certificate_in_the_bundle_is_accepted_while_it_is_valid() {
+    let authority = authority();
+    let (certificate, key) = leaf(&authority, NAME);
+    let port = serve(&certificate, &key, &["http/1.1"], None).await;
+    assert_eq!(ask(trusting(certificate.pem(), NAME), port).await, Ok((200, "HTTP/1.1 false".to_owned())));
+    assert!(ask(trusting(certificate.pem(), "other.svc"), port).await.is_err(), "another name is accepted");
+    let (sibling, _) = leaf(&authority, NAME);
+    assert!(ask(trusting(sibling.pem(), NAME), port).await.is_err(), "a certificate of the same issuer is accepted");
+
+    let check = async |change: fn(&mut CertificateParams), why: &str| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+        change(&mut params);
+        let certificate = params.signed_by(&key, &authority).unwrap();
+        let port = serve(&certificate, &key, &["http/1.1"], None).await;
+        let refused = ask(trusting(certificate.pem(), NAME), port).await.unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+    };
+    check(|params| params.not_after = rcgen::date_time_ymd(2001, 1, 1), "expired").await;
+    check(|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth], "x509").await;
+}
+
 #[tokio::test]
 async fn client_certificate_is_sent_to_the_backend() {
     let authority = authority();
@@ -138,7 +162,7 @@ async fn client_certificate_is_sent_to_the_backend() {
 }
 
 #[tokio::test]
-async fn backend_that_offers_http2_is_asked_over_http1() {
+async fn request_to_a_backend_that_offers_http2_uses_http1() {
     let authority = authority();
     let (certificate, key) = leaf(&authority, NAME);
     let port = serve(&certificate, &key, &["h2", "http/1.1"], None).await;

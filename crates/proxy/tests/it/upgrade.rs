@@ -1,4 +1,4 @@
-//! Upgrades between a client, a server with the proxy in it, and a backend.
+//! Tests upgrades between a client, a server that contains the proxy, and a backend.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use listwatch_proxy::{BodyBrokenOff, Destination, Limits, Proxy, ProxyErrorKind};
+use listwatch_proxy::{Destination, IncompleteBody, Limits, Proxy, ProxyErrorKind};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -36,15 +36,15 @@ async fn server_to(proxy: Proxy, to: Destination) -> SocketAddr {
             let answer = service_fn(move |request: Request<Incoming>| {
                 let (proxy, to) = (proxy.clone(), to.clone());
                 async move {
-                    let response: Response<UnsyncBoxBody<Bytes, BodyBrokenOff>> = match proxy.handle(request, &to).await
-                    {
-                        Ok(response) => response.map(|body| body.boxed_unsync()),
-                        Err(error) => {
-                            let (code, text) = error.to_text();
-                            let body = http_body_util::Full::new(Bytes::from(text)).map_err(|never| match never {});
-                            Response::builder().status(code).body(body.boxed_unsync()).unwrap()
-                        }
-                    };
+                    let response: Response<UnsyncBoxBody<Bytes, IncompleteBody>> =
+                        match proxy.handle(request, &to).await {
+                            Ok(response) => response.map(|body| body.boxed_unsync()),
+                            Err(error) => {
+                                let (code, text) = error.to_text();
+                                let body = http_body_util::Full::new(Bytes::from(text)).map_err(|never| match never {});
+                                Response::builder().status(code).body(body.boxed_unsync()).unwrap()
+                            }
+                        };
                     Ok::<_, Infallible>(response)
                 }
             });
@@ -247,8 +247,8 @@ async fn upgrade_of_a_connection_without_upgrade_support_is_rejected() {
     assert_eq!(backend.connections(), 0, "the backend was dialed for nothing");
 }
 
-/// The header of an upgrade or plain request arrives at the backend with the headers of the destination, whichever
-/// headers the client names as its own.
+/// Plain and upgrade requests arrive at the backend with the headers of the destination. The client's `Connection`
+/// header cannot remove them.
 #[tokio::test]
 async fn client_cannot_remove_the_headers_of_the_destination() {
     let names = ["x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-extra-scopes", "audit-id"];

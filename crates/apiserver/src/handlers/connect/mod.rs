@@ -6,18 +6,15 @@
 //!  proxy                      ─▶ pod, node or service ─▶ any request, streamed both ways; upgrades too
 //! ```
 //!
-//! The objects give the target ([`location`]), and `listwatch-proxy` makes the connection. Only the lookup of the target
-//! has the deadline of the request. A client that hangs up ends the connection to the target, and the other way round.
+//! The objects give the target ([`location`]), and `listwatch-proxy` makes the connection. Only the lookup of the
+//! target has the deadline of the request. If the client or the target disconnects, the other connection is closed too.
 //!
 //! Upstream: `pkg/registry/core/{pod,node,service}`. One difference: kube-apiserver translates WebSocket streams to
-//! SPDY for kubelets that do not declare the feature `ExtendWebSocketsToKubelet`. This server passes them on; a kubelet
-//! that does not know the subprotocol rejects it, and kubectl falls back to SPDY.
+//! SPDY for kubelets that do not declare the feature `ExtendWebSocketsToKubelet`. This server forwards them unchanged.
+//! A kubelet that does not support the subprotocol rejects the request, and kubectl falls back to SPDY.
 
-mod connections;
-mod location;
 mod options;
 mod refusal;
-mod slots;
 
 use std::pin::pin;
 use std::time::Duration;
@@ -33,17 +30,15 @@ use listwatch_meta::go::quote;
 use listwatch_proxy::{Destination, ExternalLocation, ProxyBody, ProxyError, ProxyErrorKind, is_upgrade_request};
 use listwatch_registry::Subresource;
 use listwatch_wire::query::encode_path_segment;
-use listwatch_write::ConnectRequest;
+use listwatch_write::{ConnectRequest, WriteContext};
 use serde_json::Value;
 
-pub(crate) use self::connections::Connections;
-pub use self::connections::KubeletOptions;
-use self::location::{Location, LocationError, ProxyId, Via};
 use self::options::LogOptions;
-pub(crate) use self::slots::ConnectSlot;
 use super::context::RequestContext;
+use crate::connections::location::{self, Location, LocationError, ProxyId, Via};
 use crate::filters::authorization::forbidden;
 use crate::filters::rejection::Rejection;
+use crate::filters::warnings::WarningRecorder;
 use crate::request::client_address::client_address;
 use crate::request::forwarded_headers::forwarded_headers;
 use crate::request::routing::ResourceRoute;
@@ -51,7 +46,7 @@ use crate::request::upload::{RequestBody, Upload};
 use crate::response::body::Body;
 use crate::shared::Shared;
 
-/// The time for the text of a kubelet's error.
+/// The time limit for reading the text of a kubelet's error.
 const ERROR_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Forwards a request.
@@ -59,10 +54,11 @@ const ERROR_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// 400 for invalid options, names and containers; 403 without the permission to create the stream; 404 if a referenced
 /// object does not exist; 422 for invalid log options; 429 at the limits of connections; 500 and 503 if the target does
-/// not answer.
+/// not respond.
 pub(crate) async fn answer<B: RequestBody>(
     request: &RequestContext<'_>,
     route: &ResourceRoute<'_>,
+    warnings: &WarningRecorder,
     upload: &mut Upload<B>,
 ) -> Result<Response<Body>, Rejection> {
     let subresource = route.subresource.and_then(|name| route.resource.subresource(name));
@@ -72,7 +68,7 @@ pub(crate) async fn answer<B: RequestBody>(
     }
     let reader = Reader { shared: request.shared, namespace: route.namespace };
     if *subresource != Subresource::Log {
-        request.deadline.enforce(pin!(admit(request, route, subresource))).await?;
+        request.deadline.enforce(pin!(admit(request, route, subresource, warnings))).await?;
     }
     match subresource {
         Subresource::Log => Ok(log(request, route, &reader).await?),
@@ -86,6 +82,7 @@ async fn admit(
     request: &RequestContext<'_>,
     route: &ResourceRoute<'_>,
     subresource: &Subresource,
+    warnings: &WarningRecorder,
 ) -> Result<(), Status> {
     let rest = location::remaining_path(request.parts.uri.path(), proxy_segments(route));
     let options = options::connect_options(subresource, &route.resource.kind, request.query, &rest);
@@ -97,7 +94,11 @@ async fn admit(
         user: request.user,
         options: &options,
     };
-    request.shared.writer.admit_connect(&connect).await
+    let deadline = Some(request.deadline.at().into_std());
+    let context = WriteContext { deadline, ..WriteContext::default() };
+    let admitted = request.shared.writer.admit_connect(&connect, &context).await;
+    warnings.add(context.recorder.take_warnings());
+    admitted
 }
 
 /// The number of path segments up to the subresource: `/api/v1/nodes/n/proxy` or
@@ -153,7 +154,7 @@ fn get(to: &Destination) -> String {
     format!("Get {}", quote(&format!("https://{}{}", to.authority(), to.path_and_query)))
 }
 
-/// The Status of a log whose kubelet does not answer: 500 with the text of Go's HTTP client, unlike those of `proxy`.
+/// The Status of a log whose kubelet does not respond: 500 with the text of Go's HTTP client. `proxy` has other texts.
 fn log_failure(to: &Destination, error: &ProxyError) -> Status {
     match error.kind() {
         ProxyErrorKind::TooManyConnections(_) => error.to_status(),
@@ -172,7 +173,7 @@ async fn error_text(body: ProxyBody) -> String {
             }
         }
     };
-    // What has arrived until then is the text.
+    // The bytes that arrived until then are the text.
     let _ = tokio::time::timeout(ERROR_TIMEOUT, read).await;
     String::from_utf8_lossy(&text).into_owned()
 }
@@ -213,9 +214,9 @@ async fn stream<B: RequestBody>(
     forward(request, upload, to).await
 }
 
-/// Checks that the user may create the stream. Browsers can open WebSockets only by GET, and permission to read a pod
-/// must not be permission to run a program in it (`pkg/registry/core/pod/rest/authorize.go`, feature gate
-/// AuthorizePodWebsocketUpgradeCreatePermission).
+/// Checks that the user may create the stream. Browsers can open WebSockets only by GET, but a user who may read a pod
+/// must not be able to run a program in it. See `pkg/registry/core/pod/rest/authorize.go` and the feature gate
+/// AuthorizePodWebsocketUpgradeCreatePermission.
 async fn ensure_may_create(request: &RequestContext<'_>) -> Result<(), Status> {
     let attributes = Attributes { verb: "create", ..request.info.attributes(request.user) };
     let answer = request.shared.access.authorizers.authorize(&attributes).await;

@@ -1,4 +1,4 @@
-//! The options of connect requests: from the client's query to the query that the kubelet receives.
+//! The options of connect requests: converts the client's query to the query for the kubelet.
 //!
 //! Rules: `pkg/registry/core/pod/strategy.go:LogLocation,streamParams`, `pkg/registry/core/pod/rest/log.go`,
 //! `ValidatePodLogOptions` in `pkg/apis/core/validation/validation.go`, `apimachinery/pkg/runtime/conversion.go`.
@@ -73,7 +73,7 @@ impl LogOptions {
         if errors.is_empty() { Ok(options) } else { Err(Status::invalid("", "PodLogOptions", pod, &errors)) }
     }
 
-    /// The query for the kubelet.
+    /// Formats the options as the query for the kubelet.
     pub(super) fn to_query(&self) -> String {
         let number = |value: Option<i64>| value.map(|value| value.to_string());
         let flag = |value: bool| value.then(|| "true".to_owned());

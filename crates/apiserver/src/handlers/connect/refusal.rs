@@ -7,7 +7,8 @@ use listwatch_meta::Status;
 use listwatch_meta::go::quote;
 use listwatch_meta::status::{StatusDetails, reason};
 
-/// The bytes of a kubelet's error that are read. The rest is left out (`maxReadLength`).
+/// The largest number of bytes of a kubelet's error that are read. The rest is omitted
+/// (`maxReadLength`).
 pub(super) const ERROR_BYTES_MAX: usize = 50_000;
 
 /// Whether the response is a log.

@@ -1,12 +1,10 @@
-//! The checks before a connection, through the whole request chain.
+//! Tests the checks before a connection, through the whole request chain.
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_access::{Attributes, Authorization, Authorizer, MaybeFuture};
-use listwatch_write::admission::{
-    AdmissionFuture, AdmissionRequest, MutatingAdmission, Operation, ValidatingAdmission,
-};
+use listwatch_admission::{AdmissionFuture, AdmissionRequest, MutatingAdmission, Operation, ValidatingAdmission};
 use serde_json::{Map, Value, json};
 
 use crate::ApiServer;
@@ -116,7 +114,7 @@ async fn stream_without_upgrade_is_refused_after_its_target_is_found() {
     assert_eq!(redirect, (301, String::new()));
 }
 
-/// Allows everything but to create.
+/// Allows all verbs except `create`.
 struct NoCreate;
 
 impl Authorizer for NoCreate {

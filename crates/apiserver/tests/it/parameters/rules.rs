@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// A combination of parameters, each as in the query.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct ReadParameters {
     /// Whether the path is `/api/v1/watch/…`.
     pub(crate) legacy_path: bool,
     pub(crate) watch: Option<String>,
@@ -25,7 +25,7 @@ pub(crate) struct Asked {
     pub(crate) pretty: Option<String>,
 }
 
-impl Asked {
+impl ReadParameters {
     pub(crate) fn path(&self) -> String {
         let pairs = [
             ("watch", &self.watch),
@@ -100,7 +100,7 @@ impl<'a> Model<'a> {
 pub(crate) enum Outcome {
     /// The response is a Status, whose message begins with this text.
     Refused { code: u16, reason: &'static str, message: String },
-    /// The response has these objects (name, version) at this version. `more` tells whether there is a next page, and
+    /// The response has these objects (name, version) at this version. `more` is true if there is a next page, and
     /// `left` is the remaining item count.
     List { at: u64, items: Vec<(String, u64)>, more: bool, left: Option<u64> },
     /// The response has these events (type, name, version), then the Status of an ERROR event, if any, and then ends.
@@ -122,9 +122,9 @@ fn bad_request(message: impl Into<String>) -> Outcome {
     refused(400, "BadRequest", message)
 }
 
-/// The rules, in the order in which kube-apiserver applies them.
-pub(crate) fn outcome(asked: &Asked, model: &Model<'_>) -> Outcome {
-    let watch = Asked::flag(&asked.watch).unwrap_or(false);
+/// Returns the expected outcome, by the rules in the order in which kube-apiserver applies them.
+pub(crate) fn outcome(asked: &ReadParameters, model: &Model<'_>) -> Outcome {
+    let watch = ReadParameters::flag(&asked.watch).unwrap_or(false);
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
 
     // 1. The query is decoded: numbers first, then the selectors.
@@ -147,7 +147,7 @@ pub(crate) fn outcome(asked: &Asked, model: &Model<'_>) -> Outcome {
     // 2. Defaults: a watch without a version is a WatchList.
     let version = text(&asked.resource_version);
     let mut matching = text(&asked.resource_version_match);
-    let mut initial = Asked::flag(&asked.send_initial_events);
+    let mut initial = ReadParameters::flag(&asked.send_initial_events);
     if watch && initial.is_none() && matching.is_empty() && matches!(&*version, "" | "0") {
         (matching, initial) = ("NotOlderThan".to_owned(), Some(true));
     }
@@ -220,7 +220,7 @@ fn no_number(version: &str) -> Option<String> {
     Some(format!("resourceVersion: Invalid value: \"{version}\": strconv.ParseUint: parsing \"{version}\": {why}"))
 }
 
-fn listed(asked: &Asked, model: &Model<'_>, version: &str, matching: &str, token: &str) -> Outcome {
+fn listed(asked: &ReadParameters, model: &Model<'_>, version: &str, matching: &str, token: &str) -> Outcome {
     // 5. The token, then the version.
     let limit = asked.limit.as_ref().map_or(0, |text| text.parse::<i64>().unwrap_or(0)).max(0) as usize;
     if !token.is_empty() {
@@ -263,7 +263,7 @@ fn listed(asked: &Asked, model: &Model<'_>, version: &str, matching: &str, token
 }
 
 /// Returns the objects of a page: those of the namespace `shop` at a version, from a start key.
-fn page(asked: &Asked, model: &Model<'_>, at: u64, limit: usize, start: &str) -> Outcome {
+fn page(asked: &ReadParameters, model: &Model<'_>, at: u64, limit: usize, start: &str) -> Outcome {
     let state = model.at(at);
     // A selector that requires a name makes the collection a single key.
     let pinned = asked.field_selector.as_deref().and_then(|text| text.strip_prefix("metadata.name="));
@@ -290,7 +290,7 @@ fn name_of(key: &str) -> String {
     key.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-fn matches(asked: &Asked, key: &str, app: &str) -> bool {
+fn matches(asked: &ReadParameters, key: &str, app: &str) -> bool {
     let labels = match asked.label_selector.as_deref().unwrap_or_default() {
         "" | "app in (web,db)" => true,
         "app=web" => app == "web",
@@ -309,7 +309,7 @@ fn matches(asked: &Asked, key: &str, app: &str) -> bool {
     labels && fields && key.starts_with("shop/")
 }
 
-fn watched(asked: &Asked, model: &Model<'_>, version: &str, initial: Option<bool>) -> Outcome {
+fn watched(asked: &ReadParameters, model: &Model<'_>, version: &str, initial: Option<bool>) -> Outcome {
     // 5. The version. A version that is not a number has no reason in its Status.
     if let Some(why) = no_number(version) {
         return refused(500, "", why);
@@ -326,7 +326,7 @@ fn watched(asked: &Asked, model: &Model<'_>, version: &str, initial: Option<bool
         }
         let mut events = added(model.at(model.now()));
         // Only a watch with initial events and bookmarks receives the end mark.
-        if initial == Some(true) && Asked::flag(&asked.allow_watch_bookmarks) == Some(true) {
+        if initial == Some(true) && ReadParameters::flag(&asked.allow_watch_bookmarks) == Some(true) {
             events.push(("BOOKMARK".to_owned(), "initial-events-end".to_owned(), model.now()));
         }
         return Outcome::Watch { events, error: None };
@@ -354,7 +354,7 @@ fn watched(asked: &Asked, model: &Model<'_>, version: &str, initial: Option<bool
 }
 
 /// The difference between a response and the expected outcome; `None` if they are equal.
-pub(crate) fn difference(asked: &Asked, wanted: &Outcome, found: &Found) -> Option<String> {
+pub(crate) fn difference(asked: &ReadParameters, wanted: &Outcome, found: &Found) -> Option<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let number = |value: &Value| value.as_str().and_then(|text| text.parse().ok()).unwrap_or(0_u64);
     match wanted {

@@ -1,0 +1,237 @@
+//! [`Queue`]: the task of one backend, which takes batches of events, encodes them on a blocking thread and writes them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use listwatch_audit::{BatchOptions, Batcher, Event, EventForm, LogFile, Truncation, split_batch};
+use listwatch_outbound::{Backoff, Client};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use super::{Counters, Plugin};
+
+/// The largest number of batches that are sent to one webhook at once. Further batches wait in the queue.
+pub(crate) const WEBHOOK_BATCHES_MAX: usize = 16;
+
+/// The time limit of one call of an audit webhook.
+pub(crate) const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The destination of the batches of a queue.
+#[derive(Debug)]
+pub(super) enum Target {
+    /// The file, while no batch is being written.
+    Log(Option<LogFile>),
+    Webhook {
+        client: Box<Client>,
+        initial_backoff: Duration,
+    },
+}
+
+/// A bounded queue of events with the task that empties it. Dropping the last handle ends the task.
+#[derive(Debug)]
+pub(super) struct Queue {
+    state: Arc<State>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug)]
+struct State {
+    batcher: Mutex<Batcher<Item>>,
+    /// Wakes the task when events arrive or the queue is closed.
+    changed: Notify,
+    /// Wakes callers that wait for room in the queue or for its end.
+    taken: Notify,
+    is_finished: tokio::sync::watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Item {
+    event: Event,
+    /// Receives whether the event was written.
+    written: Option<oneshot::Sender<bool>>,
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.state.batcher.lock().close();
+        self.state.changed.notify_one();
+    }
+}
+
+impl Queue {
+    pub(super) fn start(
+        target: Target,
+        form: EventForm,
+        batch: BatchOptions,
+        truncation: Option<Truncation>,
+        counters: Arc<Counters>,
+    ) -> Arc<Queue> {
+        let state = Arc::new(State {
+            batcher: Mutex::new(Batcher::new(batch)),
+            changed: Notify::new(),
+            taken: Notify::new(),
+            is_finished: tokio::sync::watch::Sender::new(false),
+        });
+        let writer = Writer {
+            target,
+            form,
+            truncation,
+            counters: Arc::clone(&counters),
+            calls: Arc::new(Semaphore::new(WEBHOOK_BATCHES_MAX)),
+        };
+        tokio::spawn(run(Arc::clone(&state), writer));
+        Arc::new(Queue { state, counters })
+    }
+
+    /// Adds an event, or drops it if the queue is full.
+    pub(super) fn submit(&self, event: Event) {
+        if self.push(Item { event, written: None }).is_err() {
+            self.counters.lost(Plugin::Buffered, 1, &"audit buffer queue blocked");
+        }
+    }
+
+    /// Adds an event, waits for room if the queue is full, and waits until the event is written. Returns false if it
+    /// could not be written.
+    pub(super) async fn write(&self, event: Event) -> bool {
+        let (sender, written) = oneshot::channel();
+        let mut item = Item { event, written: Some(sender) };
+        loop {
+            let mut taken = std::pin::pin!(self.state.taken.notified());
+            // The task may take a batch between the push and the wait.
+            taken.as_mut().enable();
+            match self.push(item) {
+                Ok(()) => break,
+                Err(_) if *self.state.is_finished.borrow() => return false,
+                Err(full) => item = full,
+            }
+            taken.await;
+        }
+        written.await.unwrap_or(false)
+    }
+
+    fn push(&self, item: Item) -> Result<(), Item> {
+        let bytes = item.event.bytes();
+        self.state.batcher.lock().push(item, bytes, Instant::now())?;
+        self.state.changed.notify_one();
+        Ok(())
+    }
+
+    /// Writes the waiting events, and accepts no further events.
+    pub(super) async fn close(&self) {
+        self.state.batcher.lock().close();
+        self.state.changed.notify_one();
+        // The sender lives as long as this value.
+        let _ = self.state.is_finished.subscribe().wait_for(|finished| *finished).await;
+    }
+}
+
+/// Empties the queue until it is closed.
+async fn run(state: Arc<State>, mut writer: Writer) {
+    loop {
+        let (batch, deadline, is_finished) = {
+            let (mut batcher, now) = (state.batcher.lock(), Instant::now());
+            (batcher.poll_batch(now), batcher.deadline(now), batcher.is_finished())
+        };
+        if let Some(batch) = batch {
+            state.taken.notify_waiters();
+            writer.deliver(batch).await;
+            continue;
+        }
+        if is_finished {
+            break;
+        }
+        match deadline {
+            Some(deadline) => {
+                let _ = tokio::time::timeout_at(deadline.into(), state.changed.notified()).await;
+            }
+            None => state.changed.notified().await,
+        }
+    }
+    // The calls that still run hold their permits.
+    let _ = writer.calls.acquire_many(WEBHOOK_BATCHES_MAX as u32).await;
+    state.is_finished.send_replace(true);
+    state.taken.notify_waiters();
+}
+
+struct Writer {
+    target: Target,
+    form: EventForm,
+    truncation: Option<Truncation>,
+    counters: Arc<Counters>,
+    /// Limits the calls of a webhook.
+    calls: Arc<Semaphore>,
+}
+
+impl Writer {
+    /// Encodes a batch, and writes it to the file or starts a call of the webhook.
+    async fn deliver(&mut self, batch: Vec<Item>) {
+        let (form, truncation, counters) = (self.form, self.truncation, Arc::clone(&self.counters));
+        let (events, waiting): (Vec<Event>, Vec<_>) = batch.into_iter().map(|item| (item.event, item.written)).unzip();
+        let encode = move || {
+            let encoded: Vec<_> = events.iter().map(|event| event.encode(form, truncation.as_ref())).collect();
+            let lost = encoded.iter().filter(|event| event.is_err()).count();
+            if lost > 0 {
+                counters.lost(Plugin::Truncate, lost, &listwatch_audit::EventTooLarge);
+            }
+            encoded.into_iter().filter_map(Result::ok).collect::<Vec<Vec<u8>>>()
+        };
+        match &mut self.target {
+            Target::Log(slot) => {
+                let Some(mut file) = slot.take() else { return };
+                let write = move || {
+                    let lines = encode();
+                    let written = file.append(&lines, SystemTime::now());
+                    (file, lines.len(), written)
+                };
+                let Ok((file, count, written)) = tokio::task::spawn_blocking(write).await else {
+                    // The runtime ends, or the encoder panicked and took the file with it.
+                    return self.counters.lost(Plugin::Log, waiting.len(), &"the audit log has stopped");
+                };
+                *slot = Some(file);
+                if let Err(error) = &written {
+                    self.counters.lost(Plugin::Log, count, error);
+                }
+                acknowledge(waiting, written.is_ok());
+            }
+            Target::Webhook { client, initial_backoff } => {
+                let (client, backoff) = (client.clone(), Backoff::starting_at(*initial_backoff));
+                // The semaphore is never closed.
+                let Ok(permit) = Arc::clone(&self.calls).acquire_owned().await else { return };
+                let (counters, bytes_max) = (
+                    Arc::clone(&self.counters),
+                    self.truncation.map_or(usize::MAX, |truncation| truncation.batch_bytes_max),
+                );
+                tokio::spawn(async move {
+                    let encoded = tokio::task::spawn_blocking(encode).await.unwrap_or_default();
+                    let mut is_written = true;
+                    for part in split_batch(encoded, bytes_max) {
+                        let count = part.len();
+                        let sent = client.post_until_accepted(event_list(&part), WEBHOOK_TIMEOUT, &backoff).await;
+                        if let Err(error) = sent {
+                            counters.lost(Plugin::Webhook, count, &error);
+                            is_written = false;
+                        }
+                    }
+                    acknowledge(waiting, is_written);
+                    drop(permit);
+                });
+            }
+        }
+    }
+}
+
+fn acknowledge(waiting: Vec<Option<oneshot::Sender<bool>>>, is_written: bool) {
+    for sender in waiting.into_iter().flatten() {
+        // The request may be gone.
+        let _ = sender.send(is_written);
+    }
+}
+
+/// An EventList of encoded events.
+fn event_list(events: &[Vec<u8>]) -> Bytes {
+    let mut list = br#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#.to_vec();
+    list.extend_from_slice(&events.join(&b','));
+    list.extend_from_slice(b"]}");
+    list.into()
+}

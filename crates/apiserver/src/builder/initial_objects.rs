@@ -1,0 +1,36 @@
+//! Creates and reads the objects that decide the first requests, before the server answers.
+
+use std::sync::Arc;
+
+use listwatch_access::rbac::RbacState;
+use listwatch_controllers::{Controllers, flow_control, rbac};
+use listwatch_meta::Status;
+use listwatch_write::Writer;
+
+use crate::flow_control::Fairness;
+
+/// Creates the flow schemas and priority levels that every cluster has, and reads all of them, so that the first request
+/// is classified correctly.
+pub(super) async fn prepare_flow_control(writer: &Arc<Writer>, fairness: &Fairness) -> Result<(), Status> {
+    // The controller tries again. An object that cannot be written must not keep the server from starting.
+    if let Err(status) = flow_control::ensure_objects(writer).await {
+        tracing::warn!(%status, "cannot create the flow schemas and priority levels that every cluster has");
+    }
+    flow_control::load(writer, fairness).await
+}
+
+/// Creates the default roles and bindings, and reads all of them, so that the first request is decided correctly.
+pub(super) async fn prepare_rbac(
+    writer: &Arc<Writer>,
+    state: &RbacState,
+    controllers: Controllers,
+) -> Result<(), Status> {
+    rbac::ensure_policy(writer).await?;
+    if controllers.clusterrole_aggregation {
+        // The controller tries again. A role that cannot be written must not keep the server from starting.
+        if let Err(status) = rbac::aggregate(writer).await {
+            tracing::warn!(%status, "cannot aggregate ClusterRoles");
+        }
+    }
+    rbac::load(writer, state).await
+}

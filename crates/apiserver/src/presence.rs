@@ -1,0 +1,57 @@
+//! [`Presence`]: publishes a running server in its cluster: its address in the endpoints of the Service `kubernetes`,
+//! and its identity Lease.
+
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+
+use listwatch_controllers::identity_lease::IdentityLease;
+use listwatch_controllers::kubernetes_endpoints::EndpointReconciler;
+use listwatch_write::Writer;
+use tokio::task::JoinSet;
+
+/// The published address and Lease of a server, and the tasks that renew them.
+pub(crate) struct Presence {
+    endpoints: Option<Arc<EndpointReconciler>>,
+    lease: Option<Arc<IdentityLease>>,
+    /// The running tasks. Dropping the value aborts them.
+    tasks: OnceLock<JoinSet<()>>,
+}
+
+impl Presence {
+    /// `address` is the address and port for clients inside the cluster. `host_name` determines the name of the
+    /// identity Lease. Without them, nothing is published.
+    pub(crate) fn new(writer: &Arc<Writer>, address: Option<(IpAddr, u16)>, host_name: Option<&str>) -> Self {
+        let endpoints = |(address, port)| Arc::new(EndpointReconciler::new(Arc::clone(writer), address, port));
+        let lease = |host_name| Arc::new(IdentityLease::new(Arc::clone(writer), host_name));
+        Presence { endpoints: address.map(endpoints), lease: host_name.map(lease), tasks: OnceLock::new() }
+    }
+
+    /// Starts the tasks that publish the server: the Lease at once, the address when `ready` completes.
+    pub(crate) fn start(&self, writer: &Arc<Writer>, ready: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = JoinSet::new();
+        if let Some(endpoints) = self.endpoints.clone() {
+            tasks.spawn(async move { endpoints.run(ready).await });
+        }
+        if let Some(lease) = self.lease.clone() {
+            tasks.spawn(async move { lease.run().await });
+            tasks.spawn(IdentityLease::run_collection(Arc::clone(writer)));
+        }
+        // A second start changes nothing.
+        let _ = self.tasks.set(tasks);
+    }
+
+    /// Removes the address and the Lease. Clients then use other servers.
+    pub(crate) async fn withdraw(&self) {
+        let endpoints = async {
+            if let Some(endpoints) = &self.endpoints {
+                endpoints.stop().await;
+            }
+        };
+        let lease = async {
+            if let Some(lease) = &self.lease {
+                lease.stop().await;
+            }
+        };
+        tokio::join!(endpoints, lease);
+    }
+}

@@ -1,0 +1,157 @@
+//! Tricks with the bytes of a connection: heads that two parsers read differently, requests in the bodies of others, and
+//! frames of HTTP/2 with odd pseudo headers.
+
+use std::net::TcpListener;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::*;
+
+/// How long a connection is read that the server may keep open.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// Everything that the server sends until it closes the connection or is quiet.
+async fn answers(address: std::net::SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("connected");
+    stream.write_all(bytes).await.expect("sent");
+    let (mut all, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
+    while let Ok(Ok(count @ 1..)) = tokio::time::timeout(QUIET, stream.read(&mut buffer)).await {
+        all.extend_from_slice(&buffer[..count]);
+    }
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+#[tokio::test]
+async fn ambiguous_head_or_request_in_a_body_reads_no_secret() {
+    let target = Target::start().await;
+    let serving = target.0.serve_plain(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+    let address = serving.address();
+    let get = |path: &str, rest: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n{rest}\r\n");
+    let admin = "Authorization: Bearer admins\r\n";
+    let bob = "Authorization: Bearer bobs\r\n";
+    let secret = get(SECRET_PATH, admin);
+    assert!(answers(address, secret.as_bytes()).await.contains(SECRET_DATA), "the plain request is right");
+    // The body of a request of bob is a request of nobody, or the head names the token in a way that is none.
+    let inner = get(SECRET_PATH, "");
+    let post = |framing: &str, body: &str| {
+        format!("POST {MAPS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{bob}{framing}\r\n{body}")
+    };
+    let chunked = format!("{:x}\r\n{inner}\r\n0\r\n\r\n", inner.len());
+    for bytes in [
+        post("Content-Length: 0\r\n", &inner),
+        post(&format!("Content-Length: {}\r\nTransfer-Encoding: chunked\r\n", chunked.len()), &chunked),
+        post("Transfer-Encoding: chunked\r\nContent-Length: 4\r\n", &chunked),
+        post("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", &chunked),
+        post("Transfer-Encoding: xchunked\r\n", &chunked),
+        post("Transfer-Encoding : chunked\r\n", &chunked),
+        post("Transfer-Encoding:\u{b}chunked\r\n", &chunked),
+        post("Content-Length: 0\r\nContent-Length: 5\r\n", &inner),
+        post("Content-Length: +0\r\n", &inner),
+        post("Content-Length: 0, 5\r\n", &inner),
+        post("Transfer-Encoding: chunked\r\n", &format!("0;ext=\n\r\n\r\n{inner}")),
+        post("Transfer-Encoding: chunked\r\n", &format!("0\r\nAuthorization: Bearer admins\r\n\r\n{inner}")),
+        post("Expect: 100-continue\r\nContent-Length: 0\r\n", &inner),
+        // Odd lines of a head.
+        get(SECRET_PATH, "Authorization : Bearer admins\r\n"),
+        get(SECRET_PATH, " Authorization: Bearer admins\r\n"),
+        get(SECRET_PATH, "X: a\r\n Authorization: Bearer admins\r\n"),
+        get(SECRET_PATH, "X: a\rAuthorization: Bearer admins\r\n"),
+        get(SECRET_PATH, "X: a\0\r\nAuthorization\0: Bearer admins\r\n"),
+        get(SECRET_PATH, "Authorization: Bearer bobs\r\nAuthorization: Bearer admins\r\n"),
+        get(SECRET_PATH, "Authorization: Bearer\r\n admins\r\n"),
+        get(SECRET_PATH, "Authorization_: Bearer admins\r\n"),
+        get(&format!("{SECRET_PATH} HTTP/1.1\r\nX: y"), bob),
+        format!("GET {SECRET_PATH}\r\n\r\n"),
+        format!("GET\t{SECRET_PATH}\tHTTP/1.1\r\nHost: x\r\n{bob}\r\n"),
+        format!("GET http://x{SECRET_PATH} HTTP/1.1\r\nHost: x\r\n{bob}\r\n"),
+        format!("GET //x{SECRET_PATH} HTTP/1.1\r\nHost: x\r\n{bob}\r\n"),
+        format!("CONNECT x:443 HTTP/1.1\r\nHost: x\r\n{bob}\r\n{inner}"),
+        format!("GET {SECRET_PATH} HTTP/1.0\r\n{bob}\r\n"),
+        format!("GET {SECRET_PATH} HTTP/3.0\r\nHost: x\r\n{bob}\r\n"),
+        format!("{}GET {SECRET_PATH} HTTP/1.1\r\nHost: x\r\n\r\n", get("/version", bob)),
+    ] {
+        let text = answers(address, bytes.as_bytes()).await;
+        assert!(!text.contains(SECRET_DATA), "{bytes:?}: {text}");
+    }
+    assert!(answers(address, secret.as_bytes()).await.contains(SECRET_DATA), "the server still serves");
+}
+
+#[tokio::test]
+async fn connection_keeps_no_identity_for_its_next_request() {
+    let target = Target::start().await;
+    let serving = target.0.serve_plain(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+    let get = |path: &str, rest: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n{rest}\r\n");
+    let admin = "Authorization: Bearer admins\r\n";
+    let as_bob = "Authorization: Bearer admins\r\nImpersonate-User: bob\r\n";
+    for second in ["", "Authorization: Bearer bobs\r\n", as_bob, "Authorization: Bearer wrong\r\n"] {
+        let both = get("/api/v1/namespaces/default", admin) + &get(SECRET_PATH, second);
+        let text = answers(serving.address(), both.as_bytes()).await;
+        assert!(text.starts_with("HTTP/1.1 200 ") && !text.contains(SECRET_DATA), "{second:?}: {text}");
+        assert!(text.contains("HTTP/1.1 403 ") || text.contains("HTTP/1.1 401 "), "{second:?}: {text}");
+    }
+}
+
+/// A field of HPACK without index and without compression (RFC 7541, 6.2.2).
+fn field(name: &str, value: &str) -> Vec<u8> {
+    let text = |text: &str| {
+        let length = u8::try_from(text.len()).ok().filter(|length| *length < 127).expect("a short text");
+        [&[length], text.as_bytes()].concat()
+    };
+    [vec![0], text(name), text(value)].concat()
+}
+
+/// A request on stream `id`, in frames of HTTP/2.
+fn headers_frame(id: u8, fields: &[(&str, &str)]) -> Vec<u8> {
+    let block: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
+    let length = u16::try_from(block.len()).expect("a short block").to_be_bytes();
+    // END_STREAM and END_HEADERS.
+    [&[0, length[0], length[1], 1, 5, 0, 0, 0, id], &block[..]].concat()
+}
+
+#[tokio::test]
+async fn http2_request_with_odd_or_repeated_pseudo_headers_reads_no_secret() {
+    let target = Target::start().await;
+    let serving = target.0.serve_plain(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    let open = |requests: &[&[(&str, &str)]]| {
+        let frames = requests.iter().zip([1, 3, 5]).flat_map(|(fields, id)| headers_frame(id, fields));
+        preface.iter().copied().chain(frames).collect::<Vec<u8>>()
+    };
+    let (method, scheme) = ((":method", "GET"), (":scheme", "http"));
+    let (authority, path) = ((":authority", "x"), (":path", SECRET_PATH));
+    let (admin, bob) = (("authorization", "Bearer admins"), ("authorization", "Bearer bobs"));
+    let plain = answers(serving.address(), &open(&[&[method, scheme, authority, path, admin]])).await;
+    assert!(plain.contains(SECRET_DATA), "the plain request is right: {plain:?}");
+    let version = (":path", "/version");
+    for requests in [
+        &[&[method, scheme, authority, path, bob][..]][..],
+        &[&[method, scheme, authority, path]],
+        &[&[method, scheme, authority, version, path, bob]],
+        &[&[method, scheme, authority, path, version]],
+        &[&[method, scheme, authority, version, bob, path]],
+        &[&[method, method, scheme, authority, path, bob]],
+        &[&[(":method", "get"), scheme, authority, path, bob]],
+        &[&[(":method", "CONNECT"), authority, bob], &[method, scheme, authority, path]],
+        &[&[(":method", "CONNECT"), (":protocol", "websocket"), scheme, authority, path, bob]],
+        &[&[method, scheme, authority, (":path", ""), bob]],
+        &[&[method, scheme, authority, (":path", "http://x/api/v1/namespaces/default/secrets/s"), bob]],
+        &[&[method, scheme, authority, (":path", "api/v1/namespaces/default/secrets/s"), bob]],
+        &[&[method, (":scheme", "admins"), authority, path, bob]],
+        &[&[method, scheme, (":authority", "admins@x"), path, bob]],
+        &[&[method, scheme, authority, path, bob, admin]],
+        &[&[method, scheme, authority, path, ("Authorization", "Bearer admins")]],
+        &[&[method, scheme, authority, path, (":authorization", "Bearer admins")]],
+        &[&[method, scheme, authority, path, ("connection", "authorization"), bob]],
+        &[&[method, scheme, authority, path, ("te", "chunked"), bob]],
+        &[&[method, scheme, authority, path, ("host", "y"), bob]],
+        &[&[method, scheme, authority, path, ("x", "a\r\nauthorization: Bearer admins")]],
+        // The second request of a connection is not that of the first one's user.
+        &[&[method, scheme, authority, version, admin], &[method, scheme, authority, path]],
+        &[&[method, scheme, authority, version, admin], &[method, scheme, authority, path, bob]],
+    ] {
+        let text = answers(serving.address(), &open(requests)).await;
+        assert!(!text.contains(SECRET_DATA), "{requests:?}: {text:?}");
+        assert!(!text.is_empty(), "{requests:?}: the server answers");
+    }
+}

@@ -1,0 +1,37 @@
+//! The documents that describe a Kubernetes API to its clients: discovery, OpenAPI and the version.
+//!
+//! ```text
+//!  Registry ─┬▶ Discovery::new        /api, /apis, /apis/{g}, /apis/{g}/{v}; legacy and aggregated
+//!            └▶ openapi::OpenApi::new /openapi/v2, /openapi/v3, /openapi/v3/{path}
+//!  VersionInfo::current               /version
+//! ```
+//!
+//! A document is a pure function of a [`Registry`](listwatch_registry::Registry). The caller keeps the documents until
+//! the registry changes, compares ETags ([`Document::is_known`]) and writes headers.
+//!
+//! # Example
+//! ```
+//! use listwatch_discovery::{Discovery, VersionInfo, openapi::{Answer, OpenApi}};
+//! use listwatch_registry::Registry;
+//!
+//! let registry = Registry::builtin();
+//! let discovery = Discovery::new(&registry);
+//! let apps = discovery.resources("apps", "v1").unwrap();
+//! assert!(apps.starts_with(b"{\"kind\":\"APIResourceList\",\"apiVersion\":\"v1\",\"groupVersion\":\"apps/v1\""));
+//! assert_eq!(discovery.resources("apps", "v2"), None);
+//!
+//! let openapi = OpenApi::new(&registry, None);
+//! let Answer::Document { document, immutable } = openapi.v3("apis/apps/v1", None) else { panic!("it is served") };
+//! assert!(document.is_known(&document.etag) && !immutable);
+//! assert_eq!(VersionInfo::current().minor, "36");
+//! ```
+#![forbid(unsafe_code)]
+
+mod discovery;
+mod document;
+pub mod openapi;
+mod version;
+
+pub use self::discovery::{AGGREGATED_CONTENT_TYPE, Discovery};
+pub use self::document::Document;
+pub use self::version::{KUBERNETES_VERSION, VersionInfo};

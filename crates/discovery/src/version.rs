@@ -1,0 +1,82 @@
+//! [`VersionInfo`]: the document of `/version`.
+
+use bytes::Bytes;
+use serde::Serialize;
+
+/// The Kubernetes release whose behavior the server implements.
+pub const KUBERNETES_VERSION: &str = "v1.36.0";
+
+/// The document of `/version`.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VersionInfo {
+    /// The major version, `1`.
+    pub major: String,
+    /// The minor version of [`KUBERNETES_VERSION`], such as `36`.
+    pub minor: String,
+    /// A version that clients parse as semver, e.g. `v1.36.0+listwatch-0.1.0`.
+    pub git_version: String,
+    /// The commit of the build; empty if it is unknown.
+    pub git_commit: String,
+    /// `clean`, `dirty`, or empty if it is unknown.
+    pub git_tree_state: String,
+    /// The time of the build (RFC 3339); empty if it is unknown.
+    pub build_date: String,
+    /// The toolchain. Clients only print it.
+    pub go_version: String,
+    /// The compiler of the build. Clients only print it.
+    pub compiler: String,
+    /// `<os>/<arch>` with Go's names, such as `linux/amd64`.
+    pub platform: String,
+}
+
+impl VersionInfo {
+    /// The version of this build. The text contains [`KUBERNETES_VERSION`].
+    pub fn current() -> Self {
+        let arch = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        VersionInfo {
+            major: "1".to_owned(),
+            minor: "36".to_owned(),
+            git_version: format!("{KUBERNETES_VERSION}+listwatch-{}", env!("CARGO_PKG_VERSION")),
+            git_commit: String::new(),
+            git_tree_state: String::new(),
+            build_date: String::new(),
+            go_version: "none".to_owned(),
+            compiler: "rustc".to_owned(),
+            platform: format!("{}/{arch}", std::env::consts::OS),
+        }
+    }
+
+    /// The body of `/version`: JSON with the same indent as in kube-apiserver.
+    pub fn body(&self) -> Bytes {
+        serde_json::to_vec_pretty(self).expect("texts serialize").into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reported_kubernetes_version_equals_that_of_the_types() {
+        let release = listwatch_k8s_types::RELEASE;
+        assert!(
+            KUBERNETES_VERSION.starts_with(&format!("{release}.")),
+            "{KUBERNETES_VERSION} serves types of {release}"
+        );
+    }
+
+    #[test]
+    fn version_document_is_indented_and_has_a_semver_version() {
+        let body = VersionInfo::current().body();
+        let text = std::str::from_utf8(&body).unwrap();
+        assert!(text.starts_with("{\n  \"major\": \"1\",\n  \"minor\": \"36\",\n  \"gitVersion\": \"v1.36."), "{text}");
+        let version: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let plain = version["gitVersion"].as_str().unwrap().split('+').next().unwrap().to_owned();
+        assert_eq!(plain.trim_start_matches('v').split('.').filter(|part| part.parse::<u32>().is_ok()).count(), 3);
+    }
+}
