@@ -2,13 +2,13 @@
 //!
 //! The delays are client-go's: 0.8 s, doubled up to 30 s, plus a random part of up to the delay
 //! itself. The random part keeps the clients of a failed server from returning at the same time.
-//! Two differences from client-go and kube-rs are intentional. First, only useful data resets a
-//! backoff. client-go starts again at 0.8 s every two minutes of an outage, and kube-rs after every
-//! partly successful attempt. Second, a server's `Retry-After` is a lower bound.
+//! Two differences from client-go and kube-rs are intentional. First, only received data resets a
+//! backoff. In client-go, two minutes of an outage also reset it; in kube-rs, every partly
+//! successful attempt does. Second, a server's `Retry-After` is a lower bound.
 
 use std::time::Duration;
 
-/// The longest accepted `Retry-After`; longer ones are reduced to it.
+/// The longest accepted `Retry-After`. Longer values are reduced to it.
 pub const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(300);
 
 /// The parameters of a backoff.

@@ -25,7 +25,7 @@ use crate::problem::Problem;
 use crate::resource::{ApiResource, Scope};
 use crate::transport::{HttpTransport, RequestBody, ResponseBody, Transport, decompressed, disconnected};
 
-/// The largest body of a small document (discovery, an error) in bytes; a larger one fails.
+/// The largest body of a small document (discovery, an error), in bytes. A larger body is an error.
 pub const DOCUMENT_LIMIT_BYTES: usize = 8 * 1024 * 1024;
 
 /// Time limit for the server to send a small document, from request to last byte.
@@ -88,7 +88,7 @@ impl Client {
         Client { inner: Arc::new(inner) }
     }
 
-    /// The namespace for requests that name none.
+    /// The namespace for requests without a namespace.
     pub fn namespace(&self) -> &str {
         &self.inner.namespace
     }
@@ -419,7 +419,8 @@ impl Stream for WatchBodyStream {
     }
 }
 
-/// A truncated stream is a network error; any other frame error is the server's.
+/// Converts a frame error: a truncated stream is a network error; every other error is the server's
+/// fault.
 fn unreadable(error: FrameError) -> Problem {
     let problem = match error {
         FrameError::Incomplete { .. } => Problem::disconnected(error.to_string()),

@@ -80,7 +80,7 @@ pub(crate) struct Reconnect {
 pub(crate) struct SessionState {
     session: Option<Session>,
     good_until: Option<Instant>,
-    /// The server rejected the session, which is kept to compare its number.
+    /// Whether the server rejected the session, which is kept to compare its number.
     stale: bool,
     #[cfg(feature = "exec")]
     identity: Option<Arc<Identity>>,
@@ -122,8 +122,8 @@ impl Credentials {
         }
     }
 
-    /// The credentials for a request. Cancel-safe: a started plugin runs to its end and the next
-    /// caller receives its result, because a login in a browser can take longer than a request.
+    /// The credentials for a request. Cancel-safe: a started plugin runs to its end, and the next
+    /// caller receives the result. A login in a browser can take longer than a request.
     ///
     /// # Errors
     /// [`Problem::Misconfigured`] if the file or the plugin provides no usable credentials.
@@ -206,7 +206,7 @@ impl SessionState {
             (Ok(header), _) => Ok(self.keep(Some(header), None, Some(TOKEN_LIFE))),
             // The old token may still be valid, and the file may return. The server decides.
             (Err(why), Some(session)) => {
-                tracing::warn!(path = %path.display(), why, "the token file cannot be read; the token before is used");
+                tracing::warn!(path = %path.display(), why, "the token file cannot be read; the former token is used");
                 self.good_until = Some(Instant::now() + FAILURE_MEMORY);
                 self.stale = false;
                 Ok(session.clone())
@@ -364,7 +364,7 @@ mod tests {
         std::fs::write(folder.path().join("slow"), "").unwrap();
         let impatient = tokio::time::timeout(Duration::from_millis(100), slow.session()).await;
         assert!(impatient.is_err(), "it takes longer than that");
-        assert_eq!(header(&slow).await, "Bearer run-1", "the login was begun anew");
+        assert_eq!(header(&slow).await, "Bearer run-1", "the login was started again");
     }
 
     #[tokio::test]

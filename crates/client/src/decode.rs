@@ -23,7 +23,7 @@ use crate::object::{Object, ObjectKey, RawObject, TypeName};
 use crate::projection::Projection;
 use crate::stored::{Stored, Typed};
 
-/// Longest text of an error that is kept with an object, in bytes; the rest is cut off.
+/// The largest error text that is stored with an object, in bytes. Longer texts are truncated.
 pub const DECODE_ERROR_BYTES_MAX: usize = 512;
 
 /// The error of an object that cannot be stored. The object or its decoder is at fault, never the
@@ -166,7 +166,7 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Decode for Json<T> {
     }
 }
 
-/// Makes a decoder of a function. [`Decode::decode`] states when it is called.
+/// Creates a decoder from a function. [`Decode::decode`] documents the calls.
 pub fn decode_with<T: Send + Sync + 'static>(
     function: impl Fn(&RawObject) -> Result<T, DecodeError> + Send + Sync + 'static,
 ) -> impl Decode<Stored = Typed<T>> {

@@ -88,7 +88,7 @@ struct ListedResource {
 /// Reads an `APIResourceList`, without its subresources.
 ///
 /// # Errors
-/// When the document is no `APIResourceList`.
+/// When the document is not an `APIResourceList`.
 pub(crate) fn parse_resource_list(document: &[u8]) -> Result<Vec<ApiResource>, serde_json::Error> {
     let list: ResourceList = serde_json::from_slice(document)?;
     let (group, version) = list.group_version.split_once('/').unwrap_or(("", &list.group_version));
@@ -141,7 +141,7 @@ struct GroupVersion {
 /// Reads an `APIGroupList`, groups in the server's order.
 ///
 /// # Errors
-/// When the document is no `APIGroupList`.
+/// When the document is not an `APIGroupList`.
 pub(crate) fn parse_group_list(document: &[u8]) -> Result<Vec<ApiGroup>, serde_json::Error> {
     let list: GroupList = serde_json::from_slice(document)?;
     Ok(list

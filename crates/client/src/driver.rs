@@ -307,7 +307,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
             }
             Input::ListItem(None) => {
                 self.exchange = Exchange::Idle;
-                self.reflector.handle_problem(at, Problem::disconnected("the list broke off"));
+                self.reflector.handle_problem(at, Problem::disconnected("the list was interrupted"));
             }
             Input::ListOpened(Err(problem))
             | Input::WatchOpened(Err(problem))
@@ -383,7 +383,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         }
     }
 
-    /// Performs an action of the reflector. False if the action ends the open request.
+    /// Performs an action of the reflector. Returns false if the action ends the open request.
     fn act(&mut self) -> bool {
         let mut open = true;
         while let Some(action) = self.reflector.poll_action() {

@@ -12,7 +12,7 @@
 //!
 //! | type | purpose |
 //! |---|---|
-//! | [`Client`] | sends requests to a kube-apiserver or to a listwatch server, also in the same process |
+//! | [`Client`] | sends requests to a kube-apiserver or to a listwatch server, which may be in the same process |
 //! | [`ListWatch`] | the two calls that all layers above depend on |
 //! | [`Reflector`] | the state machine that lists, watches, resumes and relists |
 //! | [`DeltaFifo`] | drops duplicates and decodes new versions ([`decode`]: bytes, some fields, or Rust types) |

@@ -117,7 +117,7 @@ impl RawObject {
     /// Finds the metadata in an object's JSON.
     ///
     /// # Errors
-    /// [`Malformed`] when the bytes are no JSON object.
+    /// [`Malformed`] when the bytes are not a JSON object.
     pub fn new(bytes: Bytes) -> Result<Self, Malformed> {
         let spans = MetadataSpans::find(&bytes)?;
         Ok(RawObject { bytes, spans })

@@ -107,12 +107,12 @@ impl Pager {
     }
 
     /// True if the list requests the most recent state.
-    pub(crate) fn asked_for_most_recent(&self) -> bool {
+    pub(crate) fn requests_most_recent(&self) -> bool {
         self.first.resource_version.is_empty()
     }
 
     /// True when the list requests any state, however old.
-    pub(crate) fn asked_for_any(&self) -> bool {
+    pub(crate) fn requests_any_state(&self) -> bool {
         self.first.resource_version.as_str() == "0"
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn pager_chooses_the_parameters_of_each_request() {
+    fn pager_requests_pages_with_the_parameters_of_the_wanted_state() {
         fn check(version: &str, always_paged: bool, first: &str, second: &str) {
             let mut pager = Pager::new(version, 500, always_paged);
             assert_eq!(print_list_options(&pager.options()), first, "{version:?}");

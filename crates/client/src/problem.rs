@@ -147,8 +147,8 @@ impl Problem {
         }
     }
 
-    /// True if the version or page token has expired, so that a list is necessary. Any status 410
-    /// counts, at any place and with any reason.
+    /// True if the version or page token has expired, so that a list is necessary. The code 410 is
+    /// sufficient, with any reason, in a response or in an event.
     pub fn is_expired(&self) -> bool {
         self.status().is_some_and(|status| status.is_expired() || status.code == 410)
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_classified_by_remedy() {
+    fn problems_are_classified_as_expired_too_large_or_temporary() {
         fn check(status: Status, expired: bool, too_large: bool, temporary: bool) {
             let problem = Problem::refused(status);
             let found = (problem.is_expired(), problem.is_too_large_version(), problem.is_temporary());

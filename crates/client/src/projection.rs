@@ -1,8 +1,8 @@
 //! Keeps selected fields of an object: [`Projection`], applied to the bytes.
 //!
-//! Paths are dotted member names. Arrays are passed through: `spec.containers.image` is the image
-//! of each container. A member that no path names follows the rule of the longest path above it.
-//! The projection builds no tree. It writes one output buffer with the kept ranges of the input.
+//! Paths are dotted member names. Arrays are passed through: `spec.containers.image` is the image of each container. A
+//! member without its own path follows the rule of the longest path above it. The projection builds no tree, but writes
+//! one output buffer with the kept ranges of the input.
 //!
 //! Identity is always kept: `apiVersion`, `kind`, and `namespace`, `name`, `uid` and
 //! `resourceVersion` of the metadata. Member names are compared as they are written in the
@@ -35,7 +35,7 @@ const IDENTITY: [&[&str]; 6] = [
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Projection {
-    /// Whether members that no path names are kept.
+    /// Whether members without a path are kept.
     keep: bool,
     root: Node,
 }
@@ -85,7 +85,7 @@ impl Projection {
     /// Returns the selected fields of an object's JSON, as JSON.
     ///
     /// # Errors
-    /// [`Malformed`] when the bytes are no JSON object.
+    /// [`Malformed`] when the bytes are not a JSON object.
     pub fn apply(&self, json: &[u8]) -> Result<Vec<u8>, Malformed> {
         let mut out = Vec::with_capacity(if self.keep { json.len() } else { json.len().min(1_024) });
         object(json, &self.root, self.keep, &mut out)?;
@@ -142,7 +142,7 @@ fn object(json: &[u8], node: &Node, keep: bool, out: &mut Vec<u8>) -> Result<(),
     result
 }
 
-/// Writes the kept part of a value. False if nothing is kept.
+/// Writes the kept part of a value. Returns false if nothing is kept.
 fn member(value: &[u8], node: &Node, inherited: bool, out: &mut Vec<u8>) -> Result<bool, Malformed> {
     let keep = node.keep.unwrap_or(inherited);
     match value.first() {

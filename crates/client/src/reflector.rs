@@ -30,12 +30,11 @@
 //! - Only progress resets a backoff: an applied event, a bookmark, or a watch that lasted
 //!   [`STABLE_WATCH_MIN`]. A completed list is not progress; otherwise lists could follow each
 //!   other without a delay.
-//! - After a broken or short stream, a list of one item checks whether the server has reached the
-//!   version to resume from ([`ReflectorConfig::check_server`]). A server with less history than
-//!   before (restored from a backup, or in memory) would accept the watch, and send nothing until
-//!   its version exceeds the client's.
-//! - The first list requests the most recent state by default, so that a restarted client does not
-//!   begin with an older state than it has seen.
+//! - After a broken or short stream, a list of one item checks whether the server has reached the version to resume
+//!   from ([`ReflectorConfig::check_server`]). A server can lose its history if it is restored from a backup or stores
+//!   in memory. It would accept the watch, and send nothing until its version exceeds the client's.
+//! - The first list requests the most recent state by default. Otherwise a restarted client could begin with an older
+//!   state than it has seen.
 
 mod server_memory;
 mod state;
@@ -54,8 +53,8 @@ use crate::problem::Problem;
 pub use self::server_memory::{SILENT_WATCH_LISTS, ServerMemory, WATCH_LIST_MEMORY};
 pub use self::state::ReflectorState;
 
-/// Watches in a row without any event or bookmark (opened or rejected) after which the state is
-/// listed again. Lost connections and responses of an overloaded server do not count.
+/// The number of watches in a row without any event or bookmark (opened or rejected) after which the state is listed
+/// again. Lost connections and responses of an overloaded server do not count.
 pub const RESUME_LIMIT: u32 = 5;
 
 /// The number of truncated streams of initial events after which the state is listed instead.
@@ -177,7 +176,7 @@ pub enum EventAction {
     Collect,
     /// The event is a bookmark without an object; the version may have advanced.
     Bookmark,
-    /// The object answers a version check: drop the object.
+    /// The object belongs to the response of a version check: drop the object.
     Ignore,
     /// Skip the event.
     Skip(SkipReason),
@@ -401,7 +400,7 @@ impl Reflector {
         listing.heard = at.now;
         match listing.pager.handle_page(meta) {
             Page::More(options) => {
-                self.paged |= listing.pager.asked_for_any();
+                self.paged |= listing.pager.requests_any_state();
                 self.actions.push_back(Action::List(options));
             }
             Page::Complete { version } => {
@@ -597,7 +596,7 @@ impl Reflector {
         self.actions.pop_front()
     }
 
-    /// The time to call [`Reflector::handle_timeout`], if no other input arrives before.
+    /// The time of the next call of [`Reflector::handle_timeout`] without other input.
     pub fn poll_timeout(&self) -> Option<Instant> {
         Some(match &self.phase {
             Phase::Starting => return None,
@@ -638,7 +637,7 @@ impl Reflector {
             cuts,
             since: at.now,
             heard: at.now,
-            timeout: asked_timeout(&options),
+            timeout: requested_timeout(&options),
         });
         self.actions.push_back(Action::Begin);
         self.actions.push_back(Action::Watch(options));
@@ -687,7 +686,7 @@ impl Reflector {
             since: at.now,
             heard: at.now,
             bookmark: None,
-            timeout: asked_timeout(&options),
+            timeout: requested_timeout(&options),
         });
         self.actions.push_back(Action::Watch(options));
     }
@@ -740,7 +739,7 @@ impl Reflector {
             // response.
             self.problem = Some(problem);
             self.start_list(at, whole);
-        } else if unavailable && !listing.pager.asked_for_most_recent() {
+        } else if unavailable && !listing.pager.requests_most_recent() {
             // The server cannot return a state that is not older than the last version; the most
             // recent one it can.
             self.version_unavailable = true;
@@ -835,6 +834,6 @@ impl Reflector {
     }
 }
 
-fn asked_timeout(options: &ListOptions) -> Duration {
+fn requested_timeout(options: &ListOptions) -> Duration {
     Duration::from_secs(options.timeout_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default())
 }

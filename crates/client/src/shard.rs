@@ -2,8 +2,8 @@
 //!
 //! A server that supports `shardSelector` sends only the objects of the shard. Every kube-apiserver
 //! without the feature gate `ShardedListAndWatch` ignores the parameter and sends all objects. A
-//! client that trusted such a server would do the work of the other replicas. This type therefore
-//! checks the shard of every object, which costs one hash of the uid.
+//! client that trusted such a server would process the objects of the other replicas. This type
+//! therefore checks the shard of every object, which costs one hash of the uid.
 //! [`ShardListWatch::is_honored`] returns whether the server filters.
 
 use std::pin::Pin;

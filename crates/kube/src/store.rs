@@ -112,7 +112,8 @@ where
         value
     }
 
-    /// Drops decoded values of deleted objects, once they are as many as the existing objects.
+    /// Drops the decoded values of deleted objects when their number reaches that of the existing
+    /// objects.
     fn drop_stale_values(&self, present: usize) {
         let mut decoded = self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
         if decoded.len() > 2 * present + 16 {

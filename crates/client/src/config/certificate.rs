@@ -7,7 +7,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::ConfigError;
 
-/// An X.509 certificate. It is parsed when a connection needs it.
+/// An X.509 certificate, which is parsed when a connection needs it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Certificate {
     der: CertificateDer<'static>,
@@ -22,7 +22,7 @@ impl Certificate {
     /// Reads all certificates of a PEM file, in file order.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] when there is none, or one is not base64.
+    /// [`ConfigError::Invalid`] when the file has no certificate, or a block is not base64.
     pub fn from_pem(pem: &[u8]) -> Result<Vec<Self>, ConfigError> {
         parse_certificates(pem, "the certificate")
     }
@@ -56,7 +56,7 @@ impl Identity {
     /// Reads a chain, the client's own certificate first, and its private key (PKCS #8, PKCS #1 or SEC 1).
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] when one of them holds no PEM block of its kind.
+    /// [`ConfigError::Invalid`] when the chain or the key has no PEM block of its kind.
     pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<Self, ConfigError> {
         Identity::parse((certificates, "the client certificate"), (key, "the client key"))
     }

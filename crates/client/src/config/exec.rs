@@ -102,7 +102,7 @@ pub struct ExecCredentials {
     pub token: Option<Secret>,
     /// The client certificate.
     pub identity: Option<Identity>,
-    /// The remaining validity; `None` until the server rejects the credentials.
+    /// The remaining validity. `None`: the credentials are valid until the server rejects them.
     pub lasts: Option<Duration>,
 }
 
@@ -159,7 +159,8 @@ pub enum ExecError {
         command: PathBuf,
         /// The program's exit code or signal.
         code: String,
-        /// The end of the program's standard error, unless that went to the user's terminal.
+        /// The end of the program's standard error, unless the program wrote to the user's
+        /// terminal.
         said: String,
     },
     /// The plugin's output is not a credential.

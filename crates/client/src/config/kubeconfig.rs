@@ -15,7 +15,7 @@ use crate::transport::{ProxyUrl, TransportOptions};
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
 /// One or several kubeconfig files, merged as by kubectl. The first entry of a name and the first
-/// current context win.
+/// current context are used.
 #[derive(Debug, Default)]
 pub struct Kubeconfig {
     clusters: Vec<(String, Cluster, PathBuf)>,
@@ -156,7 +156,7 @@ impl Kubeconfig {
     /// Reads and merges several files. Missing files are skipped, as by kubectl.
     ///
     /// # Errors
-    /// [`ConfigError::Unreadable`] when none exists or one cannot be read, and
+    /// [`ConfigError::Unreadable`] when no file exists or a file cannot be read, and
     /// [`ConfigError::Malformed`].
     pub fn read_all(paths: impl IntoIterator<Item = PathBuf>) -> Result<Self, ConfigError> {
         let mut merged = Kubeconfig::default();

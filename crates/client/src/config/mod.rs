@@ -52,11 +52,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// A configuration for this server, with defaults for everything else: the system's authorities,
-    /// no credentials, the namespace `default`.
+    /// A configuration for this server, with defaults for everything else: the system's CAs, no credentials, the
+    /// namespace `default`.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] when this is no `http://` or `https://` URL.
+    /// [`ConfigError::Invalid`] when `server` is not an `http://` or `https://` URL.
     pub fn new(server: &str) -> Result<Self, ConfigError> {
         let server = parse_server(server)?;
         Ok(Config {
@@ -165,7 +165,7 @@ pub enum ConfigError {
     Unsupported {
         /// The unsupported feature.
         what: String,
-        /// The alternative, beginning with `; `, or nothing.
+        /// The alternative, beginning with `; `; may be empty.
         advice: String,
     },
     /// A value cannot be used.

@@ -9,9 +9,9 @@ use super::{ConfigError, is_local};
 use crate::transport::ProxyUrl;
 
 /// The proxy of the environment for this server: `HTTPS_PROXY` for `https://`, `HTTP_PROXY` for
-/// `http://`. A server on this machine has no proxy, and neither has a server that `NO_PROXY`
-/// names. Entries of `NO_PROXY` are separated by commas: `*`, a name (with all its subdomains), an
-/// address, or a network (`10.0.0.0/8`), each with an optional port.
+/// `http://`. Servers on this machine and servers in `NO_PROXY` have no proxy. Entries of
+/// `NO_PROXY` are separated by commas: `*`, a name (with all its subdomains), an address, or a
+/// network (`10.0.0.0/8`), each with an optional port.
 pub(super) fn from_environment(
     server: &Uri,
     variable: &dyn Fn(&str) -> Option<String>,

@@ -15,8 +15,7 @@
 //! - No key is reconciled before every source has loaded its initial state.
 //! - A key is never reconciled by two workers at once, and always once after the last change that
 //!   maps to it.
-//! - An update is mapped by the old and by the new object. An owner that lost a dependent is
-//!   therefore reconciled too.
+//! - An update is mapped by the old and by the new object. An owner that lost a dependent is therefore also reconciled.
 //! - The initial state and a relist have a lower priority than live changes.
 //! - An error, a panic and a timeout are failures: they are counted and logged, and the key is
 //!   retried with back-off. The controller continues.
@@ -64,7 +63,7 @@ pub struct ControllerConfig {
     /// Time for which a stopped controller still processes ready keys. Default: 25 s, just below a
     /// pod's grace period of 30 s.
     pub drain_wait: Duration,
-    /// The queue's options. Default: client-go's limits, and namespaces take turns.
+    /// The queue's options. Default: client-go's limits, and namespaces are served round-robin.
     pub queue: QueueConfig<ObjectKey>,
 }
 
@@ -141,9 +140,9 @@ impl Request {
         self.behind
     }
 
-    /// Records a write of an object of this source's kind, with the resource version of the
-    /// server's response. The key is not reconciled again before the cache shows that version. The
-    /// newest recorded version counts. Versions that are not numbers are ignored.
+    /// Records a write of an object of this source's kind, with the resource version of the server's response. The key
+    /// is not reconciled again before the cache shows that version. If several versions are recorded, the newest is
+    /// used. Versions that are not numbers are ignored.
     pub fn record_write(&self, source: SourceId, version: &str) {
         self.shared.record_write(&self.key, source, version);
     }

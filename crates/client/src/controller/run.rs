@@ -55,8 +55,8 @@ impl Shared {
         }
     }
 
-    /// Waits until the caches show the writes of the key's last reconcile. False after the time
-    /// limit, or if a cache has ended.
+    /// Waits until the caches show the writes of the key's last reconcile. Returns false after the
+    /// time limit, or if a cache has ended.
     async fn wait_for_writes(&self, key: &ObjectKey, timeout: Duration) -> bool {
         let Some(writes) = lock(&self.writes).remove(key) else { return true };
         let deadline = Instant::now() + timeout;
@@ -307,7 +307,7 @@ async fn work<R: Reconcile>(
     }
 }
 
-/// Decrements the number of active workers when dropped, also if the worker is aborted.
+/// Decrements the number of active workers when dropped, even if the worker is aborted.
 struct ActiveWorkerGuard<'s>(&'s Shared);
 
 impl Drop for ActiveWorkerGuard<'_> {

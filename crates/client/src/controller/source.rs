@@ -41,14 +41,14 @@ impl<L: ListWatch> EventSource for Reflection<L> {
                 Notice::Synced => return Some(SourceEvent::Synced),
                 Notice::State(state) => tracing::debug!(?state, "a source of a controller"),
                 Notice::Problem(problem) => tracing::warn!(%problem, "a source of a controller was interrupted"),
-                other => tracing::warn!(?other, "an object was passed over"),
+                other => tracing::warn!(?other, "an object was skipped"),
             }
         }
     }
 }
 
-/// The type in an owner reference. The version is left out, because all versions of a group show
-/// the same objects.
+/// The type in an owner reference. The version is omitted, because all versions of a group show the
+/// same objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerType {
     /// The API group; empty for core.

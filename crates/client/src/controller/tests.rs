@@ -23,7 +23,7 @@ const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Sends changes to a source of a test. Dropping it ends the source.
+/// Sends changes to a source of a test. Dropping the value ends the source.
 struct SourceControl {
     listed: Arc<Notify>,
     events: mpsc::UnboundedSender<WatchedEvent>,
@@ -453,7 +453,7 @@ async fn two_controllers_share_one_informer() {
     let late = start(&logs[1]);
     late.synced().await;
     settle().await;
-    assert_eq!(take(&logs[1]), ["a@1", "b@1"], "a late controller is told the state that is there");
+    assert_eq!(take(&logs[1]), ["a@1", "b@1"], "a late controller receives the current state");
     feed.send(EventKind::Modified, "a", "");
     feed.send(EventKind::Deleted, "b", "");
     settle().await;

@@ -58,8 +58,7 @@ use replace::Collecting;
 /// one network chunk.
 pub const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The bytes that a delta counts besides its object: its slot, its key, and its entry in the table
-/// of queued keys.
+/// The accounted bytes of a delta besides its object: its slot, its key, and its entry in the table of queued keys.
 pub const DELTA_BYTES: usize = 192;
 
 /// Bytes of undecodable objects that are kept for inspection and another attempt. Above the limit
@@ -76,9 +75,8 @@ pub enum Compaction {
     /// The consumer receives each state of the watch.
     #[default]
     KeepEvery,
-    /// The consumer receives only the newest queued state, at the position of that state. An object
-    /// that was created and deleted within the queue is left out. Memory is bounded by the number
-    /// of objects, at any rate of change.
+    /// The consumer receives only the newest queued state, at the position of that state. An object that was created
+    /// and deleted within the queue is omitted. Memory is bounded by the number of objects, at any rate of change.
     LatestPerKey,
 }
 
@@ -226,8 +224,8 @@ impl<D: Decode> DeltaFifo<D> {
         self.bytes
     }
 
-    /// False if the producer should wait until the consumer has caught up. Deltas that are pushed
-    /// anyway are accepted.
+    /// Whether the producer may push. If false, the producer should wait until the consumer has caught up. Deltas that
+    /// are pushed anyway are accepted.
     pub fn has_room(&self) -> bool {
         self.bytes < self.config.bytes_max
     }
@@ -296,7 +294,7 @@ impl<D: Decode> DeltaFifo<D> {
                 let entry = self.quarantine_object(raw, key.clone(), error);
                 let delta = Delta::Quarantine { key: key.clone(), entry: entry.clone() };
                 let (_, tail) = self.enqueue_keyed(key, delta, DELTA_BYTES, held);
-                // The consumer learns of the object here, whatever it knew before.
+                // The consumer receives the object here, independently of its earlier state.
                 if let Some((_, known_before)) = &mut tail.upsert {
                     *known_before = true;
                 }
@@ -473,12 +471,12 @@ impl<D: Decode> DeltaFifo<D> {
         (position, tail)
     }
 
-    /// `held` is the object's state at the end of the queue. `was_quarantined` is true if its key
-    /// was quarantined there.
+    /// Queues an upsert. `held` is the object's state at the end of the queue. `was_quarantined` is true if its key was
+    /// quarantined there.
     fn push_upsert(&mut self, held: Option<&D::Stored>, was_quarantined: bool, object: D::Stored) {
         let key = object.key().clone();
-        // If a newer state replaces a queued one, the consumer knows what it knew before the queued
-        // one. Another uid is another object: the previous object is reported as deleted.
+        // If a newer state replaces a queued one, the consumer still has the state from before the queued one. Another
+        // uid is another object: the previous object is reported as deleted.
         let same = held.is_some_and(|held| held.uid() == object.uid());
         let replaced = if same { self.remove_queued(&key) } else { None };
         let known_before = replaced.unwrap_or(held.is_some()) || was_quarantined;

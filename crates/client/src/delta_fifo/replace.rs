@@ -158,8 +158,8 @@ impl<D: Decode> DeltaFifo<D> {
         }
     }
 
-    /// Queues the collected state as its difference from the state at the end of the queue. False
-    /// if no state was collected.
+    /// Queues the collected state as its difference from the state at the end of the queue. Returns
+    /// false if no state was collected.
     pub fn commit_replace(&mut self, version: &str) -> bool {
         let Some(collecting) = self.collecting.take() else { return false };
         let Collecting { before, mut after, seen, mut touched, quarantine, quarantine_bytes } = collecting;

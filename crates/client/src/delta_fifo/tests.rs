@@ -1,5 +1,5 @@
-//! The guarantees of the queue. Q1 to Q7 check the rules of client-go's queues; a comment names
-//! each intentional difference.
+//! Tests the guarantees of the queue, which include the rules of client-go's queues. A comment
+//! names each intentional difference.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,7 +85,7 @@ fn show<S: Stored>(change: &Change<S>) -> String {
     }
 }
 
-fn keep_every() -> QueueAndStore<KeepJson> {
+fn queue_with_every_delta() -> QueueAndStore<KeepJson> {
     QueueAndStore::new(KeepJson, FifoConfig::default())
 }
 
@@ -110,8 +110,8 @@ fn numbers() -> (QueueAndStore<impl Decode<Stored = Typed<u64>>>, Arc<AtomicU64>
 }
 
 #[test]
-fn q1_first_state_is_reported_as_initial_and_synced_after_it_is_applied() {
-    let mut pair = keep_every();
+fn first_state_is_reported_as_initial_and_synced_after_it_is_applied() {
+    let mut pair = queue_with_every_delta();
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
     assert!(!pair.indexer.current().is_synced(), "synced before the store has it");
     assert_eq!(pair.drain(), ["+a@1 Initial", "+b@2 Initial"]);
@@ -120,8 +120,8 @@ fn q1_first_state_is_reported_as_initial_and_synced_after_it_is_applied() {
 }
 
 #[test]
-fn q2_relist_reports_deletions_before_changes() {
-    let mut pair = keep_every();
+fn relist_reports_deletions_before_changes() {
+    let mut pair = queue_with_every_delta();
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
     pair.drain();
     pair.replace(&[raw("b", "2", 5)], "5");
@@ -129,13 +129,13 @@ fn q2_relist_reports_deletions_before_changes() {
 }
 
 #[test]
-fn q3_relist_is_compared_with_queued_changes_too() {
-    let mut pair = keep_every();
+fn relist_is_compared_with_queued_changes() {
+    let mut pair = queue_with_every_delta();
     pair.push(Added, &raw("a", "1", 1));
     pair.replace(&[], "2");
     assert_eq!(pair.drain(), ["+a@1 Live", "-a@1 known Initial"]);
     // Also while a batch is being applied.
-    let mut pair = keep_every();
+    let mut pair = queue_with_every_delta();
     pair.push(Added, &raw("a", "1", 1));
     let before = pair.indexer.current().clone();
     let taken = pair.fifo.pop_batch(&before, 10);
@@ -149,8 +149,8 @@ fn q3_relist_is_compared_with_queued_changes_too() {
 }
 
 #[test]
-fn q4_changed_uid_is_a_delete_and_an_add() {
-    let mut pair = keep_every();
+fn changed_uid_is_reported_as_delete_and_add() {
+    let mut pair = queue_with_every_delta();
     pair.replace(&[raw("a", "1", 1)], "1");
     pair.drain();
     pair.push(Deleted, &raw("a", "1", 3));
@@ -164,8 +164,8 @@ fn q4_changed_uid_is_a_delete_and_an_add() {
 }
 
 #[test]
-fn q5_resync_never_reports_an_old_state() {
-    let mut pair = keep_every();
+fn resync_never_reports_an_old_state() {
+    let mut pair = queue_with_every_delta();
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2), raw("c", "3", 3)], "3");
     pair.drain();
     pair.push(Modified, &raw("a", "1", 5));
@@ -189,7 +189,7 @@ fn q5_resync_never_reports_an_old_state() {
 }
 
 #[test]
-fn q6_distinct_keys_allows_each_key_once_per_batch() {
+fn distinct_keys_allows_each_key_once_per_batch() {
     let events = |pair: &mut QueueAndStore<KeepJson>| {
         pair.push(Added, &raw("a", "1", 1));
         pair.push(Added, &raw("b", "2", 2));
@@ -200,15 +200,15 @@ fn q6_distinct_keys_allows_each_key_once_per_batch() {
     assert_eq!(pair.batch(10), ["+a@1 Live", "+b@2 Live"]);
     assert_eq!(pair.batch(10), ["a@1>3 Live"]);
     // Otherwise only `max` limits a batch.
-    let mut pair = keep_every();
+    let mut pair = queue_with_every_delta();
     events(&mut pair);
     assert_eq!(pair.batch(2), ["+a@1 Live", "+b@2 Live"]);
     assert_eq!(pair.batch(2), ["a@1>3 Live"]);
 }
 
 #[test]
-fn q7_replacement_is_a_separate_batch_and_may_be_empty() {
-    let mut pair = keep_every();
+fn replacement_is_a_separate_batch_and_may_be_empty() {
+    let mut pair = queue_with_every_delta();
     pair.push(Added, &raw("z", "9", 1));
     pair.replace(&[raw("a", "1", 2), raw("b", "2", 3), raw("c", "3", 4)], "4");
     pair.push(Modified, &raw("a", "1", 5));
@@ -217,7 +217,7 @@ fn q7_replacement_is_a_separate_batch_and_may_be_empty() {
     let initial = ["-z@1 known Initial", "+a@2 Initial", "+b@3 Initial", "+c@4 Initial"];
     assert_eq!(pair.batch(1), initial, "a whole state was split");
     assert_eq!(pair.batch(100), ["a@2>5 Live", "b@3>6 Live"]);
-    let mut empty = keep_every();
+    let mut empty = queue_with_every_delta();
     empty.replace(&[], "1");
     assert_eq!(empty.drain(), [""; 0]);
     assert!(empty.indexer.current().is_synced());
@@ -225,7 +225,7 @@ fn q7_replacement_is_a_separate_batch_and_may_be_empty() {
 
 #[test]
 fn order_across_objects_is_kept() {
-    let mut pair = keep_every();
+    let mut pair = queue_with_every_delta();
     for (name, version) in [("b", 1), ("a", 2), ("b", 3), ("c", 4), ("a", 5)] {
         pair.push(Modified, &raw(name, name, version));
     }
@@ -234,7 +234,7 @@ fn order_across_objects_is_kept() {
 
 #[test]
 fn duplicate_and_older_events_are_dropped() {
-    let mut pair = keep_every();
+    let mut pair = queue_with_every_delta();
     assert_eq!(pair.push(Deleted, &raw("a", "1", 1)), PushOutcome::Unchanged, "a delete of what never was");
     assert_eq!(pair.push(Added, &raw("a", "1", 2)), PushOutcome::Queued);
     assert_eq!(pair.push(Added, &raw("a", "1", 2)), PushOutcome::Unchanged, "what is queued was queued again");
@@ -309,7 +309,7 @@ fn full_queue_stops_its_producer_and_drops_nothing() {
 
 #[test]
 fn adjacent_version_deltas_are_merged() {
-    let mut pair = keep_every();
+    let mut pair = queue_with_every_delta();
     pair.replace(&[], "1");
     for version in 2..100 {
         pair.fifo.push_version(&version.to_string());
@@ -459,7 +459,7 @@ fn quarantined_bytes_are_bounded() {
 
 #[test]
 fn initial_events_may_delete_and_recreate_an_object() {
-    let mut pair = keep_every();
+    let mut pair = queue_with_every_delta();
     pair.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
     pair.drain();
     pair.fifo.begin_replace(pair.indexer.current());
@@ -482,7 +482,7 @@ fn initial_events_may_delete_and_recreate_an_object() {
 
 #[test]
 fn relist_of_a_server_that_lost_its_history_is_accepted() {
-    let mut pair = keep_every();
+    let mut pair = queue_with_every_delta();
     pair.replace(&[raw("a", "1", 90)], "90");
     pair.drain();
     pair.replace(&[raw("a", "1", 4)], "5");

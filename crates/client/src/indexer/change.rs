@@ -41,7 +41,7 @@ pub enum Change<S = Object> {
         /// The last state. For [`Origin::Live`] with an unchanged uid: the state at the deletion.
         /// Otherwise: the last state that this store had.
         last: S,
-        /// True when `last` is the state at the deletion, false when it may be older.
+        /// Whether `last` is the state at the deletion; if false, it may be older.
         last_is_final: bool,
         /// The reason.
         origin: Origin,

@@ -1,10 +1,9 @@
 //! The local copy: one [`Indexer`] that writes, any number of [`Store`] readers, and the
 //! [`Change`]s between two states.
 //!
-//! A reader takes a snapshot: an immutable ordered map with its indexes. A snapshot costs one pointer
-//! and never changes. The writer builds the next state beside it and publishes whole batches, so readers
-//! never wait, never delay the writer, and never see half a batch or an index that disagrees with the
-//! objects.
+//! A reader takes a snapshot: an immutable ordered map with its indexes. A snapshot costs one pointer and never
+//! changes. The writer builds the next state beside the snapshot and publishes whole batches. Readers therefore never
+//! wait and never delay the writer. They never see half a batch or an index that disagrees with the objects.
 //!
 //! | task | method |
 //! |---|---|
@@ -134,8 +133,8 @@ impl<S: Stored> Indexer<S> {
         index
     }
 
-    /// Adds the index that [`Snapshot::select`] uses to find candidates. The index has one entry for each
-    /// label of each object. A second call does nothing.
+    /// Adds the index that [`Snapshot::select`] uses to find candidates. The index has one entry for each label of each
+    /// object. A second call has no effect.
     pub fn add_label_index(&mut self) {
         if self.current.labels.is_some() {
             return;

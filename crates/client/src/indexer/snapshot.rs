@@ -184,7 +184,7 @@ impl<S: Stored> Snapshot<S> {
     }
 }
 
-/// A reader of the local copy. Cheap to clone. It never blocks and is never blocked.
+/// A reader of the local copy. Cheap to clone. A reader never blocks the writer and never waits.
 pub struct Store<S: Stored = Object> {
     pub(super) shared: Arc<Shared<S>>,
     /// The number of publications; a change wakes waiting readers.
@@ -260,8 +260,8 @@ impl<S: Stored> Store<S> {
         self.wait_until(|snapshot| Ok(snapshot.synced), timeout, "of the initial state").await
     }
 
-    /// Waits for a publication later than `seen`; returns at once if there was one. False if the
-    /// store's writer was dropped.
+    /// Waits for a publication later than `seen`; returns at once if there was one. Returns false
+    /// if the store's writer was dropped.
     pub async fn changed(&self, seen: &Arc<Snapshot<S>>) -> bool {
         let mut publications = self.publications.clone();
         loop {

@@ -13,10 +13,10 @@ use crate::delta_fifo::{DeltaFifo, FifoConfig};
 use crate::object::RawObject;
 
 fn raw(name: &str, uid: &str, version: u64) -> RawObject {
-    labelled(name, uid, version, "{}")
+    labeled(name, uid, version, "{}")
 }
 
-fn labelled(name: &str, uid: &str, version: u64, labels: &str) -> RawObject {
+fn labeled(name: &str, uid: &str, version: u64, labels: &str) -> RawObject {
     let json = format!(
         r#"{{"metadata":{{"namespace":"n","name":"{name}","uid":"{uid}","resourceVersion":"{version}","labels":{labels}}}}}"#
     );
@@ -189,10 +189,10 @@ fn index_follows_changes_whenever_it_is_added() {
 #[test]
 fn label_index_does_not_change_selector_results() {
     let objects = [
-        labelled("a", "1", 1, r#"{"app":"web","tier":"1"}"#),
-        labelled("b", "2", 2, r#"{"app":"db","tier":"5"}"#),
-        labelled("c", "3", 3, r#"{"app.x":"web"}"#),
-        labelled("d", "4", 4, "{}"),
+        labeled("a", "1", 1, r#"{"app":"web","tier":"1"}"#),
+        labeled("b", "2", 2, r#"{"app":"db","tier":"5"}"#),
+        labeled("c", "3", 3, r#"{"app.x":"web"}"#),
+        labeled("d", "4", 4, "{}"),
     ];
     for index_first in [true, false] {
         let mut plain = Copy::new();

@@ -133,8 +133,8 @@ impl<S: Stored> OwnWrites<S> {
         }
     }
 
-    /// All objects of the store with the own writes applied, in key order, including objects that
-    /// the store does not show yet.
+    /// All objects of the store with these writes applied, in key order, including objects that the
+    /// store does not show yet.
     pub fn list(&mut self) -> Vec<S> {
         let snapshot = self.store.snapshot();
         self.forget_seen_in(&snapshot);

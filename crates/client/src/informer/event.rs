@@ -37,9 +37,9 @@ impl From<Origin> for Reason {
     }
 }
 
-/// An event of a handler. The events of an object are a legal history. It is added before it is
-/// updated or deleted. The `old` of an update is the state that this handler received last. A name
-/// with another uid is deleted, then added.
+/// An event of a handler. The events of an object are a legal history. The object is added before it is updated or
+/// deleted. The `old` of an update is the state that this handler received last. A name with another uid is deleted,
+/// then added.
 #[derive(Clone, Debug)]
 pub enum Event<S = Object> {
     /// The object is new to this handler.
@@ -53,7 +53,7 @@ pub enum Event<S = Object> {
     Updated {
         /// The state that this handler received last.
         old: S,
-        /// The current state. States in between may be left out, see [`Policy`](super::Policy).
+        /// The current state. States in between may be omitted, see [`Policy`](super::Policy).
         new: S,
         /// The cause of the event.
         reason: Reason,
@@ -62,7 +62,7 @@ pub enum Event<S = Object> {
     Deleted {
         /// The last state known.
         last: S,
-        /// True when `last` is the state at the deletion, false when it may be older.
+        /// Whether `last` is the state at the deletion; if false, it may be older.
         last_is_final: bool,
         /// The cause of the event.
         reason: Reason,
@@ -70,7 +70,7 @@ pub enum Event<S = Object> {
     /// The newest version of an object could not be decoded. The store keeps the last decodable
     /// state, if any. The next change is the next decodable version or the deletion.
     Quarantined {
-        /// The object.
+        /// The key of the object.
         key: ObjectKey,
         /// The version of the object and the decoding error.
         entry: Arc<Quarantined>,
@@ -147,7 +147,7 @@ impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StopReason::Requested => f.write_str("the informer was stopped"),
-            StopReason::Unused => f.write_str("nobody held the informer any more"),
+            StopReason::Unused => f.write_str("the last handle of the informer was dropped"),
             StopReason::Panicked { message } => write!(f, "the informer's task panicked: {message}"),
             StopReason::Aborted => f.write_str("the runtime ended the informer's task"),
         }

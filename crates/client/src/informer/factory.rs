@@ -220,7 +220,7 @@ impl SharedInformerFactory {
         let identity = (name.clone(), TypeId::of::<D::Stored>(), decoder.to_owned());
         let mut informers = self.informers();
         let known = informers.entry(identity).or_default();
-        known.retain(|(_, informer)| informer.is_of_use());
+        known.retain(|(_, informer)| informer.is_usable());
         // Different keys may have the same text; a list holds the informers of one text.
         let found = known.iter().find(|(other, _)| other == key);
         let found = found.and_then(|(_, informer)| informer.as_any().downcast_ref::<WeakInformer<D::Stored>>());
@@ -345,7 +345,7 @@ impl SharedInformerFactory {
     fn held(&self) -> Vec<Box<dyn AnyInformer>> {
         let mut informers = self.informers();
         informers.retain(|_, known| {
-            known.retain(|(_, informer)| informer.is_of_use());
+            known.retain(|(_, informer)| informer.is_usable());
             !known.is_empty()
         });
         informers.values().flatten().filter_map(|(_, informer)| informer.hold()).collect()
@@ -401,7 +401,7 @@ impl ListWatch for Misconfigured {
 trait AnyWeak: Send + Sync {
     fn as_any(&self) -> &dyn Any;
     /// True if the informer has a handle and can still run.
-    fn is_of_use(&self) -> bool;
+    fn is_usable(&self) -> bool;
     fn hold(&self) -> Option<Box<dyn AnyInformer>>;
 }
 
@@ -410,7 +410,7 @@ impl<S: Stored> AnyWeak for WeakInformer<S> {
         self
     }
 
-    fn is_of_use(&self) -> bool {
+    fn is_usable(&self) -> bool {
         self.upgrade().is_some_and(|informer| !informer.is_over())
     }
 

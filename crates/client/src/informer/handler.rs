@@ -41,7 +41,7 @@ impl HandlerOptions {
         HandlerOptions { name: name.to_owned(), ..HandlerOptions::default() }
     }
 
-    /// Sets the policy.
+    /// Sets the treatment of the handler when it is slower than the changes.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
@@ -229,7 +229,7 @@ where
             Err(panic) => Err(panic_message(&*panic)),
         };
         if let Err(message) = told {
-            tracing::error!(handler = %guard.0.name, %message, "a handler panicked and is told nothing more");
+            tracing::error!(handler = %guard.0.name, %message, "a handler panicked and receives no more events");
             guard.0.end(HandlerEnd::Panicked { message });
             return;
         }

@@ -149,8 +149,8 @@ impl<S: Stored> Hub<S> {
 
     /// Waits for all lagging handlers at the same time. The wait counts against the timeout of
     /// every handler that has events and takes none, including handlers that still have room. Stuck
-    /// handlers therefore delay the others by one timeout in total, in whatever order their queues
-    /// fill up.
+    /// handlers therefore delay the others by one timeout in total. The order in which queues fill
+    /// up is irrelevant.
     ///
     /// If this future is dropped before its end, call [`PartialPush::finish_now`].
     pub(crate) async fn feed(&self, pushed: &mut PartialPush<S>) {
@@ -193,7 +193,7 @@ impl<S: Stored> Hub<S> {
         }
     }
 
-    /// Records that the informer runs again.
+    /// Records that the informer was started again.
     pub(crate) fn restart(&self) {
         let mut state = self.lock();
         state.stopped = None;

@@ -2,9 +2,9 @@
 //!
 //! The parts of a merged informer are namespaces or shards. Each part is a separate copy, and the
 //! merged state is their union. Parts are not synchronized with each other. A name that was deleted
-//! and created again may be in another shard, and that shard may report the creation before the
-//! first shard reports the deletion. A deletion therefore removes only the uid that it names. If
-//! two parts have a name with different uids, the newer version is shown. There is one exception: a
+//! and created again may be in another shard. That shard may report the creation before the first
+//! shard reports the deletion. A deletion therefore removes only the uid that it names. If two
+//! parts have a name with different uids, the newer version is shown. There is one exception: a
 //! relist of the part with the shown object finds it deleted. The server may have been restored to
 //! an older state, so the object of the other part is shown.
 
@@ -148,7 +148,8 @@ mod tests {
             }
         }
 
-        /// Applies one write to a part, and its changes to the merged state.
+        /// Applies one write to a part, and its changes to the merged state. Returns false if no
+        /// write waits.
         fn deliver(&mut self, part: usize) -> bool {
             let Some(delta) = self.waiting[part].pop_front() else { return false };
             let mut changes = Vec::new();

@@ -40,7 +40,7 @@ use crate::stored::Stored;
 /// further batch. A batch is at most the events of one network chunk.
 const PART_BATCHES_MAX: usize = 1;
 
-/// The number of commands in the channel to the worker. A sender above the limit waits.
+/// The largest number of commands in the channel to the worker. Further senders wait.
 const COMMANDS_MAX: usize = 16;
 
 /// The interval at which the version of a merged state is raised to the oldest of its parts.
@@ -318,7 +318,7 @@ impl<S: Stored> Worker<S> {
         self.parked.insert(name, ParkedPart { source, snapshot, synced: false });
     }
 
-    /// Adds a part while the informer does not run. False if the part exists.
+    /// Adds a part while the informer does not run. Returns false if the part exists.
     pub(super) fn add_parked(&mut self, name: &str, shared: &Shared<S>) -> bool {
         let Some(make) = &self.make else { return false };
         if self.parked.contains_key(name) {
@@ -330,7 +330,7 @@ impl<S: Stored> Worker<S> {
     }
 
     /// Removes a part while the informer does not run, and deletes its objects for all handlers.
-    /// False if there is no such part.
+    /// Returns false if there is no such part.
     pub(super) fn remove_parked(&mut self, name: &str, shared: &Shared<S>) -> bool {
         let Some(part) = self.parked.remove(name) else { return false };
         shared.parts().remove(name);
@@ -602,7 +602,7 @@ impl<S: Stored> Worker<S> {
                 record.problem = Some(problem);
             }
             Notice::Skipped { reason, key } => {
-                tracing::warn!(informer = %shared.name, part = %name, %key, ?reason, "an object was passed over");
+                tracing::warn!(informer = %shared.name, part = %name, %key, ?reason, "an object was skipped");
                 record.skipped += 1;
             }
             Notice::Quarantined { key, entry } => {

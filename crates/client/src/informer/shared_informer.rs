@@ -105,9 +105,9 @@ impl<S: Stored> SharedInformer<S> {
         SharedInformer::over_parts(PartKind::Namespaces, namespaces, list_watch, config, decoder)
     }
 
-    /// Creates an informer over several shards of one collection, each with the list and watch that
-    /// `list_watch` returns for its name, for example a [`ShardListWatch`](crate::ShardListWatch)
-    /// of that selector. The informer is not started.
+    /// Creates an informer over several shards of one collection. Each has the list and watch that `list_watch` returns
+    /// for its name, for example a [`ShardListWatch`](crate::ShardListWatch) of that selector. The informer is not
+    /// started.
     pub fn over_shards<L: ListWatch, D: Decode<Stored = S>>(
         shards: impl IntoIterator<Item = String>,
         list_watch: impl Fn(&str) -> L + Send + Sync + 'static,
@@ -267,8 +267,8 @@ impl<S: Stored> SharedInformer<S> {
         self.inner.store.clone()
     }
 
-    /// Adds an index to the cache, also while the informer runs: see [`Indexer::add_index`]. `None`
-    /// if the informer has ended permanently.
+    /// Adds an index to the cache, at any time: see [`Indexer::add_index`]. `None` if the informer has ended
+    /// permanently.
     pub async fn add_index<V, I>(&self, function: impl Fn(&S) -> I + Send + Sync + 'static) -> Option<Index<S, V>>
     where
         V: IndexValue,
@@ -350,8 +350,8 @@ impl<S: Stored> SharedInformer<S> {
 
     // ===== parts =====
 
-    /// Adds a namespace or shard. All handlers receive its objects as added. False if the part
-    /// exists, if this informer has no parts, or if it has ended permanently.
+    /// Adds a namespace or shard. All handlers receive its objects as added. Returns false if the part exists, if this
+    /// informer has no parts, or if the informer has ended permanently.
     pub async fn add_part(&self, name: &str) -> bool {
         if let Some(worker) = &mut *self.inner.shared.parked() {
             return worker.add_parked(name, &self.inner.shared);
@@ -360,7 +360,7 @@ impl<S: Stored> SharedInformer<S> {
     }
 
     /// Removes a namespace or shard. All handlers receive its objects as deleted, with
-    /// [`Reason::Unwatched`](super::Reason::Unwatched). False if there is no such part.
+    /// [`Reason::Unwatched`](super::Reason::Unwatched). Returns false if there is no such part.
     pub async fn remove_part(&self, name: &str) -> bool {
         if let Some(worker) = &mut *self.inner.shared.parked() {
             return worker.remove_parked(name, &self.inner.shared);

@@ -138,7 +138,8 @@ impl<S: Stored> Slot<S> {
         self.lock().view.policy()
     }
 
-    /// Called under the lock, so that the last value is the current one.
+    /// Publishes whether the handler is idle. The call is made under the lock, so that the last published value is
+    /// current.
     fn set_idle(&self, idle: bool) {
         self.progress.send_if_modified(|progress| std::mem::replace(&mut progress.idle, idle) != idle);
     }
@@ -182,7 +183,7 @@ impl<S: Stored> Slot<S> {
                 match last_take.filter(|at| *at > waiting_since) {
                     Some(at) => waiting_since = at,
                     None => {
-                        tracing::warn!(handler = %self.name, ?timeout, "a handler that wants each change took none; what follows is coalesced for it");
+                        tracing::warn!(handler = %self.name, ?timeout, "a handler that needs each change accepted none in time; its further changes are coalesced");
                         self.change(View::stop_blocking);
                     }
                 }

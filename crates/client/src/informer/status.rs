@@ -115,7 +115,7 @@ impl fmt::Display for NotSynced {
 
 impl std::error::Error for NotSynced {}
 
-/// The number of parts that an error names; further ones are counted.
+/// The largest number of parts that an error names. Further parts are counted.
 const NAMED_PARTS_MAX: usize = 3;
 
 /// An informer cannot be started.

@@ -32,8 +32,8 @@
 //! needs no entry, because the replay will deliver the new state. A handler that joins late
 //! therefore costs one pointer, and receives each object exactly once.
 //!
-//! **Resync** also iterates over the snapshot, spread over the period, and yields to entries
-//! ([`RESYNC_TURN`]). It skips an object with an entry, because the entry delivers a newer state.
+//! **Resync** also iterates over the snapshot, spread over the period, and yields to entries ([`RESYNC_TURN`]). A
+//! resync skips an object with an entry, because the entry delivers a newer state.
 //!
 //! The caller passes the time with each call, and [`View::poll_timeout`] returns the time of the
 //! next call. Order of calls: [`View::begin`] with the first state, then [`View::push`] for each
@@ -69,14 +69,14 @@ pub const RESYNC_TURN: u32 = 8;
 /// not wake its handlers once per object.
 pub const RESYNC_TICK: Duration = Duration::from_millis(100);
 
-/// The shortest resync period; a shorter one is raised to it. client-go's `minimumResyncPeriod`.
+/// The shortest resync period (client-go's `minimumResyncPeriod`). A shorter period is raised to this value.
 pub const RESYNC_PERIOD_MIN: Duration = Duration::from_secs(1);
 
 /// The treatment of a handler that is slower than the changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The handler receives the latest state of each object; states in between are left out. It
-    /// delays no other handler, and its queue is bounded by the number of objects.
+    /// The handler receives the latest state of each object; states in between are omitted. The handler delays no other
+    /// handler, and its queue is bounded by the number of objects.
     #[default]
     Coalesce,
     /// The handler receives each change. While `changes_max` changes wait for it, the informer
@@ -670,8 +670,7 @@ impl<S: Stored> View<S> {
         self.has_synced() && self.replay.is_none() && self.feeding.is_none() && !self.closed
     }
 
-    /// A due resync event is delivered after [`RESYNC_TURN`] other events, so that it does not
-    /// starve.
+    /// Whether a due resync event is delivered now: after [`RESYNC_TURN`] other events, so that it does not starve.
     fn resync_is_next(&self) -> bool {
         self.may_resync() && self.resync.as_ref().is_some_and(|resync| resync.others >= RESYNC_TURN)
     }
@@ -746,7 +745,7 @@ impl<S: Stored> Entry<S> {
         }
     }
 
-    /// Merges a further change of the same object. False if nothing remains to deliver.
+    /// Merges a further change of the same object. Returns false if nothing remains to deliver.
     fn merge(&mut self, change: &Change<S>, reason: Reason) -> bool {
         match change {
             Change::Added { object: new, .. } | Change::Updated { new, .. } => {

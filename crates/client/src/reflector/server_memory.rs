@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 pub const WATCH_LIST_MEMORY: Duration = Duration::from_secs(30 * 60);
 
 /// The number of WatchLists in a row without an end marker after which a server is treated as not
-/// supporting WatchList, unless it ever sent an end marker. Simultaneous streams count as one.
+/// supporting WatchList. A server that ever sent an end marker is exempt. Simultaneous streams
+/// count as one.
 pub const SILENT_WATCH_LISTS: u32 = 2;
 
-/// Knowledge about one server that its reflectors share. Clones share it, also the clones of a
-/// [`ReflectorConfig`](super::ReflectorConfig).
+/// Knowledge about one server that its reflectors share. Clones share it, including the clones in a
+/// cloned [`ReflectorConfig`](super::ReflectorConfig).
 ///
 /// A server is treated as not supporting WatchList after it rejects one, or after it omits the end
 /// marker [`SILENT_WATCH_LISTS`] times in a row. One silent stream does not count against the

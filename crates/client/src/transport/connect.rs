@@ -24,7 +24,7 @@ use tower_service::Service;
 
 use super::tls::{self, Tls, TlsStream};
 
-/// The longest response of a proxy to CONNECT, in bytes; a longer one fails.
+/// The longest response of a proxy to CONNECT, in bytes. A longer response is an error.
 const PROXY_ANSWER_LIMIT_BYTES: usize = 16 * 1024;
 
 /// The URL of a proxy: `http://[user:password@]host:port` (CONNECT) or
@@ -206,7 +206,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    async fn connect(self, port: u16) -> io::Result<ServerStream> {
+    pub(super) async fn connect(self, port: u16) -> io::Result<ServerStream> {
         let stream = match &self.proxy {
             Some(proxy) => proxy.connect(&self.host, port).await?,
             None => TcpStream::connect((self.host.as_str(), port)).await?,

@@ -1,7 +1,7 @@
 //! Decompresses response bodies: [`decompressed`].
 //!
-//! Compression reduces lists of objects to about a tenth of their size. It pays on slow or metered
-//! connections. Close to the server it costs both sides more than it saves, so each request
+//! Compression reduces lists of objects to about a tenth of their size. Compression pays on slow or
+//! metered connections. Close to the server it costs both sides more than it saves, so each request
 //! decides. Compressed responses are always accepted.
 
 use std::io::Write as _;

@@ -11,6 +11,7 @@
 
 mod body;
 mod connect;
+mod dial;
 mod gzip;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
@@ -33,6 +34,7 @@ use tower_service::Service;
 
 pub use self::body::{BoxError, RequestBody, ResponseBody};
 pub use self::connect::ProxyUrl;
+pub use self::dial::{Dialed, Dialer, Protocols};
 pub(crate) use self::gzip::decompressed;
 
 use self::connect::{Connector, bare};
@@ -54,7 +56,7 @@ pub const CONNECTIONS_MAX: usize = 64;
 /// Time after which an idle connection is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
 
-/// The number of idle HTTP/1.1 connections to keep; further ones are closed.
+/// The number of idle HTTP/1.1 connections to keep. Further idle connections are closed.
 const IDLE_MAX: usize = 8;
 
 /// The options of connections.
@@ -156,7 +158,8 @@ impl HttpTransport {
         let scheme = server.scheme().cloned().ok_or_else(|| invalid("has no scheme"))?;
         let authority = server.authority().cloned().ok_or_else(|| invalid("has no host"))?;
         let host = bare(authority.host()).to_owned();
-        let tls = if scheme == http::uri::Scheme::HTTPS { Some(Tls::new(&host, tls)?) } else { None };
+        let tls =
+            if scheme == http::uri::Scheme::HTTPS { Some(Tls::offering(&host, tls, Protocols::Any)?) } else { None };
         let connector = Connector {
             tls,
             host,

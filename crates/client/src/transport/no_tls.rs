@@ -4,6 +4,7 @@ use std::io;
 
 use tokio::net::TcpStream;
 
+use super::Protocols;
 use crate::config::{ConfigError, TlsOptions};
 
 /// The client side of TLS, which is not compiled in.
@@ -14,7 +15,7 @@ pub(super) enum Tls {}
 pub(super) type TlsStream = TcpStream;
 
 impl Tls {
-    pub(super) fn new(_: &str, _: TlsOptions) -> Result<Self, ConfigError> {
+    pub(super) fn offering(_: &str, _: TlsOptions, _: Protocols) -> Result<Self, ConfigError> {
         Err(ConfigError::Unsupported {
             what: "an https:// server".to_owned(),
             advice: "; build listwatch-client with the feature `tls`".to_owned(),

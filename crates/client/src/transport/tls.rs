@@ -10,6 +10,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::Protocols;
 use crate::config::{ConfigError, TlsOptions};
 
 /// The client side of TLS, for one server.
@@ -24,11 +25,11 @@ pub(super) type TlsStream = tokio_rustls::client::TlsStream<TcpStream>;
 
 impl Tls {
     /// Creates the TLS options for this host, or for the server name in the options.
-    pub(super) fn new(host: &str, tls: TlsOptions) -> Result<Self, ConfigError> {
+    pub(super) fn offering(host: &str, tls: TlsOptions, protocols: Protocols) -> Result<Self, ConfigError> {
         let name = tls.server_name.clone().unwrap_or_else(|| host.to_owned());
         let name = ServerName::try_from(name)
             .map_err(|error| ConfigError::invalid(format!("the server's name {host}"), &error).caused_by(error))?;
-        Ok(Tls { connector: TlsConnector::from(Arc::new(tls_config(tls)?)), name })
+        Ok(Tls { connector: TlsConnector::from(Arc::new(tls_config(tls, protocols)?)), name })
     }
 
     pub(super) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream> {
@@ -42,8 +43,8 @@ pub(super) fn inspect(stream: &TlsStream) -> (&TcpStream, bool) {
     (tcp, tls.alpn_protocol() == Some(b"h2"))
 }
 
-/// Converts the options to rustls' configuration, with HTTP/2 preferred.
-fn tls_config(tls: TlsOptions) -> Result<ClientConfig, ConfigError> {
+/// Converts the options to rustls' configuration.
+fn tls_config(tls: TlsOptions, protocols: Protocols) -> Result<ClientConfig, ConfigError> {
     let invalid = |what: &str, error: rustls::Error| ConfigError::invalid(what, &error).caused_by(error);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -71,7 +72,7 @@ fn tls_config(tls: TlsOptions) -> Result<ClientConfig, ConfigError> {
         }
         None => builder.with_no_client_auth(),
     };
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.alpn();
     Ok(config)
 }
 

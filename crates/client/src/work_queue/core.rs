@@ -1,5 +1,6 @@
-//! The queue as a state machine: [`WorkQueueCore`]. Its inputs are operations and the time. Its
-//! outputs are keys and the number of workers to wake. It has no lock, clock or task.
+//! The queue as a state machine: [`WorkQueueCore`]. The inputs are operations and the time; the
+//! outputs are keys and the number of workers to wake. The state machine has no lock, clock or
+//! task.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -11,7 +12,7 @@ use super::limiter::{RetryPolicy, TokenBucket};
 use super::metrics::QueueMetrics;
 use super::ready::{Group, Position, Ready};
 
-/// The longest delay of a key; longer ones are reduced to it. One year keeps times far within a
+/// The longest delay of a key. Longer delays are reduced to it. One year keeps times far within a
 /// clock's range.
 const DELAY_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
@@ -23,7 +24,7 @@ pub struct QueueConfig<K> {
     /// The limit of retries over all keys.
     pub bucket: TokenBucket,
     /// Time after which a waiting key is overdue. Every other turn belongs to the oldest overdue
-    /// key, whatever its priority and group, so no key starves. A key with `n` older keys is taken
+    /// key of all priorities and groups, so no key starves. A key with `n` older keys is taken
     /// within `2n + 2` turns of becoming overdue. Default: 10 s.
     pub overdue_after: Duration,
     group: Option<GroupOf<K>>,
@@ -43,9 +44,9 @@ impl<K> Default for QueueConfig<K> {
 }
 
 impl<K> QueueConfig<K> {
-    /// Groups keys by a function. Groups of one priority take turns. With `fair_by(|key:
-    /// &ObjectKey| key.namespace().to_owned())`, a namespace with many keys does not delay the
-    /// others. Only a hash of the group is kept.
+    /// Groups keys by a function. Groups of one priority are served round-robin. With
+    /// `fair_by(|key: &ObjectKey| key.namespace().to_owned())`, a namespace with many keys does not
+    /// delay the others. Only a hash of the group is kept.
     #[must_use]
     pub fn fair_by<G: Hash>(mut self, group: impl Fn(&K) -> G + Send + Sync + 'static) -> Self {
         self.group = Some(Arc::new(move |key| {
@@ -174,10 +175,9 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         self.add(now, key, priority);
     }
 
-    /// Adds a key after a delay. If a key has several delays, the earliest end counts, with the
-    /// highest of their priorities. A delay of zero adds now. An add without delay does not cancel
-    /// a delayed one. Delays are limited to one year. Ignored after shutdown, which also drops
-    /// delayed keys.
+    /// Adds a key after a delay. If a key has several delays, the earliest end and the highest
+    /// priority apply. A delay of zero adds now. An add without delay does not cancel a delayed
+    /// one. Delays are limited to one year. Ignored after shutdown, which also drops delayed keys.
     pub fn handle_add_after(&mut self, now: Instant, key: K, delay: Duration, priority: i32) {
         if self.shut_down {
             self.metrics.ignored += 1;
@@ -239,7 +239,7 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         self.drop_if_idle(key);
     }
 
-    /// Ends the processing of a key. False if the key was not in processing.
+    /// Ends the processing of a key. Returns false if the key was not in processing.
     pub fn handle_done(&mut self, now: Instant, key: &K) -> bool {
         let Some(entry) = self.entries.get_mut(key) else { return false };
         let Some(taken) = entry.processing.take() else { return false };
@@ -394,7 +394,8 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
         self.wakes = self.wakes.saturating_add(1);
     }
 
-    /// A worker that stops waiting may be the only one that was woken for the remaining keys.
+    /// Wakes another worker, because a worker that stops waiting may be the only one that was woken
+    /// for the remaining keys.
     fn pass_on(&mut self) {
         if !self.ready.is_empty() || !self.delayed.is_empty() {
             self.wakes = self.wakes.saturating_add(1);

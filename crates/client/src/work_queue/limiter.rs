@@ -1,7 +1,8 @@
 //! The delay until a failed key is retried: [`RetryPolicy`] per key, [`TokenBucket`] over all keys.
 //!
-//! The numbers are client-go's default controller limiter: the later of 5 ms doubled per failure up
-//! to 1,000 s, and ten retries a second after a burst of a hundred.
+//! The numbers are those of client-go's default controller limiter. The delay is the longer of two:
+//! 5 ms doubled per failure up to 1,000 s, and a bucket of ten retries per second with a burst of a
+//! hundred.
 
 use std::time::{Duration, Instant};
 

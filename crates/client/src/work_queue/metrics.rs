@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// The upper bounds of the buckets in seconds: client-go's, from 10 ns to 10 s in powers of ten,
-/// and 100 s and 1,000 s for slow reconciles.
+/// The upper bounds of the buckets in seconds: powers of ten from 10 ns to 10 s as in client-go,
+/// then 100 s and 1,000 s for slow reconciles.
 const BOUNDS_SECONDS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1_000.0];
 
 /// A histogram of durations.

@@ -22,9 +22,9 @@
 //! - No key starves: see [`QueueConfig::overdue_after`].
 //! - A queue that is shut down still hands out the keys that were ready or dirty at the shutdown.
 //!
-//! Differences from client-go: priorities with aging, groups that take turns, and failure counts
-//! that expire (client-go keeps them until `Forget` is called). A [`WorkItem`] returns its key when
-//! it is dropped, so a panicking worker does not hold its key forever.
+//! Differences from client-go: priorities with aging, groups that are served round-robin, and failure counts that
+//! expire (client-go keeps them until `Forget` is called). A [`WorkItem`] returns its key when it is dropped, so a
+//! panicking worker does not hold its key forever.
 
 mod core;
 mod limiter;

@@ -63,7 +63,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.change(|core, now| core.handle_add(now, key, priority));
     }
 
-    /// Adds a key after a delay. If the key has several delays, the earliest end counts.
+    /// Adds a key after a delay. If the key has several delays, the earliest end applies.
     pub fn add_after(&self, key: K, delay: Duration) {
         self.add_after_with_priority(key, delay, PRIORITY_NORMAL);
     }
@@ -183,7 +183,7 @@ impl<K: Clone + Eq + Hash> Drop for Waiting<'_, K> {
     }
 }
 
-/// A key that a worker holds. No other worker receives it meanwhile. Dropping it ends the
+/// A key that a worker holds. No other worker receives it meanwhile. Dropping the item ends the
 /// processing without a result; the methods report a result.
 pub struct WorkItem<K: Clone + Eq + Hash> {
     queue: WorkQueue<K>,

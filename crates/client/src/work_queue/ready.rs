@@ -7,10 +7,10 @@
 //! ```
 //!
 //! Two rules determine the order, both without a scan. The queue serves the highest priority with
-//! keys. Its groups take turns, so a namespace with ten thousand keys delays another namespace by
-//! one key. If the oldest key is overdue, every other turn belongs to the oldest key. A key that is
-//! overdue behind `n` older keys is therefore served within `2n + 2` turns. Half of all turns still
-//! follow the priorities, however long the queue is.
+//! keys. The groups of this priority are served round-robin, so a namespace with ten thousand keys
+//! delays another namespace by one key. If the oldest key is overdue, every other turn belongs to
+//! it. A key that is overdue behind `n` older keys is therefore served within `2n + 2` turns. Half
+//! of all turns still follow the priorities, however long the queue is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -83,7 +83,8 @@ impl<K> Level<K> {
         }
     }
 
-    /// Takes the first key of the group whose turn it is. The group moves to the end of the turns.
+    /// Takes the first key of the group that is next in turn. The group moves to the end of the
+    /// turns.
     fn pop(&mut self) -> Option<(K, Group, u64, Instant)> {
         let (_, group) = self.turns.pop_first()?;
         let mut members = self.groups.remove(&group)?;
@@ -130,7 +131,7 @@ impl<K: Clone> Ready<K> {
         }
     }
 
-    /// Takes the key whose turn it is.
+    /// Takes the key that is next in turn.
     pub(super) fn pop(&mut self, now: Instant, overdue_after: Duration) -> Option<(K, Position)> {
         let (_, (key, place)) = self.by_age.first_key_value()?;
         let overdue = now.saturating_duration_since(place.since) >= overdue_after;

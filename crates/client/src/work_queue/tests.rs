@@ -56,7 +56,7 @@ impl Script {
                     out.push(format!("{}ms", delay.as_millis()));
                 }
                 "?" => self.core.handle_forget(&rest.to_owned()),
-                "." => assert!(self.core.handle_done(at, &rest.to_owned()), "nobody held {rest}"),
+                "." => assert!(self.core.handle_done(at, &rest.to_owned()), "no worker held {rest}"),
                 "*" => self.now += millis(rest.parse().unwrap()),
                 "#" => self.core.handle_shut_down(at),
                 ">" => out.push(match self.core.poll_take(at) {
@@ -100,7 +100,7 @@ fn delayed_adds_behave_like_client_go() {
 #[test]
 fn rate_limited_adds_behave_like_client_go() {
     check("a key's delay doubles with each failure", "!a *5 > .a !a *10 > .a !a", "5ms a 10ms a 20ms");
-    check("forgetting begins anew", "!a *5 > !a .a ?a *10 > .a !a", "5ms a 10ms a 5ms");
+    check("reset starts the backoff again", "!a *5 > !a .a ?a *10 > .a !a", "5ms a 10ms a 5ms");
     check("keys fail on their own", "!a !a !b", "5ms 10ms 5ms");
     let mut words: String = (0..100).map(|n| format!("!k{n} ")).collect();
     words.push_str("!x !y");
@@ -162,7 +162,7 @@ fn memory_is_bounded_by_keys_and_unused_failure_counts_expire() {
     script.run("*1001000 > > > .a .b .c");
     assert_eq!(script.core.len(), 1, "failures are remembered");
     script.run("*2000000 >");
-    assert!(script.core.is_empty(), "failures nobody forgot fade, or they would be a leak");
+    assert!(script.core.is_empty(), "failure counts that are not reset expire");
 }
 
 #[test]
@@ -253,11 +253,11 @@ impl Model {
             None => row.ready = Some((now, sequence, priority)),
             Some((since, order, known)) => row.ready = Some((since, order, known.max(priority))),
         }
-        self.settle_turns();
+        self.update_turns();
     }
 
     /// Adds groups with keys to the turns, and removes groups without keys.
-    fn settle_turns(&mut self) {
+    fn update_turns(&mut self) {
         let standing: Vec<(i32, u8)> =
             self.keys.iter().filter_map(|(key, row)| Some((row.ready?.2, group(*key)))).collect();
         self.turns.retain(|turn| standing.contains(turn));
@@ -284,7 +284,7 @@ impl Model {
         let key = if now - since >= OVERDUE && !self.overdue_served {
             self.overdue_served = true;
             self.keys.get_mut(&oldest).unwrap().ready = None;
-            self.settle_turns();
+            self.update_turns();
             oldest
         } else {
             self.overdue_served = false;
@@ -298,7 +298,7 @@ impl Model {
                 .min_by_key(|(_, row)| row.ready.map(|(_, order, _)| order));
             let key = *first?.0;
             self.keys.get_mut(&key).unwrap().ready = None;
-            self.settle_turns();
+            self.update_turns();
             key
         };
         self.keys.get_mut(&key).unwrap().processing = true;
@@ -316,7 +316,7 @@ impl Model {
 
 /// A deliberate bug that the checks must detect.
 #[derive(Clone, Copy, PartialEq)]
-enum Plant {
+enum PlantedBug {
     None,
     LosesAdds,
     IgnoresDelays,
@@ -325,7 +325,7 @@ enum Plant {
 }
 
 /// Runs the core beside the model. The obligations of each key are tracked separately from both.
-fn run(ops: &[Op], plant: Plant) -> Result<(), TestCaseError> {
+fn run(ops: &[Op], plant: PlantedBug) -> Result<(), TestCaseError> {
     let mut config = QueueConfig::default().fair_by(|key: &u8| group(*key));
     config.overdue_after = millis(OVERDUE);
     let policy = config.retry;
@@ -349,18 +349,18 @@ fn run(ops: &[Op], plant: Plant) -> Result<(), TestCaseError> {
         };
         match op {
             Op::Add(key, priority) => {
-                if plant == Plant::GivesKeysTwice {
+                if plant == PlantedBug::GivesKeysTwice {
                     core.handle_done(at, &key);
                 }
-                let lost = plant == Plant::LosesDirtyKeys && processing.contains(&key);
-                if plant != Plant::LosesAdds && !lost {
+                let lost = plant == PlantedBug::LosesDirtyKeys && processing.contains(&key);
+                if plant != PlantedBug::LosesAdds && !lost {
                     core.handle_add(at, key, priority);
                 }
                 model.add(now, key, priority);
                 owe(&mut owed, key, now);
             }
             Op::AddAfter(key, delay) => {
-                let told = if plant == Plant::IgnoresDelays { Duration::ZERO } else { millis(delay) };
+                let told = if plant == PlantedBug::IgnoresDelays { Duration::ZERO } else { millis(delay) };
                 core.handle_add_after(at, key, told, 0);
                 owe(&mut owed, key, now + delay);
                 if delay == 0 {
@@ -403,7 +403,7 @@ fn run(ops: &[Op], plant: Plant) -> Result<(), TestCaseError> {
                             step
                         );
                         let due = owed.remove(&taken.key);
-                        prop_assert!(due.is_some(), "{} was handed out and nobody added it (step {})", taken.key, step);
+                        prop_assert!(due.is_some(), "{} was returned but not added (step {})", taken.key, step);
                         prop_assert!(due <= Some(now), "{} came before its time (step {})", taken.key, step);
                         prop_assert_eq!(Some(taken.key), expected, "keys come in their order (step {})", step);
                         // A pending delayed add is a separate obligation.
@@ -456,7 +456,7 @@ fn run(ops: &[Op], plant: Plant) -> Result<(), TestCaseError> {
             }
         }
         // A planted bug must be detected by its effect on users, not by a metric.
-        if plant == Plant::None {
+        if plant == PlantedBug::None {
             let counted = core.metrics(at).processing;
             prop_assert_eq!(counted, processing.len(), "processing is counted (step {})", step);
         }
@@ -477,22 +477,22 @@ proptest! {
 
     #[test]
     fn queue_behaves_like_a_simple_model(ops in prop::collection::vec(op(), 1..160)) {
-        run(&ops, Plant::None)?;
+        run(&ops, PlantedBug::None)?;
     }
 }
 
 #[test]
 fn checker_reports_each_planted_bug_by_its_name() {
-    fn check(plant: Plant, ops: &[Op], promise: &str) {
-        assert!(run(ops, Plant::None).is_ok(), "the queue itself fails");
+    fn check(plant: PlantedBug, ops: &[Op], promise: &str) {
+        assert!(run(ops, PlantedBug::None).is_ok(), "the queue itself fails");
         let failure = run(ops, plant).expect_err("the bug was not noticed").to_string();
         assert!(failure.contains(promise), "{promise:?} is not what broke in {failure}");
     }
-    check(Plant::LosesAdds, &[Op::Add(1, 0), Op::Take], "a ready key was not handed out");
-    check(Plant::IgnoresDelays, &[Op::AddAfter(1, 30), Op::Take], "came before its time");
-    check(Plant::GivesKeysTwice, &[Op::Add(1, 0), Op::Take, Op::Add(1, 0), Op::Take], "two workers hold 1");
+    check(PlantedBug::LosesAdds, &[Op::Add(1, 0), Op::Take], "a ready key was not handed out");
+    check(PlantedBug::IgnoresDelays, &[Op::AddAfter(1, 30), Op::Take], "came before its time");
+    check(PlantedBug::GivesKeysTwice, &[Op::Add(1, 0), Op::Take, Op::Add(1, 0), Op::Take], "two workers hold 1");
     check(
-        Plant::LosesDirtyKeys,
+        PlantedBug::LosesDirtyKeys,
         &[Op::Add(1, 0), Op::Take, Op::Add(1, 0), Op::Done(0), Op::Take],
         "was not handed out",
     );
@@ -609,7 +609,7 @@ async fn interleave(acts: Vec<Act>) -> Result<(), TestCaseError> {
                 let depth = queue.depth();
                 prop_assert!(
                     workers.is_empty() || depth == 0,
-                    "{depth} keys are ready and nobody was woken (step {step})"
+                    "{depth} keys are ready and no worker was woken (step {step})"
                 );
                 // A waiting worker also runs the timers of delayed keys.
                 let delayed = queue.metrics().delayed;
@@ -620,7 +620,7 @@ async fn interleave(acts: Vec<Act>) -> Result<(), TestCaseError> {
                     let still = queue.metrics().delayed;
                     prop_assert!(
                         workers.is_empty() || still == 0,
-                        "{still} keys are due and nobody woke up (step {step}, {before} held)"
+                        "{still} keys are due and no worker woke up (step {step}, {before} held)"
                     );
                 }
             }

@@ -56,14 +56,14 @@ impl Decode for Versions {
 
 /// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Plant {
+enum PlantedBug {
     None,
     /// Deletes are not reported.
     LoseDeletes,
     /// Every change is reported twice.
-    TellTwice,
+    ReportTwice,
     /// Old and new state of an update are swapped.
-    Backwards,
+    SwapStates,
     /// Undecodable objects are dropped.
     DropUndecodable,
     /// Every event is decoded twice.
@@ -71,7 +71,7 @@ enum Plant {
 }
 
 #[derive(Clone, Debug)]
-struct Happened {
+struct RecordedChange {
     change: EventChange,
     name: String,
     item: Item,
@@ -89,7 +89,7 @@ struct Server {
     /// The state at every version; the last one is current.
     states: Vec<State>,
     /// The changes between versions; `history[v]` leads to `states[v + 1]`.
-    history: Vec<Happened>,
+    history: Vec<RecordedChange>,
     /// Watches and page tokens from before this version are expired.
     window: u64,
     initial_events: InitialEvents,
@@ -116,7 +116,7 @@ impl Server {
             state.insert(name.clone(), item.clone());
         }
         self.states.push(state);
-        self.history.push(Happened { change, name, item });
+        self.history.push(RecordedChange { change, name, item });
     }
 
     /// The version of a lagging cache that must have reached `at_least`.
@@ -144,7 +144,7 @@ struct World {
     every: bool,
     /// The number of deltas that one step applies.
     pace: usize,
-    plant: Plant,
+    plant: PlantedBug,
     exchange: Exchange,
     now: Instant,
     random: u64,
@@ -184,7 +184,7 @@ impl World {
             by_parity,
             every: fifo.compaction == Compaction::KeepEvery,
             pace: usize::MAX,
-            plant: Plant::None,
+            plant: PlantedBug::None,
             exchange: Exchange::Idle,
             now: Instant::now(),
             random: 1,
@@ -247,16 +247,18 @@ impl World {
             if let Delta::Replace(replacement) = &delta {
                 whole = Some(replacement.version().to_owned());
             }
-            if self.plant == Plant::DropUndecodable && matches!(delta, Delta::Quarantine { .. }) {
+            if self.plant == PlantedBug::DropUndecodable && matches!(delta, Delta::Quarantine { .. }) {
                 continue;
             }
             self.indexer.apply(delta, &mut changes);
         }
         self.fifo.finish_batch();
         match self.plant {
-            Plant::LoseDeletes => changes.retain(|change| !matches!(change, Change::Deleted { .. })),
-            Plant::TellTwice => changes = changes.iter().flat_map(|change| [change.clone(), change.clone()]).collect(),
-            Plant::Backwards => {
+            PlantedBug::LoseDeletes => changes.retain(|change| !matches!(change, Change::Deleted { .. })),
+            PlantedBug::ReportTwice => {
+                changes = changes.iter().flat_map(|change| [change.clone(), change.clone()]).collect()
+            }
+            PlantedBug::SwapStates => {
                 for change in &mut changes {
                     if let Change::Updated { old, new, .. } = change {
                         std::mem::swap(old, new);
@@ -470,7 +472,7 @@ impl World {
             EventKind::Modified => EventChange::Modified,
             _ => EventChange::Deleted,
         };
-        if self.plant == Plant::DecodeTwice && matches!(verdict, EventAction::Apply) {
+        if self.plant == PlantedBug::DecodeTwice && matches!(verdict, EventAction::Apply) {
             drop(self.decoded.decode(object, ObjectKey::new("", &object.metadata().name), None));
         }
         match verdict {
@@ -510,8 +512,8 @@ impl World {
     }
 }
 
-fn filler() -> Happened {
-    Happened { change: EventChange::Added, name: String::new(), item: Item { uid: 0, version: 0, good: true } }
+fn filler() -> RecordedChange {
+    RecordedChange { change: EventChange::Added, name: String::new(), item: Item { uid: 0, version: 0, good: true } }
 }
 
 #[derive(Clone, Debug)]
@@ -631,7 +633,7 @@ fn heal(world: &mut World) {
     assert_eq!(world.mirror, copy, "broke converging: the changes lead elsewhere");
     let mut held = world.held.clone();
     let mut happened = Vec::new();
-    for Happened { change, name, item } in &world.server.history[world.since as usize..] {
+    for RecordedChange { change, name, item } in &world.server.history[world.since as usize..] {
         let told = match change {
             EventChange::Deleted => held.remove(name),
             _ if item.good => {
@@ -691,7 +693,7 @@ proptest! {
     }
 }
 
-/// Checks the checker: a copy that misses one event must be detected.
+/// Shows that the checker can fail: a copy that misses one event must be detected.
 #[test]
 #[should_panic(expected = "broke")]
 fn checker_detects_a_lost_event() {
@@ -706,7 +708,7 @@ fn checker_detects_a_lost_event() {
 }
 
 /// A run in which a planted bug breaks its guarantee.
-fn with(plant: Plant) {
+fn with(plant: PlantedBug) {
     let mut world = World::new(InitialEvents::Known, FirstRead::MostRecent, true);
     run(&[Step::Deliver(8)], &mut world);
     world.plant = plant;
@@ -718,35 +720,35 @@ fn with(plant: Plant) {
 
 #[test]
 fn checker_accepts_a_correct_run() {
-    with(Plant::None);
+    with(PlantedBug::None);
 }
 
 #[test]
 #[should_panic(expected = "broke converging: the changes lead elsewhere")]
 fn checker_detects_an_unreported_deletion() {
-    with(Plant::LoseDeletes);
+    with(PlantedBug::LoseDeletes);
 }
 
 #[test]
 #[should_panic(expected = "broke unique")]
 fn checker_detects_a_duplicate_change() {
-    with(Plant::TellTwice);
+    with(PlantedBug::ReportTwice);
 }
 
 #[test]
 #[should_panic(expected = "broke no time travel")]
 fn checker_detects_time_travel() {
-    with(Plant::Backwards);
+    with(PlantedBug::SwapStates);
 }
 
 #[test]
 #[should_panic(expected = "broke quarantined")]
 fn checker_detects_a_dropped_undecodable_object() {
-    with(Plant::DropUndecodable);
+    with(PlantedBug::DropUndecodable);
 }
 
 #[test]
 #[should_panic(expected = "broke once")]
 fn checker_detects_an_object_decoded_twice() {
-    with(Plant::DecodeTwice);
+    with(PlantedBug::DecodeTwice);
 }

@@ -1,8 +1,8 @@
 //! Tests the driver ([`Reflection`]) with WatchList and with list, against a server with a known
 //! history and faults at any time. The guarantees:
 //!
-//! - *complete*: the copy at a version is the server's state at that version, whenever a reader
-//!   looks, also between initial events;
+//! - *complete*: the copy at a version is the server's state at that version at any time, even
+//!   between initial events;
 //! - *legal history*, *unique*: each change follows the previously reported state;
 //! - *converging*: after the faults stop, the copy equals the server.
 
@@ -201,7 +201,7 @@ async fn deletion_among_initial_events_removes_the_object() {
     world.server.lag(2);
     world.run(Duration::from_secs(1)).await;
     let expected = State::from([("n/b".to_owned(), 4), ("n/c".to_owned(), 3)]);
-    assert_eq!(world.mirror, expected, "broke complete: what was deleted before the end marker is told");
+    assert_eq!(world.mirror, expected, "broke complete: deletions before the end marker are reported");
     assert_eq!(copy(&world.reflection.store().snapshot()), expected);
 }
 

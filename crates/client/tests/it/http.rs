@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 const TOKEN: &str = "a-token";
-/// A time limit that no step should reach on any machine.
+/// The time limit of each step, which only a hang reaches.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -207,7 +207,7 @@ async fn survives_a_restart(protocols: &[&[u8]], expected: http::Version) {
     let _ = serving.await;
     pods.append("DELETED", "b");
     let (_, serving) = pods.serve(address, certified.acceptor.clone()).await;
-    assert_eq!(changes(&mut reflection).await, ["-b"], "what happened in the gap is told, and nothing else");
+    assert_eq!(changes(&mut reflection).await, ["-b"], "exactly the changes in the gap are reported");
     pods.append("ADDED", "c");
     assert_eq!(changes(&mut reflection).await, ["+c"]);
     serving.abort();

@@ -1,5 +1,5 @@
-//! Shared informers over a server with scripted failures, on a clock that advances only when all
-//! tasks wait.
+//! Tests shared informers over a server with scripted failures, on a clock that advances only when
+//! all tasks wait.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use listwatch_meta::{ShardField, ShardSelector, Status};
 use proptest::prelude::*;
 use serde::Deserialize;
 
-/// A time limit that no step should reach on the virtual clock.
+/// The time limit of each step on the virtual clock, which only a hang reaches.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 fn reflector() -> ReflectorConfig {
@@ -533,7 +533,7 @@ async fn server_that_ignores_the_shard_selector_is_detected() {
 }
 
 #[derive(Debug, Deserialize)]
-struct Thing {
+struct Widget {
     size: u32,
 }
 
@@ -542,7 +542,7 @@ async fn undecodable_object_is_reported_and_others_are_delivered() {
     let server = Fake::new();
     server.put_with("n/a", r#","size":1"#);
     server.put_with("n/b", r#","size":"large""#);
-    let informer = SharedInformer::with_decoder(server.clone(), config("things"), Json::<Thing>::new());
+    let informer = SharedInformer::with_decoder(server.clone(), config("things"), Json::<Widget>::new());
     let (received, handler) = record(&informer, HandlerOptions::default());
     informer.start().unwrap();
     handler.wait_until_synced(TIMEOUT).await.unwrap();
@@ -597,7 +597,7 @@ async fn factory_shares_informers_while_they_are_held() {
     let key = InformerKey::new(things());
     let first = factory.informer(&key);
     let second = factory.informer(&key);
-    let typed = factory.typed::<Thing>(&key);
+    let typed = factory.typed::<Widget>(&key);
     let some = factory.informer(&key.clone().namespaces(["a", "c"]));
     let split = factory.informer(&key.clone().shards(Shards::Split(3)));
     let mine = ShardSelector::part(ShardField::Uid, 1, 2).unwrap();
@@ -645,7 +645,7 @@ async fn factory_shares_informers_while_they_are_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rule_8_failing_resource_delays_no_other() {
+async fn failing_resource_delays_no_other_informer() {
     let (well, broken) = (Fake::new(), Fake::new());
     well.put("n/a");
     broken.refuse(Some(Problem::refused(Status::failure(500, "InternalError", "broken"))));

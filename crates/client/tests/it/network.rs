@@ -1,5 +1,5 @@
-//! The path between a client and its server: proxies, black holes, full connections, compressed
-//! responses, and changing credentials.
+//! Tests the connection of a client to its server: proxies, black holes, full connections, compressed responses, and
+//! changing credentials.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,12 +25,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// A time limit that no step should reach on any machine.
+/// The time limit of each step, which only a hang reaches.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Answers a request; the number counts the client certificates.
+/// Responds to a request; the number is the number of client certificates.
 type Answer = dyn Fn(&Request<Incoming>, usize) -> Response<Body> + Send + Sync;
 
 fn json(text: impl Into<Bytes>) -> Response<Body> {

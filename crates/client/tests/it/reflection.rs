@@ -296,7 +296,7 @@ async fn slow_consumer_stops_reads_from_the_network() {
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    assert_eq!(server.taken.load(Ordering::Relaxed), 3, "events were read that nobody asked for");
+    assert_eq!(server.taken.load(Ordering::Relaxed), 3, "more events were read than requested");
 }
 
 #[tokio::test(start_paused = true)]
@@ -340,10 +340,11 @@ async fn reflector_state_names_the_cause_when_not_synced() {
     assert!(!reflection.store().snapshot().is_synced());
 }
 
-/// A skipped item (an event without a change, a bookmark, an empty batch, an object without
-/// identity) must be followed by a poll of the next item. No other wake-up would come.
+/// A skipped item must be followed by a poll of the next item, because no other wake-up would come.
+/// Skipped items are events without a change, bookmarks, empty batches and objects without
+/// identity.
 #[tokio::test(start_paused = true)]
-async fn rule_13_no_wake_up_is_lost_when_an_item_is_skipped() {
+async fn no_wake_up_is_lost_when_an_item_is_skipped() {
     let skipped = || event(EventKind::Modified, "a", 1);
     let batches = vec![
         vec![],

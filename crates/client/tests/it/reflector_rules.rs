@@ -1,5 +1,5 @@
-//! The reflector's rules, one short exchange each. R1 to R14 are the rules of client-go's
-//! reflector; a comment names each intentional difference.
+//! Tests the reflector's rules with one short exchange each. Most rules are those of client-go's reflector; a comment
+//! names each intentional difference.
 
 use std::time::{Duration, Instant};
 
@@ -118,7 +118,7 @@ impl ReflectorTest {
     }
 }
 
-/// Without the version check after a broken stream, like client-go.
+/// The configuration without the version check after a broken stream, like client-go.
 fn list_first() -> ReflectorConfig {
     ReflectorConfig { watch_list: false, check_server: false, ..ReflectorConfig::default() }
 }
@@ -138,7 +138,7 @@ fn expired() -> Problem {
 const WATCH_LIST: &str = "WATCH watch=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=300&sendInitialEvents=true";
 
 #[test]
-fn r1_first_list_is_paged_and_the_watch_timeout_is_random() {
+fn first_list_is_paged_and_the_watch_timeout_is_random() {
     let config = ReflectorConfig { first_read: FirstRead::Any, ..list_first() };
     let mut talk = ReflectorTest::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
     talk.random = 0.999;
@@ -148,7 +148,7 @@ fn r1_first_list_is_paged_and_the_watch_timeout_is_random() {
 }
 
 #[test]
-fn r2_to_r4_410_relists_at_the_last_version_then_at_the_most_recent() {
+fn expired_version_is_relisted_at_the_last_version_then_at_the_most_recent() {
     let mut talk = ReflectorTest::watching();
     talk.event(EventKind::Modified, "a", "9");
     talk.fail(expired(), &["CLOSE"]);
@@ -202,7 +202,7 @@ fn status_410_in_a_stream_page_list_or_watch_list_causes_a_relist() {
 }
 
 #[test]
-fn r11_deletion_among_initial_events_is_collected() {
+fn deletion_among_initial_events_is_collected() {
     let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.open();
     assert_eq!(talk.event(EventKind::Added, "a", "5"), EventAction::Collect);
@@ -288,7 +288,7 @@ fn missed_bookmarks_end_a_watch_before_the_idle_limit() {
 }
 
 #[test]
-fn rule_1_version_does_not_pass_an_event_that_was_not_applied() {
+fn version_does_not_pass_an_event_that_was_not_applied() {
     let mut talk = ReflectorTest::watching();
     assert_eq!(talk.event(EventKind::Modified, "a", "8"), EventAction::Apply);
     assert_eq!(talk.event(EventKind::Modified, "", "9"), EventAction::Skip(SkipReason::Unidentified));
@@ -300,7 +300,7 @@ fn rule_1_version_does_not_pass_an_event_that_was_not_applied() {
 }
 
 #[test]
-fn rule_7_backoff_is_reset_by_progress_only() {
+fn backoff_is_reset_by_progress_only() {
     let mut talk = ReflectorTest::start(list_first(), &["BEGIN", "LIST limit=500"]);
     let mut delays = Vec::new();
     for _ in 0..5 {
@@ -322,7 +322,7 @@ fn rule_7_backoff_is_reset_by_progress_only() {
 }
 
 #[test]
-fn rule_11_every_wait_has_a_timeout_and_a_state() {
+fn every_wait_has_a_timeout_and_a_state() {
     let mut talk = ReflectorTest::start(ReflectorConfig::default(), &["BEGIN", WATCH_LIST]);
     let now = talk.now;
     let check = |talk: &ReflectorTest, words: &str| {
@@ -347,7 +347,7 @@ fn rule_11_every_wait_has_a_timeout_and_a_state() {
 }
 
 #[test]
-fn r5_watch_is_retried_without_a_list_while_the_server_is_down() {
+fn watch_is_retried_without_a_list_while_the_server_is_down() {
     let mut talk = ReflectorTest::start(list_first(), &["BEGIN", "LIST limit=500"]);
     talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
     let mut delays = Vec::new();
@@ -358,12 +358,12 @@ fn r5_watch_is_retried_without_a_list_while_the_server_is_down() {
     assert_eq!(delays, [800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000], "the backoff did not grow");
     for _ in 0..20 {
         talk.fail(Problem::refused(Status::too_many_requests("busy", 40)), &["CLOSE"]);
-        assert_eq!(talk.pass(&["WATCH 7"]), Duration::from_secs(40), "Retry-After was not honoured");
+        assert_eq!(talk.pass(&["WATCH 7"]), Duration::from_secs(40), "Retry-After was not honored");
     }
 }
 
 #[test]
-fn r6_clean_end_after_an_event_resumes_immediately() {
+fn watch_that_ends_cleanly_after_an_event_resumes_immediately() {
     let mut talk = ReflectorTest::watching();
     for version in 8..18 {
         talk.event(EventKind::Modified, "a", &version.to_string());
@@ -373,14 +373,14 @@ fn r6_clean_end_after_an_event_resumes_immediately() {
 }
 
 #[test]
-fn r7_bookmark_moves_the_resume_version() {
+fn bookmark_moves_the_resume_version() {
     let mut talk = ReflectorTest::watching();
     assert_eq!(talk.event(EventKind::Bookmark, "", "9"), EventAction::Bookmark);
     talk.end(&["WATCH 9"]);
 }
 
 #[test]
-fn r8_r12_version_moves_only_at_the_end_marker() {
+fn watch_list_version_moves_only_at_the_end_marker() {
     let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.open();
     assert_eq!(talk.event(EventKind::Added, "a", "5"), EventAction::Collect);
@@ -392,7 +392,7 @@ fn r8_r12_version_moves_only_at_the_end_marker() {
     talk.fail(disconnected(), &["CLOSE"]);
     talk.pass(&["BEGIN", WATCH_LIST]);
     talk.open();
-    // R11: an object that is deleted before the end is removed again.
+    // An object that is deleted before the end is removed again.
     assert_eq!(talk.event(EventKind::Deleted, "a", "8"), EventAction::Collect);
     talk.marker("9", &["COMMIT 9"]);
     assert!(talk.reflector.is_synced());
@@ -403,7 +403,7 @@ fn r8_r12_version_moves_only_at_the_end_marker() {
 }
 
 #[test]
-fn r9_expired_page_is_replaced_by_one_unpaged_list() {
+fn expired_list_page_causes_one_unpaged_list() {
     let config = ReflectorConfig { first_read: FirstRead::Any, ..list_first() };
     let mut talk = ReflectorTest::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
     talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
@@ -415,7 +415,7 @@ fn r9_expired_page_is_replaced_by_one_unpaged_list() {
 }
 
 #[test]
-fn r10_relists_stay_paged_when_the_server_pages_from_its_cache() {
+fn relists_stay_paged_when_the_server_pages_from_its_cache() {
     let config = ReflectorConfig { first_read: FirstRead::Any, ..list_first() };
     let mut talk = ReflectorTest::start(config, &["BEGIN", "LIST resourceVersion=0&limit=500"]);
     talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
@@ -425,7 +425,7 @@ fn r10_relists_stay_paged_when_the_server_pages_from_its_cache() {
 }
 
 #[test]
-fn r13_rejected_watch_list_falls_back_to_list_and_is_remembered() {
+fn rejected_watch_list_falls_back_to_list_and_is_remembered() {
     let invalid = || Problem::refused(Status::invalid("meta.k8s.io", "ListOptions", "", &[]));
     let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.fail(invalid(), &["BEGIN", "LIST limit=500"]);
@@ -477,7 +477,7 @@ fn expired_watch_list_is_retried_at_the_most_recent_version() {
 }
 
 #[test]
-fn r14_event_of_another_kind_is_skipped_without_moving_the_version() {
+fn event_of_another_kind_is_skipped_without_moving_the_version() {
     let pod = TypeName { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
     let mut talk =
         ReflectorTest::start(ReflectorConfig { type_name: Some(pod), ..list_first() }, &["BEGIN", "LIST limit=500"]);

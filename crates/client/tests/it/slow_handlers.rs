@@ -1,6 +1,6 @@
-//! Guarantee 14: the time for which handlers under `Policy::Block` may delay other handlers, and
-//! the delivery of events that were read before a stop. The clock advances only when all tasks
-//! wait, so the limits are exact.
+//! The time for which handlers under `Policy::Block` may delay other handlers, and the delivery of
+//! events that were read before a stop. The clock advances only when all tasks wait, so the limits
+//! are exact.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -83,7 +83,7 @@ async fn check_delay(capacities: &[usize]) {
     assert!(delayed >= TIMEOUT - SLACK, "handlers that want each change were not waited for: {delayed:?}");
     assert!(
         delayed <= TIMEOUT + SLACK,
-        "broke nobody pays for a slow handler: {capacities:?} delayed the others by {delayed:?}"
+        "broke no delay by a slow handler: {capacities:?} delayed the others by {delayed:?}"
     );
     for stream in &streams {
         assert_eq!(stream.counts().block_timeouts, 1, "{stream:?}");
@@ -126,7 +126,7 @@ async fn commands_do_not_extend_the_wait_for_a_stuck_handler() {
     });
     let delayed = write_and_wait(&server, &times).await;
     assert!(delayed >= TIMEOUT - SLACK, "this test needs an informer that waits: {delayed:?}");
-    assert!(delayed <= TIMEOUT + SLACK, "broke nobody pays for a slow handler: {delayed:?}");
+    assert!(delayed <= TIMEOUT + SLACK, "broke no delay by a slow handler: {delayed:?}");
     asker.await.unwrap();
 }
 
@@ -193,7 +193,7 @@ async fn stuck_handler_receives_the_latest_state_when_it_continues() {
 
 /// An object that can or cannot be decoded.
 #[derive(Debug, Deserialize)]
-struct Thing {
+struct Widget {
     #[expect(dead_code, reason = "a wrong type is what counts")]
     size: u32,
 }
@@ -204,7 +204,7 @@ struct Thing {
 /// of an undecodable object, and the reflection still holds a change of the same batch.
 async fn check_stop(note: bool) {
     let server = Fake::new();
-    let informer = SharedInformer::with_decoder(server.clone(), config(), Json::<Thing>::new());
+    let informer = SharedInformer::with_decoder(server.clone(), config(), Json::<Widget>::new());
     informer.start().unwrap();
     informer.wait_until_synced(Duration::from_secs(60)).await.unwrap();
     let stuck = stuck(&informer, 1, Duration::from_secs(3_600)).await;

@@ -1,9 +1,9 @@
 //! Tests views of handlers against a model. Objects are written, and handlers stall, join late, are
 //! reset, resynced or removed, and reach the informer's timeout, in any order. The guarantees:
 //!
-//! - *legal history*: an object is added before it is updated or deleted, an update's `old` is the
-//!   state that the handler saw last, no older state follows a newer one, and a name with another
-//!   uid is deleted and added;
+//! - *legal history*: an object is added before it is updated or deleted. An update's `old` is the
+//!   state that the handler saw last. No older state follows a newer one. A name with another uid
+//!   is deleted and added;
 //! - *converging*: a handler that has taken all events has the current state;
 //! - *every change*: a blocking handler within its timeout receives every change;
 //! - *synced*: `Synced` follows each complete initial state once;
@@ -68,7 +68,7 @@ impl Handler {
         }
     }
 
-    /// Takes one event. False if there is none.
+    /// Takes one event. Returns false if there is none.
     fn take(&mut self, now: Instant) -> bool {
         let Some(event) = self.view.take(now) else { return false };
         let reason = event.reason();
@@ -344,7 +344,7 @@ proptest! {
     }
 }
 
-/// Checks the checker: a view that misses a change must be detected.
+/// Shows that the checker can fail: a view that misses a change must be detected.
 #[test]
 #[should_panic(expected = "broke")]
 fn checker_detects_a_lost_change() {

@@ -115,10 +115,8 @@ async fn kube_rs_controller_reconciles_from_listwatch_reflector() {
     .await;
 
     secrets.delete("before", &DeleteParams::default()).await.expect("deleted");
-    eventually("an owned object that vanished is made anew", async || {
-        secrets.get_opt("before").await.expect("readable")
-    })
-    .await;
+    eventually("a deleted owned object is created again", async || secrets.get_opt("before").await.expect("readable"))
+        .await;
     maps.delete("after", &DeleteParams::default()).await.expect("deleted");
     eventually("kube's store forgets what was deleted", async || {
         cache.get(&ObjectRef::new("after").within("default")).is_none().then_some(())

@@ -146,7 +146,7 @@ async fn second_batch_is_pushed_when_a_blocking_handler_has_all_of_the_first() {
 async fn stop_between_two_batches_loses_neither() {
     let (slot, commands, shared) = start(two_batches());
     assert_eq!(next(&slot).await, "synced");
-    // It waits with the first batch.
+    // The task waits with the first batch.
     tokio::time::sleep(BETWEEN_NOTICES * 3).await;
     commands.stop.try_send(()).unwrap();
     let mut condition = shared.condition.subscribe();

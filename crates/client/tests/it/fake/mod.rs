@@ -153,7 +153,7 @@ impl Fake {
         self.with(|state| state.whole_states)
     }
 
-    /// From now on the state of a WatchList lags by this number of versions, like a watch cache
+    /// Makes the state of every later WatchList lag by this number of versions, like a watch cache
     /// that catches up. The later changes follow as events before the end marker.
     pub(crate) fn lag(&self, versions: u64) {
         self.with(|state| state.lag = versions);
