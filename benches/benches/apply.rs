@@ -1,6 +1,6 @@
 //! `apply`: the number of events per second that one cache applies, without watchers and with
-//! selective ones; the cost of a delivery; and the proof that requesting a list costs one step for
-//! any size.
+//! selective ones. Measures also the cost of a delivery, and shows that requesting a list costs one
+//! step for any size.
 //!
 //! The store is a `Feed`. The measurement includes scanning the object, state, history and
 //! dispatch, and for receiving watchers the push, the wake-up and the frame.

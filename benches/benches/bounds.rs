@@ -1,6 +1,6 @@
-//! `bounds`: the memory of a cache and of an idle watcher, counted by the allocator, and the cost
-//! of stalled watchers for the others, in six scenarios. Prints tables. The sizes are small unless
-//! `cargo bench` runs it.
+//! `bounds`: the memory of a cache and of an idle watcher, counted by the allocator. Measures also
+//! the cost of stalled watchers for the others, in six scenarios. Prints tables. The sizes are
+//! small unless `cargo bench` runs it.
 //!
 //! Times are CPU times of the one thread that does all work. Events are spaced on a virtual clock,
 //! so nothing waits and other load does not affect the result. A latency is the thread's CPU time

@@ -1,6 +1,6 @@
-//! `codec`: the costs per object and per event besides copying: scanning an object's metadata,
-//! matching a selector, encoding and decoding watch frames, splitting a list body, and encoding
-//! objects in protobuf and CBOR.
+//! `codec`: the costs per object and per event besides copying. The operations are scanning an
+//! object's metadata, matching a selector, encoding and decoding watch frames, splitting a list
+//! body, and encoding objects in protobuf and CBOR.
 #![allow(missing_docs, reason = "criterion's macros make functions without a doc")]
 
 use std::hint::black_box;
@@ -123,7 +123,7 @@ fn encodings(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A Pod from a kube-apiserver, with many small and deeply nested members. It comes from the data
+/// A Pod from a kube-apiserver, with many small and deeply nested members. The Pod is in the data
 /// of the protobuf tests: one line with its name, one with hexadecimal and one with JSON.
 fn pod() -> &'static str {
     let golden = include_str!("../../crates/wire/tests/it/protobuf/golden.txt");

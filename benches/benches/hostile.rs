@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::ApiServer;
-use listwatch_benches::measured;
+use listwatch_benches::{answers_list, measured};
 use serde_json::{Value, json};
 
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
@@ -263,12 +263,7 @@ async fn run(small: bool) {
 }
 
 fn main() {
-    let asked = |flag: &str| std::env::args().any(|argument| argument == flag);
-    if asked("--list") {
-        // The answer to a test runner's `--list`: the whole program is one test.
-        if !asked("--ignored") {
-            println!("hostile: test");
-        }
+    if answers_list("hostile") {
         return;
     }
     let runtime =

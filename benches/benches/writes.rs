@@ -1,5 +1,5 @@
 //! `writes`: the server's cost of a create, an update, a patch and a server-side apply, from
-//! request to response without a socket, and the share of tracking field ownership.
+//! request to response without a socket. Measures also the share of tracking field ownership.
 //!
 //! The store is in memory, so the store's cost is not included. Everything runs in this thread, so
 //! `own_cpu` is the time per iteration.

@@ -1,5 +1,5 @@
-//! [`Feed`]: a store without memory. It generates the listed objects and delivers the given
-//! changes, so that a benchmark measures the cache and not a store.
+//! [`Feed`]: a store that generates the listed objects and delivers the given changes. A benchmark
+//! with a feed measures the cache and not a store.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -49,7 +49,7 @@ impl Feed {
     /// # Panics
     /// Never: no code panics while it holds the lock.
     pub fn push(&self, items: impl IntoIterator<Item = WatchItem>) {
-        let mut queue = self.queue.lock().expect("nobody panics with it");
+        let mut queue = self.queue.lock().expect("no thread panics while it holds the lock");
         queue.items.extend(items);
         if let Some(waker) = queue.waker.take() {
             waker.wake();
@@ -88,7 +88,7 @@ impl Stream for Items {
     type Item = WatchItem;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
-        let mut queue = self.0.lock().expect("nobody panics with it");
+        let mut queue = self.0.lock().expect("no thread panics while it holds the lock");
         match queue.items.pop_front() {
             Some(item) => Poll::Ready(Some(item)),
             None => {

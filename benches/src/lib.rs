@@ -56,6 +56,16 @@ pub fn measured() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
+/// Answers `--list` of a test runner for a bench that is one test: prints the name of that test. Returns whether the
+/// runner asked; if it did, the bench must end without further output.
+pub fn answers_list(name: &str) -> bool {
+    let has = |flag: &str| std::env::args().any(|argument| argument == flag);
+    if has("--list") && !has("--ignored") {
+        println!("{name}: test");
+    }
+    has("--list")
+}
+
 /// A memory store with this number of objects, and a cache that has loaded them.
 ///
 /// # Panics

@@ -1,8 +1,8 @@
 //! `cargo xtask api`: the public surface of every library crate, one file per crate in docs/api.
 //!
-//! The listing is checked in, so that a change of the surface shows in review. It comes from the source text
-//! ([`scan`], [`surface`]) and takes well under a second. It is a list for people: names and signatures as they
-//! are written, without what macros and blanket implementations add.
+//! The listing is checked in, so that a change of the surface shows in review. The listing is read from the source text
+//! ([`scan`], [`surface`]) in less than a second. The listing has names and signatures as they are written, without
+//! items of macros and blanket implementations.
 
 mod scan;
 mod surface;
@@ -20,19 +20,19 @@ use self::surface::{Crate, Line, words};
 pub(crate) const HELP: &str = "\
 Writes docs/api/<crate>.txt for each folder of crates/ that has a src/lib.rs: every public item, its public
 members, the traits that it implements, and in brackets the features that it needs. Fails when a public
-signature names a type of a crate that is not among those whose types callers have anyway.
+signature names a type of a crate that is not on the list of allowed crates.
 
   --check    compare with the files that are there, and change nothing; a part of `cargo xtask tidy`
   --unused   list public names that no other crate, test, bench or example of this repository mentions
 
 Usage: cargo xtask api [--check | --unused]";
 
-/// Where the listings are, from the root.
+/// The folder of the listings, from the root.
 const FOLDER: &str = "docs/api";
 
-/// Crates whose types may stand in a public signature, because they are the interface of their field.
-/// `http_body` is how HTTP services in Rust hand over bodies, `serde` is how values become JSON, and `time` has the
-/// wall clock's times of objects.
+/// Crates whose types may occur in public signatures, because they are the common interface of their field. HTTP
+/// services in Rust exchange bodies by `http_body`, values are serialized to JSON by `serde`, and `time` has the type
+/// of an object's timestamps.
 const ALLOWED: [&str; 13] = [
     "std",
     "core",
@@ -49,11 +49,11 @@ const ALLOWED: [&str; 13] = [
     "tower_service",
 ];
 
-/// Further ones, crate by crate.
+/// Additional allowed crates, by the crate whose signatures use them.
 const ALLOWED_IN: [(&str, &[&str]); 3] = [
-    // Joins listwatch with kube-rs, whose types it speaks.
+    // This crate connects listwatch with kube-rs.
     ("kube", &["futures_util", "kube"]),
-    // Is never published.
+    // This crate is never published.
     ("sim", &["rand"]),
     // The certificates of the server.
     ("apiserver", &["rcgen", "rustls"]),
@@ -120,7 +120,7 @@ fn surfaces(root: &Path) -> Outcome<BTreeMap<String, Vec<Line>>> {
     Ok(surfaces)
 }
 
-/// Listings of crates that are gone.
+/// Listings of crates that no longer exist.
 fn stale(root: &Path) -> Outcome<Vec<String>> {
     let mut stale = Vec::new();
     let Ok(entries) = std::fs::read_dir(root.join(FOLDER)) else { return Ok(stale) };
@@ -156,7 +156,7 @@ fn foreign(name: &str, lines: &[Line]) -> Vec<String> {
     complaints
 }
 
-/// Prints the public names of each crate that nothing outside of its sources mentions, as words.
+/// Prints the public names of each crate that occur as a word nowhere outside of the crate's sources.
 fn print_unused(root: &Path) -> Outcome<()> {
     let tree = Tree::read(root)?;
     for (name, lines) in surfaces(root)? {

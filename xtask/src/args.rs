@@ -1,9 +1,9 @@
-//! Flags of the verbs: `--name value`, `--name=value` and plain words. Small enough to be read,
-//! so that xtask builds in seconds on a fresh machine.
+//! Parses the flags of the verbs: `--name value`, `--name=value` and plain words. No argument
+//! parser from crates.io is used, so that xtask builds in seconds.
 
 use crate::failure::{Failure, Outcome, fail};
 
-/// What followed the verb, taken apart flag by flag; [`Args::finish`] complains about the rest.
+/// The arguments of a verb. Each call removes a flag or word; [`Args::finish`] rejects the rest.
 pub(crate) struct Args {
     rest: Vec<String>,
 }
@@ -42,12 +42,12 @@ impl Args {
         Some(self.rest.remove(at))
     }
 
-    /// Everything that is left, as it was given.
+    /// Returns the remaining arguments unchanged.
     pub(crate) fn rest(self) -> Vec<String> {
         self.rest
     }
 
-    /// An error if something is left that nobody asked for.
+    /// Returns an error if an argument remains.
     pub(crate) fn finish(self, verb: &str) -> Outcome<()> {
         match self.rest.first() {
             None => Ok(()),
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_values_and_words_are_told_apart() {
+    fn args_separate_flags_values_and_words() {
         let mut given = args("one --etcd=binary --keep --only watch two");
         assert_eq!(given.value("--etcd"), Ok(Some("binary".to_owned())));
         assert_eq!(given.value("--only"), Ok(Some("watch".to_owned())));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_an_error() {
+    fn unknown_argument_is_an_error() {
         assert!(args("").finish("e2e").is_ok());
         let error = args("--etdc").finish("e2e").unwrap_err().to_string();
         assert_eq!(error, "e2e knows no `--etdc`; see `cargo xtask help e2e`");

@@ -1,4 +1,4 @@
-//! `bench`: which bench answers which question, and a way to run one.
+//! `bench`: lists the benches with the question of each, and runs one.
 
 use crate::args::Args;
 use crate::counts;
@@ -21,7 +21,7 @@ Examples:
   cargo xtask bench load fanout --serve target/dist/listwatch
   cargo xtask bench load -- --help";
 
-/// A bench: its name, its question, and what answers it.
+/// The benches: the name and the question of each.
 pub(crate) const BENCHES: &[(&str, &str)] = &[
     ("fanout", "What does one event cost when N watchers of the cache receive it?"),
     ("apply", "How many events a second does a cache take, and what does a delivery cost inside it?"),
@@ -29,6 +29,7 @@ pub(crate) const BENCHES: &[(&str, &str)] = &[
     ("list", "What does a list of N objects cost, whole, selected and paged?"),
     ("codec", "What do reading an object's metadata, matching a selector and framing an event cost?"),
     ("schema", "What do checking a definition's schema, and pruning, defaulting and validating its objects cost?"),
+    ("conversion", "How many events per second does a converted watch deliver, beside an unconverted one?"),
     ("hostile", "What do /livez, leases and watches wait beside requests that cost most to compute?"),
     ("writes", "What do create, update, each kind of patch and server-side apply cost through the service?"),
     ("storage", "How many durable writes a second do N concurrent writers get from the embedded store?"),

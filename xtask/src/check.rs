@@ -1,4 +1,4 @@
-//! `check`, the gate that only reads, and `fix`, its twin that rewrites.
+//! `check` verifies the tree without changing files. `fix` applies automatic fixes.
 
 use std::path::PathBuf;
 
@@ -12,8 +12,8 @@ use crate::{format, tidy, tools};
 pub(crate) const HELP: &str = "\
 Runs, in this order: rustfmt --check, the house rules (`cargo xtask help tidy`), clippy over the
 whole workspace and all targets with warnings as errors, a check of the server without its feature
-`serve`, all tests, and the docs with warnings as errors. It reads only: what it complains about, `cargo xtask fix` or you mend. All of it is run even
-if an early step fails; the table at the end says what did.
+`serve`, all tests, and the docs with warnings as errors. The command changes no file; `cargo xtask fix` repairs a part of the
+problems. All steps run even if an early step fails. The table at the end shows which failed.
 
 Usage: cargo xtask check [--fast]
   --fast    format, house rules, clippy and feature sets only (what to run while you work)
@@ -23,8 +23,8 @@ Examples:
   cargo xtask fix && cargo xtask check";
 
 pub(crate) const HELP_FIX: &str = "\
-Rewrites what a program can: `cargo clippy --fix` over the workspace and all targets (also on a tree
-with uncommitted changes), then rustfmt. What is left, `cargo xtask check` names.
+Applies automatic fixes: `cargo clippy --fix` over the workspace and all targets (also on a tree
+with uncommitted changes), then rustfmt. `cargo xtask check` names the remaining problems.
 
 Usage: cargo xtask fix";
 
@@ -40,7 +40,7 @@ pub(crate) fn check(mut args: Args) -> Outcome<()> {
     steps.finish("check")
 }
 
-/// What can be said of the source without running it.
+/// Checks the source without running it.
 pub(crate) fn source(steps: &mut Steps) {
     steps.run("source", "format", format::check);
     steps.run("source", "house rules", tidy::check);
@@ -54,14 +54,14 @@ pub(crate) fn source(steps: &mut Steps) {
     });
 }
 
-/// How long one test program may run where cargo-nextest is missing, in seconds. nextest has its own
-/// limit for each test, in `.config/nextest.toml`.
+/// The time limit of one test program without cargo-nextest, in seconds. nextest has a limit for each test, in
+/// `.config/nextest.toml`.
 const PROGRAM_LIMIT_SECONDS: u32 = 900;
 
-/// Tests that run beyond one per core: those of etcd processes wait most of their time.
+/// Number of test threads in addition to one per core. Tests with etcd processes wait most of their time.
 const WAITING_THREADS: usize = 2;
 
-/// What runs the tests: nextest where it can be had, else `cargo test`; and the etcd that they start.
+/// The programs that tests need: nextest (else `cargo test` is used), and the etcd that tests start.
 struct Runner {
     nextest: Option<PathBuf>,
     etcd: PathBuf,
@@ -73,7 +73,7 @@ impl Runner {
         let nextest = match tools::cargo_nextest() {
             Ok(program) => Some(program),
             Err(failure) => {
-                println!("{failure}\ncargo test does it, one test program after the other");
+                println!("{failure}\nusing cargo test, which runs one test program at a time");
                 None
             }
         };
@@ -97,8 +97,8 @@ impl Runner {
     }
 }
 
-/// Every package, so that features are resolved the same way in each step and nothing is built twice; and the
-/// targets that hold tests, without examples and benches.
+/// Selects every package, so that each step resolves the same features and builds nothing twice. Selects the targets
+/// with tests, without examples and benches.
 fn tested(run: Run) -> Run {
     run.args(["--workspace", "--tests"])
 }
@@ -171,7 +171,7 @@ fn cargo_test() -> Run {
     cargo.arg("--config").arg(limit)
 }
 
-/// The docs, those of private items included: their links are read by whoever works on them.
+/// Builds the docs, including those of private items, whose links must resolve for developers.
 pub(crate) fn docs(steps: &mut Steps) {
     steps.run("docs", "cargo doc", || {
         let doc = Run::cargo().args(["doc", "--workspace", "--no-deps", "--document-private-items"]);
@@ -185,7 +185,7 @@ pub(crate) fn fix(args: Args) -> Outcome<()> {
     format::fix()
 }
 
-/// Runs it on the terminal; the note goes into the table.
+/// Runs a program on the terminal. Returns the note for the table.
 pub(crate) fn show(run: Run, note: &str) -> Outcome<String> {
     run.dir(&tools::root()).show()?;
     Ok(note.to_owned())

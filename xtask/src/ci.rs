@@ -1,7 +1,7 @@
-//! `ci`: everything that CI checks. It includes `test`.
+//! `ci`: everything that CI checks, including `test`.
 //!
-//! The order keeps the builds few: clippy and rustdoc share the metadata of one build, all tests and the end-to-end
-//! run share the development build, and packaging verifies every crate in one more target folder.
+//! The order of the steps minimizes builds. clippy and rustdoc share the metadata of one build. Tests and the
+//! end-to-end run share the development build. Packaging verifies every crate in a separate target folder.
 
 use std::fs::DirEntry;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ Examples:
   cargo xtask ci
   cargo xtask ci --skip package,counts";
 
-/// The parts that `--skip` knows.
+/// The parts that `--skip` accepts.
 const PARTS: [&str; 10] =
     ["source", "deny", "tests", "e2e", "cluster", "targets", "random", "docs", "package", "counts"];
 
@@ -80,9 +80,9 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     steps.finish("ci")
 }
 
-/// Removes what an earlier `cargo package` unpacked of this workspace's crates. cargo keeps it in its home, in a folder
-/// per registry, and takes it for the present package as long as the version is the same. The name of the temporary
-/// registry's folder begins with a hyphen, since that registry has no host.
+/// Removes this workspace's crates that an earlier `cargo package` unpacked. cargo keeps unpacked crates in its home,
+/// in a folder per registry, and would use them for a new package of the same version. The folder of the temporary
+/// registry begins with a hyphen, because that registry has no host.
 fn forget_unpacked_crates() -> Outcome<()> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let Some(home) = home.or_else(|| Some(std::env::home_dir()?.join(".cargo"))) else { return Ok(()) };
@@ -100,9 +100,8 @@ fn starts_with(entry: &DirEntry, prefix: &str) -> bool {
     entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix))
 }
 
-/// Packs every published crate and builds it from its package alone, against the other packages
-/// rather than the tree, as a user of the registry would get them. Not what is committed but what
-/// is in the tree is packed, so that it can be tried before a commit.
+/// Packs every published crate and builds each package against the other packages instead of the tree, as a user of the
+/// registry would. Uncommitted changes are included, so that the step can run before a commit.
 fn package() -> Outcome<String> {
     let unpublished = [
         "xtask",

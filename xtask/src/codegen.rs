@@ -1,10 +1,10 @@
 //! `cargo xtask codegen`: Kubernetes' built-in types as one table in Rust (`crates/k8s-types/src/table.rs`).
 //!
-//! Two published descriptions of the same types are read side by side and joined by field number.
-//! `generated.proto` has number, label and wire type. The Go structs have the JSON name, whether the field is a
-//! pointer, when Go omits it, and markers (`+listType`, `+default`, `+enum`, ...) from which Kubernetes
-//! generates its OpenAPI. The run fails where the two disagree or where a marker has no rule. The output holds
-//! facts (names, numbers, types) and no text of the sources.
+//! Two published descriptions of the same types are read side by side and joined by field number. `generated.proto` has
+//! number, label and wire type. The Go structs have the JSON name, whether the field is a pointer, and when Go omits
+//! it. They also have markers (`+listType`, `+default`, `+enum`, ...), from which Kubernetes generates its OpenAPI. The
+//! run fails where the two disagree or where a marker has no rule. The output holds facts (names, numbers, types) and
+//! no text of the sources.
 //!
 //! ```text
 //!  sources ──▶ proto: messages ─┐
@@ -40,11 +40,10 @@ Usage: cargo xtask codegen [--release TAG] [--sources DIR] [--check]";
 /// The supported release.
 const RELEASE: &str = "v1.36.2";
 
-/// Where the table is, from the root.
+/// The path of the table, from the root.
 const TABLE: &str = "crates/k8s-types/src/table.rs";
 
-/// The packages read: protobuf package, Go package, and the prefix that tells its
-/// messages from those of the same name in others.
+/// The packages read: protobuf package, Go package, and the prefix that distinguishes messages of equal names.
 const PACKAGES: &[(&str, &str, &str)] = &[
     ("k8s.io.api.admissionregistration.v1", "k8s.io/api/admissionregistration/v1", "Admission"),
     ("k8s.io.api.apidiscovery.v2", "k8s.io/api/apidiscovery/v2", "Discovery"),

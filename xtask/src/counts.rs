@@ -1,10 +1,11 @@
-//! `bench counts`: the instructions of every hot path, held against the baseline in the tree.
+//! `bench counts`: counts the instructions of every hot path and compares them with the baseline in
+//! the tree.
 //!
-//! Each path is run twice, once with as many turns as it names and once with twice as many, under
-//! valgrind's counter: the difference is what the turns cost, start and end left out. The same
-//! program gives the same count on every run, whatever else the machine does, so a change of a few
-//! percent is a change of the code. Another compiler makes another program: then the figures are
-//! shown and not judged.
+//! Each path runs twice under valgrind's counter: with the number of turns that the path names, and
+//! with twice that number. The difference is the cost of the turns, without start and end of the
+//! program. The same program has the same count on every run, even on a busy machine. A change of a
+//! few percent is therefore a change of the code. With another compiler than the baseline's, the
+//! figures are shown but not compared.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,20 +16,20 @@ use crate::failure::{Failure, Outcome, ensure, fail};
 use crate::process::Run;
 use crate::tools;
 
-/// More than so much above its baseline, in percent, and a path has become slower.
+/// The increase above the baseline that is still accepted, in percent.
 const TOLERANCE_PERCENT: u64 = 5;
 
-/// A run under valgrind that takes longer has gone wrong.
+/// The time limit of a run under valgrind.
 const RUN_MAX: Duration = Duration::from_secs(300);
 
 const HELP: &str = "\
-Counts the instructions that each hot path takes (valgrind, fetched where it is missing), and holds
-them against benches/counts/baseline.txt: more than 5 % above it is a failure. With another compiler
-than the baseline's, the figures are shown and not judged.
+Counts the instructions of each hot path with valgrind, which is fetched if it is missing, and compares
+them with benches/counts/baseline.txt. More than 5 % above the baseline is a failure. With another compiler
+than the baseline's, the figures are shown but not compared.
 
 Usage: cargo xtask bench counts [--only NAME] [--accept]
   --only     one path; without it all of them
-  --accept   writes what was counted into the baseline (say in the commit why it moved)";
+  --accept   writes the counts into the baseline (explain the change in the commit)";
 
 /// One path as the program lists it.
 struct HotPath {
@@ -37,23 +38,23 @@ struct HotPath {
     turn: String,
 }
 
-/// What the baseline holds: the compiler, and instructions a turn by name.
+/// The baseline: the compiler, and the instructions per turn of each path.
 #[derive(Debug, Default, PartialEq)]
 struct Baseline {
     compiler: String,
     counts: Vec<(String, u64)>,
 }
 
-/// What became of a path since the baseline.
+/// The comparison of a path with the baseline.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     /// Within the tolerance.
     Same,
-    /// Below it by more than the tolerance: the baseline wants to be made again.
+    /// Below the baseline by more than the tolerance: update the baseline.
     Better,
-    /// Above it by more than the tolerance.
+    /// Above the baseline by more than the tolerance.
     Worse,
-    /// It has no line.
+    /// The baseline has no line for the path.
     New,
 }
 
@@ -70,7 +71,7 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     Ok(())
 }
 
-/// Counts, prints the table, and says in one line how it ended.
+/// Counts, prints the table, and returns the result in one line.
 pub(crate) fn compare(only: Option<&str>, accept: bool) -> Outcome<String> {
     let file = tools::root().join("benches/counts/baseline.txt");
     let baseline = Baseline::parse(&std::fs::read_to_string(&file).unwrap_or_default())?;
@@ -96,7 +97,7 @@ pub(crate) fn compare(only: Option<&str>, accept: bool) -> Outcome<String> {
         println!("{:<16} {was:>14} {count:>14} {change:>8}  {}", path.name, path.turn);
         match verdict(before, count) {
             Verdict::Worse => worse.push(format!("{} {change}", path.name)),
-            Verdict::Better => println!("{:<16} is better than its baseline: --accept keeps it so", ""),
+            Verdict::Better => println!("{:<16} is below its baseline; update it with --accept", ""),
             Verdict::Same | Verdict::New => {}
         }
         counted.counts.push((path.name, count));
@@ -107,13 +108,13 @@ pub(crate) fn compare(only: Option<&str>, accept: bool) -> Outcome<String> {
     }
     if !judged {
         return Ok(format!(
-            "shown and not judged: the baseline is of {}, this is {}",
+            "shown but not compared: the baseline is of {}, this is {}",
             if baseline.compiler.is_empty() { "no compiler" } else { &baseline.compiler },
             counted.compiler
         ));
     }
     if !worse.is_empty() {
-        fail!("dearer than the baseline by more than {TOLERANCE_PERCENT} %: {}", worse.join(", "));
+        fail!("above the baseline by more than {TOLERANCE_PERCENT} %: {}", worse.join(", "));
     }
     Ok(format!("{} paths within {TOLERANCE_PERCENT} % of the baseline, or below it", counted.counts.len()))
 }
@@ -123,7 +124,7 @@ fn percent(before: u64, now: u64) -> f64 {
 }
 
 fn verdict(before: Option<u64>, now: u64) -> Verdict {
-    // In whole numbers: what is exactly at the limit is within it.
+    // Integer arithmetic: a count exactly at the limit is within the tolerance.
     let Some(before) = before else { return Verdict::New };
     match now * 100 {
         hundredfold if hundredfold > before * (100 + TOLERANCE_PERCENT) => Verdict::Worse,
@@ -164,13 +165,13 @@ impl Baseline {
     }
 }
 
-/// The compiler and the machine's kind: what a count depends on beside the source.
+/// The compiler and the target, on which counts depend besides the source.
 fn compiler() -> Outcome<String> {
     let said = Run::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())).args(["-vV"]).text()?;
     let field = |name| said.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     match (field("release:"), field("host:")) {
         (Some(release), Some(host)) => Ok(format!("rustc {release} {host}")),
-        _ => fail!("rustc -vV says no release and no host: {said}"),
+        _ => fail!("rustc -vV prints no release or no host: {said}"),
     }
 }
 
@@ -184,10 +185,10 @@ fn list(program: &Path) -> Outcome<Vec<HotPath>> {
     said.lines().map(|line| path(line).ok_or_else(|| Failure::from(format!("not a path: {line}")))).collect()
 }
 
-/// Where valgrind is, and its own files.
+/// The location of valgrind and of its files.
 struct Valgrind {
     program: PathBuf,
-    /// Where an unpacked one has its tools; an installed one knows.
+    /// The tools of an unpacked valgrind. `None` for an installed valgrind, which finds its tools.
     tools: Option<PathBuf>,
 }
 
@@ -218,12 +219,12 @@ impl Valgrind {
         ensure!(output.success(), "{} under valgrind: {}", path.name, output.said());
         match counted(&output.stderr) {
             Some(count) => Ok(count),
-            None => fail!("valgrind counted nothing: {}", output.said()),
+            None => fail!("valgrind printed no count: {}", output.said()),
         }
     }
 }
 
-/// The count in what cachegrind says at the end: `==17== I   refs:      1,234,567`.
+/// Parses the count in cachegrind's last lines: `==17== I   refs:      1,234,567`.
 fn counted(said: &str) -> Option<u64> {
     let line = said.lines().rev().find(|line| line.contains("refs:") && line.contains(" I "))?;
     let digits: String = line.rsplit("refs:").next()?.chars().filter(char::is_ascii_digit).collect();
@@ -235,7 +236,7 @@ mod tests {
     use super::{Baseline, Verdict, counted, verdict};
 
     #[test]
-    fn a_path_is_judged_by_five_percent() {
+    fn hot_path_five_percent_above_its_baseline_is_worse() {
         for (before, now, expected) in [
             (None, 7, Verdict::New),
             (Some(1_000), 1_000, Verdict::Same),
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_reads_as_it_was_written() {
+    fn baseline_text_round_trips() {
         let counts = vec![("scan".to_owned(), 12), ("apply".to_owned(), 3_456_789)];
         let baseline = Baseline { compiler: "rustc 1.95.0 x86_64".to_owned(), counts };
         assert_eq!(Baseline::parse(&baseline.text()), Ok(baseline));
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_is_found_in_what_valgrind_says() {
+    fn instruction_count_is_parsed_from_cachegrind_output() {
         let said = "==9== Cachegrind\n==9== \n==9== I   refs:      1,234,567\n";
         assert_eq!(counted(said), Some(1_234_567));
         assert_eq!(counted("==9== I refs:        42"), Some(42));

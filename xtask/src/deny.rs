@@ -1,9 +1,8 @@
-//! `deny`: licenses, bans, sources, yanked crates and security advisories of all dependencies, judged by
-//! cargo-deny with the rules of `deny.toml`.
+//! `deny`: checks licenses, bans, sources, yanked crates and security advisories of all dependencies by cargo-deny with
+//! the rules of `deny.toml`.
 //!
-//! The advisory database is a git repository on GitHub. A machine that cannot reach it still checks for
-//! yanked crates, because the registry's index says which those are; the table then says that advisories
-//! were not checked.
+//! The advisory database is a git repository on GitHub. A machine that cannot reach GitHub still checks for yanked
+//! crates, because the registry's index lists them. The table then says that advisories were not checked.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,13 +21,13 @@ says so, and the other checks still count. Takes a few seconds; it is part of `c
 
 Usage: cargo xtask deny";
 
-/// Where the advisory database lives; cargo-deny's own default.
+/// The address of the advisory database; cargo-deny's default.
 const DATABASE: &str = "https://github.com/RustSec/advisory-db";
 
-/// How long cargo-deny may take for one command, downloads of crates' manifests included.
+/// The time limit of one cargo-deny command, including downloads of manifests.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The only entry of the database that stands in for the real one. cargo-deny refuses an empty one.
+/// The only entry of the placeholder database. cargo-deny rejects an empty database.
 const PLACEHOLDER: &str = "\
 ```toml
 [advisory]
@@ -84,15 +83,14 @@ pub(crate) fn steps(steps: &mut Steps) {
     }
 }
 
-/// The last line of what git and cargo-deny said: the cause.
+/// Returns the last line of the output of git and cargo-deny, which names the cause.
 fn reason(failure: &Failure) -> String {
     let text = failure.to_string();
     let cause = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
     format!("the advisory database cannot be fetched: {cause}")
 }
 
-/// The check of advisories, whose database is replaced by a placeholder: what is left is the check for
-/// yanked crates.
+/// Runs the check of advisories with a placeholder database, which leaves the check for yanked crates.
 fn yanked(deny: Run) -> Outcome<()> {
     let home = tools::target().join("xtask/deny");
     let (database, clones, config) = (home.join("database"), home.join("clones"), home.join("deny.toml"));

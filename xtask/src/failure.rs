@@ -1,16 +1,16 @@
-//! Why a command did not do what it was asked: one text for the person at the terminal.
+//! [`Failure`]: the error of a command, as a text for the terminal.
 
 use std::fmt;
 
-/// What a fallible step of xtask returns.
+/// The result of a fallible step.
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
-/// A sentence that says what went wrong and, where known, what to do next.
+/// An error text with the problem and, if known, its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure(String);
 
 impl Failure {
-    /// Puts what was being done in front of what went wrong.
+    /// Prepends the operation that failed.
     pub(crate) fn while_doing(self, what: impl fmt::Display) -> Self {
         Self(format!("{what}: {}", self.0))
     }
@@ -42,7 +42,7 @@ impl From<std::io::Error> for Failure {
 
 impl From<serde_json::Error> for Failure {
     fn from(error: serde_json::Error) -> Self {
-        Self(format!("not the JSON that was expected: {error}"))
+        Self(format!("unexpected JSON: {error}"))
     }
 }
 

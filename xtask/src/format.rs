@@ -1,6 +1,6 @@
 //! rustfmt over the workspace, and over the files of modules that a macro declares.
 //!
-//! `cargo fmt` follows `mod` lines. It does not expand macros, so it misses the kinds that `kinds!` declares in
+//! `cargo fmt` follows `mod` lines but does not expand macros. Therefore it misses the kinds that `kinds!` declares in
 //! `crates/kinds/src/lib.rs`. Those files are passed to rustfmt by name.
 
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
-//! `cargo xtask`: everything that is done to this repository beside writing it.
+//! `cargo xtask`: the commands of this repository (checks, tests, benches, generated code).
 //!
-//! A verb that only reads has a twin that rewrites (`check` and `fix`); what CI runs is what a
-//! person can run (`ci`). Start reading at [`VERBS`], which is also the help.
+//! `check` changes no file; `fix` applies automatic fixes. CI runs `ci`, which also runs locally.
+//! [`VERBS`] lists all verbs and their help.
 
 mod api;
 mod args;
@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use args::Args;
 use failure::{Outcome, fail};
 
-/// A verb: its name, one line, the long help, and what it does.
+/// A verb: its name, a one-line summary, the help text, and the function.
 struct Verb {
     name: &'static str,
     line: &'static str,
@@ -38,19 +38,14 @@ struct Verb {
 const VERBS: &[Verb] = &[
     Verb {
         name: "check",
-        line: "the gate: format, house rules, clippy, tests, docs; changes nothing",
+        line: "checks format, house rules, clippy, tests and docs; changes no file",
         help: check::HELP,
         run: check::check,
     },
-    Verb {
-        name: "fix",
-        line: "the gate's twin: rewrites what can be rewritten (format, clippy)",
-        help: check::HELP_FIX,
-        run: check::fix,
-    },
+    Verb { name: "fix", line: "applies automatic fixes (clippy, format)", help: check::HELP_FIX, run: check::fix },
     Verb {
         name: "tidy",
-        line: "the house rules alone: file headers, cited names and paths, walls",
+        line: "checks the house rules: file headers, cited names and paths, walls",
         help: tidy::HELP,
         run: tidy::run,
     },
@@ -85,7 +80,12 @@ const VERBS: &[Verb] = &[
         help: codegen::HELP,
         run: codegen::run,
     },
-    Verb { name: "bench", line: "which bench answers which question; runs them", help: bench::HELP, run: bench::run },
+    Verb {
+        name: "bench",
+        line: "lists the benches with their questions, and runs one",
+        help: bench::HELP,
+        run: bench::run,
+    },
 ];
 
 fn main() -> ExitCode {
@@ -119,7 +119,7 @@ fn help(verb: Option<&str>) -> Outcome<()> {
         Some(Some(verb)) => println!("cargo xtask {}: {}\n\n{}", verb.name, verb.line, verb.help.trim()),
         Some(None) => fail!("there is no such verb; `cargo xtask help` lists them"),
         None => {
-            println!("cargo xtask <verb>: what is done to this repository beside writing it\n");
+            println!("cargo xtask <verb>: the commands of this repository\n");
             for verb in VERBS {
                 println!("  {:<7} {}", verb.name, verb.line);
             }

@@ -1,4 +1,4 @@
-//! Running other programs: with a time limit, or in the background with their output as it comes.
+//! Runs other programs: with a time limit, or in the background with their output line by line.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader, Read, Write as _};
@@ -7,13 +7,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cleanup::{self, Guard, Leftover};
+use crate::cleanup::{self, Guard, Resource};
 use crate::failure::{Failure, Outcome, fail};
 
-/// How often a child without output is asked whether it has ended.
+/// The interval of checks whether a child process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A program to be run, and how.
+/// A program to run, with its arguments, environment and limits.
 #[derive(Clone)]
 pub(crate) struct Run {
     program: OsString,
@@ -24,7 +24,7 @@ pub(crate) struct Run {
     limit: Option<Duration>,
 }
 
-/// What a program that has ended said.
+/// The result of a program that has ended.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) status: Option<ExitStatus>,
@@ -34,7 +34,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Whether it ended by itself, with code 0.
+    /// Whether the program ended by itself with code 0.
     pub(crate) fn success(&self) -> bool {
         self.status.is_some_and(|status| status.success())
     }
@@ -44,7 +44,7 @@ impl Output {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Everything it said, for an error text.
+    /// Both outputs for an error text, cut at 1,000 characters.
     pub(crate) fn said(&self) -> String {
         let all = format!("{}\n{}", self.text().trim(), self.stderr.trim());
         let mut all = all.trim().to_owned();
@@ -93,19 +93,19 @@ impl Run {
         self
     }
 
-    /// Bytes for its standard input, which is empty otherwise.
+    /// Sets the bytes of standard input. The default is no bytes.
     pub(crate) fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.input = input.into();
         self
     }
 
-    /// Kill it after this long.
+    /// Sets the time after which the program is killed.
     pub(crate) fn limit(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// As one would type it.
+    /// The command line.
     pub(crate) fn line(&self) -> String {
         let quote = |word: &OsString| {
             let word = word.to_string_lossy();
@@ -127,11 +127,12 @@ impl Run {
 
     fn spawn(&self, command: &mut Command) -> Outcome<(Child, Guard)> {
         let child = command.spawn().map_err(|error| Failure::from(error).while_doing(self.line()))?;
-        let guard = cleanup::guard(Leftover::Process(child.id()));
+        let guard = cleanup::guard(Resource::Process(child.id()));
         Ok((child, guard))
     }
 
-    /// Says what it runs and lets it use the terminal; an error unless it ends well and in time.
+    /// Prints the command and runs it on the terminal. An error unless the program ends in time
+    /// with code 0.
     pub(crate) fn show(self) -> Outcome<()> {
         println!("$ {}", self.line());
         let (mut child, guard) = self.spawn(self.command().stdin(Stdio::null()))?;
@@ -158,8 +159,8 @@ impl Run {
         Ok(())
     }
 
-    /// Runs it to its end, or to the limit, and hands back what it said. Only a program that
-    /// cannot be started is an error here.
+    /// Runs the program to its end, or to the limit, and returns its output. An error only if the
+    /// program cannot be started.
     pub(crate) fn output(self) -> Outcome<Output> {
         let start = Instant::now();
         let mut command = self.command();
@@ -193,7 +194,8 @@ impl Run {
         })
     }
 
-    /// Its standard output; an error with everything it said unless it ends well and in time.
+    /// Returns the standard output. An error with both outputs unless the program ends in time with
+    /// code 0.
     pub(crate) fn text(self) -> Outcome<String> {
         let line = self.line();
         let output = self.output()?;
@@ -204,7 +206,7 @@ impl Run {
         }
     }
 
-    /// Starts it in the background. It is killed when the handle is dropped.
+    /// Starts the program in the background. Dropping the handle kills the program.
     pub(crate) fn start(self) -> Outcome<Background> {
         let mut command = self.command();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -224,7 +226,7 @@ impl Run {
 
 fn read_to_end(stream: Option<impl Read>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // What was read before an error is still worth showing.
+    // The bytes before a read error are kept, because they help in error texts.
     stream.map(|mut stream| stream.read_to_end(&mut bytes));
     bytes
 }
@@ -236,7 +238,7 @@ pub(crate) struct Line {
     pub(crate) text: String,
 }
 
-/// The lines a program has written to its two streams so far, in the order in which they came.
+/// The lines that a program has written to its two streams so far, in order of arrival.
 #[derive(Clone, Default)]
 pub(crate) struct Lines(Arc<(Mutex<Vec<Line>>, Condvar)>);
 
@@ -250,17 +252,18 @@ impl Lines {
         }
     }
 
-    /// How many there are; a mark for [`wait`](Self::wait).
+    /// The number of lines; a mark for [`wait`](Self::wait).
     pub(crate) fn count(&self) -> usize {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// All of them.
+    /// All lines.
     pub(crate) fn all(&self) -> Vec<Line> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The first line at or after mark `since` that `wanted` accepts, waiting for it up to `limit`.
+    /// Returns the first line at or after the mark `since` that `wanted` accepts. Waits for it up
+    /// to `limit`.
     pub(crate) fn wait(&self, since: usize, limit: Duration, wanted: impl Fn(&str) -> bool) -> Option<Line> {
         let deadline = Instant::now() + limit;
         let mut lines = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -285,7 +288,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// As one would have typed it.
+    /// The command line.
     pub(crate) fn line(&self) -> &str {
         &self.line
     }
@@ -294,12 +297,12 @@ impl Background {
         self.child.id()
     }
 
-    /// Whether it is still there.
+    /// Whether the program still runs.
     pub(crate) fn running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits for its end.
+    /// Waits until the program has ended.
     pub(crate) fn wait(&mut self, limit: Duration) -> Outcome<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {
@@ -313,15 +316,15 @@ impl Background {
         }
     }
 
-    /// Asks it to end in order (SIGTERM) and waits.
+    /// Sends SIGTERM and waits until the program has ended.
     pub(crate) fn terminate(&mut self, limit: Duration) -> Outcome<ExitStatus> {
         Run::new("sh").args(["-c", &format!("kill -TERM {}", self.id())]).text()?;
         self.wait(limit)
     }
 
-    /// Takes it down without a word (SIGKILL), and waits until it is gone.
+    /// Sends SIGKILL and waits until the program has ended.
     pub(crate) fn kill(&mut self) {
-        // Both fail only for a child that is gone already.
+        // Both fail only for a child that has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(guard) = self.guard.take() {
@@ -329,7 +332,7 @@ impl Background {
         }
     }
 
-    /// The last lines it wrote, for an error text.
+    /// The last 12 lines of the output, for an error text.
     pub(crate) fn tail(&self) -> String {
         let lines = self.lines.all();
         let last = lines.iter().skip(lines.len().saturating_sub(12));
@@ -353,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn output_status_and_input_arrive() {
+    fn run_returns_output_and_status_and_passes_input() {
         let output = sh("cat; echo bad >&2; exit 3").input("good").output().unwrap();
         assert_eq!((output.text().as_str(), output.stderr.as_str()), ("good", "bad\n"));
         assert_eq!(output.status.and_then(|status| status.code()), Some(3));
@@ -362,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_hangs_is_killed_at_the_limit() {
+    fn hanging_program_is_killed_at_the_limit() {
         let output = Run::new("sleep").arg("60").limit(Duration::from_millis(20)).output().unwrap();
         assert!(output.status.is_none() && output.elapsed < Duration::from_secs(30));
         let error = Run::new("sleep").arg("60").limit(Duration::from_millis(20)).show().unwrap_err().to_string();
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_background_program_come_as_they_are_written() {
+    fn lines_of_a_background_program_are_available_while_it_runs() {
         let mut child = sh("echo one; echo two >&2; echo three; exec sleep 60").start().unwrap();
         let limit = Duration::from_secs(20);
         for wanted in ["one", "two", "three"] {

@@ -1,8 +1,8 @@
-//! Which tests are random, and what they start from.
+//! Finds the random tests, and sets their seeds.
 //!
-//! A gate that gives the same answer twice needs a fixed seed; a fixed seed explores the same cases for
-//! ever. So `test` runs everything from [`FIXED_SEED`], and `ci` runs the random tests once more from a seed that
-//! is derived from the commit: each commit explores other cases, and a rerun of a commit the same ones.
+//! Repeatable results need a fixed seed, but a fixed seed always explores the same cases. Therefore `test` runs all
+//! tests from [`FIXED_SEED`], and `ci` runs the random tests again from a seed of the commit. Each commit explores
+//! other cases, and a rerun of a commit explores the same cases.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ use crate::process::Run;
 use crate::tidy::Tree;
 use crate::tools;
 
-/// The seed of every random test when none is named.
+/// The seed of every random test when no seed is given.
 pub(crate) const FIXED_SEED: u64 = 1;
 
-/// Seeds that the simulator plays from a seed other than [`FIXED_SEED`].
+/// Number of simulations that run from a seed other than [`FIXED_SEED`].
 const SIMULATIONS: u64 = 24;
 
-/// How many hex digits of the commit make its seed.
+/// Number of hexadecimal digits of the commit that form its seed.
 const COMMIT_DIGITS: usize = 12;
 
-/// What a source file with random tests contains: proptest's macro, or a variable that names a seed.
+/// The texts that mark a source file with random tests: proptest's macro, or an environment variable of a seed.
 const MARKS: [&str; 3] = ["proptest! {", "\"LISTWATCH_PARAMETERS_SEED\"", "\"LISTWATCH_SIM_SEED\""];
 
 /// Makes every random test of `run` start from `seed`.
@@ -57,7 +57,7 @@ pub(crate) struct RandomTests {
 }
 
 impl RandomTests {
-    /// Finds them in the source.
+    /// Finds the random tests in the source.
     pub(crate) fn find() -> Outcome<Self> {
         Ok(Self::find_in(&Tree::read(&tools::root())?))
     }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn random_tests_are_found_by_their_source() {
+    fn random_tests_are_found_by_marks_in_their_source() {
         let found = RandomTests::find_in(&tree(&[
             ("crates/x/Cargo.toml", "[package]\nname = \"listwatch-x\"\n"),
             ("crates/x/src/a/mod.rs", "proptest! {}"),

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, Outcome};
 
-/// How a step ended.
+/// The outcome of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// As it should; the note says what was seen.
+    /// The step succeeded. Holds the note for the table.
     Well(String),
-    /// It was not tried; the note says why.
+    /// The step was not run. Holds the reason.
     Skipped(String),
-    /// As it should not.
+    /// The step failed. Holds the error text.
     Failed(String),
 }
 
@@ -31,7 +31,8 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Runs a step, says how it went, and goes on. The text of an `Ok` is a note for the table.
+    /// Runs a step, prints the result and continues after a failure. The text of an `Ok` is a note
+    /// for the table.
     pub(crate) fn run(
         &mut self,
         group: &'static str,
@@ -48,7 +49,7 @@ impl Steps {
         well
     }
 
-    /// Records a step that is not tried.
+    /// Records a step that is not run.
     pub(crate) fn skip(&mut self, group: &'static str, name: &'static str, why: impl Into<String>) {
         self.push(Row { group, name, took: Duration::ZERO, ended: Ended::Skipped(why.into()) });
     }
@@ -58,12 +59,12 @@ impl Steps {
         self.rows.push(row);
     }
 
-    /// Takes over the rows of another run.
+    /// Appends the rows of another run.
     pub(crate) fn extend(&mut self, other: Self) {
         self.rows.extend(other.rows);
     }
 
-    /// Prints the table; an error that names what failed, if anything did.
+    /// Prints the table. An error with the failed steps, if any failed.
     pub(crate) fn finish(self, what: &str) -> Outcome<()> {
         println!("\n── {what} ──");
         for row in &self.rows {
@@ -105,7 +106,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_failed_step_is_named_at_the_end_and_does_not_stop_the_rest() {
+    fn failed_step_is_named_in_the_result_and_later_steps_run() {
         let mut steps = Steps::default();
         assert!(steps.run("a", "fine", || Ok(String::new())));
         assert!(!steps.run("b", "broken", || Err("no".into())));
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_short() {
+    fn durations_are_formatted_with_their_unit() {
         for (millis, text) in [(0, "0 ms"), (999, "999 ms"), (1_500, "1.5 s"), (125_000, "2 min 5 s")] {
             assert_eq!(seconds(Duration::from_millis(millis)), text);
         }

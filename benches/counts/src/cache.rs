@@ -11,7 +11,7 @@ use listwatch_cacher::{Cacher, Delivery, Scope, Watcher};
 use listwatch_meta::{ListOptions, ObjectShape, ResourceVersion, SelectableField};
 use listwatch_wire::{ListBody, ListMeta, ListStyle};
 
-/// The number of objects that are updated in turn.
+/// The number of objects that are updated round-robin.
 const OBJECTS: usize = 500;
 
 /// The number of events that are delivered at once, within the queue of a watcher.

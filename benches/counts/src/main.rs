@@ -1,7 +1,7 @@
 //! `counts NAME TURNS` runs one hot path this number of times. `cargo xtask bench counts` counts
 //! the instructions of two runs of different length and divides the difference by the additional
-//! turns. The result is the same on every run, whatever the load of the machine. It is compared
-//! with `benches/counts/baseline.txt`.
+//! turns. The result is the same on every run, even on a busy machine. It is compared with
+//! `benches/counts/baseline.txt`.
 //!
 //! `counts` without arguments lists the paths. Everything runs on one thread, and nothing waits for
 //! a clock.
@@ -51,13 +51,13 @@ const PATHS: &[HotPath] = &[
     },
     HotPath {
         name: "apply-100",
-        turn: "an event of 100 bytes taken in by a cache that nobody watches",
+        turn: "an event of 100 bytes taken in by a cache without watchers",
         turns: 4_096,
         run: cache::apply_small,
     },
     HotPath {
         name: "apply-1k",
-        turn: "an event of 1 KiB taken in by a cache that nobody watches",
+        turn: "an event of 1 KiB taken in by a cache without watchers",
         turns: 4_096,
         run: cache::apply,
     },
@@ -87,6 +87,30 @@ const PATHS: &[HotPath] = &[
     },
     HotPath { name: "get", turn: "GET of an object through the service", turns: 400, run: server::get },
     HotPath {
+        name: "get-user",
+        turn: "the same for a user to whom everything is allowed",
+        turns: 400,
+        run: server::get_as_user,
+    },
+    HotPath {
+        name: "get-rbac",
+        turn: "the same for a user whom RBAC allows it by one of 1,001 bindings",
+        turns: 400,
+        run: server::get_by_rbac,
+    },
+    HotPath {
+        name: "get-token",
+        turn: "the same by a bearer token of a user to whom everything is allowed",
+        turns: 400,
+        run: server::get_with_token,
+    },
+    HotPath {
+        name: "get-token-rbac",
+        turn: "the same by a bearer token of a user whom RBAC allows it",
+        turns: 400,
+        run: server::get_with_token_by_rbac,
+    },
+    HotPath {
         name: "create",
         turn: "POST of a ConfigMap of 1 KiB through the service",
         turns: 300,
@@ -104,6 +128,18 @@ const PATHS: &[HotPath] = &[
         turn: "PUT of an object and its event in the bodies of 10 watches",
         turns: 300,
         run: server::watch,
+    },
+    HotPath {
+        name: "watch-user",
+        turn: "the same, the watches are of a user to whom everything is allowed",
+        turns: 300,
+        run: server::watch_as_user,
+    },
+    HotPath {
+        name: "watch-rbac",
+        turn: "the same, the watches are of a user whom RBAC allows them",
+        turns: 300,
+        run: server::watch_by_rbac,
     },
     HotPath { name: "list-http", turn: "LIST of 500 objects through the service", turns: 40, run: server::list },
     HotPath { name: "table", turn: "LIST of 500 objects as a Table", turns: 10, run: server::table },

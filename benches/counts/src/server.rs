@@ -6,7 +6,8 @@ use std::hint::black_box;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
-use listwatch_apiserver::{ApiServer, ApiService, Body};
+use listwatch_access::TokenFileAuthenticator;
+use listwatch_apiserver::{ApiServer, ApiService, AuthorizationMode, Body, Controllers};
 use listwatch_benches::runtime;
 
 const PATH: &str = "/api/v1/namespaces/default/configmaps";
@@ -66,6 +67,101 @@ pub(crate) fn get(turns: u64) {
     });
 }
 
+pub(crate) fn get_as_user(turns: u64) {
+    gets(turns, AuthorizationMode::AlwaysAllow, Credential::Identity);
+}
+
+pub(crate) fn get_by_rbac(turns: u64) {
+    gets(turns, AuthorizationMode::Rbac, Credential::Identity);
+}
+
+pub(crate) fn get_with_token(turns: u64) {
+    gets(turns, AuthorizationMode::AlwaysAllow, Credential::Token);
+}
+
+pub(crate) fn get_with_token_by_rbac(turns: u64) {
+    gets(turns, AuthorizationMode::Rbac, Credential::Token);
+}
+
+/// The number of bindings beside the one of the user.
+const OTHER_BINDINGS: usize = 1_000;
+
+/// How the server learns who sends a request.
+#[derive(Clone, Copy)]
+enum Credential {
+    /// The user of an in-process client.
+    Identity,
+    /// A bearer token of a token file.
+    Token,
+}
+
+/// A user whom a RoleBinding allows to read ConfigMaps, among many bindings of others.
+struct Reader {
+    server: ApiServer,
+    service: ApiService,
+    token: Option<&'static str>,
+}
+
+impl Reader {
+    /// A server with 10 objects, and the user. Both modes have the same objects, so that only the decision differs.
+    async fn new(mode: AuthorizationMode, credential: Credential) -> Self {
+        const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+        let role = r#"{"metadata":{"name":"reader"},
+            "rules":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["get","list","watch"]}]}"#;
+        let binding = |name: &str, group: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"{name}"}},"subjects":[{{"kind":"Group","name":"{group}",
+                "apiGroup":"rbac.authorization.k8s.io"}}],
+                "roleRef":{{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"reader"}}}}"#
+            )
+        };
+        let tokens = TokenFileAuthenticator::new("bobs-token,bob,7,readers\n").expect("a token file");
+        let server = ApiServer::builder().authenticator(tokens).authorization([mode]);
+        // Controllers work at times of their own.
+        let server = server.controllers(Controllers::NONE).build().await.expect("a server");
+        let admin = server.client_as("admin", &["system:masters"]);
+        let others = (0..OTHER_BINDINGS).map(|n| binding(&format!("other-{n}"), &format!("group-{n}")));
+        let bindings = others.chain([binding("readers", "readers")]).map(|body| ("rolebindings", body));
+        for (path, body) in std::iter::once(("roles", role.to_owned())).chain(bindings) {
+            let request = Request::post(format!("{RBAC}/{path}")).header("content-type", "application/json");
+            send_and_read(&admin, request, body.into(), StatusCode::CREATED).await;
+        }
+        for n in 0..10 {
+            send_and_read(&admin, post(), body_of(n, 0), StatusCode::CREATED).await;
+        }
+        let (service, token) = match credential {
+            Credential::Identity => (server.client_as("bob", &["readers"]), None),
+            Credential::Token => (server.service(), Some("Bearer bobs-token")),
+        };
+        let reader = Reader { server, service, token };
+        // The authorizer learns of the binding from its watch.
+        while send(&reader.service, reader.get(0), Bytes::new()).await.status() == StatusCode::FORBIDDEN {
+            tokio::task::yield_now().await;
+        }
+        reader
+    }
+
+    fn with_token(&self, request: http::request::Builder) -> http::request::Builder {
+        match self.token {
+            Some(token) => request.header("authorization", token),
+            None => request,
+        }
+    }
+
+    fn get(&self, n: u64) -> http::request::Builder {
+        self.with_token(Request::get(format!("{PATH}/map-{n:06}")))
+    }
+}
+
+fn gets(turns: u64, mode: AuthorizationMode, credential: Credential) {
+    runtime().block_on(async {
+        let reader = Reader::new(mode, credential).await;
+        for turn in 0..turns {
+            black_box(send_and_read(&reader.service, reader.get(turn % 10), Bytes::new(), StatusCode::OK).await);
+        }
+    });
+}
+
 pub(crate) fn create(turns: u64) {
     runtime().block_on(async {
         let service = server(1).await;
@@ -100,27 +196,48 @@ pub(crate) fn patch(turns: u64) {
 pub(crate) fn watch(turns: u64) {
     runtime().block_on(async {
         let service = server(10).await;
-        let mut watches = Vec::new();
-        for _ in 0..10 {
-            let request = Request::get(format!("{PATH}?watch=true&timeoutSeconds=36000"));
-            let response = send(&service, request, Bytes::new()).await;
-            assert_eq!(response.status(), StatusCode::OK);
-            let mut body = response.into_body();
-            // The existing objects arrive first.
-            let mut seen = 0;
-            while seen < 10 {
-                let frame = body.frame().await.expect("an event").expect("a frame").into_data().expect("data");
-                seen += frame.iter().filter(|byte| **byte == b'\n').count();
-            }
-            watches.push(body);
-        }
-        for turn in 0..turns {
-            black_box(send_and_read(&service, put(turn % 10), body_of(turn % 10, turn + 1), StatusCode::OK).await);
-            for body in &mut watches {
-                black_box(body.frame().await.expect("an event").expect("a frame"));
-            }
-        }
+        watches(turns, &service, &service).await;
     });
+}
+
+pub(crate) fn watch_as_user(turns: u64) {
+    watches_of_reader(turns, AuthorizationMode::AlwaysAllow);
+}
+
+pub(crate) fn watch_by_rbac(turns: u64) {
+    watches_of_reader(turns, AuthorizationMode::Rbac);
+}
+
+fn watches_of_reader(turns: u64, mode: AuthorizationMode) {
+    runtime().block_on(async {
+        let reader = Reader::new(mode, Credential::Identity).await;
+        let admin = reader.server.client_as("admin", &["system:masters"]);
+        watches(turns, &admin, &reader.service).await;
+    });
+}
+
+/// Each turn writes one of 10 objects and receives its event in 10 watches.
+async fn watches(turns: u64, writer: &ApiService, watcher: &ApiService) {
+    let mut watches = Vec::new();
+    for _ in 0..10 {
+        let request = Request::get(format!("{PATH}?watch=true&timeoutSeconds=36000"));
+        let response = send(watcher, request, Bytes::new()).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let mut body = response.into_body();
+        // The existing objects arrive first.
+        let mut seen = 0;
+        while seen < 10 {
+            let frame = body.frame().await.expect("an event").expect("a frame").into_data().expect("data");
+            seen += frame.iter().filter(|byte| **byte == b'\n').count();
+        }
+        watches.push(body);
+    }
+    for turn in 0..turns {
+        black_box(send_and_read(writer, put(turn % 10), body_of(turn % 10, turn + 1), StatusCode::OK).await);
+        for body in &mut watches {
+            black_box(body.frame().await.expect("an event").expect("a frame"));
+        }
+    }
 }
 
 pub(crate) fn list(turns: u64) {

@@ -17,7 +17,7 @@ pub(crate) struct Write {
 
 /// An engine with two tables: records by revision, and the newest revision by path.
 pub(crate) trait Engine: Send + Sync {
-    /// Applies all writes or none. They are on stable storage when this returns.
+    /// Applies all writes or none. The writes are on stable storage when this returns.
     fn commit(&self, writes: &[Write]) -> Result<()>;
 
     /// Calls `each` for the index entries in the order of paths.

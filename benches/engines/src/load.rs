@@ -1,5 +1,5 @@
-//! The load: data that is a function of the revision, writers that wait for their acknowledgement,
-//! and one thread that commits all waiting writes as one batch.
+//! The load. The data is a function of the revision. Writers wait for their acknowledgment, and one
+//! thread commits all waiting writes as one batch.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, mpsc};

@@ -1,5 +1,5 @@
-//! Compares embedded engines under the access pattern of an API server's store: small values, group
-//! commit, every commit on stable storage, and a restart that reads everything.
+//! Compares embedded engines under the access pattern of an API server's store. The pattern has
+//! small values, group commits on stable storage, and a restart that reads everything.
 //!
 //! A subcommand measures one engine in this process and prints one line of `name=value`. The
 //! engines implement one small trait (`engine.rs`). The load is deterministic (`load.rs`), so every

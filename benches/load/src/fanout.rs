@@ -16,7 +16,7 @@ use crate::watch::{Request, WatchResults, Watching};
 
 /// The time without progress after the last write, after which missing events count as lost.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// The number of objects that are changed in turn, if the number does not matter.
+/// The number of objects that are changed round-robin, if the number does not matter.
 const OBJECTS: usize = 200;
 
 /// One write, many watchers: CPU per delivered event, events/s, latency, completeness and order
@@ -151,7 +151,7 @@ impl Fanout {
 
 /// The data that the writers of one measurement share.
 struct Plan {
-    board: Arc<crate::watch::Board>,
+    board: Arc<crate::watch::SharedCounters>,
     objects: Objects,
     watchers: usize,
     /// The number of deliveries that the writes so far require.

@@ -7,7 +7,7 @@
 //! | a watch | streams a frame of `--frame-bytes` per write to the same group (see [`GROUP_HEADER`]) |
 //! | a watch with `sendInitialEvents` | `?bytes=N` of ready frames and a bookmark first |
 //! | any write | gives it the next revision, pushes it, answers with a body of the same size |
-//! | any other GET | `?bytes=N` of a body that is there already, at most 256 MiB |
+//! | any other GET | `?bytes=N` of a prepared body, at most 256 MiB |
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -58,7 +58,7 @@ pub(crate) struct Floor {
 }
 
 impl Floor {
-    /// Serves until standard input ends, so that it ends with the program that started it.
+    /// Serves until standard input ends, so that the floor exits together with the program that started it.
     pub(crate) async fn run(self) -> Outcome<()> {
         let (tls, ca) = tls()?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -160,8 +160,7 @@ impl State {
         frame
     }
 
-    /// An initial state of about `bytes` bytes in frames, followed by the bookmark. It is built
-    /// once.
+    /// An initial state of about `bytes` bytes in frames, followed by the bookmark, built once.
     fn initial(&self, bytes: usize) -> Bytes {
         static INITIAL: Mutex<Option<(usize, Bytes)>> = Mutex::new(None);
         let mut initial = INITIAL.lock();

@@ -1,9 +1,9 @@
 //! A minimal HTTP/2 client for many watches on one connection: [`Connection`]. Bytes in, events and
 //! bytes out; no sockets.
 //!
-//! A load program shares the machine with the measured server. One task and one buffer per
-//! connection, with frames parsed in place, cost about a third of a general client with a task, a
-//! channel and a waker per stream.
+//! A load program shares the machine with the measured server. This client has one task and one
+//! buffer per connection, and parses frames in place. It costs about a third of a general client
+//! with a task, a channel and a waker per stream.
 
 /// The size of a frame header in bytes.
 const HEAD_BYTES: usize = 9;
@@ -11,7 +11,7 @@ const HEAD_BYTES: usize = 9;
 const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 /// The initial window of a connection, which settings do not change.
 const WINDOW_BYTES_DEFAULT: u32 = 65_535;
-/// The number of received bytes after which a window update is sent. It is large, so updates are
+/// The number of received bytes after which a window update is sent. A large number makes updates
 /// rare.
 const WINDOW_UPDATE_BYTES: u32 = 1 << 28;
 

@@ -48,6 +48,14 @@ impl fmt::Display for Http {
 pub(crate) struct Client<'a> {
     target: &'a Target,
     sender: Sender,
+    identity: Option<Identity>,
+}
+
+/// The user that the requests of a client impersonate.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) user: String,
+    pub(crate) groups: &'static [&'static str],
 }
 
 enum Sender {
@@ -85,7 +93,12 @@ impl<'a> Client<'a> {
                 Sender::H2(sender)
             }
         };
-        Ok(Client { target, sender })
+        Ok(Client { target, sender, identity: None })
+    }
+
+    /// Makes all requests of this client those of a user.
+    pub(crate) fn with_identity(self, identity: Identity) -> Self {
+        Client { identity: Some(identity), ..self }
     }
 
     async fn send(&mut self, method: Method, path: &str, extras: Extras) -> Outcome<Response<Incoming>> {
@@ -99,6 +112,10 @@ impl<'a> Client<'a> {
         }
         if let Some(authorization) = &self.target.authorization {
             request = request.header("authorization", authorization);
+        }
+        if let Some(Identity { user, groups }) = &self.identity {
+            request = request.header("impersonate-user", user);
+            request = groups.iter().fold(request, |request, group| request.header("impersonate-group", *group));
         }
         request = request.header("accept", extras.accept.unwrap_or("application/json")).header("user-agent", "load");
         if extras.gzip {
@@ -157,6 +174,15 @@ impl<'a> Client<'a> {
             bytes += frame?.data_ref().map_or(0, |data| data.len() as u64);
         }
         Ok(bytes)
+    }
+
+    /// Reads and drops a response. Returns its status, whatever it is.
+    pub(crate) async fn drain_any(&mut self, path: &str) -> Outcome<StatusCode> {
+        let mut response = self.send(Method::GET, path, Extras::default()).await?;
+        while let Some(frame) = response.frame().await {
+            frame?;
+        }
+        Ok(response.status())
     }
 
     /// Opens a watch and closes it after the response head.

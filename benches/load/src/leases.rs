@@ -146,14 +146,14 @@ fn body(node: usize, version: u64) -> Bytes {
 }
 
 /// Renews a lease like a kubelet: with the known version. Returns the new version.
-async fn renew(client: &mut Client<'_>, node: usize, version: u64) -> Outcome<u64> {
+pub(crate) async fn renew(client: &mut Client<'_>, node: usize, version: u64) -> Outcome<u64> {
     let extras = Extras { body: body(node, version), ..Extras::default() };
     let answer = client.expect(Method::PUT, &format!("{COLLECTION}/node-{node}"), extras).await?;
     tally::revision(&answer).ok_or_else(|| "a lease without a resource version".into())
 }
 
 /// Creates the missing leases. Returns their versions, by the client that will renew them.
-async fn make(target: &Arc<Target>, nodes: usize, clients: usize) -> Outcome<Vec<Vec<u64>>> {
+pub(crate) async fn make(target: &Arc<Target>, nodes: usize, clients: usize) -> Outcome<Vec<Vec<u64>>> {
     let mut versions = vec![Vec::new(); clients];
     if target.floor {
         for node in 0..nodes {

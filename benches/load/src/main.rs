@@ -1,5 +1,5 @@
 //! Loads a Kubernetes API server and prints the cost: `load fanout`, `list`, `storm`, `writes`,
-//! `idle`, `churn`, `leases`, `cold`, `replicas`, and `aims` for all target figures of listwatch.
+//! `idle`, `churn`, `leases`, `fairness`, `cold`, `replicas`, and `aims` for all target figures of listwatch.
 //! The server is any API server, given by kubeconfig or by URL, token and CA, or a listwatch binary
 //! to start. Each figure is shown with the floor of the same run: hyper and rustls that send the
 //! same bytes without a list-watch.
@@ -11,6 +11,7 @@ mod aims;
 mod chunked;
 mod churn;
 mod cold;
+mod fairness;
 mod fanout;
 mod floor;
 mod h2;
@@ -76,6 +77,7 @@ enum Load {
     Idle(idle::Idle),
     Churn(churn::Churn),
     Leases(leases::Leases),
+    Fairness(fairness::Fairness),
     Cold(cold::Cold),
     Replicas(replicas::Replicas),
     Aims(aims::Aims),
@@ -134,6 +136,7 @@ async fn run(cli: Cli) -> Outcome<ExitCode> {
         Load::Idle(load) => load.run(&cli.common).await?,
         Load::Churn(load) => load.run(&cli.common).await?,
         Load::Leases(load) => load.run(&cli.common).await?,
+        Load::Fairness(load) => load.run(&cli.common).await?,
         Load::Cold(load) => load.run(&cli.common).await?,
         Load::Replicas(load) => load.run(&cli.common).await?,
         // The future contains those of all loads.

@@ -39,7 +39,7 @@ pub(crate) fn svg(report: &Report) -> String {
             let _ = writeln!(
                 svg,
                 "<rect x=\"{x}\" y=\"{y}\" width=\"{width:.1}\" height=\"{BAR_HEIGHT}\" fill=\"{}\"/>",
-                colour(&server)
+                color(&server)
             );
             let _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{text_y}\">{value:.2}</text>", x as f64 + width + 6.0);
             y += BAR_HEIGHT + GAP;
@@ -48,8 +48,8 @@ pub(crate) fn svg(report: &Report) -> String {
     svg + "</svg>\n"
 }
 
-/// Floors are grey, listwatch is blue, other servers are orange.
-fn colour(server: &str) -> &'static str {
+/// Floors are gray, listwatch is blue, other servers are orange.
+fn color(server: &str) -> &'static str {
     match server {
         _ if server.starts_with("floor") => "#b0b0b0",
         _ if server.starts_with("listwatch") => "#3465a4",

@@ -12,7 +12,7 @@ use crate::tally;
 use crate::target::Target;
 use crate::watch::{Request, Watching};
 
-/// The number of objects that are changed in turn.
+/// The number of objects that are changed round-robin.
 const OBJECTS: usize = 200;
 /// The time limit for all events after the last write.
 const ARRIVE_WAIT: Duration = Duration::from_secs(20);

@@ -53,6 +53,11 @@ impl Common {
         Common { servers: self.servers.with_store(store), ..self.clone() }
     }
 
+    /// The same options without the floor.
+    pub(crate) fn without_floor(&self) -> Self {
+        Common { servers: self.servers.without_floor(), ..self.clone() }
+    }
+
     /// The same options with one round.
     pub(crate) fn once(&self) -> Self {
         Common { rounds: 1, ..self.clone() }

@@ -39,10 +39,10 @@ pub(crate) struct Target {
     child: Mutex<Option<Started>>,
 }
 
-/// A started process. Dropping this ends it.
+/// A started process. Dropping the value ends the process.
 struct Started {
     child: Child,
-    /// Closing it ends the floor, also if this program is killed.
+    /// Closing the pipe ends the floor, even if this program is killed.
     _stdin: Option<ChildStdin>,
     /// Removed after the last process with data in it.
     _directory: Option<Arc<tempfile::TempDir>>,
@@ -305,6 +305,10 @@ impl Servers {
 
     pub(crate) fn with_store(&self, store: &str) -> Self {
         Servers { store: store.to_owned(), ..self.clone() }
+    }
+
+    pub(crate) fn without_floor(&self) -> Self {
+        Servers { no_floor: true, ..self.clone() }
     }
 
     /// The selected servers, in the order of the tables.

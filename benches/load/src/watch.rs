@@ -40,7 +40,7 @@ pub(crate) struct Request {
 
 /// The counters that all connections share.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct SharedCounters {
     epoch: Instant,
     /// The number of watches whose response has begun, and of those whose initial state is
     /// complete.
@@ -54,7 +54,7 @@ pub(crate) struct Board {
     problems: Mutex<Vec<String>>,
 }
 
-impl Board {
+impl SharedCounters {
     /// The time since the start in nanoseconds.
     pub(crate) fn now(&self) -> u64 {
         u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
@@ -76,7 +76,7 @@ impl Board {
 
 /// A set of open watches.
 pub(crate) struct Watching {
-    pub(crate) board: Arc<Board>,
+    pub(crate) board: Arc<SharedCounters>,
     stop: watch::Sender<bool>,
     connections: JoinSet<WatchResults>,
 }
@@ -113,7 +113,7 @@ impl Watching {
 
     /// Starts to open the watches.
     pub(crate) fn begin(target: &Arc<Target>, http: Http, streams: usize, requests: Vec<Request>) -> Self {
-        let board = Arc::new(Board {
+        let board = Arc::new(SharedCounters {
             epoch: Instant::now(),
             opened: AtomicUsize::new(0),
             synced: AtomicUsize::new(0),
@@ -156,7 +156,7 @@ impl Watching {
 struct Reader {
     target: Arc<Target>,
     http: Http,
-    board: Arc<Board>,
+    board: Arc<SharedCounters>,
     tallies: Vec<(usize, Tally)>,
     receipts: Vec<(u64, u64)>,
     receipts_max: usize,

@@ -14,9 +14,9 @@ use crate::report::{Metrics, Report};
 use crate::run::{Common, per_request};
 use crate::target::Target;
 
-/// The number of objects that are read and updated in turn.
+/// The number of objects that are read and updated round-robin.
 const OBJECTS: usize = 1_000;
-/// The number of objects per round that are created to be deleted.
+/// The number of objects per round that are created only for the deletions.
 const DOOMED: usize = 4_000;
 
 /// The number of the next object that does not exist yet.
@@ -104,7 +104,7 @@ impl Writes {
             Verb::Delete => {
                 let from = FRESH.fetch_add(DOOMED, Ordering::Relaxed);
                 if !target.floor {
-                    make_some(target, objects, from..from + DOOMED).await?;
+                    create_objects(target, objects, from..from + DOOMED).await?;
                 }
                 (from, from + DOOMED)
             }
@@ -156,7 +156,7 @@ impl Writes {
     }
 }
 
-async fn make_some(target: &Arc<Target>, objects: Objects, range: std::ops::Range<usize>) -> Outcome<()> {
+async fn create_objects(target: &Arc<Target>, objects: Objects, range: std::ops::Range<usize>) -> Outcome<()> {
     let next = Arc::new(AtomicUsize::new(range.start));
     let mut makers = tokio::task::JoinSet::new();
     for _ in 0..16 {

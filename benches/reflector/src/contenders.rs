@@ -37,7 +37,7 @@ pub(crate) struct Figures {
     pub(crate) events: Duration,
 }
 
-/// Measures the scenario. It is notified of each complete state and each applied event.
+/// Measures the scenario. A contender reports each complete state and each applied event.
 struct ScenarioMeter {
     figures: Figures,
     begun: (Instant, Duration),

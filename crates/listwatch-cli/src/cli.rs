@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{kube_apiserver, serve, storage, watch};
+use crate::{conformance, kube_apiserver, serve, storage, watch};
 
 /// Kubernetes list and watch: an API server that behaves as kube-apiserver does, and a client that watches
 /// any API server.
@@ -21,7 +21,8 @@ Examples:
   listwatch serve --in-memory --bind 127.0.0.1:0    the same in memory, on a free port
   listwatch kube-apiserver --check-flags ...        which flags of a kube-apiserver work here
   listwatch watch pods -A                           print changes, also after a restart of the server
-  listwatch storage export backup.lwx               a backup of the embedded store";
+  listwatch storage export backup.lwx               a backup of the embedded store
+  listwatch conformance --kubeconfig FILE           which rules of list and watch a server keeps";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -33,6 +34,8 @@ enum Command {
     Watch(Box<watch::Watch>),
     /// Back up, restore, move, check, compact and measure stores
     Storage(Box<storage::Storage>),
+    /// Score an API server by the rules of list and watch
+    Conformance(Box<conformance::Conformance>),
 }
 
 /// Runs the subcommand.
@@ -45,6 +48,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::KubeApiserver(server) => server.run().map(|()| ExitCode::SUCCESS),
         Command::Watch(watch) => watch.run(),
         Command::Storage(storage) => storage.run(),
+        Command::Conformance(conformance) => conformance.run(),
     }
 }
 

@@ -1,8 +1,10 @@
-//! The `listwatch` command: `serve`, `kube-apiserver`, `watch` and `storage`.
+//! The `listwatch` command: `serve`, `kube-apiserver`, `watch`, `storage` and `conformance`.
 
 mod cli;
+mod conformance;
 mod kube_apiserver;
 mod process;
+mod relocation;
 mod serve;
 mod snapshots;
 mod storage;

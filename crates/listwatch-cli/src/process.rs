@@ -1,6 +1,6 @@
 //! Prepares the process of a server: resource limits, signals, and a graceful shutdown.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use listwatch_apiserver::{ApiServer, Serving};
@@ -22,23 +22,76 @@ pub(crate) fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener, Fai
         .map_err(|error| format!("cannot listen on {address}: {error} (choose another with {flag})").into())
 }
 
-/// Serves until a signal arrives, and then shuts the server down gracefully. For `delay` before the shutdown, readiness
-/// fails while requests are still served. A second signal ends the delay, and another one ends the process.
+/// The settings of a graceful shutdown.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shutdown {
+    /// The time between the signal and the shutdown. Readiness fails, and requests are still served.
+    pub(crate) delay: Duration,
+    /// Whether new requests get 429 while the running ones finish. Without it, new connections are refused.
+    pub(crate) retry_after: bool,
+}
+
+/// Serves until a signal arrives, and then shuts the server down gracefully. Readiness fails first, and the server removes
+/// its address from the cluster. A second signal ends the delay, and another one ends the process.
 ///
 /// # Errors
 /// The signal handlers cannot be installed.
-pub(crate) async fn serve_until_signal(server: &ApiServer, serving: Serving, delay: Duration) -> Result<(), Failure> {
+pub(crate) async fn serve_until_signal(
+    server: &ApiServer,
+    serving: Serving,
+    shutdown: Shutdown,
+) -> Result<(), Failure> {
     stop_signal().await?;
+    server.fail_readiness();
+    let delay = shutdown.delay;
     if !delay.is_zero() {
-        server.fail_readiness();
         eprintln!("listwatch: stopping in {} s; a second signal stops now", delay.as_secs_f64());
-        tokio::select! {
-            () = tokio::time::sleep(delay) => {}
-            signal = stop_signal() => signal?,
-        }
     }
-    stop(server, serving).await;
+    let leave = async { tokio::join!(server.withdraw(), tokio::time::sleep(delay)) };
+    tokio::select! {
+        _ = leave => {}
+        signal = stop_signal() => signal?,
+    }
+    eprintln!("listwatch: stopping; a second signal stops at once");
+    let stop = async {
+        match shutdown.retry_after {
+            true => server.drain().await,
+            false => server.shutdown(),
+        }
+        serving.shutdown().await;
+        server.close_audit_log().await;
+    };
+    tokio::select! {
+        () = stop => {}
+        _ = stop_signal() => {}
+    }
     Ok(())
+}
+
+/// The address of this machine for clients on other machines: the bind address, or that of the default route if the bind
+/// address is unspecified or a loopback address (`ResolveBindAddress` in `apimachinery/pkg/util/net`). `None` without
+/// such a route.
+pub(crate) fn advertised(bind: IpAddr) -> Option<IpAddr> {
+    if !(bind.is_unspecified() || bind.is_loopback()) {
+        return Some(bind);
+    }
+    // Connecting a UDP socket selects the source address of a route, and sends nothing. The other end is one of the
+    // addresses for documentation.
+    let (local, other) = match bind {
+        IpAddr::V4(_) => ("0.0.0.0:0", "192.0.2.1:9"),
+        IpAddr::V6(_) => ("[::]:0", "[2001:db8::1]:9"),
+    };
+    let socket = UdpSocket::bind(local).ok()?;
+    socket.connect(other).ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!(address.is_unspecified() || address.is_loopback())).then_some(address)
+}
+
+/// The name of this host. `None` if the system does not report it.
+pub(crate) fn host_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok())?;
+    let name = name.trim();
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// The address for clients on this machine: loopback in place of an unspecified address.
@@ -80,13 +133,4 @@ async fn stop_signal() -> Result<(), Failure> {
     #[cfg(not(unix))]
     tokio::signal::ctrl_c().await?;
     Ok(())
-}
-
-async fn stop(server: &ApiServer, serving: Serving) {
-    eprintln!("listwatch: stopping; a second signal stops at once");
-    server.shutdown();
-    tokio::select! {
-        () = serving.shutdown() => {}
-        _ = stop_signal() => {}
-    }
 }

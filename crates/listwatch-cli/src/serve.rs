@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, builder::BoolishValueParser};
-use listwatch_apiserver::pki::{Pki, write_private};
+use listwatch_access::ClientCertificateAuthenticator;
+use listwatch_apiserver::admission::AdmissionPlugins;
+use listwatch_apiserver::pki::{Pki, TlsOptions, write_private};
 use listwatch_apiserver::stored_form::StorageMediaType;
 use listwatch_apiserver::{ApiServer, Auth, AuthorizationMode, Controllers, ServiceRanges};
 use listwatch_cacher::{HistoryBudget, Limits};
 
-use crate::process;
+use crate::process::{self, Shutdown};
+use crate::relocation;
 use crate::snapshots::SnapshotFlags;
 use crate::store::{self, EtcdConnection, OpenStore};
 
@@ -19,6 +22,10 @@ type Failure = Box<dyn std::error::Error>;
 /// The interval of etcd's compaction (kube-apiserver's default of `--etcd-compaction-interval`). etcd then has a
 /// history of one to two intervals.
 const COMPACTION_INTERVAL: Duration = Duration::from_secs(300);
+
+/// The default of `--controllers`.
+const DEFAULT_CONTROLLERS: &str = "namespace,gc,clusterrole-aggregation,resourcequota,pvc-protection,pv-protection,\
+volumeattributesclass-protection-controller,validatingadmissionpolicy-status";
 
 /// Run an API server
 #[derive(Debug, Args)]
@@ -50,6 +57,11 @@ pub(crate) struct Serve {
     /// Keep objects in etcd v3 at these endpoints instead of the embedded store
     #[arg(long, value_name = "URL[,URL]", value_delimiter = ',')]
     etcd_servers: Vec<String>,
+
+    /// Move the objects of the embedded store to etcd v3 at these endpoints while the server runs. The log says when it
+    /// is done: from the next start on, use --etcd-servers. The prefix in etcd must be empty
+    #[arg(long, value_name = "URL[,URL]", value_delimiter = ',', conflicts_with_all = ["etcd_servers", "in_memory"])]
+    move_to_etcd: Vec<String>,
 
     /// Prefix of all keys in etcd, normalized as a path: "a/../b" is "/b", "" is all of etcd
     #[arg(long, value_name = "PREFIX", default_value = "/registry")]
@@ -86,6 +98,11 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE")]
     encryption_provider_config: Option<PathBuf>,
 
+    /// Certificate authorities of client certificates (PEM): the common name of a certificate is the user, each
+    /// organization a group. Read at the start only [default: client certificates are ignored]
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<PathBuf>,
+
     /// More names and addresses for the server's certificate
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',')]
     tls_san: Vec<String>,
@@ -108,14 +125,23 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     history_bytes: Option<usize>,
 
-    /// Modes of authorization, asked in order: RBAC, AlwaysAllow, AlwaysDeny. Members of the group
+    /// Modes of authorization, in the order of decision: RBAC, AlwaysAllow, AlwaysDeny. Members of the group
     /// system:masters, such as the user of the admin kubeconfig, may do everything in each mode
     #[arg(long, value_name = "LIST", default_value = "RBAC", value_delimiter = ',')]
     authorization_mode: Vec<AuthorizationMode>,
 
+    /// Queue requests by the FlowSchemas and PriorityLevelConfigurations, so that the requests of one user do not delay
+    /// those of others; false only limits the requests in flight
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = BoolishValueParser::new(), action = clap::ArgAction::Set)]
+    enable_priority_and_fairness: bool,
+
     /// Controllers to run: namespace (empties deleted namespaces), gc (deletes objects without owners),
-    /// clusterrole-aggregation (writes the rules of aggregated ClusterRoles). An empty list runs none
-    #[arg(long, value_name = "LIST", default_value = "namespace,gc,clusterrole-aggregation")]
+    /// clusterrole-aggregation (writes the rules of aggregated ClusterRoles), resourcequota (counts what quotas
+    /// limit), pvc-protection, pv-protection and volumeattributesclass-protection-controller (keep storage objects that
+    /// are in use), validatingadmissionpolicy-status (type checks of policies), serviceaccount (creates the account
+    /// default in each namespace, and enables the admission plugin ServiceAccount), root-ca-cert-publisher (creates the
+    /// ConfigMap kube-root-ca.crt). * runs all, an empty list none
+    #[arg(long, value_name = "LIST", default_value = DEFAULT_CONTROLLERS)]
     controllers: Controllers,
 
     /// Streams that a client may have open on one HTTP/2 connection, watches included. Clients open another
@@ -159,37 +185,53 @@ impl Serve {
         // The address is bound first, so that a port in use fails before a store is opened.
         let listener = process::listen(self.bind, "--bind")?;
         let address = listener.local_addr()?;
-        let pki = self.pki()?;
+        let client_ca = self.client_ca()?;
+        let tls = TlsOptions { request_client_certificates: client_ca.is_some(), ..TlsOptions::default() };
+        let pki = self.pki()?.with_tls_options(&tls)?;
         let service_ranges = self.service_ranges()?;
         let store = self.storage().await?;
         let _snapshots = self.snapshots.start(store.embedded.as_ref(), &self.data_dir)?;
         let history_budget = self.history_bytes.map(HistoryBudget::new);
         let encryption = self.encryption_provider_config.as_deref();
         let stored_form = store::stored_form(&store, encryption, self.storage_media_type)?;
-        let server = ApiServer::builder()
+        let builder = ApiServer::builder()
             .storage(store.storage)
             .stored_form(stored_form)
             .cache_limits(Limits { history_budget, ..Limits::default() })
             .cache_bytes_max(self.cache_bytes)
             .auth(Auth::Token(pki.token().to_owned()))
             .authorization(self.authorization_mode.iter().copied())
-            .client_ca(pki.ca_pem())
+            .root_ca(pki.ca_pem())
+            .admission_plugins(AdmissionPlugins::default().with("ServiceAccount", self.controllers.service_account))
+            .priority_and_fairness(self.enable_priority_and_fairness)
             .secure_port(address.port())
             .external_address(&process::reachable(address).to_string())
             .service_ranges(service_ranges)
             .watch_cache(self.watch_cache)
             .cbor(self.cbor)
             .http2_max_streams_per_connection(self.http2_max_streams_per_connection)
-            .controllers(self.controllers)
-            .build()
-            .await?;
+            .controllers(self.controllers);
+        let builder = match client_ca {
+            Some((pem, authenticator)) => builder.client_ca(&pem).client_certificates(authenticator),
+            None => builder.client_ca(pki.ca_pem()),
+        };
+        let server = builder.build().await?;
         let serving = server.serve(listener, &pki)?;
 
         let url = format!("https://{}", process::reachable(address));
         let kubeconfig = self.kubeconfig_path()?;
         write_private(&kubeconfig, pki.kubeconfig(&url).as_bytes())?;
         print_banner(&url, &store.description, &std::path::absolute(&kubeconfig).unwrap_or(kubeconfig));
-        process::serve_until_signal(&server, serving, Duration::ZERO).await
+        process::serve_until_signal(&server, serving, Shutdown::default()).await
+    }
+
+    /// The certificate authorities of client certificates, in PEM and ready for use.
+    fn client_ca(&self) -> Result<Option<(String, ClientCertificateAuthenticator)>, Failure> {
+        let Some(file) = &self.client_ca_file else { return Ok(None) };
+        let wrong = |error: &dyn std::fmt::Display| format!("--client-ca-file {}: {error}", file.display());
+        let pem = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
+        let authenticator = ClientCertificateAuthenticator::new(&pem).map_err(|error| wrong(&error))?;
+        Ok(Some((pem, authenticator)))
     }
 
     fn service_ranges(&self) -> Result<ServiceRanges, Failure> {
@@ -213,18 +255,24 @@ impl Serve {
         if self.in_memory {
             return Ok(store::open_memory());
         }
+        if !self.move_to_etcd.is_empty() {
+            return relocation::open(&self.data_dir, &self.etcd(&self.move_to_etcd), COMPACTION_INTERVAL).await;
+        }
         if self.etcd_servers.is_empty() {
             return store::open_embedded(&self.data_dir);
         }
-        let etcd = EtcdConnection {
-            servers: self.etcd_servers.clone(),
+        store::open_etcd(&self.etcd(&self.etcd_servers), Some(COMPACTION_INTERVAL)).await
+    }
+
+    fn etcd(&self, servers: &[String]) -> EtcdConnection {
+        EtcdConnection {
+            servers: servers.to_vec(),
             prefix: self.etcd_prefix.clone(),
             ca_file: self.etcd_cafile.clone(),
             cert_file: self.etcd_certfile.clone(),
             key_file: self.etcd_keyfile.clone(),
             user: self.etcd_user.clone().zip(self.etcd_password_file.clone()),
-        };
-        store::open_etcd(&etcd, Some(COMPACTION_INTERVAL)).await
+        }
     }
 
     fn kubeconfig_path(&self) -> Result<PathBuf, Failure> {

@@ -108,7 +108,7 @@ pub(crate) struct OpenStore {
     pub(crate) embedded: Option<Arc<dyn Source>>,
     /// The description of the store in the banner and the log.
     pub(crate) description: String,
-    /// The prefix of all keys in etcd; `/registry` for other stores. It authenticates encrypted values.
+    /// The prefix of all keys in etcd; `/registry` for other stores. The prefix authenticates encrypted values.
     pub(crate) key_prefix: String,
 }
 
@@ -149,6 +149,7 @@ pub(crate) fn embedded_path(data_dir: &Path) -> PathBuf {
 /// The store is damaged or open in another process, or this build has no embedded store.
 #[cfg(feature = "embedded")]
 pub(crate) fn open_embedded(data_dir: &Path) -> Result<OpenStore, Failure> {
+    crate::relocation::check_not_moved(data_dir)?;
     let store = EmbeddedStorage::open(embedded_path(data_dir), EmbeddedOptions::default())?;
     let description = format!("embedded, durable, in {}", data_dir.display());
     Ok(OpenStore { storage: store.clone(), embedded: Some(store), description, key_prefix: KEY_PREFIX.to_owned() })

@@ -1,8 +1,8 @@
 //! Returns free memory to the system after a peak: [`start`].
 //!
 //! glibc keeps freed memory for later allocations, and returns only the end of a heap on its own. `malloc_trim` returns
-//! all free pages. It walks the free chunks of each heap under the heap's lock. It is therefore called after memory has
-//! grown and a few times later, and never in a server with steady memory. Figures are in
+//! all free pages, but walks the free chunks of each heap under the heap's lock. Therefore the server calls
+//! `malloc_trim` only after memory has grown and a few times later, never with steady memory. Figures are in
 //! `docs/decisions/0009-memory-after-a-peak.md`.
 
 /// Starts a thread that monitors the memory of this process. Does nothing if the allocator is not glibc's.
@@ -17,7 +17,7 @@ mod glibc {
 
     /// Interval between readings of resident memory.
     const CHECK_INTERVAL: Duration = Duration::from_secs(15);
-    /// Growth of resident memory, in bytes, that starts a trim.
+    /// The growth of resident memory, in bytes, that starts a trim.
     const GROWTH_BYTES: u64 = 32 * 1024 * 1024;
     /// The longest delay before a repeated trim. A trim during a peak returns little memory, so it is repeated after
     /// [`CHECK_INTERVAL`], and then each time after twice the previous delay. Responses end after 60 s, and histories
@@ -57,7 +57,7 @@ mod glibc {
     pub(super) fn start() {
         let thread = std::thread::Builder::new().name("trim".to_owned());
         if let Err(error) = thread.spawn(watch) {
-            tracing::warn!(%error, "memory will not be given back after a peak");
+            tracing::warn!(%error, "memory is not returned to the system after a peak");
         }
     }
 

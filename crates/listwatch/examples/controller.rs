@@ -1,6 +1,7 @@
-//! A controller that mirrors every ConfigMap with the label `mirror=yes` as a Secret. It recreates
-//! deleted Secrets, and deletes a Secret with its ConfigMap. The example runs against an API server
-//! in this process, changes a few objects, prints the controller's reaction, and ends.
+//! A controller that mirrors every ConfigMap with the label `mirror=yes` as a Secret. The
+//! controller recreates deleted Secrets, and deletes a Secret with its ConfigMap. The example runs
+//! against an API server in this process, changes a few objects, prints the controller's reaction,
+//! and ends.
 //!
 //! ```text
 //! cargo run -p listwatch --example controller
@@ -110,12 +111,12 @@ pub(crate) async fn run() -> Result<(), Failure> {
 
     let maps = "/api/v1/namespaces/default/configmaps";
     let mirrored = "/api/v1/namespaces/default/secrets/settings";
-    let settings = json!({"metadata": {"name": "settings", "labels": {"mirror": "yes"}}, "data": {"colour": "blue"}});
+    let settings = json!({"metadata": {"name": "settings", "labels": {"mirror": "yes"}}, "data": {"color": "blue"}});
     cluster.send("POST", maps, settings).await?;
     let made = eventually(&cluster, mirrored, |code, _| code == 200).await?;
     println!("a Secret was made: {}", made["data"]);
 
-    let green = json!({"data": {"colour": "green"}});
+    let green = json!({"data": {"color": "green"}});
     cluster.send("PATCH", &format!("{maps}/settings"), green).await?;
     let changed = eventually(&cluster, mirrored, |_, secret| secret["data"] != made["data"]).await?;
     println!("it follows a change: {}", changed["data"]);
@@ -125,7 +126,7 @@ pub(crate) async fn run() -> Result<(), Failure> {
         code == 200 && secret["metadata"]["uid"] != made["metadata"]["uid"]
     })
     .await?;
-    println!("deleted, it is made anew: {}", anew["metadata"]["name"]);
+    println!("created again after its deletion: {}", anew["metadata"]["name"]);
 
     cluster.send("DELETE", &format!("{maps}/settings"), json!({})).await?;
     eventually(&cluster, mirrored, |code, _| code == 404).await?;

@@ -1,7 +1,7 @@
-//! An API server inside a process, for clients in other processes. It needs no certificate and no
-//! token, and writes only the kubeconfig to disk. A client in the same process needs no port:
-//! `kube::Client::new(server.service(), "default")`.
-//! `cargo xtask e2e --kube-rs` runs kube-rs' own examples against it.
+//! An API server inside a process, for clients in other processes. The server needs no certificate
+//! and no token, and writes only the kubeconfig to disk. A client in the same process needs no
+//! port: `kube::Client::new(server.service(), "default")`. `cargo xtask e2e --kube-rs` runs
+//! kube-rs' examples against this server.
 //!
 //! ```sh
 //! cargo run -p listwatch --example in_process -- kubeconfig &

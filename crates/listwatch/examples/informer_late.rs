@@ -1,5 +1,5 @@
-//! Handlers that join late, are slow, or leave. Each handler receives the state at the time when it
-//! joins and then the changes, at its own speed. None delays another.
+//! Handlers that join late, are slow, or leave. Each handler first receives the current state and
+//! then the changes, at its own speed. Handlers do not delay each other.
 //!
 //! ```text
 //! cargo run -p listwatch --example informer_late

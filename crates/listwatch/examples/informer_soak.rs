@@ -39,8 +39,8 @@ use tokio::time::{Instant, sleep};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// The additional memory that the last quarter may need besides a tenth, in MiB: the allocator's
-/// reserve.
+/// The additional memory that the last quarter may need beyond a tenth, in MiB. It allows for
+/// memory that the allocator keeps.
 pub(crate) const SLACK_MIB: f64 = 4.0;
 
 const NAMESPACES: [&str; 3] = ["soak-informer-a", "soak-informer-b", "soak-informer-c"];

@@ -1,4 +1,5 @@
-//! Kubernetes list-watch: the facade that re-exports every library crate except `listwatch-kube`, which needs kube-rs. The
+//! Kubernetes list-watch: the facade that re-exports every library crate except `listwatch-kube`, which needs kube-rs, and
+//! the judge `listwatch-conformance`. The
 //! command `listwatch` is the crate `listwatch-cli`.
 //!
 //! ```text
@@ -20,24 +21,32 @@
 #![forbid(unsafe_code)]
 
 pub use listwatch_access as access;
+pub use listwatch_admission as admission;
 pub use listwatch_aggregator as aggregator;
 pub use listwatch_apiextensions as apiextensions;
 pub use listwatch_apiserver as apiserver;
 pub use listwatch_apply as apply;
 pub use listwatch_at_rest as at_rest;
+pub use listwatch_audit as audit;
 pub use listwatch_cacher as cacher;
 pub use listwatch_cel as cel;
 pub use listwatch_client as client;
 pub use listwatch_controllers as controllers;
+pub use listwatch_discovery as discovery;
 pub use listwatch_flow_control as flow_control;
 pub use listwatch_k8s_types as k8s_types;
 pub use listwatch_kinds as kinds;
 pub use listwatch_meta as meta;
+pub use listwatch_outbound as outbound;
+pub use listwatch_policies as policies;
+pub use listwatch_policy_admission as policy_admission;
 pub use listwatch_proxy as proxy;
 pub use listwatch_registry as registry;
 pub use listwatch_schema as schema;
 pub use listwatch_storage as storage;
+pub use listwatch_table as table;
 pub use listwatch_validation as validation;
+pub use listwatch_webhook_admission as webhook_admission;
 pub use listwatch_webhooks as webhooks;
 pub use listwatch_wire as wire;
 pub use listwatch_write as write;

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-/// The rate of each fault in a run. Most runs have some faults and lack others (swarm testing).
+/// The rate of each fault in a run. A run usually has only some kinds of faults (swarm testing).
 #[derive(Debug, Clone)]
 pub struct Faults {
     /// Probability that a read fails.

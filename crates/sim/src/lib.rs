@@ -31,7 +31,7 @@ pub mod truth;
 use std::sync::Arc;
 use std::time::Duration;
 
-use listwatch_apiserver::ApiServer;
+use listwatch_apiserver::{ApiServer, BuildError};
 use listwatch_storage::{MemoryStorage, Retention, Storage};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -83,6 +83,20 @@ pub fn run(seed: u64, scale: &Scale) -> Result<(), Violation> {
     runtime.block_on(play(seed, scale)).map_err(|guarantee| Violation { seed, guarantee })
 }
 
+/// Starts a server, as a supervisor does: a server that cannot read its webhook configurations or admission policies
+/// does not start and is started again.
+async fn start_server(storage: &Arc<dyn Storage>) -> ApiServer {
+    const STARTS_MAX: usize = 100;
+    for _ in 0..STARTS_MAX {
+        match ApiServer::builder().storage(Arc::clone(storage)).build().await {
+            Ok(server) => return server,
+            Err(BuildError::Webhooks(_) | BuildError::Policies(_)) => tokio::time::sleep(Duration::from_secs(1)).await,
+            Err(error) => panic!("a server does not start: {error}"),
+        }
+    }
+    panic!("a server does not start in {STARTS_MAX} attempts")
+}
+
 async fn play(seed: u64, scale: &Scale) -> Result<(), String> {
     let mut rng = StdRng::seed_from_u64(seed);
     // The store retains everything: it compacts only when a fault requests it.
@@ -92,7 +106,7 @@ async fn play(seed: u64, scale: &Scale) -> Result<(), String> {
     let storage: Arc<dyn Storage> = FaultyStorage::new(Arc::clone(&memory), faults.clone(), rng.random());
     let mut servers = Vec::new();
     for _ in 0..2 {
-        servers.push(ApiServer::builder().storage(Arc::clone(&storage)).build().await.expect("a server"));
+        servers.push(start_server(&storage).await);
     }
 
     let mut observers = Vec::new();

@@ -24,7 +24,7 @@ pub struct ObserverPlan {
     pub namespace: Option<&'static str>,
     /// The only tier to watch.
     pub tier: Option<&'static str>,
-    /// Begin with a WatchList instead of a list.
+    /// Whether to begin with a WatchList instead of a list.
     pub watch_list: bool,
     /// Whether to request bookmarks.
     pub bookmarks: bool,
@@ -76,7 +76,7 @@ pub enum Received {
     Bookmark {
         /// The event's resource version.
         revision: Revision,
-        /// Whether it ends the initial events.
+        /// Whether the bookmark ends the initial events (`k8s.io/initial-events-end`).
         initial_events_end: bool,
     },
 }
@@ -108,7 +108,7 @@ pub struct Trace {
     pub as_of: Revision,
 }
 
-/// A running observer.
+/// The handle of a running observer task.
 #[derive(Debug)]
 pub struct Observer {
     until: watch::Sender<Option<Revision>>,

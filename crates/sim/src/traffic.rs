@@ -22,7 +22,7 @@ const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 /// The label values. Selectors choose among them, so objects enter and leave views.
 pub const TIERS: [&str; 3] = ["front", "back", "none"];
 
-/// Makes this number of write attempts.
+/// Performs a number of write attempts.
 pub async fn play(
     servers: &[ApiServer],
     writes: usize,

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-/// Source text, and the same text with blanks for comments and for what is in quotes. Offsets agree.
+/// Source text, and the same text with blanks for comments and quoted text. Offsets are equal in both.
 pub(super) struct Source {
     pub(super) text: String,
     blank: String,
@@ -57,7 +57,7 @@ impl Source {
         items
     }
 
-    /// What is between commas in this range, which is the body of a struct or an enum: attributes, and text in one line.
+    /// Splits the body of a struct or enum at its commas. Returns the attributes and the text of each part in one line.
     pub(super) fn members(&self, range: Range<usize>) -> Vec<(String, String)> {
         let bytes = self.blank.as_bytes();
         let (mut members, mut attributes) = (Vec::new(), String::new());
@@ -97,7 +97,7 @@ impl Source {
         members
     }
 
-    /// The item that begins here: its head, its body, and where it ends.
+    /// Reads the item that begins here: the head, the body and the end.
     fn item(&self, start: usize, limit: usize) -> (Range<usize>, Option<Range<usize>>, usize) {
         let bytes = self.blank.as_bytes();
         let ends_with_semicolon = has_value(&self.blank[start..limit]);
@@ -116,7 +116,7 @@ impl Source {
         (start..limit, None, limit)
     }
 
-    /// The place behind the bracket that closes the one at `open`.
+    /// The offset behind the bracket that closes the bracket at `open`.
     fn closing(&self, open: usize, limit: usize) -> usize {
         let mut depth = 0_usize;
         for (at, byte) in self.blank.as_bytes()[open..limit].iter().enumerate() {
@@ -135,7 +135,7 @@ impl Source {
     }
 }
 
-/// Does this item end with `;`, whatever braces it has: a use, a constant, a type alias?
+/// Whether the item ends with `;` even if it has braces: a use, a constant or a type alias.
 fn has_value(text: &str) -> bool {
     let mut words = text.split(|c: char| !(c.is_alphanumeric() || "_()".contains(c))).filter(|word| !word.is_empty());
     let mut word = words.next();
@@ -149,7 +149,8 @@ fn has_value(text: &str) -> bool {
     }
 }
 
-/// One line, single spaces, brackets as rustfmt sets them where everything fits into a line.
+/// Returns the text on one line with single spaces, and brackets as rustfmt sets them where everything fits into a
+/// line.
 pub(super) fn one_line(text: &str) -> String {
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for (from, to) in [
@@ -168,7 +169,7 @@ pub(super) fn one_line(text: &str) -> String {
     line.trim_end_matches(',').to_owned()
 }
 
-/// The text with blanks for comments, and for what is in string and character literals.
+/// The text with blanks for comments and for the content of string and character literals.
 fn blank(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();
@@ -212,7 +213,7 @@ fn end_of(bytes: &[u8], at: usize, end: &[u8]) -> usize {
     bytes[at..].windows(end.len()).position(|window| window == end).map_or(bytes.len(), |found| at + found)
 }
 
-/// Is the byte before this one a part of the same word?
+/// Whether the byte before this one belongs to the same word.
 fn is_word(bytes: &[u8], at: usize) -> bool {
     // `b` and `c` may stand before a raw string.
     at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_') && !matches!(bytes[at - 1], b'b' | b'c')
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_told_apart() {
+    fn source_is_split_into_items() {
         let text = "//! Doc {\n#![forbid(unsafe_code)]\nuse a::{b, c};\n/// It's {\n#[derive(Clone)]\npub struct A<'a> {\n    b: &'a str,\n}\n\
                     pub const B: char = '{';\nconst fn f(\n    a: u8,\n) -> [u8; 2] {\n    \"}\\\"\"\n}\nimpl A<'_> {}\npub type X = r#\"{\"#;\n";
         assert_eq!(
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_separated_by_commas_outside_of_brackets() {
+    fn members_are_split_at_commas_outside_brackets() {
         let source = Source::new(
             "#[doc = \"x\"] pub a: HashMap<u8, fn(u8, u8) -> u8>, B { c: u8, d: u8 }, E(u8, u8)".to_owned(),
         );

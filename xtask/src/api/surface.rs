@@ -1,4 +1,4 @@
-//! The public surface of one crate: which items can be named from outside, and how they read.
+//! The public surface of one crate: the items that other crates can name, and their signatures.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::scan::{Chunk, Source, one_line};
 use crate::failure::{Outcome, ensure};
 
-/// Where an item is defined: its module, and its name.
+/// The definition of an item: module and name.
 type Place = (String, String);
 
 /// A crate, module by module. A module's key is its path from the root, `a::b`; the root's is empty.
@@ -26,12 +26,12 @@ struct Module {
 
 struct Item {
     public: bool,
-    /// As it is written, in one line, without `pub`.
+    /// The source in one line, without `pub`.
     head: String,
     derives: Vec<String>,
     non_exhaustive: bool,
     features: String,
-    /// What of its body can be used from outside, each in one line.
+    /// The public members of the body, each in one line.
     members: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ struct Impl {
     members: Vec<(String, String)>,
 }
 
-/// What a path leads to.
+/// The target of a path.
 enum Target {
     Module(String),
     Item(Place),
@@ -65,7 +65,7 @@ enum Target {
 /// One line of the listing.
 pub(super) struct Line {
     pub(super) text: String,
-    /// The last name on the way to it.
+    /// The last name of the path.
     pub(super) name: String,
     /// Crates outside of this repository whose names are in the line.
     pub(super) foreign: BTreeSet<String>,
@@ -161,7 +161,7 @@ impl Crate {
         let mut modules: BTreeMap<String, String> = BTreeMap::new();
         let mut outside: BTreeMap<String, (String, String)> = BTreeMap::new();
         self.walk("", "", "", &mut exports, &mut modules, &mut outside);
-        // Under the first of its paths, the shortest; the others are re-exports.
+        // The shortest path is the item's; the others are re-exports.
         let mut lines: BTreeMap<String, Vec<Line>> = BTreeMap::new();
         let mut canonical: BTreeMap<Place, String> = BTreeMap::new();
         for (place, paths) in &exports {
@@ -211,7 +211,7 @@ impl Crate {
         }
         let mut all = Vec::new();
         for (_, mut group) in lines {
-            // The item first, then what belongs to it.
+            // The item first, then its members.
             group.sort_by(|a, b| (a.text.starts_with(' '), &a.text).cmp(&(b.text.starts_with(' '), &b.text)));
             all.extend(group);
         }
@@ -291,7 +291,7 @@ impl Crate {
         Some(target)
     }
 
-    /// A name in a module: `Some(None)` where the module does not have it.
+    /// Looks up a name in a module. Returns `Some(None)` if the module does not have the name.
     #[expect(clippy::option_option, reason = "too deep, or not there")]
     fn lookup(&self, module: &str, name: &str, depth: usize) -> Option<Option<Target>> {
         let found = self.modules.get(module)?;
@@ -374,7 +374,7 @@ pub(super) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Words with their places.
+/// Words with their offsets.
 pub(super) fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split(|c: char| !is_word(c))
         .filter(|word| !word.is_empty())
@@ -530,7 +530,7 @@ fn read_impl(source: &Source, head: &str, chunk: &Chunk, features_of: String) ->
     Some(Impl { of, head: head.to_owned(), for_type, features: features_of, members })
 }
 
-/// Splits `<..>` from what follows.
+/// Splits `<..>` from the rest.
 fn split_generics(text: &str) -> (&str, &str) {
     if !text.starts_with('<') {
         return ("", text);
@@ -550,7 +550,7 @@ fn split_generics(text: &str) -> (&str, &str) {
     ("", text)
 }
 
-/// Takes a use tree apart: paths, and the names that they get; `None` is a glob.
+/// Splits a use tree into paths and their names; `None` is a glob.
 fn expand(tree: &str, prefix: &[String], each: &mut dyn FnMut(Vec<String>, Option<String>)) {
     let tree = tree.trim().trim_start_matches("::");
     if let Some((path, rest)) = tree.split_once('{') {

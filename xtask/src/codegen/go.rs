@@ -1,6 +1,7 @@
 //! Reads the types, constants and markers of one Go package, line by line.
 //!
-//! Kubernetes' type files are formatted by gofmt and keep to a few forms, so lines are enough.
+//! Kubernetes' type files are formatted by gofmt and use only a few forms, so no full parser is
+//! needed.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +12,7 @@ pub(super) struct GoType {
     pub(super) form: Form,
 }
 
-/// A struct's fields in their order, or the type that a name stands for.
+/// The fields of a struct in their order, or the target of a named type.
 pub(super) enum Form {
     Struct(Vec<GoField>),
     Alias(String),
@@ -21,7 +22,7 @@ pub(super) enum Form {
 pub(super) struct GoField {
     /// The type as written, e.g. `[]v1.Toleration`.
     pub(super) of: String,
-    /// It has no name of its own: an embedded struct.
+    /// Whether the field has no name: an embedded struct.
     pub(super) is_embedded: bool,
     pub(super) tags: String,
     pub(super) markers: Vec<String>,
@@ -45,14 +46,14 @@ pub(super) struct Constant {
 
 /// The value of a constant.
 pub(super) enum Value {
-    /// A Go literal, which is JSON, too.
+    /// A Go literal that is also JSON.
     Literal(String),
     /// A constant of another package: its path and name.
     Imported(String, String),
 }
 
 impl GoPackage {
-    /// Adds what one file declares.
+    /// Adds the declarations of one file.
     pub(super) fn read(&mut self, text: &str) {
         let imports = std::rc::Rc::new(imports(text));
         let mut markers: Vec<String> = Vec::new();
@@ -147,7 +148,7 @@ mod tests {
     use super::tag;
 
     #[test]
-    fn tags_are_found_by_name() {
+    fn struct_tag_is_found_by_its_name() {
         let tags = "json:\"a,omitempty\" patchStrategy:\"merge\" protobuf:\"bytes,1,opt,name=a\"";
         assert_eq!(tag(tags, "json"), Some("a,omitempty"));
         assert_eq!(tag(tags, "protobuf"), Some("bytes,1,opt,name=a"));

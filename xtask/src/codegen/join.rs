@@ -7,7 +7,7 @@ use super::go::{Constant, Form, GoField, GoPackage, GoType, Value, tag};
 use super::proto::{self, Messages, ProtoField};
 use crate::failure::{Outcome, ensure, fail};
 
-/// Messages whose JSON is not that of their fields, and what the table calls them.
+/// Messages whose JSON differs from their fields, and their names in the table.
 const SPECIAL: &[(&str, &str)] = &[
     ("k8s.io.apimachinery.pkg.apis.meta.v1.Time", "Time"),
     ("k8s.io.apimachinery.pkg.apis.meta.v1.MicroTime", "MicroTime"),
@@ -23,7 +23,7 @@ const SPECIAL: &[(&str, &str)] = &[
 
 /// A message of the table.
 pub(super) struct Message {
-    /// It has `apiVersion` and `kind`.
+    /// Whether the message has `apiVersion` and `kind`.
     pub(super) is_object: bool,
     /// `x-kubernetes-map-type: atomic`.
     pub(super) is_atomic: bool,
@@ -39,11 +39,11 @@ pub(super) struct Field {
     pub(super) of: String,
     pub(super) message: Option<String>,
     pub(super) omit: &'static str,
-    /// What OpenAPI says beyond that: calls of the row's methods.
+    /// Additional facts of OpenAPI, as calls of the row's methods.
     pub(super) constraints: Vec<String>,
 }
 
-/// All that was read.
+/// All sources that were read.
 #[derive(Default)]
 pub(super) struct Sources {
     proto: Messages,
@@ -74,7 +74,7 @@ impl Sources {
         Ok(())
     }
 
-    /// Each kind of the packages that were read, except lists: what has `apiVersion`, `kind` and metadata.
+    /// Each kind of the packages except lists: the messages with `apiVersion`, `kind` and metadata.
     pub(super) fn kinds(&self) -> Vec<String> {
         let mut kinds = Vec::new();
         for (package, go) in &self.go {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptions_that_disagree_are_an_error() {
+    fn disagreeing_proto_and_go_descriptions_are_an_error() {
         let rest = "\tID string `json:\"id\" protobuf:\"bytes,1,opt,name=id\"`\n";
         for (go, error) in [
             (format!("type Thing struct {{\n{rest}}}\n"), "1 fields of 3 have a Go field"),

@@ -60,7 +60,7 @@ mod tests {
     use super::tag;
 
     #[test]
-    fn releases_have_tags() {
+    fn kubernetes_release_maps_to_repository_tag() {
         assert_eq!(tag("v1.36.2").as_deref(), Ok("v0.36.2"));
         assert_eq!(tag("v1.37.0-beta.0").as_deref(), Ok("v0.37.0-beta.0"));
         assert!(tag("v1.36").is_err() && tag("1.36.2").is_err());

@@ -1,27 +1,31 @@
-//! The ways to a running API server: kubectl, and curl.
+//! Access to a running API server by kubectl and curl.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::failure::{Failure, Outcome, ensure, fail};
 use crate::process::{Output, Run};
 
-/// A client call that takes longer than this has failed.
+/// The time limit of a client call.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
+/// Time between two reads of a state that is awaited.
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
+/// The number of characters of a state that a failure shows.
+const STATE_CHARS: usize = 1500;
 
-/// How to reach a server, and with what.
+/// The address and credentials of a server, and the client programs.
 pub(crate) struct Access {
     pub(crate) url: String,
     pub(crate) kubeconfig: PathBuf,
-    /// A directory of this store's run.
+    /// The directory for files of this run.
     pub(crate) dir: PathBuf,
     kubectl: PathBuf,
     curl: PathBuf,
 }
 
-/// An HTTP answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
@@ -39,7 +43,7 @@ impl Answer {
 }
 
 impl Access {
-    /// Reads address, CA and token out of a kubeconfig, and writes what curl needs into `dir`.
+    /// Reads address, CA and token from a kubeconfig, and writes curl's settings into `dir`.
     pub(crate) fn from_kubeconfig(kubeconfig: &Path, kubectl: &Path, curl: &Path, dir: &Path) -> Outcome<Self> {
         std::fs::create_dir_all(dir)?;
         let access = Self {
@@ -54,7 +58,7 @@ impl Access {
         let cluster = &view["clusters"][0]["cluster"];
         let url = cluster["server"].as_str().ok_or("the kubeconfig names no server")?.to_owned();
         let token = view["users"][0]["user"]["token"].as_str().ok_or("the kubeconfig has no bearer token")?;
-        // curl reads its settings from CURL_HOME, so that a command line shows what matters.
+        // curl reads its settings from CURL_HOME, so that command lines stay short.
         let mut settings = "silent\nshow-error\nno-buffer\n".to_owned();
         match cluster["certificate-authority-data"].as_str() {
             Some(ca) => {
@@ -72,17 +76,17 @@ impl Access {
         Ok(Self { url, ..access })
     }
 
-    /// The kubectl that is used.
+    /// The path of kubectl.
     pub(crate) fn kubectl_file(&self) -> PathBuf {
         self.kubectl.clone()
     }
 
-    /// The curl that is used.
+    /// The path of curl.
     pub(crate) fn curl_file(&self) -> PathBuf {
         self.curl.clone()
     }
 
-    /// kubectl with this server's kubeconfig, and a cache of its own.
+    /// kubectl with this server's kubeconfig, and a separate discovery cache.
     pub(crate) fn kubectl<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Run {
         Run::new(&self.kubectl)
             .env("KUBECONFIG", &self.kubeconfig)
@@ -92,14 +96,40 @@ impl Access {
             .limit(CALL_LIMIT)
     }
 
-    /// What `kubectl <words>` prints; an error unless it ends well.
+    /// Returns the output of `kubectl <words>`. An error unless kubectl ends with code 0.
     pub(crate) fn kube(&self, words: &str) -> Outcome<String> {
         self.kubectl(words.split_whitespace()).text()
     }
 
-    /// What `kubectl get <words> -o json` prints.
+    /// Returns the output of `kubectl get <words> -o json`.
     pub(crate) fn get(&self, words: &str) -> Outcome<Value> {
         Ok(serde_json::from_str(&self.kubectl(words.split_whitespace()).args(["-o", "json"]).text()?)?)
+    }
+
+    /// Reads `kubectl <words> -o json` until `check` accepts it. A failure shows the last unmet condition and the
+    /// state.
+    pub(crate) fn until<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        words: &str,
+        mut check: impl FnMut(&Value) -> Result<T, String>,
+    ) -> Outcome<T> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let (why, state) = match self.get(words) {
+                Ok(value) => match check(&value) {
+                    Ok(found) => return Ok(found),
+                    Err(why) => (why, summary(&value)),
+                },
+                Err(failure) => (failure.to_string(), String::new()),
+            };
+            if Instant::now() > deadline {
+                let state: String = state.chars().take(STATE_CHARS).collect();
+                fail!("{what}: not within {limit:?}: {why}; the last state: {state}");
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
     }
 
     /// curl with the admin's credential, certificate checked, for a path of the API.
@@ -116,7 +146,7 @@ impl Access {
         Run::new(&self.curl).env("CURL_HOME", self.dir.join(who)).arg(format!("{}{path}", self.url)).limit(CALL_LIMIT)
     }
 
-    /// Runs a curl to its end and reads the answer, whatever its code is.
+    /// Runs curl and returns the response, also one with an error code.
     pub(crate) fn answer(&self, curl: Run) -> Outcome<Answer> {
         let line = curl.line();
         let output: Output = curl.args(["--write-out", "%{stderr}%{http_code}"]).output()?;
@@ -130,14 +160,15 @@ impl Access {
         self.answer(self.curl(path))
     }
 
-    /// GET as the admin; an error unless the answer is 200 with JSON.
+    /// GET as the admin. An error unless the response is 200 with JSON.
     pub(crate) fn fetch_json(&self, path: &str) -> Outcome<Value> {
         let answer = self.fetch(path)?;
         ensure!(answer.code == 200, "GET {path} answered {}: {}", answer.code, answer.text());
         answer.json()
     }
 
-    /// A JSON merge patch by curl, which starts faster than kubectl; an error unless it is taken.
+    /// Sends a JSON merge patch by curl, which starts faster than kubectl. An error unless the
+    /// response is 200.
     pub(crate) fn merge_patch(&self, path: &str, patch: &Value) -> Outcome<Value> {
         let curl =
             self.curl(path).args(["--request", "PATCH", "--header", "Content-Type: application/merge-patch+json"]);
@@ -147,8 +178,19 @@ impl Access {
     }
 }
 
-/// Decodes standard base64, as kubeconfig files carry certificates.
-fn base64(text: &str) -> Outcome<Vec<u8>> {
+/// The status of an object, or of each item of a list.
+fn summary(value: &Value) -> String {
+    match value["items"].as_array() {
+        Some(items) => {
+            let item = |item: &Value| format!("{}: {}", item["metadata"]["name"], item["status"]);
+            items.iter().map(item).collect::<Vec<_>>().join("\n")
+        }
+        None => format!("{} {}", value["spec"], value["status"]),
+    }
+}
+
+/// Decodes standard base64, as kubeconfig files and Secrets carry certificates.
+pub(crate) fn base64(text: &str) -> Outcome<Vec<u8>> {
     let (mut bytes, mut bits, mut held) = (Vec::new(), 0_u32, 0);
     for c in text.bytes().filter(|c| !c.is_ascii_whitespace() && *c != b'=') {
         let value = match c {

@@ -1,5 +1,5 @@
-//! What a server gets to see beside good requests. Each gets the answer that kube-apiserver gives
-//! (`cargo xtask e2e --against` shows it), and the server goes on.
+//! Sends invalid requests and connections. Each must have the response of kube-apiserver (compare with `cargo xtask e2e
+//! --against`), and the server must continue to serve.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use crate::failure::{Outcome, ensure};
 use super::World;
 use super::watching::version_of;
 
-/// A request and the answer it has to get.
+/// A request and its expected response.
 struct Case {
     name: &'static str,
     method: &'static str,
@@ -20,7 +20,7 @@ struct Case {
     content_type: &'static str,
     body: String,
     code: u16,
-    /// The Status' reason; empty where the answer is plain text.
+    /// The reason of the Status; empty for a plain-text response.
     reason: &'static str,
     /// A part of the Status' message, or of the plain text.
     message: &'static str,
@@ -31,10 +31,10 @@ const MERGE: &str = "application/merge-patch+json";
 const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
 const WEB: &str = "/api/v1/namespaces/shop/configmaps/web";
 
-/// A method, a path, a content type (which says nothing where there is no body), a body.
+/// Method, path, content type (unused without a body) and body.
 type Request = (&'static str, &'static str, &'static str, String);
 
-/// An answer: code, reason, part of the message.
+/// The expected response: code, reason, part of the message.
 type Wanted = (u16, &'static str, &'static str);
 
 fn case(name: &'static str, request: Request, wanted: Wanted) -> Case {
@@ -162,7 +162,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Requests that are well-formed HTTP and wrong otherwise.
+/// Sends requests that are valid HTTP but invalid for the API.
 pub(crate) fn requests(world: &mut World) -> Outcome<String> {
     let before = version_of(&world.access.fetch_json(WEB)?);
     let body_file = world.access.dir.join("body");
@@ -203,7 +203,7 @@ pub(crate) fn requests(world: &mut World) -> Outcome<String> {
     Ok(format!("{} kinds of request refused", cases.len() + 1))
 }
 
-/// Connections that are not even HTTP, or stop half-way. None may keep the next client waiting.
+/// Opens connections that are not HTTP or that stop within a request. None may delay the next client.
 pub(crate) fn connections(world: &mut World) -> Outcome<String> {
     let address = world.access.url.trim_start_matches("https://").trim_end_matches('/').to_owned();
     let connect = || -> Outcome<TcpStream> {
@@ -227,7 +227,7 @@ pub(crate) fn connections(world: &mut World) -> Outcome<String> {
         held.push(stream);
         alive(world, what)?;
     }
-    // A request that says how long its body is, sends less, and stays.
+    // A request whose body is shorter than its length, on a connection that stays open.
     let half = |flags: &[&str]| {
         let curl = world.access.curl(MAPS).args(["--request", "POST", "--header", "Content-Type: application/json"]);
         curl.args(["--header", "Content-Length: 1000", "--data-binary", "{\"half\":"]).args(flags).start()
@@ -241,7 +241,7 @@ pub(crate) fn connections(world: &mut World) -> Outcome<String> {
     Ok("6 kinds of broken connection".to_owned())
 }
 
-/// Whether the server still answers others at once.
+/// Checks that the server responds to another client within 2 seconds.
 fn alive(world: &World, after: &str) -> Outcome<()> {
     let curl = world.access.curl("/readyz").args(["--max-time", "2"]);
     let answer = world.access.answer(curl).map_err(|failure| failure.while_doing(format!("after {after}")))?;

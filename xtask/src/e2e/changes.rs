@@ -1,4 +1,4 @@
-//! Scenarios that change objects with kubectl, each beside the same change to the model.
+//! Scenarios that change objects with kubectl, and make the same change in the model.
 
 use serde_json::json;
 
@@ -13,9 +13,9 @@ fn manifests() -> String {
     tools::root().join("examples/manifests").display().to_string()
 }
 
-/// Applies the shop, and takes what its files say into the model.
+/// Applies the shop, and adds the objects of its files to the model.
 pub(crate) fn apply(world: &mut World) -> Outcome<String> {
-    // Only kubectl reads YAML here; what it makes of the files without a server's help is the model.
+    // kubectl converts the YAML files without a server; the result is the model.
     let asked = world
         .access
         .kubectl(["create", "--dry-run=client", "--validate=false", "-o", "json", "-R", "-f", &manifests()])
@@ -28,13 +28,13 @@ pub(crate) fn apply(world: &mut World) -> Outcome<String> {
     Ok(format!("{count} objects"))
 }
 
-/// A second apply changes nothing: kubectl may send a patch (a list of claim templates that the
-/// server has defaulted never looks the same to it), but no object gets a new version.
+/// Checks that a second apply changes no resource version. kubectl may send a patch, because
+/// defaulted claim templates differ from those of the file.
 pub(crate) fn apply_again(world: &mut World) -> Outcome<String> {
     let before = versions(world)?;
     let applied = world.access.kubectl(["apply", "-R", "-f", &manifests()]).text()?;
     if let Some(created) = applied.lines().find(|line| line.ends_with(" created")) {
-        fail!("applying the same files again made something: {created}");
+        fail!("a second apply of the same files created objects: {created}");
     }
     let after = versions(world)?;
     let changed: Vec<_> = before.iter().filter(|version| !after.contains(version)).collect();
@@ -62,7 +62,10 @@ pub(crate) fn label_and_annotate(world: &mut World) -> Outcome<String> {
     world.access.kube("label -n shop deployment catalog tier=core --overwrite")?;
     world.access.kube("annotate -n shop service web shop.example/reviewed=2026-01-05")?;
     let refused = world.access.kubectl("label -n shop pod toolbox audited=no".split(' ')).output()?;
-    ensure!(!refused.success() && refused.said().contains("already has a value"), "a label was overwritten unasked");
+    ensure!(
+        !refused.success() && refused.said().contains("already has a value"),
+        "a label was changed without --overwrite"
+    );
     world.model.edit("Pod", "shop", "toolbox", |pod| pod["metadata"]["labels"]["audited"] = json!("yes"))?;
     world
         .model
@@ -77,7 +80,7 @@ pub(crate) fn label_and_annotate(world: &mut World) -> Outcome<String> {
     Ok(String::new())
 }
 
-/// kubectl writes the object to a file, an editor changes the file, kubectl patches the difference.
+/// `kubectl edit`: an editor changes the object's file, and kubectl patches the difference.
 pub(crate) fn edit(world: &mut World) -> Outcome<String> {
     let edit = world.access.kubectl(["edit", "-n", "shop", "configmap/catalog"]);
     let said = edit.env("KUBE_EDITOR", "sed -i -e 's/page-size: .*/page-size: \"48\"/'").text()?;
@@ -86,7 +89,7 @@ pub(crate) fn edit(world: &mut World) -> Outcome<String> {
     Ok(said.trim().to_owned())
 }
 
-/// Lists merge by key: one container changes, the other stays.
+/// A strategic merge patch: lists merge by key, so one container changes and the other stays.
 pub(crate) fn patch_strategic(world: &mut World) -> Outcome<String> {
     let image = "registry.example/web:4.2.1";
     let patch =
@@ -98,7 +101,7 @@ pub(crate) fn patch_strategic(world: &mut World) -> Outcome<String> {
     Ok("one container of two".to_owned())
 }
 
-/// Null removes, values replace.
+/// A merge patch: null removes a member, another value replaces it.
 pub(crate) fn patch_merge(world: &mut World) -> Outcome<String> {
     let patch = json!({"data": {"banner": null, "currency": "CHF"}}).to_string();
     world.access.kubectl(["patch", "-n", "shop", "configmap", "web", "--type=merge", "-p", &patch]).text()?;
@@ -111,7 +114,7 @@ pub(crate) fn patch_merge(world: &mut World) -> Outcome<String> {
     Ok(String::new())
 }
 
-/// Operations, one after the other, all or nothing.
+/// A JSON patch: the operations are applied in order, or none.
 pub(crate) fn patch_json(world: &mut World) -> Outcome<String> {
     let patch = json!([
         {"op": "test", "path": "/spec/ports/0/port", "value": 80},
@@ -122,7 +125,7 @@ pub(crate) fn patch_json(world: &mut World) -> Outcome<String> {
     let run = || world.access.kubectl(["patch", "-n", "shop", "service", "cart", "--type=json", "-p", &patch]);
     run().text()?;
     let again = run().output()?;
-    ensure!(!again.success(), "a failing `test` operation let the patch through");
+    ensure!(!again.success(), "the patch was applied despite a failing `test` operation");
     world.model.edit("Service", "shop", "cart", |object| {
         object["spec"]["ports"][0]["port"] = json!(8081);
         object["metadata"]["labels"]["patched"] = json!("json");
@@ -130,13 +133,13 @@ pub(crate) fn patch_json(world: &mut World) -> Outcome<String> {
     Ok(String::new())
 }
 
-/// Through the scale subresource.
+/// Changes replicas by the scale subresource.
 pub(crate) fn scale(world: &mut World) -> Outcome<String> {
     world.access.kube("scale -n shop deployment/web --replicas=5")?;
     world.access.kube("scale -n shop-data statefulset/postgres --replicas=1 --current-replicas=3")?;
     let refused =
         world.access.kubectl("scale -n shop deployment/web --replicas=9 --current-replicas=3".split(' ')).output()?;
-    ensure!(!refused.success(), "scaled although --current-replicas does not hold");
+    ensure!(!refused.success(), "the object was scaled despite a wrong --current-replicas");
     world.model.edit("Deployment", "shop", "web", |object| object["spec"]["replicas"] = json!(5))?;
     world.model.edit("StatefulSet", "shop-data", "postgres", |object| object["spec"]["replicas"] = json!(1))?;
     let generation = world.access.get("get deployment -n shop web")?["metadata"]["generation"].clone();
@@ -144,7 +147,7 @@ pub(crate) fn scale(world: &mut World) -> Outcome<String> {
     Ok("generation 3 after a patch and a scale".to_owned())
 }
 
-/// A three-way merge: what the new file leaves out goes, what others have added stays.
+/// A three-way merge: members absent from the new file are removed; members of other clients stay.
 pub(crate) fn apply_change(world: &mut World) -> Outcome<String> {
     world.access.kube("label -n shop-data configmap/postgres kept-by=somebody-else")?;
     let changed = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "postgres", "namespace": "shop-data",
@@ -160,7 +163,7 @@ pub(crate) fn apply_change(world: &mut World) -> Outcome<String> {
     Ok(String::new())
 }
 
-/// Objects that kubectl makes up itself. It sends those of `create` as protobuf.
+/// Creates objects from arguments of `kubectl create`, which sends protobuf.
 pub(crate) fn create(world: &mut World) -> Outcome<String> {
     world.access.kube("create configmap -n shop season --from-literal=name=winter")?;
     world.access.kube("create deployment -n shop search --image=registry.example/search:9 --replicas=2")?;
@@ -176,11 +179,11 @@ pub(crate) fn create(world: &mut World) -> Outcome<String> {
         world.model.objects.insert(key(&object), object);
     }
     let twice = world.access.kubectl(["create", "-f", &manifests(), "-R"]).output()?;
-    ensure!(twice.said().contains("already exists"), "creating things twice says: {}", twice.said());
+    ensure!(twice.said().contains("already exists"), "creating an object twice prints: {}", twice.said());
     Ok(String::new())
 }
 
-/// By name, by label, by file; kubectl waits until the thing is gone.
+/// Deletes by name, by label and by file. kubectl waits until each object is deleted.
 pub(crate) fn delete(world: &mut World) -> Outcome<String> {
     world.access.kube("delete -n shop pod/load-generator")?;
     world.access.kube("delete -n shop-batch job -l app=import")?;
@@ -188,7 +191,7 @@ pub(crate) fn delete(world: &mut World) -> Outcome<String> {
     world.access.kubectl(["delete", "-R", "-f", &file]).text()?;
     world.access.kube("delete -n shop deployment/search configmap/season")?;
     let again = world.access.kubectl("delete -n shop pod/load-generator".split(' ')).output()?;
-    ensure!(again.said().contains("NotFound"), "deleting a thing twice says: {}", again.said());
+    ensure!(again.said().contains("NotFound"), "deleting an object twice prints: {}", again.said());
     world.access.kube("delete -n shop pod/load-generator --ignore-not-found")?;
     for (kind, namespace, name) in [
         ("Pod", "shop", "load-generator"),
@@ -202,12 +205,12 @@ pub(crate) fn delete(world: &mut World) -> Outcome<String> {
     Ok("5 objects".to_owned())
 }
 
-/// A namespace takes everything in it along, and is gone only then.
+/// Deletes a namespace, which is removed only after all its objects.
 pub(crate) fn delete_namespace(world: &mut World) -> Outcome<String> {
     world.access.kube("create namespace pop-up")?;
     world.access.kube("create configmap -n pop-up a --from-literal=a=b")?;
     world.access.kube("run -n pop-up visitor --image=registry.example/visitor:1")?;
-    // kubectl waits until it is gone.
+    // kubectl waits until the namespace is deleted.
     world.access.kube("delete namespace pop-up")?;
     let left = world.access.get("get configmaps,pods -A")?;
     let left = left["items"]
@@ -217,11 +220,11 @@ pub(crate) fn delete_namespace(world: &mut World) -> Outcome<String> {
         .map(key)
         .filter(|(_, namespace, _)| namespace == "pop-up")
         .count();
-    ensure!(left == 0, "{left} objects have outlived their namespace");
+    ensure!(left == 0, "{left} objects exist after the deletion of their namespace");
     Ok(String::new())
 }
 
-/// Object by object: everything that was asked for is there as asked, and nothing else is.
+/// Compares all objects with the model: no difference and no additional object.
 pub(crate) fn final_state(world: &mut World) -> Outcome<String> {
     let kinds: Vec<_> = world.model.kinds().into_keys().map(str::to_lowercase).collect();
     let found = world.access.get(&format!("get {} -A", kinds.join(",")))?;
@@ -235,8 +238,8 @@ pub(crate) fn final_state(world: &mut World) -> Outcome<String> {
             None => wrong.push(format!("{wanted_key:?} is missing")),
         }
     }
-    // Namespaced objects of the shop have nobody else who makes them. What a cluster has by itself
-    // (a default service account, a CA bundle) is told by its name.
+    // Only this run creates namespaced objects of the shop. Objects that every namespace has (a
+    // default service account, a CA bundle) are recognized by name.
     let by_itself = ["default", "kube-root-ca.crt"];
     for (kind, namespace, name) in items.iter().map(key) {
         let ours = namespace.starts_with("shop") && !by_itself.contains(&name.as_str());

@@ -1,6 +1,5 @@
-//! Scenarios that other people's clients run: Python's `kubernetes` package, kube-rs, a WebSocket
-//! client, and curl where it pages and resumes. Each lists, pages, watches and resumes by itself and
-//! says what it saw; what is checked stands in the client's own file.
+//! Scenarios of third-party clients: Python's `kubernetes` package, kube-rs, a WebSocket client, and curl. Each lists,
+//! pages, watches and resumes, and prints its result. The checks are in the file of the client.
 
 use std::time::Duration;
 
@@ -13,15 +12,15 @@ use crate::tools;
 use super::World;
 use super::watching::{next_event, open, touch, version_of};
 
-/// What a client may take for its whole story.
+/// The time limit of a client's scenario.
 const STORY_LIMIT: Duration = Duration::from_secs(90);
 
-/// The Python packages, pinned: a new major release shows in a commit of ours, not by surprise.
+/// The Python packages, pinned, so that a new release is used only after a commit.
 const PYTHON_PACKAGES: &[&str] = &["kubernetes==37.0.2", "protobuf==7.36.2", "websocket-client==1.9.2"];
 
 const PYTHON_CLIENT: &str = include_str!("clients/client.py");
 
-/// curl, page after page, at one version.
+/// Lists page by page with curl, at one version.
 pub(crate) fn curl_pages(world: &mut World) -> Outcome<String> {
     let whole = world.access.fetch_json("/api/v1/pods")?;
     let names = |list: &serde_json::Value| -> Vec<String> {
@@ -45,7 +44,7 @@ pub(crate) fn curl_pages(world: &mut World) -> Outcome<String> {
     Ok(format!("{} pods in {pages} pages", found.len()))
 }
 
-/// curl, watching again from where a watch was cut off.
+/// Resumes a closed watch with curl.
 pub(crate) fn curl_resumes(world: &mut World) -> Outcome<String> {
     const PATH: &str = "/api/v1/namespaces/shop/configmaps";
     let first = open(world, PATH, &[], None)?;
@@ -70,9 +69,9 @@ pub(crate) fn curl_resumes(world: &mut World) -> Outcome<String> {
     Ok(format!("2 events that happened after {at}, while nobody watched"))
 }
 
-/// kube-rs over TLS, from the example that this workspace shows.
+/// Runs the kube-rs example of this workspace over TLS.
 pub(crate) fn kube_rs(world: &mut World) -> Outcome<String> {
-    // As a part of the workspace: so it is what the tests' build made, and no dependency is built once more.
+    // Built as a part of the workspace, so that dependencies are not built again.
     let flags = ["build", "--workspace", "--example", "kube_rs_client"];
     Run::cargo().args(flags).dir(&tools::root()).show()?;
     let file = tools::target().join("debug/examples").join(format!("kube_rs_client{}", std::env::consts::EXE_SUFFIX));

@@ -5,11 +5,11 @@
 //! scenario on two servers must be equal.
 
 mod binaries;
-mod components;
+pub(crate) mod components;
 mod failures;
 mod logs;
 mod metrics;
-mod pki;
+pub(crate) mod pki;
 mod state;
 mod usage;
 mod workloads;
@@ -29,23 +29,20 @@ use super::access::Access;
 use super::etcd::Etcd;
 use super::{EtcdFrom, Options, WorkDir};
 use binaries::Binaries;
+pub(crate) use binaries::directory_of_environment as binaries_of_environment;
 use components::{ApiServer, Component, Launcher, Program};
 use logs::Errors;
 use pki::Pki;
 pub(crate) use usage::Usage;
 
-/// Hollow nodes where `--nodes` is not given.
+/// The default of `--nodes`.
 pub(crate) const NODES: usize = 4;
-/// Time between two reads of a state that is awaited.
-const POLL_INTERVAL: Duration = Duration::from_millis(400);
-/// How long the components may take until all nodes are ready.
+/// The time limit until all nodes are ready.
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// Characters of a state that a failure shows.
-const STATE_CHARS: usize = 1500;
-/// Differences between two servers that a row shows.
+/// The number of differences between two servers that a row shows.
 const DIFFERENCES_SHOWN: usize = 12;
 
-/// What a run with `--cluster` is asked for, besides the flags of all runs.
+/// The options of `--cluster`.
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterOptions {
     pub(crate) kubernetes_bin: Option<PathBuf>,
@@ -54,7 +51,7 @@ pub(crate) struct ClusterOptions {
 }
 
 impl ClusterOptions {
-    /// Reads the flags. Nothing without `--cluster`.
+    /// Reads the flags. `None` without `--cluster`.
     pub(crate) fn read(args: &mut Args) -> Outcome<Option<Self>> {
         let cluster = args.flag("--cluster");
         let nodes = args.value("--nodes")?;
@@ -73,8 +70,8 @@ impl ClusterOptions {
         Ok(cluster.then_some(Self { kubernetes_bin, ..options }))
     }
 
-    /// The run of CI: with the directory that the environment variable names, compared with kube-apiserver if the
-    /// directory has one. An error says why there is none.
+    /// The options of CI: the directory is that of the environment variable, and the run compares with kube-apiserver
+    /// if the directory has one. An error has the reason why the run is impossible.
     pub(crate) fn of_environment() -> Outcome<Self> {
         let dir = binaries::directory_of_environment();
         let against_apiserver = Binaries::find(dir.as_deref(), true).is_ok();
@@ -94,13 +91,13 @@ pub(crate) struct Cluster {
     pub(crate) scheduler: Option<Component>,
     pub(crate) kubelets: Vec<Component>,
     pub(crate) proxies: Vec<Component>,
-    /// Components that were killed or replaced. Their logs count.
+    /// Components that were killed or replaced, whose logs are checked as well.
     pub(crate) ended: Vec<Component>,
     pub(crate) nodes: usize,
 }
 
-/// How a scenario ended: a note for the table, and the state to compare.
-pub(crate) struct Final {
+/// The result of a scenario: a note for the table, and the state to compare.
+pub(crate) struct ScenarioResult {
     pub(crate) note: String,
     pub(crate) state: Value,
 }
@@ -110,14 +107,14 @@ struct Scenario {
     name: &'static str,
     /// Whether it needs a store that several servers can share.
     etcd: bool,
-    run: fn(&mut Cluster) -> Outcome<Final>,
+    run: fn(&mut Cluster) -> Outcome<ScenarioResult>,
 }
 
-const fn scenario(name: &'static str, run: fn(&mut Cluster) -> Outcome<Final>) -> Scenario {
+const fn scenario(name: &'static str, run: fn(&mut Cluster) -> Outcome<ScenarioResult>) -> Scenario {
     Scenario { name, etcd: false, run }
 }
 
-/// In this order. Each has its own namespace.
+/// The scenarios in order. Each has its own namespace.
 const SCENARIOS: &[Scenario] = &[
     scenario("rolling update", workloads::rolling_update),
     scenario("job", workloads::job),
@@ -133,7 +130,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "two API servers", etcd: true, run: failures::two_servers },
 ];
 
-/// What is left of a cluster after its scenarios.
+/// The results of a cluster after its scenarios.
 struct Record {
     group: &'static str,
     finals: BTreeMap<&'static str, Value>,
@@ -190,7 +187,7 @@ fn start_etcd(options: &Options, dir: &Path, group: &'static str, steps: &mut St
     running
 }
 
-/// What all groups of a run share.
+/// The values that all groups of a run share.
 struct Runner<'a> {
     options: &'a Options,
     wanted: &'a ClusterOptions,
@@ -200,7 +197,7 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Runs the scenarios on one server. Nothing if the cluster does not start.
+    /// Runs the scenarios on one server. `None` if the cluster does not start.
     fn group(
         &self,
         group: &'static str,
@@ -277,32 +274,18 @@ impl Cluster {
         Ok((cluster, note))
     }
 
-    /// Reads `kubectl get <words>` until `check` accepts it. A failure shows what was last missing, and the state.
+    /// Reads `kubectl get <words>` until `check` accepts it. A failure shows the last unmet condition and the state.
     pub(crate) fn until<T>(
         &self,
         what: &str,
         limit: Duration,
         words: &str,
-        mut check: impl FnMut(&Value) -> Result<T, String>,
+        check: impl FnMut(&Value) -> Result<T, String>,
     ) -> Outcome<T> {
-        let deadline = Instant::now() + limit;
-        loop {
-            let (why, state) = match self.get(words) {
-                Ok(value) => match check(&value) {
-                    Ok(found) => return Ok(found),
-                    Err(why) => (why, summary(&value)),
-                },
-                Err(failure) => (failure.to_string(), String::new()),
-            };
-            if Instant::now() > deadline {
-                let state: String = state.chars().take(STATE_CHARS).collect();
-                fail!("{what}: not within {limit:?}: {why}; the last state: {state}");
-            }
-            std::thread::sleep(POLL_INTERVAL);
-        }
+        self.access.until(what, limit, &format!("get {words}"), check)
     }
 
-    /// What `kubectl get <words> -o json` prints.
+    /// Returns the output of `kubectl get <words> -o json`.
     pub(crate) fn get(&self, words: &str) -> Outcome<Value> {
         self.access.get(&format!("get {words}"))
     }
@@ -327,7 +310,7 @@ impl Cluster {
         Ok(state::normalize_list(&self.get(&format!("{kinds} -n {namespace}"))?))
     }
 
-    /// A failure if a process of this cluster has ended that should run.
+    /// An error if a process of this cluster has ended unexpectedly.
     fn check(&mut self) -> Outcome<()> {
         self.server.check()?;
         if let Some(second) = &mut self.second {
@@ -358,7 +341,7 @@ impl Cluster {
         errors
     }
 
-    /// Writes what each process has said into a file of its own.
+    /// Writes the output of each process into a file.
     fn write_logs(&self, dir: &Path) {
         let write = |name: String, lines: Vec<String>| {
             if let Err(error) = std::fs::write(dir.join(format!("{name}.log")), lines.join("\n")) {
@@ -386,17 +369,6 @@ pub(crate) fn node_name(index: usize) -> String {
     format!("hollow-{}", index + 1)
 }
 
-/// The status of an object, or of each item of a list.
-fn summary(value: &Value) -> String {
-    match value["items"].as_array() {
-        Some(items) => {
-            let item = |item: &Value| format!("{}: {}", name(item), item["status"]);
-            items.iter().map(item).collect::<Vec<_>>().join("\n")
-        }
-        None => format!("{} {}", value["spec"], value["status"]),
-    }
-}
-
 pub(crate) fn name(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
@@ -422,7 +394,7 @@ pub(crate) fn ready_nodes(list: &Value, count: usize) -> Result<(), String> {
     if ready == count { Ok(()) } else { Err(format!("{ready} of {count} nodes are ready")) }
 }
 
-/// Who holds a lease.
+/// The holder of a lease.
 pub(crate) fn holder(lease: &Value) -> Result<String, String> {
     let holder = lease["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty());
     holder.map(str::to_owned).ok_or_else(|| "nobody holds the lease".to_owned())

@@ -1,6 +1,6 @@
-//! Scenarios with other people's CustomResourceDefinitions: those of the Prometheus operator,
-//! cert-manager, Argo CD, Istio, Linkerd, the Gateway API and OpenShift's installer, with sample objects,
-//! as the `kopium` package on crates.io carries them in its tests. They are fetched on the spot.
+//! Scenarios with third-party CustomResourceDefinitions and sample objects. The definitions are those of the Prometheus
+//! operator, cert-manager, Argo CD, Istio, Linkerd, the Gateway API and OpenShift's installer. The run fetches them
+//! from the tests of the `kopium` package on crates.io.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::tools;
 use super::World;
 use super::watching::version_of;
 
-/// The package, pinned: another release shows in a commit of ours, not by surprise.
+/// The package, pinned, so that another release is used only after a commit.
 const PACKAGE: &str = "kopium";
 const VERSION: &str = "0.24.1";
 
@@ -32,7 +32,7 @@ const SAMPLES: &[(&str, &str, &str)] = &[
     ("serverauth-crd.yaml", "serverauthorizations.policy.linkerd.io", "serverauth.yaml"),
 ];
 
-/// A definition of 900 KiB whose schema is not structural, and what Kubernetes says to it.
+/// A definition of 900 KiB whose schema is not structural, and Kubernetes' error text.
 const REFUSED: (&str, &str) = (
     "argoproj.io_clusterworkflowtemplates.yaml",
     "properties[templateDefaults].properties[steps].items.items: Required value: must be specified",
@@ -40,7 +40,7 @@ const REFUSED: (&str, &str) = (
 
 const NAMESPACE: &str = "operators";
 
-/// Where the package is unpacked: `cargo info` fetches a package without what it depends upon.
+/// Returns the folder of the unpacked package. `cargo info` fetches a package without its dependencies.
 fn package() -> Outcome<PathBuf> {
     let home = tools::target().join("xtask/tools/cargo");
     let found = || -> Option<PathBuf> {
@@ -65,11 +65,12 @@ fn package() -> Outcome<PathBuf> {
 }
 
 /// The plural and the group in the name of a definition.
-fn parted(name: &str) -> (&str, &str) {
+fn split_name(name: &str) -> (&str, &str) {
     name.split_once('.').unwrap_or((name, ""))
 }
 
-/// Definitions of known operators, one object of each through its life, and everything gone again.
+/// Creates definitions of known operators, creates, changes and deletes one object of each, and deletes all
+/// definitions.
 pub(crate) fn operators(world: &mut World) -> Outcome<String> {
     let dir = package()?;
     let access = &world.access;
@@ -83,15 +84,18 @@ pub(crate) fn operators(world: &mut World) -> Outcome<String> {
     ensure!(!refused.success() && refused.said().contains(REFUSED.1), "{}: {}", REFUSED.0, refused.said());
 
     for (_, name, object) in SAMPLES {
-        let (plural, _) = parted(name);
+        let (plural, _) = split_name(name);
         let on = format!("-n {NAMESPACE}");
         access.kube(&format!("{on} apply -f {}", file(object)))?;
         let found = access.get(&format!("get {on} {plural}"))?;
         let first = &found["items"][0];
-        // kubectl does not know what the server fills in, and may send something all the same.
+        // kubectl does not know the server's defaults, and may send a patch without effect.
         access.kube(&format!("{on} apply -f {}", file(object)))?;
         let again = access.get(&format!("get {on} {plural}"))?;
-        ensure!(version_of(&again["items"][0]) == version_of(first), "{plural}: the same again is a change: {again}");
+        ensure!(
+            version_of(&again["items"][0]) == version_of(first),
+            "{plural}: a repeated apply changed the object: {again}"
+        );
         ensure!(first["metadata"]["generation"] == 1, "{plural}: a new object has generation 1, not {first}");
         let object = first["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         access.kube(&format!("{on} label {plural} {object} e2e=yes"))?;
@@ -117,7 +121,7 @@ pub(crate) fn operators(world: &mut World) -> Outcome<String> {
         .as_array()
         .into_iter()
         .flatten()
-        .filter(|group| names.iter().any(|name| group["name"] == parted(name).1))
+        .filter(|group| names.iter().any(|name| group["name"] == split_name(name).1))
         .collect();
     ensure!(left.is_empty(), "groups of deleted definitions are still served: {left:?}");
     Ok(format!("{} definitions and an object of each, of {PACKAGE} {VERSION}", SAMPLES.len()))

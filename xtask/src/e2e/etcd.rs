@@ -1,24 +1,24 @@
-//! A real etcd for the run: in a container where an engine runs, else as a process.
+//! A real etcd for the run: in a container if a Docker engine runs, else as a process.
 //!
-//! The container's image is the official one where its registry can be reached. Where none can,
-//! an image is made on the spot: nothing but an etcd binary and the libraries it is linked with.
+//! The image is the official one if its registry can be reached. Otherwise an image is built from an etcd binary and
+//! the libraries that it is linked with.
 
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::cleanup::{self, Guard, Leftover};
+use crate::cleanup::{self, Guard, Resource};
 use crate::failure::{Outcome, ensure, fail};
 use crate::process::{Background, Run};
 use crate::tools;
 
 use super::server::free_port;
 
-/// How long to try whether a registry can be reached at all.
+/// The time limit of a connection to a registry.
 const REGISTRY_PROBE: Duration = Duration::from_secs(3);
-/// How long an image may take to arrive.
+/// The time limit of an image download.
 const PULL_LIMIT: Duration = Duration::from_secs(120);
-/// How long etcd may take to answer.
+/// The time limit of etcd's start.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
 /// A running etcd with one member, taken down when dropped.
@@ -27,14 +27,14 @@ pub(crate) struct Etcd {
     from: String,
     version: String,
     pub(crate) etcdctl: PathBuf,
-    // Dropped in this order: first what runs, then what it was made from.
+    // Dropped in this order: the container before its image.
     _container: Option<Guard>,
     _image: Option<Guard>,
     process: Option<Background>,
 }
 
 impl Etcd {
-    /// As a process with its data below `dir`.
+    /// Starts etcd as a process with its data below `dir`.
     pub(crate) fn process(bin: Option<&Path>, dir: &Path) -> Outcome<Self> {
         let bin = binary(bin)?;
         let (port, peer) = (free_port()?, free_port()?);
@@ -58,7 +58,7 @@ impl Etcd {
         }
     }
 
-    /// In a container of `image`, of `default` if its registry can be reached, or of one built here.
+    /// Starts etcd in a container of `image`, of `default` if its registry can be reached, or of an image built here.
     pub(crate) fn container(image: Option<&str>, default: &str, bin: Option<&Path>, dir: &Path) -> Outcome<Self> {
         ensure!(tools::docker_engine(), "no Docker engine answers; `--etcd binary` runs etcd as a process");
         let (image, built) = match (image, bin) {
@@ -78,7 +78,7 @@ impl Etcd {
         };
         let port = free_port()?;
         let name = format!("listwatch-e2e-{}", std::process::id());
-        let container = cleanup::guard(Leftover::Container(name.clone()));
+        let container = cleanup::guard(Resource::Container(name.clone()));
         Run::new("docker")
             .args(["run", "--detach", "--name", &name, "--publish", &format!("127.0.0.1:{port}:2379")])
             .args(["--entrypoint", "etcd", &image])
@@ -112,12 +112,12 @@ impl Etcd {
         format!("etcd {} in a {}", self.version, self.from)
     }
 
-    /// CPU time and memory, if it runs as a process.
+    /// CPU time and memory, if etcd runs as a process.
     pub(crate) fn usage(&self) -> Option<super::cluster::Usage> {
         super::cluster::Usage::of_process(self.process.as_ref()?.id())
     }
 
-    /// Waits until it answers; its version.
+    /// Waits until etcd responds. Returns its version.
     fn wait(&self) -> Outcome<String> {
         let start = Instant::now();
         loop {
@@ -135,7 +135,7 @@ impl Etcd {
     }
 }
 
-/// etcdctl, speaking the v3 API to one endpoint.
+/// Runs etcdctl with the v3 API on one endpoint.
 pub(crate) fn ctl(etcdctl: &Path, url: &str) -> Run {
     let run = Run::new(etcdctl).env("ETCDCTL_API", "3").args(["--endpoints", url]);
     run.limit(Duration::from_secs(10))
@@ -172,7 +172,7 @@ fn etcdctl(etcd: Option<&Path>) -> Outcome<PathBuf> {
     beside.map_or_else(|| tools::find_or_fetch("etcdctl", "etcd-client"), Ok)
 }
 
-/// Makes sure that the engine has the image; an error says why it has not.
+/// Pulls the image if the engine lacks it. An error has the reason.
 fn have_image(image: &str) -> Outcome<()> {
     let inspect = Run::new("docker").args(["image", "inspect", image]).limit(Duration::from_secs(10));
     if inspect.output()?.success() {
@@ -183,11 +183,11 @@ fn have_image(image: &str) -> Outcome<()> {
         _ => "registry-1.docker.io",
     };
     let address = if registry.contains(':') { registry.to_owned() } else { format!("{registry}:443") };
-    // Resolving has no limit of its own, so it is tried beside the clock.
+    // Name resolution has no time limit, so it runs on another thread.
     let (answer, answered) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut addresses = address.to_socket_addrs().into_iter().flatten();
-        // Nobody listens any more if the answer comes late.
+        // The receiver is gone if the result is late.
         let _ = answer.send(addresses.any(|address| TcpStream::connect_timeout(&address, REGISTRY_PROBE).is_ok()));
     });
     if answered.recv_timeout(REGISTRY_PROBE) != Ok(true) {
@@ -199,7 +199,7 @@ fn have_image(image: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// An image with one etcd binary in it, and the libraries that the binary asks for.
+/// Builds an image with one etcd binary and the libraries that the binary needs.
 fn build_image(bin: &Path, stage: &Path) -> Outcome<(String, Guard)> {
     let put = |from: &Path, to: &Path| -> Outcome<()> {
         let to = stage.join(to.strip_prefix("/").unwrap_or(to));
@@ -209,7 +209,7 @@ fn build_image(bin: &Path, stage: &Path) -> Outcome<(String, Guard)> {
     };
     put(bin, Path::new("usr/local/bin/etcd"))?;
     std::fs::create_dir_all(stage.join("tmp"))?;
-    // A static binary makes ldd say so and fail; it needs nothing.
+    // ldd fails for a static binary, which needs no libraries.
     let libraries = Run::new("ldd").arg(bin).output()?.text();
     for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
         put(Path::new(library), Path::new(library))?;
@@ -217,7 +217,7 @@ fn build_image(bin: &Path, stage: &Path) -> Outcome<(String, Guard)> {
     let archive = stage.with_extension("tar");
     Run::new("tar").arg("-cf").arg(&archive).arg("-C").arg(stage).arg(".").text()?;
     let tag = format!("listwatch-e2e/etcd:built-{}", std::process::id());
-    let guard = cleanup::guard(Leftover::Image(tag.clone()));
+    let guard = cleanup::guard(Resource::Image(tag.clone()));
     Run::new("docker").arg("import").arg(&archive).arg(&tag).limit(Duration::from_secs(60)).text()?;
     println!("     built {tag} from {}", bin.display());
     Ok((tag, guard))

@@ -1,7 +1,7 @@
-//! `--kube-rs`: the example programs of kube-rs' own repository, unchanged, as stories
-//! (`kube_rs/stories.txt`): each is started, given objects by kubectl, and has to say and do what it does
-//! on a cluster. Once over TLS against `listwatch serve`, once over plain HTTP against a server inside
-//! another process (`crates/listwatch/examples/in_process.rs`).
+//! `--kube-rs`: runs the unchanged example programs of kube-rs' repository as stories (`kube_rs/stories.txt`). A story
+//! starts an example and changes objects with kubectl. The example must print and do the same as on a cluster. The
+//! stories run over TLS against `listwatch serve`, then over HTTP against a server inside another process
+//! (`crates/listwatch/examples/in_process.rs`).
 //!
 //! ```text
 //! // a remark
@@ -12,13 +12,15 @@
 //! start WATCHLIST=1 pod_watcher      starts an example; if the story does not end it, it has to run on
 //! says saw a                         it prints a line with this text, since kubectl did the last thing
 //! kubectl apply -f {dir}/pods.yaml   ends well; in the folder of the examples
+//! sh test -e file                    a shell command; ends well. kubectl is on its PATH
+//! home                               from here on, programs run in the story's directory
 //! ends                               the example ends with code 0
 //! stops                              the example is sent SIGTERM, and ends with code 0
 //! kill                               the example still runs, and is killed
 //! - pod_exec, pod_cp: why            examples that are not run, and why: rows as well
 //! ```
 //!
-//! `{dir}` is the story's directory, `{ns}` its namespace. Words are parted and quoted as a shell does it.
+//! `{dir}` is the story's directory, `{ns}` its namespace, `{sources}` the folder of the examples. Words are split and quoted as in a shell.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -35,17 +37,16 @@ use super::transcript::words;
 
 const STORIES: &str = include_str!("kube_rs/stories.txt");
 
-/// What the examples need beside their default features: `crd_derive_cel` and `custom_client_tls`.
+/// The features besides the default ones, for `crd_derive_cel` and `custom_client_tls`.
 const FEATURES: &str = "cel,openssl-tls";
 
-/// An example that does not say or do something within this time will not: the slowest looks at its
-/// copy every 15 seconds.
+/// The time limit of an expected line. The slowest example reads its copy every 15 seconds.
 const LINE_LIMIT: Duration = Duration::from_secs(30);
 
-/// A kubectl that takes longer has failed; what it waits for comes within 15 seconds.
+/// The time limit of kubectl. The results that kubectl waits for take at most 15 seconds.
 const KUBECTL_LIMIT: Duration = Duration::from_secs(25);
 
-/// A part of the stories' text.
+/// A part of the stories file.
 #[derive(Debug, PartialEq)]
 enum Part {
     /// A name, and its steps in order.
@@ -56,18 +57,20 @@ enum Part {
     File(&'static str, String),
 }
 
-/// What one line of a story asks for; the line's text comes with it.
+/// The instruction of one line of a story.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Step {
     Start,
     Says,
     Kubectl,
+    Sh,
+    Home,
     Ends,
     Stops,
     Kill,
 }
 
-/// Takes the stories' text apart.
+/// Parses the stories file.
 fn parts(text: &'static str) -> Outcome<Vec<Part>> {
     let mut parts = Vec::new();
     let mut lines = text.lines();
@@ -92,6 +95,8 @@ fn parts(text: &'static str) -> Outcome<Vec<Part>> {
             "start" => Step::Start,
             "says" => Step::Says,
             "kubectl" => Step::Kubectl,
+            "sh" => Step::Sh,
+            "home" => Step::Home,
             "ends" => Step::Ends,
             "stops" => Step::Stops,
             "kill" => Step::Kill,
@@ -103,10 +108,10 @@ fn parts(text: &'static str) -> Outcome<Vec<Part>> {
     Ok(parts)
 }
 
-/// The variables before an example that is started, its name, and the arguments after it.
+/// The environment variables, the name and the arguments of an example.
 type Command = (Vec<(String, String)>, String, Vec<String>);
 
-/// What a `start` names.
+/// Parses the command of a `start` line.
 fn command(line: &str) -> Outcome<Command> {
     let mut words = words(line)?.into_iter().peekable();
     let is_setting = |word: &String| word.split_once('=').is_some_and(|(name, _)| name == name.to_uppercase());
@@ -127,16 +132,16 @@ fn started(parts: &[Part]) -> Outcome<BTreeSet<String>> {
 /// A checkout of kube-rs with its examples built.
 struct Examples {
     parts: Vec<Part>,
-    /// The folder of their sources, with the manifests that they come with.
+    /// The folder of the sources and manifests.
     sources: PathBuf,
     built: PathBuf,
 }
 
 impl Examples {
-    /// Builds the examples that the stories start, in the checkout's own target folder. An error if
-    /// the checkout has an example that no story and no reason knows.
-    fn build(checkout: &Path) -> Outcome<(Self, String)> {
-        let parts = parts(STORIES)?;
+    /// Builds the examples that the stories start, in the checkout's own target folder. An error if the checkout has an
+    /// example that the stories file does not mention.
+    fn build(checkout: &Path, only: Option<&str>) -> Outcome<(Self, String)> {
+        let mut parts = parts(STORIES)?;
         let checkout = checkout.canonicalize().map_err(|error| Failure::from(error).while_doing(checkout.display()))?;
         let (sources, target) = (checkout.join("examples"), checkout.join("target"));
         let started = started(&parts)?;
@@ -145,14 +150,21 @@ impl Examples {
         for entry in std::fs::read_dir(&sources)? {
             let path = entry?.path();
             let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-            let told = path.extension().is_none_or(|extension| extension != "rs") || known.contains(name);
-            ensure!(told, "xtask/src/e2e/kube_rs/stories.txt says nothing about {}", path.display());
+            let mentioned = path.extension().is_none_or(|extension| extension != "rs") || known.contains(name);
+            ensure!(mentioned, "xtask/src/e2e/kube_rs/stories.txt says nothing about {}", path.display());
         }
+        let chosen = |part: &Part| match part {
+            Part::Story(name, _) => only.is_none_or(|only| name.contains(only)),
+            Part::NotRun(..) | Part::File(..) => true,
+        };
+        parts.retain(chosen);
+        let started = self::started(&parts)?;
+        ensure!(!started.is_empty(), "no story has the name {}", only.unwrap_or_default());
         Run::cargo()
             .args(["build", "--package", "kube-examples", "--features", FEATURES])
             .args(started.iter().flat_map(|name| ["--example", name]))
             .env("CARGO_TARGET_DIR", &target)
-            // Nobody debugs them here, and they are many.
+            // Debug information of many examples would take much space.
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .dir(&checkout)
             .show()?;
@@ -162,13 +174,13 @@ impl Examples {
         Ok((Self { parts, sources, built: target.join("debug/examples") }, note))
     }
 
-    /// Plays every story whose name contains `only`, each as a row of `group`. `is_well` is asked after
-    /// each about the server.
+    /// Runs every story whose name contains `only`, each as a row of `group`. `is_well` checks the server after each
+    /// story.
     fn play(
         &self,
         group: &'static str,
         only: Option<&str>,
-        world: &Way<'_>,
+        world: &ServerAccess<'_>,
         steps: &mut Steps,
         mut is_well: impl FnMut() -> Outcome<()>,
     ) {
@@ -177,9 +189,9 @@ impl Examples {
                 Part::NotRun(name, why) if only.is_none_or(|only| name.contains(only)) => steps.skip(group, name, why),
                 Part::Story(name, ref story) if only.is_none_or(|only| name.contains(only)) => {
                     steps.run(group, name, || {
-                        let mut stage = Stage::new(self, world, format!("story-{number}"))?;
+                        let mut stage = StoryRun::new(self, world, format!("story-{number}"))?;
                         let played = stage.play(story).and_then(|()| is_well());
-                        // Also after a failure, so that the next story does not find its objects.
+                        // Also after a failure, so that the next story does not see the objects of this one.
                         let cleaned = stage.clean();
                         played.and(cleaned).map(|()| format!("{} steps", story.len()))
                     });
@@ -190,31 +202,33 @@ impl Examples {
     }
 }
 
-/// The way to a server, and a directory for what its run needs.
-struct Way<'a> {
+/// The access to a server, and a directory for files of the run.
+struct ServerAccess<'a> {
     kubectl: &'a Path,
     kubeconfig: &'a Path,
     dir: &'a Path,
 }
 
-/// Where one story is played.
-struct Stage<'a> {
+/// The environment of one story.
+struct StoryRun<'a> {
     examples: &'a Examples,
     kubectl: &'a Path,
     dir: PathBuf,
     namespace: String,
     running: Option<Background>,
-    /// The lines of the running example that were there when kubectl did the last thing.
+    /// Whether programs run in the story's directory instead of the folder of the examples.
+    home: bool,
+    /// The number of lines of the running example before the last kubectl command.
     mark: usize,
 }
 
-impl<'a> Stage<'a> {
-    /// With a namespace, and a directory with a kubeconfig for it and the stories' files.
-    fn new(examples: &'a Examples, world: &Way<'a>, namespace: String) -> Outcome<Self> {
+impl<'a> StoryRun<'a> {
+    /// Creates a namespace, and a directory with a kubeconfig and the files of the stories.
+    fn new(examples: &'a Examples, world: &ServerAccess<'a>, namespace: String) -> Outcome<Self> {
         let dir = world.dir.join(&namespace);
         std::fs::create_dir_all(&dir)?;
         std::fs::copy(world.kubeconfig, dir.join("kubeconfig"))?;
-        let stage = Self { examples, kubectl: world.kubectl, dir, namespace, running: None, mark: 0 };
+        let stage = Self { examples, kubectl: world.kubectl, dir, namespace, running: None, home: false, mark: 0 };
         for part in &examples.parts {
             if let Part::File(name, content) = part {
                 std::fs::write(stage.dir.join(name), stage.filled(content))?;
@@ -255,10 +269,23 @@ impl<'a> Stage<'a> {
                 self.mark = self.running.as_ref().map_or(0, |running| running.lines.count());
                 self.kubectl(text)?;
             }
+            Step::Sh => {
+                self.mark = self.running.as_ref().map_or(0, |running| running.lines.count());
+                let path = std::env::var_os("PATH").unwrap_or_default();
+                let bin = self.kubectl.parent().map(Path::to_owned).unwrap_or_default();
+                let path = std::env::join_paths(std::iter::once(bin).chain(std::env::split_paths(&path)));
+                let path = path.map_err(|error| Failure::from(error.to_string()))?;
+                self.own(Run::new("sh"))
+                    .args(["-ec", &self.filled(text)])
+                    .env("PATH", path)
+                    .limit(LINE_LIMIT)
+                    .text()?;
+            }
+            Step::Home => self.home = true,
             Step::Says => {
                 let (text, mark, start) = (self.filled(text), self.mark, Instant::now());
                 let running = self.running()?;
-                // One more look after its end: what it said last is still on the way.
+                // The output is read once more after the end, because the last lines can arrive later.
                 let mut last = false;
                 while running.lines.wait(mark, Duration::from_millis(50), |line| line.contains(&text)).is_none() {
                     ensure!(!last, "`{}` has ended and did not say `{text}`", running.line());
@@ -281,7 +308,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Kills an example of which the story does not say that it ends; an error if it has by itself.
+    /// Kills an example that the story does not end. An error if the example has ended by itself.
     fn runs_on(&mut self) -> Outcome<()> {
         let Some(mut running) = self.running.take() else { return Ok(()) };
         ensure!(running.running(), "`{}` ended by itself:\n{}", running.line(), running.tail());
@@ -296,24 +323,25 @@ impl<'a> Stage<'a> {
         self.own(Run::new(self.kubectl)).args(words(&self.filled(line))?).limit(KUBECTL_LIMIT).text()
     }
 
-    /// A program of this story: with its kubeconfig, in the folder of the examples.
+    /// Prepares a program of this story: sets the kubeconfig, and the folder of the examples.
     fn own(&self, run: Run) -> Run {
         run.env("KUBECONFIG", self.dir.join("kubeconfig"))
             .env("HOME", &self.dir)
             .env("TMPDIR", &self.dir)
-            .dir(&self.examples.sources)
+            .dir(if self.home { &self.dir } else { &self.examples.sources })
     }
 
     fn filled(&self, text: &str) -> String {
-        text.replace("{dir}", &self.dir.display().to_string()).replace("{ns}", &self.namespace)
+        let text = text.replace("{dir}", &self.dir.display().to_string()).replace("{ns}", &self.namespace);
+        text.replace("{sources}", &self.examples.sources.display().to_string())
     }
 }
 
-/// The whole run: builds the examples of the checkout, and plays the stories over TLS and in process.
+/// Builds the examples of the checkout, and runs the stories over TLS and in process.
 pub(super) fn run(checkout: &Path, options: Options, kubectl: &Path, dir: &Path, steps: &mut Steps) {
     let mut built = None;
     steps.run("kube-rs", "build", || {
-        let (examples, note) = Examples::build(checkout)?;
+        let (examples, note) = Examples::build(checkout, options.only.as_deref())?;
         built = Some(examples);
         Ok(note)
     });
@@ -328,7 +356,7 @@ pub(super) fn run(checkout: &Path, options: Options, kubectl: &Path, dir: &Path,
         Ok(note)
     });
     if let Some(mut server) = started {
-        let way = Way { kubectl, kubeconfig: &server.kubeconfig(), dir: &own };
+        let way = ServerAccess { kubectl, kubeconfig: &server.kubeconfig(), dir: &own };
         examples.play("TLS", only, &way, steps, || {
             ensure!(server.running() && server.panicked().is_none(), "the server is not well:\n{}", server.tail());
             Ok(())
@@ -339,7 +367,7 @@ pub(super) fn run(checkout: &Path, options: Options, kubectl: &Path, dir: &Path,
     let kubeconfig = own.join("kubeconfig");
     steps.run("HTTP", "start in process", || {
         std::fs::create_dir_all(&own)?;
-        // As a part of the workspace: so no dependency is built once more.
+        // Built as a part of the workspace, so that dependencies are not built again.
         Run::cargo().args(["build", "--workspace", "--example", "in_process"]).dir(&tools::root()).show()?;
         let file = tools::target().join("debug/examples").join(format!("in_process{}", std::env::consts::EXE_SUFFIX));
         let process = Run::new(file).arg(&kubeconfig).start()?;
@@ -349,7 +377,7 @@ pub(super) fn run(checkout: &Path, options: Options, kubectl: &Path, dir: &Path,
         Ok(line.text)
     });
     if let Some(mut process) = started {
-        let way = Way { kubectl, kubeconfig: &kubeconfig, dir: &own };
+        let way = ServerAccess { kubectl, kubeconfig: &kubeconfig, dir: &own };
         examples.play("HTTP", only, &way, steps, || {
             let panicked = process.lines.all().iter().any(|line| line.text.contains("panicked at"));
             ensure!(process.running() && !panicked, "the server is not well:\n{}", process.tail());
@@ -363,7 +391,7 @@ mod tests {
     use super::{Part, STORIES, Step, command, parts, started};
 
     #[test]
-    fn the_stories_can_be_read() {
+    fn kube_rs_stories_are_parsed() {
         let parts = parts(STORIES).unwrap();
         assert!(started(&parts).unwrap().len() > 30);
         for part in parts {
@@ -375,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_means_nothing_is_an_error() {
+    fn invalid_story_line_is_an_error() {
         for text in ["* a\nsay b", "says b", "- pod_exec", "== f\nbody\n==\nends"] {
             assert!(parts(text).is_err(), "{text:?}");
         }
@@ -383,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_stand_before_the_example_and_arguments_behind_it() {
+    fn start_line_is_split_into_variables_program_and_arguments() {
         let (settings, program, args) = command("A='b c' kubectl get -l x=y").unwrap();
         assert_eq!(settings, [("A".to_owned(), "b c".to_owned())]);
         assert_eq!((program.as_str(), args.join(" ").as_str()), ("kubectl", "get -l x=y"));

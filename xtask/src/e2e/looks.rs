@@ -1,4 +1,4 @@
-//! Scenarios that only look: what is there at start, who may see it, and how kubectl shows it.
+//! Scenarios that only read: initial objects, credentials, discovery and kubectl's output.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub(crate) fn first_namespaces(world: &mut World) -> Outcome<String> {
     Ok("default, kube-system, kube-public, kube-node-lease".to_owned())
 }
 
-/// Health and version answer everybody; everything else asks for a credential.
+/// Health and version need no credential; all other paths do.
 pub(crate) fn credentials(world: &mut World) -> Outcome<String> {
     let access = &world.access;
     let ask = |path: &str| access.answer(access.curl_anonymous(path));
@@ -27,7 +27,8 @@ pub(crate) fn credentials(world: &mut World) -> Outcome<String> {
         access.answer(access.curl_anonymous("/api/v1/pods").args(["--header", "Authorization: Bearer wrong"]))?;
     let answers = [("no token", ask("/api/v1/pods")?), ("no token", ask("/apis")?), ("a wrong token", wrong)];
     for (who, answer) in answers {
-        // A kube-apiserver that lets anonymous users in answers 403 to one without a token.
+        // A kube-apiserver that accepts anonymous users responds with 403 to a request without a
+        // token.
         let refused = answer.code == 401 || (world.server.is_none() && who == "no token" && answer.code == 403);
         ensure!(refused, "with {who}: {}, wanted 401", answer.code);
         let status = answer.json()?;
@@ -100,7 +101,7 @@ pub(crate) fn get_each_kind(world: &mut World) -> Outcome<String> {
     Ok(format!("{} kinds", kinds.len()))
 }
 
-/// kubectl's own columns come from the server, as a Table.
+/// The columns of kubectl come from the server as a Table.
 pub(crate) fn columns(world: &mut World) -> Outcome<String> {
     let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"rack-1","labels":{"node-role.kubernetes.io/control-plane":""}}}"#;
     world.access.kubectl(["apply", "-f", "-"]).input(node).text()?;

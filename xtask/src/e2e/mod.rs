@@ -1,9 +1,9 @@
-//! `e2e`: the built server, driven by the clients that people use.
+//! `e2e`: tests the built server with real clients.
 //!
-//! One run goes through the same scenarios once per store (embedded, then etcd): apply the shop of
-//! examples/manifests with kubectl, watch it, change it in every way kubectl can, kill the server
-//! in the middle, feed it bad input, and compare what it holds in the end with what was asked for.
-//! Nothing here knows the server's code: only its flags, and the Kubernetes API.
+//! A run has the same scenarios once per store (embedded, then etcd). kubectl applies the shop of
+//! examples/manifests, watches it, and changes it by every kind of command. The server is killed in
+//! between and receives invalid input. At the end, its objects are compared with the model. This
+//! module uses only the server's flags and the Kubernetes API, not its code.
 
 mod access;
 mod bad_input;
@@ -15,6 +15,7 @@ mod etcd;
 mod kube_rs;
 mod looks;
 mod model;
+mod operators;
 mod our_watch;
 mod restart;
 mod server;
@@ -26,7 +27,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::args::Args;
-use crate::cleanup::{self, Guard, Leftover};
+use crate::cleanup::{self, Guard, Resource};
 use crate::failure::{Failure, Outcome, ensure, fail};
 use crate::process::{Background, Run};
 use crate::steps::Steps;
@@ -35,6 +36,7 @@ use access::Access;
 pub(crate) use cluster::ClusterOptions;
 use etcd::Etcd;
 use model::Model;
+pub(crate) use operators::OperatorOptions;
 use server::{Server, Store};
 
 pub(crate) const HELP: &str = "\
@@ -43,30 +45,42 @@ the embedded store, then on etcd. Prints a table of scenarios; leaves no process
 or directory behind, also after a failure or Ctrl-C. Takes a few minutes at most, builds included.
 
 Usage: cargo xtask e2e [FLAGS]
-  --etcd HOW          container: in Docker Engine (an image that can be had, else one built here
+  --etcd HOW          container: in Docker Engine (an image that can be pulled, else one built here
                       from an etcd binary of this machine or of Debian's etcd-server package)
                       binary: as a process; none: the embedded store only
-                      [default: container where an engine answers, else binary]
+                      [default: container if a Docker engine responds, else binary]
   --etcd-image IMAGE  the image to run [default: registry.k8s.io/etcd:3.6.8-0]
   --etcd-bin FILE     the etcd binary to run, or to build the image from
   --server-bin FILE   a listwatch binary that is built already
   --release           build and drive the release build
-  --only TEXT         only the scenarios whose name contains TEXT (and those they rest upon)
+  --only TEXT         only the scenarios whose name contains TEXT (and those they depend on)
   --keep              keep the working directory, with every log
   --against FILE      drive another API server by its kubeconfig (with a bearer token): a real
-                      kube-apiserver, to see whether the expectations are right
+                      kube-apiserver, to verify the expectations
   --kube-rs DIR       instead of the scenarios: build the example programs of kube-rs in DIR, a
                       checkout of its repository, and run them unchanged, over TLS and against a
-                      server in process. Takes minutes more for the build, and OpenSSL's headers
-                      (Debian: libssl-dev); no part of `cargo xtask test` for that
+                      server in process. The build takes some minutes and needs OpenSSL's headers
+                      (Debian: libssl-dev), so this is no part of `cargo xtask test`
   --cluster           instead of the scenarios: upstream's kube-controller-manager, kube-scheduler,
                       hollow kubelets and hollow kube-proxy on the server, first on the embedded
                       store, then on etcd (as a process). Fails if a binary is missing
   --kubernetes-bin DIR  the directory of kube-controller-manager, kube-scheduler and kubemark
                       [default: $LISTWATCH_KUBERNETES_BIN]
   --against-apiserver the same on the kube-apiserver of that directory, with its own etcd; compares
-                      the final states and prints CPU time and memory of all servers
+                      the final states and prints CPU time and memory of all servers. With
+                      --operator, suites are compared test by test
   --nodes N           hollow kubelets [default: 4]
+  --operator NAME     instead of the scenarios: a public operator with webhooks of its own.
+                      cert-manager, jobset or lws: installs it, runs its programs, uses its webhooks
+                      suite: runs compiled envtest suites with the server in place of kube-apiserver
+  --manifests PATH    what the operator is installed from: a YAML file or a kustomization directory
+                      (can be given several times; applied in order)
+  --operator-bin DIR  the directory of the operator's programs, under their upstream names
+                      (cert-manager: controller, webhook, cainjector; jobset, lws: manager)
+  --suite DIR=FILE    with `--operator suite`: a test program made by `go test -c`, and the directory
+                      of its package, where it runs (can be given several times)
+  --suite-args ARGS   arguments of the test programs [default: -test.v]
+  --store STORE       embedded or etcd [default: embedded; suites always run on etcd]
 
 Examples:
   cargo xtask e2e
@@ -75,15 +89,18 @@ Examples:
   cargo xtask e2e --etcd binary --etcd-bin ~/bin/etcd
   cargo xtask e2e --against ~/.kube/test-cluster
   cargo xtask e2e --kube-rs ~/src/kube
-  cargo xtask e2e --cluster --kubernetes-bin ~/kubernetes/bin --release --against-apiserver";
+  cargo xtask e2e --cluster --kubernetes-bin ~/kubernetes/bin --release --against-apiserver
+  cargo xtask e2e --operator lws --manifests ~/lws/config/default --operator-bin ~/lws/bin
+  cargo xtask e2e --operator suite --suite ~/lws/test/integration/webhooks=/tmp/webhooks.test \\
+      --kubernetes-bin ~/kubernetes/bin --against-apiserver";
 
-/// The image that is run where a registry can be reached: what Kubernetes 1.36 deploys.
+/// The image that runs if its registry can be reached: the etcd of Kubernetes 1.36.
 const ETCD_IMAGE: &str = "registry.k8s.io/etcd:3.6.8-0";
 
-/// Where etcd comes from.
+/// The kind of the etcd of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum EtcdFrom {
-    /// A container where an engine answers, else a process.
+    /// A container if a Docker engine responds, else a process.
     #[default]
     Auto,
     Container,
@@ -91,7 +108,7 @@ pub(crate) enum EtcdFrom {
     None,
 }
 
-/// What a run is asked to do.
+/// The options of a run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
     pub(crate) etcd: EtcdFrom,
@@ -104,6 +121,7 @@ pub(crate) struct Options {
     pub(crate) against: Option<PathBuf>,
     pub(crate) kube_rs: Option<PathBuf>,
     pub(crate) cluster: Option<ClusterOptions>,
+    pub(crate) operator: Option<OperatorOptions>,
 }
 
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
@@ -114,6 +132,8 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
         Some("none") => EtcdFrom::None,
         Some(other) => fail!("--etcd is container, binary or none, not {other}"),
     };
+    // First, since it shares flags with `--cluster`.
+    let operator = OperatorOptions::read(&mut args)?;
     let options = Options {
         etcd,
         etcd_image: args.value("--etcd-image")?,
@@ -125,6 +145,7 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
         against: args.value("--against")?.map(PathBuf::from),
         kube_rs: args.value("--kube-rs")?.map(PathBuf::from),
         cluster: ClusterOptions::read(&mut args)?,
+        operator,
     };
     args.finish("e2e")?;
     ensure!(
@@ -135,14 +156,22 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
         options.kube_rs.is_none() || options.against.is_none(),
         "--kube-rs drives servers of its own, not --against"
     );
+    ensure!(
+        options.operator.is_none()
+            || (options.cluster.is_none() && options.kube_rs.is_none() && options.against.is_none()),
+        "--operator starts servers of its own: none of --cluster, --kube-rs and --against goes with it"
+    );
     steps(options)?.finish("e2e")
 }
 
-/// The whole run; its rows. An error only if it cannot even begin.
+/// Runs all scenarios and returns the rows. An error only if the run cannot begin.
 pub(crate) fn steps(mut options: Options) -> Outcome<Steps> {
     let start = Instant::now();
     if let Some(wanted) = options.cluster.take() {
         return cluster::steps(&options, &wanted);
+    }
+    if let Some(wanted) = options.operator.take() {
+        return operators::steps(&options, &wanted);
     }
     let mut steps = Steps::default();
     let kubectl = tools::find_or_fetch("kubectl", "kubernetes-client")?;
@@ -170,7 +199,7 @@ pub(crate) fn steps(mut options: Options) -> Outcome<Steps> {
     let etcd = match options.etcd {
         EtcdFrom::Auto if tools::docker_engine() => EtcdFrom::Container,
         EtcdFrom::Auto => {
-            println!("no Docker engine answers here: etcd runs as a process");
+            println!("no Docker engine responds: etcd runs as a process");
             EtcdFrom::Binary
         }
         chosen => chosen,
@@ -227,7 +256,7 @@ fn build(release: bool) -> Outcome<PathBuf> {
     Ok(file)
 }
 
-/// The run's own directory, gone when the run is.
+/// The directory of the run, which is removed at its end.
 struct WorkDir {
     path: PathBuf,
     guard: Option<Guard>,
@@ -241,7 +270,7 @@ impl WorkDir {
             println!("working directory, kept: {}", path.display());
             return Ok(Self { path, guard: None });
         }
-        Ok(Self { guard: Some(cleanup::guard(Leftover::Directory(path.clone()))), path })
+        Ok(Self { guard: Some(cleanup::guard(Resource::Directory(path.clone()))), path })
     }
 }
 
@@ -251,7 +280,8 @@ impl Drop for WorkDir {
     }
 }
 
-/// One store's run: the way to the server, the server if it is ours, and what it ought to hold.
+/// The run on one store: access to the server, the server process (unless `--against`), and the
+/// model of its objects.
 struct World {
     access: Access,
     server: Option<Server>,
@@ -268,16 +298,16 @@ struct Scenario {
     run: fn(&mut World) -> Outcome<String>,
 }
 
-/// What a scenario cannot do without.
+/// The requirement of a scenario.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
-    /// Any API server; without what this scenario makes, no later one is worth trying.
+    /// Any API server. If this scenario fails, the run ends.
     First,
-    /// Any API server; later scenarios rest upon it, so `--only` does not leave it out.
+    /// Any API server. Later scenarios depend on this one, so `--only` keeps it.
     Base,
     /// Any API server.
     Any,
-    /// Any API server, but not on etcd again: kubectl's verbs know nothing of the store.
+    /// Any API server, but only once: the result does not depend on the store.
     Verbs,
     /// A server that this run has started.
     OwnServer,
@@ -289,10 +319,10 @@ const fn scenario(name: &'static str, needs: Needs, run: fn(&mut World) -> Outco
     Scenario { name, needs, run }
 }
 
-/// In this order: later ones build upon what earlier ones have made.
+/// The scenarios in order. Later scenarios use objects of earlier ones.
 const SCENARIOS: &[Scenario] = &[
     scenario("namespaces at start", Needs::Any, looks::first_namespaces),
-    scenario("who may ask what", Needs::Any, looks::credentials),
+    scenario("credentials", Needs::Any, looks::credentials),
     scenario("discovery", Needs::Any, looks::discovery),
     scenario("watch before apply", Needs::Base, watching::open_pods_watch),
     scenario("apply -R", Needs::First, changes::apply),
@@ -343,6 +373,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("kubectl delete --cascade", Needs::OwnServer, transcript::cascade),
     scenario("kubectl explain, auth", Needs::Verbs, transcript::ask),
     scenario("kubectl auth, certificate, --as", Needs::Verbs, transcript::permissions),
+    scenario("client certificates", Needs::OwnServer, transcript::certificates),
     scenario("kubectl and a kind of one's own", Needs::Verbs, transcript::kinds),
     scenario("delete", Needs::Base, changes::delete),
     scenario("delete a namespace", Needs::OwnServer, changes::delete_namespace),
@@ -383,7 +414,7 @@ impl World {
         }
     }
 
-    /// Whether the server is still there and has not panicked on the way.
+    /// An error if the server has ended or panicked.
     fn server_is_well(&mut self) -> Outcome<()> {
         let Some(server) = &mut self.server else { return Ok(()) };
         if let Some(line) = server.panicked() {
@@ -392,17 +423,18 @@ impl World {
         Ok(())
     }
 
-    /// After a failure: goes on with a new server process if the old one is gone.
+    /// Starts a new server process after a failure if the old one has ended. Returns whether a
+    /// server runs.
     fn revive(&mut self) -> bool {
         let Some(server) = &mut self.server else { return true };
         if server.running() {
             return true;
         }
-        println!("     the server is gone; its last lines:\n{}", server.tail());
-        server.restart().map_err(|failure: Failure| println!("     and it does not come back: {failure}")).is_ok()
+        println!("     the server has ended; its last lines:\n{}", server.tail());
+        server.restart().map_err(|failure: Failure| println!("     and cannot be restarted: {failure}")).is_ok()
     }
 
-    /// The server, for scenarios that need one of this run's own.
+    /// The server process of this run.
     fn server(&mut self) -> Outcome<&mut Server> {
         self.server.as_mut().ok_or_else(|| Failure::from("this scenario needs a server of its own"))
     }

@@ -1,7 +1,7 @@
-//! What the server ought to hold: the manifests, and every change that was asked for since.
+//! The expected objects of the server: the manifests, with every later change.
 //!
-//! The changes are made to the model by hand, value by value, so that they do not depend on any
-//! code that the server has, too (patching, defaulting, conversion).
+//! Changes are written into the model value by value. The model therefore shares no code with the
+//! server (patching, defaulting, conversion).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::failure::{Failure, Outcome, fail};
 
-/// Which object: kind, namespace (empty for none), name.
+/// The key of an object: kind, namespace (empty if cluster-scoped), name.
 pub(crate) type Key = (String, String, String);
 
 /// Objects by key.
@@ -25,7 +25,7 @@ pub(crate) fn key(object: &Value) -> Key {
 }
 
 impl Model {
-    /// Takes objects over, from one document after the other or from Lists.
+    /// Adds the objects of JSON documents, including those of Lists.
     pub(crate) fn add(&mut self, documents: &str) -> Outcome<usize> {
         let before = self.objects.len();
         for document in serde_json::Deserializer::from_str(documents).into_iter::<Value>() {
@@ -38,7 +38,7 @@ impl Model {
         Ok(self.objects.len() - before)
     }
 
-    /// Changes one object that is there.
+    /// Changes an existing object.
     pub(crate) fn edit(
         &mut self,
         kind: &str,
@@ -54,14 +54,14 @@ impl Model {
         Ok(())
     }
 
-    /// Forgets one object that is there.
+    /// Removes an existing object.
     pub(crate) fn remove(&mut self, kind: &str, namespace: &str, name: &str) -> Outcome<()> {
         let key = (kind.to_owned(), namespace.to_owned(), name.to_owned());
         let removed = self.objects.remove(&key);
         removed.map(drop).ok_or_else(|| Failure::from(format!("the model has no {kind} {namespace}/{name}")))
     }
 
-    /// How many objects of each kind there are.
+    /// The number of objects of each kind.
     pub(crate) fn kinds(&self) -> BTreeMap<&str, usize> {
         let mut kinds = BTreeMap::new();
         for (kind, ..) in self.objects.keys() {
@@ -71,8 +71,8 @@ impl Model {
     }
 }
 
-/// Where `found` lacks or contradicts something that was asked for. What the server adds beside it
-/// (uid, defaults, status) is its own business.
+/// Lists the members of `wanted` that `found` lacks or contradicts. Members that the server adds
+/// (uid, defaults, status) are no difference.
 pub(crate) fn differences(wanted: &Value, found: &Value) -> Vec<String> {
     let mut differences = Vec::new();
     compare(wanted, found, "", &mut differences);
@@ -85,7 +85,7 @@ fn compare(wanted: &Value, found: &Value, at: &str, differences: &mut Vec<String
             for (name, value) in wanted {
                 match found.get(name) {
                     Some(other) => compare(value, other, &format!("{at}.{name}"), differences),
-                    // Clients leave such fields out or send them empty; both ask for nothing.
+                    // Clients omit such fields or send them empty, with the same meaning.
                     None if value.is_null() || value == &serde_json::json!({}) => {}
                     None => differences.push(format!("{at}.{name} is gone; wanted {value}")),
                 }
@@ -107,7 +107,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_was_asked_for_must_be_there_and_more_may_be() {
+    fn differences_name_missing_and_changed_members_but_no_additions() {
         let wanted = json!({"a": 1, "b": {"c": [1, {"d": 2}]}, "e": null, "f": {}});
         assert!(differences(&wanted, &json!({"a": 1, "b": {"c": [1, {"d": 2, "x": 0}]}, "y": 0})).is_empty());
         assert_eq!(
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_and_lists_are_taken_apart() {
+    fn model_adds_objects_of_documents_and_lists() {
         let mut model = Model::default();
         let pod = json!({"kind": "Pod", "metadata": {"name": "a", "namespace": "n"}});
         let list = json!({"kind": "List", "items": [{"kind": "Node", "metadata": {"name": "b"}}]});

@@ -1,5 +1,5 @@
-//! Scenarios of `listwatch watch`, our client, on a server that real clients have filled: what it
-//! prints of a change, and that it ends as it says.
+//! Scenarios of `listwatch watch` on a server with objects of real clients: the printed changes,
+//! and the exit code.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::steps::seconds;
 use super::World;
 use super::watching::AT_ONCE;
 
-/// How long the state may take to be there.
+/// The time limit of the initial state.
 const LOAD_LIMIT: Duration = Duration::from_secs(10);
 
 fn watch(world: &mut World, arguments: &[&str]) -> Outcome<Run> {
@@ -43,7 +43,7 @@ pub(crate) fn prints_diffs(world: &mut World) -> Outcome<String> {
     Ok(format!("line {} after the write", seconds(head.at.saturating_duration_since(written))))
 }
 
-/// `--once` prints what kubectl prints, and ends; a resource that is not there is code 3.
+/// `--once` prints the same objects as kubectl and ends. An unknown resource ends with code 3.
 pub(crate) fn once(world: &mut World) -> Outcome<String> {
     let ours = watch(world, &["pods", "-A", "--once", "-o", "name", "--quiet"])?.limit(LOAD_LIMIT).text()?;
     let mut ours: Vec<&str> = ours.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();

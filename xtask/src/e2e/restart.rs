@@ -1,4 +1,4 @@
-//! Scenarios around the server's death and its store: SIGKILL, restart, a second server, a stop.
+//! Scenarios with SIGKILL, a restart, a second server on the store, and a stop.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::etcd::ctl;
 use super::server::{Server, Store};
 use super::watching::{AT_ONCE, next_event, open, our_watch, touch, version_of};
 
-/// How long our client may take to find a server that is back (its backoff starts at 0.8 s).
+/// The time limit of our client's reconnect after a restart (its backoff starts at 0.8 s).
 const RECONNECT_LIMIT: Duration = Duration::from_secs(15);
 
 /// Name, uid and resource version of every pod, config map and deployment.
@@ -25,7 +25,7 @@ fn identities(world: &World) -> Outcome<Vec<String>> {
     Ok(items.iter().map(identity).collect())
 }
 
-/// The state is there after SIGKILL, a watch goes on where it was, and our client finds its way back.
+/// After SIGKILL and a restart, the state is complete, a watch resumes at its version, and our client reconnects.
 pub(crate) fn kill_and_restart(world: &mut World) -> Outcome<String> {
     let before = identities(world)?;
     let ours = our_watch(world)?;
@@ -37,7 +37,7 @@ pub(crate) fn kill_and_restart(world: &mut World) -> Outcome<String> {
     let changed: Vec<_> = before.iter().filter(|identity| !after.contains(identity)).collect();
     ensure!(changed.is_empty() && before.len() == after.len(), "not the same after a restart: {changed:?}");
 
-    // A watch from the last version seen before: the next thing it says is the next thing that happens.
+    // A watch from the last seen version: its first event is the next change.
     let resumed = open(world, "/api/v1/namespaces/shop/pods", &[], Some(&from))?;
     let touched = touch(world, "/api/v1/namespaces/shop/pods/toolbox", 300)?;
     let (_, event) = next_event(&resumed, 0)?;
@@ -52,7 +52,7 @@ pub(crate) fn kill_and_restart(world: &mut World) -> Outcome<String> {
     let line = line.ok_or_else(|| Failure::from(format!("`listwatch watch` has not come back:\n{}", ours.tail())))?;
     let back = line.at.saturating_duration_since(written);
 
-    // kubectl's own watch ends with the server, as it does with any; a new one shows what is there.
+    // kubectl's watch ends with the server; a new watch shows all objects.
     world.pods = Some(world.access.kubectl(["get", "pods", "-A", "-w"]).start()?);
     let shown =
         world.pods.as_ref().and_then(|pods| pods.lines.wait(0, RECONNECT_LIMIT, |line| line.contains("toolbox")));
@@ -65,7 +65,7 @@ pub(crate) fn kill_and_restart(world: &mut World) -> Outcome<String> {
     ))
 }
 
-/// Whatever was acknowledged before SIGKILL is there afterwards.
+/// Every write that was acknowledged before SIGKILL exists after the restart.
 pub(crate) fn kill_while_writing(world: &mut World) -> Outcome<String> {
     let manifest: String = (0..400)
         .map(|n| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("burst-{n:03}"), "namespace": "shop",
@@ -85,12 +85,12 @@ pub(crate) fn kill_while_writing(world: &mut World) -> Outcome<String> {
     let listed = world.access.kube("get configmaps -n shop -l burst=yes -o name")?;
     let lost: Vec<_> =
         acked.iter().filter(|name| !listed.lines().any(|line| line == format!("configmap/{name}"))).collect();
-    ensure!(lost.is_empty(), "acknowledged, and gone after SIGKILL: {lost:?}");
+    ensure!(lost.is_empty(), "acknowledged objects are missing after SIGKILL: {lost:?}");
     world.access.kube("delete configmaps -n shop -l burst=yes")?;
     Ok(format!("{} acknowledged writes, none lost; back after {}", acked.len(), seconds(took)))
 }
 
-/// The objects lie in etcd under Kubernetes' own keys, as JSON.
+/// The objects are in etcd below Kubernetes' keys, as JSON.
 pub(crate) fn etcdctl_reads(world: &mut World) -> Outcome<String> {
     let Store::Etcd { url, etcdctl } = world.server()?.store.clone() else { fail!("not on etcd") };
     let keys = ctl(&etcdctl, &url).args(["get", "--prefix", "/registry/", "--keys-only"]).text()?;
@@ -114,14 +114,11 @@ pub(crate) fn etcdctl_reads(world: &mut World) -> Outcome<String> {
         stored["data"] == served["data"] && stored["kind"] == "ConfigMap",
         "etcd has {stored}; the server says {served}"
     );
-    ensure!(
-        stored["metadata"].get("resourceVersion").is_none(),
-        "a resource version is etcd's business, not the value's"
-    );
+    ensure!(stored["metadata"].get("resourceVersion").is_none(), "the stored value has a resource version");
     Ok(format!("{} keys", keys.len()))
 }
 
-/// Each of two servers sees what the other writes.
+/// Each of two servers sees the writes of the other.
 pub(crate) fn two_servers(world: &mut World) -> Outcome<String> {
     let dir = world.access.dir.join("second");
     let (bin, store) = (world.server()?.bin.clone(), world.server()?.store.clone());
@@ -141,7 +138,7 @@ pub(crate) fn two_servers(world: &mut World) -> Outcome<String> {
     let (line, event) = next_event(&watch, 0)?;
     ensure!(version_of(&event["object"]) == version_of(&written), "the second server's watch says {event}");
 
-    // The other way round, and read at once: a list asks etcd how far it has to be.
+    // The other direction without a wait: a list reads etcd's revision first.
     let touched = there.merge_patch("/api/v1/namespaces/shop/configmaps/web", &json!({"data": {"second": "yes"}}))?;
     let list = world.access.fetch_json("/api/v1/namespaces/shop/configmaps?fieldSelector=metadata.name%3Dweb")?;
     ensure!(
@@ -154,7 +151,7 @@ pub(crate) fn two_servers(world: &mut World) -> Outcome<String> {
     Ok(format!("event {} after the other server's write", seconds(line.at.saturating_duration_since(at))))
 }
 
-/// SIGTERM ends it in order and soon, open watches or not.
+/// SIGTERM ends the server within its time limit, even with open watches.
 pub(crate) fn stop(world: &mut World) -> Outcome<String> {
     let watch = open(world, "/api/v1/pods", &[], None)?;
     ensure!(watch.lines.wait(0, AT_ONCE, |line| line.starts_with("< HTTP/")).is_some(), "no watch:\n{}", watch.tail());

@@ -8,10 +8,13 @@ use crate::failure::{Outcome, ensure, fail};
 use crate::process::{Background, Run};
 use crate::steps::seconds;
 
-/// A server that does not say within this time that it serves has failed.
+/// The time limit of the server's start.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Where the server keeps its objects.
+/// The file of the CA of client certificates. `transcripts/certificates.txt` has certificates of this CA.
+const CLIENT_CA: &str = "client-ca.crt";
+
+/// The store of the server.
 #[derive(Debug, Clone)]
 pub(crate) enum Store {
     Embedded,
@@ -28,7 +31,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it in `dir` on a free port, waits until it serves, and says what it saw.
+    /// Starts the server in `dir` on a free port, and waits until it serves. Returns a note for the
+    /// table.
     pub(crate) fn start(bin: &Path, store: Store, dir: &Path) -> Outcome<(Self, String)> {
         std::fs::create_dir_all(dir)?;
         let port = free_port()?;
@@ -56,7 +60,7 @@ impl Server {
         self.process.kill();
     }
 
-    /// Starts a new process on the same port and the same data; says how long it took to serve.
+    /// Starts a new process on the same port and data. Returns the time until the server serves.
     pub(crate) fn restart(&mut self) -> Outcome<Duration> {
         self.process.kill();
         let start = Instant::now();
@@ -64,7 +68,7 @@ impl Server {
         Ok(start.elapsed())
     }
 
-    /// Asks it to stop; its exit code.
+    /// Sends SIGTERM. Returns the exit code.
     pub(crate) fn terminate(&mut self, limit: Duration) -> Outcome<Option<i32>> {
         Ok(self.process.terminate(limit)?.code())
     }
@@ -73,7 +77,7 @@ impl Server {
         self.process.tail()
     }
 
-    /// The line in which it says that it panicked, if it has.
+    /// The line of output about a panic, if any.
     pub(crate) fn panicked(&self) -> Option<String> {
         let lines = self.process.lines.all();
         lines.into_iter().find(|line| line.text.contains("panicked at")).map(|line| line.text)
@@ -103,7 +107,9 @@ pub(crate) fn command(bin: &Path, store: &Store, dir: &Path, port: u16) -> Run {
         .args(["serve", "--bind", &format!("127.0.0.1:{port}"), "--data-dir"])
         .arg(dir.join("data"))
         .arg("--kubeconfig-out")
-        .arg(dir.join("kubeconfig"));
+        .arg(dir.join("kubeconfig"))
+        .arg("--client-ca-file")
+        .arg(dir.join(CLIENT_CA));
     match store {
         Store::Embedded => run,
         Store::Etcd { url, .. } => run.args(["--etcd-servers", url]),
@@ -111,9 +117,10 @@ pub(crate) fn command(bin: &Path, store: &Store, dir: &Path, port: u16) -> Run {
 }
 
 fn launch(bin: &Path, store: &Store, dir: &Path, port: u16) -> Outcome<Background> {
+    std::fs::write(dir.join(CLIENT_CA), include_str!("client_ca.crt"))?;
     let mut process = command(bin, store, dir, port).start()?;
     let start = Instant::now();
-    // The banner is printed when the first request can be answered; it names the address.
+    // The banner with the address is printed when the server can serve the first request.
     let address = format!("127.0.0.1:{port}");
     while process.lines.wait(0, Duration::from_millis(20), |line| line.contains(&address)).is_none() {
         if !process.running() {

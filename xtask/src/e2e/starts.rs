@@ -1,4 +1,4 @@
-//! Starts that must be refused: one clear line and an exit code, at once.
+//! Starts that must fail immediately, with one line of error text and an exit code.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -9,14 +9,14 @@ use crate::process::Run;
 
 use super::server::free_port;
 
-/// The longest a start that cannot succeed may take.
+/// The time limit of a start that must fail.
 const AT_ONCE: Duration = Duration::from_secs(6);
 
 pub(crate) fn refused(bin: Option<&Path>, dir: &Path) -> Outcome<String> {
     let bin = bin.ok_or("no server binary")?;
     let dir = dir.join("refused");
     std::fs::create_dir_all(&dir)?;
-    // Below a plain file nobody can make a directory, root included.
+    // No user, not even root, can create a directory below a plain file.
     std::fs::write(dir.join("plain-file"), "")?;
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let taken = taken.local_addr().map(|address| (taken, address.to_string()))?;
@@ -40,7 +40,7 @@ pub(crate) fn refused(bin: Option<&Path>, dir: &Path) -> Outcome<String> {
         ensure!(code.is_some_and(|code| code != 0), "{what}: ended with {code:?}: {}", output.said());
         let first = output.stderr.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
         ensure!(first.contains(named), "{what}: the line does not name {named}: {}", output.said());
-        // A wrong command line is answered with usage, too; everything else is one line.
+        // An invalid command line also prints the usage; every other error is one line.
         let lines = output.stderr.lines().filter(|line| !line.trim().is_empty()).count();
         ensure!(lines == 1 || code == Some(2), "{what}: {lines} lines instead of one: {}", output.said());
         slowest = slowest.max(output.elapsed);

@@ -1,4 +1,4 @@
-//! Transcripts: kubectl's verbs and what they print, as files of text (`transcripts/*.txt`).
+//! Runs transcripts: text files with kubectl commands and their expected output (`transcripts/*.txt`).
 //!
 //! ```text
 //! // a remark
@@ -11,11 +11,10 @@
 //! > uid kubectl get pod web -o …     a command whose output is {uid} from here on
 //! ```
 //!
-//! They were taken from a kube-apiserver v1.36 and hold with kubectl 1.32 to 1.36. `…` stands for any
-//! part of a line, alone on a line for any lines; runs of spaces inside a line
-//! count as one, since columns are as wide as what stands in them. `{ns}` is the namespace, made for
-//! the transcript, `{dir}` the directory. Words are parted and quoted as a shell does it, and
-//! `NAME=value` in front sets the command's environment.
+//! The transcripts were recorded with a kube-apiserver v1.36 and are valid for kubectl 1.32 to 1.36. `…` matches any
+//! part of a line; alone on a line, `…` matches any lines. Several spaces inside a line match one, because the width of
+//! columns varies. `{ns}` is the namespace of the transcript, `{dir}` its directory. Words are split and quoted as in a
+//! shell. `NAME=value` before a command sets its environment.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -25,11 +24,11 @@ use crate::failure::{Outcome, ensure, fail};
 use super::World;
 use super::access::Access;
 
-/// What a transcript needs beside its text.
-struct Stage<'a> {
+/// The environment of a transcript.
+struct TranscriptRun<'a> {
     access: &'a Access,
     dir: PathBuf,
-    /// Names in braces, and what they stand for.
+    /// The values of names in braces.
     names: Vec<(String, String)>,
 }
 
@@ -50,6 +49,7 @@ transcripts! {
     nodes "nodes"
     ask "ask"
     permissions "access"
+    certificates "certificates"
     cascade "cascade"
     apply "apply"
     wait "wait"
@@ -57,7 +57,7 @@ transcripts! {
     kinds "kinds"
 }
 
-/// Plays a transcript in a namespace of its own, which it leaves to be deleted.
+/// Runs a transcript in a new namespace, and deletes the namespace without waiting.
 fn play(world: &mut World, name: &str, text: &str) -> Outcome<String> {
     let access = &world.access;
     let namespace = format!("verbs-{name}-{}", std::process::id());
@@ -65,14 +65,14 @@ fn play(world: &mut World, name: &str, text: &str) -> Outcome<String> {
     std::fs::create_dir_all(&dir)?;
     access.kube(&format!("create namespace {namespace}"))?;
     let names = vec![("ns".to_owned(), namespace.clone()), ("dir".to_owned(), dir.display().to_string())];
-    let mut stage = Stage { access, dir, names };
+    let mut stage = TranscriptRun { access, dir, names };
     let played = stage.play(text);
     access.kube(&format!("delete namespace {namespace} --wait=false"))?;
     Ok(format!("{} commands", played?))
 }
 
-impl Stage<'_> {
-    /// How many commands there were; an error with every difference.
+impl TranscriptRun<'_> {
+    /// Runs the commands and returns their number. An error has all differences.
     fn play(&mut self, text: &str) -> Outcome<usize> {
         let (mut commands, mut wrong) = (0, String::new());
         let mut lines = text.lines().peekable();
@@ -119,12 +119,12 @@ impl Stage<'_> {
         Ok(commands)
     }
 
-    /// A text with what its names stand for.
+    /// Replaces names in braces by their values.
     fn filled(&self, text: &str) -> String {
         self.names.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("{{{name}}}"), value))
     }
 
-    /// What a command says, and whether it ends well.
+    /// Runs a command. Returns its output and whether it ends with code 0.
     fn run(&self, command: &str) -> Outcome<(String, bool)> {
         let mut words = words(&self.filled(command))?.into_iter().peekable();
         let mut settings = Vec::new();
@@ -141,12 +141,12 @@ impl Stage<'_> {
     }
 }
 
-/// Whether a line begins something new.
+/// Whether a line begins a new command or file.
 fn begins(line: &str) -> bool {
     ["$ ", "! ", "> ", "== ", "// "].iter().any(|mark| line.starts_with(mark))
 }
 
-/// Whether lines are what is wanted.
+/// Whether the output lines match the expected lines.
 fn matches(wanted: &[&str], said: &[&str]) -> bool {
     match wanted.split_first() {
         None => said.is_empty(),
@@ -174,13 +174,13 @@ fn line_matches(wanted: &str, said: &str) -> bool {
     rest.trim_end().ends_with(last.trim_end())
 }
 
-/// A line with its indentation, and one space wherever there were several.
+/// Reduces several spaces to one, except the indentation.
 fn single_spaced(line: &str) -> String {
     let indentation = line.len() - line.trim_start_matches(' ').len();
     " ".repeat(indentation) + &line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The words of a command line: parted by spaces, kept together by either quote.
+/// Splits a command line into words at spaces outside of quotes.
 pub(super) fn words(line: &str) -> Outcome<Vec<String>> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for character in line.chars() {
@@ -204,7 +204,7 @@ mod tests {
     use super::{matches, words};
 
     #[test]
-    fn lines_match_by_what_is_known_of_them() {
+    fn transcript_lines_match_with_wildcards_and_optional_lines() {
         let check = |wanted: &str, said: &str, expected: bool| {
             let (wanted, said) = (wanted.lines().collect::<Vec<_>>(), said.lines().collect::<Vec<_>>());
             assert_eq!(matches(&wanted, &said), expected, "{wanted:?} and {said:?}");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_parted_as_a_shell_does_it() {
+    fn command_words_are_split_as_in_a_shell() {
         let check = |line: &str, expected: &[&str]| assert_eq!(words(line).unwrap(), expected, "{line}");
         check("get pods  -o name", &["get", "pods", "-o", "name"]);
         check("E=\"sed -e s/a/b/\" edit 'a \"b\" c' ''", &["E=sed -e s/a/b/", "edit", "a \"b\" c", ""]);

@@ -1,5 +1,5 @@
-//! Scenarios that watch: through kubectl, through curl over both HTTP versions, through our own
-//! client. "At once" is [`AT_ONCE`], measured from the end of the write to the line.
+//! Scenarios that watch with kubectl, with curl over both HTTP versions, and with our client. [`AT_ONCE`] is the limit
+//! from the end of the write to the printed line.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::steps::seconds;
 
 use super::World;
 
-/// The longest an event may take from the writer's answer to the watcher's line.
+/// The time limit from the response to the write until the line of the watcher.
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// How long a watch may take to be open (kubectl asks for discovery first).
+/// The time limit to open a watch, including kubectl's discovery.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Opens `kubectl get pods -A -w` on a server that has no pods yet.
@@ -23,7 +23,7 @@ pub(crate) fn open_pods_watch(world: &mut World) -> Outcome<String> {
     Ok(String::new())
 }
 
-/// The pods that were applied meanwhile have been printed.
+/// The watch has printed the pods that were applied meanwhile.
 pub(crate) fn pods_were_seen(world: &mut World) -> Outcome<String> {
     let watch = pods_watch(world)?;
     for pod in ["toolbox", "canary", "load-generator", "psql"] {
@@ -33,7 +33,7 @@ pub(crate) fn pods_were_seen(world: &mut World) -> Outcome<String> {
     Ok(format!("{} lines", watch.lines.count()))
 }
 
-/// A change is a line of `kubectl get pods -A -w` within a second.
+/// `kubectl get pods -A -w` prints a change within a second.
 pub(crate) fn prints_at_once(world: &mut World) -> Outcome<String> {
     let mut slowest = Duration::ZERO;
     for turn in 0..5 {
@@ -49,12 +49,12 @@ pub(crate) fn prints_at_once(world: &mut World) -> Outcome<String> {
     Ok(format!("slowest of 5 lines {} after the write", seconds(slowest)))
 }
 
-/// Chunks, each flushed as its event happens.
+/// Over HTTP/1.1, each event is one chunk, sent without delay.
 pub(crate) fn over_http1(world: &mut World) -> Outcome<String> {
     over(world, "--http1.1", 100, |line| line.eq_ignore_ascii_case("< transfer-encoding: chunked"))
 }
 
-/// Frames of one stream.
+/// Over HTTP/2, each event is sent in frames of one stream without delay.
 pub(crate) fn over_http2(world: &mut World) -> Outcome<String> {
     over(world, "--http2", 101, |line| line.starts_with("< HTTP/2 200"))
 }
@@ -70,7 +70,7 @@ fn over(world: &mut World, version: &str, turn: u32, header: impl Fn(&str) -> bo
     Ok(format!("event {} after the write", seconds(line.at.saturating_duration_since(written))))
 }
 
-/// Our own client prints changes, too; the restart scenarios go on with it.
+/// Our client prints changes. The restart scenarios continue with its watch.
 pub(crate) fn our_client(world: &mut World) -> Outcome<String> {
     let watch = our_watch(world)?;
     let since = watch.lines.count();
@@ -81,7 +81,7 @@ pub(crate) fn our_client(world: &mut World) -> Outcome<String> {
     Ok(format!("line {} after the write", seconds(line.at.saturating_duration_since(written))))
 }
 
-/// `listwatch watch pods -A`, once it has shown what is there.
+/// Starts `listwatch watch pods -A`, and waits for the initial objects.
 pub(crate) fn our_watch(world: &mut World) -> Outcome<Background> {
     let kubeconfig = world.access.kubeconfig.clone();
     let run =
@@ -92,7 +92,8 @@ pub(crate) fn our_watch(world: &mut World) -> Outcome<Background> {
     Ok(watch)
 }
 
-/// A watch by curl, which tells the headers as they come (`< Name: value`), from a resource version or (without one) from now.
+/// Opens a watch by curl, which prints the headers (`< Name: value`). The watch begins at a resource version, or at the
+/// latest state.
 pub(crate) fn open(world: &World, path: &str, flags: &[&str], from: Option<&str>) -> Outcome<Background> {
     let now = || -> Outcome<String> { Ok(version_of(&world.access.fetch_json(&format!("{path}?limit=1"))?)) };
     let from = from.map_or_else(now, |from| Ok(from.to_owned()))?;
@@ -112,7 +113,7 @@ pub(crate) fn version_of(value: &Value) -> String {
     value["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Changes an annotation. Each caller has a `turn` of its own: a patch that changes nothing is no event.
+/// Changes an annotation. Each caller passes another `turn`, because a patch without a change causes no event.
 pub(crate) fn touch(world: &World, path: &str, turn: u32) -> Outcome<Value> {
     world.access.merge_patch(path, &json!({"metadata": {"annotations": {"shop.example/touched": turn.to_string()}}}))
 }

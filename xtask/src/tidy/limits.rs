@@ -1,10 +1,10 @@
 //! The rule `limits`: each number in docs/limits.md equals the constant that its row names.
 //!
-//! A row of a table on that page ends with the constant, as `path::NAME`, and its second cell is the
-//! default. The rule evaluates the constant's expression in the source (literals, `+`, `*`, `/`, `<<`, `as`,
-//! `Duration::from_secs`, `Duration::from_millis`, and names of constants in the same file) and compares.
-//! It also requires that every constant of the server's crates whose name marks a bound is on the page: in a
-//! table, or in the list of internal bounds, which no client meets.
+//! A row of a table on that page ends with the constant, as `path::NAME`, and its second cell is the default. The rule
+//! evaluates the constant's expression in the source and compares. An expression may have literals, `+`, `*`, `/`,
+//! `<<`, `as`, `Duration::from_secs`, `Duration::from_millis`, and names of constants in the same file. The rule also
+//! requires that every bound of the server's crates is on the page. A bound is a constant whose name has the form of
+//! one. Bounds are in a table, or in the list of internal bounds, which no client can reach.
 
 use std::collections::BTreeSet;
 
@@ -12,27 +12,34 @@ use std::collections::BTreeSet;
 pub(super) const PAGE: &str = "docs/limits.md";
 
 /// Crates whose bounds a client of the server can meet. Every bound in them has to be on the page.
-const CRATES: [&str; 13] = [
+const CRATES: &[&str] = &[
     "crates/access/",
     "crates/aggregator/",
     "crates/apiserver/",
     "crates/at-rest/",
+    "crates/audit/",
     "crates/cel/",
     "crates/controllers/",
+    "crates/discovery/",
     "crates/flow-control/",
+    "crates/outbound/",
+    "crates/policies/",
+    "crates/policy-admission/",
     "crates/proxy/",
     "crates/registry/",
     "crates/schema/",
+    "crates/table/",
+    "crates/webhook-admission/",
     "crates/webhooks/",
     "crates/wire/",
     "crates/write/",
 ];
 
-/// Parts of paths that are left out: tests, and rules of single fields, which are those of kube-apiserver.
+/// Parts of paths that the rule ignores: tests, and rules of single fields, which are those of kube-apiserver.
 const LEFT_OUT: [&str; 7] =
     ["/tests/", "/tests.rs", "_tests.rs", "/conformance/", "/random.rs", "/rules/", "/printers/"];
 
-/// Returns what is wrong with the page, one complaint a line, each beginning with a line number.
+/// Returns the complaints about the page, one per line, each with its line number.
 ///
 /// `files` are all files of the tree: path from the root, and text.
 pub(super) fn check(page: &str, files: &[(String, String)]) -> Vec<String> {
@@ -142,7 +149,7 @@ fn constant(source: &str, name: &str) -> Option<Option<u128>> {
 fn evaluate(expression: &str, source: &str) -> Option<u128> {
     let expression = expression.trim();
     for operator in ["<<", "+", "*", "/"] {
-        // From the right, so that what is left of it is evaluated first.
+        // From the right, so that the left operand is evaluated first.
         if let Some((left, right)) = split_outside_parentheses(expression, operator) {
             let (left, right) = (evaluate(left, source)?, evaluate(right, source)?);
             return match operator {
@@ -253,18 +260,18 @@ mod tests {
     }
 
     #[test]
-    fn page_with_equal_numbers_passes() {
+    fn limits_page_with_equal_numbers_passes() {
         assert_eq!(complaints(&all_rows()), Vec::<String>::new());
     }
 
     #[test]
-    fn page_with_another_number_is_refused() {
+    fn limits_page_with_another_number_is_rejected() {
         let page = all_rows().replace("60 s", "61 s");
         assert_eq!(complaints(&page), ["3: says `61 s`, and WAIT_TIMEOUT is 60000 (bytes, milliseconds or a count)"]);
     }
 
     #[test]
-    fn page_without_a_bound_of_the_source_is_refused() {
+    fn limits_page_without_a_bound_of_the_source_is_rejected() {
         let page = all_rows().replace(&row("20 ms", "PAUSE_MIN"), "");
         assert_eq!(
             complaints(&page),
@@ -275,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn page_that_names_a_missing_constant_is_refused() {
+    fn limits_page_that_names_a_missing_constant_is_rejected() {
         let page = format!("{}{}", all_rows(), row("1", "GONE_MAX"));
         assert_eq!(complaints(&page), ["8: crates/wire/src/a.rs has no constant GONE_MAX"]);
     }

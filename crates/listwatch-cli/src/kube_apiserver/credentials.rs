@@ -1,4 +1,4 @@
-//! Reads the files with credentials, and gives them to the server: certificate authorities, tokens, certificates for
+//! Reads the files with credentials, and passes them to the builder of the server: CAs, tokens, certificates for
 //! outgoing connections.
 
 use std::path::Path;
@@ -7,7 +7,8 @@ use listwatch_access::{
     ClientCertificateAuthenticator, FrontProxyAuthenticator, ServiceAccountTokenOptions, SigningKey,
     TokenFileAuthenticator, VerificationKey,
 };
-use listwatch_apiserver::{Builder, KubeletOptions, RequestHeader};
+use listwatch_apiserver::token_issuers::AuthenticationConfiguration;
+use listwatch_apiserver::{AnonymousAuth, Builder, KubeletOptions, RequestHeader};
 
 use super::Failure;
 use super::settings::{CertificateFiles, FrontProxy, ServiceAccountSettings, Settings};
@@ -16,12 +17,18 @@ use super::settings::{CertificateFiles, FrontProxy, ServiceAccountSettings, Sett
 ///
 /// # Errors
 /// The flag and the file that cannot be used.
-pub(super) fn read(builder: Builder, settings: &Settings) -> Result<Builder, Failure> {
+pub(super) fn read(builder: Builder, settings: &Settings, anonymous_auth: AnonymousAuth) -> Result<Builder, Failure> {
     let mut builder = builder;
     if let Some(file) = &settings.token_auth_file {
         let authenticator = TokenFileAuthenticator::new(&read_text(file, "token-auth-file")?)
             .map_err(|error| format!("--token-auth-file {}: {error}", file.display()))?;
         builder = builder.authenticator(authenticator);
+    }
+    builder = super::audit::read(builder, &settings.audit)?;
+    builder = super::webhooks::read(builder, &settings.webhooks)?;
+    builder = with_issuers(builder, settings, anonymous_auth)?;
+    if let Some(oidc) = &settings.oidc {
+        builder = super::oidc::read(builder, oidc, &settings.service_account.issuers)?;
     }
     builder = with_service_accounts(builder, &settings.service_account)?.bootstrap_tokens(settings.bootstrap_tokens);
     if let Some(files) = &settings.proxy_client {
@@ -60,7 +67,28 @@ pub(super) fn read(builder: Builder, settings: &Settings) -> Result<Builder, Fai
     })
 }
 
-/// Reads the keys of service account tokens. An error names the file, and nothing of its contents.
+/// Reads the file of `--authentication-config`.
+fn with_issuers(builder: Builder, settings: &Settings, anonymous_auth: AnonymousAuth) -> Result<Builder, Failure> {
+    let Some(file) = &settings.authentication_config else { return Ok(builder) };
+    let flag = "authentication-config";
+    let config = AuthenticationConfiguration::parse(&read_text(file, flag)?, &settings.service_account.issuers)
+        .map_err(|error| format!("--{flag} {}: {error}", file.display()))?;
+    let builder = builder.token_issuers(config.issuers);
+    Ok(match config.anonymous {
+        None => builder,
+        Some(_) if settings.anonymous_auth_given => {
+            let text = "--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file";
+            return Err(text.into());
+        }
+        // `AlwaysAllow` never allows anonymous requests.
+        Some(anonymous) if anonymous.enabled && anonymous_auth != AnonymousAuth::Disabled => {
+            builder.anonymous_auth(AnonymousAuth::Enabled).anonymous_paths(anonymous.paths)
+        }
+        Some(_) => builder.anonymous_auth(AnonymousAuth::Disabled),
+    })
+}
+
+/// Reads the keys of service account tokens. An error contains the name of the file, but none of its contents.
 fn with_service_accounts(builder: Builder, settings: &ServiceAccountSettings) -> Result<Builder, Failure> {
     let signing_key = match &settings.signing_key_file {
         Some(file) => {
@@ -90,7 +118,7 @@ fn with_service_accounts(builder: Builder, settings: &ServiceAccountSettings) ->
     })
 }
 
-/// Trusts the front proxies, and tells extension servers how to recognize them.
+/// Trusts the front proxies, and publishes their CA and headers for extension servers.
 fn with_front_proxy(
     builder: Builder,
     front_proxy: &FrontProxy,
@@ -119,6 +147,6 @@ fn read_pair(files: &CertificateFiles, certificate: &str, key: &str) -> Result<(
     Ok((read_text(&files.certificate, certificate)?, read_text(&files.key, key)?))
 }
 
-fn read_text(file: &Path, flag: &str) -> Result<String, Failure> {
+pub(super) fn read_text(file: &Path, flag: &str) -> Result<String, Failure> {
     std::fs::read_to_string(file).map_err(|error| format!("--{flag} {}: {error}", file.display()).into())
 }

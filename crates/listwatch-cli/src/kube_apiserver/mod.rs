@@ -5,23 +5,28 @@
 //!    (clap, FLAGS)   (pure, settings.rs) └▶ notices: warnings, obstacles
 //! ```
 
+mod audit;
+mod authorization;
 mod command_line;
 mod credentials;
+mod feature_gates;
 mod flags;
+mod oidc;
 #[cfg(test)]
 mod page_test;
 mod settings;
+mod webhooks;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use listwatch_access::PrivilegedGroups;
+use listwatch_apiserver::admission::{AdmissionConfiguration, AdmissionPlugins};
 use listwatch_apiserver::pki::{Pki, write_private};
-use listwatch_apiserver::{ApiServer, Auth, Controllers};
+use listwatch_apiserver::{ApiServer, Auth, Builder, Controllers};
 
 use self::command_line::FlagValues;
-use self::settings::{Authorization, Certificates, Level, Notice, Settings, StoreChoice, resolve};
-use crate::process;
+use self::settings::{Advertise, Certificates, Level, Notice, Settings, StoreChoice, resolve};
+use crate::process::{self, Shutdown};
 use crate::snapshots::SnapshotFlags;
 use crate::store::{self, OpenStore};
 
@@ -34,12 +39,12 @@ pub(crate) struct KubeApiserver {
     #[command(flatten)]
     given: FlagValues,
 
-    /// Start although flags ask for protection that this server does not give, such as --audit-log-path.
+    /// Start although flags ask for protection that this server does not give, such as --egress-selector-config-file.
     /// The log names each of them
     #[arg(long, help_heading = "Flags of listwatch")]
     allow_unenforced: bool,
 
-    /// Print what each given flag does here, and exit: 0 if the server would start, else 1
+    /// Print the effect of each given flag, and exit: 0 if the server would start, else 1
     #[arg(long, help_heading = "Flags of listwatch")]
     check_flags: bool,
 
@@ -54,7 +59,8 @@ pub(crate) struct KubeApiserver {
     #[arg(long, value_name = "FILE", conflicts_with = "tls-cert-file", help_heading = "Flags of listwatch")]
     kubeconfig_out: Option<PathBuf>,
 
-    /// Controllers to run in the server: namespace, gc, clusterrole-aggregation. In a cluster, kube-controller-manager runs them
+    /// Controllers to run in the server: namespace, gc, clusterrole-aggregation, serviceaccount, root-ca-cert-publisher,
+    /// resourcequota, validatingadmissionpolicy-status. In a cluster, kube-controller-manager runs them
     #[arg(long, value_name = "LIST", default_value = "", help_heading = "Flags of listwatch")]
     controllers: Controllers,
 }
@@ -103,7 +109,7 @@ impl KubeApiserver {
     async fn serve(self, settings: Settings) -> Result<(), Failure> {
         process::prepare();
         let listener = process::listen(settings.bind, "--bind-address and --secure-port")?;
-        let pki = pki(&settings)?;
+        let pki = pki(&settings, self.kubeconfig_out.is_some())?;
         let store = self.storage(&settings.store).await?;
         let _snapshots = self.snapshots.start(store.embedded.as_ref(), &self.data_dir)?;
         let encryption = settings.encryption_provider_config.as_deref();
@@ -122,27 +128,39 @@ impl KubeApiserver {
             .requests_in_flight_max(settings.requests_in_flight_max.0, settings.requests_in_flight_max.1)
             .priority_and_fairness(settings.priority_and_fairness)
             .goaway_chance(settings.goaway_chance)
-            .anonymous_auth(settings.anonymous_auth)
-            .cbor(settings.cbor)
+            .cbor(settings.feature_gates.cbor)
+            .constrained_impersonation(settings.feature_gates.constrained_impersonation)
+            .runtime_config(settings.runtime_config.clone())
+            .event_ttl(settings.event_ttl)
             .http2_max_streams_per_connection(settings.http2_streams_max)
             .aggregator_routing(settings.aggregator_routing)
             .aggregator_passes_redirects(settings.aggregator_passes_redirects)
-            .node_restriction(settings.node_restriction)
+            .admission_plugins(settings.admission_plugins)
+            .admission_configuration(admission_configuration(
+                settings.admission_config_file.as_deref(),
+                settings.admission_plugins,
+            )?)
             .controllers(self.controllers);
-        let builder = match settings.authorization.clone() {
-            Authorization::Modes(modes) => builder.authorization(modes),
-            Authorization::AuthenticatedOnly => {
-                builder.authorizer(PrivilegedGroups::new(["system:authenticated", "system:masters"]))
-            }
+        // The authority of certificates from files is not known.
+        let builder = match settings.certificates {
+            Certificates::OwnIn(_) => builder.root_ca(pki.ca_pem()),
+            Certificates::Files { .. } => builder,
         };
         let builder = match &settings.strict_transport_security {
             Some(directives) => builder.strict_transport_security(directives),
             None => builder,
         };
+        let builder = match settings.watch_termination_grace_period {
+            Some(period) => builder.watch_termination_grace_period(period),
+            None => builder,
+        };
+        let builder = announce(builder, &settings);
         let external_address = settings.external_address.clone();
         let external_address = external_address.unwrap_or_else(|| process::reachable(settings.bind).to_string());
         let builder = builder.external_address(&external_address);
-        let builder = credentials::read(builder, &settings)?;
+        let (builder, allows_everything) = authorization::read(builder, &settings)?;
+        let anonymous_auth = authorization::anonymous_auth(settings.anonymous_auth, allows_everything);
+        let builder = credentials::read(builder.anonymous_auth(anonymous_auth), &settings, anonymous_auth)?;
         let server = builder.build().await?;
         let serving = server.serve(listener, &pki)?;
 
@@ -151,7 +169,8 @@ impl KubeApiserver {
             write_private(file, pki.kubeconfig(&url).as_bytes())?;
         }
         tracing::info!("serving on {}, objects are in {}", settings.bind, store.description);
-        process::serve_until_signal(&server, serving, settings.shutdown_delay).await
+        let shutdown = Shutdown { delay: settings.shutdown_delay, retry_after: settings.shutdown_retry_after };
+        process::serve_until_signal(&server, serving, shutdown).await
     }
 
     async fn storage(&self, choice: &StoreChoice) -> Result<OpenStore, Failure> {
@@ -166,19 +185,64 @@ impl KubeApiserver {
     }
 }
 
-fn pki(settings: &Settings) -> Result<Pki, Failure> {
+/// Sets the address and the host name that the server publishes in its cluster.
+fn announce(builder: Builder, settings: &Settings) -> Builder {
+    let address = match settings.advertise {
+        Advertise::Nothing => None,
+        Advertise::Address(address) => Some(address),
+        Advertise::Default => {
+            let address = process::advertised(settings.bind.ip());
+            if address.is_none() {
+                tracing::warn!("the machine has no default route: give --advertise-address to publish an address");
+            }
+            address
+        }
+    };
+    let builder = match address {
+        Some(address) => builder.advertise_address(address),
+        None => builder,
+    };
+    match process::host_name().filter(|_| settings.feature_gates.identity) {
+        Some(name) => builder.host_name(&name),
+        None => builder,
+    }
+}
+
+fn pki(settings: &Settings, writes_kubeconfig: bool) -> Result<Pki, Failure> {
     let pki = match &settings.certificates {
         Certificates::Files { certificate, key } => Pki::from_files(certificate, key)?,
-        Certificates::OwnIn(directory) => {
-            store::create_data_dir(directory)?;
-            Pki::load_or_create(directory, &settings.names)?
-        }
+        Certificates::OwnIn(directory) => match certificate_pair(directory)? {
+            Some((certificate, _)) if writes_kubeconfig => {
+                let certificate = certificate.display();
+                return Err(
+                    format!("--kubeconfig-out: the CA of {certificate} is not known; remove one of both").into()
+                );
+            }
+            Some((certificate, key)) => Pki::from_files(&certificate, &key)?,
+            None => {
+                store::create_data_dir(directory)?;
+                Pki::load_or_create(directory, &settings.names)?
+            }
+        },
     };
     let pki = match settings.sni_certificates.is_empty() {
         true => pki,
         false => pki.with_sni_certificates(settings.sni_certificates.clone())?,
     };
     Ok(pki.with_tls_options(&settings.tls)?)
+}
+
+/// The serving certificate and the key that `--cert-dir` has already, as in kube-apiserver
+/// (`MaybeDefaultWithSelfSignedCerts` of k8s.io/apiserver). Test frameworks such as envtest put them there.
+fn certificate_pair(directory: &Path) -> Result<Option<(PathBuf, PathBuf)>, Failure> {
+    let (certificate, key) = (directory.join("apiserver.crt"), directory.join("apiserver.key"));
+    let missing = match (certificate.is_file(), key.is_file()) {
+        (true, true) => return Ok(Some((certificate, key))),
+        (false, false) => return Ok(None),
+        (false, true) => certificate,
+        (true, false) => key,
+    };
+    Err(format!("error reading {}, certificate and key must be supplied as a pair", missing.display()).into())
 }
 
 fn label(level: Level) -> &'static str {
@@ -199,4 +263,27 @@ fn refusal(obstacles: &[&Notice]) -> String {
         text.push_str("\nTo start without this protection, add --allow-unenforced.");
     }
     text
+}
+
+/// Reads the configuration of admission plugins. Paths in the file are relative to it.
+fn admission_configuration(file: Option<&Path>, plugins: AdmissionPlugins) -> Result<AdmissionConfiguration, Failure> {
+    let configuration = match file {
+        Some(file) => read_admission_configuration(file)?,
+        None => AdmissionConfiguration::default(),
+    };
+    // kube-apiserver does not start either.
+    if plugins.is_enabled("EventRateLimit") && configuration.event_limits.is_empty() {
+        let why = "couldn't init admission plugin \"EventRateLimit\": limits: Invalid value: null: must not be empty";
+        return Err(why.into());
+    }
+    Ok(configuration)
+}
+
+fn read_admission_configuration(file: &Path) -> Result<AdmissionConfiguration, Failure> {
+    let directory = file.parent().unwrap_or(Path::new("."));
+    let read = |path: &Path| std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
+    let failed = |why: String| format!("--admission-control-config-file: {why}");
+    let text = read(file).map_err(failed)?;
+    let configuration = AdmissionConfiguration::from_yaml(&text, |path| read(&directory.join(path)));
+    Ok(configuration.map_err(|error| failed(error.to_string()))?)
 }

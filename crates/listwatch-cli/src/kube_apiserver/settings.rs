@@ -6,15 +6,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use listwatch_access::{FrontProxyHeaders, ISSUER};
+use listwatch_apiserver::admission::{AdmissionPlugins, InvalidPlugins, PLUGINS, PluginInfo};
 use listwatch_apiserver::pki::{SniCertificate, TlsOptions};
 use listwatch_apiserver::stored_form::StorageMediaType;
-use listwatch_apiserver::{AnonymousAuth, AuthorizationMode, ServiceRanges};
+use listwatch_apiserver::{AnonymousAuth, RuntimeConfig, ServiceRanges};
 
+use super::audit::{self, AuditSettings};
+use super::authorization::{self, AuthorizationSettings};
 use super::command_line::{FlagValues, items, parse_bool};
-use super::flags::{
-    ADMISSION_PLUGINS, Flag, KUBERNETES_VERSION, MISSING_DEFAULT_PLUGINS, NODE_RESTRICTION, OTHER_PLUGINS, Support,
-    ValueType,
-};
+use super::feature_gates::FeatureGates;
+use super::flags::{Flag, KUBERNETES_VERSION, Support, ValueType};
+use super::oidc::{self, OidcSettings};
+use super::webhooks::{self, WebhookSettings};
 use crate::store::{EtcdConnection, parse_media_type};
 
 /// The highest `--goaway-chance` (`ServerRunOptions.Validate`).
@@ -48,13 +51,13 @@ pub(super) struct Settings {
     pub(super) client_ca_file: Option<PathBuf>,
     /// The front proxies that may name the user of a request.
     pub(super) front_proxy: Option<FrontProxy>,
-    /// The certificate by which extension servers recognize this server.
+    /// The certificate with which this server authenticates to extension servers.
     pub(super) proxy_client: Option<CertificateFiles>,
     /// Whether requests to extension servers go to endpoints instead of the cluster address.
     pub(super) aggregator_routing: bool,
     /// Whether redirects of extension servers are passed on.
     pub(super) aggregator_passes_redirects: bool,
-    /// The certificate by which kubelets recognize this server.
+    /// The certificate with which this server authenticates to kubelets.
     pub(super) kubelet_client: Option<CertificateFiles>,
     /// The file of the CA certificates that verify those of kubelets.
     pub(super) kubelet_ca_file: Option<PathBuf>,
@@ -62,17 +65,29 @@ pub(super) struct Settings {
     pub(super) kubelet_address_types: Vec<String>,
     /// The file of static tokens.
     pub(super) token_auth_file: Option<PathBuf>,
-    /// How service account tokens are issued and accepted.
+    /// The issuer and the keys of service account tokens.
     pub(super) service_account: ServiceAccountSettings,
     /// Whether bootstrap tokens authenticate.
     pub(super) bootstrap_tokens: bool,
     /// The host and port at which clients reach the server; `None` if no flag names a host.
     pub(super) external_address: Option<String>,
-    /// The authorization of requests.
-    pub(super) authorization: Authorization,
-    /// Whether the admission plugin NodeRestriction is on.
-    pub(super) node_restriction: bool,
-    /// The treatment of requests without credentials.
+    /// The authorizers.
+    pub(super) authorization: AuthorizationSettings,
+    /// The issuer of `--oidc-*`.
+    pub(super) oidc: Option<OidcSettings>,
+    /// The webhooks that authenticate and authorize.
+    pub(super) webhooks: WebhookSettings,
+    /// The audit log.
+    pub(super) audit: AuditSettings,
+    /// The built-in admission plugins.
+    pub(super) admission_plugins: AdmissionPlugins,
+    /// The file with the configuration of admission plugins.
+    pub(super) admission_config_file: Option<PathBuf>,
+    /// The file with the issuers of JWTs.
+    pub(super) authentication_config: Option<PathBuf>,
+    /// Whether a flag sets the treatment of requests without credentials.
+    pub(super) anonymous_auth_given: bool,
+    /// The treatment of requests without credentials that the flag asks for. `AlwaysAllow` disables them.
     pub(super) anonymous_auth: AnonymousAuth,
     /// The longest duration of a request, except watches.
     pub(super) request_timeout: Duration,
@@ -87,14 +102,24 @@ pub(super) struct Settings {
     pub(super) strict_transport_security: Option<String>,
     /// The time between the signal and the shutdown, during which readiness fails.
     pub(super) shutdown_delay: Duration,
+    /// Whether new requests get 429 during the shutdown.
+    pub(super) shutdown_retry_after: bool,
+    /// The longest time over which watches end; `None` is the server's default.
+    pub(super) watch_termination_grace_period: Option<Duration>,
     /// The minimum duration of a watch without a timeout. The duration is random, up to twice this value.
     pub(super) min_request_timeout: Duration,
     /// Whether lists and watches are served from caches.
     pub(super) watch_cache: bool,
     /// The largest number of streams on one HTTP/2 connection; 0 means the server's default.
     pub(super) http2_streams_max: u32,
-    /// Whether the server supports CBOR.
-    pub(super) cbor: bool,
+    /// The settings that follow from the feature gates.
+    pub(super) feature_gates: FeatureGates,
+    /// The served group versions and resources.
+    pub(super) runtime_config: RuntimeConfig,
+    /// The time after which events expire; zero means never.
+    pub(super) event_ttl: Duration,
+    /// The address in the endpoints of the Service `kubernetes`.
+    pub(super) advertise: Advertise,
     /// The log level.
     pub(super) log_level: &'static str,
 }
@@ -137,6 +162,17 @@ pub(super) struct FrontProxy {
     pub(super) headers: FrontProxyHeaders,
 }
 
+/// The address that a server publishes to clients inside the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Advertise {
+    /// No address.
+    Nothing,
+    /// The address of the listener, or that of the default route.
+    Default,
+    /// This address.
+    Address(IpAddr),
+}
+
 /// The source of the certificate of the listener.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Certificates {
@@ -149,15 +185,6 @@ pub(super) enum Certificates {
     },
     /// A CA and a certificate that the server creates in this directory.
     OwnIn(PathBuf),
-}
-
-/// The authorization of requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Authorization {
-    /// The modes decide, in this order.
-    Modes(Vec<AuthorizationMode>),
-    /// All requests of authenticated users are allowed. Replaces the authorizers of `--authorization-config`.
-    AuthenticatedOnly,
 }
 
 /// A difference between the effect of a flag here and in kube-apiserver.
@@ -209,26 +236,18 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
     let mut error =
         |flag: &str, text: String| notices.push(Notice { flag: flag.to_owned(), level: Level::Error, text });
 
-    for name in ["enable-admission-plugins", "disable-admission-plugins", "admission-control"] {
-        for plugin in given.list(name).into_iter().filter(|plugin| !is_plugin(plugin)) {
-            error(name, format!("admission plugin \"{plugin}\" is unknown"));
-        }
-    }
-    let disabled = given.list("disable-admission-plugins");
-    let overlapped: Vec<&str> =
-        given.list("enable-admission-plugins").into_iter().filter(|plugin| disabled.contains(plugin)).collect();
-    if !overlapped.is_empty() {
-        let text =
-            format!("[{}] in enable-admission-plugins and disable-admission-plugins overlapped", overlapped.join(" "));
-        error("enable-admission-plugins", text);
-    }
-    let mut modes = Vec::new();
-    for mode in given.list("authorization-mode") {
-        match mode.parse::<AuthorizationMode>() {
-            Ok(mode) => modes.push(mode),
-            Err(why) => error("authorization-mode", why.to_string()),
-        }
-    }
+    let [enabled, disabled, only] =
+        ["enable-admission-plugins", "disable-admission-plugins", "admission-control"].map(|flag| given.list(flag));
+    let admission_plugins = AdmissionPlugins::from_flags(&enabled, &disabled, &only).unwrap_or_else(|why| {
+        let flag = match &why {
+            InvalidPlugins::Unknown { flag, .. } => *flag,
+            InvalidPlugins::Overlapping(_) => "enable-admission-plugins",
+            InvalidPlugins::Exclusive => "admission-control",
+        };
+        error(flag, why.to_string());
+        AdmissionPlugins::upstream()
+    });
+    let authorization = authorization::settings(given, &mut error);
     for (one, other) in [
         ("etcd-certfile", "etcd-keyfile"),
         ("kubelet-client-certificate", "kubelet-client-key"),
@@ -252,7 +271,7 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         parsed.ok()
     };
     let bind = address("bind-address").unwrap_or(IpAddr::from([0, 0, 0, 0]));
-    let advertise = address("advertise-address");
+    let advertised = address("advertise-address");
     let http2_streams_max = u32::try_from(given.int("http2-max-streams-per-connection")).unwrap_or_else(|_| {
         error("http2-max-streams-per-connection", "a number from 0 to 4294967295 is needed".to_owned());
         0
@@ -308,23 +327,61 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         error("storage-media-type", text);
         StorageMediaType::Protobuf
     });
-    let cbor = cbor(given).unwrap_or_else(|text| {
+    let feature_gates = FeatureGates::parse(&given.list("feature-gates")).unwrap_or_else(|text| {
         error("feature-gates", text);
-        false
+        FeatureGates::default()
     });
+    let runtime_config = RuntimeConfig::parse(given.list("runtime-config")).unwrap_or_else(|why| {
+        error("runtime-config", why.to_string());
+        RuntimeConfig::default()
+    });
+    let reconciler = given.text("endpoint-reconciler-type").unwrap_or_default();
+    if !["lease", "master-count", "none"].contains(&reconciler) {
+        error("endpoint-reconciler-type", format!("Reconciler not implemented: {reconciler}"));
+    }
+    let advertise = match advertised {
+        _ if reconciler == "none" => Advertise::Nothing,
+        Some(address) if address.is_loopback() => Advertise::Nothing,
+        Some(address) if !address.is_unspecified() => Advertise::Address(address),
+        _ => Advertise::Default,
+    };
 
     let service_account = service_account(given).unwrap_or_else(|(flag, text, settings)| {
         error(flag, text);
         settings
     });
-    let allows_everything = modes.contains(&AuthorizationMode::AlwaysAllow);
-    let authorization = match given.has("authorization-config") {
-        true => Authorization::AuthenticatedOnly,
-        false => Authorization::Modes(modes),
+    let api_audiences = match service_account.api_audiences.as_slice() {
+        [] => &service_account.issuers,
+        _ => &service_account.api_audiences,
     };
+    let oidc = oidc::settings(given).unwrap_or_else(|(flag, text)| {
+        error(flag, text);
+        None
+    });
+    let webhooks = webhooks::settings(given, authorization.modes(), api_audiences).unwrap_or_else(|(flag, text)| {
+        error(flag, text);
+        WebhookSettings::default()
+    });
+    let audit = audit::settings(given).unwrap_or_else(|(flag, text)| {
+        error(&flag, text);
+        AuditSettings::default()
+    });
 
-    notices.extend(implied_notices(given));
-    let names = [Some(bind), advertise].into_iter().flatten().map(|ip| ip.to_string());
+    notices.extend(implied_notices(given, admission_plugins));
+    let mut warning =
+        |flag: &str, text: String| notices.push(Notice { flag: flag.to_owned(), level: Level::Warning, text });
+    feature_gates.warnings.iter().for_each(|text| warning("feature-gates", text.clone()));
+    if !runtime_config.unavailable().is_empty() {
+        let keys = runtime_config.unavailable().join(", ");
+        warning("runtime-config", format!("{keys}: the server has only what kube-apiserver serves by default"));
+    }
+    if reconciler == "master-count" {
+        warning("endpoint-reconciler-type", "master-count is treated as lease".to_owned());
+    }
+    if let Some(address) = advertised.filter(IpAddr::is_loopback) {
+        warning("advertise-address", format!("{address} is not published: it is a loopback address"));
+    }
+    let names = [Some(bind), advertised].into_iter().flatten().map(|ip| ip.to_string());
     let settings = Settings {
         bind: SocketAddr::new(bind, port),
         names: names.chain(given.text("external-hostname").map(str::to_owned)).collect(),
@@ -353,18 +410,15 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
             Err(_) if host.contains(':') => host.to_owned(),
             Err(_) => format!("{host}:{port}"),
         }),
-        anonymous_auth: match &authorization {
-            _ if !given.bool("anonymous-auth") => AnonymousAuth::Disabled,
-            Authorization::AuthenticatedOnly => AnonymousAuth::HealthOnly,
-            // With anonymous requests, `AlwaysAllow` would allow everything to everyone
-            // (`BuiltInAuthenticationOptions.ApplyAuthorization`).
-            Authorization::Modes(_) if allows_everything => AnonymousAuth::Disabled,
-            Authorization::Modes(_) => AnonymousAuth::Enabled,
-        },
+        authentication_config: given.path("authentication-config"),
+        anonymous_auth_given: given.has("anonymous-auth"),
+        anonymous_auth: if given.bool("anonymous-auth") { AnonymousAuth::Enabled } else { AnonymousAuth::Disabled },
         authorization,
-        node_restriction: ["enable-admission-plugins", "admission-control"]
-            .iter()
-            .any(|flag| given.list(flag).contains(&NODE_RESTRICTION)),
+        oidc,
+        webhooks,
+        audit,
+        admission_plugins,
+        admission_config_file: given.path("admission-control-config-file"),
         request_timeout,
         service_ranges,
         requests_in_flight_max,
@@ -372,10 +426,16 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         goaway_chance,
         strict_transport_security: (!directives.is_empty()).then(|| directives.join("; ")),
         shutdown_delay: given.duration("shutdown-delay-duration"),
+        shutdown_retry_after: given.bool("shutdown-send-retry-after"),
+        watch_termination_grace_period: Some(given.duration("shutdown-watch-termination-grace-period"))
+            .filter(|period| !period.is_zero()),
         min_request_timeout: Duration::from_secs(min_request_timeout.into()),
         watch_cache: given.bool("watch-cache"),
         http2_streams_max,
-        cbor,
+        feature_gates,
+        runtime_config,
+        event_ttl: given.duration("event-ttl"),
+        advertise,
         log_level: match given.int("v") {
             ..=3 => "info",
             4..=5 => "debug",
@@ -400,7 +460,7 @@ fn notice_of(flag: &'static Flag, values: &[String]) -> Option<Notice> {
     };
     let is_satisfied = |value: &&str| match flag.value_type {
         ValueType::Bool => satisfied.iter().any(|satisfied| parse_bool(satisfied) == parse_bool(value)),
-        _ => value.is_empty() || satisfied.contains(value) || is_absent_plugin(flag, value),
+        _ => value.is_empty() || satisfied.contains(value),
     };
     let open: Vec<&str> = values.into_iter().filter(|value| !is_satisfied(value)).collect();
     let what = match level {
@@ -412,31 +472,24 @@ fn notice_of(flag: &'static Flag, values: &[String]) -> Option<Notice> {
     (!open.is_empty()).then(|| Notice { flag: flag.name.to_owned(), level, text: text() })
 }
 
-/// Whether the flag disables a plugin that the server lacks, or that is off by default.
-fn is_absent_plugin(flag: &Flag, plugin: &str) -> bool {
-    flag.name == "disable-admission-plugins" && (!ADMISSION_PLUGINS.contains(&plugin) || plugin == NODE_RESTRICTION)
-}
-
-fn is_plugin(name: &str) -> bool {
-    [ADMISSION_PLUGINS, MISSING_DEFAULT_PLUGINS, OTHER_PLUGINS].iter().any(|plugins| plugins.contains(&name))
-}
-
 /// Returns notices about default behavior of kube-apiserver that this server lacks.
-fn implied_notices(given: &FlagValues) -> Vec<Notice> {
+fn implied_notices(given: &FlagValues, admission_plugins: AdmissionPlugins) -> Vec<Notice> {
     let mut implied = Vec::new();
     let mut warn = |flag: &str, text: String| {
         implied.push(Notice { flag: flag.to_owned(), level: Level::Warning, text });
     };
-    let disabled = given.list("disable-admission-plugins");
-    let missing: Vec<&str> =
-        MISSING_DEFAULT_PLUGINS.iter().copied().filter(|plugin| !disabled.contains(plugin)).collect();
-    if !missing.is_empty() {
-        let missing = missing.join(", ");
-        warn(
-            "enable-admission-plugins",
-            format!("kube-apiserver {KUBERNETES_VERSION} enables by default and this server does not have: {missing}"),
+    let missing = |plugin: &&PluginInfo| !plugin.available && admission_plugins.is_enabled(plugin.name);
+    let names = |plugins: Vec<&'static str>| plugins.join(", ");
+    let by_default: Vec<&str> =
+        PLUGINS.iter().filter(missing).filter(|one| one.default_on).map(|one| one.name).collect();
+    if !by_default.is_empty() {
+        let text = format!(
+            "kube-apiserver {KUBERNETES_VERSION} enables by default and this server does not have: {}",
+            names(by_default)
         );
+        warn("enable-admission-plugins", text);
     }
+    let asked: Vec<&str> = PLUGINS.iter().filter(missing).filter(|one| !one.default_on).map(|one| one.name).collect();
     if !given.has("allow-privileged") {
         warn(
             "allow-privileged",
@@ -455,6 +508,10 @@ fn implied_notices(given: &FlagValues) -> Vec<Notice> {
             let text = format!("the standard {standard} {what} is missing: API aggregation will not work");
             warn(flag, text);
         }
+    }
+    if !asked.is_empty() {
+        let text = format!("{} is not enforced: this server does not have it", names(asked));
+        implied.push(Notice { flag: "enable-admission-plugins".to_owned(), level: Level::Unenforced, text });
     }
     implied
 }
@@ -496,7 +553,7 @@ fn external_host(given: &FlagValues) -> Option<&str> {
 /// The settings of service account tokens (`completeServiceAccountOptions`, `BuiltInAuthenticationOptions.Validate`).
 ///
 /// # Errors
-/// The flag with its error, and the settings as far as they are valid.
+/// The flag with its error, and the valid part of the settings.
 fn service_account(
     given: &FlagValues,
 ) -> Result<ServiceAccountSettings, (&'static str, String, ServiceAccountSettings)> {
@@ -581,19 +638,6 @@ fn tls_options(given: &FlagValues) -> Result<TlsOptions, (&'static str, String)>
             .iter()
             .any(|name| given.text(name).is_some()),
     })
-}
-
-/// Whether the feature gate for CBOR is enabled.
-fn cbor(given: &FlagValues) -> Result<bool, String> {
-    let mut cbor = false;
-    for gate in given.list("feature-gates") {
-        let (name, value) = gate.split_once('=').ok_or_else(|| format!("missing bool value for {gate}"))?;
-        let value = parse_bool(value).ok_or_else(|| format!("invalid value of {name}: {value}"))?;
-        if name.strip_prefix("kube:").unwrap_or(name) == "CBORServingAndStorage" {
-            cbor = value;
-        }
-    }
-    Ok(cbor)
 }
 
 #[cfg(test)]

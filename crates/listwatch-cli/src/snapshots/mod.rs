@@ -122,8 +122,8 @@ impl Task {
         }
     }
 
-    /// Takes and verifies one snapshot, and removes superseded ones. One that cannot be removed is logged; the next
-    /// snapshot tries again.
+    /// Takes and verifies one snapshot, and removes superseded snapshots. A failed removal is logged and retried after
+    /// the next snapshot.
     async fn take(&self) -> Result<PathBuf, Failure> {
         let taken_at = now();
         let description = self.source.stats().await?.description;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn superseded_snapshot_that_cannot_be_removed_fails_no_snapshot() {
+    async fn unremovable_superseded_snapshot_does_not_fail_later_snapshots() {
         let (data, snapshots) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
         let directory = snapshots.path();
         let stuck = "snapshot-20200102T000000Z-2.lwx";

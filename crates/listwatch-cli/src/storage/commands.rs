@@ -544,7 +544,7 @@ impl Stats {
     }
 }
 
-/// A figure that only one type of store has: the name in JSON, the name in text, and the value in bytes or as a count.
+/// A figure that only one type of store has: its names in JSON and in text, and the value in bytes or as a count.
 struct Figure {
     json: &'static str,
     name: &'static str,

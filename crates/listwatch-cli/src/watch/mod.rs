@@ -154,7 +154,7 @@ impl<E: std::error::Error> From<E> for Refusal {
 }
 
 impl Watch {
-    /// Runs the watch until a signal, an error or the end that the flags request.
+    /// Runs the watch until a signal, an error, or the end that the flags request.
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         crate::cli::start_logging(&self.log_level)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

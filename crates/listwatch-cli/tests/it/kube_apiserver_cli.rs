@@ -205,14 +205,14 @@ impl Drop for Server {
 fn command_line_with_an_unenforced_flag_is_refused_without_allow_unenforced() {
     let pki = Pki::new();
     let mut arguments = pki.kubeadm(free_port());
-    arguments.push("--audit-policy-file=/policy".to_owned());
-    arguments.push("--enable-admission-plugins=PodSecurity".to_owned());
+    arguments.push("--egress-selector-config-file=/egress".to_owned());
+    arguments.push("--enable-admission-plugins=ImagePolicyWebhook".to_owned());
     let refused = output(&arguments);
     let text = stderr(&refused);
     assert_eq!(refused.status.code(), Some(1), "{text}");
     for expected in [
-        "--audit-policy-file: /policy is not enforced",
-        "--enable-admission-plugins: PodSecurity",
+        "--egress-selector-config-file: /egress is not enforced",
+        "--enable-admission-plugins: ImagePolicyWebhook",
         "add --allow-unenforced",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
@@ -232,7 +232,7 @@ fn kubeadm_command_line_serves_client_certificates() {
     arguments.push(format!("--token-auth-file={}", pki.path("tokens.csv").display()));
     let server = Server::start(&arguments);
     assert!(!server.log.contains("NOT ENFORCED"), "{}", server.log);
-    assert!(server.log.contains("--advertise-address: 127.0.0.1 has no effect"), "{}", server.log);
+    assert!(server.log.contains("--advertise-address: 127.0.0.1 is not published"), "{}", server.log);
 
     let (code, me) = pki.send(port, Some("kubernetes-admin"), WHO_AM_I, None);
     let user = &me["status"]["userInfo"];
@@ -264,7 +264,7 @@ fn kubeadm_command_line_serves_client_certificates() {
 }
 
 #[test]
-fn only_a_front_proxy_names_users_in_headers() {
+fn user_headers_are_accepted_only_from_a_front_proxy() {
     let pki = Pki::new();
     pki.sign("ca", "jane", &[], &[]);
     pki.sign("front-proxy-ca", "other-name", &[], &[]);
@@ -323,11 +323,11 @@ fn check_flags_prints_each_flag_and_starts_nothing() {
     let mut arguments = pki.kubeadm(port);
     arguments.push("--check-flags".to_owned());
     assert_eq!(output(&arguments).status.code(), Some(0), "kubeadm's manifest starts");
-    arguments.push("--audit-policy-file=/policy".to_owned());
+    arguments.push("--egress-selector-config-file=/egress".to_owned());
     let checked = output(&arguments);
     let printed = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert_eq!(checked.status.code(), Some(1), "{printed}");
-    assert!(printed.contains("not enforced  --audit-policy-file: /policy"), "{printed}");
+    assert!(printed.contains("not enforced  --egress-selector-config-file: /egress"), "{printed}");
     assert!(printed.contains("warning       --advertise-address"), "{printed}");
     arguments.push("--allow-unenforced".to_owned());
     assert_eq!(output(&arguments).status.code(), Some(0));
@@ -351,6 +351,35 @@ fn kubeconfig_of_a_self_created_certificate_authenticates_the_administrator() {
     let (code, answer) = pki.send(port, None, NAMESPACES, Some(&token));
     assert_eq!(code, 200, "{answer}");
     assert!(server.terminate().success());
+}
+
+/// envtest puts its certificate into `--cert-dir` and trusts no other.
+#[test]
+fn certificate_pair_in_cert_dir_is_served() {
+    let pki = Pki::new();
+    pki.sign("ca", "admin", &["system:masters"], &[]);
+    let port = free_port();
+    let mut arguments = vec![
+        "--storage-backend=memory".to_owned(),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--secure-port={port}"),
+        format!("--cert-dir={}", pki.path("").display()),
+        format!("--client-ca-file={}", pki.path("ca.crt").display()),
+    ];
+    let server = Server::start(&arguments);
+    let (code, answer) = pki.send(port, Some("admin"), NAMESPACES, None);
+    assert_eq!(code, 200, "{answer}");
+    assert!(server.terminate().success());
+
+    arguments.push(format!("--kubeconfig-out={}", pki.path("kubeconfig").display()));
+    let text = stderr(&output(&arguments));
+    assert!(text.contains("--kubeconfig-out: the CA of"), "{text}");
+    arguments.pop();
+    std::fs::remove_file(pki.path("apiserver.key")).expect("removed");
+    let refused = output(&arguments);
+    let text = stderr(&refused);
+    assert!(text.contains("apiserver.key, certificate and key must be supplied as a pair"), "{text}");
+    assert_eq!(refused.status.code(), Some(1), "half a pair is an error");
 }
 
 fn token_of(kubeconfig: &Path) -> String {

@@ -251,9 +251,9 @@ async fn watch_output_is_colored_as_the_color_flag_requests() {
     world.create("a", "1").await;
     let plain = world.watch(&["cm", "--once"]).next(1);
     assert_eq!(plain, ["+ default/a  rv N"], "a pipe is no terminal");
-    let coloured = world.watch(&["cm", "--once", "--color", "always"]).next(1);
+    let colored = world.watch(&["cm", "--once", "--color", "always"]).next(1);
     let begin = "\u{1b}[32m+ \u{1b}[1mdefault/a\u{1b}[0m  \u{1b}[2mrv N";
-    assert!(coloured[0].starts_with(begin), "{coloured:?}");
+    assert!(colored[0].starts_with(begin), "{colored:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -106,10 +106,8 @@ async fn kube_rs_controller_reconciles_against_an_in_process_server() {
     .await;
 
     secrets.delete("before", &DeleteParams::default()).await.expect("deleted");
-    eventually("an owned object that vanished is made anew", async || {
-        secrets.get_opt("before").await.expect("readable")
-    })
-    .await;
+    eventually("a deleted owned object is created again", async || secrets.get_opt("before").await.expect("readable"))
+        .await;
     controller.abort();
 }
 

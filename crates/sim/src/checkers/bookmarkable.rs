@@ -1,4 +1,5 @@
-//! Bookmarkable: no event at or below a bookmark arrives after it; a watch has one end mark.
+//! Bookmarkable: no event at or below a bookmark arrives after it; a watch has one bookmark that
+//! ends its initial events.
 
 use listwatch_meta::Revision;
 

@@ -1,5 +1,5 @@
 //! Complete and resumable: from the start of a watch to its last event, every change of its view
-//! arrived, with the type that its selector determines, and no other event.
+//! arrived and no other event. Each event has the type that the selector determines.
 
 use listwatch_meta::Revision;
 

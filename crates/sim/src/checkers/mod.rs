@@ -65,7 +65,7 @@ fn expected(plan: &ObserverPlan, change: &Change) -> Option<&'static str> {
     }
 }
 
-/// The events after the end mark, and its revision; 0 for a watch from a revision.
+/// The events after the bookmark that ends the initial events, and its revision; 0 for a watch from a revision.
 fn live_part(segment: &Segment) -> Option<(Revision, &[Received])> {
     if let Some(start) = segment.start {
         return Some((start, &segment.received));

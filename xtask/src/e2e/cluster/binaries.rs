@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Outcome};
 
-/// The environment variable that names the directory of binaries where `--kubernetes-bin` is not given.
+/// The environment variable with the default of `--kubernetes-bin`.
 pub(crate) const VARIABLE: &str = "LISTWATCH_KUBERNETES_BIN";
 
 const CONTROLLER_MANAGER: &str = "kube-controller-manager";
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn error_without_a_directory_says_where_it_is_named() {
+    fn error_without_a_directory_names_the_flag_and_the_variable() {
         let error = Binaries::find_with(None, false, |_| true).unwrap_err().to_string();
         assert!(error.starts_with("not run: no binaries. ") && error.contains("LISTWATCH_KUBERNETES_BIN"), "{error}");
     }

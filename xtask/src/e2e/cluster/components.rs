@@ -11,16 +11,16 @@ use super::super::server::free_port;
 use super::pki::Pki;
 use super::usage::Usage;
 
-/// How long an API server may take until `/readyz` answers 200.
+/// The time limit until `/readyz` of an API server returns 200.
 const READY_LIMIT: Duration = Duration::from_secs(90);
 /// Time between two requests while a server is awaited.
 const READY_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a component may take to end after SIGTERM.
+/// The time limit of a component's end after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// The network of cluster addresses.
 const SERVICE_RANGE: &str = "10.96.0.0/16";
-/// Seconds after which the controller manager calls a silent node unhealthy. A kubelet renews its lease every ten
-/// seconds, so a shorter time would lose healthy nodes.
+/// Seconds after which the controller manager marks a silent node as unhealthy. Kubelets renew their leases every ten
+/// seconds, so a shorter time would mark healthy nodes.
 const NODE_GRACE: &str = "--node-monitor-grace-period=25s";
 
 /// The program that serves the API, and its store.
@@ -34,7 +34,7 @@ pub(crate) enum Program {
     Upstream(PathBuf, String),
 }
 
-/// An API server. It keeps its port and data over a restart.
+/// An API server, which keeps its port and data over a restart.
 pub(crate) struct ApiServer {
     program: Program,
     pki: Pki,
@@ -48,7 +48,7 @@ pub(crate) struct ApiServer {
 }
 
 impl ApiServer {
-    /// Starts it with its own files in `dir` and waits until it is ready.
+    /// Starts the server with its files in `dir`, and waits until it is ready.
     pub(crate) fn start(program: Program, pki: &Pki, dir: &Path) -> Outcome<Self> {
         std::fs::create_dir_all(dir)?;
         let port = free_port()?;
@@ -64,7 +64,7 @@ impl ApiServer {
         })
     }
 
-    /// Kills it without a warning (SIGKILL) and starts it again on the same port.
+    /// Sends SIGKILL and starts the server again on the same port.
     pub(crate) fn kill_and_restart(&mut self) -> Outcome<Duration> {
         self.before = self.usage();
         self.process.kill();
@@ -74,18 +74,18 @@ impl ApiServer {
         Ok(start.elapsed())
     }
 
-    /// CPU time and memory of all its processes.
+    /// CPU time and memory of all processes of this server.
     pub(crate) fn usage(&self) -> Usage {
         self.before.followed_by(Usage::of_process(self.process.id()).unwrap_or_default())
     }
 
-    /// Everything that it has written.
+    /// All output lines.
     pub(crate) fn lines(&self) -> Vec<String> {
         let now = self.process.lines.all().into_iter().map(|line| line.text);
         self.ended.iter().cloned().chain(now).collect()
     }
 
-    /// A failure if it has panicked or ended.
+    /// An error if the server has panicked or ended.
     pub(crate) fn check(&mut self) -> Outcome<()> {
         if let Some(line) = self.lines().into_iter().find(|line| line.contains("panicked at")) {
             fail!("the API server panicked: {line}");
@@ -135,7 +135,7 @@ fn launch(program: &Program, pki: &Pki, dir: &Path, port: u16) -> Outcome<Backgr
             "--requestheader-username-headers=X-Remote-User",
             "--requestheader-group-headers=X-Remote-Group",
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-            // Loopback addresses are no valid endpoints, and pods here have no use for a token.
+            // Loopback addresses are no valid endpoints, and these pods need no token.
             "--endpoint-reconciler-type=none",
             "--disable-admission-plugins=ServiceAccount",
         ])
@@ -159,20 +159,20 @@ fn launch(program: &Program, pki: &Pki, dir: &Path, port: u16) -> Outcome<Backgr
 
 /// A client of the API: a controller manager, a scheduler, a hollow kubelet or a hollow kube-proxy.
 pub(crate) struct Component {
-    /// Its kind, for the comparison of logs.
+    /// The kind of the component, for the comparison of logs.
     pub(crate) kind: &'static str,
-    /// Its own name, for the file of its log.
+    /// The name of the component, for the log file.
     pub(crate) name: String,
     process: Background,
 }
 
 impl Component {
-    /// Kills it (SIGKILL). What it has written remains.
+    /// Sends SIGKILL. The output stays available.
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Ends it in order (SIGTERM).
+    /// Sends SIGTERM and waits for the end.
     pub(crate) fn stop(&mut self) -> Outcome<()> {
         self.process.terminate(STOP_LIMIT).map(drop)
     }
@@ -277,7 +277,7 @@ impl Launcher {
         run.arg(kubeconfig)
     }
 
-    /// A program whose temporary files lie in the run's own directory.
+    /// A program with temporary files in the directory of the run.
     fn run(&self, bin: &Path) -> Run {
         Run::new(bin).env("TMPDIR", &self.dir).env("HOME", &self.dir).dir(&self.dir)
     }

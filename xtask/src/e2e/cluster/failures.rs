@@ -10,17 +10,18 @@ use crate::steps::seconds;
 use super::components::{ApiServer, Program};
 use super::workloads::{LIMIT, NEW, OLD, REPLICAS, settled};
 use super::{
-    Cluster, Final, condition, deployment, holder, items, name, node_name, ready_nodes, rolled_out, running_pods,
+    Cluster, ScenarioResult, condition, deployment, holder, items, name, node_name, ready_nodes, rolled_out,
+    running_pods,
 };
 
-/// How long a standby may take to notice that the leader is gone.
+/// The time limit until a standby replaces a killed leader.
 const FAILOVER_LIMIT: Duration = Duration::from_secs(60);
-/// Updated pods after which the server is killed.
+/// The number of updated pods after which the server is killed.
 const UPDATED_BEFORE_RESTART: u64 = 5;
 const MANAGER_LEASE: &str = "lease kube-controller-manager -n kube-system";
 
 /// The leading controller manager is killed, and a second one takes over.
-pub(crate) fn leader_failover(cluster: &mut Cluster) -> Outcome<Final> {
+pub(crate) fn leader_failover(cluster: &mut Cluster) -> Outcome<ScenarioResult> {
     const NAMESPACE: &str = "failover";
     cluster.namespace(NAMESPACE)?;
     cluster.apply(&deployment(NAMESPACE, "web", 2, OLD))?;
@@ -34,7 +35,7 @@ pub(crate) fn leader_failover(cluster: &mut Cluster) -> Outcome<Final> {
     }
     cluster.managers.push(standby);
     let start = Instant::now();
-    // While nobody leads, a change waits.
+    // Without a leader, the change is not processed.
     cluster.access.kube("scale deployment web -n failover --replicas=4")?;
     cluster.until("another leader", FAILOVER_LIMIT, MANAGER_LEASE, |lease| match holder(lease)? {
         same if same == first => Err("the killed one holds the lease".to_owned()),
@@ -44,11 +45,11 @@ pub(crate) fn leader_failover(cluster: &mut Cluster) -> Outcome<Final> {
     cluster.until("four pods", LIMIT, "deployment web -n failover", |found| rolled_out(found, 4))?;
     let state = settled(cluster, NAMESPACE, 4, "deployments,replicasets")?;
     cluster.leave(NAMESPACE)?;
-    Ok(Final { note: format!("the standby leads after {}", seconds(took)), state })
+    Ok(ScenarioResult { note: format!("the standby leads after {}", seconds(took)), state })
 }
 
 /// A kubelet dies: its node is tainted, its pods are evicted and replaced. Then it returns.
-pub(crate) fn node_loss(cluster: &mut Cluster) -> Outcome<Final> {
+pub(crate) fn node_loss(cluster: &mut Cluster) -> Outcome<ScenarioResult> {
     const NAMESPACE: &str = "eviction";
     cluster.namespace(NAMESPACE)?;
     let replicas = cluster.nodes * 2;
@@ -102,11 +103,11 @@ pub(crate) fn node_loss(cluster: &mut Cluster) -> Outcome<Final> {
     let state = settled(cluster, NAMESPACE, replicas, "deployments,replicasets")?;
     cluster.leave(NAMESPACE)?;
     let note = format!("noticed after {}, pods replaced after {}", seconds(noticed), seconds(replaced));
-    Ok(Final { note, state: json!({"taints": taints, "objects": state}) })
+    Ok(ScenarioResult { note, state: json!({"taints": taints, "objects": state}) })
 }
 
 /// The API server is killed in the middle of a rollout and comes back.
-pub(crate) fn server_restart(cluster: &mut Cluster) -> Outcome<Final> {
+pub(crate) fn server_restart(cluster: &mut Cluster) -> Outcome<ScenarioResult> {
     const NAMESPACE: &str = "restart";
     cluster.namespace(NAMESPACE)?;
     cluster.apply(&deployment(NAMESPACE, "web", REPLICAS, OLD))?;
@@ -126,12 +127,15 @@ pub(crate) fn server_restart(cluster: &mut Cluster) -> Outcome<Final> {
     cluster.until("the rollout goes on", LIMIT, words, |found| rolled_out(found, REPLICAS))?;
     let state = settled(cluster, NAMESPACE, REPLICAS, "deployments,replicasets,pods")?;
     cluster.leave(NAMESPACE)?;
-    Ok(Final { note: format!("killed at {updated} of {REPLICAS}, ready again after {}", seconds(took)), state })
+    Ok(ScenarioResult {
+        note: format!("killed at {updated} of {REPLICAS}, ready again after {}", seconds(took)),
+        state,
+    })
 }
 
 /// Two API servers on one etcd: the scheduler and every second kubelet use the second one, kube-controller-manager and
 /// the other kubelets stay on the first one.
-pub(crate) fn two_servers(cluster: &mut Cluster) -> Outcome<Final> {
+pub(crate) fn two_servers(cluster: &mut Cluster) -> Outcome<ScenarioResult> {
     const NAMESPACE: &str = "two-servers";
     let dir = cluster.access.dir.join("second");
     ensure!(!matches!(cluster.server.program(), Program::ListwatchEmbedded(_)), "the embedded store has one server");
@@ -176,5 +180,5 @@ pub(crate) fn two_servers(cluster: &mut Cluster) -> Outcome<Final> {
     ensure!(here == other, "the two servers show different objects: {here:?} and {other:?}");
     let state = settled(cluster, NAMESPACE, REPLICAS, "deployments,replicasets,pods")?;
     cluster.leave(NAMESPACE)?;
-    Ok(Final { note: format!("{} objects, the same on both", here.len()), state })
+    Ok(ScenarioResult { note: format!("{} objects, the same on both", here.len()), state })
 }

@@ -1,13 +1,14 @@
-//! Finds the errors that a component logs again and again (klog's format: `E1123 23:36:42.123456   123 file.go:7] text`).
+//! Finds the errors that a component logs repeatedly (klog's format: `E1123 23:36:42.123456 123 file.go:7] text`).
 
 use std::collections::BTreeMap;
 
-/// How often an error must appear to count as repeated. Below this are the races of a start and of a lost connection.
+/// The number of occurrences from which an error counts as repeated. Rarer errors are races of a start or a lost
+/// connection.
 const REPEATED_MIN: usize = 3;
-/// Characters of a message that are shown.
+/// The number of characters of a message that are shown.
 const MESSAGE_CHARS: usize = 220;
 
-/// Errors by component and place: how many, and one of them.
+/// Errors by component and source location: the number and one example.
 #[derive(Debug, Default)]
 pub(crate) struct Errors(BTreeMap<(String, String), (usize, String)>);
 
@@ -20,15 +21,15 @@ impl Errors {
         }
     }
 
-    /// The errors that are repeated here and that `other` does not have, one line each.
+    /// The repeated errors that `other` lacks, one line each.
     pub(crate) fn repeated_only_here(&self, other: &Self) -> Vec<String> {
         let here = self.0.iter().filter(|(key, (count, _))| *count >= REPEATED_MIN && !other.0.contains_key(key));
         here.map(|((component, _), (count, message))| format!("{component}: {count} × {message}")).collect()
     }
 }
 
-/// The place and the text of an error line. Texts of one place with different words are different errors; numbers and
-/// names with digits do not count.
+/// The source location and the text of an error line. Texts of one location with different words are different errors;
+/// numbers and names with digits are ignored.
 fn parse(line: &str) -> Option<(String, String)> {
     let header = line.strip_prefix('E')?;
     if !header.starts_with(|c: char| c.is_ascii_digit()) {

@@ -1,5 +1,5 @@
-//! A resource metrics API (`metrics.k8s.io/v1beta1`) whose values are fed by hand: an extension API server in Python
-//! behind an APIService.
+//! A resource metrics API (`metrics.k8s.io/v1beta1`) with values that the scenario sets: an extension API server in
+//! Python behind an APIService.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::super::server::free_port;
 use super::Cluster;
 
 const SCRIPT: &str = include_str!("metrics.py");
-/// How long the script may take to listen.
+/// The time limit until the script listens.
 const START_LIMIT: Duration = Duration::from_secs(30);
 const API_SERVICE: &str = "v1beta1.metrics.k8s.io";
 
@@ -25,7 +25,7 @@ pub(crate) struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Starts it and registers its APIService.
+    /// Starts the server and registers its APIService.
     pub(crate) fn start(cluster: &mut Cluster, namespace: &str) -> Outcome<Self> {
         let python = tools::on_path("python3").ok_or("python3 is needed: install it, then try again")?;
         let (script, values) = (cluster.access.dir.join("metrics.py"), cluster.access.dir.join("metrics.json"));
@@ -66,14 +66,14 @@ impl MetricsServer {
 
     /// Sets the CPU usage that these pods report.
     pub(crate) fn feed(&self, pods: &[String], cpu: &str) -> Outcome<()> {
-        // Renamed into place, so that the server never reads half a file.
+        // The file is renamed into place, so that the server never reads a partial file.
         let draft = self.values.with_extension("draft");
         std::fs::write(&draft, json!({"pods": pods, "cpu": cpu}).to_string())?;
         std::fs::rename(draft, &self.values)?;
         Ok(())
     }
 
-    /// Removes its objects. An unavailable APIService would keep namespaces from being deleted.
+    /// Removes the objects of the server. An unavailable APIService would block the deletion of namespaces.
     pub(crate) fn remove(self, cluster: &Cluster) -> Outcome<()> {
         cluster.access.kube(&format!("delete apiservice {API_SERVICE}"))?;
         cluster.access.kube("delete service metrics -n kube-system")?;

@@ -1,5 +1,5 @@
 //! Certificates, keys and kubeconfigs of a cluster, made by openssl. The listwatch server and kube-apiserver get the
-//! same files, so that the components cannot tell the two apart by their credentials.
+//! same files, so that the components cannot distinguish the two by their credentials.
 
 use std::path::{Path, PathBuf};
 

@@ -14,14 +14,14 @@ const DROPPED: &[&str] = &[
     "containerID",
     "controller-uid",
     "batch.kubernetes.io/controller-uid",
-    // The controller sets it only if it has seen the change of a pod in time.
+    // The controller sets this field only if it has seen the change of a pod in time.
     "endpoints.kubernetes.io/last-change-trigger-time",
 ];
 
 /// Fields whose values are chosen by an allocator, a scheduler or the machine: only their presence is compared.
 const CHOSEN: &[&str] = &["clusterIP", "clusterIPs", "podIP", "podIPs", "hostIP", "hostIPs", "nodeName", "nodePort"];
 
-/// Digits from which on a suffix is one that a controller makes out of the time.
+/// The number of digits from which a suffix counts as a time of a controller.
 const TIME_SUFFIX_DIGITS_MIN: usize = 8;
 
 /// Normalizes the items of a list and sorts them.
@@ -58,7 +58,7 @@ fn normalize_value(value: &Value, generation: &Value) -> Value {
                 };
                 (name.clone(), value)
             });
-            // Without their only field, annotations are as good as absent.
+            // Annotations without their only field are treated as absent.
             Value::Object(
                 normal.filter(|(name, value)| name != "annotations" || *value != json!({})).collect::<Map<_, _>>(),
             )
@@ -85,11 +85,11 @@ fn normalize_text(text: &str) -> String {
     }
 }
 
-/// Where two normalized states differ, in both directions.
+/// The differences between two normalized states, in both directions.
 pub(crate) fn compare(upstream: &Value, ours: &Value) -> Vec<String> {
     let mut found: Vec<String> =
         differences(upstream, ours).into_iter().map(|text| format!("{text} (kube-apiserver)")).collect();
-    // Contradictions were found in the first direction; the other one adds what only this server has.
+    // The first direction finds contradictions; the second adds members that only this server has.
     let only_here = differences(ours, upstream).into_iter().filter(|text| text.contains(" is gone; "));
     found.extend(only_here.map(|text| text.replace(" is gone; wanted ", " is only here: ")));
     found
@@ -118,13 +118,13 @@ mod tests {
     }
 
     #[test]
-    fn an_old_observed_generation_stays_visible() {
+    fn normalized_object_shows_an_old_observed_generation() {
         let object = json!({"metadata": {"generation": 3}, "status": {"observedGeneration": 2}});
         assert_eq!(normalize(&object)["status"]["observedGeneration"], 2);
     }
 
     #[test]
-    fn lists_do_not_depend_on_the_order_of_random_names() {
+    fn normalized_lists_do_not_depend_on_random_names() {
         let pod = |name: &str, image: &str| json!({"metadata": {"name": name, "generateName": "p-"}, "spec": image});
         let (one, two) = (
             json!({"items": [pod("p-1", "a"), pod("p-2", "b")]}),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_found_in_both_directions() {
+    fn state_differences_are_found_in_both_directions() {
         let found = compare(&json!({"a": 1, "b": 2}), &json!({"a": 2, "c": 3}));
         assert_eq!(
             found,

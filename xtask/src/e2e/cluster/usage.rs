@@ -1,8 +1,8 @@
-//! CPU time and memory of a process, as the kernel counts them (`proc(5)`). Elsewhere than on Linux nothing is known.
+//! CPU time and memory of a process, as counted by the kernel (`proc(5)`). `None` on other systems than Linux.
 
 use std::time::Duration;
 
-/// What a process has used so far.
+/// The resource usage of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) cpu: Duration,
@@ -65,7 +65,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn usage_is_read_from_the_lines_of_proc() {
+    fn process_usage_is_parsed_from_proc_files() {
         let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 9 0 100 1 1 1";
         let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
         let usage = Usage::parse(stat, status).unwrap();

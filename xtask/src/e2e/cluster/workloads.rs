@@ -9,17 +9,17 @@ use crate::failure::{Outcome, ensure};
 use crate::steps::seconds;
 
 use super::metrics::MetricsServer;
-use super::{Cluster, Final, condition, deployment, items, name, rolled_out, running_pods, template};
+use super::{Cluster, ScenarioResult, condition, deployment, items, name, rolled_out, running_pods, template};
 
-/// How long a workload may take to reach its state.
+/// The time limit until a workload reaches its state.
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
-/// Pods of the Deployment that is rolled out.
+/// The number of pods of the Deployment that is rolled out.
 pub(crate) const REPLICAS: usize = 20;
 pub(crate) const OLD: &str = "registry.example/app:1";
 pub(crate) const NEW: &str = "registry.example/app:2";
 
 /// A Deployment of 20 replicas changes its image.
-pub(crate) fn rolling_update(cluster: &mut Cluster) -> Outcome<Final> {
+pub(crate) fn rolling_update(cluster: &mut Cluster) -> Outcome<ScenarioResult> {
     const NAMESPACE: &str = "rolling";
     cluster.namespace(NAMESPACE)?;
     cluster.apply(&deployment(NAMESPACE, "web", REPLICAS, OLD))?;
@@ -33,11 +33,11 @@ pub(crate) fn rolling_update(cluster: &mut Cluster) -> Outcome<Final> {
     let sizes = |wanted: usize| items_of(&state).iter().filter(|item| item["spec"]["replicas"] == wanted).count();
     ensure!(sizes(0) == 1, "the old ReplicaSet has pods: {state}");
     cluster.leave(NAMESPACE)?;
-    Ok(Final { note: format!("{REPLICAS} replicas updated in {}", seconds(took)), state })
+    Ok(ScenarioResult { note: format!("{REPLICAS} replicas updated in {}", seconds(took)), state })
 }
 
 /// A Job of six pods, two at a time.
-pub(crate) fn job(cluster: &mut Cluster) -> Outcome<Final> {
+pub(crate) fn job(cluster: &mut Cluster) -> Outcome<ScenarioResult> {
     const NAMESPACE: &str = "jobs";
     cluster.namespace(NAMESPACE)?;
     cluster.apply(&json!({
@@ -51,11 +51,11 @@ pub(crate) fn job(cluster: &mut Cluster) -> Outcome<Final> {
     let phases = count_phases(&list);
     let jobs = cluster.state(NAMESPACE, "jobs")?;
     cluster.leave(NAMESPACE)?;
-    Ok(Final { note: "6 pods succeeded".to_owned(), state: json!({"jobs": jobs, "phases": phases}) })
+    Ok(ScenarioResult { note: "6 pods succeeded".to_owned(), state: json!({"jobs": jobs, "phases": phases}) })
 }
 
 /// A CronJob creates its first Job at the next full minute.
-pub(crate) fn cron_job(cluster: &mut Cluster) -> Outcome<Final> {
+pub(crate) fn cron_job(cluster: &mut Cluster) -> Outcome<ScenarioResult> {
     const NAMESPACE: &str = "cron";
     cluster.namespace(NAMESPACE)?;
     let cron = |suspend: bool| {
@@ -70,7 +70,7 @@ pub(crate) fn cron_job(cluster: &mut Cluster) -> Outcome<Final> {
         [job, ..] => Ok(name(job)),
         [] => Err("no Job".to_owned()),
     })?;
-    // No second Job may start while the first one is looked at.
+    // No second Job may start while the first one is checked.
     cluster.apply(&cron(true))?;
     complete(cluster, NAMESPACE, &format!("job {created} -n cron"))?;
     cluster.until("the CronJob notes the success", LIMIT, "cronjob tick -n cron", |cron| {
@@ -80,11 +80,11 @@ pub(crate) fn cron_job(cluster: &mut Cluster) -> Outcome<Final> {
     })?;
     let state = cluster.state(NAMESPACE, "cronjobs,jobs")?;
     cluster.leave(NAMESPACE)?;
-    Ok(Final { note: format!("{created} ran"), state })
+    Ok(ScenarioResult { note: format!("{created} ran"), state })
 }
 
 /// A StatefulSet starts its pods one after the other, and removes the last ones first.
-pub(crate) fn stateful_set(cluster: &mut Cluster) -> Outcome<Final> {
+pub(crate) fn stateful_set(cluster: &mut Cluster) -> Outcome<ScenarioResult> {
     const NAMESPACE: &str = "stateful";
     cluster.namespace(NAMESPACE)?;
     cluster.apply(&json!({"apiVersion": "v1", "kind": "List", "items": [
@@ -123,11 +123,11 @@ pub(crate) fn stateful_set(cluster: &mut Cluster) -> Outcome<Final> {
     })?;
     let state = cluster.state(NAMESPACE, "statefulsets,controllerrevisions,pods")?;
     cluster.leave(NAMESPACE)?;
-    Ok(Final { note: "3 pods in order, then db-0 alone".to_owned(), state })
+    Ok(ScenarioResult { note: "3 pods in order, then db-0 alone".to_owned(), state })
 }
 
 /// A DaemonSet has one pod on each node.
-pub(crate) fn daemon_set(cluster: &mut Cluster) -> Outcome<Final> {
+pub(crate) fn daemon_set(cluster: &mut Cluster) -> Outcome<ScenarioResult> {
     const NAMESPACE: &str = "daemons";
     cluster.namespace(NAMESPACE)?;
     cluster.apply(&json!({
@@ -146,11 +146,11 @@ pub(crate) fn daemon_set(cluster: &mut Cluster) -> Outcome<Final> {
     ensure!(on.len() == nodes, "the pods are on {on:?}");
     let state = settled_without_affinity(cluster, NAMESPACE, nodes)?;
     cluster.leave(NAMESPACE)?;
-    Ok(Final { note: format!("{nodes} nodes, one pod each"), state })
+    Ok(ScenarioResult { note: format!("{nodes} nodes, one pod each"), state })
 }
 
-/// EndpointSlices follow the pods of a Service, and go with it.
-pub(crate) fn service(cluster: &mut Cluster) -> Outcome<Final> {
+/// EndpointSlices follow the pods of a Service, and are deleted with the Service.
+pub(crate) fn service(cluster: &mut Cluster) -> Outcome<ScenarioResult> {
     const NAMESPACE: &str = "services";
     cluster.namespace(NAMESPACE)?;
     cluster.apply(&json!({"apiVersion": "v1", "kind": "List", "items": [
@@ -183,14 +183,14 @@ pub(crate) fn service(cluster: &mut Cluster) -> Outcome<Final> {
         left => Err(format!("{} slices", left.len())),
     })?;
     cluster.leave(NAMESPACE)?;
-    Ok(Final {
+    Ok(ScenarioResult {
         note: "3 endpoints, then 1, then none".to_owned(),
         state: json!({"services": services, "slices": slices}),
     })
 }
 
-/// An autoscaler follows CPU usage that is fed by hand.
-pub(crate) fn autoscaler(cluster: &mut Cluster) -> Outcome<Final> {
+/// An autoscaler follows the CPU usage that the scenario sets.
+pub(crate) fn autoscaler(cluster: &mut Cluster) -> Outcome<ScenarioResult> {
     const NAMESPACE: &str = "scaling";
     cluster.namespace(NAMESPACE)?;
     let metrics = MetricsServer::start(cluster, NAMESPACE)?;
@@ -232,11 +232,11 @@ pub(crate) fn autoscaler(cluster: &mut Cluster) -> Outcome<Final> {
     let state = settled(cluster, NAMESPACE, 2, "hpa,deployments")?;
     metrics.remove(cluster)?;
     cluster.leave(NAMESPACE)?;
-    Ok(Final { note: "2 → 5 → 2 replicas".to_owned(), state })
+    Ok(ScenarioResult { note: "2 → 5 → 2 replicas".to_owned(), state })
 }
 
-/// A namespace goes with all that is in it.
-pub(crate) fn namespace_deletion(cluster: &mut Cluster) -> Outcome<Final> {
+/// Deleting a namespace deletes all its objects.
+pub(crate) fn namespace_deletion(cluster: &mut Cluster) -> Outcome<ScenarioResult> {
     const NAMESPACE: &str = "doomed";
     cluster.namespace(NAMESPACE)?;
     cluster.apply(&json!({"apiVersion": "v1", "kind": "List", "items": [
@@ -278,7 +278,7 @@ pub(crate) fn namespace_deletion(cluster: &mut Cluster) -> Outcome<Final> {
         "left in the deleted namespace: {:?}",
         items(&left).iter().map(name).collect::<Vec<_>>()
     );
-    Ok(Final { note: "held by a finalizer, then gone with 6 pods".to_owned(), state: held })
+    Ok(ScenarioResult { note: "held by a finalizer, then gone with 6 pods".to_owned(), state: held })
 }
 
 /// Waits until the namespace has exactly `pods` running pods, and returns its state.
@@ -300,7 +300,7 @@ fn settled_without_affinity(cluster: &Cluster, namespace: &str, pods: usize) -> 
     Ok(state)
 }
 
-/// Slices as they are compared: the names of pods and nodes are chosen.
+/// EndpointSlices without names of pods and nodes, which differ between runs.
 fn slices_without_pods(list: &Value) -> Value {
     let mut state = super::state::normalize_list(list);
     for slice in state.as_array_mut().into_iter().flatten() {
@@ -321,7 +321,7 @@ fn job_template() -> Value {
     template
 }
 
-/// Ends each running pod of the namespace well, until the Job is complete.
+/// Sets the phase Succeeded of each running pod in the namespace, until the Job is complete.
 fn complete(cluster: &Cluster, namespace: &str, job: &str) -> Outcome<()> {
     cluster.until("the Job is complete", LIMIT, job, |job| {
         let pods = cluster.get(&format!("pods -n {namespace}")).map_err(|failure| failure.to_string())?;
