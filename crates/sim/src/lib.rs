@@ -1,142 +1,160 @@
-//! Simulation of the whole system in one process: writers, servers, watchers and a faulty store
-//! under one seed and a virtual clock. Checkers compare the events of every watcher with the
-//! store's log.
+//! A deterministic simulation of the whole system: writers, API servers, links, watchers, reflectors, informers,
+//! controllers and a faulty store, in one thread, under one seed and a virtual clock.
 //!
 //! ```text
-//!  traffic ──writes──▶ ApiServer A ─┐                      ┌─▶ FaultyStorage ─▶ MemoryStorage
-//!                      ApiServer B ─┴── cachers ───────────┘   lost watches, refusals, compaction
-//!  observers ◀─frames── A or B: slow, cut, resumed, moved to the other server
+//!  writers, readers ──┐ HTTP/1.1 and HTTP/2      ┌─ server 0 ─┐
+//!  watchers           ├─ over faulty links ──────┼─ server 1 ─┼─▶ FaultyStore ─▶ MemoryStorage
+//!  reflectors         │  delay, split, cut,      └─ server 2 ─┘    delays, refuses, forgets answers,
+//!  informer, handlers │  fall silent                 die, stop     lags, loses its leader, compacts
+//!  controller ────────┘
 //!
-//!  trace of every observer ──▶ checkers ◀── truth: the store's own log
+//!  everything ──▶ Trace ──▶ listwatch-history: each guarantee, against the changes that the store applied
 //! ```
 //!
-//! [`run`] runs one seed and returns the first broken guarantee, if any. The same seed produces the
-//! same faults and the same traffic.
+//! [`run`] plays the plan of a seed. In a new process, the same plan has the same trace on every machine: hash maps,
+//! random numbers and timers repeat. A second run in one process may differ, because tokio counts its runtimes and
+//! draws its own random numbers from the count. So the program `listwatch-sim` (`cargo xtask sim`) plays each seed in a
+//! process of its own. A plan that breaks a guarantee is made smaller with [`minimize`].
 //!
 //! # Example
 //! ```
-//! use listwatch_sim::{Scale, run};
+//! use listwatch_sim::{Plan, run};
 //!
-//! let result = run(7, &Scale { writes: 20, observers: 2 });
-//! assert!(result.is_ok(), "{result:?}");
+//! let report = run(&Plan { writes: 5, ..Plan::draw(7) });
+//! assert!(report.violations.is_empty(), "{}", report.trace);
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
-pub mod checkers;
-pub mod faults;
-pub mod observer;
-pub mod traffic;
-pub mod truth;
+mod bugs;
+mod cluster;
+mod entropy;
+mod link;
+mod mirror;
+mod objects;
+mod plan;
+mod reader;
+mod store;
+mod trace;
+mod watcher;
+mod world;
+mod writer;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::fmt;
 
-use listwatch_apiserver::{ApiServer, BuildError};
-use listwatch_storage::{MemoryStorage, Retention, Storage};
-use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
+use listwatch_history::{Expiry, History, Limits};
 
-use crate::faults::{Faults, FaultyStorage};
-use crate::observer::{Observer, ObserverPlan};
-use crate::truth::Truth;
+pub use bugs::{BUGS, Bug};
+pub use plan::{FaultKind, Plan};
+pub use trace::{Entry, Trace};
 
-/// The size of a run.
-#[derive(Debug, Clone)]
-pub struct Scale {
-    /// Number of write attempts.
-    pub writes: usize,
-    /// Number of watchers.
-    pub observers: usize,
-}
-
-impl Default for Scale {
-    fn default() -> Self {
-        Scale { writes: 300, observers: 8 }
-    }
-}
-
-/// A broken guarantee, with the seed that reproduces it.
+/// The result of a run.
 #[derive(Debug)]
-pub struct Violation {
-    /// The seed that reproduces the run.
-    pub seed: u64,
-    /// The guarantee and how it broke.
-    pub guarantee: String,
+pub struct Report {
+    /// The plan.
+    pub plan: Plan,
+    /// The broken guarantees, each with its name first. Empty if the run is legal.
+    pub violations: Vec<String>,
+    /// Everything that happened.
+    pub trace: Trace,
 }
 
-impl std::fmt::Display for Violation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}\n  replay with LISTWATCH_SIM_SEED={}", self.guarantee, self.seed)
+impl Report {
+    /// The name of the first broken guarantee.
+    pub fn guarantee(&self) -> Option<&str> {
+        self.violations.first().and_then(|violation| violation.split(':').next())
     }
 }
 
-/// Runs one seed on its own runtime with a virtual clock.
-///
-/// # Errors
-/// [`Violation`] with the first broken guarantee.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let violation = self.violations.first().map_or("no guarantee is broken", String::as_str);
+        write!(f, "{violation}\n  {}\n  replay with cargo xtask sim {}", self.plan, self.plan.arguments().join(" "))
+    }
+}
+
+/// Plays a plan on a thread of its own.
 ///
 /// # Panics
-/// When the setup fails.
-pub fn run(seed: u64, scale: &Scale) -> Result<(), Violation> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
-    runtime.block_on(play(seed, scale)).map_err(|guarantee| Violation { seed, guarantee })
+/// When the system cannot start a thread, or a part of the simulation panics.
+pub fn run(plan: &Plan) -> Report {
+    run_with_bug(plan, None)
 }
 
-/// Starts a server, as a supervisor does: a server that cannot read its webhook configurations or admission policies
-/// does not start and is started again.
-async fn start_server(storage: &Arc<dyn Storage>) -> ApiServer {
-    const STARTS_MAX: usize = 100;
-    for _ in 0..STARTS_MAX {
-        match ApiServer::builder().storage(Arc::clone(storage)).build().await {
-            Ok(server) => return server,
-            Err(BuildError::Webhooks(_) | BuildError::Policies(_)) => tokio::time::sleep(Duration::from_secs(1)).await,
-            Err(error) => panic!("a server does not start: {error}"),
-        }
+/// Plays a plan with a planted bug, by its name in [`listwatch_meta::canary`]. Bugs exist only in builds with `--cfg
+/// listwatch_canary`.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_with_bug(plan: &Plan, bug: Option<&'static str>) -> Report {
+    let played = plan.clone();
+    let thread = std::thread::Builder::new().name(format!("seed {}", plan.seed)).spawn(move || {
+        entropy::seed_thread(played.seed);
+        listwatch_meta::canary::plant(bug);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        let runtime = runtime.expect("a runtime");
+        runtime.block_on(world::play(&played))
+    });
+    match thread.expect("the system can start a thread").join() {
+        Ok(trace) => judge(plan, trace),
+        Err(panic) => std::panic::resume_unwind(panic),
     }
-    panic!("a server does not start in {STARTS_MAX} attempts")
 }
 
-async fn play(seed: u64, scale: &Scale) -> Result<(), String> {
-    let mut rng = StdRng::seed_from_u64(seed);
-    // The store retains everything: it compacts only when a fault requests it.
-    let memory = MemoryStorage::with_retention(Retention { age: Duration::MAX, revisions: u64::MAX, bytes: u64::MAX });
-    let mut truth = Truth::record(memory.as_ref()).await;
-    let faults = Faults::draw(&mut rng);
-    let storage: Arc<dyn Storage> = FaultyStorage::new(Arc::clone(&memory), faults.clone(), rng.random());
-    let mut servers = Vec::new();
-    for _ in 0..2 {
-        servers.push(start_server(&storage).await);
-    }
+/// Checks a trace.
+fn judge(plan: &Plan, trace: Trace) -> Report {
+    let limits = Limits { expiry: justified_expiry(plan) };
+    let mut violations: Vec<String> = trace
+        .entries
+        .iter()
+        .filter_map(|(_, entry)| match entry {
+            Entry::Broken(evidence) => Some(evidence.clone()),
+            _ => None,
+        })
+        .collect();
+    let history = History::new(trace.records());
+    violations.extend(history.check(&limits).iter().map(ToString::to_string));
+    Report { plan: plan.clone(), violations, trace }
+}
 
-    let mut observers = Vec::new();
-    for _ in 0..scale.observers {
-        let plan = ObserverPlan::draw(&mut rng);
-        let services = servers.iter().map(ApiServer::service).collect();
-        observers.push(Observer::start(plan, services, rng.random()));
+/// When a server may answer `410 Expired`.
+fn justified_expiry(plan: &Plan) -> Expiry {
+    let slow_store = [
+        FaultKind::StoreDelay,
+        FaultKind::StoreRefusal,
+        FaultKind::LeaderLoss,
+        FaultKind::StoreWatchLost,
+        FaultKind::LaggingMember,
+    ];
+    if slow_store.into_iter().any(|kind| plan.has(kind)) {
+        // A starting cache that cannot read the old changes in time starts with the latest state.
+        Expiry::Any
+    } else if plan.small_window {
+        Expiry::Window(cluster::SMALL_WINDOW_EVENTS as u64)
+    } else {
+        Expiry::Compaction
     }
-    traffic::play(&servers, scale.writes, rng.random(), &faults, memory.as_ref(), &mut truth).await;
+}
 
-    // Faults stop, and the watchers have virtual minutes to catch up.
-    faults.heal();
-    let last = memory.current_revision().await.expect("a store in memory answers");
-    let mut traces = Vec::new();
-    for observer in observers {
-        match tokio::time::timeout(Duration::from_secs(600), observer.finish(last)).await {
-            Ok(trace) => traces.push(trace),
-            Err(_) => {
-                return Err(
-                    "converging: an observer did not catch up within ten minutes after all faults stopped".to_owned()
-                );
+/// Makes a failing plan smaller while `broken` names the same guarantee. Returns the smallest failing plan that was
+/// found within `runs` runs.
+///
+/// `broken` plays a plan and returns the name of the first broken guarantee, if any.
+pub fn minimize(failing: &Plan, guarantee: &str, runs: usize, mut broken: impl FnMut(&Plan) -> Option<String>) -> Plan {
+    let mut smallest = failing.clone();
+    let mut left = runs;
+    'smaller: loop {
+        for plan in smallest.simpler() {
+            if left == 0 {
+                return smallest;
+            }
+            left -= 1;
+            if broken(&plan).as_deref() == Some(guarantee) {
+                smallest = plan;
+                continue 'smaller;
             }
         }
+        return smallest;
     }
-    truth.catch_up(last).await;
-    let truth = truth.into_history();
-    for trace in &traces {
-        checkers::check(trace, &truth)?;
-    }
-    Ok(())
 }
 
 /// The example of the README, as a documentation test.

@@ -42,9 +42,13 @@ pub struct RbacIndex {
     free_slots: Vec<RoleId>,
     roles: HashMap<RoleKey, RoleId>,
     bindings: HashMap<ObjectKey, Arc<Binding>>,
-    users: HashMap<Box<str>, Grants>,
-    groups: HashMap<Box<str>, Grants>,
+    users: GrantsByName,
+    groups: GrantsByName,
 }
+
+/// The grants of users or groups. Each request looks up its user and each of its groups, so the hash is fast; it has a
+/// random seed per map, so that the author of a binding cannot choose names that collide.
+type GrantsByName = HashMap<Box<str>, Grants, foldhash::quality::RandomState>;
 
 type RoleId = u32;
 

@@ -1,25 +1,41 @@
-//! Runs simulation seeds; a failure names the broken guarantee and the seed that reproduces it.
+//! Plays seeds. A failure names the broken guarantee and the command that replays the seed.
 
-use listwatch_sim::{Scale, run};
+use std::process::Command;
 
-/// The number of seeds if none is given. `LISTWATCH_SIM_SEED` gives one seed, or the first of
-/// `LISTWATCH_SIM_SEEDS` seeds.
-const SEEDS: u64 = 24;
+/// The number of seeds if none is given. `LISTWATCH_SIM_SEED` gives one seed, or the first of `LISTWATCH_SIM_SEEDS`
+/// seeds.
+const SEEDS: &str = "60";
+
+fn sim(arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_listwatch-sim")).args(arguments).output().unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
 
 #[test]
-fn every_watcher_agrees_with_the_store_log_under_faults() {
-    let seeds = match std::env::var("LISTWATCH_SIM_SEED") {
-        Ok(seed) => {
-            let seed: u64 = seed.parse().expect("LISTWATCH_SIM_SEED is a number");
-            let count = std::env::var("LISTWATCH_SIM_SEEDS")
-                .map_or(1, |count| count.parse().expect("LISTWATCH_SIM_SEEDS is a number"));
-            seed..seed.saturating_add(count)
-        }
-        Err(_) => 1..SEEDS + 1,
+fn every_client_agrees_with_the_store_log_under_faults() {
+    let variable = |name: &str| std::env::var(name).ok();
+    let (from, seeds) = match variable("LISTWATCH_SIM_SEED") {
+        Some(seed) => (seed, variable("LISTWATCH_SIM_SEEDS").unwrap_or_else(|| "1".to_owned())),
+        None => ("1".to_owned(), SEEDS.to_owned()),
     };
-    for seed in seeds {
-        if let Err(broken) = run(seed, &Scale::default()) {
-            panic!("{broken}");
-        }
+    let (is_sound, output) = sim(&["--from", &from, "--seeds", &seeds]);
+    assert!(is_sound, "{output}");
+}
+
+#[test]
+fn replayed_seed_has_the_same_trace_byte_for_byte() {
+    for seed in 1..13 {
+        let replay = || sim(&["--replay", &seed.to_string()]).1;
+        let (first, second) = (replay(), replay());
+        let differs = first.lines().zip(second.lines()).find(|(one, other)| one != other);
+        assert_eq!(first, second, "seed {seed} differs first at {differs:?}");
     }
+}
+
+#[test]
+fn unknown_argument_is_named() {
+    let output = Command::new(env!("CARGO_BIN_EXE_listwatch-sim")).args(["--replay", "1", "--fires", "3"]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "sim: there is no argument --fires\n");
 }

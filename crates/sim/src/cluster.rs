@@ -1,0 +1,280 @@
+//! [`Cluster`]: the servers on the store, and the connections of clients to them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, Version, header};
+use http_body_util::BodyExt as _;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use listwatch_apiserver::{ApiServer, ApiService, Controllers};
+use listwatch_cacher::Limits;
+use listwatch_client::Problem;
+use listwatch_client::transport::{RequestBody, ResponseBody, Transport};
+use listwatch_storage::Storage;
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::link::FaultyLink;
+use crate::plan::Plan;
+use crate::store::FaultyStore;
+use crate::trace::Recorder;
+
+/// Bytes that a connection holds in each direction.
+const SOCKET_BYTES: usize = 8 << 10;
+
+/// The number of events that a watch cache with a small window keeps.
+pub(crate) const SMALL_WINDOW_EVENTS: usize = 8;
+
+/// The number of starts of a server before the run fails.
+const STARTS_MAX: usize = 200;
+
+/// The servers. Clones are one cluster.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: FaultyStore,
+    plan: Plan,
+    recorder: Recorder,
+    nodes: Vec<Mutex<Node>>,
+    connections: AtomicU64,
+    has_faults: AtomicBool,
+}
+
+/// A server and its connections. Without a server, connections are refused.
+#[derive(Default)]
+struct Node {
+    server: Option<ApiServer>,
+    connections: JoinSet<()>,
+}
+
+impl Cluster {
+    /// A cluster without running servers.
+    pub(crate) fn new(plan: &Plan, store: &FaultyStore, recorder: &Recorder) -> Self {
+        let inner = Inner {
+            store: store.clone(),
+            plan: plan.clone(),
+            recorder: recorder.clone(),
+            nodes: (0..plan.servers).map(|_| Mutex::default()).collect(),
+            connections: AtomicU64::new(0),
+            has_faults: AtomicBool::new(true),
+        };
+        Cluster { inner: Arc::new(inner) }
+    }
+
+    /// Ends the faults of links that begin from now on.
+    pub(crate) fn heal(&self) {
+        self.inner.has_faults.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.inner.nodes.len()
+    }
+
+    /// Starts a server, as a supervisor does: a server that cannot read the store is started again.
+    pub(crate) async fn start(&self, node: usize) {
+        for _ in 0..STARTS_MAX {
+            let storage: Arc<dyn Storage> = Arc::new(self.inner.store.clone());
+            let mut builder = ApiServer::builder().storage(storage).controllers(Controllers::NONE);
+            if self.inner.plan.small_window {
+                builder = builder.cache_limits(Limits {
+                    history_age: Duration::from_secs(2),
+                    history_events_min: SMALL_WINDOW_EVENTS,
+                    watcher_queue_events_max: 4,
+                    pinned_snapshots_max: 1,
+                    list_page_objects: 3,
+                    ..Limits::default()
+                });
+            }
+            match builder.build().await {
+                Ok(server) => {
+                    self.inner.recorder.note(format!("server {node} starts"));
+                    self.inner.nodes[node].lock().server = Some(server);
+                    return;
+                }
+                Err(error) => {
+                    self.inner.recorder.note(format!("server {node} does not start: {error}"));
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            }
+        }
+        self.inner.recorder.broken("Available", format!("server {node} does not start in {STARTS_MAX} attempts"));
+    }
+
+    /// Kills a server: its connections break wherever they are.
+    pub(crate) async fn crash(&self, node: usize) {
+        self.inner.recorder.note(format!("server {node} dies"));
+        let mut dying = std::mem::take(&mut *self.inner.nodes[node].lock());
+        drop(dying.server.take());
+        dying.connections.shutdown().await;
+    }
+
+    /// Stops a server in order: watches end, running requests finish.
+    pub(crate) async fn shut_down(&self, node: usize) {
+        self.inner.recorder.note(format!("server {node} shuts down"));
+        let server = self.inner.nodes[node].lock().server.clone();
+        let Some(server) = server else { return };
+        let _ = tokio::time::timeout(Duration::from_secs(5), server.drain()).await;
+        let mut stopping = std::mem::take(&mut *self.inner.nodes[node].lock());
+        drop(stopping.server.take());
+        stopping.connections.shutdown().await;
+    }
+
+    /// Starts the servers that do not run.
+    pub(crate) async fn start_missing(&self) {
+        for node in 0..self.size() {
+            let runs = self.inner.nodes[node].lock().server.is_some();
+            if !runs {
+                self.start(node).await;
+            }
+        }
+    }
+
+    /// Connects a client to a server: the client's end, if the server runs.
+    fn connect(&self, node: usize, is_http2: bool) -> Option<FaultyLink> {
+        let number = self.inner.connections.fetch_add(1, Ordering::Relaxed);
+        let mut node = self.inner.nodes[node].lock();
+        let service = node.server.as_ref()?.service();
+        let (client, server) = tokio::io::duplex(SOCKET_BYTES);
+        // Ended connections are forgotten.
+        while node.connections.try_join_next().is_some() {}
+        node.connections.spawn(serve(server, service, is_http2));
+        let seed = self.inner.plan.seed.wrapping_mul(31).wrapping_add(number);
+        Some(FaultyLink::new(client, &self.inner.plan, self.inner.has_faults.load(Ordering::Relaxed), seed))
+    }
+}
+
+async fn serve(io: tokio::io::DuplexStream, service: ApiService, is_http2: bool) {
+    let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+        let service = service.clone();
+        async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }
+    });
+    let io = TokioIo::new(io);
+    // The end of a connection is the client's business.
+    if is_http2 {
+        let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await;
+    } else {
+        let _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
+    }
+}
+
+/// The requests of one client. Each request has a connection of its own, to a server that the client chooses.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    cluster: Cluster,
+    rng: Arc<Mutex<StdRng>>,
+    /// The server of the last request. A client keeps its server while it works.
+    node: Arc<Mutex<usize>>,
+}
+
+/// Time after which a client gives up waiting for the head of a response.
+const RESPONSE_WAIT: Duration = Duration::from_secs(30);
+
+impl Connector {
+    pub(crate) fn new(cluster: &Cluster, seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let node = rng.random_range(0..cluster.size());
+        Connector { cluster: cluster.clone(), rng: Arc::new(Mutex::new(rng)), node: Arc::new(Mutex::new(node)) }
+    }
+
+    /// Sends a request with a JSON body, and returns the status and the whole body. `None` without a response.
+    pub(crate) async fn call(&self, method: &str, path: &str, content_type: &str, body: String) -> Option<(u16, Bytes)> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, content_type)
+            .body(RequestBody::from(Bytes::from(body)))
+            .ok()?;
+        let response = self.send(request).await.ok()?;
+        let status = response.status().as_u16();
+        let body = tokio::time::timeout(RESPONSE_WAIT, response.into_body().collect()).await.ok()?.ok()?;
+        Some((status, body.to_bytes()))
+    }
+
+    /// Sends a GET.
+    pub(crate) async fn get(&self, path: &str) -> Option<Response<ResponseBody>> {
+        let request = Request::get(path).body(RequestBody::empty()).ok()?;
+        self.send(request).await.ok()
+    }
+
+    async fn exchange(&self, node: usize, mut request: Request<RequestBody>) -> Result<Response<ResponseBody>, Problem> {
+        let (is_http2, pause) = {
+            let mut rng = self.rng.lock();
+            (rng.random_bool(0.3), Duration::from_micros(rng.random_range(1..2_000)))
+        };
+        // Without a pause, a client that retries at once would stop the virtual clock.
+        tokio::time::sleep(pause).await;
+        let Some(link) = self.cluster.connect(node, is_http2) else {
+            return Err(Problem::disconnected("connection refused"));
+        };
+        let lost = |error: hyper::Error| Problem::disconnected("the connection is lost").caused_by(error);
+        let io = TokioIo::new(link);
+        let (response, connection) = if is_http2 {
+            let uri = format!("http://server{}", request.uri());
+            *request.uri_mut() = uri.parse().map_err(|_| Problem::disconnected("not a URI"))?;
+            *request.version_mut() = Version::HTTP_2;
+            let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await;
+            let (mut sender, connection) = handshake.map_err(lost)?;
+            let task = tokio::spawn(async move { drop(connection.await) });
+            (sender.send_request(request).await, OpenConnection(task.abort_handle()))
+        } else {
+            request.headers_mut().insert(header::HOST, HeaderValue::from_static("server"));
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(lost)?;
+            let task = tokio::spawn(async move { drop(connection.await) });
+            (sender.send_request(request).await, OpenConnection(task.abort_handle()))
+        };
+        let response = response.map_err(lost)?;
+        Ok(response.map(|body| ResponseBody::new(ConnectedBody { body, _connection: connection })))
+    }
+}
+
+#[async_trait]
+impl Transport for Connector {
+    async fn send(&self, request: Request<RequestBody>) -> Result<Response<ResponseBody>, Problem> {
+        let node = *self.node.lock();
+        let sent = tokio::time::timeout(RESPONSE_WAIT, self.exchange(node, request)).await;
+        let response = sent.unwrap_or_else(|_| Err(Problem::disconnected("no response")));
+        let failed = response.as_ref().map_or(true, |response| response.status().is_server_error());
+        if failed || self.rng.lock().random_bool(0.1) {
+            *self.node.lock() = self.rng.lock().random_range(0..self.cluster.size());
+        }
+        response
+    }
+}
+
+/// Ends a connection when dropped.
+struct OpenConnection(AbortHandle);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A body that keeps its connection.
+struct ConnectedBody {
+    body: hyper::body::Incoming,
+    _connection: OpenConnection,
+}
+
+impl http_body::Body for ConnectedBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+}

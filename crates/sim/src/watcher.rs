@@ -1,0 +1,225 @@
+//! The clients that list and watch by themselves, and record each event.
+
+use std::time::Duration;
+
+use listwatch_client::transport::ResponseBody;
+use listwatch_history::{
+    Bookmark, End, EndReason, Event, EventType, Freshness, List, Record, Selector, Start, Watch,
+};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::cluster::Connector;
+use crate::objects::{NAMESPACES, Objects, TIERS, collection, label_query, name, revision, selector, state};
+use crate::trace::Recorder;
+
+/// Time within which a watch delivers all changes that happened before it.
+const WHOLE_WATCH: Duration = Duration::from_secs(10);
+
+/// A client that watches.
+pub(crate) struct Watcher {
+    pub(crate) name: String,
+    number: u64,
+    watches: u64,
+    connector: Connector,
+    recorder: Recorder,
+    rng: StdRng,
+    is_slow: bool,
+    selector: Selector,
+    namespace: Option<&'static str>,
+    /// The copy, and the revision up to which it is complete.
+    copy: Objects,
+    position: u64,
+    /// Whether the copy must be read again.
+    must_list: bool,
+    /// The revision that the copy must reach, when the run ends.
+    last: watch::Receiver<Option<u64>>,
+}
+
+impl Watcher {
+    pub(crate) fn new(
+        number: u64,
+        connector: Connector,
+        recorder: &Recorder,
+        seed: u64,
+        is_slow: bool,
+        last: watch::Receiver<Option<u64>>,
+    ) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let namespace = rng.random_bool(0.3).then(|| NAMESPACES.choose(&mut rng).copied().unwrap_or_default());
+        let tier = rng.random_bool(0.5).then(|| TIERS.choose(&mut rng).copied().unwrap_or_default());
+        Watcher {
+            name: format!("watch{number}"),
+            number,
+            watches: 0,
+            connector,
+            recorder: recorder.clone(),
+            rng,
+            is_slow,
+            selector: selector(namespace, tier),
+            namespace,
+            copy: Objects::new(),
+            position: 0,
+            must_list: true,
+            last,
+        }
+    }
+
+    /// The selected objects.
+    pub(crate) fn selector(&self) -> &Selector {
+        &self.selector
+    }
+
+    /// Lists and watches until the copy must be complete: it has the last revision, or a whole watch ended in order
+    /// after the last write. Returns the copy.
+    pub(crate) async fn run(mut self) -> Objects {
+        loop {
+            let is_last = self.last.borrow().is_some();
+            if self.last.borrow().is_some_and(|last| self.position >= last) {
+                return self.copy;
+            }
+            if self.must_list && self.rng.random_bool(0.5) {
+                self.list().await;
+            } else {
+                let begun = Instant::now();
+                let reason = self.watch().await;
+                if is_last && reason == EndReason::Closed && begun.elapsed() >= WHOLE_WATCH && !self.must_list {
+                    return self.copy;
+                }
+            }
+            let ms = self.rng.random_range(1..50);
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+        }
+    }
+
+    fn path(&self) -> String {
+        format!("{}?{}", collection(self.namespace), label_query(&self.selector).trim_start_matches('&'))
+    }
+
+    async fn list(&mut self) {
+        let from = self.recorder.now();
+        let freshness = match self.position {
+            0 => Freshness::MostRecent,
+            position => Freshness::NotOlderThan(position),
+        };
+        let version = if self.position == 0 { String::new() } else { format!("&resourceVersion={}", self.position) };
+        let path = format!("{}{version}", self.path());
+        let Some((200, body)) = self.connector.call("GET", &path, "application/json", String::new()).await else {
+            return;
+        };
+        let list: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let items = list["items"].as_array().into_iter().flatten();
+        self.copy = items.map(|item| (name(item), (revision(item), state(item)))).collect();
+        (self.position, self.must_list) = (revision(&list), false);
+        let (client, to, selector) = (self.name.clone(), self.recorder.now(), self.selector.clone());
+        let (revision, items) = (self.position, self.copy.clone());
+        self.recorder.record(Record::List(List { client, from, to, freshness, selector, revision, items }));
+    }
+
+    async fn watch(&mut self) -> EndReason {
+        self.watches += 1;
+        let watch = self.number * 1_000 + self.watches;
+        let seconds = self.rng.random_range(2..40);
+        // Without bookmarks, a watch in which nothing changes cannot reach the last revision.
+        let is_ending = self.last.borrow().is_some();
+        let bookmarks = self.must_list || is_ending || self.rng.random_bool(0.7);
+        let mut path = format!("{}&watch=true&timeoutSeconds={seconds}&allowWatchBookmarks={bookmarks}", self.path());
+        let start = if self.must_list {
+            path.push_str("&sendInitialEvents=true&resourceVersionMatch=NotOlderThan");
+            if self.position > 0 {
+                path.push_str(&format!("&resourceVersion={}", self.position));
+            }
+            Start::InitialEvents(self.position)
+        } else {
+            path.push_str(&format!("&resourceVersion={}", self.position));
+            Start::After(self.position)
+        };
+        let at = self.recorder.now();
+        let (client, selector) = (self.name.clone(), self.selector.clone());
+        self.recorder.record(Record::Watch(Watch { watch, client, at, start, selector }));
+        let reason = match self.connector.get(&path).await {
+            Some(response) if response.status().as_u16() == 200 => self.read(watch, response.into_body()).await,
+            Some(response) if response.status().as_u16() == 410 => EndReason::Expired,
+            Some(_) => EndReason::Failed,
+            None => EndReason::Cut,
+        };
+        self.must_list |= reason == EndReason::Expired;
+        self.recorder.record(Record::End(End { watch, at: self.recorder.now(), reason }));
+        reason
+    }
+
+    /// Reads the events of a watch until it ends; returns why.
+    async fn read(&mut self, watch: u64, mut body: ResponseBody) -> EndReason {
+        let mut buffer = Vec::new();
+        let mut initial = self.must_list.then(Objects::new);
+        let leaves_after = if self.rng.random_bool(0.2) { self.rng.random_range(1..10) } else { usize::MAX };
+        let mut events = 0;
+        loop {
+            if self.is_slow && self.rng.random_bool(0.3) {
+                let ms = self.rng.random_range(0..2_000);
+                tokio::time::sleep(Duration::from_millis(ms)).await;
+            }
+            // A silent connection is given up, as HTTP/2 pings do.
+            let chunk = match tokio::time::timeout(Duration::from_secs(50), body.chunk()).await {
+                Ok(None) => return EndReason::Closed,
+                Ok(Some(Ok(chunk))) => chunk,
+                Ok(Some(Err(_))) | Err(_) => return EndReason::Cut,
+            };
+            buffer.extend_from_slice(&chunk);
+            while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = buffer.drain(..=end).collect();
+                let event: Value = serde_json::from_slice(&line).unwrap_or_default();
+                events += 1;
+                if let Some(reason) = self.event(watch, &event, &mut initial) {
+                    return reason;
+                }
+                if self.last.borrow().is_some_and(|last| self.position >= last) || events >= leaves_after {
+                    return EndReason::Cut;
+                }
+            }
+        }
+    }
+
+    /// Records an event and updates the copy; returns the reason if the event ends the watch.
+    fn event(&mut self, watch: u64, event: &Value, initial: &mut Option<Objects>) -> Option<EndReason> {
+        let (object, at) = (&event["object"], self.recorder.now());
+        let (revision, object_name) = (revision(object), name(object));
+        let kind = match event["type"].as_str() {
+            Some("BOOKMARK") => {
+                let annotation = &object["metadata"]["annotations"]["k8s.io/initial-events-end"];
+                let ends_initial_events = annotation == "true";
+                self.recorder.record(Record::Bookmark(Bookmark { watch, at, revision, ends_initial_events }));
+                match initial {
+                    Some(_) if !ends_initial_events => {}
+                    _ => {
+                        if let Some(copy) = initial.take() {
+                            (self.copy, self.must_list) = (copy, false);
+                        }
+                        self.position = revision;
+                    }
+                }
+                return None;
+            }
+            Some("ADDED") => EventType::Added,
+            Some("MODIFIED") => EventType::Modified,
+            Some("DELETED") => EventType::Deleted,
+            _ if object["code"] == 410 => return Some(EndReason::Expired),
+            _ => return Some(EndReason::Failed),
+        };
+        let state = state(object);
+        let copy = initial.as_mut().unwrap_or(&mut self.copy);
+        match kind {
+            EventType::Deleted => drop(copy.remove(&object_name)),
+            _ => drop(copy.insert(object_name.clone(), (revision, state.clone()))),
+        }
+        if initial.is_none() {
+            self.position = revision;
+        }
+        self.recorder.record(Record::Event(Event { watch, at, kind, object: object_name, revision, state }));
+        None
+    }
+}
