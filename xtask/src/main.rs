@@ -17,6 +17,7 @@ mod failure;
 mod format;
 mod process;
 mod random_tests;
+mod sim;
 mod steps;
 mod test;
 mod tidy;
@@ -86,9 +87,18 @@ const VERBS: &[Verb] = &[
         help: bench::HELP,
         run: bench::run,
     },
+    Verb {
+        name: "sim",
+        line: "the deterministic simulator: seeds, replays and planted bugs",
+        help: sim::HELP,
+        run: sim::run,
+    },
 ];
 
 fn main() -> ExitCode {
+    if let Some(code) = sim::wrap() {
+        return code;
+    }
     cleanup::on_signals();
     let mut words = std::env::args().skip(1);
     let verb = words.next().unwrap_or_else(|| "help".to_owned());

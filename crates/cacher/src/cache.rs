@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use listwatch_meta::scan::Malformed;
-use listwatch_meta::{Change, Event, Key, Object, ObjectShape, Revision};
+use listwatch_meta::{Change, Event, Key, Object, ObjectShape, Revision, canary};
 use listwatch_storage::{KeyValue, StoreEvent, WatchItem, unreadable_reason};
 
 use crate::delivery::SharedEvent;
@@ -254,6 +254,12 @@ impl Cache {
         let ListPlan { state, undecodable, revision } = plan;
         let started_over = self.filled && state.is_some();
         let mut replaced = None;
+        let is_silent = canary!("cacher-hides-the-gap-of-a-relist");
+        if is_silent && let Some((snapshot, bytes)) = state {
+            (self.object_bytes, self.snapshot) = (bytes, snapshot);
+            (self.tail, self.revision) = ((Revision::ZERO, Vec::new()), revision);
+            return (Relist::Continued, None);
+        }
         if let Some((snapshot, bytes)) = state {
             self.object_bytes = bytes;
             replaced = Some((std::mem::replace(&mut self.snapshot, snapshot), self.history.clear(revision)));
@@ -310,7 +316,8 @@ impl Cache {
         if revision > self.revision || revision < self.undecodable_before || !self.undecodable.is_empty() {
             return None;
         }
-        let position = self.history.position_after(revision).ok()?;
+        let off = canary!("cacher-rebuilds-another-revision");
+        let position = self.history.position_after(if off { revision.next() } else { revision }).ok()?;
         if self.history.end().saturating_sub(position) > self.limits.undo_events_max as u64 {
             return None;
         }
@@ -369,6 +376,7 @@ impl Cache {
         } else {
             Change::Added
         };
+        let previous = previous.filter(|_| !canary!("cacher-forgets-the-previous-state"));
         self.history.append(now, Event { change, object, previous }, &self.limits).clone()
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use listwatch_meta::{Change, Event, Object, ObjectShape, Revision, Status};
+use listwatch_meta::{Change, Event, Object, ObjectShape, Revision, Status, canary};
 use parking_lot::Mutex;
 
 use crate::encodings::Encodings;
@@ -216,7 +216,8 @@ impl SharedEvent {
     /// The state before, at the revision of this change, for watchers whose selector no longer
     /// matches.
     fn left(self: &Arc<Self>, shape: &ObjectShape) -> Object {
-        let Some(previous) = &self.event.previous else { return self.event.object.clone() };
+        let previous = self.event.previous.as_ref().filter(|_| !canary!("cacher-deletes-with-the-new-state"));
+        let Some(previous) = previous else { return self.event.object.clone() };
         let object = {
             let mut memo = self.memo.lock();
             let memo = memo.get_or_insert_default();

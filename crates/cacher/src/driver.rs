@@ -32,7 +32,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
-use listwatch_meta::{KeyRange, Revision, Status};
+use listwatch_meta::{KeyRange, Revision, Status, canary};
 use listwatch_storage::{ListQuery, ReadError, StoreFault, Watch, WatchItem};
 use tokio::sync::oneshot;
 
@@ -567,7 +567,7 @@ async fn next_burst(watch: &mut Watch, ahead: &mut Option<WatchItem>, burst: &mu
                     if burst.len() >= BURST_EVENTS_MAX
                         && !burst.last().is_some_and(|last| same_revision(last, &item)) =>
                 {
-                    *ahead = Some(item);
+                    *ahead = Some(item).filter(|_| !canary!("cacher-loses-the-item-after-a-burst"));
                     return Poll::Ready(false);
                 }
                 Poll::Ready(Some(item)) => burst.push(item),

@@ -6,7 +6,9 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use listwatch_meta::selector::{FieldTerm, LabelOperator, LabelRequirement};
-use listwatch_meta::{Change, Event, FieldSelector, Key, KeyRange, LabelSelector, Object, ObjectShape, ShardSelector};
+use listwatch_meta::{
+    Change, Event, FieldSelector, Key, KeyRange, LabelSelector, Object, ObjectShape, ShardSelector, canary,
+};
 
 /// The part of a resource that a URL addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,8 +205,10 @@ impl Filter {
             .as_ref()
             .is_some_and(|previous| self.matches(previous, shape, |label| labeled_event.before.get(previous, label)));
         match (before, now) {
+            (false, true) if canary!("cacher-shows-entering-as-modified") => Some(event.change),
             (false, true) => Some(Change::Added),
             (true, true) => Some(Change::Modified),
+            (true, false) if canary!("cacher-ignores-objects-that-leave") => None,
             (true, false) => Some(Change::Deleted),
             (false, false) => None,
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use listwatch_meta::{
-    GroupResource, Key, ListRequest, Object, ObjectShape, ReadAt, Revision, Status, WatchFrom, WatchRequest,
+    GroupResource, Key, ListRequest, Object, ObjectShape, ReadAt, Revision, Status, WatchFrom, WatchRequest, canary,
 };
 use listwatch_storage::{Storage, StoreFault};
 
@@ -348,6 +348,9 @@ impl Handle {
     /// Returns the state at exactly this revision; `None` when only the store may still have it.
     async fn past_state(&self, revision: Revision, progress: bool) -> Result<Option<Snapshot>, ReadError> {
         let shared = &self.shared;
+        if canary!("cacher-pages-the-current-state") {
+            return Ok(Some(shared.current().0));
+        }
         if let Some(snapshot) = shared.pins.lock().get(now(), revision) {
             return Ok(Some(snapshot));
         }
@@ -452,6 +455,7 @@ impl Handle {
             }
             WatchFrom::Now(ReadAt::Any) => shared.revision(),
             WatchFrom::Now(_) => current_revision().await?,
+            WatchFrom::After(_) if canary!("cacher-watches-from-now") => shared.revision(),
             WatchFrom::After(revision) => revision,
         };
         let cache = shared.cache.read();

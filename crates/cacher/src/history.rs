@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use listwatch_meta::{Change, Event, Revision};
+use listwatch_meta::{Change, Event, Revision, canary};
 
 use crate::budget::{HistoryBudget, WindowAccount};
 use crate::delivery::SharedEvent;
@@ -149,10 +149,14 @@ impl History {
 
     /// The position of the first event after `revision`, if every event after it is held.
     pub(crate) fn position_after(&self, revision: Revision) -> Result<u64, Evicted> {
-        if revision < self.floor {
+        if revision < self.floor && !canary!("cacher-resumes-after-eviction") {
             return Err(Evicted);
         }
-        let skipped = self.events.partition_point(|event| event.revision() <= revision);
+        if canary!("cacher-expires-held-versions") && revision.get().is_multiple_of(2) {
+            return Err(Evicted);
+        }
+        let from = if canary!("cacher-repeats-the-start") { revision.previous() } else { revision };
+        let skipped = self.events.partition_point(|event| event.revision() <= from);
         Ok(self.start + skipped as u64)
     }
 
@@ -180,7 +184,8 @@ impl History {
             self.start += 1;
             self.account.subtract(cost(&event.event));
             // The rest of a transaction is of no use without its first event.
-            self.raise_floor(event.revision());
+            let late = canary!("cacher-raises-the-floor-too-late");
+            self.raise_floor(if late { event.revision().previous() } else { event.revision() });
         }
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use listwatch_meta::{Change, ObjectShape, Revision};
+use listwatch_meta::{Change, ObjectShape, Revision, canary};
 
 use crate::bookmark;
 use crate::delivery::SharedEvent;
@@ -204,7 +204,8 @@ impl<W> Hub<W> {
                 continue;
             }
             if entry.attached_at.is_some() {
-                due(Due::Bookmark(&entry.handle, self.revision));
+                let ahead = canary!("cacher-sends-bookmarks-ahead");
+                due(Due::Bookmark(&entry.handle, if ahead { self.revision.next() } else { self.revision }));
             }
             entry.bookmark = bookmark::next_due(timer.max(now), entry.deadline, limits);
             entry.timer = entry.bookmark.unwrap_or(entry.deadline);

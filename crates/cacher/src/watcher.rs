@@ -35,7 +35,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use listwatch_meta::{Change, Revision, Status};
+use listwatch_meta::{Change, Revision, Status, canary};
 
 use crate::delivery::SharedEvent;
 use crate::history::WindowStart;
@@ -178,6 +178,7 @@ impl Mailbox {
                 Queued::Event(event, _) => Some(event.sequence),
                 Queued::Bookmark(_) => None,
             });
+            let oldest = oldest.filter(|_| !canary!("cacher-loses-a-full-queue"));
             self.state = State::Lagging { position: oldest.unwrap_or(event.sequence) };
             self.queue = VecDeque::new();
             return Push::Overflow;
@@ -270,7 +271,8 @@ impl Mailbox {
                 if let Some(items) = replay.items.take() {
                     return Step::Walk(items);
                 }
-                let (end, position) = (replay.end, replay.position);
+                let skipped = u64::from(canary!("cacher-skips-after-initial-events"));
+                let (end, position) = (replay.end, replay.position + skipped);
                 self.state = State::Lagging { position };
                 match end {
                     Some(revision) => Step::InitialEnd(revision),
@@ -348,7 +350,7 @@ impl Mailbox {
         *expected += events.len() as u64;
         let before = self.queue.len();
         for event in events {
-            if event.revision() <= self.floor {
+            if event.revision() <= self.floor && !canary!("cacher-repeats-the-start") {
                 continue;
             }
             if let Some(change) = view(event) {
@@ -379,7 +381,7 @@ impl Mailbox {
         if *expected != position {
             return;
         }
-        if window_start.floor <= self.floor {
+        if window_start.floor <= self.floor || canary!("cacher-continues-after-eviction") {
             *expected = window_start.start;
         } else {
             self.state = State::Closed(Some(Box::new(last_status(self.last))));

@@ -10,7 +10,7 @@
 //! "exactly N", which may be compacted. The version of a paged list is the version of its first
 //! page. If the token expires on a later page, the whole list is requested in one response.
 
-use listwatch_meta::{ListOptions, ResourceVersion};
+use listwatch_meta::{ListOptions, ResourceVersion, canary};
 use listwatch_wire::ListMeta;
 
 /// The state of one paged list; the [module](self) describes the requests.
@@ -71,7 +71,7 @@ impl Pager {
         if self.version.is_empty() {
             return Page::NoVersion;
         }
-        if meta.continue_token.is_empty() {
+        if meta.continue_token.is_empty() || canary!("client-reads-only-the-first-page") {
             return Page::Complete { version: self.version.clone() };
         }
         self.token.clone_from(&meta.continue_token);

@@ -42,7 +42,7 @@ mod state;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use listwatch_meta::{ListOptions, ResourceVersion};
+use listwatch_meta::{ListOptions, ResourceVersion, canary};
 use listwatch_wire::{EventKind, ListMeta, Metadata};
 
 use crate::backoff::{Backoff, BackoffPolicy};
@@ -478,7 +478,9 @@ impl Reflector {
                     self.bookmark_interval = self.bookmark_interval.max(Some(interval));
                 }
                 // The resume version never goes back, even if the server's events do.
-                if compare_versions(&metadata.resource_version, &self.version).is_none_or(|order| order.is_gt()) {
+                if !(kind != EventKind::Bookmark && canary!("client-resumes-from-the-last-bookmark"))
+                    && compare_versions(&metadata.resource_version, &self.version).is_none_or(|order| order.is_gt())
+                {
                     metadata.resource_version.as_ref().clone_into(&mut self.version);
                 }
                 self.progress();
@@ -806,6 +808,10 @@ impl Reflector {
 
     /// Handles a failed watch: resume after a backoff, or list again if the problem requires it.
     fn fail_watch(&mut self, at: TimeAndRandom, problem: Problem) {
+        if problem.is_expired() && canary!("client-watches-on-after-expiry") {
+            self.version.clear();
+            return self.wait(at, problem, AfterWait::Resume);
+        }
         if problem.is_expired() {
             self.wait(at, problem, AfterWait::Refresh);
             return;

@@ -33,6 +33,23 @@ const SOCKET_BYTES: usize = 8 << 10;
 /// The number of events that a watch cache with a small window keeps.
 pub(crate) const SMALL_WINDOW_EVENTS: usize = 8;
 
+/// The limits of the watch caches in a run.
+fn limits(plan: &Plan) -> Limits {
+    let mut limits = Limits::default();
+    // Half of the runs have many bookmarks.
+    if plan.seed.is_multiple_of(2) {
+        limits.bookmark_interval = Duration::from_secs(1);
+    }
+    if plan.small_window {
+        limits.history_age = Duration::from_secs(2);
+        limits.history_events_min = SMALL_WINDOW_EVENTS;
+        limits.watcher_queue_events_max = 4;
+        limits.pinned_snapshots_max = 1;
+        limits.list_page_objects = 3;
+    }
+    limits
+}
+
 /// The number of starts of a server before the run fails.
 const STARTS_MAX: usize = 200;
 
@@ -85,17 +102,8 @@ impl Cluster {
     pub(crate) async fn start(&self, node: usize) {
         for _ in 0..STARTS_MAX {
             let storage: Arc<dyn Storage> = Arc::new(self.inner.store.clone());
-            let mut builder = ApiServer::builder().storage(storage).controllers(Controllers::NONE);
-            if self.inner.plan.small_window {
-                builder = builder.cache_limits(Limits {
-                    history_age: Duration::from_secs(2),
-                    history_events_min: SMALL_WINDOW_EVENTS,
-                    watcher_queue_events_max: 4,
-                    pinned_snapshots_max: 1,
-                    list_page_objects: 3,
-                    ..Limits::default()
-                });
-            }
+            let builder = ApiServer::builder().storage(storage).controllers(Controllers::NONE);
+            let builder = builder.cache_limits(limits(&self.inner.plan));
             match builder.build().await {
                 Ok(server) => {
                     self.inner.recorder.note(format!("server {node} starts"));
@@ -188,7 +196,13 @@ impl Connector {
     }
 
     /// Sends a request with a JSON body, and returns the status and the whole body. `None` without a response.
-    pub(crate) async fn call(&self, method: &str, path: &str, content_type: &str, body: String) -> Option<(u16, Bytes)> {
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: String,
+    ) -> Option<(u16, Bytes)> {
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -207,7 +221,11 @@ impl Connector {
         self.send(request).await.ok()
     }
 
-    async fn exchange(&self, node: usize, mut request: Request<RequestBody>) -> Result<Response<ResponseBody>, Problem> {
+    async fn exchange(
+        &self,
+        node: usize,
+        mut request: Request<RequestBody>,
+    ) -> Result<Response<ResponseBody>, Problem> {
         let (is_http2, pause) = {
             let mut rng = self.rng.lock();
             (rng.random_bool(0.3), Duration::from_micros(rng.random_range(1..2_000)))

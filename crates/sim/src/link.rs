@@ -48,7 +48,9 @@ impl FaultyLink {
         let cut = draw(FaultKind::ConnectionCut, 0.3);
         let silent = draw(FaultKind::HalfOpen, 0.1);
         let kind = if silent { Some(Break::Silent) } else { cut.then_some(Break::Cut) };
-        let breaks = kind.map(|kind| (rng.random_range(1..20_000), kind));
+        // Many connections break within the head of a response or its first events.
+        let bytes_max = if rng.random_bool(0.5) { 3_000 } else { 20_000 };
+        let breaks = kind.map(|kind| (rng.random_range(1..bytes_max), kind));
         FaultyLink { io, rng, is_slow, is_partial, breaks, bytes: 0, delay: None, is_delayed: false }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use listwatch_sim::{BUGS, Plan, minimize, run_with_bug};
+use listwatch_sim::{BUGS, Bug, Plan, minimize, run_with_bug};
 
 /// The number of runs that make a failing plan smaller.
 const MINIMIZING_RUNS: usize = 300;
@@ -40,7 +40,7 @@ Examples:
 struct Arguments {
     from: Option<u64>,
     seeds: Option<u64>,
-    bug: Option<&'static str>,
+    bug: Option<&'static Bug>,
     replay: Option<u64>,
     /// Changes of the drawn plan.
     changes: Vec<(String, String)>,
@@ -73,8 +73,9 @@ impl Arguments {
                         "--replay" => arguments.replay = Some(number()?),
                         "--bug" => {
                             let bug = BUGS.iter().find(|bug| bug.name == value);
-                            let bug = bug.ok_or_else(|| format!("there is no planted bug {value:?}; --list shows all"))?;
-                            arguments.bug = Some(bug.name);
+                            let bug =
+                                bug.ok_or_else(|| format!("there is no planted bug {value:?}; --list shows all"))?;
+                            arguments.bug = Some(bug);
                         }
                         _ => arguments.changes.push((name, value)),
                     }
@@ -125,12 +126,14 @@ fn perform(arguments: &Arguments) -> Result<bool, String> {
         return Ok(true);
     };
     println!("\n{violation}\n  {failing}\n  replay with cargo xtask sim {}", failing.arguments().join(" "));
-    let guarantee = guarantee(&violation).to_owned();
+    let (guarantee, bug_name) = (guarantee(&violation).to_owned(), arguments.bug.map(|bug| bug.name));
     let smallest = minimize(&failing, &guarantee, MINIMIZING_RUNS, |plan| {
-        play(plan, arguments.bug).ok().and_then(|played| played.violation).map(|text| self::guarantee(&text).to_owned())
+        let played = play(plan, bug_name).ok()?;
+        let has = played.violations.iter().any(|violation| self::guarantee(violation) == guarantee);
+        has.then(|| guarantee.clone())
     });
     println!("\nthe smallest failing run:");
-    let mut command = command(&smallest, arguments.bug)?;
+    let mut command = command(&smallest, bug_name)?;
     let _ = command.status();
     Ok(false)
 }
@@ -142,13 +145,13 @@ fn guarantee(violation: &str) -> &str {
 
 /// Plays a plan in this process and prints it.
 fn replay(arguments: &Arguments, plan: &Plan) -> Result<bool, String> {
-    let report = run_with_bug(plan, arguments.bug);
+    let report = run_with_bug(plan, arguments.bug.map(|bug| bug.name));
     let is_sound = report.violations.is_empty();
     let (steps, hash) = (report.trace.entries.len(), report.trace.hash());
     let mut text = String::new();
     if arguments.summary {
-        let violation = report.violations.first().map_or("", String::as_str);
-        let _ = writeln!(text, "{steps} {hash:016x} {violation}");
+        let _ = writeln!(text, "{steps} {hash:016x}");
+        report.violations.iter().for_each(|violation| drop(writeln!(text, "{violation}")));
     } else if arguments.json {
         text = report.trace.json_lines();
     } else {
@@ -161,7 +164,7 @@ fn replay(arguments: &Arguments, plan: &Plan) -> Result<bool, String> {
 /// The result of a process that played a plan.
 struct Played {
     steps: u64,
-    violation: Option<String>,
+    violations: Vec<String>,
 }
 
 fn command(plan: &Plan, bug: Option<&str>) -> Result<Command, String> {
@@ -177,23 +180,22 @@ fn play(plan: &Plan, bug: Option<&str>) -> Result<Played, String> {
     let output = command(plan, bug)?.arg("--summary").output();
     let output = output.map_err(|error| format!("cannot start a process: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let mut parts = text.trim_end().splitn(3, ' ');
-    match parts.next().and_then(|steps| steps.parse().ok()) {
-        Some(steps) => {
-            let violation = parts.nth(1).filter(|violation| !violation.is_empty()).map(str::to_owned);
-            Ok(Played { steps, violation })
-        }
+    let mut lines = text.lines();
+    match lines.next().and_then(|line| line.split(' ').next()?.parse().ok()) {
+        Some(steps) => Ok(Played { steps, violations: lines.map(str::to_owned).collect() }),
         // The process panicked.
         None => {
             let panic = String::from_utf8_lossy(&output.stderr);
             let line = panic.lines().find(|line| line.contains("panicked")).unwrap_or("no output").to_owned();
-            Ok(Played { steps: 0, violation: Some(format!("Panic: {line}")) })
+            Ok(Played { steps: 0, violations: vec![format!("Panic: {line}")] })
         }
     }
 }
 
-/// Plays seeds on all processors. Returns the failing plan with the lowest seed, and the violation.
-fn search(from: u64, seeds: u64, bug: Option<&'static str>) -> Result<Option<(Plan, String)>, String> {
+/// Plays seeds on all processors. Returns the failing plan with the lowest seed, and the violation. With a planted bug,
+/// only violations of its guarantees count.
+fn search(from: u64, seeds: u64, bug: Option<&Bug>) -> Result<Option<(Plan, String)>, String> {
+    let counts = |violation: &str| bug.is_none_or(|bug| bug.breaks.contains(&guarantee(violation)));
     let started = Instant::now();
     let (next, is_done) = (AtomicU64::new(from), AtomicBool::new(false));
     let (steps, count) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -205,13 +207,13 @@ fn search(from: u64, seeds: u64, bug: Option<&'static str>) -> Result<Option<(Pl
                 break;
             }
             let plan = Plan::draw(seed);
-            let played = play(&plan, bug)?;
+            let played = play(&plan, bug.map(|bug| bug.name))?;
             steps.fetch_add(played.steps, Ordering::Relaxed);
             let count = count.fetch_add(1, Ordering::Relaxed) + 1;
             if count.is_multiple_of(250) && bug.is_none() && std::io::stderr().is_terminal() {
                 eprintln!("{count} of {seeds} seeds, {:.0?}", started.elapsed());
             }
-            if let Some(violation) = played.violation {
+            if let Some(violation) = played.violations.into_iter().find(|violation| counts(violation)) {
                 is_done.store(true, Ordering::Relaxed);
                 let mut failing = failing.lock().map_err(|_| "a thread panicked")?;
                 if failing.as_ref().is_none_or(|(former, _)| seed < former.seed) {
@@ -239,16 +241,12 @@ fn search(from: u64, seeds: u64, bug: Option<&'static str>) -> Result<Option<(Pl
 fn hunt(from: u64) -> Result<bool, String> {
     let mut missed = 0;
     for bug in BUGS {
-        let found = search(from, SEEDS_PER_BUG, Some(bug.name))?;
-        let (is_found, line) = match &found {
-            Some((plan, violation)) => {
-                let is_expected = bug.breaks.contains(&guarantee(violation));
-                let verdict = if is_expected { "found" } else { "found under ANOTHER guarantee" };
-                (is_expected, format!("{verdict} by seed {}: {violation}", plan.seed))
-            }
-            None => (false, format!("NOT FOUND within {SEEDS_PER_BUG} seeds")),
-        };
-        missed += usize::from(!is_found);
+        let found = search(from, SEEDS_PER_BUG, Some(bug))?;
+        missed += usize::from(found.is_none());
+        let line = found.map_or_else(
+            || format!("NOT FOUND within {SEEDS_PER_BUG} seeds"),
+            |(plan, violation)| format!("seed {:<4} {violation}", plan.seed),
+        );
         let line: String = line.chars().take(150).collect();
         println!("{:<40} {line}", bug.name);
     }

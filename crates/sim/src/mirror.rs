@@ -26,6 +26,8 @@ use crate::trace::Recorder;
 pub(crate) struct Mirror {
     pub(crate) name: String,
     objects: Arc<Mutex<Objects>>,
+    /// The newest revision of each object, also of those that were deleted.
+    newest: Arc<Mutex<BTreeMap<String, u64>>>,
     recorder: Recorder,
 }
 
@@ -35,7 +37,7 @@ fn seen(object: &Object) -> (u64, State) {
 
 impl Mirror {
     fn new(name: String, recorder: &Recorder) -> Self {
-        Mirror { name, objects: Arc::default(), recorder: recorder.clone() }
+        Mirror { name, objects: Arc::default(), newest: Arc::default(), recorder: recorder.clone() }
     }
 
     /// The copy.
@@ -45,12 +47,17 @@ impl Mirror {
 
     fn added(&self, object: &Object) {
         let key = object.key().as_str().to_owned();
+        let is_old = self.is_old(object);
+        if is_old {
+            self.broken("NoTimeTravel", format!("is told that {key} is added in a state that it has seen before"));
+        }
         if self.objects.lock().insert(key, seen(object)).is_some() {
             self.broken("Unique", format!("is told twice that {} is added", object.key()));
         }
     }
 
     fn updated(&self, old: &Object, new: &Object, may_repeat: bool) {
+        self.is_old(new);
         let (key, old, new) = (new.key().as_str(), seen(old), seen(new));
         let had = self.objects.lock().insert(key.to_owned(), new.clone());
         if had.as_ref() != Some(&old) {
@@ -62,7 +69,18 @@ impl Mirror {
         }
     }
 
+    /// Records the revision of a state. Returns whether a state of this revision or a later one was seen before.
+    fn is_old(&self, object: &Object) -> bool {
+        let revision = seen(object).0;
+        let mut newest = self.newest.lock();
+        let newest = newest.entry(object.key().as_str().to_owned()).or_default();
+        let is_old = revision <= *newest;
+        *newest = revision.max(*newest);
+        is_old
+    }
+
     fn deleted(&self, last: &Object) {
+        self.is_old(last);
         if self.objects.lock().remove(last.key().as_str()).is_none() {
             self.broken("Complete", format!("is told of the deletion of {}, which it does not have", last.key()));
         }

@@ -121,7 +121,7 @@ impl Plan {
             reflectors: rng.random_range(0..=2),
             informer: rng.random_bool(0.5),
             controller: rng.random_bool(0.4),
-            small_window: rng.random_bool(0.3),
+            small_window: rng.random_bool(0.4),
         }
     }
 
@@ -226,9 +226,11 @@ impl fmt::Display for Plan {
         let Plan { seed, servers, writers, writes, readers, watchers, reflectors, .. } = self;
         write!(f, "seed {seed}: {servers} servers, {writers} writers of {writes} writes, {readers} readers, ")?;
         write!(f, "{watchers} watchers, {reflectors} reflectors")?;
-        for (is_on, what) in
-            [(self.informer, ", an informer"), (self.controller, ", a controller"), (self.small_window, ", a small window")]
-        {
+        for (is_on, what) in [
+            (self.informer, ", an informer"),
+            (self.controller, ", a controller"),
+            (self.small_window, ", a small window"),
+        ] {
             if is_on {
                 f.write_str(what)?;
             }

@@ -31,7 +31,11 @@ impl Reader {
     /// Reads until the task is aborted.
     pub(crate) async fn run(mut self) {
         loop {
-            if self.rng.random_bool(0.4) { self.get().await } else { self.list().await }
+            if self.rng.random_bool(0.4) {
+                self.get().await
+            } else {
+                self.list().await
+            }
             let ms = self.rng.random_range(0..300);
             tokio::time::sleep(Duration::from_millis(ms)).await;
         }
@@ -56,7 +60,8 @@ impl Reader {
     }
 
     async fn list(&mut self) {
-        let namespace = self.rng.random_bool(0.4).then(|| NAMESPACES.choose(&mut self.rng).copied().unwrap_or_default());
+        let namespace =
+            self.rng.random_bool(0.4).then(|| NAMESPACES.choose(&mut self.rng).copied().unwrap_or_default());
         let tier = self.rng.random_bool(0.4).then(|| TIERS.choose(&mut self.rng).copied().unwrap_or_default());
         let selector = selector(namespace, tier);
         let (freshness, query) = match self.rng.random_range(0..6) {

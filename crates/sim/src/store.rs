@@ -18,8 +18,8 @@ use futures_util::{Stream, stream};
 use listwatch_history::{Change, Compaction, Record};
 use listwatch_meta::{Key, KeyRange, Revision};
 use listwatch_storage::{
-    Capabilities, CreateError, DeleteError, KeyValue, ListPage, ListQuery, MemoryStorage, ReadError, Retention, Storage,
-    StoreFault, StoreStats, UpdateError, Watch, WatchError, WatchItem,
+    Capabilities, CreateError, DeleteError, KeyValue, ListPage, ListQuery, MemoryStorage, ReadError, Retention,
+    Storage, StoreFault, StoreStats, UpdateError, Watch, WatchError, WatchItem,
 };
 use parking_lot::Mutex;
 use rand::rngs::StdRng;

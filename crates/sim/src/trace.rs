@@ -88,7 +88,8 @@ fn story(f: &mut fmt::Formatter<'_>, record: &Record) -> fmt::Result {
     match record {
         Record::Change(change) => {
             let state = change.state.as_ref();
-            let what = state.map_or_else(|| "deleted".to_owned(), |state| format!("= {} {:?}", state.value, state.labels));
+            let what =
+                state.map_or_else(|| "deleted".to_owned(), |state| format!("= {} {:?}", state.value, state.labels));
             write!(f, "store    r{} {} {what}", change.revision, change.object)
         }
         Record::Compaction(compaction) => write!(f, "store    compacted, oldest is r{}", compaction.revision),

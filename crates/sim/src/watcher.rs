@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use listwatch_client::transport::ResponseBody;
-use listwatch_history::{
-    Bookmark, End, EndReason, Event, EventType, Freshness, List, Record, Selector, Start, Watch,
-};
+use listwatch_history::{Bookmark, End, EndReason, Event, EventType, Freshness, List, Record, Selector, Start, Watch};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};

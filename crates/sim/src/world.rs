@@ -50,9 +50,8 @@ pub(crate) async fn play(plan: &Plan) -> Trace {
     }
     let seeds = |kind: u64, number: usize| plan.seed.wrapping_mul(kind).wrapping_add(number as u64);
     let reflectors = 0..plan.reflectors;
-    let mut mirrors: Vec<Mirror> = reflectors
-        .map(|number| mirror::start_reflector(number, &connector(), &recorder, seeds(3, number)))
-        .collect();
+    let mut mirrors: Vec<Mirror> =
+        reflectors.map(|number| mirror::start_reflector(number, &connector(), &recorder, seeds(3, number))).collect();
     if plan.informer {
         mirrors.extend(mirror::start_informer(&connector(), &recorder, seeds(5, 0)));
     }

@@ -31,7 +31,8 @@ impl Writer {
         for number in 0..writes {
             let value = format!("{}-{number}", self.name);
             self.write(value).await;
-            let ms = if self.rng.random_bool(0.3) { self.rng.random_range(0..400) } else { self.rng.random_range(0..5) };
+            let ms =
+                if self.rng.random_bool(0.3) { self.rng.random_range(0..400) } else { self.rng.random_range(0..5) };
             tokio::time::sleep(Duration::from_millis(ms)).await;
         }
     }

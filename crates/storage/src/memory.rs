@@ -22,7 +22,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_core::Stream;
-use listwatch_meta::{Key, KeyRange, Revision};
+use listwatch_meta::{Key, KeyRange, Revision, canary};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, coop};
@@ -303,7 +303,8 @@ impl Storage for MemoryStorage {
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
         let state = self.inner.state.read();
-        let revision = query.at.filter(|at| !at.is_zero()).unwrap_or(state.mvcc.current());
+        let at = query.at.filter(|at| !at.is_zero() && !canary!("storage-lists-the-current-state"));
+        let revision = at.unwrap_or(state.mvcc.current());
         let page = state.mvcc.list(&query.range, revision, query.limit)?;
         let items = page.items.into_iter().map(|(key, stored)| key_value(key, stored)).collect();
         Ok(ListPage { items, revision, more: page.remaining > 0, remaining: Some(page.remaining) })
@@ -330,7 +331,9 @@ impl Storage for MemoryStorage {
     ) -> Result<Revision, UpdateError> {
         check_size(key, &value)?;
         let revision = self.inner.write(|state, now| {
-            state.conflict(key, expected).map_err(|current| UpdateError::Conflict { current })?;
+            if !canary!("storage-ignores-the-expected-revision") {
+                state.conflict(key, expected).map_err(|current| UpdateError::Conflict { current })?;
+            }
             state.deadlines.forget(expected);
             Ok::<_, UpdateError>(state.put(key, value, ttl, now))
         })?;

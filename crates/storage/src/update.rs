@@ -25,7 +25,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use listwatch_meta::{Key, Revision};
+use listwatch_meta::{Key, Revision, canary};
 
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError};
 use crate::types::{KeyValue, Storage};
@@ -292,6 +292,9 @@ impl<E> UpdateLoop<E> {
                 self.done(Ok(Outcome::Created(current)))
             }
             Err(CreateError::AlreadyExists { current, .. }) => self.again(Some(current)),
+            Err(CreateError::Fault(StoreFault::Unavailable(_))) if canary!("storage-repeats-unanswered-creates") => {
+                None
+            }
             Err(CreateError::Fault(fault)) => self.done(Err(GuaranteedUpdateError::Fault(fault))),
         }
     }
@@ -308,6 +311,11 @@ impl<E> UpdateLoop<E> {
                 let current = KeyValue { key, value: value.clone(), created, modified, stale: false };
                 self.done(Ok(Outcome::Updated { current, previous }))
             }
+            Err(UpdateError::Conflict { current: Some(current) }) if canary!("storage-overwrites-on-conflict") => {
+                let decision = Decision::Write { value: value.clone(), ttl: None };
+                self.state = State::Writing { base: Some(current), decision };
+                None
+            }
             Err(UpdateError::Conflict { current }) => self.again(current),
             Err(UpdateError::Fault(fault)) => self.done(Err(GuaranteedUpdateError::Fault(fault))),
         }
@@ -322,6 +330,12 @@ impl<E> UpdateLoop<E> {
                 self.done(Ok(Outcome::Deleted { previous, revision }))
             }
             Err(DeleteError::Conflict { current }) => self.again(current),
+            Err(DeleteError::Fault(StoreFault::Unavailable(_)))
+                if canary!("storage-acknowledges-unanswered-deletes") =>
+            {
+                let (previous, revision) = (base.clone(), base.modified);
+                self.done(Ok(Outcome::Deleted { previous, revision }))
+            }
             Err(DeleteError::Fault(fault)) => self.done(Err(GuaranteedUpdateError::Fault(fault))),
         }
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use listwatch_meta::Change as EventChange;
+use listwatch_meta::canary;
 use listwatch_wire::Metadata;
 
 use super::{DELTA_BYTES, Delta, DeltaFifo, Layer, PushOutcome, Quarantined, Replacement, quarantined, write_key};
@@ -165,7 +166,7 @@ impl<D: Decode> DeltaFifo<D> {
         let Collecting { before, mut after, seen, mut touched, quarantine, quarantine_bytes } = collecting;
         let vanished: Vec<ObjectKey> = before
             .iter()
-            .filter(|(_, object)| !seen.contains(&object.key().address()))
+            .filter(|(_, object)| !seen.contains(&object.key().address()) && !canary!("client-keeps-vanished-objects"))
             .map(|(key, _)| key.clone())
             .collect();
         for key in &vanished {

@@ -53,6 +53,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+use listwatch_meta::canary;
+
 use crate::delta_fifo::{Delta, Replacement};
 use crate::object::{Object, ObjectKey, compare_versions};
 use crate::stored::Stored;
@@ -191,7 +193,7 @@ impl<S: Stored> Indexer<S> {
     fn upsert(&mut self, object: S, changes: &mut Vec<Change<S>>) -> ApplyOutcome {
         let old = self.current.objects.get(object.key());
         let order = old.and_then(|old| compare_versions(&object.resource_version(), &old.resource_version()));
-        if order.is_some_and(std::cmp::Ordering::is_lt) {
+        if order.is_some_and(std::cmp::Ordering::is_lt) || canary!("client-drops-live-updates") && old.is_some() {
             return ApplyOutcome::Stale;
         }
         let same_uid = old.is_some_and(|old| old.uid() == object.uid());

@@ -10,6 +10,8 @@ use std::task::Poll;
 
 use tokio::time::Instant;
 
+use listwatch_meta::canary;
+
 use super::event::{Reason, StopReason};
 use super::slot::Slot;
 use super::view::Policy;
@@ -76,7 +78,9 @@ impl<S: Stored> Hub<S> {
         let mut state = self.lock();
         let now = Instant::now().into_std();
         slot.change(|view| {
-            if let Some(distributed) = &state.distributed {
+            if let Some(distributed) = &state.distributed
+                && !canary!("client-starts-late-handlers-empty")
+            {
                 view.begin(now, distributed.clone());
             }
             if state.whole {

@@ -44,6 +44,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use listwatch_meta::canary;
+
 use super::event::{Event, Reason, StopReason};
 use crate::delta_fifo::Quarantined;
 use crate::indexer::{Change, Snapshot};
@@ -770,7 +772,7 @@ impl<S: Stored> Entry<S> {
                 if self.deleted.is_none() && self.seen.is_some() {
                     self.deleted = Some(Deletion { last: last.clone(), last_is_final: *last_is_final, reason });
                 }
-                self.deleted.is_some()
+                self.deleted.is_some() && !canary!("client-merges-deletions-away")
             }
         }
     }

@@ -8,6 +8,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use listwatch_meta::canary;
+
 use super::limiter::{RetryPolicy, TokenBucket};
 use super::metrics::QueueMetrics;
 use super::ready::{Group, Position, Ready};
@@ -368,7 +370,10 @@ impl<K: Clone + Eq + Hash> WorkQueueCore<K> {
 
     fn add(&mut self, now: Instant, key: K, priority: i32) {
         let entry = self.entries.entry(key.clone()).or_default();
-        if entry.processing.is_some() {
+        if entry.processing.is_some() && !canary!("client-gives-a-key-to-two-workers") {
+            if canary!("client-forgets-adds-while-processing") {
+                return;
+            }
             entry.dirty = Some(entry.dirty.map_or(priority, |known| known.max(priority)));
             return;
         }
