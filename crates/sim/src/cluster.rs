@@ -138,16 +138,6 @@ impl Cluster {
         stopping.connections.shutdown().await;
     }
 
-    /// Starts the servers that do not run.
-    pub(crate) async fn start_missing(&self) {
-        for node in 0..self.size() {
-            let runs = self.inner.nodes[node].lock().server.is_some();
-            if !runs {
-                self.start(node).await;
-            }
-        }
-    }
-
     /// Connects a client to a server: the client's end, if the server runs.
     fn connect(&self, node: usize, is_http2: bool) -> Option<FaultyLink> {
         let number = self.inner.connections.fetch_add(1, Ordering::Relaxed);

@@ -89,7 +89,7 @@ impl Watcher {
                     return self.copy;
                 }
             }
-            let ms = self.rng.random_range(1..50);
+            let ms = self.rng.random_range(1..150);
             tokio::time::sleep(Duration::from_millis(ms)).await;
         }
     }
@@ -120,7 +120,7 @@ impl Watcher {
 
     async fn watch(&mut self) -> EndReason {
         self.watches += 1;
-        let watch = self.number * 1_000 + self.watches;
+        let watch = self.number * 1_000_000 + self.watches;
         let seconds = self.rng.random_range(2..40);
         // Without bookmarks, a watch in which nothing changes cannot reach the last revision.
         let is_ending = self.last.borrow().is_some();

@@ -23,6 +23,9 @@ use crate::writer::Writer;
 /// Virtual time within which every copy must be equal to the store after all faults ended.
 const CONVERGENCE_WAIT: Duration = Duration::from_secs(600);
 
+/// Virtual time in which the servers write their own objects after the faults.
+const OWN_WRITES_WAIT: Duration = Duration::from_secs(60);
+
 /// Virtual time for all writes. A write that is never answered breaks a guarantee.
 const WRITES_WAIT: Duration = Duration::from_secs(3_600);
 
@@ -64,22 +67,25 @@ pub(crate) async fn play(plan: &Plan) -> Trace {
     for number in 0..plan.writers {
         writers.spawn(Writer::new(number, connector(), &recorder, seeds(13, number)).run(plan.writes));
     }
-    let chaos = tokio::spawn(inject(plan.clone(), cluster.clone(), store.clone()));
+    let (end_of_faults, mut ended) = watch::channel(());
+    ended.mark_unchanged();
+    let chaos = tokio::spawn(inject(plan.clone(), cluster.clone(), store.clone(), ended));
     let all_written = async { while writers.join_next().await.is_some() {} };
     if tokio::time::timeout(WRITES_WAIT, all_written).await.is_err() {
         recorder.broken("Available", format!("a write is not answered within {WRITES_WAIT:?}"));
     }
 
-    // The faults end, and servers that are down start again.
-    chaos.abort();
-    readers.shutdown().await;
-    recorder.note("all faults end");
+    // The faults end after the last one: a server that is down starts again.
+    end_of_faults.send_replace(());
     store.heal();
     cluster.heal();
-    cluster.start_missing().await;
+    let _ = chaos.await;
+    readers.shutdown().await;
+    recorder.note("all faults end");
     while !store.is_settled() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    tokio::time::sleep(OWN_WRITES_WAIT).await;
     let head = store.head().await;
     last.send_replace(Some(head));
     let expected = final_state(&recorder.trace());
@@ -168,11 +174,14 @@ async fn converge(
     }
 }
 
-/// Injects faults of servers and of the store until it is aborted.
-async fn inject(plan: Plan, cluster: Cluster, store: FaultyStore) {
+/// Injects faults of servers and of the store, one after another, until `ended` changes.
+async fn inject(plan: Plan, cluster: Cluster, store: FaultyStore, mut ended: watch::Receiver<()>) {
     let mut rng = StdRng::seed_from_u64(plan.seed ^ 0xc4a05);
     loop {
-        tokio::time::sleep(Duration::from_millis(rng.random_range(100..2_000))).await;
+        let pause = Duration::from_millis(rng.random_range(100..2_000));
+        if tokio::time::timeout(pause, ended.changed()).await.is_ok() {
+            return;
+        }
         let node = rng.random_range(0..plan.servers);
         let down = Duration::from_millis(rng.random_range(1..3_000));
         match rng.random_range(0..4) {
