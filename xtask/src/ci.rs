@@ -13,12 +13,13 @@ use crate::deny;
 use crate::e2e::{self, ClusterOptions};
 use crate::failure::Outcome;
 use crate::process::Run;
+use crate::sim;
 use crate::steps::Steps;
 use crate::test::{self, Parts};
 use crate::tools;
 
 pub(crate) const HELP: &str = "\
-Runs `cargo xtask test`, and besides: format, house rules, clippy, dependencies (`cargo xtask help deny`),
+Runs `cargo xtask test`, and besides: the simulator (planted bugs, seeds of the commit), format, house rules, clippy, dependencies (`cargo xtask help deny`),
 benches and examples, the random tests from a second seed, docs, `cargo package` of every published crate, and
 the instructions of the hot paths against their baseline (`cargo xtask bench counts --help`). A table at the
 end says how long each step took.
@@ -27,7 +28,7 @@ The second seed comes from the commit and is printed. A rerun of a commit explor
 commit others.
 
 Usage: cargo xtask ci [--skip PART[,PART]]
-  --skip    source, deny, tests, e2e, cluster, targets, random, docs, package or counts
+  --skip    source, deny, tests, e2e, sim, cluster, targets, random, docs, package or counts
 
 The part `cluster` (`cargo xtask e2e --cluster`) needs Kubernetes' binaries in the directory that the environment
 variable LISTWATCH_KUBERNETES_BIN names. Without them the table says `skip … not run: no binaries`.
@@ -37,8 +38,8 @@ Examples:
   cargo xtask ci --skip package,counts";
 
 /// The parts that `--skip` accepts.
-const PARTS: [&str; 10] =
-    ["source", "deny", "tests", "e2e", "cluster", "targets", "random", "docs", "package", "counts"];
+const PARTS: [&str; 11] =
+    ["source", "deny", "tests", "e2e", "sim", "cluster", "targets", "random", "docs", "package", "counts"];
 
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
     let parts = Parts::read(&mut args, &PARTS)?;
@@ -53,6 +54,9 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
         deny::steps(&mut steps);
     }
     test::steps(&mut steps, &parts, None)?;
+    if parts.wanted("sim") {
+        steps.run("sim", "planted bugs, and seeds of the commit", sim::check);
+    }
     if parts.wanted("cluster") {
         match ClusterOptions::of_environment() {
             Ok(cluster) => {

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use crate::args::Args;
-use crate::failure::{Outcome, ensure};
+use crate::failure::{Failure, Outcome, ensure};
 use crate::process::Run;
+use crate::random_tests::commit_seed;
 use crate::tools;
 
 pub(crate) const HELP: &str = "\
@@ -38,6 +39,23 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     let status = status.map_err(|error| format!("cannot run the simulator: {error}"))?;
     ensure!(status.success(), "the simulator printed the reason above");
     Ok(())
+}
+
+/// Number of seeds of the commit that CI plays.
+const SEEDS_OF_COMMIT: u64 = 300;
+
+/// Finds each planted bug, and plays seeds that no other commit plays.
+pub(crate) fn check() -> Outcome<String> {
+    let program = build(false)?;
+    let play = |arguments: &[&str]| {
+        let output = Run::new(&program).args(arguments).output()?;
+        ensure!(output.success(), "sim {}: {}", arguments.join(" "), output.text());
+        Ok::<_, Failure>(output.text().lines().last().unwrap_or_default().to_owned())
+    };
+    let bugs = play(&["--bugs"])?;
+    let from = commit_seed()?.1.to_string();
+    let seeds = play(&["--from", &from, "--seeds", &SEEDS_OF_COMMIT.to_string()])?;
+    Ok(format!("{bugs}; {seeds}"))
 }
 
 /// Builds the simulator with its planted bugs. Returns the program.

@@ -321,6 +321,20 @@ const WALLS: &[(&str, &[&str], &str)] = &[
         "calls of webhooks know bytes and a kubeconfig, and no API server",
     ),
     (
+        "listwatch-history",
+        &[
+            "tokio",
+            "hyper",
+            "http",
+            "parking_lot",
+            "rand",
+            "listwatch-meta",
+            "listwatch-storage",
+            "listwatch-apiserver",
+        ],
+        "checks of histories know a format, and no server",
+    ),
+    (
         "listwatch-flow-control",
         &["tokio", "hyper", "http", "parking_lot", "rand", "listwatch-storage", "listwatch-apiserver"],
         "flow control takes requests and the time, and decides: it has no clock, lock or task",

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use listwatch_history::{
-    Bookmark, Change, Compaction, End, EndReason, Event, EventType, Expiry, Freshness, Get, Guarantee, History, Limits, List,
-    Outcome, Record, Selector, Start, State, Watch, Write,
+    Bookmark, Change, Compaction, End, EndReason, Event, EventType, Expiry, Freshness, Get, Guarantee, History, Limits,
+    List, Outcome, Record, Selector, Start, State, Watch, Write,
 };
 use proptest::prelude::*;
 
