@@ -17,6 +17,8 @@ pub(crate) enum Resource {
     Process(u32),
     /// A container, by name.
     Container(String),
+    /// A network of containers, by name.
+    Network(String),
     /// An image that was built for this run, by tag.
     Image(String),
     /// A directory that this run created.
@@ -89,6 +91,7 @@ fn remove(resource: &Resource) {
         Resource::Process(id) => quietly("sh", &["-c", &format!("kill -KILL {id}")]),
         Resource::Container(name) => quietly("docker", &["rm", "--force", "--volumes", name]),
         Resource::Image(tag) => quietly("docker", &["image", "rm", "--force", tag]),
+        Resource::Network(name) => quietly("docker", &["network", "rm", name]),
         Resource::Directory(path) => drop(std::fs::remove_dir_all(path)),
     }
 }

@@ -51,12 +51,21 @@ impl StoreLog {
 
     /// The change of an object at a revision.
     pub(crate) fn at(&self, object: &str, revision: u64) -> Option<&Change> {
-        self.changes_of(object).find(|change| change.revision == revision)
+        self.last(object, revision).filter(|change| change.revision == revision)
     }
 
     /// The last change of an object up to a revision.
     pub(crate) fn last(&self, object: &str, revision: u64) -> Option<&Change> {
-        self.changes_of(object).take_while(|change| change.revision <= revision).last()
+        let positions = self.by_object.get(object)?;
+        let after = positions.partition_point(|&position| self.changes[position].revision <= revision);
+        Some(&self.changes[positions[after.checked_sub(1)?]])
+    }
+
+    /// The changes of an object after a revision, oldest first.
+    pub(crate) fn after<'s>(&'s self, object: &str, revision: u64) -> impl Iterator<Item = &'s Change> {
+        let positions = self.by_object.get(object).map_or(&[][..], |positions| positions);
+        let after = positions.partition_point(|&position| self.changes[position].revision <= revision);
+        positions[after..].iter().map(|&position| &self.changes[position])
     }
 
     /// The selected objects at a revision.
@@ -75,19 +84,16 @@ impl StoreLog {
         state
     }
 
-    /// The events of a watch for the changes after one revision and up to another.
-    pub(crate) fn events<'a>(&'a self, after: u64, through: u64, selector: &'a Selector) -> Vec<Expected<'a>> {
+    /// The events of a watch that shows all changes of its scope.
+    pub(crate) fn events<'a>(&'a self, selector: &Selector) -> Vec<Expected<'a>> {
         let mut before: BTreeMap<&str, &State> = BTreeMap::new();
         let mut events = Vec::new();
-        for change in self.changes.iter().take_while(|change| change.revision <= through) {
+        for change in &self.changes {
             let (object, revision) = (&*change.object, change.revision);
             let previous = match &change.state {
                 Some(state) => before.insert(object, state),
                 None => before.remove(object),
             };
-            if revision <= after {
-                continue;
-            }
             let was = previous.filter(|state| selector.matches(object, state));
             let is = change.state.as_ref().filter(|state| selector.matches(object, state));
             let (kind, state) = match (was, is) {

@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use listwatch_apiserver::{ApiServer, ApiService, Controllers};
 use listwatch_cacher::Limits;
 use listwatch_client::Problem;
-use listwatch_client::transport::{RequestBody, ResponseBody, Transport};
+use listwatch_client::transport::{HttpTransport, RequestBody, ResponseBody, Transport};
 use listwatch_storage::Storage;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
@@ -166,10 +166,35 @@ async fn serve(io: tokio::io::DuplexStream, service: ApiService, is_http2: bool)
     }
 }
 
-/// The requests of one client. Each request has a connection of its own, to a server that the client chooses.
+/// A server outside of the simulation.
+pub(crate) struct RealServer {
+    /// The connections to the server.
+    pub(crate) transport: HttpTransport,
+    /// The bearer token of requests.
+    pub(crate) token: Option<HeaderValue>,
+}
+
+/// What requests are sent to.
+#[derive(Clone)]
+enum Servers {
+    Simulated(Cluster),
+    Real(Arc<Vec<RealServer>>),
+}
+
+impl Servers {
+    fn len(&self) -> usize {
+        match self {
+            Servers::Simulated(cluster) => cluster.size(),
+            Servers::Real(servers) => servers.len(),
+        }
+    }
+}
+
+/// The requests of one client, each to a server that the client chooses. A request to a simulated server has a connection
+/// of its own.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    cluster: Cluster,
+    servers: Servers,
     rng: Arc<Mutex<StdRng>>,
     /// The server of the last request. A client keeps its server while it works.
     node: Arc<Mutex<usize>>,
@@ -179,10 +204,20 @@ pub(crate) struct Connector {
 const RESPONSE_WAIT: Duration = Duration::from_secs(30);
 
 impl Connector {
+    /// A client of the simulated servers.
     pub(crate) fn new(cluster: &Cluster, seed: u64) -> Self {
+        Connector::to(Servers::Simulated(cluster.clone()), seed)
+    }
+
+    /// A client of real servers.
+    pub(crate) fn real(servers: &Arc<Vec<RealServer>>, seed: u64) -> Self {
+        Connector::to(Servers::Real(Arc::clone(servers)), seed)
+    }
+
+    fn to(servers: Servers, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
-        let node = rng.random_range(0..cluster.size());
-        Connector { cluster: cluster.clone(), rng: Arc::new(Mutex::new(rng)), node: Arc::new(Mutex::new(node)) }
+        let node = rng.random_range(0..servers.len());
+        Connector { servers, rng: Arc::new(Mutex::new(rng)), node: Arc::new(Mutex::new(node)) }
     }
 
     /// Sends a request with a JSON body, and returns the status and the whole body. `None` without a response.
@@ -216,13 +251,31 @@ impl Connector {
         node: usize,
         mut request: Request<RequestBody>,
     ) -> Result<Response<ResponseBody>, Problem> {
+        match &self.servers {
+            Servers::Simulated(cluster) => self.simulate(cluster, node, request).await,
+            Servers::Real(servers) => {
+                let server = &servers[node];
+                if let Some(token) = &server.token {
+                    request.headers_mut().insert(header::AUTHORIZATION, token.clone());
+                }
+                server.transport.send(request).await
+            }
+        }
+    }
+
+    async fn simulate(
+        &self,
+        cluster: &Cluster,
+        node: usize,
+        mut request: Request<RequestBody>,
+    ) -> Result<Response<ResponseBody>, Problem> {
         let (is_http2, pause) = {
             let mut rng = self.rng.lock();
             (rng.random_bool(0.3), Duration::from_micros(rng.random_range(1..2_000)))
         };
         // Without a pause, a client that retries at once would stop the virtual clock.
         tokio::time::sleep(pause).await;
-        let Some(link) = self.cluster.connect(node, is_http2) else {
+        let Some(link) = cluster.connect(node, is_http2) else {
             return Err(Problem::disconnected("connection refused"));
         };
         let lost = |error: hyper::Error| Problem::disconnected("the connection is lost").caused_by(error);
@@ -254,7 +307,7 @@ impl Transport for Connector {
         let response = sent.unwrap_or_else(|_| Err(Problem::disconnected("no response")));
         let failed = response.as_ref().map_or(true, |response| response.status().is_server_error());
         if failed || self.rng.lock().random_bool(0.1) {
-            *self.node.lock() = self.rng.lock().random_range(0..self.cluster.size());
+            *self.node.lock() = self.rng.lock().random_range(0..self.servers.len());
         }
         response
     }

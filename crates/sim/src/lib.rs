@@ -33,6 +33,7 @@ mod mirror;
 mod objects;
 mod plan;
 mod reader;
+mod recording;
 mod store;
 mod trace;
 mod watcher;
@@ -45,6 +46,7 @@ use listwatch_history::{Expiry, History, Limits};
 
 pub use bugs::{BUGS, Bug};
 pub use plan::{FaultKind, Plan};
+pub use recording::{RecordOptions, changes_of_etcd_watch, record};
 pub use trace::{Entry, Trace};
 
 /// The result of a run.

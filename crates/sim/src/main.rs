@@ -9,7 +9,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use listwatch_sim::{BUGS, Bug, Plan, minimize, run_with_bug};
+use listwatch_history::{EndReason, Expiry, History, Limits, Record};
+use listwatch_sim::{BUGS, Bug, Entry, Plan, RecordOptions, changes_of_etcd_watch, minimize, record, run_with_bug};
 
 /// The number of runs that make a failing plan smaller.
 const MINIMIZING_RUNS: usize = 300;
@@ -26,6 +27,10 @@ Usage:
                                             plays one plan and prints its trace, as a story or as JSON lines
   sim --bugs [--from S]                     looks for each planted bug, within 200 seeds
   sim --list                                lists the planted bugs and the faults
+  sim --record KUBECONFIG,… --out FILE [--seconds N] [--writers N] [--watchers N] [--readers N] [--pause-ms N]
+                                            runs the clients on real servers, and writes what they saw
+  sim --check FILE --etcd-watch FILE        checks a recording against etcd's history, made by
+                                            `etcdctl watch --prefix /registry/configmaps/ --rev 1 -w json`
 
 Sizes: --servers, --writers, --writes, --readers, --watchers, --reflectors, --informer, --controller,
 --small-window. Planted bugs need a build with `--cfg listwatch_canary`, which `cargo xtask sim` makes.
@@ -85,6 +90,16 @@ impl Arguments {
         Ok(arguments)
     }
 
+    /// The value of an argument that does not change a plan.
+    fn text(&self, name: &str) -> Option<&str> {
+        self.changes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    fn number(&self, name: &str, default: u64) -> Result<u64, String> {
+        let number = |text: &str| text.parse().map_err(|_| format!("{name} is not a number: {text:?}"));
+        self.text(name).map_or(Ok(default), number)
+    }
+
     fn plan(&self, seed: u64) -> Result<Plan, String> {
         let mut plan = Plan::draw(seed);
         self.changes.iter().try_for_each(|(name, value)| plan.set(name, value))?;
@@ -112,6 +127,12 @@ fn perform(arguments: &Arguments) -> Result<bool, String> {
         println!("faults: {}", faults.join(", "));
         return Ok(true);
     }
+    if let Some(kubeconfigs) = arguments.text("--record") {
+        return record_clients(arguments, kubeconfigs);
+    }
+    if let Some(file) = arguments.text("--check") {
+        return check(file, arguments.text("--etcd-watch").ok_or("--check needs --etcd-watch")?);
+    }
     if let Some(seed) = arguments.replay {
         return replay(arguments, &arguments.plan(seed)?);
     }
@@ -138,6 +159,52 @@ fn perform(arguments: &Arguments) -> Result<bool, String> {
     Ok(false)
 }
 
+/// Runs the clients on real servers. Prints `recording` when the first write can be sent, and broken guarantees.
+fn record_clients(arguments: &Arguments, kubeconfigs: &str) -> Result<bool, String> {
+    let size = |name: &str, default: u64| {
+        arguments.number(name, default).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
+    };
+    let options = RecordOptions {
+        kubeconfigs: kubeconfigs.split(',').map(Into::into).collect(),
+        seed: arguments.number("--seed", 1)?,
+        time: Duration::from_secs(arguments.number("--seconds", 10)?),
+        writers: size("--writers", 4)?,
+        pause: Duration::from_millis(arguments.number("--pause-ms", 20)?),
+        readers: size("--readers", 2)?,
+        watchers: size("--watchers", 12)?,
+    };
+    let file = arguments.text("--out").ok_or("--record needs --out")?;
+    let trace = record(&options, || println!("recording"))?;
+    std::fs::write(file, trace.json_lines()).map_err(|error| format!("cannot write {file}: {error}"))?;
+    let broken: Vec<&String> = trace
+        .entries
+        .iter()
+        .filter_map(|(_, entry)| if let Entry::Broken(evidence) = entry { Some(evidence) } else { None })
+        .collect();
+    broken.iter().for_each(|evidence| println!("{evidence}"));
+    Ok(broken.is_empty())
+}
+
+/// Checks a recording against the history of etcd. Prints the broken guarantees, and a summary.
+fn check(file: &str, etcd_watch: &str) -> Result<bool, String> {
+    let read = |file: &str| std::fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"));
+    let recording = History::parse(&read(file)?).map_err(|error| format!("{file}: {error}"))?;
+    let mut records = changes_of_etcd_watch(&read(etcd_watch)?)?;
+    let changes = records.len();
+    records.extend(recording.records().iter().cloned());
+    let events = records.iter().filter(|record| matches!(record, Record::Event(_))).count();
+    let expired =
+        records.iter().filter(|record| matches!(record, Record::End(end) if end.reason == EndReason::Expired));
+    let expired = expired.count();
+    // A server that could not read etcd may have forgotten changes at any time.
+    let violations = History::new(records).check(&Limits { expiry: Expiry::Any });
+    for violation in &violations {
+        println!("{violation}");
+    }
+    println!("{changes} changes, {events} events, {expired} expired, {} broken", violations.len());
+    Ok(violations.is_empty())
+}
+
 /// The name of the guarantee of a violation.
 fn guarantee(violation: &str) -> &str {
     violation.split(':').next().unwrap_or_default()
@@ -151,7 +218,9 @@ fn replay(arguments: &Arguments, plan: &Plan) -> Result<bool, String> {
     let mut text = String::new();
     if arguments.summary {
         let _ = writeln!(text, "{steps} {hash:016x}");
-        report.violations.iter().for_each(|violation| drop(writeln!(text, "{violation}")));
+        for violation in &report.violations {
+            let _ = writeln!(text, "{violation}");
+        }
     } else if arguments.json {
         text = report.trace.json_lines();
     } else {

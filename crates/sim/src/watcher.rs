@@ -27,6 +27,8 @@ pub(crate) struct Watcher {
     recorder: Recorder,
     rng: StdRng,
     is_slow: bool,
+    /// The longest `timeoutSeconds` of its watches.
+    timeout_max: u64,
     selector: Selector,
     namespace: Option<&'static str>,
     /// The copy, and the revision up to which it is complete.
@@ -58,6 +60,7 @@ impl Watcher {
             recorder: recorder.clone(),
             rng,
             is_slow,
+            timeout_max: 40,
             selector: selector(namespace, tier),
             namespace,
             copy: Objects::new(),
@@ -65,6 +68,11 @@ impl Watcher {
             must_list: true,
             last,
         }
+    }
+
+    /// Limits the `timeoutSeconds` of its watches, so that a run in real time ends soon.
+    pub(crate) fn with_timeout_max(self, seconds: u64) -> Self {
+        Watcher { timeout_max: seconds, ..self }
     }
 
     /// The selected objects.
@@ -121,9 +129,9 @@ impl Watcher {
     async fn watch(&mut self) -> EndReason {
         self.watches += 1;
         let watch = self.number * 1_000_000 + self.watches;
-        let seconds = self.rng.random_range(2..40);
-        // Without bookmarks, a watch in which nothing changes cannot reach the last revision.
         let is_ending = self.last.borrow().is_some();
+        let seconds = if is_ending { WHOLE_WATCH.as_secs() + 1 } else { self.rng.random_range(2..=self.timeout_max) };
+        // Without bookmarks, a watch in which nothing changes cannot reach the last revision.
         let bookmarks = self.must_list || is_ending || self.rng.random_bool(0.7);
         let mut path = format!("{}&watch=true&timeoutSeconds={seconds}&allowWatchBookmarks={bookmarks}", self.path());
         let start = if self.must_list {

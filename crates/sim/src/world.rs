@@ -94,7 +94,7 @@ pub(crate) async fn play(plan: &Plan) -> Trace {
     recorder.trace()
 }
 
-async fn create_namespaces(connector: &Connector) {
+pub(crate) async fn create_namespaces(connector: &Connector) {
     for namespace in NAMESPACES {
         let body = format!(r#"{{"metadata":{{"name":"{namespace}"}}}}"#);
         // Conflicts mean that it exists.

@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::cluster::Connector;
 use crate::objects::{NAMES, NAMESPACES, TIERS, collection, revision, state};
@@ -24,6 +25,22 @@ impl Writer {
     pub(crate) fn new(number: usize, connector: Connector, recorder: &Recorder, seed: u64) -> Self {
         let rng = StdRng::seed_from_u64(seed);
         Writer { name: format!("writer{number}"), connector, recorder: recorder.clone(), rng }
+    }
+
+    /// Gives the writer's values another prefix, because a real store may have values of an earlier run.
+    pub(crate) fn named(self, name: String) -> Self {
+        Writer { name, ..self }
+    }
+
+    /// Writes with a pause after each write until `stop` changes, and returns after the last outcome.
+    pub(crate) async fn run_until(mut self, pause: Duration, mut stop: watch::Receiver<Option<u64>>) {
+        for number in 0.. {
+            let value = format!("{}-{number}", self.name);
+            self.write(value).await;
+            if tokio::time::timeout(pause, stop.changed()).await.is_ok() {
+                return;
+            }
+        }
     }
 
     /// Writes, and returns after the last outcome.

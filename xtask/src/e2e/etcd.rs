@@ -156,7 +156,7 @@ fn flags(host: &str, port: u16, peer: u16) -> Vec<String> {
     .concat()
 }
 
-fn binary(named: Option<&Path>) -> Outcome<PathBuf> {
+pub(crate) fn binary(named: Option<&Path>) -> Outcome<PathBuf> {
     match named {
         Some(named) => {
             ensure!(named.is_file(), "there is no etcd at {}", named.display());
@@ -167,13 +167,13 @@ fn binary(named: Option<&Path>) -> Outcome<PathBuf> {
 }
 
 /// The etcdctl beside the named etcd, else any.
-fn etcdctl(etcd: Option<&Path>) -> Outcome<PathBuf> {
+pub(crate) fn etcdctl(etcd: Option<&Path>) -> Outcome<PathBuf> {
     let beside = etcd.and_then(Path::parent).map(|dir| dir.join("etcdctl")).filter(|file| file.is_file());
     beside.map_or_else(|| tools::find_or_fetch("etcdctl", "etcd-client"), Ok)
 }
 
 /// Pulls the image if the engine lacks it. An error has the reason.
-fn have_image(image: &str) -> Outcome<()> {
+pub(crate) fn have_image(image: &str) -> Outcome<()> {
     let inspect = Run::new("docker").args(["image", "inspect", image]).limit(Duration::from_secs(10));
     if inspect.output()?.success() {
         return Ok(());
@@ -200,7 +200,7 @@ fn have_image(image: &str) -> Outcome<()> {
 }
 
 /// Builds an image with one etcd binary and the libraries that the binary needs.
-fn build_image(bin: &Path, stage: &Path) -> Outcome<(String, Guard)> {
+pub(crate) fn build_image(bin: &Path, stage: &Path) -> Outcome<(String, Guard)> {
     let put = |from: &Path, to: &Path| -> Outcome<()> {
         let to = stage.join(to.strip_prefix("/").unwrap_or(to));
         std::fs::create_dir_all(to.parent().unwrap_or(stage))?;

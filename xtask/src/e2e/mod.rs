@@ -12,6 +12,8 @@ mod clients;
 mod cluster;
 mod crds;
 mod etcd;
+mod etcd_cluster;
+mod faults;
 mod kube_rs;
 mod looks;
 mod model;
@@ -82,8 +84,15 @@ Usage: cargo xtask e2e [FLAGS]
   --suite-args ARGS   arguments of the test programs [default: -test.v]
   --store STORE       embedded or etcd [default: embedded; suites always run on etcd]
 
+  --faults            instead of the scenarios: breaks etcd (one and three members) and the server under
+                      load, and compares what every client saw with etcd's own history. With --etcd
+                      container on a network of their own, with --etcd binary as processes
+  --seed N            the seed of the clients' random decisions, for --faults [default: 1]
+  --list              lists the scenarios of --faults
+
 Examples:
   cargo xtask e2e
+  cargo xtask e2e --faults --only leader --keep
   cargo xtask e2e --etcd none --only watch
   cargo xtask e2e --etcd container --etcd-image quay.io/coreos/etcd:v3.5.21
   cargo xtask e2e --etcd binary --etcd-bin ~/bin/etcd
@@ -132,6 +141,16 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
         Some("none") => EtcdFrom::None,
         Some(other) => fail!("--etcd is container, binary or none, not {other}"),
     };
+    if args.flag("--list") {
+        faults::list();
+        return Ok(());
+    }
+    let faults_seed = match (args.flag("--faults"), args.value("--seed")?) {
+        (true, Some(seed)) => Some(seed.parse().map_err(|_| format!("--seed is not a number: {seed}"))?),
+        (true, None) => Some(1),
+        (false, None) => None,
+        (false, Some(_)) => fail!("--seed goes with --faults"),
+    };
     // First, since it shares flags with `--cluster`.
     let operator = OperatorOptions::read(&mut args)?;
     let options = Options {
@@ -161,6 +180,9 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
             || (options.cluster.is_none() && options.kube_rs.is_none() && options.against.is_none()),
         "--operator starts servers of its own: none of --cluster, --kube-rs and --against goes with it"
     );
+    if let Some(seed) = faults_seed {
+        return faults::steps(&options, seed)?.finish("e2e --faults");
+    }
     steps(options)?.finish("e2e")
 }
 

@@ -26,7 +26,7 @@ fn get(get: &Get, log: &StoreLog, known: &KnownRevisions) -> Option<Violation> {
     let floor = known.before(*from);
     let Some((revision, state)) = &get.found else {
         let absent = log.last(object, floor).is_none_or(|change| change.state.is_none());
-        let deleted = log.changes_of(object).any(|change| change.revision > floor && change.state.is_none());
+        let deleted = log.after(object, floor).any(|change| change.state.is_none());
         return (!absent && !deleted).then(|| {
             let evidence = format!("{client} does not find {object}, which exists since before revision {floor}");
             violation(Guarantee::ReadYourWrites, evidence)
@@ -39,7 +39,7 @@ fn get(get: &Get, log: &StoreLog, known: &KnownRevisions) -> Option<Violation> {
             return Some(violation(Guarantee::Complete, evidence));
         }
     }
-    let replaced = log.changes_of(object).find(|change| change.revision > *revision)?.revision;
+    let replaced = log.after(object, *revision).next()?.revision;
     (replaced <= floor).then(|| {
         let evidence = format!(
             "{client} reads {object} at revision {revision}; revision {replaced} replaced it, and {floor} was known \

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::violation;
 use crate::log::{Expected, StoreLog};
-use crate::record::{Bookmark, End, EndReason, Event, EventType, Record, Start, State, Watch};
+use crate::record::{Bookmark, End, EndReason, Event, EventType, Record, Selector, Start, State, Watch};
 use crate::{Expiry, Guarantee, Limits, Violation};
 
 pub(crate) fn check(records: &[Record], log: &StoreLog, limits: &Limits) -> Vec<Violation> {
@@ -18,8 +18,18 @@ pub(crate) fn check(records: &[Record], log: &StoreLog, limits: &Limits) -> Vec<
             _ => {}
         }
     }
-    let complete = watches.into_values().filter_map(|(watch, items)| Some((watch?, items)));
-    complete.filter_map(|(watch, items)| Reader::new(watch, log, limits).read(&items).err()).collect()
+    // Many watches have the same selector.
+    let mut events: Vec<(&Selector, Vec<Expected<'_>>)> = Vec::new();
+    let mut violations = Vec::new();
+    for (watch, items) in watches.into_values().filter_map(|(watch, items)| Some((watch?, items))) {
+        let known = events.iter().position(|(selector, _)| **selector == watch.selector);
+        let at = known.unwrap_or_else(|| {
+            events.push((&watch.selector, log.events(&watch.selector)));
+            events.len() - 1
+        });
+        violations.extend(Reader::new(watch, log, &events[at].1, limits).read(&items).err());
+    }
+    violations
 }
 
 enum Item<'a> {
@@ -32,6 +42,8 @@ enum Item<'a> {
 struct Reader<'a> {
     watch: &'a Watch,
     log: &'a StoreLog,
+    /// The events of a watch with this selector, from the beginning of the history on.
+    events: &'a [Expected<'a>],
     limits: &'a Limits,
     /// The objects of the initial events, until their end.
     initial: Option<BTreeMap<&'a str, (u64, &'a State)>>,
@@ -46,12 +58,12 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(watch: &'a Watch, log: &'a StoreLog, limits: &'a Limits) -> Self {
+    fn new(watch: &'a Watch, log: &'a StoreLog, events: &'a [Expected<'a>], limits: &'a Limits) -> Self {
         let (initial, position) = match watch.start {
             Start::After(revision) => (None, revision),
             Start::InitialEvents(_) => (Some(BTreeMap::new()), 0),
         };
-        Reader { watch, log, limits, initial, position, last_event: 0, rest: Vec::new(), bookmark: 0 }
+        Reader { watch, log, events, limits, initial, position, last_event: 0, rest: Vec::new(), bookmark: 0 }
     }
 
     fn fail<T>(&self, guarantee: Guarantee, evidence: String) -> Result<T, Violation> {
@@ -123,8 +135,8 @@ impl<'a> Reader<'a> {
             let guarantee = if self.last_event == 0 { Guarantee::Unique } else { Guarantee::Ordered };
             return self.fail(guarantee, format!("shows revision {revision} after {position}"));
         }
-        self.skipped(revision - 1)?;
-        let mut of_revision = self.log.events(revision - 1, revision, &self.watch.selector);
+        self.skipped(revision.saturating_sub(1))?;
+        let mut of_revision = self.between(revision.saturating_sub(1), revision).to_vec();
         let Some(at) = of_revision.iter().position(|expected| expected.object == object) else {
             let kind = event.kind;
             let evidence =
@@ -147,9 +159,16 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The events after one revision and up to another.
+    fn between(&self, after: u64, through: u64) -> &'a [Expected<'a>] {
+        let index = |revision: u64| self.events.partition_point(|event| event.revision <= revision);
+        let (from, to) = (index(after), index(through));
+        &self.events[from.min(to)..to]
+    }
+
     /// Fails if an event after the position and up to a revision was not shown.
     fn skipped(&self, through: u64) -> Result<(), Violation> {
-        match self.log.events(self.position, through, &self.watch.selector).first() {
+        match self.between(self.position, through).first() {
             None => Ok(()),
             Some(Expected { kind, object, revision, .. }) => {
                 let kind = format!("{kind:?}").to_uppercase();

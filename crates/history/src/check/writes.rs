@@ -58,7 +58,7 @@ fn put(
         }
         (Outcome::Applied { .. } | Outcome::Unknown, [revision]) => {
             if let Some(replaces) = write.replaces {
-                let before = log.last(&write.object, revision - 1).map_or(0, |change| change.revision);
+                let before = log.last(&write.object, revision.saturating_sub(1)).map_or(0, |change| change.revision);
                 if before != replaces {
                     return durable(format!(
                         "{} replaces revision {replaces}, and the store had revision {before} before revision {revision}",
@@ -84,7 +84,7 @@ fn deletion(write: &Write, log: &StoreLog, known: &KnownRevisions) -> Option<Vio
     // some time during the request. Only a store without any deletion proves an error.
     let floor = known.before(write.from);
     let absent_then = log.last(&write.object, floor).is_none_or(|change| change.state.is_none());
-    let later = log.changes_of(&write.object).any(|change| change.revision > floor && change.state.is_none());
+    let later = log.after(&write.object, floor).any(|change| change.state.is_none());
     (!absent_then && !later)
         .then(|| violation(Guarantee::Durable, format!("{} was acknowledged, and is lost", describe(write))))
 }

@@ -1,0 +1,280 @@
+//! An etcd cluster that a scenario can break: members as containers on a network of their own, or as processes.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::cleanup::{self, Guard, Resource};
+use crate::failure::{Outcome, ensure, fail};
+use crate::process::{Background, Run};
+
+use super::etcd::ctl;
+use super::server::free_port;
+
+/// The time limit of a cluster's start, and of a member's return.
+const START_LIMIT: Duration = Duration::from_secs(40);
+
+/// The time limit of one call of docker.
+const DOCKER_LIMIT: Duration = Duration::from_secs(60);
+
+/// Where members run.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// In containers of this image.
+    Containers { image: String },
+    /// As processes of this binary.
+    Processes { bin: PathBuf },
+}
+
+/// A cluster. Its members are removed when it is dropped.
+pub(crate) struct EtcdCluster {
+    place: Place,
+    dir: PathBuf,
+    etcdctl: PathBuf,
+    network: String,
+    /// Flags that every member has, such as the quota.
+    flags: Vec<String>,
+    members: Vec<Member>,
+    // Dropped after the members.
+    _network: Option<Guard>,
+}
+
+struct Member {
+    name: String,
+    client_port: u16,
+    peer_port: u16,
+    /// Whether the member joined a running cluster.
+    joined: bool,
+    process: Option<Background>,
+    _container: Option<Guard>,
+}
+
+impl EtcdCluster {
+    /// Starts a cluster. `flags` are further flags of etcd.
+    pub(crate) fn start(place: &Place, dir: &Path, size: usize, etcdctl: &Path, flags: &[&str]) -> Outcome<Self> {
+        std::fs::create_dir_all(dir)?;
+        let network = format!("listwatch-faults-{}", std::process::id());
+        let guard = match place {
+            Place::Containers { .. } => {
+                let guard = cleanup::guard(Resource::Network(network.clone()));
+                docker(["network", "create", &network])?;
+                Some(guard)
+            }
+            Place::Processes { .. } => None,
+        };
+        let members = (0..size).map(|number| Member::new(format!("member{number}"))).collect::<Outcome<_>>()?;
+        let mut cluster = Self {
+            place: place.clone(),
+            dir: dir.to_owned(),
+            etcdctl: etcdctl.to_owned(),
+            network,
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            members,
+            _network: guard,
+        };
+        for number in 0..size {
+            cluster.create(number)?;
+        }
+        cluster.wait_for_quorum()?;
+        Ok(cluster)
+    }
+
+    /// The URLs of all members, as `--etcd-servers` takes them.
+    pub(crate) fn urls(&self) -> String {
+        let url = |member: &Member| format!("http://127.0.0.1:{}", member.client_port);
+        self.members.iter().map(url).collect::<Vec<_>>().join(",")
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// etcdctl with all members.
+    pub(crate) fn ctl(&self) -> Run {
+        ctl(&self.etcdctl, &self.urls())
+    }
+
+    /// etcdctl with one member.
+    pub(crate) fn ctl_of(&self, number: usize) -> Run {
+        ctl(&self.etcdctl, &format!("http://127.0.0.1:{}", self.members[number].client_port))
+    }
+
+    /// The number of the leader.
+    pub(crate) fn leader(&self) -> Outcome<usize> {
+        let begun = Instant::now();
+        while begun.elapsed() < START_LIMIT {
+            for number in 0..self.members.len() {
+                let status = self.ctl_of(number).args(["endpoint", "status", "--write-out", "json"]).output()?;
+                let Ok(status) = serde_json::from_slice::<serde_json::Value>(&status.stdout) else { continue };
+                let status = &status[0]["Status"];
+                if status["leader"].is_u64() && status["leader"] == status["header"]["member_id"] {
+                    return Ok(number);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        fail!("etcd has no leader within {START_LIMIT:?}")
+    }
+
+    /// Kills a member with SIGKILL.
+    pub(crate) fn kill(&mut self, number: usize) -> Outcome<()> {
+        match self.place {
+            Place::Containers { .. } => docker(["kill", "--signal", "KILL", &self.container(number)]),
+            Place::Processes { .. } => {
+                if let Some(process) = &mut self.members[number].process {
+                    process.kill();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts a member that was killed, with its data.
+    pub(crate) fn restart(&mut self, number: usize) -> Outcome<()> {
+        match self.place {
+            Place::Containers { .. } => docker(["start", &self.container(number)]),
+            Place::Processes { .. } => self.create(number),
+        }
+    }
+
+    /// Stops a member's execution, or lets it continue.
+    pub(crate) fn pause(&self, number: usize, is_paused: bool) -> Outcome<()> {
+        match (&self.place, &self.members[number].process) {
+            (Place::Containers { .. }, _) => {
+                docker([if is_paused { "pause" } else { "unpause" }, &self.container(number)])
+            }
+            (_, Some(process)) => {
+                let signal = if is_paused { "-STOP" } else { "-CONT" };
+                Run::new("kill").args([signal, &process.id().to_string()]).text().map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Cuts a member from all others and from its clients, or connects it again. Members that are processes share one
+    /// network: they are paused instead.
+    pub(crate) fn partition(&self, number: usize, is_cut: bool) -> Outcome<()> {
+        match &self.place {
+            Place::Containers { .. } => docker([
+                "network",
+                if is_cut { "disconnect" } else { "connect" },
+                &self.network,
+                &self.container(number),
+            ]),
+            Place::Processes { .. } => self.pause(number, is_cut),
+        }
+    }
+
+    /// Removes a member with its data, and adds an empty one in its place.
+    pub(crate) fn replace(&mut self, number: usize) -> Outcome<()> {
+        let survivor = usize::from(number == 0);
+        let members = self.ctl_of(survivor).args(["member", "list"]).text()?;
+        let name = self.members[number].name.clone();
+        let line = members.lines().find(|line| line.contains(&name));
+        let Some((id, _)) = line.and_then(|line| line.split_once(',')) else { fail!("{name} is not in: {members}") };
+        self.kill(number)?;
+        self.ctl_of(survivor).args(["member", "remove", id]).text()?;
+        let mut member = Member::new(format!("{name}-new"))?;
+        member.joined = true;
+        self.members[number] = member;
+        let peer = self.peer_url(number);
+        let name = self.members[number].name.clone();
+        // etcd adds no member before it has seen all others for some seconds.
+        let begun = Instant::now();
+        loop {
+            let added =
+                self.ctl_of(survivor).args(["member", "add", &name, &format!("--peer-urls={peer}")]).output()?;
+            if added.success() {
+                return self.create(number);
+            }
+            ensure!(begun.elapsed() < START_LIMIT, "{name} is not added: {}", added.said());
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
+    /// Waits until a write is possible.
+    pub(crate) fn wait_for_quorum(&self) -> Outcome<()> {
+        let begun = Instant::now();
+        loop {
+            let put = self.ctl().args(["put", "/probe", "1"]).output()?;
+            if put.success() {
+                return Ok(());
+            }
+            if begun.elapsed() > START_LIMIT {
+                fail!("etcd accepts no write within {START_LIMIT:?}: {}", put.said());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn container(&self, number: usize) -> String {
+        format!("{}-{}", self.network, self.members[number].name)
+    }
+
+    fn peer_url(&self, number: usize) -> String {
+        match self.place {
+            Place::Containers { .. } => format!("http://{}:2380", self.container(number)),
+            Place::Processes { .. } => format!("http://127.0.0.1:{}", self.members[number].peer_port),
+        }
+    }
+
+    /// Creates the container or process of a member.
+    fn create(&mut self, number: usize) -> Outcome<()> {
+        let peers =
+            (0..self.members.len()).map(|other| format!("{}={}", self.members[other].name, self.peer_url(other)));
+        let peers = peers.collect::<Vec<_>>().join(",");
+        let state = if self.members[number].joined { "existing" } else { "new" };
+        let (peer, member) = (self.peer_url(number), &self.members[number]);
+        let (name, client_port) = (member.name.clone(), member.client_port);
+        let common = [
+            "--name".to_owned(),
+            name.clone(),
+            "--initial-advertise-peer-urls".to_owned(),
+            peer.clone(),
+            "--initial-cluster".to_owned(),
+            peers,
+            "--initial-cluster-state".to_owned(),
+            state.to_owned(),
+        ];
+        match self.place.clone() {
+            Place::Containers { image } => {
+                let container = self.container(number);
+                let guard = cleanup::guard(Resource::Container(container.clone()));
+                Run::new("docker")
+                    .args(["run", "--detach", "--name", &container, "--network", &self.network])
+                    .args(["--publish", &format!("127.0.0.1:{client_port}:2379"), "--entrypoint", "etcd", &image])
+                    .args(common)
+                    .args(["--listen-peer-urls", "http://0.0.0.0:2380", "--listen-client-urls", "http://0.0.0.0:2379"])
+                    .args(["--advertise-client-urls", &format!("http://{container}:2379"), "--data-dir", "/tmp/etcd"])
+                    .args(&self.flags)
+                    .limit(DOCKER_LIMIT)
+                    .text()?;
+                self.members[number]._container = Some(guard);
+            }
+            Place::Processes { bin } => {
+                let client = format!("http://127.0.0.1:{client_port}");
+                let process = Run::new(bin)
+                    .args(common)
+                    .args(["--listen-peer-urls", &peer, "--listen-client-urls", &client])
+                    .args(["--advertise-client-urls", &client, "--data-dir"])
+                    .arg(self.dir.join(&name))
+                    .args(&self.flags)
+                    .start()?;
+                self.members[number].process = Some(process);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Member {
+    fn new(name: String) -> Outcome<Self> {
+        let (client_port, peer_port) = (free_port()?, free_port()?);
+        Ok(Member { name, client_port, peer_port, joined: false, process: None, _container: None })
+    }
+}
+
+fn docker<const N: usize>(arguments: [&str; N]) -> Outcome<()> {
+    let output = Run::new("docker").args(arguments).limit(DOCKER_LIMIT).output()?;
+    ensure!(output.success(), "docker {}: {}", arguments.join(" "), output.said());
+    Ok(())
+}
