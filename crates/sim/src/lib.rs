@@ -82,7 +82,7 @@ pub fn run(plan: &Plan) -> Report {
     run_with_bug(plan, None)
 }
 
-/// Plays a plan with a planted bug, by its name in [`listwatch_meta::canary`]. Bugs exist only in builds with `--cfg
+/// Plays a plan with a planted bug, by its name in [`mod@listwatch_meta::canary`]. Bugs exist only in builds with `--cfg
 /// listwatch_canary`.
 ///
 /// # Panics
