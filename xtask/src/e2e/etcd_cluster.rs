@@ -172,21 +172,26 @@ impl EtcdCluster {
         let line = members.lines().find(|line| line.contains(&name));
         let Some((id, _)) = line.and_then(|line| line.split_once(',')) else { fail!("{name} is not in: {members}") };
         self.kill(number)?;
-        self.ctl_of(survivor).args(["member", "remove", id]).text()?;
+        self.change_members(survivor, &["remove", id])?;
         let mut member = Member::new(format!("{name}-new"))?;
         member.joined = true;
         self.members[number] = member;
         let peer = self.peer_url(number);
         let name = self.members[number].name.clone();
-        // etcd adds no member before it has seen all others for some seconds.
+        self.change_members(survivor, &["add", &name, &format!("--peer-urls={peer}")])?;
+        self.create(number)
+    }
+
+    /// Changes the members. etcd rejects the change without a leader, and until the leader has seen all members for some
+    /// seconds.
+    fn change_members(&self, through: usize, arguments: &[&str]) -> Outcome<()> {
         let begun = Instant::now();
         loop {
-            let added =
-                self.ctl_of(survivor).args(["member", "add", &name, &format!("--peer-urls={peer}")]).output()?;
-            if added.success() {
-                return self.create(number);
+            let changed = self.ctl_of(through).arg("member").args(arguments).output()?;
+            if changed.success() {
+                return Ok(());
             }
-            ensure!(begun.elapsed() < START_LIMIT, "{name} is not added: {}", added.said());
+            ensure!(begun.elapsed() < START_LIMIT, "member {}: {}", arguments.join(" "), changed.said());
             std::thread::sleep(Duration::from_millis(500));
         }
     }
