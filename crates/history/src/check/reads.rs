@@ -9,16 +9,14 @@ use crate::{Guarantee, Violation};
 
 pub(crate) fn check(records: &[Record], log: &StoreLog) -> Vec<Violation> {
     let known = KnownRevisions::new(records);
-    let mut violations: Vec<Violation> = records
+    records
         .iter()
         .filter_map(|record| match record {
             Record::Get(one) => get(one, log, &known),
             Record::List(one) => list(one, log, &known),
             _ => None,
         })
-        .collect();
-    violations.extend(time_travel(records));
-    violations
+        .collect()
 }
 
 fn get(get: &Get, log: &StoreLog, known: &KnownRevisions) -> Option<Violation> {
@@ -89,29 +87,4 @@ fn list(list: &List, log: &StoreLog, known: &KnownRevisions) -> Option<Violation
         of(listed.get(differs))
     );
     Some(violation(Guarantee::Complete, evidence))
-}
-
-/// Each client reads newer and newer states, unless it accepts any state.
-fn time_travel(records: &[Record]) -> Vec<Violation> {
-    let mut lists: BTreeMap<&str, Vec<&List>> = BTreeMap::new();
-    for record in records {
-        if let Record::List(list) = record
-            && matches!(list.freshness, Freshness::MostRecent | Freshness::NotOlderThan(_))
-        {
-            lists.entry(&list.client).or_default().push(list);
-        }
-    }
-    let mut violations = Vec::new();
-    for (client, mut lists) in lists {
-        lists.sort_by_key(|list| (list.from, list.to));
-        for pair in lists.windows(2) {
-            let [before, after] = pair else { continue };
-            let most_recent = matches!(after.freshness, Freshness::MostRecent);
-            if most_recent && before.to < after.from && after.revision < before.revision {
-                let evidence = format!("{client} lists revision {} after {}", after.revision, before.revision);
-                violations.push(violation(Guarantee::NoTimeTravel, evidence));
-            }
-        }
-    }
-    violations
 }

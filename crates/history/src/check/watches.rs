@@ -21,7 +21,12 @@ pub(crate) fn check(records: &[Record], log: &StoreLog, limits: &Limits) -> Vec<
     // Many watches have the same selector.
     let mut events: Vec<(&Selector, Vec<Expected<'_>>)> = Vec::new();
     let mut violations = Vec::new();
-    for (watch, items) in watches.into_values().filter_map(|(watch, items)| Some((watch?, items))) {
+    for (number, (watch, items)) in watches {
+        let Some(watch) = watch else {
+            // Without its start, nothing about the watch can be checked.
+            violations.push(violation(Guarantee::Complete, format!("watch {number} has events and no recorded start")));
+            continue;
+        };
         let known = events.iter().position(|(selector, _)| **selector == watch.selector);
         let at = known.unwrap_or_else(|| {
             events.push((&watch.selector, log.events(&watch.selector)));
@@ -53,7 +58,7 @@ struct Reader<'a> {
     last_event: u64,
     /// The events of that revision that were not shown yet: a transaction changes several objects at one revision.
     rest: Vec<Expected<'a>>,
-    /// The revision of the last bookmark.
+    /// The revision of the last bookmark; 0 before the first.
     bookmark: u64,
 }
 
@@ -100,7 +105,7 @@ impl<'a> Reader<'a> {
 
     fn event(&mut self, event: &Event) -> Result<(), Violation> {
         let (object, revision) = (&event.object, event.revision);
-        if revision <= self.bookmark {
+        if self.bookmark > 0 && revision <= self.bookmark {
             let bookmark = self.bookmark;
             return self
                 .fail(Guarantee::Bookmarkable, format!("shows revision {revision} after the bookmark {bookmark}"));

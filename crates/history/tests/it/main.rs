@@ -381,6 +381,30 @@ fn list_that_is_no_state_breaks_complete() {
 }
 
 #[test]
+fn watch_without_a_recorded_start_is_reported() {
+    let broken = after(|records, _| records.retain(|record| !matches!(record, Record::Watch(_))));
+    assert_eq!(broken, [Guarantee::Complete]);
+}
+
+#[test]
+fn revision_zero_does_not_panic() {
+    let zero = after(|records, events| event(&mut records[events[0]]).revision = 0);
+    assert!(zero.contains(&Guarantee::Unique), "{zero:?}");
+    let state = State { value: "v".to_owned(), labels: BTreeMap::new() };
+    let change = Change { revision: 0, object: "a".to_owned(), state: Some(state) };
+    let write = Write {
+        client: "w".to_owned(),
+        from: 0,
+        to: 1,
+        object: "a".to_owned(),
+        value: Some("v".to_owned()),
+        replaces: Some(7),
+        outcome: Outcome::Unknown,
+    };
+    assert_eq!(found(vec![Record::Change(change), Record::Write(write)]), [Guarantee::Durable]);
+}
+
+#[test]
 fn line_that_is_no_record_is_named() {
     let error = History::parse("\n{\"record\":\"change\"}").unwrap_err();
     assert!(error.to_string().starts_with("line 2 is not a record: missing field"), "{error}");
