@@ -159,6 +159,44 @@ pub fn minimize(failing: &Plan, guarantee: &str, runs: usize, mut broken: impl F
     }
 }
 
+#[cfg(test)]
+mod tests {
+    use super::{FaultKind, Plan, minimize};
+
+    /// A plan with all faults that fails whenever the leader is lost and somebody writes 3 times or more.
+    fn broken(plan: &Plan) -> Option<String> {
+        (plan.has(FaultKind::LeaderLoss) && plan.writes >= 3).then(|| "Complete".to_owned())
+    }
+
+    #[test]
+    fn minimized_plan_keeps_only_what_breaks_the_guarantee() {
+        let failing = Plan { faults: FaultKind::ALL.into(), writes: 50, ..Plan::draw(1) };
+        let smallest = minimize(&failing, "Complete", 300, broken);
+        assert_eq!(smallest.faults, [FaultKind::LeaderLoss].into());
+        assert_eq!((smallest.writes, smallest.servers, smallest.writers), (3, 1, 1));
+        assert_eq!((smallest.readers, smallest.watchers, smallest.reflectors), (0, 0, 0));
+        assert!(!smallest.informer && !smallest.controller && !smallest.small_window);
+    }
+
+    #[test]
+    fn plan_that_breaks_another_guarantee_is_not_a_smaller_one() {
+        let failing = Plan { faults: FaultKind::ALL.into(), ..Plan::draw(1) };
+        let other = |_: &Plan| Some("Unique".to_owned());
+        assert_eq!(minimize(&failing, "Complete", 300, other), failing);
+    }
+
+    #[test]
+    fn minimizing_ends_after_the_allowed_runs() {
+        let failing = Plan { faults: FaultKind::ALL.into(), writes: 50, ..Plan::draw(1) };
+        let mut runs = 0;
+        minimize(&failing, "Complete", 5, |plan| {
+            runs += 1;
+            broken(plan)
+        });
+        assert_eq!(runs, 5);
+    }
+}
+
 /// The example of the README, as a documentation test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -344,3 +344,28 @@ fn stop_server(stage: &mut Stage) -> Outcome<()> {
     ensure!(code == Some(0), "the server ends with {code:?}");
     stage.servers[0].restart().map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::recovery;
+
+    fn write(from: u64, to: u64, outcome: &str) -> String {
+        format!("{{\"record\":\"write\",\"from\":{from},\"to\":{to},\"outcome\":{outcome}}}\n")
+    }
+
+    #[test]
+    fn recovery_ends_with_the_first_acknowledged_write_that_began_after_the_fault() {
+        let applied = "{\"applied\":{\"revision\":7}}";
+        let recording = [
+            write(900, 1_500, applied),
+            write(1_100, 1_200, "\"unknown\""),
+            write(1_300, 1_900, applied),
+            write(1_400, 1_700, applied),
+        ];
+        let mended = Duration::from_micros(1_000);
+        assert_eq!(recovery(&recording.concat(), mended), Ok(Duration::from_micros(700)));
+        assert!(recovery(&recording[..2].concat(), mended).is_err());
+    }
+}

@@ -52,7 +52,7 @@ impl tracing::Subscriber for Recorder {
 const PART_BYTES: usize = 12;
 
 #[tokio::test]
-async fn nothing_of_a_token_key_or_secret_reaches_the_log() {
+async fn log_at_every_level_contains_no_token_key_or_secret() {
     let recorder = Recorder::default();
     let _guard = tracing::subscriber::set_default(recorder.clone());
     tracing::trace!("the log is recorded");
