@@ -42,12 +42,14 @@ mod extended_resource_toleration;
 mod external_ips;
 mod limit_ranger;
 mod namespace_exists;
+mod node_declared_features;
 mod node_restriction;
 mod node_taint;
 mod owner_references;
 mod plugin;
 mod plugin_set;
 mod pod_node_selector;
+mod pod_resize;
 mod pod_security;
 mod pod_toleration_restriction;
 mod pod_topology_labels;
@@ -458,6 +460,10 @@ impl AdmissionChain {
             ("DefaultIngressClass", _) => self.add_mutating(Arc::new(default_class::DefaultIngressClass)),
             ("DenyServiceExternalIPs", _) => self.add_validating(Arc::new(external_ips::DenyServiceExternalIps)),
             ("PodTopologyLabels", _) => self.add_mutating(Arc::new(pod_topology_labels::PodTopologyLabels)),
+            ("NodeDeclaredFeatureValidator", _) => {
+                self.add_validating(Arc::new(node_declared_features::NodeDeclaredFeatureValidator));
+            }
+            ("PodResizeValidator", _) => self.add_validating(Arc::new(pod_resize::PodResizeValidator)),
             ("ResourceQuota", _) => {
                 let plugin = resource_quota::ResourceQuota::new(configuration.limited_resources.clone());
                 self.add_validating(Arc::new(plugin));
