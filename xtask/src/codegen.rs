@@ -66,6 +66,7 @@ const PACKAGES: &[(&str, &str, &str)] = &[
     ("k8s.io.api.resource.v1", "k8s.io/api/resource/v1", "Resource"),
     ("k8s.io.api.scheduling.v1", "k8s.io/api/scheduling/v1", "Scheduling"),
     ("k8s.io.api.storage.v1", "k8s.io/api/storage/v1", "Storage"),
+    ("k8s.io.api.storagemigration.v1beta1", "k8s.io/api/storagemigration/v1beta1", "Migration"),
     (
         "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1",
         "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1",
@@ -136,6 +137,7 @@ const KINDS: &[(&str, &str, &str)] = &[
         "k8s.io.api.storage.v1",
         "CSIDriver+ CSINode+ CSIStorageCapacity+ StorageClass+ VolumeAttachment+ VolumeAttributesClass+",
     ),
+    ("storagemigration.k8s.io/v1beta1", "k8s.io.api.storagemigration.v1beta1", "StorageVersionMigration+"),
     ("v1", "k8s.io.apimachinery.pkg.apis.meta.v1", "APIGroup+ APIResourceList APIVersions Status"),
     ("meta.k8s.io/v1", "k8s.io.apimachinery.pkg.apis.meta.v1", "PartialObjectMetadata+"),
     (

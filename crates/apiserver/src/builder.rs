@@ -27,11 +27,11 @@ use listwatch_controllers::flow_control::FlowConfiguration;
 use listwatch_controllers::node_ports::NodePortController;
 use listwatch_controllers::policies::{self, CachedParams, Policies};
 use listwatch_controllers::service_accounts::{self, NamespaceObjects};
-use listwatch_controllers::storage_protection;
 use listwatch_controllers::webhooks::{self, AdmissionWebhooks, CachedServices};
 use listwatch_controllers::{
     Controllers, definitions, flow_control, gc, namespaces, nodes, policy_status, rbac, resource_quotas,
 };
+use listwatch_controllers::{storage_migration, storage_protection};
 use listwatch_outbound::Client;
 use listwatch_policy_admission::{
     MutatingAdmissionPolicy, ParamAccess, ParamReader, PolicyMetrics, ValidatingAdmissionPolicy,
@@ -793,6 +793,9 @@ impl Builder {
         }
         if self.controllers.validating_admission_policy_status {
             others.push(tokio::spawn(policy_status::run(Arc::clone(&writer))));
+        }
+        if self.controllers.storage_version_migrator {
+            others.push(tokio::spawn(storage_migration::run(Arc::clone(&writer))));
         }
         if self.controllers.resource_quota {
             others.push(tokio::spawn(resource_quotas::run(Arc::clone(&writer))));

@@ -41,6 +41,8 @@ pub struct Controllers {
     pub vac_protection: bool,
     /// Writes the status of ValidatingAdmissionPolicies: the result of type checks.
     pub validating_admission_policy_status: bool,
+    /// Carries out StorageVersionMigrations, if the server serves them.
+    pub storage_version_migrator: bool,
     /// Creates the service account `default` in each namespace, which the admission plugin ServiceAccount needs. Off by
     /// default.
     pub service_account: bool,
@@ -51,7 +53,7 @@ pub struct Controllers {
 /// A name in the list that is not the name of a controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not in the list of known controllers: namespace, gc, clusterrole-aggregation, resourcequota, pvc-protection, pv-protection, volumeattributesclass-protection-controller, validatingadmissionpolicy-status, serviceaccount, root-ca-cert-publisher"
+    "{0:?} is not in the list of known controllers: namespace, gc, clusterrole-aggregation, resourcequota, pvc-protection, pv-protection, volumeattributesclass-protection-controller, validatingadmissionpolicy-status, storage-version-migrator-controller, serviceaccount, root-ca-cert-publisher"
 )]
 pub struct UnknownController(String);
 
@@ -66,6 +68,7 @@ impl Controllers {
         pv_protection: false,
         vac_protection: false,
         validating_admission_policy_status: false,
+        storage_version_migrator: false,
         service_account: false,
         root_ca: false,
     };
@@ -79,6 +82,7 @@ impl Controllers {
         pv_protection: true,
         vac_protection: true,
         validating_admission_policy_status: true,
+        storage_version_migrator: true,
         service_account: true,
         root_ca: true,
     };
@@ -110,6 +114,7 @@ impl FromStr for Controllers {
                 "pv-protection" => controllers.pv_protection = on,
                 "volumeattributesclass-protection-controller" => controllers.vac_protection = on,
                 "validatingadmissionpolicy-status" => controllers.validating_admission_policy_status = on,
+                "storage-version-migrator-controller" => controllers.storage_version_migrator = on,
                 "serviceaccount" => controllers.service_account = on,
                 "root-ca-cert-publisher" => controllers.root_ca = on,
                 _ => return Err(UnknownController(name.to_owned())),
@@ -130,6 +135,7 @@ impl fmt::Display for Controllers {
             ("pv-protection", self.pv_protection),
             ("volumeattributesclass-protection-controller", self.vac_protection),
             ("validatingadmissionpolicy-status", self.validating_admission_policy_status),
+            ("storage-version-migrator-controller", self.storage_version_migrator),
             ("serviceaccount", self.service_account),
             ("root-ca-cert-publisher", self.root_ca),
         ];
@@ -173,7 +179,7 @@ mod tests {
         check("-*", Err("-*"));
         assert_eq!(
             Controllers::default().to_string(),
-            "namespace,gc,clusterrole-aggregation,resourcequota,pvc-protection,pv-protection,volumeattributesclass-protection-controller,validatingadmissionpolicy-status"
+            "namespace,gc,clusterrole-aggregation,resourcequota,pvc-protection,pv-protection,volumeattributesclass-protection-controller,validatingadmissionpolicy-status,storage-version-migrator-controller"
         );
         assert_eq!("*".parse(), Ok(Controllers::ALL));
         assert_eq!(Controllers::ALL.to_string().parse(), Ok(Controllers::ALL));

@@ -16,6 +16,7 @@
 //! | [`identity_lease`] | renews the Lease of this server, deletes those of servers that ended | `pkg/controlplane/controller/apiserverleasegc` |
 //! | [`resource_quotas`] | counts what namespaces use of their quotas | `pkg/controller/resourcequota` |
 //! | [`storage_protection`] | keeps claims, volumes and classes of volume attributes that are in use | `pkg/controller/volume/{pvc,pv,vac}protection` |
+//! | [`storage_migration`] | stores all objects of a resource again, in the current form | `pkg/controller/storageversionmigrator` |
 //! | [`service_accounts`] | creates the account `default` and the root CA of each namespace | `pkg/controller/serviceaccount` |
 //! | [`bootstrap`] | creates the objects that each cluster has, and keeps them | `pkg/controlplane/controller` |
 //!
@@ -36,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
+mod changed_names;
 mod controllers;
 pub mod definitions;
 mod feed;
@@ -53,6 +55,7 @@ pub mod policy_status;
 pub mod rbac;
 pub mod resource_quotas;
 pub mod service_accounts;
+pub mod storage_migration;
 pub mod storage_protection;
 pub mod webhooks;
 

@@ -1,22 +1,20 @@
 //! Writes the status of ValidatingAdmissionPolicies: the result of type checks and the observed generation
 //! (`pkg/controller/validatingadmissionpolicystatus/controller.go`).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use listwatch_meta::{Object, Status, UserInfo};
+use listwatch_meta::{Status, UserInfo};
 use listwatch_policies::{CheckedKind, ObjectSchema, ParamKind, TYPES_MAX, resources_to_check, type_check};
 use listwatch_registry::{Registry, Resource};
 use listwatch_validation::{Object as Tree, child, given};
 use listwatch_wire::query::Query;
 use listwatch_write::{WriteRequest, WriteVerb, Writer};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
 
-use crate::feed::{self, ObjectCopy};
+use crate::changed_names::ChangedNames;
+use crate::feed;
 use crate::objects::{get_versioned, is_conflict};
 
 const GROUP: &str = "admissionregistration.k8s.io";
@@ -28,53 +26,16 @@ const CONTROLLER: &str = "validatingadmissionpolicy-status-controller";
 /// The delay before the next attempt after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The names of policies that may need a new status.
-#[derive(Default)]
-struct Changed {
-    names: Mutex<BTreeSet<String>>,
-    notify: Notify,
-}
-
-impl Changed {
-    fn add(&self, names: impl IntoIterator<Item = String>) {
-        self.names.lock().extend(names);
-        self.notify.notify_one();
-    }
-
-    fn take(&self) -> BTreeSet<String> {
-        std::mem::take(&mut *self.names.lock())
-    }
-}
-
-impl ObjectCopy for &Changed {
-    fn resource(&self) -> (&'static str, &'static str, &'static str) {
-        (GROUP, "v1", PLURAL)
-    }
-
-    fn set(&self, object: &Object) -> bool {
-        self.add([object.name().to_owned()]);
-        true
-    }
-
-    fn remove(&self, _: &str, _: &str) {}
-
-    fn replace<'a>(&self, objects: &'a [Object]) -> Vec<(&'a str, &'a str)> {
-        self.add(objects.iter().map(|object| object.name().to_owned()));
-        Vec::new()
-    }
-}
-
 /// Writes the status of each policy after a change of its spec, until the future is dropped.
 pub async fn run(writer: Arc<Writer>) {
-    let changed = Changed::default();
+    let changed = ChangedNames::of(GROUP, "v1", PLURAL);
     let copies = [&changed];
     tokio::join!(feed::follow(&writer, &copies), write_all(&writer, &changed));
 }
 
-async fn write_all(writer: &Arc<Writer>, changed: &Changed) {
+async fn write_all(writer: &Arc<Writer>, changed: &ChangedNames) {
     loop {
-        changed.notify.notified().await;
-        for name in changed.take() {
+        for name in changed.take().await {
             if let Err(status) = write_status(writer, &name).await {
                 tracing::warn!(%status, policy = name, "cannot write the status of a ValidatingAdmissionPolicy");
                 tokio::time::sleep(RETRY).await;

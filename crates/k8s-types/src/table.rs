@@ -144,11 +144,13 @@ pub enum Id {
     FlowPriorityLevelConfigurationSpec, FlowPriorityLevelConfigurationStatus, FlowQueuingConfiguration,
     FlowResourcePolicyRule, FlowServiceAccountSubject, FlowSubject, FlowUserSubject, MetaAPIGroup,
     MetaAPIGroupList, MetaAPIResource, MetaAPIResourceList, MetaAPIVersions, MetaCondition, MetaCreateOptions,
-    MetaDeleteOptions, MetaFieldSelectorRequirement, MetaGetOptions, MetaGroupVersionForDiscovery,
-    MetaGroupVersionKind, MetaLabelSelector, MetaLabelSelectorRequirement, MetaListMeta, MetaListOptions,
-    MetaManagedFieldsEntry, MetaObjectMeta, MetaOwnerReference, MetaPartialObjectMetadata,
-    MetaPartialObjectMetadataList, MetaPatchOptions, MetaPreconditions, MetaServerAddressByClientCIDR,
-    MetaShardInfo, MetaStatus, MetaStatusCause, MetaStatusDetails, MetaUpdateOptions, NetworkingHTTPIngressPath,
+    MetaDeleteOptions, MetaFieldSelectorRequirement, MetaGetOptions, MetaGroupResource,
+    MetaGroupVersionForDiscovery, MetaGroupVersionKind, MetaLabelSelector, MetaLabelSelectorRequirement,
+    MetaListMeta, MetaListOptions, MetaManagedFieldsEntry, MetaObjectMeta, MetaOwnerReference,
+    MetaPartialObjectMetadata, MetaPartialObjectMetadataList, MetaPatchOptions, MetaPreconditions,
+    MetaServerAddressByClientCIDR, MetaShardInfo, MetaStatus, MetaStatusCause, MetaStatusDetails,
+    MetaUpdateOptions, MigrationStorageVersionMigration, MigrationStorageVersionMigrationList,
+    MigrationStorageVersionMigrationSpec, MigrationStorageVersionMigrationStatus, NetworkingHTTPIngressPath,
     NetworkingHTTPIngressRuleValue, NetworkingIPAddress, NetworkingIPAddressList, NetworkingIPAddressSpec,
     NetworkingIPBlock, NetworkingIngress, NetworkingIngressBackend, NetworkingIngressClass,
     NetworkingIngressClassList, NetworkingIngressClassParametersReference, NetworkingIngressClassSpec,
@@ -210,6 +212,7 @@ pub(crate) const PACKAGES: &[&str] = &[
     "io.k8s.api.resource.v1",
     "io.k8s.api.scheduling.v1",
     "io.k8s.api.storage.v1",
+    "io.k8s.api.storagemigration.v1beta1",
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1",
     "io.k8s.apimachinery.pkg.apis.meta.v1",
     "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1",
@@ -235,11 +238,12 @@ const RBAC_V1: u8 = 17;
 const RESOURCE_V1: u8 = 18;
 const SCHEDULING_V1: u8 = 19;
 const STORAGE_V1: u8 = 20;
-const APIEXTENSIONS_V1: u8 = 21;
-const META_V1: u8 = 22;
-const APIREGISTRATION_V1: u8 = 23;
+const STORAGEMIGRATION_V1BETA1: u8 = 21;
+const APIEXTENSIONS_V1: u8 = 22;
+const META_V1: u8 = 23;
+const APIREGISTRATION_V1: u8 = 24;
 
-pub(crate) static KINDS: [KindRow; 148] = [
+pub(crate) static KINDS: [KindRow; 150] = [
     k("", "CreateOptions", MetaCreateOptions),
     k("", "DeleteOptions", MetaDeleteOptions),
     k("", "GetOptions", MetaGetOptions),
@@ -349,6 +353,8 @@ pub(crate) static KINDS: [KindRow; 148] = [
     k("storage.k8s.io/v1", "VolumeAttachmentList", StorageVolumeAttachmentList),
     k("storage.k8s.io/v1", "VolumeAttributesClass", StorageVolumeAttributesClass),
     k("storage.k8s.io/v1", "VolumeAttributesClassList", StorageVolumeAttributesClassList),
+    k("storagemigration.k8s.io/v1beta1", "StorageVersionMigration", MigrationStorageVersionMigration),
+    k("storagemigration.k8s.io/v1beta1", "StorageVersionMigrationList", MigrationStorageVersionMigrationList),
     k("v1", "APIGroup", MetaAPIGroup),
     k("v1", "APIGroupList", MetaAPIGroupList),
     k("v1", "APIResourceList", MetaAPIResourceList),
@@ -3036,6 +3042,10 @@ pub(crate) const MESSAGES: &[MessageRow] = &[
     m(MetaGetOptions, META_V1, "GetOptions", &[
         f("resourceVersion", 1, One, Str, EMPTY),
     ]).object(),
+    m(MetaGroupResource, META_V1, "GroupResource", &[
+        f("group", 1, One, Str, NEVER).required(),
+        f("resource", 2, One, Str, NEVER).required(),
+    ]),
     m(MetaGroupVersionForDiscovery, META_V1, "GroupVersionForDiscovery", &[
         f("groupVersion", 1, One, Str, NEVER).required(),
         f("version", 2, One, Str, NEVER).required(),
@@ -3158,6 +3168,22 @@ pub(crate) const MESSAGES: &[MessageRow] = &[
         f("fieldManager", 2, One, Str, EMPTY),
         f("fieldValidation", 3, One, Str, EMPTY),
     ]).object(),
+    m(MigrationStorageVersionMigration, STORAGEMIGRATION_V1BETA1, "StorageVersionMigration", &[
+        f("metadata", 1, One, Msg(MetaObjectMeta), EMPTY),
+        f("spec", 2, One, Msg(MigrationStorageVersionMigrationSpec), EMPTY),
+        f("status", 3, One, Msg(MigrationStorageVersionMigrationStatus), EMPTY),
+    ]).object(),
+    m(MigrationStorageVersionMigrationList, STORAGEMIGRATION_V1BETA1, "StorageVersionMigrationList", &[
+        f("metadata", 1, One, Msg(MetaListMeta), EMPTY),
+        f("items", 2, Rep, Msg(MigrationStorageVersionMigration), NEVER).required(),
+    ]).object(),
+    m(MigrationStorageVersionMigrationSpec, STORAGEMIGRATION_V1BETA1, "StorageVersionMigrationSpec", &[
+        f("resource", 1, One, Msg(MetaGroupResource), NEVER).required(),
+    ]),
+    m(MigrationStorageVersionMigrationStatus, STORAGEMIGRATION_V1BETA1, "StorageVersionMigrationStatus", &[
+        f("conditions", 1, Rep, Msg(MetaCondition), EMPTY).keys("type").merge_by("type"),
+        f("resourceVersion", 2, One, Str, EMPTY),
+    ]),
     m(NetworkingHTTPIngressPath, NETWORKING_V1, "HTTPIngressPath", &[
         f("path", 1, One, Str, EMPTY),
         f("pathType", 3, Ptr, Str, NEVER).required().one_of("Exact|ImplementationSpecific|Prefix"),

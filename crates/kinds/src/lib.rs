@@ -159,6 +159,9 @@ kinds! {
     } + {
         class_parameters,
     }
+    storagemigration {
+        storage_version_migration,
+    }
     admissionregistration {
         mutating_admission_policy,
         mutating_admission_policy_binding,

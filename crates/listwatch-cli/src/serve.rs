@@ -9,7 +9,7 @@ use listwatch_access::ClientCertificateAuthenticator;
 use listwatch_apiserver::admission::AdmissionPlugins;
 use listwatch_apiserver::pki::{Pki, TlsOptions, write_private};
 use listwatch_apiserver::stored_form::StorageMediaType;
-use listwatch_apiserver::{ApiServer, Auth, AuthorizationMode, Controllers, ServiceRanges};
+use listwatch_apiserver::{ApiServer, Auth, AuthorizationMode, Controllers, RuntimeConfig, ServiceRanges};
 use listwatch_cacher::{HistoryBudget, Limits};
 
 use crate::process::{self, Shutdown};
@@ -25,7 +25,7 @@ const COMPACTION_INTERVAL: Duration = Duration::from_secs(300);
 
 /// The default of `--controllers`.
 const DEFAULT_CONTROLLERS: &str = "namespace,gc,clusterrole-aggregation,resourcequota,pvc-protection,pv-protection,\
-volumeattributesclass-protection-controller,validatingadmissionpolicy-status";
+volumeattributesclass-protection-controller,validatingadmissionpolicy-status,storage-version-migrator-controller";
 
 /// Run an API server
 #[derive(Debug, Args)]
@@ -138,11 +138,17 @@ pub(crate) struct Serve {
     /// Controllers to run: namespace (empties deleted namespaces), gc (deletes objects without owners),
     /// clusterrole-aggregation (writes the rules of aggregated ClusterRoles), resourcequota (counts what quotas
     /// limit), pvc-protection, pv-protection and volumeattributesclass-protection-controller (keep storage objects that
-    /// are in use), validatingadmissionpolicy-status (type checks of policies), serviceaccount (creates the account
+    /// are in use), validatingadmissionpolicy-status (type checks of policies), storage-version-migrator-controller
+    /// (carries out StorageVersionMigrations, if --runtime-config switches them on), serviceaccount (creates the account
     /// default in each namespace, and enables the admission plugin ServiceAccount), root-ca-cert-publisher (creates the
     /// ConfigMap kube-root-ca.crt). * runs all, an empty list none
     #[arg(long, value_name = "LIST", default_value = DEFAULT_CONTROLLERS)]
     controllers: Controllers,
+
+    /// Switches group versions and resources on or off, for instance storagemigration.k8s.io/v1beta1=true or
+    /// batch/v1/jobs=false
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    runtime_config: Vec<String>,
 
     /// Streams that a client may have open on one HTTP/2 connection, watches included. Clients open another
     /// connection for more. 0 is the default
@@ -182,6 +188,11 @@ impl Serve {
 
     async fn serve(self) -> Result<(), Failure> {
         process::prepare();
+        let runtime_config = RuntimeConfig::parse(self.runtime_config.iter().map(String::as_str));
+        let runtime_config = runtime_config.map_err(|error| Failure::from(format!("--runtime-config: {error}")))?;
+        for key in runtime_config.unavailable() {
+            tracing::warn!(key, "--runtime-config switches on what this server does not have");
+        }
         // The address is bound first, so that a port in use fails before a store is opened.
         let listener = process::listen(self.bind, "--bind")?;
         let address = listener.local_addr()?;
@@ -204,6 +215,7 @@ impl Serve {
             .root_ca(pki.ca_pem())
             .admission_plugins(AdmissionPlugins::default().with("ServiceAccount", self.controllers.service_account))
             .priority_and_fairness(self.enable_priority_and_fairness)
+            .runtime_config(runtime_config)
             .secure_port(address.port())
             .external_address(&process::reachable(address).to_string())
             .service_ranges(service_ranges)

@@ -64,9 +64,9 @@ impl Registry {
         self.base.as_ref()
     }
 
-    /// Creates the registry of the built-in kinds of Kubernetes.
+    /// Creates the registry of the built-in kinds of Kubernetes that are served by default.
     pub fn builtin() -> Self {
-        Registry::new(builtin::resources())
+        Registry::configured(&BuiltinOptions::default())
     }
 
     /// Creates the registry of the built-in kinds that a server with these options serves.

@@ -8,8 +8,8 @@ use std::fmt;
 use crate::builtin;
 use crate::resource::Resource;
 
-/// Group versions that kube-apiserver 1.36 contains but does not serve by default. This server does not contain them.
-const UNAVAILABLE: [(&str, &str); 42] = [
+/// Group versions that kube-apiserver 1.36 contains but does not serve by default, and that this server does not contain.
+const UNAVAILABLE: [(&str, &str); 41] = [
     ("admissionregistration.k8s.io", "v1alpha1"),
     ("admissionregistration.k8s.io", "v1beta1"),
     ("apiextensions.k8s.io", "v1beta1"),
@@ -51,7 +51,6 @@ const UNAVAILABLE: [(&str, &str); 42] = [
     ("storage.k8s.io", "v1beta1"),
     ("storagemigration.k8s.io", "v1"),
     ("storagemigration.k8s.io", "v1alpha1"),
-    ("storagemigration.k8s.io", "v1beta1"),
 ];
 
 /// Keys that select many group versions, in the order of evaluation.
@@ -91,7 +90,7 @@ enum Scope {
     Resource { group: String, version: String, plural: String },
 }
 
-/// The group versions and resources that a server serves. By default, all built-in ones.
+/// The group versions and resources that a server serves. By default, all built-in ones in a stable version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig {
     /// The switches, general switches first. The last switch that matches a resource decides.
@@ -138,7 +137,7 @@ impl RuntimeConfig {
         for (key, level) in LEVELS {
             let Some((_, on)) = values.iter().find(|(known, _)| *known == key) else { continue };
             config.switches.push((Scope::Level(level), *on));
-            // This server has only what kube-apiserver serves by default.
+            // This server has one beta version, and no alpha version, of what kube-apiserver does not serve by default.
             if *on && level != Level::Stable {
                 config.unavailable.push(key.to_owned());
             }
@@ -193,7 +192,8 @@ impl RuntimeConfig {
                 (group, version, plural) == (&resource.group, &resource.version, &resource.plural)
             }
         };
-        self.switches.iter().rev().find(|(scope, _)| concerns(scope)).is_none_or(|(_, on)| *on)
+        let switched = self.switches.iter().rev().find(|(scope, _)| concerns(scope));
+        switched.map_or_else(|| Level::of(&resource.version) == Some(Level::Stable), |(_, on)| *on)
     }
 }
 
@@ -245,6 +245,25 @@ mod tests {
         check("authorization.k8s.io/v1=false", "authorization.k8s.io", "v1", "subjectaccessreviews", false);
         let without = registry("batch/v1=false");
         assert!(!without.has_group("batch") && !without.has_group_version("batch", "v1"));
+    }
+
+    #[test]
+    fn beta_versions_are_served_only_if_they_are_switched_on() {
+        let serves = |items: &str| {
+            registry(items).find("storagemigration.k8s.io", "v1beta1", "storageversionmigrations").is_some()
+        };
+        for (items, expected) in [
+            ("batch/v1=true", false),
+            ("api/ga=true", false),
+            ("api/beta=true", true),
+            ("api/all=true", true),
+            ("api/all=true,api/beta=false", false),
+            ("storagemigration.k8s.io/v1beta1=true", true),
+            ("storagemigration.k8s.io/v1beta1/storageversionmigrations=true", true),
+        ] {
+            assert_eq!(serves(items), expected, "{items}");
+        }
+        assert!(!Registry::builtin().has_group("storagemigration.k8s.io"), "nothing is switched on");
     }
 
     #[test]

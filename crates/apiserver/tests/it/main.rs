@@ -24,6 +24,7 @@ mod rbac;
 mod reads;
 mod second_versions;
 mod server;
+mod storage_migrations;
 mod streams;
 mod unenforced;
 mod webhooks;

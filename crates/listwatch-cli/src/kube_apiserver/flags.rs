@@ -223,7 +223,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("requestheader-group-headers", List, "", Honored, FRONT_PROXY),
     flag("requestheader-uid-headers", List, "", Honored, FRONT_PROXY),
     flag("requestheader-username-headers", List, "", Honored, FRONT_PROXY),
-    flag("runtime-config", List, "", Honored, "Switches group versions and resources off. A warning names those that the server does not have: what kube-apiserver does not serve by default."),
+    flag("runtime-config", List, "", Honored, "Switches group versions and resources on or off. Of what kube-apiserver does not serve by default, the server has `storagemigration.k8s.io/v1beta1`; a warning names the others."),
     flag("runtime-config-emulation-forward-compatible", Bool, "false", Ignored(&["false"]), NO_EMULATION),
     flag("secure-port", Int, "6443", Honored, "1 to 65535."),
     flag("service-account-extend-token-expiration", Bool, "true", Honored, "Tokens of pods that request 3607 s live for a year."),

@@ -1,0 +1,237 @@
+//! Carries out StorageVersionMigrations: stores all objects of a resource again, so that each has the current storage
+//! version, encoding and encryption key (`pkg/controller/storageversionmigrator`).
+//!
+//! ```text
+//!  new migration ──▶ Running, with the revision at which it begins
+//!                      │ for each object that was not written since:
+//!                      │   apply an empty configuration, which writes the object if its stored form is outdated
+//!                      ▼
+//!                  Succeeded, or Failed with the error of the first object that cannot be written
+//! ```
+//!
+//! A migration that stops in the middle begins again from the start; objects that are stored in the current form are not
+//! written a second time. Several servers on one store may all run this controller.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use listwatch_kinds::conditions::{NewCondition, set};
+use listwatch_meta::{Revision, Status, UserInfo};
+use listwatch_registry::{Registry, Resource};
+use listwatch_storage::{KeyValue, ListQuery, ReadError};
+use listwatch_validation::clock::{Clock, parse_timestamp};
+use listwatch_validation::{Object, child, metadata, objects, text};
+use listwatch_wire::query::Query;
+use listwatch_write::{WriteRequest, WriteVerb, Writer};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::changed_names::ChangedNames;
+use crate::feed;
+use crate::objects::{get_versioned, is_conflict};
+
+const GROUP: &str = "storagemigration.k8s.io";
+const VERSION: &str = "v1beta1";
+const PLURAL: &str = "storageversionmigrations";
+
+/// The field manager of migrated objects and of the status.
+const CONTROLLER: &str = "storage-version-migrator-controller";
+/// The delay before the next attempt after a failure that may pass.
+const RETRY: Duration = Duration::from_secs(1);
+/// The time in which the definition of the resource may still appear.
+const RESOURCE_WAIT: time::Duration = time::Duration::minutes(1);
+/// The number of objects that are read at once.
+const PAGE: usize = 500;
+
+/// Carries out migrations, one after the other, until the future is dropped. Idle if the server does not serve them.
+pub async fn run(writer: Arc<Writer>) {
+    let changed = ChangedNames::of(GROUP, VERSION, PLURAL);
+    let copies = [&changed];
+    let migrate_all = async {
+        loop {
+            for name in changed.take().await {
+                if let Err(status) = migrate(&writer, &name).await {
+                    tracing::warn!(%status, migration = name, "a storage version migration is tried again");
+                    tokio::time::sleep(RETRY).await;
+                    changed.add([name]);
+                }
+            }
+        }
+    };
+    if writer.backend().registry().find(GROUP, VERSION, PLURAL).is_none() {
+        // The built-in kinds of a running server do not change.
+        return std::future::pending().await;
+    }
+    tokio::join!(feed::follow(&writer, &copies), migrate_all);
+}
+
+/// Takes a migration to its next state. An error may pass.
+async fn migrate(writer: &Writer, name: &str) -> Result<(), Status> {
+    let registry = writer.backend().registry();
+    let Some(resource) = registry.find(GROUP, VERSION, PLURAL) else { return Ok(()) };
+    let Some(migration) = get_versioned(writer, &resource.key(None, name)?).await? else { return Ok(()) };
+    let write = Progress { writer, resource, migration: &migration };
+    let status = child(&migration, "status");
+    if is_true(status, "Succeeded") || is_true(status, "Failed") {
+        return Ok(());
+    }
+    let wanted = child(child(&migration, "spec"), "resource");
+    let Some(migrated) = find(&registry, text(wanted, "group"), text(wanted, "resource")) else {
+        let created = parse_timestamp(text(metadata(&migration), "creationTimestamp"));
+        if created.is_some_and(|created| Clock::default().time() < created + RESOURCE_WAIT) {
+            return Err(Status::internal("the server does not serve the resource, or not yet"));
+        }
+        return write.failed("unable to obtain GVR from discovery").await;
+    };
+    let Some(begin) = text(status, "resourceVersion").parse().ok().map(Revision::new) else {
+        // The write of the status leads to the next call.
+        let page = ListQuery { range: migrated.range(None), at: None, limit: 1 };
+        let page = writer.backend().storage().list(page).await.map_err(Status::internal)?;
+        return write.running(page.revision).await;
+    };
+    match store_again(writer, &migrated, begin).await {
+        Ok(()) => write.succeeded().await,
+        Err(status) if may_pass(&status) => Err(status),
+        Err(status) => write.failed(&status.message).await,
+    }
+}
+
+/// The resource in its storage version, or in any version if that one is not served.
+fn find(registry: &Registry, group: &str, plural: &str) -> Option<Arc<Resource>> {
+    let mut versions = registry.resources().iter().filter(|found| found.group == group && found.plural == plural);
+    let is_stored =
+        |found: &&Arc<Resource>| found.form.is_none() || found.storage_version.as_ref() == Some(&found.version);
+    let first = versions.clone().next();
+    versions.find(is_stored).or(first).cloned()
+}
+
+/// Writes each object of a resource that was last written at `begin` or before.
+async fn store_again(writer: &Writer, resource: &Arc<Resource>, begin: Revision) -> Result<(), Status> {
+    let mut range = resource.range(None);
+    let mut at = None;
+    loop {
+        let query = ListQuery { range: range.clone(), at, limit: PAGE };
+        let page = match writer.backend().storage().list(query).await {
+            Err(ReadError::Compacted { .. }) if at.is_some() => {
+                // What was written since is in the current form. The rest is read at a new revision.
+                at = None;
+                continue;
+            }
+            page => page.map_err(Status::internal)?,
+        };
+        for object in page.items.iter().filter(|object| object.modified <= begin) {
+            match apply_nothing(writer, resource, object).await {
+                // The object was written or deleted meanwhile.
+                Err(status) if is_conflict(&status) || status.code == 404 => {}
+                done => done?,
+            }
+        }
+        let Some(last) = page.items.last().filter(|_| page.more) else { return Ok(()) };
+        range = range.starting_at(&format!("{}\0", last.key));
+        at = Some(page.revision);
+    }
+}
+
+/// The members of an object that a migration needs.
+#[derive(Deserialize)]
+struct Identity {
+    metadata: IdentityMetadata,
+}
+
+#[derive(Deserialize)]
+struct IdentityMetadata {
+    uid: Option<String>,
+}
+
+/// Applies a configuration without fields, which changes nothing but the stored form. UID and resource version prevent
+/// that the request creates an object that is gone.
+async fn apply_nothing(writer: &Writer, resource: &Arc<Resource>, object: &KeyValue) -> Result<(), Status> {
+    let identity: Identity = serde_json::from_slice(&object.value).map_err(Status::internal)?;
+    let (namespace, name) = (object.key.namespace(), object.key.name());
+    let body = json!({
+        "apiVersion": resource.api_version(), "kind": resource.kind,
+        "metadata": {"name": name, "uid": identity.metadata.uid, "resourceVersion": object.modified.to_string()},
+    });
+    let query = format!("fieldManager={CONTROLLER}");
+    let request = WriteRequest {
+        verb: WriteVerb::Patch,
+        resource,
+        namespace: resource.namespaced.then_some(namespace),
+        name: Some(name),
+        subresource: None,
+        query: &Query::parse(&query),
+        content_type: Some("application/apply-patch+yaml"),
+        user: UserInfo::admin(),
+        user_agent: None,
+        body: Bytes::from(body.to_string()),
+    };
+    writer.write(request).await.map(drop)
+}
+
+/// Whether a failed write may succeed later (`isRetriableError`).
+fn may_pass(status: &Status) -> bool {
+    matches!(status.code, 429 | 500 | 503 | 504)
+}
+
+fn is_true(status: &Object, kind: &str) -> bool {
+    objects(status, "conditions")
+        .any(|(_, condition)| text(condition, "type") == kind && text(condition, "status") == "True")
+}
+
+/// Writes the status of one migration.
+struct Progress<'a> {
+    writer: &'a Writer,
+    resource: &'a Arc<Resource>,
+    migration: &'a Object,
+}
+
+impl Progress<'_> {
+    async fn running(&self, begin: Revision) -> Result<(), Status> {
+        self.write(Some(begin), "Running", "StorageVersionMigrationInProgress", "").await
+    }
+
+    async fn succeeded(&self) -> Result<(), Status> {
+        self.write(None, "Succeeded", "StorageVersionMigrationSucceeded", "").await
+    }
+
+    async fn failed(&self, why: &str) -> Result<(), Status> {
+        let message = format!("migration encountered unhandled error: {why}");
+        self.write(None, "Failed", "StorageVersionMigrationFailed", &message).await
+    }
+
+    async fn write(&self, begin: Option<Revision>, kind: &str, reason: &str, message: &str) -> Result<(), Status> {
+        let mut status = child(self.migration, "status").clone();
+        let mut conditions = match status.remove("conditions") {
+            Some(Value::Array(conditions)) => conditions,
+            _ => Vec::new(),
+        };
+        set(&mut conditions, NewCondition { kind, status: "True", reason, message }, &Clock::default().now());
+        status.insert("conditions".to_owned(), Value::Array(conditions));
+        if let Some(begin) = begin {
+            status.insert("resourceVersion".to_owned(), Value::from(begin.to_string()));
+        }
+        let metadata = metadata(self.migration);
+        let name = text(metadata, "name");
+        let body = json!({"metadata": {"resourceVersion": metadata.get("resourceVersion")}, "status": status});
+        let query = format!("fieldManager={CONTROLLER}");
+        let query = Query::parse(&query);
+        let written = self.writer.write(WriteRequest {
+            verb: WriteVerb::Patch,
+            resource: self.resource,
+            namespace: None,
+            name: Some(name),
+            subresource: Some("status"),
+            query: &query,
+            content_type: Some("application/merge-patch+json"),
+            user: UserInfo::admin(),
+            user_agent: None,
+            body: Bytes::from(body.to_string()),
+        });
+        match written.await {
+            // The migration was changed or deleted: a further change follows.
+            Err(status) if is_conflict(&status) || status.code == 404 => Ok(()),
+            written => written.map(drop),
+        }
+    }
+}
