@@ -31,9 +31,12 @@ pub(super) fn kind<'a>(registry: &Registry, resource: &'a Resource) -> &'a Kind 
         if !resource.custom {
             let built_in = |version: &str| Typing::of_built_in(version, &resource.kind).unwrap_or_else(Typing::deduced);
             let kind = Kind::built_in(&api_version, &resource.kind, built_in(&api_version));
+            // Upstream converts only within a group: a write of an event through one of its groups removes the fields
+            // that managers own through the other one.
+            let is_same_group = |other: &str| other.rsplit_once('/').map_or("", |(group, _)| group) == resource.group;
             return match versions::other(&api_version, &resource.kind) {
-                Some((other, convert)) => kind.with_version(&other, built_in(&other), convert),
-                None => kind,
+                Some((other, convert)) if is_same_group(&other) => kind.with_version(&other, built_in(&other), convert),
+                _ => kind,
             };
         }
         let same = |other: &Resource| other.custom && other.group == resource.group && other.kind == resource.kind;

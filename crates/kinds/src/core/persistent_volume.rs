@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::core::volumes::{CLASS_ANNOTATION, access_modes_cell, class_cell, validate_basic_amount};
 use crate::defaults::Default::{If, In, Text};
 use crate::defaults::Defaults;
-use crate::defaults::volume::{AZURE_DISK, HOST_PATH, ISCSI, RBD, SCALE_IO};
+use crate::defaults::volume::{AZURE_DISK, AZURE_FILE, HOST_PATH, ISCSI, RBD, SCALE_IO};
 use crate::printers::Printer;
 use crate::printers::text::UNSET;
 use crate::table::{AGE, Column, NAME};
@@ -48,6 +48,7 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[
     ("hostPath", If(&HOST_PATH)),
     ("iscsi", If(&ISCSI)),
     ("rbd", If(&RBD)),
+    ("azureFile", If(&AZURE_FILE)),
     ("azureDisk", If(&AZURE_DISK)),
     ("scaleIO", If(&SCALE_IO)),
 ]);

@@ -2,11 +2,11 @@
 //!
 //! Source: `pkg/apis/core/v1/defaults.go` of Kubernetes v1.36.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Default::{Each, Flag, From, If, Number, Text};
-use super::Defaults;
 use super::pod_spec::{WITH_FIELD_REF, pull_policy};
+use super::{Defaults, NULL};
 
 /// The file mode `rw-r--r--`, the default of volumes with generated files.
 static MODE: Defaults = Defaults(&[("defaultMode", Number(0o644))]);
@@ -27,7 +27,13 @@ pub(crate) static HOST_PATH: Defaults =
 
 pub(crate) static ISCSI: Defaults = Defaults(&[("iscsiInterface", Text("default"))]);
 
-pub(crate) static CLAIM_SPEC: Defaults = Defaults(&[("volumeMode", Text("Filesystem"))]);
+static DATA_SOURCE: Defaults = Defaults(&[("apiGroup", NULL)]);
+
+pub(crate) static CLAIM_SPEC: Defaults = Defaults(&[
+    ("volumeMode", Text("Filesystem")),
+    ("dataSource", If(&DATA_SOURCE)),
+    ("dataSourceRef", If(&DATA_SOURCE)),
+]);
 
 static CLAIM_TEMPLATE: Defaults = Defaults(&[("spec", If(&CLAIM_SPEC))]);
 
@@ -37,6 +43,10 @@ static IMAGE_VOLUME: Defaults = Defaults(&[("pullPolicy", From(|image| Some(pull
 
 pub(crate) static RBD: Defaults =
     Defaults(&[("pool", Text("rbd")), ("user", Text("admin")), ("keyring", Text("/etc/ceph/keyring"))]);
+
+/// Of PersistentVolumes; the `azureFile` of pods has no such member.
+pub(crate) static AZURE_FILE: Defaults =
+    Defaults(&[("secretNamespace", From(|file| (!file.contains_key("secretNamespace")).then_some(Value::Null)))]);
 
 pub(crate) static AZURE_DISK: Defaults = Defaults(&[
     ("cachingMode", Text("ReadWrite")),

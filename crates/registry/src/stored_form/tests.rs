@@ -8,6 +8,7 @@ use listwatch_storage::{
     UpdateLimits, WatchItem, guaranteed_update, unreadable_reason,
 };
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 
@@ -182,6 +183,24 @@ fn value_in_a_second_version_is_read_in_the_validated_version() {
     let tree: Value = serde_json::from_slice(&read).unwrap();
     assert_eq!(tree["apiVersion"], "autoscaling/v2");
     assert_eq!(tree["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 50);
+}
+
+#[test]
+fn node_without_allocatable_resources_is_read_with_those_of_its_capacity() {
+    let read = |status: &str| {
+        let node =
+            format!(r#"{{"kind":"Node","apiVersion":"v1","metadata":{{"name":"a"}},"spec":{{}},"status":{status}}}"#);
+        let stored = protobuf::encode("v1", "Node", node.as_bytes()).unwrap();
+        let read = StoredForm::default().read(&key("/minions/a"), stored.into(), true).value;
+        let node: Value = serde_json::from_slice(&read).unwrap();
+        let status = node["status"].as_object().unwrap();
+        let first: Vec<&str> = status.keys().map(String::as_str).take(2).collect();
+        (first.join(","), status.get("allocatable").cloned().unwrap_or_default())
+    };
+    assert_eq!(read(r#"{"capacity":{"cpu":"4"}}"#), ("capacity,allocatable".to_owned(), json!({"cpu": "4"})));
+    let both = r#"{"capacity":{"cpu":"4"},"allocatable":{"cpu":"3"}}"#;
+    assert_eq!(read(both), ("capacity,allocatable".to_owned(), json!({"cpu": "3"})));
+    assert_eq!(read("{}").1, Value::Null);
 }
 
 #[tokio::test]

@@ -111,13 +111,28 @@ fn upgraded_spec(spec: &mut Object) -> Object {
 /// - the labels of a Job without labels: those of its pods, which kube-apiserver generates after it has applied defaults
 ///   (`SetDefaults_Job` in `pkg/apis/batch/v1/defaults.go`);
 /// - the phase of a claim, which kube-apiserver stores only when a controller has set it
-///   (`SetDefaults_PersistentVolumeClaim` in `pkg/apis/core/v1/defaults.go`).
+///   (`SetDefaults_PersistentVolumeClaim` in `pkg/apis/core/v1/defaults.go`);
+/// - the allocatable resources of a node that has none: those of its capacity (`SetDefaults_NodeStatus`).
 pub(super) fn completed(api_version: &str, kind: &str, json: Vec<u8>) -> Result<Bytes, serde_json::Error> {
     match (api_version, kind) {
         ("v1", "PersistentVolumeClaim") => {
             let mut claim: Object = serde_json::from_slice(&json)?;
             add_phase(&mut claim);
             serde_json::to_vec(&claim).map(Bytes::from)
+        }
+        ("v1", "Node") => {
+            // Nearly all nodes have the member, and need no tree.
+            if memchr::memmem::find(&json, b"\"allocatable\":{").is_some() {
+                return Ok(json.into());
+            }
+            let mut node: Object = serde_json::from_slice(&json)?;
+            if let Some(Value::Object(status)) = node.get_mut("status")
+                && let Some(capacity) = status.get("capacity").filter(|capacity| !capacity.is_null()).cloned()
+            {
+                let at = status.keys().position(|name| name == "capacity").map_or(0, |at| at + 1);
+                status.shift_insert(at, "allocatable".to_owned(), capacity);
+            }
+            serde_json::to_vec(&node).map(Bytes::from)
         }
         ("batch/v1", "Job") => {
             let mut job: Object = serde_json::from_slice(&json)?;

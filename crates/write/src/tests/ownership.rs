@@ -277,3 +277,35 @@ async fn patch_can_test_and_clear_managed_fields() {
     let answer = world.answer(&format!("PATCH {MAPS}/a {MERGE}"), r#"{"data":{"z":"1"}}"#).await;
     assert!(!answer.contains("managedFields"), "who has no account gets none by an update: {answer}");
 }
+
+/// As seen with kube-apiserver 1.36.2.
+#[tokio::test]
+async fn event_written_through_the_other_group_loses_the_managed_fields_of_this_one() {
+    let world = World::new().await;
+    let core = "/api/v1/namespaces/default/events";
+    let events = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let event = r#"{"metadata":{"name":"a"},"involvedObject":{"namespace":"default"},"reason":"r","message":"m"}"#;
+    let created = world.owners(&post(core), event).await;
+    assert_eq!(created, [r#"test Update: {"f:involvedObject":{},"f:message":{},"f:reason":{}}"#]);
+    let same = world.object(&format!("PATCH {core}/a {MERGE}"), "{}").await;
+    assert!(same["metadata"]["managedFields"].is_array(), "the same group keeps them: {same}");
+    let other = world.object(&format!("PATCH {events}/a {MERGE}"), r#"{"metadata":{"labels":{"x":"y"}}}"#).await;
+    let owners = &other["metadata"]["managedFields"];
+    assert_eq!(owners.as_array().map(Vec::len), Some(1), "{other}");
+    assert_eq!(owners[0]["apiVersion"], "events.k8s.io/v1");
+    assert_eq!(owners[0]["fieldsV1"], json!({"f:metadata": {"f:labels": {".": {}, "f:x": {}}}}));
+}
+
+/// As seen with kube-apiserver 1.36.2: the copied source belongs to nobody.
+#[tokio::test]
+async fn claim_with_a_data_source_can_be_sent_back_unchanged() {
+    let world = World::new().await;
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let claim = json!({"metadata": {"name": "a"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}, "dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "b"}}});
+    let created = world.object(&post(claims), &claim.to_string()).await;
+    let expected = json!({"apiGroup": null, "kind": "PersistentVolumeClaim", "name": "b"});
+    assert_eq!((&created["spec"]["dataSource"], &created["spec"]["dataSourceRef"]), (&expected, &expected));
+    let same = world.object(&format!("PUT {claims}/a?fieldManager=other"), &created.to_string()).await;
+    assert_eq!(same["metadata"], created["metadata"]);
+}
