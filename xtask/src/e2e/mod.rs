@@ -13,6 +13,7 @@ mod cluster;
 mod crds;
 mod etcd;
 mod etcd_cluster;
+mod exchange;
 mod faults;
 mod kube_rs;
 mod looks;
@@ -72,6 +73,9 @@ Usage: cargo xtask e2e [FLAGS]
                       the final states and prints CPU time and memory of all servers. With
                       --operator, suites are compared test by test
   --nodes N           hollow kubelets [default: 4]
+  --exchange          instead of the scenarios: the kube-apiserver of --kubernetes-bin writes every kind
+                      into an etcd and listwatch serves it, then the other way round; plain and
+                      encrypted. Each object must read the same, and be stored in the same bytes
   --operator NAME     instead of the scenarios: a public operator with webhooks of its own.
                       cert-manager, jobset or lws: installs it, runs its programs, uses its webhooks
                       suite: runs compiled envtest suites with the server in place of kube-apiserver
@@ -99,6 +103,7 @@ Examples:
   cargo xtask e2e --against ~/.kube/test-cluster
   cargo xtask e2e --kube-rs ~/src/kube
   cargo xtask e2e --cluster --kubernetes-bin ~/kubernetes/bin --release --against-apiserver
+  cargo xtask e2e --exchange --kubernetes-bin ~/kubernetes/bin
   cargo xtask e2e --operator lws --manifests ~/lws/config/default --operator-bin ~/lws/bin
   cargo xtask e2e --operator suite --suite ~/lws/test/integration/webhooks=/tmp/webhooks.test \\
       --kubernetes-bin ~/kubernetes/bin --against-apiserver";
@@ -151,6 +156,8 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
         (false, None) => None,
         (false, Some(_)) => fail!("--seed goes with --faults"),
     };
+    let exchange = args.flag("--exchange");
+    let exchange_bin = if exchange { args.value("--kubernetes-bin")?.map(PathBuf::from) } else { None };
     // First, since it shares flags with `--cluster`.
     let operator = OperatorOptions::read(&mut args)?;
     let options = Options {
@@ -182,6 +189,9 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     );
     if let Some(seed) = faults_seed {
         return faults::steps(&options, seed)?.finish("e2e --faults");
+    }
+    if exchange {
+        return exchange::steps(&options, exchange_bin.as_deref())?.finish("e2e --exchange");
     }
     steps(options)?.finish("e2e")
 }

@@ -39,6 +39,8 @@ pub(crate) struct ApiServer {
     program: Program,
     pki: Pki,
     dir: PathBuf,
+    /// Flags of this run alone.
+    extra: Vec<String>,
     pub(crate) port: u16,
     process: Background,
     /// Usage of the processes before this one.
@@ -50,13 +52,19 @@ pub(crate) struct ApiServer {
 impl ApiServer {
     /// Starts the server with its files in `dir`, and waits until it is ready.
     pub(crate) fn start(program: Program, pki: &Pki, dir: &Path) -> Outcome<Self> {
+        Self::start_with(program, pki, dir, &[])
+    }
+
+    /// Like [`start`](Self::start), with further flags.
+    pub(crate) fn start_with(program: Program, pki: &Pki, dir: &Path, extra: &[String]) -> Outcome<Self> {
         std::fs::create_dir_all(dir)?;
         let port = free_port()?;
-        let process = launch(&program, pki, dir, port)?;
+        let process = launch(&program, pki, dir, port, extra)?;
         Ok(Self {
             program,
             pki: pki.clone(),
             dir: dir.to_owned(),
+            extra: extra.to_vec(),
             port,
             process,
             before: Usage::default(),
@@ -70,8 +78,13 @@ impl ApiServer {
         self.process.kill();
         self.ended.extend(self.process.lines.all().into_iter().map(|line| line.text));
         let start = Instant::now();
-        self.process = launch(&self.program, &self.pki, &self.dir, self.port)?;
+        self.process = launch(&self.program, &self.pki, &self.dir, self.port, &self.extra)?;
         Ok(start.elapsed())
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub(crate) fn stop(&mut self) -> Outcome<()> {
+        self.process.terminate(STOP_LIMIT).map(drop)
     }
 
     /// CPU time and memory of all processes of this server.
@@ -101,7 +114,7 @@ impl ApiServer {
     }
 }
 
-fn launch(program: &Program, pki: &Pki, dir: &Path, port: u16) -> Outcome<Background> {
+fn launch(program: &Program, pki: &Pki, dir: &Path, port: u16, extra: &[String]) -> Outcome<Background> {
     let run = match program {
         Program::ListwatchEmbedded(bin) => {
             Run::new(bin).args(["kube-apiserver", "--storage-backend=embedded", "--data-dir"]).arg(dir.join("data"))
@@ -139,6 +152,7 @@ fn launch(program: &Program, pki: &Pki, dir: &Path, port: u16) -> Outcome<Backgr
             "--endpoint-reconciler-type=none",
             "--disable-admission-plugins=ServiceAccount",
         ])
+        .args(extra)
         .start()?;
     let start = Instant::now();
     let ready = Run::new(tools::curl()?)
