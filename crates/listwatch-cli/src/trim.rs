@@ -2,8 +2,8 @@
 //!
 //! glibc keeps freed memory for later allocations, and returns only the end of a heap on its own. `malloc_trim` returns
 //! all free pages, but walks the free chunks of each heap under the heap's lock. Therefore the server calls
-//! `malloc_trim` only after memory has grown and a few times later, never with steady memory. Figures are in
-//! `docs/decisions/0009-memory-after-a-peak.md`.
+//! `malloc_trim` only once after the start, after memory has grown, and a few times later, never with steady memory.
+//! Figures are in `docs/decisions/0009-memory-after-a-peak.md`.
 
 /// Starts a thread that monitors the memory of this process. Does nothing if the allocator is not glibc's.
 pub(crate) fn start() {
@@ -32,8 +32,9 @@ mod glibc {
     }
 
     impl Schedule {
-        pub(super) fn new(resident: u64) -> Self {
-            Schedule { floor: resident, repeat: None }
+        /// A schedule with one trim after the start, which leaves free memory behind.
+        pub(super) fn new(now: Instant, resident: u64) -> Self {
+            Schedule { floor: resident, repeat: Some((now + CHECK_INTERVAL, LAST_REPEAT)) }
         }
 
         /// Whether a trim is due at this reading.
@@ -63,7 +64,7 @@ mod glibc {
 
     fn watch() {
         let Some(resident) = resident() else { return };
-        let mut schedule = Schedule::new(resident);
+        let mut schedule = Schedule::new(Instant::now(), resident);
         loop {
             std::thread::sleep(CHECK_INTERVAL);
             let Some(before) = self::resident() else { return };
@@ -102,8 +103,9 @@ mod glibc {
         fn memory_trim_is_due_after_growth_and_repeats_until_the_peak_ends() {
             let start = Instant::now();
             let at = |seconds: u64| start + Duration::from_secs(seconds);
-            let mut schedule = Schedule::new(20 << 20);
-            assert!(!schedule.handle_resident(at(15), (52 << 20) - 1), "too little growth");
+            let mut schedule = Schedule::new(start, 20 << 20);
+            assert!(schedule.handle_resident(at(15), (52 << 20) - 1), "once after the start");
+            assert!(!schedule.handle_resident(at(20), (52 << 20) - 1), "too little growth");
             assert!(schedule.handle_resident(at(30), 400 << 20));
             schedule.handle_trimmed(390 << 20);
             let mut trims = Vec::new();
@@ -121,10 +123,11 @@ mod glibc {
         #[test]
         fn steady_resident_memory_is_never_trimmed() {
             let start = Instant::now();
-            let mut schedule = Schedule::new(500 << 20);
+            let mut schedule = Schedule::new(start, 500 << 20);
             for minutes in 0..600 {
                 let resident = (500 + minutes % 30) << 20;
-                assert!(!schedule.handle_resident(start + Duration::from_secs(60 * minutes), resident));
+                let is_due = schedule.handle_resident(start + Duration::from_secs(60 * minutes), resident);
+                assert_eq!(is_due, minutes == 1, "only after the start");
             }
         }
 
