@@ -171,6 +171,41 @@ pub(crate) fn create(turns: u64) {
     });
 }
 
+/// The number of webhook configurations that match no request of the path.
+const OTHER_WEBHOOKS: usize = 1_000;
+
+pub(crate) fn create_beside_webhooks(turns: u64) {
+    create_beside(turns, |n| match n % 2 {
+        0 => r#"{"apiGroups":["apps"],"apiVersions":["v1"],"operations":["*"],"resources":["deployments"]}"#,
+        _ => r#"{"apiGroups":[""],"apiVersions":["v1"],"operations":["DELETE"],"resources":["configmaps"]}"#,
+    });
+}
+
+fn create_beside(turns: u64, rule: fn(usize) -> &'static str) {
+    const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    runtime().block_on(async {
+        let server = ApiServer::builder().controllers(Controllers::NONE).build().await.expect("a server");
+        let service = server.service();
+        for n in 0..OTHER_WEBHOOKS {
+            let body = format!(
+                r#"{{"metadata":{{"name":"other-{n}"}},"webhooks":[{{"name":"a.example.com","sideEffects":"None",
+                "admissionReviewVersions":["v1"],"failurePolicy":"Ignore","clientConfig":{{"url":"https://127.0.0.1:1/"}},
+                "rules":[{}]}}]}}"#,
+                rule(n)
+            );
+            let request = Request::post(CONFIGURATIONS).header("content-type", "application/json");
+            send_and_read(&service, request, body.into(), StatusCode::CREATED).await;
+        }
+        // The server learns of the webhooks from its watch.
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        for turn in 0..turns {
+            black_box(send_and_read(&service, post(), body_of(turn + 1, 0), StatusCode::CREATED).await);
+        }
+    });
+}
+
 pub(crate) fn update(turns: u64) {
     runtime().block_on(async {
         let service = server(10).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use listwatch_admission::ResourceName;
+use listwatch_admission::{Operation, ResourceName};
 use listwatch_webhooks::RuleIndex;
 
 use crate::policy::{Binding, Policy};
@@ -62,14 +62,15 @@ impl<P: AsRef<Policy>> PolicyIndex<P> {
         &self.policies
     }
 
-    /// Returns the policies that may match a request for a resource, in the order of their names. `equivalents` are the
+    /// Returns the policies that may match an operation on a resource, in the order of their names. `equivalents` are the
     /// other versions and groups of the resource.
     pub fn candidates(
         &self,
+        operation: Operation,
         resource: &ResourceName<'_>,
         equivalents: &[ResourceName<'_>],
     ) -> impl Iterator<Item = &BoundPolicy<P>> + use<'_, P> {
-        self.index.candidates(resource, equivalents).into_iter().map(|position| &self.policies[position])
+        self.index.candidates(operation, resource, equivalents).into_iter().map(|position| &self.policies[position])
     }
 }
 

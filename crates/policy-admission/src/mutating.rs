@@ -84,7 +84,7 @@ impl MutatingAdmissionPolicy {
         let mut dispatch = Dispatch::new(request);
         let mut report = MutatingReport::default();
         let mut runs: Vec<Run<'_, '_>> = Vec::new();
-        for bound in snapshot.candidates(&dispatch.requested(), dispatch.equivalents()) {
+        for bound in snapshot.candidates(request.operation, &dispatch.requested(), dispatch.equivalents()) {
             self.add_runs(&mut dispatch, object, bound, &mut runs, &mut report).await;
         }
         if !runs.is_empty() {

@@ -5,7 +5,7 @@ use listwatch_policies::is_exempt;
 
 use crate::policies::{AdmissionPolicies, CompiledPolicy};
 
-/// Whether a policy with a binding has a rule for the resource of the request.
+/// Whether a policy with a binding has a rule for the operation and the resource of the request.
 pub(crate) fn handles<P: CompiledPolicy>(policies: &AdmissionPolicies<P>, request: &AdmissionRequest<'_>) -> bool {
     if policies.is_empty() {
         return false;
@@ -15,5 +15,5 @@ pub(crate) fn handles<P: CompiledPolicy>(policies: &AdmissionPolicies<P>, reques
         return false;
     }
     let snapshot = policies.snapshot();
-    snapshot.candidates(&requested, &request.details.equivalents()).next().is_some()
+    snapshot.candidates(request.operation, &requested, &request.details.equivalents()).next().is_some()
 }

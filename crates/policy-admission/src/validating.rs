@@ -55,7 +55,8 @@ impl ValidatingAdmissionPolicy {
             versions: Vec::new(),
             report: ValidatingReport::default(),
         };
-        for bound in snapshot.candidates(&judged.dispatch.requested(), judged.dispatch.equivalents()) {
+        for bound in snapshot.candidates(request.operation, &judged.dispatch.requested(), judged.dispatch.equivalents())
+        {
             self.judge(&mut judged, bound).await?;
         }
         let Judged { dispatch, report, .. } = judged;

@@ -50,7 +50,9 @@ impl MutatingAdmissionWebhook {
         }
         let mut shown: Option<ShownObjects<'_>> = None;
         let mut is_called = false;
-        for (position, webhook) in snapshot.index.candidates(&dispatch.requested(), dispatch.equivalents()) {
+        for (position, webhook) in
+            snapshot.index.candidates(request.operation, &dispatch.requested(), dispatch.equivalents())
+        {
             if !rounds.allows(&webhook.id) {
                 continue;
             }

@@ -24,7 +24,7 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Whether a webhook has a rule for the resource of the request.
+    /// Whether a webhook has a rule for the operation and the resource of the request.
     pub(crate) fn handles(&self, request: &AdmissionRequest<'_>) -> bool {
         if self.configurations.is_empty() {
             return false;
@@ -34,7 +34,7 @@ impl Dispatcher {
             return false;
         }
         let snapshot = self.configurations.snapshot();
-        let mut candidates = snapshot.index.candidates(&requested, &request.details.equivalents());
+        let mut candidates = snapshot.index.candidates(request.operation, &requested, &request.details.equivalents());
         candidates.next().is_some()
     }
 

@@ -52,7 +52,8 @@ impl ValidatingAdmissionWebhook {
         let mut dispatch = Dispatch::new(request);
         let mut versions: Vec<ShownObjects<'_>> = Vec::new();
         let mut called: Vec<(&Arc<Webhook>, usize)> = Vec::new();
-        for (_, webhook) in snapshot.index.candidates(&dispatch.requested(), dispatch.equivalents()) {
+        for (_, webhook) in snapshot.index.candidates(request.operation, &dispatch.requested(), dispatch.equivalents())
+        {
             let Some(version) = dispatch.matching(webhook.criteria(), object).await? else { continue };
             let at = match versions.iter().position(|shown| shown.version == version) {
                 Some(at) => at,

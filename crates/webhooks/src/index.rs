@@ -3,19 +3,25 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use listwatch_admission::ResourceName;
+use listwatch_admission::{Operation, ResourceName};
 
 use crate::matching::MatchCriteria;
+use crate::rule::Rule;
 use crate::webhook::Webhook;
 
-/// Positions of criteria in a list, indexed by group and resource.
+/// All operations, in the order of [`RuleIndex::by_operation`].
+const OPERATIONS: [Operation; 4] = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
+
+/// Group, then resource; both may be `*`. The positions are ascending.
+type ByGroup = HashMap<String, HashMap<String, Vec<usize>>>;
+
+/// Positions of criteria in a list, indexed by operation, group and resource.
 ///
-/// A request costs a few hash look-ups, and one step for each item with a rule for the group and the resource. Other items
-/// cost nothing.
+/// A request costs a few hash look-ups, and one step for each item with a rule for the operation, the group and the
+/// resource. Other items cost nothing.
 #[derive(Debug, Default)]
 pub struct RuleIndex {
-    /// Group, then resource; both may be `*`. The positions are ascending.
-    by_group: HashMap<String, HashMap<String, Vec<usize>>>,
+    by_operation: [ByGroup; OPERATIONS.len()],
     /// The items that match every resource.
     everything: Vec<usize>,
 }
@@ -29,13 +35,9 @@ impl RuleIndex {
                 index.everything.push(position);
             }
             for rule in &criteria.rules {
-                for (group, (resource, _)) in
-                    rule.groups.iter().flat_map(|group| rule.resources.iter().map(move |resource| (group, resource)))
-                {
-                    let of_group = index.by_group.entry(group.clone()).or_default();
-                    let positions = of_group.entry(resource.clone()).or_default();
-                    if positions.last() != Some(&position) {
-                        positions.push(position);
+                for (operation, by_group) in OPERATIONS.into_iter().zip(&mut index.by_operation) {
+                    if rule.has_operation(operation) {
+                        add(by_group, rule, position);
                     }
                 }
             }
@@ -43,18 +45,37 @@ impl RuleIndex {
         index
     }
 
-    /// Returns the ascending positions of the criteria that may match a request for a resource. `equivalents` are the
+    /// Returns the ascending positions of the criteria that may match an operation on a resource. `equivalents` are the
     /// other versions and groups of the resource. Allocates nothing if there are none.
-    pub fn candidates(&self, resource: &ResourceName<'_>, equivalents: &[ResourceName<'_>]) -> BTreeSet<usize> {
+    pub fn candidates(
+        &self,
+        operation: Operation,
+        resource: &ResourceName<'_>,
+        equivalents: &[ResourceName<'_>],
+    ) -> BTreeSet<usize> {
         let mut found: BTreeSet<usize> = self.everything.iter().copied().collect();
+        let Some(at) = OPERATIONS.iter().position(|known| *known == operation) else { return found };
+        let by_group = &self.by_operation[at];
         for ResourceName { group, resource, .. } in std::iter::once(resource).chain(equivalents) {
-            for of_group in [*group, "*"].iter().filter_map(|group| self.by_group.get(*group)) {
+            for of_group in [*group, "*"].iter().filter_map(|group| by_group.get(*group)) {
                 for name in [*resource, "*"] {
                     found.extend(of_group.get(name).into_iter().flatten().copied());
                 }
             }
         }
         found
+    }
+}
+
+fn add(by_group: &mut ByGroup, rule: &Rule, position: usize) {
+    for group in &rule.groups {
+        let of_group = by_group.entry(group.clone()).or_default();
+        for (resource, _) in &rule.resources {
+            let positions = of_group.entry(resource.clone()).or_default();
+            if positions.last() != Some(&position) {
+                positions.push(position);
+            }
+        }
     }
 }
 
@@ -86,15 +107,16 @@ impl WebhookIndex {
         &self.webhooks
     }
 
-    /// Returns the webhooks that may match a request for a resource, in the order of their calls, each with its position
+    /// Returns the webhooks that may match an operation on a resource, in the order of their calls, each with its position
     /// among all webhooks. `equivalents` are the other versions and groups of the resource. Allocates nothing if there is
     /// no such webhook.
     pub fn candidates(
         &self,
+        operation: Operation,
         resource: &ResourceName<'_>,
         equivalents: &[ResourceName<'_>],
     ) -> impl Iterator<Item = (usize, &Arc<Webhook>)> + use<'_> {
-        let found = self.index.candidates(resource, equivalents);
+        let found = self.index.candidates(operation, resource, equivalents);
         found.into_iter().map(|position| (position, &self.webhooks[position]))
     }
 }

@@ -45,7 +45,7 @@
 //!     old_object: None,
 //!     options: None,
 //! };
-//! let (_, webhook) = index.candidates(&attributes.resource, &[]).next().unwrap();
+//! let (_, webhook) = index.candidates(attributes.operation, &attributes.resource, &[]).next().unwrap();
 //! let matching = webhook.criteria().matching(&attributes, &[], NamespaceLabels::Unread);
 //! let Ok(Matching::Call(invocation)) = matching else {
 //!     panic!("the rule matches")

@@ -1,6 +1,6 @@
 //! One rule of a webhook or a policy (`NamedRuleWithOperations`, `predicates/rules/rules.go`).
 
-use listwatch_admission::ResourceName;
+use listwatch_admission::{Operation, ResourceName};
 use listwatch_validation::{Object, text, texts};
 
 use crate::attributes::Attributes;
@@ -52,6 +52,11 @@ impl Rule {
         }
     }
 
+    /// Whether the rule names the operation.
+    pub(crate) fn has_operation(&self, operation: Operation) -> bool {
+        has(&self.operations, operation.as_str())
+    }
+
     /// Whether the rule matches a request as if the request were for `resource`.
     pub(crate) fn matches(&self, attributes: &Attributes<'_>, resource: &ResourceName<'_>) -> bool {
         let scope = match self.scope {
@@ -61,7 +66,7 @@ impl Rule {
             Scope::Unknown => false,
         };
         scope
-            && has(&self.operations, attributes.operation.as_str())
+            && self.has_operation(attributes.operation)
             && has(&self.groups, resource.group)
             && has(&self.versions, resource.version)
             && self

@@ -1,5 +1,6 @@
 //! The policies that can match a request.
 
+use listwatch_admission::Operation;
 use std::sync::Arc;
 
 use listwatch_policies::{Binding, PolicyIndex, ValidatingPolicy, is_exempt};
@@ -31,7 +32,7 @@ fn only_bound_policies_for_the_resource_are_candidates() {
         [binding("2", "z"), binding("1", "z"), binding("3", "a"), binding("4", "pods"), binding("5", "none")];
     let index = PolicyIndex::new(policies, bindings);
     let found: Vec<(&str, Vec<&str>)> = index
-        .candidates(&DEPLOYMENTS, &[])
+        .candidates(Operation::Create, &DEPLOYMENTS, &[])
         .map(|bound| {
             let bindings = bound.bindings.iter().map(|binding| binding.name.as_str());
             ((*bound.policy).as_ref().name.as_str(), bindings.collect())
@@ -40,8 +41,8 @@ fn only_bound_policies_for_the_resource_are_candidates() {
     assert_eq!(found, [("a", vec!["3"]), ("z", vec!["1", "2"])]);
     assert_eq!(index.policies().len(), 3);
     let services = resource("", "v1", "services", "Service");
-    assert_eq!(index.candidates(&services, &[]).count(), 1);
-    assert_eq!(index.candidates(&services, &[DEPLOYMENTS]).count(), 2, "equivalents count");
+    assert_eq!(index.candidates(Operation::Create, &services, &[]).count(), 1);
+    assert_eq!(index.candidates(Operation::Create, &services, &[DEPLOYMENTS]).count(), 2, "equivalents count");
     assert!(PolicyIndex::<ValidatingPolicy>::default().is_empty());
 }
 

@@ -186,7 +186,7 @@ fn index_returns_only_webhooks_for_the_resource_in_the_order_of_calls() {
     ];
     let index = WebhookIndex::new(parts.into_iter().flatten().map(Arc::new));
     let ids = |resource: ResourceName<'_>, equivalents: &[ResourceName<'_>]| -> Vec<String> {
-        index.candidates(&resource, equivalents).map(|(_, hook)| hook.id.clone()).collect()
+        index.candidates(Operation::Create, &resource, equivalents).map(|(_, hook)| hook.id.clone()).collect()
     };
     let all = |names: &[&str]| -> Vec<String> {
         names.iter().flat_map(|name| ["z", "y"].map(|hook| format!("{name}/{hook}.b.c/0"))).collect()
@@ -195,28 +195,42 @@ fn index_returns_only_webhooks_for_the_resource_in_the_order_of_calls() {
     let deployments = resource("apps", "v1", "deployments", "Deployment");
     assert_eq!(ids(deployments, &[]), all(&["b", "d"]));
     assert_eq!(ids(deployments, &[PODS]), all(&["a", "b", "c", "d", "e"]));
+    let deleting = json!({"metadata": {"name": "a"}, "webhooks": [{"name": "a.b.c", "rules": [
+        {"operations": ["DELETE"], "apiGroups": [""], "apiVersions": ["*"], "resources": ["pods"]}]}]});
+    let deleting = WebhookIndex::new(Webhook::parse(deleting.as_object().unwrap()).into_iter().map(Arc::new));
+    assert_eq!(deleting.candidates(Operation::Create, &PODS, &[]).count(), 0, "so do those for other operations");
+    assert_eq!(deleting.candidates(Operation::Delete, &PODS, &[]).count(), 1);
     let others = (0..1000).flat_map(|n| configuration(&n.to_string(), &format!("g{n}.io"), &["*"]));
     let others = WebhookIndex::new(others.map(Arc::new));
-    assert_eq!(others.candidates(&PODS, &[]).count(), 0, "webhooks for other groups cost nothing");
+    assert_eq!(others.candidates(Operation::Create, &PODS, &[]).count(), 0, "webhooks for other groups cost nothing");
 }
 
 #[test]
 fn candidates_include_every_webhook_that_matches() {
     use proptest::prelude::*;
     let names = |names: &'static [&'static str]| prop::collection::vec(prop::sample::select(names), 1..3);
-    let rule = (names(&["", "apps", "*"]), names(&["pods", "nodes", "*", "*/scale", "pods/*", "*/*"]));
+    let rule = (
+        names(&["", "apps", "*"]),
+        names(&["pods", "nodes", "*", "*/scale", "pods/*", "*/*"]),
+        names(&["CREATE", "UPDATE", "DELETE", "CONNECT", "*"]),
+    );
     let rules = prop::collection::vec(rule, 0..4);
-    let request = (prop::sample::select(&["", "apps", "x"][..]), prop::sample::select(&["pods", "nodes", "z"][..]));
-    proptest!(|(rules in rules, (group, resource) in request, scaled in any::<bool>())| {
-        let hooks = rules.iter().map(|(groups, resources)| {
+    let operations = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
+    let request = (
+        prop::sample::select(&["", "apps", "x"][..]),
+        prop::sample::select(&["pods", "nodes", "z"][..]),
+        prop::sample::select(operations.to_vec()),
+    );
+    proptest!(|(rules in rules, (group, resource, operation) in request, scaled in any::<bool>())| {
+        let hooks = rules.iter().map(|(groups, resources, operations)| {
             webhook(json!({"matchPolicy": "Exact", "rules": [
-                {"operations": ["*"], "apiGroups": groups, "apiVersions": ["*"], "resources": resources}]}))
+                {"operations": operations, "apiGroups": groups, "apiVersions": ["*"], "resources": resources}]}))
         });
         let index = WebhookIndex::new(hooks.map(Arc::new));
         let resource = crate::support::resource(group, "v1", resource, "K");
-        let attributes = Attributes { resource, subresource: if scaled { "scale" } else { "" }, ..attributes(None) };
+        let attributes = Attributes { operation, resource, subresource: if scaled { "scale" } else { "" }, ..attributes(None) };
         let matching = index.webhooks().iter().filter(|hook| is_called(hook, &attributes)).count();
-        let found = index.candidates(&resource, &[]).filter(|(_, hook)| is_called(hook, &attributes)).count();
+        let found = index.candidates(operation, &resource, &[]).filter(|(_, hook)| is_called(hook, &attributes)).count();
         prop_assert_eq!(found, matching, "a write slipped through the index");
     });
 }
