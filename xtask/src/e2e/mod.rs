@@ -20,6 +20,7 @@ mod looks;
 mod model;
 mod operators;
 mod our_watch;
+mod plugins;
 mod restart;
 mod server;
 mod starts;
@@ -410,6 +411,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("delete", Needs::Base, changes::delete),
     scenario("delete a namespace", Needs::OwnServer, changes::delete_namespace),
     scenario("bad input", Needs::Any, bad_input::requests),
+    scenario("admission plugins", Needs::Any, plugins::admit),
     scenario("broken connections", Needs::Any, bad_input::connections),
     scenario("etcdctl reads the objects", Needs::Etcd, restart::etcdctl_reads),
     scenario("two servers, one etcd", Needs::Etcd, restart::two_servers),
