@@ -9,9 +9,11 @@ use super::plugin::Validator;
 use super::pod_resize::{bound_node, node_of_changed_pod};
 use super::{AdmissionRequest, Operation};
 
-/// The features that an update of a pod can need, sorted by name. Each function takes the old and the new spec.
-/// Upstream's other features decide only about scheduling.
-const FEATURES: [(&str, fn(&Object, &Object) -> bool); 2] = [
+/// Whether an update needs a feature. Arguments: the old and the new spec of the pod.
+type IsNeeded = fn(&Object, &Object) -> bool;
+
+/// The features that an update of a pod can need, sorted by name. Upstream's other features decide only about scheduling.
+const FEATURES: [(&str, IsNeeded); 2] = [
     ("InPlacePodLevelResourcesVerticalScaling", changes_resources_of_the_pod),
     ("InPlacePodVerticalScalingInitContainers", changes_resources_of_an_init_container),
 ];
