@@ -117,6 +117,12 @@ const PATHS: &[HotPath] = &[
         run: server::create,
     },
     HotPath {
+        name: "create-deployment",
+        turn: "POST of a Deployment of 1 KiB through the service",
+        turns: 300,
+        run: server::create_deployment,
+    },
+    HotPath {
         name: "create-webhooks",
         turn: "the same beside 1,000 webhook configurations for other resources or other operations",
         turns: 300,

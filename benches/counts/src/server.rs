@@ -206,6 +206,34 @@ fn create_beside(turns: u64, rule: fn(usize) -> &'static str) {
     });
 }
 
+/// A Deployment of about 1 KiB as a client sends it.
+fn deployment_of(n: u64) -> Bytes {
+    let env: Vec<String> =
+        (0..6).map(|at| format!("{{\"name\":\"SETTING_{at}\",\"value\":\"value-{at}\"}}")).collect();
+    let env = env.join(",");
+    format!(
+        "{{\"apiVersion\":\"apps/v1\",\"kind\":\"Deployment\",\"metadata\":{{\"name\":\"web-{n:06}\",\
+         \"labels\":{{\"app\":\"shop\",\"tier\":\"front\"}}}},\"spec\":{{\"replicas\":3,\
+         \"selector\":{{\"matchLabels\":{{\"app\":\"shop\"}}}},\"template\":{{\"metadata\":{{\"labels\":{{\"app\":\"shop\"}}}},\
+         \"spec\":{{\"containers\":[{{\"name\":\"web\",\"image\":\"shop:1\",\"env\":[{env}],\
+         \"ports\":[{{\"name\":\"http\",\"containerPort\":8080}}],\
+         \"resources\":{{\"requests\":{{\"cpu\":\"100m\",\"memory\":\"64Mi\"}}}}}}]}}}}}}}}"
+    )
+    .into()
+}
+
+pub(crate) fn create_deployment(turns: u64) {
+    const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+    runtime().block_on(async {
+        let service = server(1).await;
+        for turn in 0..turns {
+            let request = Request::post(DEPLOYMENTS).header("content-type", "application/json");
+            let request = request.header("user-agent", "counts/1");
+            black_box(send_and_read(&service, request, deployment_of(turn), StatusCode::CREATED).await);
+        }
+    });
+}
+
 pub(crate) fn update(turns: u64) {
     runtime().block_on(async {
         let service = server(10).await;

@@ -70,8 +70,11 @@ impl ObjectReader for StoredObjects<'_> {
             }
             let found = self.0.storage().get(&key).await;
             let (found, _) = found.map_err(|error| store::read_failed(&error, resource.gr()))?;
-            let object = found.map(|found| store::parse(&found)).transpose()?;
-            Ok(object.map(|object| store::encode(&object)))
+            // A plugin may search the bytes only, and must not take an unreadable object for one without a member.
+            if let Some(found) = found.as_ref().filter(|found| !store::is_readable(&found.value)) {
+                store::parse(found)?;
+            }
+            Ok(found.map(|found| found.value))
         })
     }
 
