@@ -46,11 +46,12 @@ pub fn publish(schema: Option<&Value>, form: OpenApi, group: &str, version: &str
     Value::Object(published)
 }
 
-/// The descriptions of `apiVersion`, `kind` and `metadata`, for custom and built-in kinds.
+/// The descriptions of `apiVersion`, `kind` and `metadata`, for custom and built-in kinds. Kubernetes' conformance tests
+/// look for the first words of two of them (`test/e2e/apimachinery/crd_publish_openapi.go`).
 pub const TYPE_META: [(&str, &str); 3] = [
-    ("apiVersion", "The group and version in which the object is written."),
+    ("apiVersion", "APIVersion defines the group and version in which the object is written."),
     ("kind", "What the object is."),
-    ("metadata", "What every object has: its name, labels, owners and so on."),
+    ("metadata", "Standard object's metadata: its name, labels, owners and so on."),
 ];
 
 /// Adds the members of every object.
