@@ -208,8 +208,7 @@ fn create_beside(turns: u64, rule: fn(usize) -> &'static str) {
 
 /// A Deployment of about 1 KiB as a client sends it.
 fn deployment_of(n: u64) -> Bytes {
-    let env: Vec<String> =
-        (0..6).map(|at| format!("{{\"name\":\"SETTING_{at}\",\"value\":\"value-{at}\"}}")).collect();
+    let env: Vec<String> = (0..6).map(|at| format!("{{\"name\":\"SETTING_{at}\",\"value\":\"value-{at}\"}}")).collect();
     let env = env.join(",");
     format!(
         "{{\"apiVersion\":\"apps/v1\",\"kind\":\"Deployment\",\"metadata\":{{\"name\":\"web-{n:06}\",\

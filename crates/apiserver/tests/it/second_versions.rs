@@ -369,7 +369,10 @@ async fn managed_fields_are_converted_between_versions_of_a_group() {
         let entry = owners.iter().find(|entry| entry["manager"] == manager).unwrap();
         entry["fieldsV1"]["f:spec"].get(field).is_some()
     };
-    assert!(owns("old", "f:maxReplicas") && !owns("new", "f:maxReplicas") && owns("new", "f:minReplicas"), "{owners:?}");
+    assert!(
+        owns("old", "f:maxReplicas") && !owns("new", "f:maxReplicas") && owns("new", "f:minReplicas"),
+        "{owners:?}"
+    );
     // A field that the manager of the new version no longer applies is removed, although the old version was written
     // last.
     config["spec"] = json!({"scaleTargetRef": target});
