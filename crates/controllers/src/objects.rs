@@ -68,3 +68,32 @@ pub(crate) async fn write(
     };
     writer.write(request).await.map(drop)
 }
+
+/// Writes the status of a cluster-scoped object by a merge patch. `body` has the resource version that the status is for: if
+/// the object was changed or deleted meanwhile, nothing is written, and a further change leads to the next attempt.
+pub(crate) async fn patch_status(
+    writer: &Writer,
+    resource: &Arc<Resource>,
+    name: &str,
+    body: &Value,
+    field_manager: &str,
+) -> Result<(), Status> {
+    let query = format!("fieldManager={field_manager}");
+    let query = Query::parse(&query);
+    let written = writer.write(WriteRequest {
+        verb: WriteVerb::Patch,
+        resource,
+        namespace: None,
+        name: Some(name),
+        subresource: Some("status"),
+        query: &query,
+        content_type: Some("application/merge-patch+json"),
+        user: UserInfo::admin(),
+        user_agent: None,
+        body: Bytes::from(body.to_string()),
+    });
+    match written.await {
+        Err(status) if is_conflict(&status) || status.code == 404 => Ok(()),
+        written => written.map(drop),
+    }
+}

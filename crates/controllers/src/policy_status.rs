@@ -4,18 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use listwatch_meta::{Status, UserInfo};
+use listwatch_meta::Status;
 use listwatch_policies::{CheckedKind, ObjectSchema, ParamKind, TYPES_MAX, resources_to_check, type_check};
 use listwatch_registry::{Registry, Resource};
 use listwatch_validation::{Object as Tree, child, given};
-use listwatch_wire::query::Query;
-use listwatch_write::{WriteRequest, WriteVerb, Writer};
+use listwatch_write::Writer;
 use serde_json::{Value, json};
 
 use crate::changed_names::ChangedNames;
 use crate::feed;
-use crate::objects::{get_versioned, is_conflict};
+use crate::objects::{get_versioned, patch_status};
 
 const GROUP: &str = "admissionregistration.k8s.io";
 const PLURAL: &str = "validatingadmissionpolicies";
@@ -66,26 +64,7 @@ async fn write_status(writer: &Arc<Writer>, name: &str) -> Result<(), Status> {
         "metadata": {"resourceVersion": version},
         "status": {"observedGeneration": generation, "typeChecking": {"expressionWarnings": warnings}},
     });
-    let manager = format!("fieldManager={CONTROLLER}");
-    let query = Query::parse(&manager);
-    let written = writer.write(WriteRequest {
-        verb: WriteVerb::Patch,
-        resource: &resource,
-        namespace: None,
-        name: Some(name),
-        subresource: Some("status"),
-        query: &query,
-        content_type: Some("application/merge-patch+json"),
-        user: UserInfo::admin(),
-        user_agent: None,
-        body: Bytes::from(body.to_string()),
-    });
-    match written.await {
-        Ok(_) => Ok(()),
-        // The policy was changed or deleted: a further change follows.
-        Err(status) if is_conflict(&status) || status.code == 404 => Ok(()),
-        Err(status) => Err(status),
-    }
+    patch_status(writer, &resource, name, &body, CONTROLLER).await
 }
 
 /// The warnings of a policy.

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 use crate::changed_names::ChangedNames;
 use crate::feed;
-use crate::objects::{get_versioned, is_conflict};
+use crate::objects::{get_versioned, is_conflict, patch_status};
 
 const GROUP: &str = "storagemigration.k8s.io";
 const VERSION: &str = "v1beta1";
@@ -41,8 +41,8 @@ const CONTROLLER: &str = "storage-version-migrator-controller";
 const RETRY: Duration = Duration::from_secs(1);
 /// The time in which the definition of the resource may still appear.
 const RESOURCE_WAIT: time::Duration = time::Duration::minutes(1);
-/// The number of objects that are read at once.
-const PAGE: usize = 500;
+/// The number of objects that are read at once: at most 75 MiB of the largest objects that etcd takes.
+const PAGE: usize = 50;
 
 /// Carries out migrations, one after the other, until the future is dropped. Idle if the server does not serve them.
 pub async fn run(writer: Arc<Writer>) {
@@ -84,11 +84,15 @@ async fn migrate(writer: &Writer, name: &str) -> Result<(), Status> {
         }
         return write.failed("unable to obtain GVR from discovery").await;
     };
-    let Some(begin) = text(status, "resourceVersion").parse().ok().map(Revision::new) else {
+    let begin = text(status, "resourceVersion");
+    if begin.is_empty() {
         // The write of the status leads to the next call.
         let page = ListQuery { range: migrated.range(None), at: None, limit: 1 };
         let page = writer.backend().storage().list(page).await.map_err(Status::internal)?;
         return write.running(page.revision).await;
+    }
+    let Ok(begin) = begin.parse().map(Revision::new) else {
+        return write.failed("the resourceVersion of the status is too large").await;
     };
     match store_again(writer, &migrated, begin).await {
         Ok(()) => write.succeeded().await,
@@ -214,24 +218,6 @@ impl Progress<'_> {
         let metadata = metadata(self.migration);
         let name = text(metadata, "name");
         let body = json!({"metadata": {"resourceVersion": metadata.get("resourceVersion")}, "status": status});
-        let query = format!("fieldManager={CONTROLLER}");
-        let query = Query::parse(&query);
-        let written = self.writer.write(WriteRequest {
-            verb: WriteVerb::Patch,
-            resource: self.resource,
-            namespace: None,
-            name: Some(name),
-            subresource: Some("status"),
-            query: &query,
-            content_type: Some("application/merge-patch+json"),
-            user: UserInfo::admin(),
-            user_agent: None,
-            body: Bytes::from(body.to_string()),
-        });
-        match written.await {
-            // The migration was changed or deleted: a further change follows.
-            Err(status) if is_conflict(&status) || status.code == 404 => Ok(()),
-            written => written.map(drop),
-        }
+        patch_status(self.writer, self.resource, name, &body, CONTROLLER).await
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 const MIGRATIONS: &str = "/apis/storagemigration.k8s.io/v1beta1/storageversionmigrations";
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";
 /// More than the controller reads at once.
-const MANY: usize = 620;
+const MANY: usize = 120;
 const ENCRYPTION: &str = "apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
 resources:
