@@ -152,3 +152,26 @@ impl ObjectReader for StoredObjects<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::Key;
+    use listwatch_storage::{MemoryStorage, Storage as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn unreadable_object_is_an_error_for_plugins_and_not_an_object_without_labels() {
+        let storage = MemoryStorage::new();
+        for (name, value) in [("whole", r#"{"metadata":{"name":"whole"}}"#), ("cut", r#"{"metadata":{"name":"#)] {
+            let key = Key::from_path(&format!("/namespaces/{name}")).unwrap();
+            storage.create(&key, Bytes::from_static(value.as_bytes()), None).await.unwrap();
+        }
+        let writer = crate::testing::writer(storage);
+        let objects = StoredObjects(writer.backend());
+        let read = async |name: &str| objects.get_cached("", "v1", "namespaces", None, name).await;
+        assert!(read("whole").await.unwrap().is_some());
+        assert!(read("none").await.unwrap().is_none());
+        assert_eq!(read("cut").await.unwrap_err().code, 500);
+    }
+}
