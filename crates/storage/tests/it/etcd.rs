@@ -116,7 +116,15 @@ async fn follow(watch: &mut Watch, until: Revision) -> Vec<StoreEvent> {
 
 /// The actual changes, read by a watch over an undisturbed connection.
 async fn truth(url: &str, after: Revision, until: Revision) -> Vec<StoreEvent> {
-    let store = connect(&[url]).await;
+    // A member that was stopped refuses requests until it knows the new leader.
+    let deadline = Instant::now() + PATIENCE;
+    let store = loop {
+        match Etcd3::connect(Etcd3Options::new([url])).await {
+            Ok(store) => break store,
+            Err(error) => assert!(Instant::now() < deadline, "etcd does not answer: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
     follow(&mut store.watch(pods(), after).await.expect("a watch"), until).await
 }
 

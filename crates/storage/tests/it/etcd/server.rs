@@ -1,5 +1,6 @@
 //! Starts and stops real etcd processes for tests.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -63,6 +64,7 @@ pub(crate) struct Member {
     /// `http://127.0.0.1:port` or `https://…`.
     pub(crate) url: String,
     process: Option<Process>,
+    _ports: [Port; 2],
 }
 
 /// An etcd process that a shell kills when the test's end of a pipe closes. A killed test process therefore leaves no
@@ -103,14 +105,16 @@ impl Member {
     fn prepare(binary: &Path, size: usize, extra: &[&str]) -> Vec<Member> {
         let tls = extra.iter().any(|argument| argument.starts_with("--cert-file"));
         let scheme = if tls { "https" } else { "http" };
-        let ports = free_ports(size * 2);
-        let peers: Vec<_> = (0..size).map(|n| format!("m{n}=http://127.0.0.1:{}", ports[size + n])).collect();
-        let peers = peers.join(",");
-        (0..size)
-            .map(|n| {
+        let clients = free_ports(size);
+        let peers = free_ports(size);
+        let cluster: Vec<_> =
+            peers.iter().enumerate().map(|(n, peer)| format!("m{n}=http://127.0.0.1:{}", peer.number)).collect();
+        let cluster = cluster.join(",");
+        (clients.into_iter().zip(peers).enumerate())
+            .map(|(n, (client, peer_port))| {
                 let dir = tempfile::Builder::new().prefix("listwatch-etcd-").tempdir().expect("a temporary directory");
-                let url = format!("{scheme}://127.0.0.1:{}", ports[n]);
-                let peer = format!("http://127.0.0.1:{}", ports[size + n]);
+                let url = format!("{scheme}://127.0.0.1:{}", client.number);
+                let peer = format!("http://127.0.0.1:{}", peer_port.number);
                 let mut arguments: Vec<String> = [
                     ("--name", format!("m{n}")),
                     ("--data-dir", dir.path().join("data").display().to_string()),
@@ -124,10 +128,10 @@ impl Member {
                 .collect();
                 if size > 1 {
                     arguments.push(format!("--initial-advertise-peer-urls={peer}"));
-                    arguments.push(format!("--initial-cluster={peers}"));
+                    arguments.push(format!("--initial-cluster={cluster}"));
                 }
                 arguments.extend(extra.iter().map(|&argument| argument.to_owned()));
-                Member { binary: binary.to_owned(), arguments, dir, url, process: None }
+                Member { binary: binary.to_owned(), arguments, dir, url, process: None, _ports: [client, peer_port] }
             })
             .collect()
     }
@@ -239,8 +243,35 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn free_ports(count: usize) -> Vec<u16> {
-    // All ports at once, so that they differ.
-    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    listeners.iter().map(|listener| listener.local_addr().expect("a bound socket").port()).collect()
+/// A port that no other test uses while the value exists.
+struct Port {
+    number: u16,
+    _lock: File,
+}
+
+/// Below the ports that Linux gives to outgoing connections. One of those could take the port of a killed member
+/// before its restart.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// Takes ports that are free and that no other process of these tests has locked.
+fn free_ports(count: usize) -> Vec<Port> {
+    let locks = std::env::temp_dir().join("listwatch-test-ports");
+    std::fs::create_dir_all(&locks).expect("a directory for locks");
+    // Processes that start together begin at different ports.
+    let first = std::process::id() * 61 % u32::from(PORTS.end - PORTS.start);
+    let ports: Vec<Port> = (0..PORTS.len() as u32)
+        .map(|n| PORTS.start + ((first + n) % u32::from(PORTS.end - PORTS.start)) as u16)
+        .filter_map(|number| lock_port(&locks, number))
+        .take(count)
+        .collect();
+    assert_eq!(ports.len(), count, "ports between {} and {} are free", PORTS.start, PORTS.end);
+    ports
+}
+
+/// `None` if another test has locked the port, or something listens on it.
+fn lock_port(locks: &Path, number: u16) -> Option<Port> {
+    let lock = File::options().create(true).append(true).open(locks.join(number.to_string())).expect("a lock file");
+    lock.try_lock().ok()?;
+    TcpListener::bind(("127.0.0.1", number)).ok()?;
+    Some(Port { number, _lock: lock })
 }
