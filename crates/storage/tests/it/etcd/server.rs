@@ -275,3 +275,12 @@ fn lock_port(locks: &Path, number: u16) -> Option<Port> {
     TcpListener::bind(("127.0.0.1", number)).ok()?;
     Some(Port { number, _lock: lock })
 }
+
+#[test]
+fn port_of_a_running_test_is_given_to_no_other() {
+    let first = free_ports(1).remove(0);
+    let locks = std::env::temp_dir().join("listwatch-test-ports");
+    assert!(lock_port(&locks, first.number).is_none(), "port {} has two users", first.number);
+    // Nothing listened on it: only the lock has refused the second user.
+    assert!(TcpListener::bind(("127.0.0.1", first.number)).is_ok());
+}
