@@ -85,8 +85,10 @@ impl Runner {
         match &self.nextest {
             Some(nextest) => {
                 let threads = std::thread::available_parallelism().map_or(1, usize::from) + WAITING_THREADS;
-                let run = Run::new(nextest).args(["nextest", "run", "--no-fail-fast", "--test-threads"]);
-                self.with_etcd(run.arg(threads.to_string()))
+                let run = Run::new(nextest).args(["nextest", "run", "--no-fail-fast"]);
+                // What a failed test printed is repeated below the summary, where the end of a long log shows it.
+                let run = run.args(["--failure-output", "immediate-final"]);
+                self.with_etcd(run.arg("--test-threads").arg(threads.to_string()))
             }
             None => self.with_etcd(cargo_test().arg("--no-fail-fast")),
         }

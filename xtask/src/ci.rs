@@ -114,6 +114,7 @@ fn package() -> Outcome<String> {
         "listwatch-load",
         "listwatch-reflector-bench",
         "listwatch-sim",
+        "listwatch-test-ports",
     ];
     let exclude = unpublished.into_iter().flat_map(|name| ["--exclude", name]);
     forget_unpacked_crates()?;

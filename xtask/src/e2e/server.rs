@@ -1,6 +1,5 @@
 //! The server under test: started as a user would start it, restarted on the same port and data.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -133,7 +132,7 @@ fn launch(bin: &Path, store: &Store, dir: &Path, port: u16) -> Outcome<Backgroun
     Ok(process)
 }
 
-/// A port of the loopback that is free now.
+/// A port of the loopback that nothing else gets while this process runs.
 pub(crate) fn free_port() -> Outcome<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    Ok(listwatch_test_ports::free_port()?)
 }

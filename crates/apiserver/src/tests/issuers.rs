@@ -63,7 +63,7 @@ async fn post(server: &ApiServer, token: &str, path: &str, body: Value) -> (u16,
 
 /// An address that nothing listens on.
 fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    SocketAddr::from(([127, 0, 0, 1], listwatch_test_ports::free_port().unwrap()))
 }
 
 /// The configuration of an issuer whose certificate this authority signs.

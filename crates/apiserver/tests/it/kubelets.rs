@@ -279,7 +279,7 @@ async fn kubelet_that_does_not_answer_or_is_not_trusted_yields_upstreams_error()
     let (code, text) = get(&server(stranger, kubelet.port).await, &log).await;
     assert!(code == 500 && text.starts_with(&url(kubelet.port)), "{text}");
 
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let closed = listwatch_test_ports::free_port().unwrap();
     let down = server(KubeletOptions::default(), closed).await;
     let address = std::net::ToSocketAddrs::to_socket_addrs(&("localhost", closed)).unwrap().next().unwrap();
     let refused = format!("dial tcp {address}: connect: connection refused");

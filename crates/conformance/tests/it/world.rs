@@ -25,8 +25,8 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn new(storage: Arc<dyn Storage>) -> Arc<Self> {
         let pki = Pki::in_memory(&[]).expect("certificates");
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
+        let port = listwatch_test_ports::free_port().expect("a free port");
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("nothing else listens there");
         let world = World { storage, pki, port, running: Mutex::new(None) };
         let running = world.start(listener).await.expect("a server");
         *world.running.lock().expect("no panic") = Some(running);

@@ -6,7 +6,7 @@
 #![cfg(all(feature = "embedded", feature = "etcd3", unix))]
 
 use std::io::{BufRead as _, BufReader};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -136,9 +136,7 @@ impl Drop for Etcd {
 }
 
 fn free_ports() -> [u16; 2] {
-    // The free ports are reserved at the same time, so that they differ.
-    let listeners = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("a bound socket").port())
+    [(), ()].map(|()| listwatch_test_ports::free_port().expect("a free port"))
 }
 
 #[test]

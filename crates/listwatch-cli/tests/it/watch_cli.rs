@@ -30,8 +30,8 @@ struct World {
 impl World {
     async fn new() -> Self {
         let storage: Arc<dyn Storage> = MemoryStorage::new();
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
+        let port = listwatch_test_ports::free_port().expect("a free port");
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("nothing else listens there");
         let server = ApiServer::builder().storage(storage.clone()).build().await.expect("a server");
         let serving = server.serve_plain(listener).expect("serving");
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,12 +1,11 @@
 //! Starts and stops real etcd processes for tests.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use listwatch_test_ports::free_port;
 use tempfile::TempDir;
 
 /// Time for a started member to answer.
@@ -64,7 +63,6 @@ pub(crate) struct Member {
     /// `http://127.0.0.1:port` or `https://…`.
     pub(crate) url: String,
     process: Option<Process>,
-    _ports: [Port; 2],
 }
 
 /// An etcd process that a shell kills when the test's end of a pipe closes. A killed test process therefore leaves no
@@ -105,16 +103,16 @@ impl Member {
     fn prepare(binary: &Path, size: usize, extra: &[&str]) -> Vec<Member> {
         let tls = extra.iter().any(|argument| argument.starts_with("--cert-file"));
         let scheme = if tls { "https" } else { "http" };
-        let clients = free_ports(size);
-        let peers = free_ports(size);
+        let port = |_| free_port().expect("a free port");
+        let (clients, peers): (Vec<u16>, Vec<u16>) = (0..size).map(|n| (port(n), port(n))).unzip();
         let cluster: Vec<_> =
-            peers.iter().enumerate().map(|(n, peer)| format!("m{n}=http://127.0.0.1:{}", peer.number)).collect();
+            peers.iter().enumerate().map(|(n, peer)| format!("m{n}=http://127.0.0.1:{peer}")).collect();
         let cluster = cluster.join(",");
         (clients.into_iter().zip(peers).enumerate())
-            .map(|(n, (client, peer_port))| {
+            .map(|(n, (client, peer))| {
                 let dir = tempfile::Builder::new().prefix("listwatch-etcd-").tempdir().expect("a temporary directory");
-                let url = format!("{scheme}://127.0.0.1:{}", client.number);
-                let peer = format!("http://127.0.0.1:{}", peer_port.number);
+                let url = format!("{scheme}://127.0.0.1:{client}");
+                let peer = format!("http://127.0.0.1:{peer}");
                 let mut arguments: Vec<String> = [
                     ("--name", format!("m{n}")),
                     ("--data-dir", dir.path().join("data").display().to_string()),
@@ -131,7 +129,7 @@ impl Member {
                     arguments.push(format!("--initial-cluster={cluster}"));
                 }
                 arguments.extend(extra.iter().map(|&argument| argument.to_owned()));
-                Member { binary: binary.to_owned(), arguments, dir, url, process: None, _ports: [client, peer_port] }
+                Member { binary: binary.to_owned(), arguments, dir, url, process: None }
             })
             .collect()
     }
@@ -241,46 +239,4 @@ fn copy(from: &Path, to: &Path) {
             std::fs::copy(&there, &here).expect("a copy");
         }
     }
-}
-
-/// A port that no other test uses while the value exists.
-struct Port {
-    number: u16,
-    _lock: File,
-}
-
-/// Below the ports that Linux gives to outgoing connections. One of those could take the port of a killed member
-/// before its restart.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
-
-/// Takes ports that are free and that no other process of these tests has locked.
-fn free_ports(count: usize) -> Vec<Port> {
-    let locks = std::env::temp_dir().join("listwatch-test-ports");
-    std::fs::create_dir_all(&locks).expect("a directory for locks");
-    // Processes that start together begin at different ports.
-    let first = std::process::id() * 61 % u32::from(PORTS.end - PORTS.start);
-    let ports: Vec<Port> = (0..PORTS.len() as u32)
-        .map(|n| PORTS.start + ((first + n) % u32::from(PORTS.end - PORTS.start)) as u16)
-        .filter_map(|number| lock_port(&locks, number))
-        .take(count)
-        .collect();
-    assert_eq!(ports.len(), count, "ports between {} and {} are free", PORTS.start, PORTS.end);
-    ports
-}
-
-/// `None` if another test has locked the port, or something listens on it.
-fn lock_port(locks: &Path, number: u16) -> Option<Port> {
-    let lock = File::options().create(true).append(true).open(locks.join(number.to_string())).expect("a lock file");
-    lock.try_lock().ok()?;
-    TcpListener::bind(("127.0.0.1", number)).ok()?;
-    Some(Port { number, _lock: lock })
-}
-
-#[test]
-fn port_of_a_running_test_is_given_to_no_other() {
-    let first = free_ports(1).remove(0);
-    let locks = std::env::temp_dir().join("listwatch-test-ports");
-    assert!(lock_port(&locks, first.number).is_none(), "port {} has two users", first.number);
-    // Nothing listened on it: only the lock has refused the second user.
-    assert!(TcpListener::bind(("127.0.0.1", first.number)).is_ok());
 }
