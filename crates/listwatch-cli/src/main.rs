@@ -7,6 +7,7 @@ mod process;
 mod relocation;
 mod serve;
 mod snapshots;
+mod stop_signals;
 mod storage;
 mod store;
 mod trim;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use listwatch_apiserver::{ApiServer, Serving};
 
+use crate::stop_signals::StopSignals;
+
 type Failure = Box<dyn std::error::Error>;
 
 /// Prepares this process for a server: raises the limit of open files, and returns memory to the system after a peak.
@@ -35,13 +37,14 @@ pub(crate) struct Shutdown {
 /// its address from the cluster. A second signal ends the delay, and another one ends the process.
 ///
 /// # Errors
-/// The signal handlers cannot be installed.
+/// A signal handler cannot be installed.
 pub(crate) async fn serve_until_signal(
     server: &ApiServer,
     serving: Serving,
     shutdown: Shutdown,
+    mut signals: StopSignals,
 ) -> Result<(), Failure> {
-    stop_signal().await?;
+    signals.received().await?;
     server.fail_readiness();
     let delay = shutdown.delay;
     if !delay.is_zero() {
@@ -50,7 +53,7 @@ pub(crate) async fn serve_until_signal(
     let leave = async { tokio::join!(server.withdraw(), tokio::time::sleep(delay)) };
     tokio::select! {
         _ = leave => {}
-        signal = stop_signal() => signal?,
+        signal = signals.received() => signal?,
     }
     eprintln!("listwatch: stopping; a second signal stops at once");
     let stop = async {
@@ -63,7 +66,7 @@ pub(crate) async fn serve_until_signal(
     };
     tokio::select! {
         () = stop => {}
-        _ = stop_signal() => {}
+        _ = signals.received() => {}
     }
     Ok(())
 }
@@ -117,20 +120,4 @@ fn allow_many_connections() {
             }
         }
     }
-}
-
-/// Waits for Ctrl-C or a termination signal.
-async fn stop_signal() -> Result<(), Failure> {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate())?;
-        tokio::select! {
-            interrupted = tokio::signal::ctrl_c() => interrupted?,
-            _ = terminate.recv() => {}
-        }
-    }
-    #[cfg(not(unix))]
-    tokio::signal::ctrl_c().await?;
-    Ok(())
 }

@@ -15,6 +15,7 @@ use listwatch_cacher::{HistoryBudget, Limits};
 use crate::process::{self, Shutdown};
 use crate::relocation;
 use crate::snapshots::SnapshotFlags;
+use crate::stop_signals::StopSignals;
 use crate::store::{self, EtcdConnection, OpenStore};
 
 type Failure = Box<dyn std::error::Error>;
@@ -228,13 +229,15 @@ impl Serve {
             None => builder.client_ca(pki.ca_pem()),
         };
         let server = builder.build().await?;
+        // Before the first client is served: a signal that arrives right after the announcement must not kill.
+        let signals = StopSignals::install()?;
         let serving = server.serve(listener, &pki)?;
 
         let url = format!("https://{}", process::reachable(address));
         let kubeconfig = self.kubeconfig_path()?;
         write_private(&kubeconfig, pki.kubeconfig(&url).as_bytes())?;
         print_banner(&url, &store.description, &std::path::absolute(&kubeconfig).unwrap_or(kubeconfig));
-        process::serve_until_signal(&server, serving, Shutdown::default()).await
+        process::serve_until_signal(&server, serving, Shutdown::default(), signals).await
     }
 
     /// The certificate authorities of client certificates, in PEM and ready for use.

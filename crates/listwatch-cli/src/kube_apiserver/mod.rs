@@ -28,6 +28,7 @@ use self::command_line::FlagValues;
 use self::settings::{Advertise, Certificates, Level, Notice, Settings, StoreChoice, resolve};
 use crate::process::{self, Shutdown};
 use crate::snapshots::SnapshotFlags;
+use crate::stop_signals::StopSignals;
 use crate::store::{self, OpenStore};
 
 type Failure = Box<dyn std::error::Error>;
@@ -162,6 +163,8 @@ impl KubeApiserver {
         let anonymous_auth = authorization::anonymous_auth(settings.anonymous_auth, allows_everything);
         let builder = credentials::read(builder.anonymous_auth(anonymous_auth), &settings, anonymous_auth)?;
         let server = builder.build().await?;
+        // Before the first client is served: a signal that arrives right after the announcement must not kill.
+        let signals = StopSignals::install()?;
         let serving = server.serve(listener, &pki)?;
 
         let url = format!("https://{}", process::reachable(settings.bind));
@@ -170,7 +173,7 @@ impl KubeApiserver {
         }
         tracing::info!("serving on {}, objects are in {}", settings.bind, store.description);
         let shutdown = Shutdown { delay: settings.shutdown_delay, retry_after: settings.shutdown_retry_after };
-        process::serve_until_signal(&server, serving, shutdown).await
+        process::serve_until_signal(&server, serving, shutdown, signals).await
     }
 
     async fn storage(&self, choice: &StoreChoice) -> Result<OpenStore, Failure> {

@@ -11,6 +11,8 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use listwatch_storage::transfer::IfExists;
 
+use crate::stop_signals::StopSignals;
+
 pub(super) type Failure = Box<dyn std::error::Error>;
 
 /// Back up, restore, move, check, compact and measure stores
@@ -296,9 +298,10 @@ impl Storage {
                     Command::Stats(stats) => stats.run().await,
                 }
             };
+            let mut signals = StopSignals::install()?;
             tokio::select! {
                 done = work => done,
-                interrupted = tokio::signal::ctrl_c() => {
+                interrupted = signals.received() => {
                     interrupted?;
                     Err("interrupted; nothing half-done is left under a final name, run it again to go on".into())
                 }

@@ -21,6 +21,7 @@ use listwatch_client::{
 use self::diff::DiffOptions;
 use self::print::{Format, Printer};
 use self::status_lines::StatusLines;
+use crate::stop_signals::StopSignals;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -159,9 +160,10 @@ impl Watch {
         crate::cli::start_logging(&self.log_level)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(async {
+            let mut signals = StopSignals::install()?;
             tokio::select! {
                 watched = self.watch() => watched,
-                interrupted = interrupted() => interrupted.map(|()| End::Done).map_err(Refusal::from),
+                interrupted = signals.received() => interrupted.map(|()| End::Done).map_err(Refusal::from),
             }
         });
         // A credential plugin or a name lookup may still run in the background.
@@ -312,19 +314,4 @@ fn reader_left() -> bool {
 #[cfg(not(unix))]
 fn reader_left() -> bool {
     false
-}
-
-#[cfg(unix)]
-async fn interrupted() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    tokio::select! {
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
-    }
-}
-
-#[cfg(not(unix))]
-async fn interrupted() -> io::Result<()> {
-    tokio::signal::ctrl_c().await
 }

@@ -2,7 +2,7 @@
 #![cfg(unix)]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -155,8 +155,7 @@ fn stderr(output: &Output) -> String {
 }
 
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+    listwatch_test_ports::free_port().expect("a free port")
 }
 
 /// A server process, which is killed when the value is dropped.
@@ -351,6 +350,21 @@ fn kubeconfig_of_a_self_created_certificate_authenticates_the_administrator() {
     let (code, answer) = pki.send(port, None, NAMESPACES, Some(&token));
     assert_eq!(code, 200, "{answer}");
     assert!(server.terminate().success());
+}
+
+#[test]
+fn signal_right_after_the_announcement_stops_the_server_gracefully() {
+    let pki = Pki::new();
+    for attempt in 0..10 {
+        let server = Server::start(&[
+            "--storage-backend=memory".to_owned(),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={}", free_port()),
+            format!("--cert-dir={}", pki.path("own").display()),
+        ]);
+        let status = server.terminate();
+        assert!(status.success(), "start {attempt}: {status}");
+    }
 }
 
 /// envtest puts its certificate into `--cert-dir` and trusts no other.
