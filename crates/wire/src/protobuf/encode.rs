@@ -1,6 +1,6 @@
 //! Encodes JSON as protobuf, byte-equal to Go's encoding of the same object.
 //!
-//! serde reads the JSON once, without a tree. Each member is appended in the order of the JSON. At the end of an object
+//! The JSON is read once, without a tree: by [`compact`], or by serde if it is not compact. Each member is appended in the order of the JSON. At the end of an object
 //! its fields are sorted by number. The zero values that Go always writes are added, and embedded structs become
 //! messages. The length of the object is then known. Each byte is moved about twice per level with `memcpy`. Only the
 //! encoder's few buffers are allocated, which a list reuses for all its objects.
@@ -12,6 +12,7 @@ use serde::de::{
 };
 use serde_json::value::RawValue;
 
+use super::compact;
 use super::decode::UnknownFields;
 use super::error::EncodeError;
 use crate::forms;
@@ -24,14 +25,22 @@ pub(super) fn object(id: Id, json: &[u8], unknown: UnknownFields) -> Result<Vec<
     Ok(encoder.out)
 }
 
+/// Encodes the message of a JSON object as [`object`] does, always by serde.
+#[cfg(test)]
+pub(super) fn object_by_serde(id: Id, json: &[u8], unknown: UnknownFields) -> Result<Vec<u8>, EncodeError> {
+    let mut encoder = Encoder { rejects_unknown: unknown == UnknownFields::Rejected, ..Encoder::default() };
+    encoder.by_serde(id, json)?;
+    Ok(encoder.out)
+}
+
 /// The bytes of one field in [`Encoder::out`], with its tags.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+pub(super) struct Part {
     /// The field's number after those of its enclosing embedded structs: one byte per level,
     /// outermost first. Sorting by this key gives the order of the message.
-    key: u32,
-    start: usize,
-    end: usize,
+    pub(super) key: u32,
+    pub(super) start: usize,
+    pub(super) end: usize,
 }
 
 impl Part {
@@ -46,8 +55,8 @@ const _: () = assert!(INLINE_DEPTH_MAX < size_of::<u32>(), "a key has a byte for
 #[derive(Debug, Default)]
 pub(super) struct Encoder {
     /// A stack: the bytes of an open object follow those of its enclosing objects.
-    out: Vec<u8>,
-    parts: Vec<Part>,
+    pub(super) out: Vec<u8>,
+    pub(super) parts: Vec<Part>,
     /// A stack of the entries of open maps.
     entries: Vec<Entry>,
     /// Scratch space for one message.
@@ -55,7 +64,14 @@ pub(super) struct Encoder {
     /// The open members with their messages; after an error, its location.
     path: Vec<(Id, &'static str)>,
     /// Whether a member that the message does not have is an error.
-    rejects_unknown: bool,
+    pub(super) rejects_unknown: bool,
+}
+
+/// The position of an open map in the buffers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenMap {
+    base: usize,
+    first: usize,
 }
 
 /// An entry of a map: its position in [`Encoder::out`], and the end of its key.
@@ -70,12 +86,24 @@ struct Entry {
 impl Encoder {
     /// Encodes the message of a JSON object.
     pub(super) fn object(&mut self, id: Id, json: &[u8]) -> Result<&[u8], EncodeError> {
+        self.begin(json);
+        match compact::encode(self, id, json) {
+            Some(()) => Ok(&self.out),
+            None => self.by_serde(id, json),
+        }
+    }
+
+    fn begin(&mut self, json: &[u8]) {
         self.out.clear();
         self.parts.clear();
         self.entries.clear();
         self.path.clear();
         self.out.reserve(json.len());
         self.scratch.reserve(json.len());
+    }
+
+    fn by_serde(&mut self, id: Id, json: &[u8]) -> Result<&[u8], EncodeError> {
+        self.begin(json);
         let mut json = serde_json::Deserializer::from_slice(json);
         let read = json.deserialize_map(Root { encoder: self, id }).and_then(|()| json.end());
         match read {
@@ -114,7 +142,7 @@ impl Encoder {
 
     /// Assembles the message of an object. Its parts begin at index `parts` of the parts, and its bytes at offset `out`
     /// of the output.
-    fn finish(&mut self, message: &Message, number: Option<u8>, out: usize, parts: usize) {
+    pub(super) fn finish(&mut self, message: &Message, number: Option<u8>, out: usize, parts: usize) {
         let own = &mut self.parts[parts..];
         if !own.is_sorted_by_key(|part| part.key) {
             // A stable sort, so that the last duplicate of a member stays last.
@@ -131,7 +159,50 @@ impl Encoder {
         self.out.extend_from_slice(&self.scratch);
     }
 
-    fn push_bytes(&mut self, number: u8, bytes: &[u8]) {
+    /// Whether a member that the message does not have is an error.
+    pub(super) fn refuses(&self, message: &Message, name: &str) -> bool {
+        self.rejects_unknown && !is_type(message, name)
+    }
+
+    /// Begins a map. Its entries follow, each closed by [`Encoder::close_entry`].
+    pub(super) fn open_map(&self) -> OpenMap {
+        OpenMap { base: self.out.len(), first: self.entries.len() }
+    }
+
+    /// Ends an entry of field `number`, whose key and value are the bytes from `start` on. Returns whether its key is
+    /// greater than the key before.
+    pub(super) fn close_entry(&mut self, map: OpenMap, start: usize, key_bytes: usize, number: u8) -> bool {
+        let inner = self.out.len() - start;
+        self.wrap(number, start);
+        let end = self.out.len();
+        let key_start = end - inner + field_head_bytes(key_bytes);
+        let key_end = key_start + key_bytes;
+        let last = self.entries.get(map.first..).and_then(<[Entry]>::last);
+        let sorted = last.is_none_or(|last| self.out[last.key_start..last.key_end] < self.out[key_start..key_end]);
+        self.entries.push(Entry { start, key_start, key_end, end });
+        sorted
+    }
+
+    /// Ends a map. Unless its keys are `sorted`, sorts its entries and drops all but the last one of each key.
+    pub(super) fn close_map(&mut self, map: OpenMap, sorted: bool) {
+        if !sorted {
+            let Encoder { out, entries, scratch, .. } = self;
+            let own = &mut entries[map.first..];
+            let key = |entry: &Entry| &out[entry.key_start..entry.key_end];
+            own.sort_by(|one, other| key(one).cmp(key(other)));
+            scratch.clear();
+            for (at, entry) in own.iter().enumerate() {
+                if own.get(at + 1).is_none_or(|next| key(next) != key(entry)) {
+                    scratch.extend_from_slice(&out[entry.start..entry.end]);
+                }
+            }
+            out.truncate(map.base);
+            out.extend_from_slice(scratch);
+        }
+        self.entries.truncate(map.first);
+    }
+
+    pub(super) fn push_bytes(&mut self, number: u8, bytes: &[u8]) {
         push_tag(&mut self.out, number, WIRE_BYTES);
         push_varint(&mut self.out, bytes.len() as u64);
         self.out.extend_from_slice(bytes);
@@ -277,17 +348,25 @@ impl<'de> Visitor<'de> for Member<'_> {
 
     fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Self::Value, E> {
         let found = find_member(self.message, name, self.expected, 0);
-        // The envelope holds the type of an object.
-        let is_type = || matches!(name, "kind" | "apiVersion") && self.message.is_object();
-        if found.is_none() && self.rejects_unknown && !is_type() {
+        if found.is_none() && self.rejects_unknown && !is_type(self.message, name) {
             return Err(E::custom(format_args!("unknown field {name:?}")));
         }
         Ok(found)
     }
 }
 
+/// Whether a member is part of an object's type, which the envelope holds.
+fn is_type(message: &Message, name: &str) -> bool {
+    matches!(name, "kind" | "apiVersion") && message.is_object()
+}
+
 /// Finds the field with the JSON name `name` in the message or its embedded structs.
-fn find_member(message: &Message, name: &str, expected: &mut usize, level: usize) -> Option<(&'static Field, u32)> {
+pub(super) fn find_member(
+    message: &Message,
+    name: &str,
+    expected: &mut usize,
+    level: usize,
+) -> Option<(&'static Field, u32)> {
     let fields = message.fields();
     let shift = 8 * (INLINE_DEPTH_MAX - level);
     let (before, after) = fields.split_at((*expected).min(fields.len()));
@@ -377,38 +456,16 @@ impl<'de> Visitor<'de> for Map<'_> {
     /// is used.
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Map { encoder, of, number } = self;
-        let (base, first) = (encoder.out.len(), encoder.entries.len());
+        let open = encoder.open_map();
         let mut sorted = true;
         loop {
             let start = encoder.out.len();
             let Some(key_bytes) = map.next_key_seed(EntryKey(&mut *encoder))? else { break };
             // Go writes no value for an entry with `nil` bytes.
             map.next_value_seed(Value { encoder: &mut *encoder, of, number: 2, null_is_zero: true })?;
-            let inner = encoder.out.len() - start;
-            encoder.wrap(number, start);
-            let end = encoder.out.len();
-            let key_start = end - inner + field_head_bytes(key_bytes);
-            let key_end = key_start + key_bytes;
-            if let Some(last) = encoder.entries.get(first..).and_then(<[Entry]>::last) {
-                sorted &= encoder.out[last.key_start..last.key_end] < encoder.out[key_start..key_end];
-            }
-            encoder.entries.push(Entry { start, key_start, key_end, end });
+            sorted &= encoder.close_entry(open, start, key_bytes, number);
         }
-        if !sorted {
-            let Encoder { out, entries, scratch, .. } = encoder;
-            let own = &mut entries[first..];
-            let key = |entry: &Entry| &out[entry.key_start..entry.key_end];
-            own.sort_by(|one, other| key(one).cmp(key(other)));
-            scratch.clear();
-            for (at, entry) in own.iter().enumerate() {
-                if own.get(at + 1).is_none_or(|next| key(next) != key(entry)) {
-                    scratch.extend_from_slice(&out[entry.start..entry.end]);
-                }
-            }
-            out.truncate(base);
-            out.extend_from_slice(scratch);
-        }
-        encoder.entries.truncate(first);
+        encoder.close_map(open, sorted);
         Ok(())
     }
 }
@@ -438,12 +495,12 @@ impl<'de> Visitor<'de> for EntryKey<'_> {
 }
 
 /// Reads one value, written as field `number`.
-struct Value<'e> {
-    encoder: &'e mut Encoder,
-    of: Type,
-    number: u8,
+pub(super) struct Value<'e> {
+    pub(super) encoder: &'e mut Encoder,
+    pub(super) of: Type,
+    pub(super) number: u8,
     /// Whether `null` is encoded as a zero value, as for an element of a list or map. Otherwise `null` means absent.
-    null_is_zero: bool,
+    pub(super) null_is_zero: bool,
 }
 
 impl Value<'_> {
@@ -502,7 +559,7 @@ impl Value<'_> {
     }
 
     /// Copies JSON inside protobuf unchanged.
-    fn raw(self, text: &str) {
+    pub(super) fn raw(self, text: &str) {
         let start = self.encoder.out.len();
         if text != "null" {
             self.encoder.push_bytes(1, text.as_bytes());

@@ -49,6 +49,7 @@
 use decode::UnknownFields;
 use listwatch_k8s_types::{Id, message_of};
 
+mod compact;
 mod decode;
 mod encode;
 mod envelope;

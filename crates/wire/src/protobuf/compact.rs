@@ -1,0 +1,372 @@
+//! Encodes compact JSON without serde: the first path of [`Encoder::object`].
+//!
+//! The JSON that this project writes has no spaces and few escapes. The scanner finds its tokens; the meaning of each
+//! token is that of [`super::encode`], so that both paths write the same bytes. The scanner gives up at anything else:
+//! spaces, fractions, types that only schemas have, and every error. serde then reads the object from the start and
+//! finds the error, if there is one.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use listwatch_k8s_types::{Field, Id, Shape, Type};
+use serde::de::{IgnoredAny, Visitor as _};
+
+use super::DEPTH_MAX;
+use super::encode::{Encoder, Part, Value, find_member};
+
+/// Encodes the message of a JSON object. `None` if serde must read it; the buffers of the encoder are then unfinished.
+pub(super) fn encode(encoder: &mut Encoder, id: Id, json: &[u8]) -> Option<()> {
+    let mut scanner = Scanner { text: std::str::from_utf8(json).ok()?, at: 0, depth: 0 };
+    scanner.message(encoder, id, None)?;
+    (scanner.at == json.len()).then_some(())
+}
+
+/// The error of a value that does not fit. serde finds it again, with its text.
+#[derive(Debug)]
+struct Misfit;
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value does not fit its field")
+    }
+}
+
+impl std::error::Error for Misfit {}
+
+impl serde::de::Error for Misfit {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Misfit
+    }
+}
+
+struct Scanner<'a> {
+    text: &'a str,
+    /// The offset of the next token.
+    at: usize,
+    /// The number of open objects and lists.
+    depth: usize,
+}
+
+impl<'a> Scanner<'a> {
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn next(&mut self) -> Option<u8> {
+        let byte = self.peek()?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    fn expect(&mut self, byte: u8) -> Option<()> {
+        (self.next()? == byte).then_some(())
+    }
+
+    fn word(&mut self, word: &str) -> Option<()> {
+        self.text.as_bytes()[self.at..].starts_with(word.as_bytes()).then(|| self.at += word.len())
+    }
+
+    /// Opens an object or a list. Returns whether it has elements; an empty one is closed.
+    fn open(&mut self, open: u8, close: u8) -> Option<bool> {
+        self.expect(open)?;
+        if self.peek()? == close {
+            self.at += 1;
+            return Some(false);
+        }
+        self.depth += 1;
+        (self.depth < DEPTH_MAX).then_some(true)
+    }
+
+    /// Reads what follows an element. Returns whether another one follows; otherwise the object or list is closed.
+    fn has_next(&mut self, close: u8) -> Option<bool> {
+        match self.next()? {
+            b',' => Some(true),
+            byte if byte == close => {
+                self.depth -= 1;
+                Some(false)
+            }
+            _ => None,
+        }
+    }
+
+    fn string(&mut self) -> Option<Cow<'a, str>> {
+        self.expect(b'"')?;
+        let start = self.at;
+        let bytes = self.text.as_bytes();
+        let end = start + plain_bytes(&bytes[start..]);
+        match bytes.get(end)? {
+            b'"' => {
+                self.at = end + 1;
+                Some(Cow::Borrowed(&self.text[start..end]))
+            }
+            b'\\' => self.escaped(start - 1),
+            _ => None,
+        }
+    }
+
+    /// Reads a string with escapes that starts at this offset.
+    fn escaped(&mut self, start: usize) -> Option<Cow<'a, str>> {
+        let mut strings = serde_json::Deserializer::from_str(&self.text[start..]).into_iter::<String>();
+        let string = strings.next()?.ok()?;
+        self.at = start + strings.byte_offset();
+        Some(Cow::Owned(string))
+    }
+
+    /// The text of a value of any type.
+    fn raw(&mut self) -> Option<&'a str> {
+        let start = self.at;
+        match self.peek()? {
+            b'"' => {
+                self.string()?;
+            }
+            b'{' | b'[' => {
+                let mut values = serde_json::Deserializer::from_str(&self.text[start..]).into_iter::<IgnoredAny>();
+                values.next()?.ok()?;
+                self.at = start + values.byte_offset();
+            }
+            b'n' => self.word("null")?,
+            b't' => self.word("true")?,
+            b'f' => self.word("false")?,
+            _ => {
+                self.number()?;
+            }
+        }
+        Some(&self.text[start..self.at])
+    }
+
+    /// The text of an integer.
+    fn number(&mut self) -> Option<&'a str> {
+        let start = self.at;
+        if self.peek()? == b'-' {
+            self.at += 1;
+        }
+        let first = self.at;
+        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        let text = &self.text[start..self.at];
+        // `-0` is a fraction for serde, and a number has no zeros in front.
+        let is_integer = match &self.text[first..self.at] {
+            "" => false,
+            "0" => start == first,
+            digits => !digits.starts_with('0'),
+        };
+        (is_integer && !matches!(self.peek(), Some(b'.' | b'e' | b'E'))).then_some(text)
+    }
+
+    fn message(&mut self, encoder: &mut Encoder, id: Id, number: Option<u8>) -> Option<()> {
+        let message = id.message();
+        let (out, parts) = (encoder.out.len(), encoder.parts.len());
+        let mut expected = 0;
+        let mut more = self.open(b'{', b'}')?;
+        while more {
+            let name = self.string()?;
+            self.expect(b':')?;
+            match find_member(message, &name, &mut expected, 0) {
+                Some((field, key)) => {
+                    let start = encoder.out.len();
+                    self.field(encoder, field)?;
+                    let end = encoder.out.len();
+                    if end > start {
+                        encoder.parts.push(Part { key, start, end });
+                    }
+                }
+                None if encoder.refuses(message, &name) => return None,
+                None => {
+                    self.raw()?;
+                }
+            }
+            more = self.has_next(b'}')?;
+        }
+        encoder.finish(message, number, out, parts);
+        Some(())
+    }
+
+    fn field(&mut self, encoder: &mut Encoder, field: &Field) -> Option<()> {
+        let (of, number) = (field.of(), field.number());
+        match field.shape() {
+            Shape::Repeated | Shape::Map if self.peek()? == b'n' => self.word("null"),
+            Shape::Repeated => self.list(encoder, of, number),
+            Shape::Map => self.map(encoder, of, number),
+            Shape::One | Shape::Pointer | Shape::Inline => self.value(encoder, of, number, false),
+        }
+    }
+
+    fn list(&mut self, encoder: &mut Encoder, of: Type, number: u8) -> Option<()> {
+        let mut more = self.open(b'[', b']')?;
+        while more {
+            self.value(encoder, of, number, true)?;
+            more = self.has_next(b']')?;
+        }
+        Some(())
+    }
+
+    fn map(&mut self, encoder: &mut Encoder, of: Type, number: u8) -> Option<()> {
+        let map = encoder.open_map();
+        let mut sorted = true;
+        let mut more = self.open(b'{', b'}')?;
+        while more {
+            let start = encoder.out.len();
+            let key = self.string()?;
+            encoder.push_bytes(1, key.as_bytes());
+            self.expect(b':')?;
+            self.value(encoder, of, 2, true)?;
+            sorted &= encoder.close_entry(map, start, key.len(), number);
+            more = self.has_next(b'}')?;
+        }
+        encoder.close_map(map, sorted);
+        Some(())
+    }
+
+    fn value(&mut self, encoder: &mut Encoder, of: Type, number: u8, null_is_zero: bool) -> Option<()> {
+        let value = Value { encoder, of, number, null_is_zero };
+        match (self.peek()?, of) {
+            (_, Type::Raw) => {
+                value.raw(self.raw()?);
+                Some(())
+            }
+            (b'"', _) => value.visit_str::<Misfit>(&self.string()?).ok(),
+            (b'{', Type::Message(id)) => self.message(value.encoder, id, Some(number)),
+            (b'n', _) => {
+                self.word("null")?;
+                value.visit_unit::<Misfit>().ok()
+            }
+            (b't', _) => {
+                self.word("true")?;
+                value.visit_bool::<Misfit>(true).ok()
+            }
+            (b'f', _) => {
+                self.word("false")?;
+                value.visit_bool::<Misfit>(false).ok()
+            }
+            (b'-', _) => value.visit_i64::<Misfit>(self.number()?.parse().ok()?).ok(),
+            (b'0'..=b'9', _) => value.visit_u64::<Misfit>(self.number()?.parse().ok()?).ok(),
+            _ => None,
+        }
+    }
+}
+
+/// The number of bytes before the first quote, backslash or control character.
+fn plain_bytes(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = ONES << 7;
+    // Sets the high bit of each zero byte, and perhaps of bytes behind the first one.
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGH;
+    let mut at = 0;
+    while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+        let word = u64::from_le_bytes(*chunk);
+        let quotes = zeros(word ^ (ONES * u64::from(b'"')));
+        let backslashes = zeros(word ^ (ONES * u64::from(b'\\')));
+        let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGH;
+        let found = quotes | backslashes | controls;
+        if found != 0 {
+            // The lowest bit is exact: a borrow only reaches the bytes above.
+            return at + found.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    let rest = &bytes[at..];
+    at + rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap_or(rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_k8s_types::message_of;
+    use proptest::prelude::*;
+
+    use super::super::decode::UnknownFields;
+    use super::super::encode;
+    use super::{Encoder, plain_bytes};
+
+    const POD: &str = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","labels":{"b":"1","a":"\u00e9\n"},"annotations":{"x":"{\"y\":\"z\"}"},"creationTimestamp":"2026-01-05T08:00:00Z","generation":2,"deletionGracePeriodSeconds":-3,"managedFields":[{"manager":"k","time":"2026-01-05T08:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:a":{".":{},"k:{\"n\":1}":[1.5,null]}}}]},"spec":{"containers":[{"name":"c","image":"i","command":[],"ports":[{"containerPort":8080}],"resources":{"requests":{"memory":"64Mi","cpu":1}},"livenessProbe":{"httpGet":{"port":"http"}}},{"name":"d","readinessProbe":{"httpGet":{"port":8080}},"tty":true}],"hostNetwork":false,"nodeSelector":null,"affinity":{},"automountServiceAccountToken":null},"status":{"phase":"Running","conditions":[{"type":"Ready","lastProbeTime":null,"status":"True"}]}}"#;
+    const OTHERS: [(&str, &str, &str); 3] = [
+        ("v1", "Secret", r#"{"metadata":{"name":"s"},"data":{"b":"AAEC","a":"","c":null},"stringData":{"x":"y"}}"#),
+        (
+            "coordination.k8s.io/v1",
+            "Lease",
+            r#"{"spec":{"renewTime":"2026-01-05T08:00:00.123456Z","leaseTransitions":0}}"#,
+        ),
+        (
+            "apps/v1",
+            "ControllerRevision",
+            r#"{"metadata":{},"data":{"spec":{"template":{"x":[1e3,{}]}}},"revision":9223372036854775807}"#,
+        ),
+    ];
+
+    /// What each path encodes; `None` if it does not.
+    fn both(api_version: &str, kind: &str, json: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+        let id = message_of(api_version, kind).unwrap();
+        let mut encoder = Encoder::default();
+        encoder.rejects_unknown = true;
+        let compact = super::encode(&mut encoder, id, json).map(|()| encoder.out);
+        (compact, encode::object_by_serde(id, json, UnknownFields::Rejected).ok())
+    }
+
+    #[test]
+    fn compact_objects_are_encoded_without_serde_to_the_same_bytes() {
+        let pod = ("v1", "Pod", POD);
+        for (api_version, kind, json) in OTHERS.into_iter().chain([pod]) {
+            let (compact, serde) = both(api_version, kind, json.as_bytes());
+            assert!(compact.is_some(), "{json} is compact");
+            assert_eq!(compact, serde, "{json}");
+        }
+    }
+
+    #[test]
+    fn numbers_and_spaces_that_serde_reads_differently_are_left_to_serde() {
+        let spec = |value: &str| format!(r#"{{"metadata":{{"generation":{value}}}}}"#);
+        for value in ["-0", "01", "1.0", "1e2", "--1", "-", "9223372036854775808", " 1", "\"1\"", "nul", "true"] {
+            assert_eq!(both("v1", "Pod", spec(value).as_bytes()).0, None, "{value}");
+        }
+        for value in ["0", "-1", "9223372036854775807", "-9223372036854775808", "null"] {
+            let (compact, serde) = both("v1", "Pod", spec(value).as_bytes());
+            assert!(compact.is_some() && compact == serde, "{value}");
+        }
+        assert_eq!(both("v1", "Pod", b"{}{}").0, None, "two objects");
+        assert_eq!(both("v1", "Pod", br#"{"unknown":1}"#).0, None);
+        let deep = format!(r#"{{"spec":{{"x":{}1{}}}}}"#, "[".repeat(200), "]".repeat(200));
+        assert_eq!(both("v1", "Pod", deep.as_bytes()).0, None);
+    }
+
+    fn naive(bytes: &[u8]) -> usize {
+        bytes.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap_or(bytes.len())
+    }
+
+    proptest! {
+        #[test]
+        fn what_the_scanner_accepts_serde_encodes_to_the_same_bytes(
+            edits in prop::collection::vec((any::<prop::sample::Index>(), any::<Option<u8>>(), 0..6_u8), 1..4),
+        ) {
+            const SYNTAX: &[u8; 8] = b"\"\\{}[],:";
+            let mut json = POD.as_bytes().to_vec();
+            for (at, byte, kind) in edits {
+                let at = at.index(json.len());
+                match (byte, kind) {
+                    (None, _) => {
+                        json.remove(at);
+                    }
+                    (Some(byte), 0) => json[at] = byte,
+                    (Some(byte), 1) => json.insert(at, byte),
+                    (Some(byte), 2) => json[at] = SYNTAX[usize::from(byte) % SYNTAX.len()],
+                    (Some(byte), 3) => json.insert(at, SYNTAX[usize::from(byte) % SYNTAX.len()]),
+                    (Some(byte), 4) => json[at] = b"0123456789-.e tfn"[usize::from(byte) % 17],
+                    (Some(_), _) => json.truncate(at + 1),
+                }
+                if json.is_empty() {
+                    json.push(b'{');
+                }
+            }
+            let (compact, serde) = both("v1", "Pod", &json);
+            if compact.is_some() {
+                prop_assert_eq!(compact, serde, "{}", String::from_utf8_lossy(&json));
+            }
+        }
+
+        #[test]
+        fn plain_bytes_end_at_the_first_special_byte(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            prop_assert_eq!(plain_bytes(&bytes), naive(&bytes));
+            let text: Vec<u8> = bytes.iter().map(|byte| byte % 0x60 + 0x20).collect();
+            prop_assert_eq!(plain_bytes(&text), naive(&text));
+        }
+    }
+}
