@@ -67,6 +67,7 @@ mod json_patch;
 mod memory;
 mod merge_keys;
 mod monotonic;
+mod no_op;
 mod node_ports;
 mod options;
 mod ownership;

@@ -36,6 +36,7 @@ use super::decode;
 use super::decode_error::{DecodeErrorStyle, not_convertible, not_decodable, not_decodable_from};
 use super::expected::Expected;
 use super::monotonic::Instant;
+use super::no_op::changes_an_object;
 use super::node_ports::NodePorts;
 use super::ownership::{self, FieldWriter, Sent};
 use super::patch::ParsedPatch;
@@ -545,7 +546,7 @@ impl Write<'_> {
         if *normal == found.value {
             return Ok(true);
         }
-        if progress.without_managed_fields {
+        if progress.without_managed_fields || changes_an_object(normal, &found.value) {
             return Ok(false);
         }
         let mut object = store::parse(&KeyValue { value: normal.clone(), ..found.clone() })?;

@@ -18,6 +18,7 @@
 //! Source: `pkg/storage/etcd3/store.go` of k8s.io/apiserver (codec and transformer, in this order; the authenticated
 //! data is the full key), `pkg/controlplane/apiserver/{apiextensions,aggregator}.go` of kube-apiserver.
 
+mod recent;
 mod rotation;
 mod storage;
 mod storage_version;
@@ -35,6 +36,7 @@ use listwatch_storage::{Storage, StoreFault, UNREADABLE_PREFIX};
 use listwatch_wire::protobuf;
 use serde_json::{Map, Value};
 
+use self::recent::{Conversion, RecentWrites};
 pub use self::rotation::rewrite_stale_keys;
 use self::storage::TransformedStorage;
 pub(crate) use self::storage_version::storage_version;
@@ -76,6 +78,7 @@ pub struct StoredForm {
     encryption: Option<Encryption>,
     media_type: StorageMediaType,
     key_prefix: String,
+    recent: RecentWrites,
     /// Whether the log has a warning about fields that this release does not support.
     has_warned: AtomicBool,
 }
@@ -132,7 +135,8 @@ impl StoredForm {
         }
         let key_prefix = format!("/{}", key_prefix.trim_matches('/'));
         let key_prefix = key_prefix.trim_end_matches('/').to_owned();
-        StoredForm { entries, encryption, media_type, key_prefix, has_warned: AtomicBool::new(false) }
+        let recent = RecentWrites::default();
+        StoredForm { entries, encryption, media_type, key_prefix, recent, has_warned: AtomicBool::new(false) }
     }
 
     /// Returns `inner` with values in this form. Keys and revisions are those of `inner`.
@@ -239,6 +243,13 @@ impl StoredForm {
     }
 
     fn decode(&self, key: &Key, stored: &[u8]) -> Result<Bytes, String> {
+        match self.recent.take_decoded(key, stored) {
+            Some(json) => Ok(json),
+            None => self.decode_anew(key, stored),
+        }
+    }
+
+    fn decode_anew(&self, key: &Key, stored: &[u8]) -> Result<Bytes, String> {
         let decoded = match protobuf::decode_strict(stored) {
             // As kube-apiserver does, fields of another release are left out. The next write drops them.
             Err(unknown @ protobuf::DecodeError::UnknownField { .. }) => {
@@ -270,13 +281,21 @@ impl StoredForm {
     fn normal_form(&self, key: &Key, value: Bytes) -> Bytes {
         let message = self.find(key.as_str()).message;
         let encoded = self.encode(message, value.clone());
-        if encoded.starts_with(protobuf::MAGIC) { self.decode(key, &encoded).unwrap_or(value) } else { value }
+        if !encoded.starts_with(protobuf::MAGIC) {
+            return value;
+        }
+        let Ok(normal) = self.decode_anew(key, &encoded) else { return value };
+        self.recent.remember(Conversion { key: key.clone(), json: value, encoded, normal: normal.clone() });
+        normal
     }
 
     /// Encodes the JSON of an object. A value that protobuf cannot hold stays JSON, which every release reads.
     fn encode(&self, message: Option<&(String, String)>, value: Bytes) -> Bytes {
         match message {
             Some((api_version, kind)) if self.media_type == StorageMediaType::Protobuf => {
+                if let Some(encoded) = self.recent.encoded(&value) {
+                    return encoded;
+                }
                 protobuf::encode_strict(api_version, kind, &value).map_or(value, Bytes::from)
             }
             _ => value,
