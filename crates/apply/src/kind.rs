@@ -482,10 +482,20 @@ impl Kind {
             };
             let live = self.at_version(live, version).map_err(|why| failed("old", why))?;
             let new = self.at_version(new, version).map_err(|why| failed("new", why))?;
-            let mut change = typing.compare_as(&live, self.view, &new, new_view)?;
-            for set in [&mut change.removed, &mut change.modified, &mut change.added] {
-                set.subtract_recursively(reset);
-            }
+            let change = if self.view == View::Struct && new_view == View::Struct {
+                // Objects of Go structs match their types, so that a comparison finds nothing but what is subtracted.
+                let change = without(reset, typing.compare_without(reset, &live, &new, self.view)?);
+                debug_assert!(
+                    !matches!(
+                        typing.compare_as(&live, self.view, &new, self.view),
+                        Ok(all) if without(reset, all.clone()) != change
+                    ),
+                    "the skipped fields have changes that are not subtracted"
+                );
+                change
+            } else {
+                without(reset, typing.compare_as(&live, self.view, &new, new_view)?)
+            };
             changes.insert(version.clone(), change);
         }
         Ok(changes)
@@ -574,6 +584,14 @@ impl Kind {
 
 fn name_of(manager: &str) -> &str {
     if manager.is_empty() { "unknown" } else { manager }
+}
+
+/// Removes the fields that the write cannot change from its changes.
+fn without(reset: &Set, mut change: Comparison) -> Comparison {
+    for set in [&mut change.removed, &mut change.modified, &mut change.added] {
+        set.subtract_recursively(reset);
+    }
+    change
 }
 
 /// Drops the entries of unknown versions.

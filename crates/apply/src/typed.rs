@@ -235,7 +235,21 @@ impl Typing {
         new: &Value,
         new_view: View,
     ) -> Result<Comparison, ValidationError> {
-        compare::compare(self, (old, old_view), (new, new_view))
+        compare::compare(self, (old, old_view), (new, new_view), &Set::new())
+    }
+
+    /// The changes from `old` to `new`, without those of the members of the object that are in `skipped`.
+    ///
+    /// # Errors
+    /// When a member that is not skipped does not match its type.
+    pub(crate) fn compare_without(
+        &self,
+        skipped: &Set,
+        old: &Value,
+        new: &Value,
+        view: View,
+    ) -> Result<Comparison, ValidationError> {
+        compare::compare(self, (old, view), (new, view), skipped)
     }
 
     /// Merges `config` into `live`. Nothing is removed. List items have the order of `config` where
@@ -268,7 +282,7 @@ impl Typing {
     /// atomic are replaced by that value. `None` if nothing changed.
     pub(crate) fn reconcile(&self, fields: &Set) -> Option<Set> {
         let (mut gone, mut come) = (Set::new(), Set::new());
-        reconcile(self.schema(), self.root(), Some(fields), false, &mut Vec::new(), &mut gone, &mut come);
+        reconcile(self.schema(), self.root(), fields, &mut Vec::new(), &mut gone, &mut come);
         if gone.is_empty() && come.is_empty() {
             return None;
         }

@@ -125,7 +125,7 @@ impl ResourceWrites {
                     put(new, "status", old.get("status").cloned());
                 }
             }
-            Some(Subresource::Status) => replace(new, old, |new, kept| put(kept, "status", new.shift_remove("status"))),
+            Some(Subresource::Status) => keep_all_but(new, old, "status"),
             Some(Subresource::Approval) => replace(new, old, |new, kept| {
                 let conditions = new.get("status").and_then(|status| status.get("conditions")).cloned();
                 put(child_mut(kept, "status"), "conditions", conditions);
@@ -165,6 +165,30 @@ fn replace(new: &mut Object, old: &Object, reach: impl FnOnce(&mut Object, &mut 
     let mut kept = old.clone();
     reach(new, &mut kept);
     *new = kept;
+}
+
+/// Resets the members of `new` to those of `old`, except `written` and the metadata, which the caller sets. A member that
+/// is the same already, as a large spec usually is, is moved and not copied.
+fn keep_all_but(new: &mut Object, old: &Object, written: &str) {
+    let mut sent = std::mem::replace(new, Object::with_capacity(old.len() + 1));
+    for (name, value) in old {
+        let value = match name.as_str() {
+            "metadata" => Some(Value::Object(Object::new())),
+            name if name == written => sent.get_mut(name).map(Value::take),
+            name => match sent.get_mut(name) {
+                Some(same) if same == value => Some(same.take()),
+                _ => Some(value.clone()),
+            },
+        };
+        if let Some(value) = value {
+            new.insert(name.clone(), value);
+        }
+    }
+    if !old.contains_key(written)
+        && let Some(value) = sent.get_mut(written)
+    {
+        new.insert(written.to_owned(), value.take());
+    }
 }
 
 /// Returns the old containers with the sizes of `sized`. If the names or their order differ, returns `sized`, and

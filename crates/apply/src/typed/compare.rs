@@ -118,14 +118,22 @@ impl Comparison {
     }
 }
 
-/// Compares two objects, each in its representation.
+/// Compares two objects, each in its representation. Members of the objects that are in `skipped` are not compared.
 pub(super) fn compare(
     typing: &Typing,
     old: (&Value, View),
     new: (&Value, View),
+    skipped: &Set,
 ) -> Result<Comparison, ValidationError> {
     let mut comparison = Comparison::default();
     let comparer = Comparer { schema: typing.schema(), old_view: old.1, new_view: new.1 };
+    let root = typing.schema().get(typing.root());
+    if let (Some(before), Some(after), Form::Map(map)) = (old.0.as_object(), new.0.as_object(), form(root, Some(old.0)))
+        && !map.is_atomic()
+    {
+        comparer.members(map, Some(before), Some(after), skipped, &mut comparison)?;
+        return Ok(comparison);
+    }
     // The root object is never a member of a set, so its own change is ignored.
     comparer.compare(typing.root(), Some(old.0), Some(new.0), &mut comparison)?;
     Ok(comparison)
@@ -200,7 +208,7 @@ impl Comparer<'_> {
                 let (before, after) = (as_map(old), as_map(new));
                 let bare = || is_bare(map, before, self.old_view) && is_bare(map, after, self.new_view);
                 if !map.is_atomic() && !bare() {
-                    self.members(map, before, after, into)?;
+                    self.members(map, before, after, &Set::new(), into)?;
                     return Ok(false);
                 }
             }
@@ -231,12 +239,16 @@ impl Comparer<'_> {
         map: &'a Map,
         old: Option<&'a Object<String, Value>>,
         new: Option<&'a Object<String, Value>>,
+        skipped: &Set,
         into: &mut Comparison,
     ) -> Result<(), ValidationError> {
         let (old_there, new_there) = (old.is_some(), new.is_some());
         // Members come in any order, but a set is built in its own order.
         let mut noted: Vec<(&str, Notes, Comparison)> = Vec::new();
         let mut visit = |name: &'a str, old: Option<&Value>, new: Option<&Value>| {
+            if !skipped.is_empty() && skipped.has_member(&PathElement::field(name)) {
+                return Ok(());
+            }
             let field = map.field(name);
             // An always serialized member exists if its struct exists.
             let old = if old_there { seen(map, field, old, self.old_view) } else { None };

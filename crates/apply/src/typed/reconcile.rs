@@ -7,12 +7,11 @@ use crate::set::Set;
 use crate::typing::{Relation, Schema, TypeId};
 
 /// Adds the fields below a value that is now atomic to `gone`, and the value itself, which replaces
-/// them, to `come`.
+/// them, to `come`. A field without fields below it stays as it is, so only the others are visited.
 pub(super) fn reconcile<'a>(
     schema: &Schema,
     of: TypeId,
-    fields: Option<&'a Set>,
-    whole: bool,
+    fields: &'a Set,
     path: &mut Vec<&'a PathElement>,
     gone: &mut Set,
     come: &mut Set,
@@ -27,14 +26,13 @@ pub(super) fn reconcile<'a>(
     match form(of, None) {
         Form::Scalar(_) | Form::None => {}
         Form::List(list) => {
-            if !whole && list.relation == Relation::Atomic {
+            if list.relation == Relation::Atomic {
                 becomes_a_leaf(path);
                 return;
             }
-            let Some(fields) = fields else { return };
-            for (element, below, whole) in parts(fields) {
+            for (element, below) in fields.children() {
                 path.push(element);
-                reconcile(schema, list.items, below, whole, path, gone, come);
+                reconcile(schema, list.items, below, path, gone, come);
                 path.pop();
             }
         }
@@ -43,35 +41,22 @@ pub(super) fn reconcile<'a>(
             if map.fields().is_empty() && map.rest().is_some_and(|rest| rest == Schema::DEDUCED) {
                 return;
             }
-            if !whole && map.is_atomic() {
-                if fields.is_some_and(|fields| !fields.is_empty()) {
+            if map.is_atomic() {
+                if !fields.is_empty() {
                     becomes_a_leaf(path);
                 }
                 return;
             }
-            let Some(fields) = fields else { return };
-            for (element, below, whole) in parts(fields) {
+            for (element, below) in fields.children() {
                 let member = match element {
                     PathElement::Field(name) => map.member(name),
                     _ => map.rest(),
                 };
                 let Some(member) = member else { continue };
                 path.push(element);
-                reconcile(schema, member, below, whole, path, gone, come);
+                reconcile(schema, member, below, path, gone, come);
                 path.pop();
             }
         }
     }
-}
-
-/// Lists one level of a set: each element, its children, and whether the element is a member
-/// without children.
-fn parts(fields: &Set) -> impl Iterator<Item = (&PathElement, Option<&Set>, bool)> {
-    let only_children = fields.children().iter().filter(move |(element, _)| !fields.has_member(element));
-    let only_children = only_children.map(|(element, below)| (element, Some(below), false));
-    let members = fields.members().iter().map(move |element| {
-        let below = fields.child(element);
-        (element, below, below.is_none())
-    });
-    only_children.chain(members)
 }
