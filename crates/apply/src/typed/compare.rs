@@ -139,6 +139,75 @@ pub(super) fn compare(
     Ok(comparison)
 }
 
+/// Adds the fields below a value that only one of the objects has: all that it serializes.
+fn fields_below(schema: &Schema, of: TypeId, value: &Value, view: View, into: &mut Set) -> Result<(), ValidationError> {
+    match form(schema.get(of), Some(value)) {
+        Form::None => Err(ValidationError::of("schema error: invalid atom: inlined")),
+        Form::Scalar(_) => Ok(()),
+        Form::List(list) => match as_list(Some(value)) {
+            Some(items) if list.relation != Relation::Atomic => add_items(schema, list, items, view, into),
+            _ => Ok(()),
+        },
+        Form::Map(map) => match as_map(Some(value)) {
+            Some(object) if !map.is_atomic() => add_members(schema, map, object, view, into),
+            _ => Ok(()),
+        },
+    }
+}
+
+fn add_members(
+    schema: &Schema,
+    map: &Map,
+    object: &Object<String, Value>,
+    view: View,
+    into: &mut Set,
+) -> Result<(), ValidationError> {
+    let absent = map.fields().iter().filter(|field| matches!(field.presence, Presence::Always(_)));
+    let absent = absent.map(|field| &*field.name).filter(|name| !object.contains_key(*name)).map(|name| (name, None));
+    let mut members: Vec<(&str, Option<&Value>)> =
+        object.iter().map(|(name, value)| (name.as_str(), Some(value))).chain(absent).collect();
+    // Members come in any order, but a set is built in its own order.
+    if !members.is_sorted_by_key(|(name, _)| *name) {
+        members.sort_unstable_by_key(|(name, _)| *name);
+    }
+    for (name, value) in members {
+        let field = map.field(name);
+        // Unknown members are never owned.
+        let Some(of) = field.map(|field| field.of).or(map.rest()) else { continue };
+        let Some(value) = seen(map, field, value, view) else { continue };
+        let (element, mut below) = (PathElement::field(name), Set::new());
+        fields_below(schema, of, value, view, &mut below).map_err(|misfit| misfit.below(&element))?;
+        if !below.is_empty() {
+            into.add_child(element.clone(), below);
+        }
+        into.insert_member(element);
+    }
+    Ok(())
+}
+
+fn add_items(schema: &Schema, list: &List, items: &[Value], view: View, into: &mut Set) -> Result<(), ValidationError> {
+    let mut elements = Vec::with_capacity(items.len());
+    for (at, item) in items.iter().enumerate() {
+        let element =
+            item_element(schema, list, item).map_err(|why| ValidationError::of(format!("element {at}: {why}")))?;
+        elements.push((element, item));
+    }
+    elements.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for same in elements.chunk_by(|(one, _), (other, _)| one == other) {
+        let (element, item) = &same[0];
+        // Items with the same keys are owned as a whole.
+        if same.len() == 1 {
+            let mut below = Set::new();
+            fields_below(schema, list.items, item, view, &mut below).map_err(|misfit| misfit.below(element))?;
+            if !below.is_empty() {
+                into.add_child(element.clone(), below);
+            }
+        }
+        into.insert_member(element.clone());
+    }
+    Ok(())
+}
+
 struct Comparer<'a> {
     schema: &'a Schema,
     old_view: View,
@@ -154,50 +223,40 @@ impl Comparer<'_> {
         new: Option<&Value>,
         into: &mut Comparison,
     ) -> Result<Notes, ValidationError> {
-        let of = self.schema.get(of);
         let mut notes = Notes::default();
-        let leaf = match (old, new) {
-            (None, None) => return Ok(notes),
-            (_, None) => self.walk(form(of, old), old, new, &mut notes, into)?,
-            (None, _) => self.walk(form(of, new), old, new, &mut notes, into)?,
-            (Some(_), Some(_)) => {
-                let (before, after) = (form(of, old), form(of, new));
-                if before != after && !matches!(old, Some(Value::Null)) && !matches!(new, Some(Value::Null)) {
-                    self.walk(before, old, new, &mut notes, into)?;
-                }
-                let wanted = if matches!(new, Some(Value::Null)) { before } else { after };
-                self.walk(wanted, old, new, &mut notes, into)?
-            }
-        };
-        if !leaf {
-            if old.is_none() {
-                notes.added = true;
-            } else if new.is_none() {
+        match (old, new) {
+            (None, None) => {}
+            (Some(old), None) => {
                 notes.removed = true;
+                fields_below(self.schema, of, old, self.old_view, &mut into.removed)?;
+            }
+            (None, Some(new)) => {
+                notes.added = true;
+                fields_below(self.schema, of, new, self.new_view, &mut into.added)?;
+            }
+            (Some(old), Some(new)) => {
+                let of = self.schema.get(of);
+                let (before, after) = (form(of, Some(old)), form(of, Some(new)));
+                if before != after && !old.is_null() && !new.is_null() {
+                    notes.modified |= self.walk(before, old, new, into)?;
+                }
+                notes.modified |= self.walk(if new.is_null() { before } else { after }, old, new, into)?;
             }
         }
         Ok(notes)
     }
 
-    /// Records the changes of a value and its subtree. Returns true if the value is a leaf.
-    fn walk(
-        &self,
-        form: Form<'_>,
-        old: Option<&Value>,
-        new: Option<&Value>,
-        notes: &mut Notes,
-        into: &mut Comparison,
-    ) -> Result<bool, ValidationError> {
+    /// Records the changes below a value. Returns whether the value itself is modified, which only a leaf is.
+    fn walk(&self, form: Form<'_>, old: &Value, new: &Value, into: &mut Comparison) -> Result<bool, ValidationError> {
         match form {
             Form::None => return Err(ValidationError::of("schema error: invalid atom: inlined")),
             Form::Scalar(scalar) => {
-                let misfit = |value: Option<&Value>| value.and_then(|value| check_scalar(scalar, value).err());
-                if let (Some(old), Some(new)) = (misfit(old), misfit(new)) {
-                    return join(vec![old, new]).map(|()| true);
+                if let (Err(old), Err(new)) = (check_scalar(scalar, old), check_scalar(scalar, new)) {
+                    return join(vec![old, new]).map(|()| false);
                 }
             }
             Form::List(list) => {
-                let (before, after) = (as_list(old), as_list(new));
+                let (before, after) = (as_list(Some(old)), as_list(Some(new)));
                 let bare = before.is_none_or(Vec::is_empty) && after.is_none_or(Vec::is_empty);
                 if list.relation != Relation::Atomic && !bare {
                     self.items(list, before.map_or(&[], Vec::as_slice), after.map_or(&[], Vec::as_slice), into)?;
@@ -205,7 +264,7 @@ impl Comparer<'_> {
                 }
             }
             Form::Map(map) => {
-                let (before, after) = (as_map(old), as_map(new));
+                let (before, after) = (as_map(Some(old)), as_map(Some(new)));
                 let bare = || is_bare(map, before, self.old_view) && is_bare(map, after, self.new_view);
                 if !map.is_atomic() && !bare() {
                     self.members(map, before, after, &Set::new(), into)?;
@@ -213,12 +272,7 @@ impl Comparer<'_> {
                 }
             }
         }
-        match (old, new) {
-            (None, _) => notes.added = true,
-            (_, None) => notes.removed = true,
-            (Some(old), Some(new)) => notes.modified |= !value::equal(old, new),
-        }
-        Ok(true)
+        Ok(!value::equal(old, new))
     }
 
     /// Compares one element and its subtree.

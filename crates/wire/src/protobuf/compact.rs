@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use listwatch_k8s_types::{Field, Id, Shape, Type};
-use serde::de::{IgnoredAny, Visitor as _};
+use serde::de::Visitor as _;
 
 use super::DEPTH_MAX;
 use super::encode::{Encoder, Part, Value, find_member};
@@ -115,23 +115,61 @@ impl<'a> Scanner<'a> {
     /// The text of a value of any type.
     fn raw(&mut self) -> Option<&'a str> {
         let start = self.at;
+        self.skip()?;
+        Some(&self.text[start..self.at])
+    }
+
+    /// Reads a value of any type, which must be JSON without spaces.
+    fn skip(&mut self) -> Option<()> {
         match self.peek()? {
-            b'"' => {
-                self.string()?;
+            b'"' => self.skip_string(),
+            b'{' => {
+                let mut more = self.open(b'{', b'}')?;
+                while more {
+                    self.skip_string()?;
+                    self.expect(b':')?;
+                    self.skip()?;
+                    more = self.has_next(b'}')?;
+                }
+                Some(())
             }
-            b'{' | b'[' => {
-                let mut values = serde_json::Deserializer::from_str(&self.text[start..]).into_iter::<IgnoredAny>();
-                values.next()?.ok()?;
-                self.at = start + values.byte_offset();
+            b'[' => {
+                let mut more = self.open(b'[', b']')?;
+                while more {
+                    self.skip()?;
+                    more = self.has_next(b']')?;
+                }
+                Some(())
             }
-            b'n' => self.word("null")?,
-            b't' => self.word("true")?,
-            b'f' => self.word("false")?,
-            _ => {
-                self.number()?;
+            b'n' => self.word("null"),
+            b't' => self.word("true"),
+            b'f' => self.word("false"),
+            // Fractions are left to serde.
+            _ => self.number().map(drop),
+        }
+    }
+
+    fn skip_string(&mut self) -> Option<()> {
+        self.expect(b'"')?;
+        let bytes = self.text.as_bytes();
+        loop {
+            self.at += plain_bytes(&bytes[self.at..]);
+            match self.next()? {
+                b'"' => return Some(()),
+                b'\\' => match self.next()? {
+                    b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {}
+                    b'u' => {
+                        let digits = bytes.get(self.at..self.at + 4)?;
+                        if !digits.iter().all(u8::is_ascii_hexdigit) {
+                            return None;
+                        }
+                        self.at += 4;
+                    }
+                    _ => return None,
+                },
+                _ => return None,
             }
         }
-        Some(&self.text[start..self.at])
     }
 
     /// The text of an integer.
@@ -172,9 +210,7 @@ impl<'a> Scanner<'a> {
                     }
                 }
                 None if encoder.refuses(message, &name) => return None,
-                None => {
-                    self.raw()?;
-                }
+                None => self.skip()?,
             }
             more = self.has_next(b'}')?;
         }
@@ -278,7 +314,7 @@ mod tests {
     use super::super::encode;
     use super::{Encoder, plain_bytes};
 
-    const POD: &str = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","labels":{"b":"1","a":"\u00e9\n"},"annotations":{"x":"{\"y\":\"z\"}"},"creationTimestamp":"2026-01-05T08:00:00Z","generation":2,"deletionGracePeriodSeconds":-3,"managedFields":[{"manager":"k","time":"2026-01-05T08:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:a":{".":{},"k:{\"n\":1}":[1.5,null]}}}]},"spec":{"containers":[{"name":"c","image":"i","command":[],"ports":[{"containerPort":8080}],"resources":{"requests":{"memory":"64Mi","cpu":1}},"livenessProbe":{"httpGet":{"port":"http"}}},{"name":"d","readinessProbe":{"httpGet":{"port":8080}},"tty":true}],"hostNetwork":false,"nodeSelector":null,"affinity":{},"automountServiceAccountToken":null},"status":{"phase":"Running","conditions":[{"type":"Ready","lastProbeTime":null,"status":"True"}]}}"#;
+    const POD: &str = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","labels":{"b":"1","a":"\u00e9\n"},"annotations":{"x":"{\"y\":\"z\"}"},"creationTimestamp":"2026-01-05T08:00:00Z","generation":2,"deletionGracePeriodSeconds":-3,"managedFields":[{"manager":"k","time":"2026-01-05T08:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:a":{".":{},"k:{\"n\":1}":[15,null]}}}]},"spec":{"containers":[{"name":"c","image":"i","command":[],"ports":[{"containerPort":8080}],"resources":{"requests":{"memory":"64Mi","cpu":1}},"livenessProbe":{"httpGet":{"port":"http"}}},{"name":"d","readinessProbe":{"httpGet":{"port":8080}},"tty":true}],"hostNetwork":false,"nodeSelector":null,"affinity":{},"automountServiceAccountToken":null},"status":{"phase":"Running","conditions":[{"type":"Ready","lastProbeTime":null,"status":"True"}]}}"#;
     const OTHERS: [(&str, &str, &str); 3] = [
         ("v1", "Secret", r#"{"metadata":{"name":"s"},"data":{"b":"AAEC","a":"","c":null},"stringData":{"x":"y"}}"#),
         (
@@ -289,7 +325,7 @@ mod tests {
         (
             "apps/v1",
             "ControllerRevision",
-            r#"{"metadata":{},"data":{"spec":{"template":{"x":[1e3,{}]}}},"revision":9223372036854775807}"#,
+            r#"{"metadata":{},"data":{"spec":{"template":{"x":[-13,{},"\u00e9\"/"]}}},"revision":9223372036854775807}"#,
         ),
     ];
 
