@@ -30,6 +30,11 @@ const STATED: [&str; 6] = ["cpu", "memory", "requests.cpu", "requests.memory", "
 /// The suffix of resources per storage class.
 const OF_STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 
+/// The suffix of devices per device class (`ResourceClaimsPerClass`).
+const OF_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
+/// The number of devices that a request for all devices counts as (`AllocationResultsMaxSize`).
+const ALLOCATED_DEVICES_MAX: usize = 32;
+
 /// The rules by which the objects of one resource are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evaluator {
@@ -39,6 +44,9 @@ pub enum Evaluator {
     Services,
     /// PersistentVolumeClaims: storage, also per storage class.
     Claims,
+    /// ResourceClaims: devices per device class. The extended resources to which a device class maps are counted for
+    /// pods, and not for claims.
+    DeviceClaims,
     /// All other resources: the number of objects.
     Objects {
         /// `count/<resource>.<group>`.
@@ -56,6 +64,7 @@ impl Evaluator {
             ("", "pods") => Evaluator::Pods,
             ("", "services") => Evaluator::Services,
             ("", "persistentvolumeclaims") => Evaluator::Claims,
+            ("resource.k8s.io", "resourceclaims") => Evaluator::DeviceClaims,
             ("", _) => Evaluator::Objects {
                 count: format!("count/{resource}"),
                 short: SHORT.into_iter().find(|short| *short == resource),
@@ -80,6 +89,9 @@ impl Evaluator {
         if is(&Evaluator::Claims) {
             return Some(("", "persistentvolumeclaims"));
         }
+        if is(&Evaluator::DeviceClaims) {
+            return Some(("resource.k8s.io", "resourceclaims"));
+        }
         match Evaluator::new("", name) {
             Evaluator::Objects { short: Some(_), .. } => Some(("", name)),
             _ => None,
@@ -102,6 +114,9 @@ impl Evaluator {
                 let bare = name.split_once(OF_STORAGE_CLASS).map_or(name, |(_, bare)| bare);
                 matches!(bare, "persistentvolumeclaims" | "requests.storage") || name == "count/persistentvolumeclaims"
             }
+            Evaluator::DeviceClaims => {
+                name == "count/resourceclaims.resource.k8s.io" || name.ends_with(OF_DEVICE_CLASS)
+            }
             Evaluator::Objects { count, short } => name == count || Some(name) == *short,
         }
     }
@@ -111,7 +126,7 @@ impl Evaluator {
         match (self, subresource) {
             (Evaluator::Pods, Some("resize")) => !create,
             (Evaluator::Claims, Some("status")) => !create,
-            (Evaluator::Services | Evaluator::Claims, None) => true,
+            (Evaluator::Services | Evaluator::Claims | Evaluator::DeviceClaims, None) => true,
             (_, None) => create,
             _ => false,
         }
@@ -137,6 +152,7 @@ impl Evaluator {
             Evaluator::Pods => pod_usage(object, now),
             Evaluator::Services => service_usage(object),
             Evaluator::Claims => claim_usage(object),
+            Evaluator::DeviceClaims => device_claim_usage(object),
             Evaluator::Objects { count, short } => {
                 let names = [Some(count.as_str()), *short].into_iter().flatten();
                 names.map(|name| (name.to_owned(), Quantity::from_count(1))).collect()
@@ -267,6 +283,30 @@ fn claim_usage(claim: &Object) -> Amounts {
     used
 }
 
+fn device_claim_usage(claim: &Object) -> Amounts {
+    let mut used = one(&["count/resourceclaims.resource.k8s.io"]);
+    for (_, request) in objects(child(child(claim, "spec"), "devices"), "requests") {
+        // One of the alternatives is allocated, so the largest number of each class counts.
+        let mut devices: BTreeMap<&str, usize> = BTreeMap::new();
+        let alternatives = objects(request, "firstAvailable").map(|(_, alternative)| alternative);
+        for wanted in alternatives.chain(given(request, "exactly").and_then(Value::as_object)) {
+            let count = match text(wanted, "allocationMode") {
+                "ExactCount" => {
+                    number(wanted, "count").and_then(|count| usize::try_from(count).ok()).unwrap_or_default()
+                }
+                "All" => ALLOCATED_DEVICES_MAX,
+                // Modes of other releases do not count.
+                _ => 0,
+            };
+            let most = devices.entry(text(wanted, "deviceClassName")).or_default();
+            *most = count.max(*most);
+        }
+        let of_class = |(class, count)| (format!("{class}{OF_DEVICE_CLASS}"), Quantity::from_count(count));
+        add(&mut used, &devices.into_iter().map(of_class).collect());
+    }
+    used
+}
+
 /// Returns the hard limits in the status of a quota.
 pub(super) fn hard_of_status(quota: &Object) -> Amounts {
     amounts(given(child(quota, "status"), "hard").and_then(Value::as_object).unwrap_or(&Object::new()))
@@ -307,6 +347,24 @@ mod tests {
         check(&Evaluator::Services, service("NodePort", json!(null)), &used(0, 2));
         check(&Evaluator::Services, service("LoadBalancer", json!(true)), &used(1, 2));
         check(&Evaluator::Services, service("LoadBalancer", json!(false)), &used(1, 1));
+    }
+
+    #[test]
+    fn resource_claim_uses_devices_of_its_classes() {
+        let exact = |class: &str, mode: &str, count: i64| json!({"allocationMode": mode, "count": count, "deviceClassName": class});
+        let claim = json!({"spec": {"devices": {"requests": [
+            {"name": "a", "exactly": exact("gold", "ExactCount", 2)},
+            {"name": "b", "exactly": exact("gold", "ExactCount", 1)},
+            {"name": "c", "exactly": exact("tin", "All", 0)},
+            {"name": "d", "firstAvailable": [exact("gold", "ExactCount", 3), exact("iron", "ExactCount", 4), exact("gold", "Odd", 9)]},
+        ]}}});
+        let used = "count/resourceclaims.resource.k8s.io=1,gold.deviceclass.resource.k8s.io/devices=6,iron.deviceclass.resource.k8s.io/devices=4,tin.deviceclass.resource.k8s.io/devices=32";
+        let evaluator = Evaluator::new("resource.k8s.io", "resourceclaims");
+        check(&evaluator, claim, used);
+        check(&evaluator, json!({}), "count/resourceclaims.resource.k8s.io=1");
+        let of = Evaluator::resource_of("gold.deviceclass.resource.k8s.io/devices");
+        assert_eq!(of, Some(("resource.k8s.io", "resourceclaims")));
+        assert!(evaluator.handles(false, None) && !evaluator.handles(false, Some("status")));
     }
 
     #[test]
