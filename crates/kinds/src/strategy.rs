@@ -12,7 +12,7 @@ use std::fmt;
 
 use listwatch_validation::names::NameRule;
 use listwatch_validation::object_meta as meta;
-use listwatch_validation::{Errors, Object, metadata, metadata_mut};
+use listwatch_validation::{Errors, Object, is_equal, metadata, metadata_mut};
 use serde_json::Value;
 
 use crate::defaults;
@@ -203,7 +203,10 @@ fn has_same_fields(rules: WriteRules, new: &Object, old: &Object) -> bool {
     };
     let members = |object: &Object| object.keys().filter(|name| counted(name)).count();
     members(new) == members(old)
-        && new.iter().filter(|(name, _)| counted(name)).all(|(name, value)| old.get(name) == Some(value))
+        && new
+            .iter()
+            .filter(|(name, _)| counted(name))
+            .all(|(name, value)| old.get(name).is_some_and(|old| is_equal(value, old)))
 }
 
 impl Strategy for Kind {

@@ -6,7 +6,7 @@
 //! Source: `PrepareForUpdate` and `GetResetFields` of the strategies in `pkg/registry` of Kubernetes v1.36.
 
 use listwatch_apply::{Path, PathElement, Set};
-use listwatch_validation::{Object, child_mut, metadata, metadata_mut};
+use listwatch_validation::{Object, child_mut, is_equal, metadata, metadata_mut};
 use serde_json::Value;
 
 use crate::subresource::Subresource;
@@ -176,7 +176,7 @@ fn keep_all_but(new: &mut Object, old: &Object, written: &str) {
             "metadata" => Some(Value::Object(Object::new())),
             name if name == written => sent.get_mut(name).map(Value::take),
             name => match sent.get_mut(name) {
-                Some(same) if same == value => Some(same.take()),
+                Some(same) if is_equal(same, value) => Some(same.take()),
                 _ => Some(value.clone()),
             },
         };

@@ -106,6 +106,26 @@ pub fn is_same(a: Option<&Value>, b: Option<&Value>) -> bool {
     }
 }
 
+/// True if two values are equal, as by `==`. Members in the same order are compared without looking them up.
+pub fn is_equal(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => is_equal_object(a, b),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_equal(a, b)),
+        (a, b) => a == b,
+    }
+}
+
+/// True if two objects are equal, as by `==`, in any order of their members; see [`is_equal`].
+pub fn is_equal_object(a: &Object, b: &Object) -> bool {
+    let found = |name: &String, value: &Value| b.get(name).is_some_and(|other| is_equal(value, other));
+    a.len() == b.len()
+        && a.iter().zip(b).all(
+            |((name, value), (other_name, other))| {
+                if name == other_name { is_equal(value, other) } else { found(name, value) }
+            },
+        )
+}
+
 /// Formats a string for error texts.
 pub fn quoted(text: &str) -> Value {
     Value::String(text.to_owned())
@@ -146,6 +166,30 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn equality_is_that_of_serde_json_in_any_order() {
+        let values = [
+            json!(null),
+            json!(1),
+            json!(1.0),
+            json!("1"),
+            json!([]),
+            json!([1, {"a": 2}]),
+            json!([1, {"a": 3}]),
+            json!({}),
+            json!({"a": 1, "b": {"c": [null], "d": "x"}}),
+            json!({"b": {"d": "x", "c": [null]}, "a": 1}),
+            json!({"a": 1, "b": {"c": [null], "d": "y"}}),
+            json!({"a": 1, "c": {"c": [null], "d": "x"}}),
+            json!({"a": 1, "b": {"c": [null]}}),
+        ];
+        for a in &values {
+            for b in &values {
+                assert_eq!(is_equal(a, b), a == b, "{a} and {b}");
+            }
+        }
+    }
 
     #[test]
     fn member_finds_the_same_value_in_small_and_large_objects() {

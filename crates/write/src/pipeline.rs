@@ -26,7 +26,7 @@ use listwatch_meta::{FieldError, Key, ResourceVersion, Revision, Status, UserInf
 use listwatch_storage::{CreateError, Decision, KeyValue, Step, UpdateLimits, UpdateLoop};
 use listwatch_validation::clock::Clock;
 use listwatch_validation::object_meta as meta;
-use listwatch_validation::{Errors, metadata, metadata_mut};
+use listwatch_validation::{Errors, is_equal_object, metadata, metadata_mut};
 use listwatch_wire::media_type::PatchType;
 use listwatch_wire::query::Query;
 use serde_json::{Map, Value};
@@ -515,7 +515,7 @@ impl Write<'_> {
         let may_be_same = is_unchanged || shown.is_some() || resource.conversion.is_some();
         let decision = if completes {
             Decision::Delete
-        } else if may_be_same && !found.stale && object == *ownership::as_map(&stored) {
+        } else if may_be_same && !found.stale && is_equal_object(&object, ownership::as_map(&stored)) {
             Decision::Nothing
         } else {
             let value = store::encode(&object);
