@@ -320,7 +320,11 @@ impl Handle {
                     Err(error) => return Err(error),
                 }
             }
-            Route::Snapshot(revision) => match self.past_state(revision, situation.progress).await? {
+            Route::Snapshot(revision) => match self
+                .past_state(revision, situation.progress)
+                .await
+                .map_err(|error| store_read::expired_page(error, request))?
+            {
                 Some(snapshot) => (snapshot, revision),
                 None => {
                     let list = self.list_store(&filter, request).await;
@@ -346,13 +350,22 @@ impl Handle {
     }
 
     /// Returns the state at exactly this revision; `None` when only the store may still have it.
+    ///
+    /// # Errors
+    /// [`ReadError::Expired`] once the pages of a list at this revision have expired.
     async fn past_state(&self, revision: Revision, progress: bool) -> Result<Option<Snapshot>, ReadError> {
         let shared = &self.shared;
         if canary!("cacher-pages-the-current-state") {
             return Ok(Some(shared.current().0));
         }
-        if let Some(snapshot) = shared.pins.lock().get(now(), revision) {
-            return Ok(Some(snapshot));
+        {
+            let mut pins = shared.pins.lock();
+            if pins.is_expired(revision) {
+                return Err(ReadError::Expired { requested: revision });
+            }
+            if let Some(snapshot) = pins.get(now(), revision) {
+                return Ok(Some(snapshot));
+            }
         }
         if revision > shared.revision() {
             if !progress {
@@ -370,12 +383,12 @@ impl Handle {
         let snapshot = former.rebuild(&shared.config.shape);
         shared.counters.rebuilt.fetch_add(1, Relaxed);
         // A client that reads a former revision usually requests its next page.
-        self.pin(revision, &snapshot);
+        self.pin(revision, &snapshot, false);
         Ok(Some(snapshot))
     }
 
-    fn pin(&self, revision: Revision, snapshot: &Snapshot) {
-        let unneeded = self.shared.pins.lock().pin(now(), revision, snapshot.clone());
+    fn pin(&self, revision: Revision, snapshot: &Snapshot, is_first_page: bool) {
+        let unneeded = self.shared.pins.lock().pin(now(), revision, snapshot.clone(), is_first_page);
         drop(unneeded); // not under the lock
         self.shared.kick.notify_one();
     }
@@ -398,7 +411,7 @@ impl Handle {
         let remaining =
             more.filter(|_| !filter.selects()).map(|last| snapshot.count_behind(filter.range(), last.as_str()));
         if continue_token.is_some() {
-            self.pin(revision, &snapshot);
+            self.pin(revision, &snapshot, request.resume.is_none());
         }
         List { revision, continue_token, remaining, items: ListItems::ready(objects), undecodable }
     }

@@ -140,6 +140,9 @@ pub(crate) const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(5);
 /// Idle time after which a pinned snapshot is dropped.
 pub(crate) const PINNED_SNAPSHOT_IDLE: Duration = Duration::from_secs(300);
 
+/// Time after which the further pages of a list expire. kube-apiserver's expire by compaction, after 5 to 10 minutes.
+pub(crate) const PAGED_LIST_MAX: Duration = Duration::from_secs(450);
+
 /// The first wait after a failure of the store; doubles up to [`RETRY_MAX`].
 pub(crate) const RETRY_MIN: Duration = Duration::from_millis(50);
 

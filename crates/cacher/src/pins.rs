@@ -6,65 +6,103 @@
 //! cost. So the number of snapshots ([`pinned_snapshots_max`](crate::Limits::pinned_snapshots_max))
 //! and their idle time are bounded.
 //!
+//! A client that repeats one page would keep its snapshot forever. So the pages of a list also expire
+//! [`PAGED_LIST_MAX`] after its first page, even if the state could still be read.
+//!
 //! Evicted snapshots are returned to the caller, because freeing them takes time and must happen
 //! outside of the lock.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use listwatch_meta::Revision;
 
-use crate::limits::PINNED_SNAPSHOT_IDLE;
+use crate::limits::{PAGED_LIST_MAX, PINNED_SNAPSHOT_IDLE};
 use crate::snapshot::Snapshot;
+
+/// The number of expired revisions that are remembered. Older ones are served again if the state can still be read.
+const EXPIRED_MAX: usize = 64;
 
 /// Snapshots by revision, evicted in least-recently-used order.
 pub(crate) struct Pins {
     /// The entries; the most recently used one is last.
-    entries: Vec<(Revision, Instant, Snapshot)>,
+    entries: Vec<Pin>,
     max: usize,
+    /// The revisions whose lists have expired, the oldest first.
+    expired: VecDeque<Revision>,
+}
+
+struct Pin {
+    revision: Revision,
+    /// The time of the latest first page, or of the first later page that found no entry.
+    begun: Instant,
+    used: Instant,
+    snapshot: Snapshot,
 }
 
 impl Pins {
     /// Creates a set that keeps at most `max` snapshots.
     pub(crate) fn new(max: usize) -> Self {
-        Pins { entries: Vec::new(), max }
+        Pins { entries: Vec::new(), max, expired: VecDeque::new() }
     }
 
-    /// Adds a snapshot. Returns the snapshots that it evicts.
+    /// Adds the snapshot of a page. Returns the snapshots that it evicts. A first page begins a new list, so that the
+    /// revision is no longer expired.
     #[must_use = "to be dropped outside of any lock"]
-    pub(crate) fn pin(&mut self, now: Instant, revision: Revision, snapshot: Snapshot) -> Vec<Snapshot> {
-        let mut left = self.take(|known, _| known == revision);
-        self.entries.push((revision, now, snapshot));
+    pub(crate) fn pin(
+        &mut self,
+        now: Instant,
+        revision: Revision,
+        snapshot: Snapshot,
+        is_first_page: bool,
+    ) -> Vec<Snapshot> {
+        let known = self.entries.iter().find(|pin| pin.revision == revision).map(|pin| pin.begun);
+        if is_first_page {
+            self.expired.retain(|expired| *expired != revision);
+        }
+        let begun = known.filter(|_| !is_first_page).unwrap_or(now);
+        let mut left = self.take(|pin| pin.revision == revision);
+        self.entries.push(Pin { revision, begun, used: now, snapshot });
         if self.entries.len() > self.max {
-            left.push(self.entries.remove(0).2);
+            left.push(self.entries.remove(0).snapshot);
         }
         left
     }
 
     /// The snapshot of exactly this revision, if it is kept.
     pub(crate) fn get(&mut self, now: Instant, revision: Revision) -> Option<Snapshot> {
-        let position = self.entries.iter().position(|(known, ..)| *known == revision)?;
-        let (revision, _, snapshot) = self.entries.remove(position);
-        self.entries.push((revision, now, snapshot.clone()));
+        let position = self.entries.iter().position(|pin| pin.revision == revision)?;
+        let pin = Pin { used: now, ..self.entries.remove(position) };
+        let snapshot = pin.snapshot.clone();
+        self.entries.push(pin);
         Some(snapshot)
     }
 
-    /// Evicts the snapshots that exceeded the idle time, and returns them.
+    /// Whether the lists of this revision have expired.
+    pub(crate) fn is_expired(&self, revision: Revision) -> bool {
+        self.expired.contains(&revision)
+    }
+
+    /// Evicts the snapshots that exceeded the idle time or whose lists expire, and returns them.
     #[must_use = "to be dropped outside of any lock"]
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> Vec<Snapshot> {
-        self.take(|_, used| now.saturating_duration_since(used) >= PINNED_SNAPSHOT_IDLE)
+        let is_over = |pin: &Pin| now.saturating_duration_since(pin.begun) >= PAGED_LIST_MAX;
+        for pin in self.entries.iter().filter(|pin| is_over(pin)) {
+            self.expired.push_back(pin.revision);
+        }
+        let too_many = self.expired.len().saturating_sub(EXPIRED_MAX);
+        self.expired.drain(..too_many);
+        self.take(|pin| is_over(pin) || now.saturating_duration_since(pin.used) >= PINNED_SNAPSHOT_IDLE)
     }
 
     /// Removes and returns all snapshots.
     #[must_use = "to be dropped outside of any lock"]
     pub(crate) fn clear(&mut self) -> Vec<Snapshot> {
-        self.take(|_, _| true)
+        self.take(|_| true)
     }
 
-    fn take(&mut self, which: impl Fn(Revision, Instant) -> bool) -> Vec<Snapshot> {
-        self.entries
-            .extract_if(.., |(revision, used, _)| which(*revision, *used))
-            .map(|(.., snapshot)| snapshot)
-            .collect()
+    fn take(&mut self, which: impl Fn(&Pin) -> bool) -> Vec<Snapshot> {
+        self.entries.extract_if(.., |pin| which(pin)).map(|pin| pin.snapshot).collect()
     }
 
     /// The number of pinned snapshots.
@@ -82,14 +120,38 @@ mod tests {
         let (now, r) = (Instant::now(), Revision::new);
         let mut pins = Pins::new(2);
         let snapshot = || Snapshot::new(&[]);
-        assert!(pins.pin(now, r(1), snapshot()).is_empty());
-        assert!(pins.pin(now, r(2), snapshot()).is_empty());
+        assert!(pins.pin(now, r(1), snapshot(), true).is_empty());
+        assert!(pins.pin(now, r(2), snapshot(), true).is_empty());
         assert!(pins.get(now, r(1)).is_some());
-        assert_eq!(pins.pin(now, r(3), snapshot()).len(), 1);
+        assert_eq!(pins.pin(now, r(3), snapshot(), true).len(), 1);
         assert!(pins.get(now, r(2)).is_none());
         let later = now + PINNED_SNAPSHOT_IDLE / 2;
         assert!(pins.get(later, r(1)).is_some());
         assert_eq!(pins.handle_timeout(now + PINNED_SNAPSHOT_IDLE).len(), 1);
         assert_eq!(pins.len(), 1, "the one that was used in between stays");
+    }
+
+    #[test]
+    fn pages_expire_some_time_after_the_first_one_however_often_they_are_read() {
+        let (start, r) = (Instant::now(), Revision::new(1));
+        let mut pins = Pins::new(2);
+        let snapshot = || Snapshot::new(&[]);
+        assert!(pins.pin(start, r, snapshot(), true).is_empty());
+        let late = start + PAGED_LIST_MAX - PINNED_SNAPSHOT_IDLE / 2;
+        for now in [start + PINNED_SNAPSHOT_IDLE / 2, late] {
+            assert!(pins.handle_timeout(now).is_empty() && pins.get(now, r).is_some());
+            assert_eq!(pins.pin(now, r, snapshot(), false).len(), 1);
+        }
+        let over = start + PAGED_LIST_MAX;
+        assert_eq!(pins.handle_timeout(over).len(), 1);
+        assert!(pins.is_expired(r) && pins.get(over, r).is_none());
+        // A new list at the same revision has a time of its own.
+        assert!(pins.pin(over, r, snapshot(), true).is_empty());
+        assert!(!pins.is_expired(r) && pins.handle_timeout(over).is_empty());
+        for n in 2..=u64::try_from(EXPIRED_MAX).unwrap() + 2 {
+            let _ = pins.pin(start, Revision::new(n), snapshot(), true);
+            let _ = pins.handle_timeout(over);
+        }
+        assert_eq!(pins.expired.len(), EXPIRED_MAX);
     }
 }

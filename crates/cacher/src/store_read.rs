@@ -65,7 +65,7 @@ pub(crate) async fn list(
                 undecodable.clear();
                 continue;
             }
-            page => page.map_err(|error| expired_page(error, request))?,
+            page => page.map_err(|error| expired_page(ReadError::from_store(error), request))?,
         };
         reached(request.at, page.revision)?;
         at = Some(page.revision);
@@ -118,9 +118,9 @@ pub(crate) fn token(filter: &Filter, revision: Revision, last: &Key) -> String {
     ContinueToken::after(revision, relative).encode()
 }
 
-/// Converts a compaction error into an expired token, if the read's revision came from a token.
-pub(crate) fn expired_page(error: StoreError, request: &ListRequest) -> ReadError {
-    match (ReadError::from_store(error), &request.resume) {
+/// Converts an expired revision into an expired token, if the read's revision came from a token.
+pub(crate) fn expired_page(error: ReadError, request: &ListRequest) -> ReadError {
+    match (error, &request.resume) {
         (ReadError::Expired { .. }, Some(token)) => {
             ReadError::ExpiredPage { token: Some(token.inconsistent().encode()) }
         }

@@ -1,4 +1,10 @@
-#![doc = include_str!("../README.md")]
+//! TCP ports of the loopback for tests that start a server as a process of its own and must name its port beforehand.
+//!
+//! ```
+//! let port = listwatch_test_ports::free_port()?;
+//! println!("--secure-port={port}");
+//! # Ok::<(), std::io::Error>(())
+//! ```
 //!
 //! # Why not port 0
 //! The kernel's free port is free only until the next socket takes it: another test, an outgoing connection, or the port

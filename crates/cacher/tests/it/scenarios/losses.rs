@@ -495,6 +495,33 @@ fn page_after_a_restart_of_the_cache_does_not_use_the_old_snapshot() {
 }
 
 #[test]
+fn pages_of_a_list_expire_seven_and_a_half_minutes_after_the_first() {
+    check(
+        "
+        put a/x
+        > r2
+        put a/y
+        > r3
+        put a/z
+        > r4
+        start
+        list all limit=1
+        > r4: a/x@2 (more, 2 remaining)
+        advance 200
+        next
+        > r4: a/y@3 (more, 1 remaining)
+        advance 255
+        next
+        > The provided continue parameter is too old to display a consistent list result. You can start a new list without the co
+        list all limit=1
+        > r4: a/x@2 (more, 2 remaining)
+        next
+        > r4: a/y@3 (more, 1 remaining)
+        ",
+    );
+}
+
+#[test]
 fn stop_ends_watches_cleanly_and_fails_reads() {
     check(
         "
