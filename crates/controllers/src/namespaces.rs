@@ -375,7 +375,8 @@ impl RemainingContent {
     }
 }
 
-/// Deletes every object of the namespace once.
+/// Deletes every object of the namespace once: first the pods, and the others only when no pod is left. A pod can so not
+/// outlive what protects it, such as a NetworkPolicy (`OrderedNamespaceDeletion`, KEP-5080).
 async fn remove_content(writer: &Writer, namespace: &str) -> Result<RemainingContent, Status> {
     let registry = writer.backend().registry();
     let mut content = RemainingContent::default();
@@ -390,7 +391,8 @@ async fn remove_content(writer: &Writer, namespace: &str) -> Result<RemainingCon
     // called, which may have run in this namespace.
     let is_stored = |resource: &Resource| resource.storage_version.as_ref() == Some(&resource.version);
     let mut resources: Vec<_> = registry.resources().iter().filter(|resource| resource.namespaced).collect();
-    resources.sort_by_key(|resource| resource.converts_by_webhook() && !is_stored(resource));
+    let is_pods = |resource: &Resource| resource.group.is_empty() && resource.plural == "pods";
+    resources.sort_by_key(|resource| (!is_pods(resource), resource.converts_by_webhook() && !is_stored(resource)));
     let mut prefixes = HashSet::new();
     for resource in resources {
         if !prefixes.insert(resource.storage_prefix.as_str()) {
@@ -401,6 +403,9 @@ async fn remove_content(writer: &Writer, namespace: &str) -> Result<RemainingCon
             if status.reason == reason::STORAGE_READ_ERROR {
                 content.unreadable.get_or_insert(status.message);
             }
+        }
+        if is_pods(resource) && !content.remaining.is_empty() {
+            break;
         }
     }
     Ok(content)

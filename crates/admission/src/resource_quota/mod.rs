@@ -63,12 +63,15 @@ impl ResourceQuota {
     }
 
     async fn evaluate(&self, request: &AdmissionRequest<'_>, object: &Object) -> Result<(), Status> {
+        let evaluator = Evaluator::new(request.group, request.resource);
+        if !evaluator.evaluates(request.subresource, request.old_object, object) {
+            return Ok(());
+        }
         let listed = request.objects.list("", "v1", "resourcequotas", request.namespace, LISTED_MAX).await?;
         if listed.json.is_empty() && self.limited.is_empty() {
             return Ok(());
         }
         let quotas = listed.all("resourcequotas")?;
-        let evaluator = Evaluator::new(request.group, request.resource);
         let charge = Charge { request, object, evaluator, limited: &self.limited, now: OffsetDateTime::now_utc() };
         if charge.plan(&quotas, &BTreeSet::new())?.is_empty() {
             return Ok(());
@@ -302,8 +305,8 @@ impl ValidatingAdmission for ResourceQuota {
             _ => false,
         };
         let takes_part = || match (request.group, request.resource) {
-            ("", "pods" | "services" | "persistentvolumeclaims") => {
-                Evaluator::new("", request.resource).handles(create, request.subresource)
+            ("", "pods" | "services" | "persistentvolumeclaims") | ("resource.k8s.io", "resourceclaims") => {
+                Evaluator::new(request.group, request.resource).handles(create, request.subresource)
             }
             _ => create && request.subresource.is_none(),
         };

@@ -52,13 +52,17 @@ pub(super) fn requirements(quota: &Object) -> Vec<Requirement> {
     scopes.chain(selected).collect()
 }
 
+/// Whether a pod ends by itself at a deadline.
+pub(super) fn is_terminating(pod: &Object) -> bool {
+    number(child(pod, "spec"), "activeDeadlineSeconds").is_some_and(|seconds| seconds >= 0)
+}
+
 /// Whether a pod satisfies one requirement.
 pub(super) fn selects_pod(requirement: &Requirement, pod: &Object) -> bool {
     let spec = child(pod, "spec");
-    let is_terminating = || number(spec, "activeDeadlineSeconds").is_some_and(|seconds| seconds >= 0);
     match requirement.scope.as_str() {
-        "Terminating" => is_terminating(),
-        "NotTerminating" => !is_terminating(),
+        "Terminating" => is_terminating(pod),
+        "NotTerminating" => !is_terminating(pod),
         "BestEffort" => is_best_effort(pod),
         "NotBestEffort" => !is_best_effort(pod),
         "PriorityClass" => requirement.selects(Some(text(spec, "priorityClassName")).filter(|name| !name.is_empty())),

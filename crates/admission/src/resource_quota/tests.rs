@@ -132,6 +132,30 @@ async fn update_is_charged_only_for_increased_usage() {
 }
 
 #[tokio::test]
+async fn update_of_a_pod_is_charged_if_its_deadline_changes_the_scope() {
+    let with_deadline = |seconds: Value| {
+        let mut pod = pod("1");
+        pod["spec"]["activeDeadlineSeconds"] = seconds;
+        pod
+    };
+    for (old, new, terminating) in [
+        (json!(null), json!(9), "1"),
+        (json!(9), json!(null), "0"),
+        (json!(9), json!(8), "0"),
+        (json!(null), json!(null), "0"),
+    ] {
+        let mut quota = quota("q", json!({"pods": "1"}), json!({"pods": "0"}));
+        quota.1["spec"]["scopes"] = json!(["Terminating"]);
+        let fixture = Fixture::new(&[quota]);
+        let (old, new) = (with_deadline(old), with_deadline(new));
+        let request = create(&fixture, "", "pods", "Pod", "p");
+        let request = AdmissionRequest { operation: Operation::Update, old_object: Some(&old), ..request };
+        ResourceQuota::new(Vec::new()).validate(&request, &new).await.unwrap();
+        assert_eq!(used(&fixture, 0)["pods"], terminating);
+    }
+}
+
+#[tokio::test]
 async fn limited_resource_without_a_quota_is_rejected() {
     let requirement = object(json!({"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}));
     let limited = |match_contains: &[&str], match_scopes: Vec<Requirement>| LimitedResource {
@@ -164,7 +188,9 @@ fn resource_quota_handles_creates_and_updates_that_can_increase_usage() {
     let plugin = ResourceQuota::new(Vec::new());
     for (group, resource, subresource, operation, expected) in [
         ("", "pods", None, Operation::Create, true),
-        ("", "pods", None, Operation::Update, false),
+        ("", "pods", None, Operation::Update, true),
+        ("resource.k8s.io", "resourceclaims", None, Operation::Update, true),
+        ("resource.k8s.io", "resourceclaims", Some("status"), Operation::Update, false),
         ("", "pods", Some("resize"), Operation::Update, true),
         ("", "pods", Some("binding"), Operation::Create, false),
         ("", "services", None, Operation::Update, true),

@@ -9,7 +9,7 @@ use listwatch_validation::{Object, child, given, metadata, number, objects, text
 use serde_json::Value;
 use time::{Duration, OffsetDateTime};
 
-use super::scopes::{Requirement, requirements, selects_claim, selects_pod};
+use super::scopes::{Requirement, is_terminating, requirements, selects_claim, selects_pod};
 use crate::amounts::{Amounts, add, amounts, of_pod};
 use crate::default_class::claim_class;
 
@@ -126,9 +126,18 @@ impl Evaluator {
         match (self, subresource) {
             (Evaluator::Pods, Some("resize")) => !create,
             (Evaluator::Claims, Some("status")) => !create,
-            (Evaluator::Services | Evaluator::Claims | Evaluator::DeviceClaims, None) => true,
+            // Of the updates of pods, `evaluates` selects those that change a scope.
+            (Evaluator::Pods | Evaluator::Services | Evaluator::Claims | Evaluator::DeviceClaims, None) => true,
             (_, None) => create,
             _ => false,
+        }
+    }
+
+    /// Whether a handled write is counted. An update of a pod is, if the pod gets or loses a deadline.
+    pub(super) fn evaluates(&self, subresource: Option<&str>, old: Option<&Object>, new: &Object) -> bool {
+        match (self, subresource, old) {
+            (Evaluator::Pods, None, Some(old)) => is_terminating(old) != is_terminating(new),
+            _ => true,
         }
     }
 

@@ -190,6 +190,32 @@ async fn deleted_namespace_is_emptied_and_then_removed() {
 }
 
 #[tokio::test]
+async fn pods_of_a_deleted_namespace_are_gone_before_its_other_objects() {
+    const PODS: (&str, &str, &str) = ("", "v1", "pods");
+    let world = World::over(MemoryStorage::new());
+    furnished(&world).await;
+    let pod = r#"{"metadata":{"name":"p","finalizers":["x.io/y"]},"spec":{"containers":[{"name":"c","image":"i"}]}}"#;
+    world.send(WriteVerb::Create, PODS, Some("n"), None, pod).await;
+    world.send(WriteVerb::Patch, MAPS, Some("n"), Some("held"), r#"{"metadata":{"finalizers":null}}"#).await;
+    let running = tokio::spawn(run(Arc::clone(&world.writer)));
+    world.send(WriteVerb::Delete, NAMESPACES, None, Some("n"), "").await;
+
+    let reports_the_pod = |namespace: Option<&Value>| {
+        namespace.is_some_and(|namespace| namespace.to_string().contains("pods. has 1 resource instances"))
+    };
+    world.until("/namespaces/n", reports_the_pod).await;
+    let pod = world.get("/pods/n/p").await.expect("its finalizer holds the pod");
+    assert!(pod["metadata"]["deletionTimestamp"].is_string(), "{pod}");
+    for path in ["/configmaps/n/a", "/deployments/n/w", "/services/specs/n/s"] {
+        assert!(world.get(path).await.is_some(), "{path} is deleted before the pod");
+    }
+    world.send(WriteVerb::Patch, PODS, Some("n"), Some("p"), r#"{"metadata":{"finalizers":null}}"#).await;
+    world.until("/namespaces/n", |namespace| namespace.is_none()).await;
+    assert_eq!(world.get("/configmaps/n/a").await, None);
+    running.abort();
+}
+
+#[tokio::test]
 async fn started_servers_complete_the_deletion_of_terminating_namespaces() {
     let storage = MemoryStorage::new();
     let world = World::over(storage.clone());
