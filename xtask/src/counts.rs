@@ -38,7 +38,7 @@ struct HotPath {
     turn: String,
 }
 
-/// The baseline: the compiler, and the instructions per turn of each path.
+/// The baseline: the compiler and the processor, and the instructions per turn of each path.
 #[derive(Debug, Default, PartialEq)]
 struct Baseline {
     compiler: String,
@@ -165,14 +165,23 @@ impl Baseline {
     }
 }
 
-/// The compiler and the target, on which counts depend besides the source.
+/// The compiler, the target and the width of vectors, on which counts depend besides the source: `memchr` and the C
+/// library choose their code by what the processor has.
 fn compiler() -> Outcome<String> {
     let said = Run::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())).args(["-vV"]).text()?;
     let field = |name| said.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     match (field("release:"), field("host:")) {
-        (Some(release), Some(host)) => Ok(format!("rustc {release} {host}")),
+        (Some(release), Some(host)) => Ok(format!("rustc {release} {host}, {}", vectors())),
         _ => fail!("rustc -vV prints no release or no host: {said}"),
     }
+}
+
+fn vectors() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        return "avx2";
+    }
+    "no avx2"
 }
 
 fn list(program: &Path) -> Outcome<Vec<HotPath>> {

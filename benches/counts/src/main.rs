@@ -7,6 +7,7 @@
 //! a clock.
 
 mod cache;
+mod cluster;
 mod codec;
 mod server;
 
@@ -154,6 +155,27 @@ const PATHS: &[HotPath] = &[
         run: server::watch_by_rbac,
     },
     HotPath { name: "list-http", turn: "LIST of 500 objects through the service", turns: 40, run: server::list },
+    HotPath {
+        name: "create-pod",
+        turn: "POST of a Pod in protobuf, as the ReplicaSet controller creates it",
+        turns: 200,
+        run: cluster::create_pod,
+    },
+    HotPath { name: "bind", turn: "POST of the Binding of a Pod in protobuf", turns: 90, run: cluster::bind },
+    HotPath {
+        name: "pod-status",
+        turn: "a strategic merge patch of a Pod's status, as the kubelet sends it",
+        turns: 200,
+        run: cluster::patch_pod_status,
+    },
+    HotPath { name: "create-event", turn: "POST of an Event in protobuf", turns: 200, run: cluster::create_event },
+    HotPath { name: "renew-lease", turn: "PUT of a Lease in protobuf", turns: 200, run: cluster::renew_lease },
+    HotPath {
+        name: "node-status",
+        turn: "a strategic merge patch of a Node's status, as the kubelet sends it",
+        turns: 200,
+        run: cluster::patch_node_status,
+    },
     HotPath { name: "table", turn: "LIST of 500 objects as a Table", turns: 10, run: server::table },
 ];
 

@@ -28,7 +28,7 @@ async fn send(service: &ApiService, request: http::request::Builder, body: Bytes
 }
 
 /// Sends a request and reads the whole response.
-async fn send_and_read(
+pub(crate) async fn send_and_read(
     service: &ApiService,
     request: http::request::Builder,
     body: Bytes,

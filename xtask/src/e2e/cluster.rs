@@ -6,6 +6,7 @@
 
 mod binaries;
 pub(crate) mod components;
+mod cycle;
 mod failures;
 mod logs;
 mod metrics;
@@ -48,23 +49,30 @@ pub(crate) struct ClusterOptions {
     pub(crate) kubernetes_bin: Option<PathBuf>,
     pub(crate) against_apiserver: bool,
     pub(crate) nodes: usize,
+    /// The number of pods whose life is measured, instead of the scenarios.
+    pub(crate) cycle: Option<usize>,
 }
 
 impl ClusterOptions {
     /// Reads the flags. `None` without `--cluster`.
     pub(crate) fn read(args: &mut Args) -> Outcome<Option<Self>> {
         let cluster = args.flag("--cluster");
-        let nodes = args.value("--nodes")?;
+        let (nodes, cycle) = (args.value("--nodes")?, args.value("--cycle")?);
+        let number = |flag: &str, text: &str| {
+            text.parse().map_err(|_| Failure::from(format!("{flag} takes a number, not `{text}`")))
+        };
         let options = Self {
             kubernetes_bin: args.value("--kubernetes-bin")?.map(PathBuf::from),
             against_apiserver: args.flag("--against-apiserver"),
             nodes: match &nodes {
-                Some(count) => count.parse().map_err(|_| format!("--nodes takes a number, not `{count}`"))?,
+                Some(count) => number("--nodes", count)?,
                 None => NODES,
             },
+            cycle: cycle.map(|count| number("--cycle", &count)).transpose()?,
         };
         let others = options.kubernetes_bin.is_some() || options.against_apiserver || nodes.is_some();
-        ensure!(cluster || !others, "--kubernetes-bin, --against-apiserver and --nodes need --cluster");
+        let others = others || options.cycle.is_some();
+        ensure!(cluster || !others, "--kubernetes-bin, --against-apiserver, --nodes and --cycle need --cluster");
         ensure!(options.nodes >= 2, "--nodes must be at least 2: a scenario takes one away");
         let kubernetes_bin = options.kubernetes_bin.or_else(binaries::directory_of_environment);
         Ok(cluster.then_some(Self { kubernetes_bin, ..options }))
@@ -76,7 +84,7 @@ impl ClusterOptions {
         let dir = binaries::directory_of_environment();
         let against_apiserver = Binaries::find(dir.as_deref(), true).is_ok();
         Binaries::find(dir.as_deref(), against_apiserver)?;
-        Ok(Self { kubernetes_bin: dir, against_apiserver, nodes: NODES })
+        Ok(Self { kubernetes_bin: dir, against_apiserver, nodes: NODES, cycle: None })
     }
 }
 
@@ -137,6 +145,7 @@ struct Record {
     errors: Errors,
     usage: Usage,
     etcd: Option<Usage>,
+    cycle: Option<cycle::Cost>,
 }
 
 /// Runs all scenarios. An error only if the run cannot begin, for instance without binaries.
@@ -218,8 +227,17 @@ impl Runner<'_> {
             Ok(note)
         });
         let mut cluster = started?;
-        let mut finals = BTreeMap::new();
-        for scenario in SCENARIOS {
+        let (mut finals, mut cost) = (BTreeMap::new(), None);
+        if let Some(pods) = self.wanted.cycle {
+            steps.run(group, "cycle of pods", || {
+                let (ended, measured) = cycle::run(&mut cluster, pods, || etcd.and_then(Etcd::usage))?;
+                cluster.check()?;
+                cost = Some(measured);
+                Ok(ended.note)
+            });
+        }
+        let scenarios = if self.wanted.cycle.is_some() { &[] } else { SCENARIOS };
+        for scenario in scenarios {
             let chosen = self.options.only.as_deref().is_none_or(|only| scenario.name.contains(only));
             if !chosen || (scenario.etcd && etcd.is_none()) {
                 continue;
@@ -235,7 +253,7 @@ impl Runner<'_> {
         if self.options.keep {
             cluster.write_logs(&self.dir.join(group));
         }
-        Some(Record { group, finals, errors: cluster.errors(), usage, etcd: etcd.and_then(Etcd::usage) })
+        Some(Record { group, finals, errors: cluster.errors(), usage, etcd: etcd.and_then(Etcd::usage), cycle: cost })
     }
 }
 
@@ -427,6 +445,10 @@ fn report(records: &[Record]) {
         if let Some(etcd) = record.etcd {
             println!("{:<10} {etcd} (its etcd)", "");
         }
+    }
+    let costs: Vec<_> = records.iter().filter_map(|record| Some((record.group, record.cycle.clone()?))).collect();
+    if !costs.is_empty() {
+        cycle::report(&costs);
     }
     let upstream = records.iter().find(|record| record.group == "upstream");
     let none = Errors::default();

@@ -74,6 +74,8 @@ Usage: cargo xtask e2e [FLAGS]
                       the final states and prints CPU time and memory of all servers. With
                       --operator, suites are compared test by test
   --nodes N           hollow kubelets [default: 4]
+  --cycle PODS        with --cluster, instead of its scenarios: the components create, schedule, run and
+                      delete these pods; prints CPU time per request of each server, and the requests
   --exchange          instead of the scenarios: the kube-apiserver of --kubernetes-bin writes every kind
                       into an etcd and listwatch serves it, then the other way round; plain and
                       encrypted. Each object must read the same, and be stored in the same bytes
@@ -104,6 +106,7 @@ Examples:
   cargo xtask e2e --against ~/.kube/test-cluster
   cargo xtask e2e --kube-rs ~/src/kube
   cargo xtask e2e --cluster --kubernetes-bin ~/kubernetes/bin --release --against-apiserver
+  cargo xtask e2e --cluster --kubernetes-bin ~/kubernetes/bin --nodes 10 --cycle 300 --against-apiserver
   cargo xtask e2e --exchange --kubernetes-bin ~/kubernetes/bin
   cargo xtask e2e --operator lws --manifests ~/lws/config/default --operator-bin ~/lws/bin
   cargo xtask e2e --operator suite --suite ~/lws/test/integration/webhooks=/tmp/webhooks.test \\
