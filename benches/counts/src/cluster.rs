@@ -117,7 +117,7 @@ pub(crate) fn patch_pod_status(turns: u64) {
             }
         },
         async |service, turn| {
-            let (n, ready) = (turn % PODS_OF_NODE, turn / PODS_OF_NODE % 2 == 0);
+            let (n, ready) = (turn % PODS_OF_NODE, (turn / PODS_OF_NODE).is_multiple_of(2));
             let (status, started) = if ready { ("True", "true") } else { ("False", "false") };
             let time = format!("2026-01-05T08:{:02}:{:02}Z", turn / 60 % 60, turn % 60);
             let condition = |kind: &str| {

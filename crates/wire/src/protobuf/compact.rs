@@ -1,7 +1,7 @@
 //! Encodes compact JSON without serde: the first path of [`Encoder::object`].
 //!
 //! The JSON that this project writes has no spaces and few escapes. The scanner finds its tokens; the meaning of each
-//! token is that of [`super::encode`], so that both paths write the same bytes. The scanner gives up at anything else:
+//! token is that of [`mod@super::encode`], so that both paths write the same bytes. The scanner gives up at anything else:
 //! spaces, fractions, types that only schemas have, and every error. serde then reads the object from the start and
 //! finds the error, if there is one.
 

@@ -1,9 +1,9 @@
 //! Encodes JSON as protobuf, byte-equal to Go's encoding of the same object.
 //!
-//! The JSON is read once, without a tree: by [`compact`], or by serde if it is not compact. Each member is appended in the order of the JSON. At the end of an object
-//! its fields are sorted by number. The zero values that Go always writes are added, and embedded structs become
-//! messages. The length of the object is then known. Each byte is moved about twice per level with `memcpy`. Only the
-//! encoder's few buffers are allocated, which a list reuses for all its objects.
+//! The JSON is read once, without a tree: by [`compact`], or by serde if it is not compact. Each member is appended in the
+//! order of the JSON. At the end of an object its fields are sorted by number. The zero values that Go always writes are
+//! added, and embedded structs become messages. The length of the object is then known. Each byte is moved about twice per
+//! level with `memcpy`. Only the encoder's few buffers are allocated, which a list reuses for all its objects.
 
 use std::fmt;
 
