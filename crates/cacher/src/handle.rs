@@ -340,7 +340,9 @@ impl Handle {
             Route::Store | Route::NotReady => return self.list_store(&filter, request).await,
         };
         shared.counters.cache_lists.fetch_add(1, Relaxed);
-        Ok(self.page(snapshot, revision, filter, request))
+        // Only a list of the current state begins one. Reads of a former revision must not prolong it.
+        let begins = !matches!(route, Route::Snapshot(_));
+        Ok(self.page(snapshot, revision, filter, request, begins))
     }
 
     async fn list_store(&self, filter: &Filter, request: &ListRequest) -> Result<List, ReadError> {
@@ -387,13 +389,20 @@ impl Handle {
         Ok(Some(snapshot))
     }
 
-    fn pin(&self, revision: Revision, snapshot: &Snapshot, is_first_page: bool) {
-        let unneeded = self.shared.pins.lock().pin(now(), revision, snapshot.clone(), is_first_page);
+    fn pin(&self, revision: Revision, snapshot: &Snapshot, begins: bool) {
+        let unneeded = self.shared.pins.lock().pin(now(), revision, snapshot.clone(), begins);
         drop(unneeded); // not under the lock
         self.shared.kick.notify_one();
     }
 
-    fn page(&self, snapshot: Snapshot, revision: Revision, filter: Arc<Filter>, request: &ListRequest) -> List {
+    fn page(
+        &self,
+        snapshot: Snapshot,
+        revision: Revision,
+        filter: Arc<Filter>,
+        request: &ListRequest,
+        begins: bool,
+    ) -> List {
         let shared = &self.shared;
         let undecodable = undecodable_in(&shared.cache.read(), &filter);
         let start = store_read::start_key(&filter, request);
@@ -411,7 +420,7 @@ impl Handle {
         let remaining =
             more.filter(|_| !filter.selects()).map(|last| snapshot.count_behind(filter.range(), last.as_str()));
         if continue_token.is_some() {
-            self.pin(revision, &snapshot, request.resume.is_none());
+            self.pin(revision, &snapshot, begins);
         }
         List { revision, continue_token, remaining, items: ListItems::ready(objects), undecodable }
     }

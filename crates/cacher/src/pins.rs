@@ -34,7 +34,7 @@ pub(crate) struct Pins {
 
 struct Pin {
     revision: Revision,
-    /// The time of the latest first page, or of the first later page that found no entry.
+    /// The time of the latest page that began a list, or of the first other page that found no entry.
     begun: Instant,
     used: Instant,
     snapshot: Snapshot,
@@ -46,21 +46,15 @@ impl Pins {
         Pins { entries: Vec::new(), max, expired: VecDeque::new() }
     }
 
-    /// Adds the snapshot of a page. Returns the snapshots that it evicts. A first page begins a new list, so that the
-    /// revision is no longer expired.
+    /// Adds the snapshot of a page. Returns the snapshots that it evicts. A page that `begins` a list at
+    /// this revision ends its expiry; other pages do not prolong the list.
     #[must_use = "to be dropped outside of any lock"]
-    pub(crate) fn pin(
-        &mut self,
-        now: Instant,
-        revision: Revision,
-        snapshot: Snapshot,
-        is_first_page: bool,
-    ) -> Vec<Snapshot> {
+    pub(crate) fn pin(&mut self, now: Instant, revision: Revision, snapshot: Snapshot, begins: bool) -> Vec<Snapshot> {
         let known = self.entries.iter().find(|pin| pin.revision == revision).map(|pin| pin.begun);
-        if is_first_page {
+        if begins {
             self.expired.retain(|expired| *expired != revision);
         }
-        let begun = known.filter(|_| !is_first_page).unwrap_or(now);
+        let begun = known.filter(|_| !begins).unwrap_or(now);
         let mut left = self.take(|pin| pin.revision == revision);
         self.entries.push(Pin { revision, begun, used: now, snapshot });
         if self.entries.len() > self.max {

@@ -23,19 +23,19 @@ pub(super) fn encode(encoder: &mut Encoder, id: Id, json: &[u8]) -> Option<()> {
 
 /// The error of a value that does not fit. serde finds it again, with its text.
 #[derive(Debug)]
-struct Misfit;
+struct TypeMismatch;
 
-impl fmt::Display for Misfit {
+impl fmt::Display for TypeMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value does not fit its field")
     }
 }
 
-impl std::error::Error for Misfit {}
+impl std::error::Error for TypeMismatch {}
 
-impl serde::de::Error for Misfit {
+impl serde::de::Error for TypeMismatch {
     fn custom<T: fmt::Display>(_: T) -> Self {
-        Misfit
+        TypeMismatch
     }
 }
 
@@ -261,22 +261,22 @@ impl<'a> Scanner<'a> {
                 value.raw(self.raw()?);
                 Some(())
             }
-            (b'"', _) => value.visit_str::<Misfit>(&self.string()?).ok(),
+            (b'"', _) => value.visit_str::<TypeMismatch>(&self.string()?).ok(),
             (b'{', Type::Message(id)) => self.message(value.encoder, id, Some(number)),
             (b'n', _) => {
                 self.word("null")?;
-                value.visit_unit::<Misfit>().ok()
+                value.visit_unit::<TypeMismatch>().ok()
             }
             (b't', _) => {
                 self.word("true")?;
-                value.visit_bool::<Misfit>(true).ok()
+                value.visit_bool::<TypeMismatch>(true).ok()
             }
             (b'f', _) => {
                 self.word("false")?;
-                value.visit_bool::<Misfit>(false).ok()
+                value.visit_bool::<TypeMismatch>(false).ok()
             }
-            (b'-', _) => value.visit_i64::<Misfit>(self.number()?.parse().ok()?).ok(),
-            (b'0'..=b'9', _) => value.visit_u64::<Misfit>(self.number()?.parse().ok()?).ok(),
+            (b'-', _) => value.visit_i64::<TypeMismatch>(self.number()?.parse().ok()?).ok(),
+            (b'0'..=b'9', _) => value.visit_u64::<TypeMismatch>(self.number()?.parse().ok()?).ok(),
             _ => None,
         }
     }
@@ -370,7 +370,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_the_scanner_accepts_serde_encodes_to_the_same_bytes(
+        fn json_accepted_by_the_scanner_encodes_to_the_bytes_of_serde(
             edits in prop::collection::vec((any::<prop::sample::Index>(), any::<Option<u8>>(), 0..6_u8), 1..4),
         ) {
             const SYNTAX: &[u8; 8] = b"\"\\{}[],:";

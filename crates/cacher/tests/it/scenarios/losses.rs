@@ -496,7 +496,8 @@ fn page_after_a_restart_of_the_cache_does_not_use_the_old_snapshot() {
 
 #[test]
 fn pages_of_a_list_expire_seven_and_a_half_minutes_after_the_first() {
-    check(
+    let expired = "> The provided continue parameter is too old to display a consistent list result. You can start a new list without the co";
+    check(&format!(
         "
         put a/x
         > r2
@@ -512,11 +513,34 @@ fn pages_of_a_list_expire_seven_and_a_half_minutes_after_the_first() {
         > r4: a/y@3 (more, 1 remaining)
         advance 255
         next
-        > The provided continue parameter is too old to display a consistent list result. You can start a new list without the co
+        {expired}
         list all limit=1
         > r4: a/x@2 (more, 2 remaining)
         next
         > r4: a/y@3 (more, 1 remaining)
+        "
+    ));
+}
+
+#[test]
+fn exact_list_of_a_former_revision_does_not_prolong_its_pages() {
+    check(
+        "
+        put a/x
+        > r2
+        put a/y
+        > r3
+        start
+        list all limit=1
+        > r3: a/x@2 (more, 1 remaining)
+        put a/z
+        > r4
+        advance 200
+        list all limit=1 rv=3 match=Exact
+        > r3: a/x@2 (more, 1 remaining)
+        advance 255
+        list all limit=1 rv=3 match=Exact
+        > The resourceVersion for the provided list is too old. (410 Expired)
         ",
     );
 }
