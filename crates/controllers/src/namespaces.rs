@@ -375,8 +375,8 @@ impl RemainingContent {
     }
 }
 
-/// Deletes every object of the namespace once: first the pods, and the others only when no pod is left. A pod can so not
-/// outlive what protects it, such as a NetworkPolicy (`OrderedNamespaceDeletion`, KEP-5080).
+/// Deletes every object of the namespace once: first the pods, and the others only when no pod is left. So no pod outlives
+/// an object that protects it, such as a NetworkPolicy (`OrderedNamespaceDeletion`, KEP-5080).
 async fn remove_content(writer: &Writer, namespace: &str) -> Result<RemainingContent, Status> {
     let registry = writer.backend().registry();
     let mut content = RemainingContent::default();

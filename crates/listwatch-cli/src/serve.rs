@@ -229,7 +229,7 @@ impl Serve {
             None => builder.client_ca(pki.ca_pem()),
         };
         let server = builder.build().await?;
-        // Before the first client is served: a signal that arrives right after the announcement must not kill.
+        // Before the server is announced: a signal right after the announcement shuts down gracefully.
         let signals = StopSignals::install()?;
         let serving = server.serve(listener, &pki)?;
 

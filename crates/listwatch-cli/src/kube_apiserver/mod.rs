@@ -163,7 +163,7 @@ impl KubeApiserver {
         let anonymous_auth = authorization::anonymous_auth(settings.anonymous_auth, allows_everything);
         let builder = credentials::read(builder.anonymous_auth(anonymous_auth), &settings, anonymous_auth)?;
         let server = builder.build().await?;
-        // Before the first client is served: a signal that arrives right after the announcement must not kill.
+        // Before the server is announced: a signal right after the announcement shuts down gracefully.
         let signals = StopSignals::install()?;
         let serving = server.serve(listener, &pki)?;
 
