@@ -58,7 +58,6 @@ use crate::auth::{
 };
 use crate::compute::Compute;
 use crate::connections::{Connections, KubeletOptions};
-use crate::documents::Documents;
 use crate::filters::authorization::CreateAuthorization;
 use crate::filters::request_deadline::REQUEST_TIMEOUT;
 use crate::flow_control::{Fairness, FlowControl, READS_IN_FLIGHT_MAX, WRITES_IN_FLIGHT_MAX};
@@ -66,6 +65,7 @@ use crate::handlers::websocket::WEBSOCKETS_MAX;
 use crate::metrics::Metrics;
 use crate::presence::Presence;
 use crate::request::body_budget::{BODIES_BYTES_MAX, BodyBudget};
+use crate::response::caches::{ENCODING_CACHE_BYTES_MAX, ResponseCaches};
 use crate::response::request_drain::RequestDrain;
 use crate::response::watch_drain::{WATCH_TERMINATION_GRACE_PERIOD, WatchDrain};
 use crate::server::ApiServer;
@@ -113,6 +113,7 @@ pub struct Builder {
     cbor: bool,
     controllers: Controllers,
     cache_bytes_max: Option<usize>,
+    caches: ResponseCaches,
     #[cfg(feature = "serve")]
     http2_streams_max: u32,
     client_ca: Option<String>,
@@ -175,6 +176,7 @@ impl ApiServer {
             limits: Limits::default(),
             cbor: false,
             cache_bytes_max: None,
+            caches: ResponseCaches::new(ENCODING_CACHE_BYTES_MAX),
             #[cfg(feature = "serve")]
             http2_streams_max: HTTP2_STREAMS_MAX,
             client_ca: None,
@@ -448,6 +450,14 @@ impl Builder {
     #[must_use]
     pub fn cache_bytes_max(mut self, bytes: Option<usize>) -> Self {
         self.cache_bytes_max = bytes;
+        self
+    }
+
+    /// The memory limit of encoded objects (two thirds) and compressed lists (one third) that are kept for later
+    /// requests, in bytes; 0 keeps none. Default: [`ENCODING_CACHE_BYTES_MAX`].
+    #[must_use]
+    pub fn encoding_cache_bytes_max(mut self, bytes: usize) -> Self {
+        self.caches = ResponseCaches::new(bytes);
         self
     }
 
@@ -788,6 +798,7 @@ impl Builder {
         if self.cache_bytes_max.is_some() {
             others.push(spawn_cache_budget(&backend));
         }
+        others.push(tokio::spawn(self.caches.clone().sweep()));
         if self.controllers.namespace {
             others.push(tokio::spawn(namespaces::run(Arc::clone(&writer))));
         }
@@ -844,15 +855,15 @@ impl Builder {
             token_webhook: self.token_webhook,
         };
         let access = Access::new(&backend, &self.auth, configured, authorizers);
-        let documents = Arc::<Documents>::default();
+        let documents = Arc::default();
         let aggregation = Aggregation::new(&writer, &documents, self.aggregation, self.request_header);
         others.push(tokio::spawn(aggregation.run()));
         let advertised = self.advertise_address.map(|address| (address, self.secure_port));
-        let presence = Presence::new(&writer, advertised, self.host_name.as_deref());
         Ok(ApiServer::new(Shared {
             aggregation,
             connections,
             backend,
+            presence: Presence::new(&writer, advertised, self.host_name.as_deref()),
             writer,
             documents,
             access: Arc::new(access),
@@ -869,6 +880,7 @@ impl Builder {
             goaway_chance: self.goaway_chance,
             flow_control,
             bodies: BodyBudget::new(BODIES_BYTES_MAX),
+            caches: self.caches,
             store_health,
             #[cfg(feature = "serve")]
             http2_streams_max: self.http2_streams_max,
@@ -881,7 +893,6 @@ impl Builder {
             stopping: AtomicBool::new(false),
             unready: AtomicBool::new(false),
             request_drain: RequestDrain::default(),
-            presence,
             watch_drain: Arc::new(WatchDrain::new(self.watch_termination_grace_period)),
             tasks: BackgroundTasks { definitions: definitions_task, others },
         }))

@@ -94,7 +94,8 @@ async fn serve_with_info<B: RequestBody>(
 ) -> Response<Body> {
     let query = Query::parse(parts.uri.query().unwrap_or_default());
     let info = RequestInfo::new(&parts.method, parts.uri.path(), &query);
-    let preferences = ResponsePreferences::new(&parts.method, &parts.headers, &query, shared.cbor);
+    let preferences =
+        ResponsePreferences::new(&parts.method, &parts.headers, &query, shared.cbor, &shared.caches.blocks);
     let warnings = WarningRecorder::default();
     let mut is_authenticated = false;
     let mut classification = None;

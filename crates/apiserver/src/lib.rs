@@ -140,6 +140,7 @@ pub use self::connections::KubeletOptions;
 pub use self::request::upload::REQUEST_BODY_BYTES_MAX;
 pub use self::response::BodyError;
 pub use self::response::body::Body;
+pub use self::response::caches::ENCODING_CACHE_BYTES_MAX;
 pub use self::server::ApiServer;
 pub use self::service::ApiService;
 #[cfg(feature = "serve")]

@@ -245,6 +245,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) caches: &'a [CacherStats],
     /// The byte limit of all caches, and the number of resources without a cache because of it.
     pub(crate) cache_budget: Option<(usize, usize)>,
+    /// The bytes of kept encodings of objects, and of kept compressed parts of lists.
+    pub(crate) encoding_bytes: [usize; 2],
     /// The statistics of the store; `None` if the store does not respond.
     pub(crate) store: Option<&'a StoreStats>,
 }
@@ -272,6 +274,10 @@ pub(crate) fn text(metrics: &Metrics, found: &Snapshot<'_>) -> String {
         out.sample("", bytes_max);
         out.family("listwatch_resources_without_cache", "gauge", "Resources served from the store for lack of room.");
         out.sample("", without);
+    }
+    out.family("listwatch_encoding_cache_bytes", "gauge", "Bytes of encodings that are kept for later requests.");
+    for (form, bytes) in ["object", "gzip"].into_iter().zip(found.encoding_bytes) {
+        out.sample(&format!("form=\"{form}\""), bytes);
     }
     store(&mut out, found.store);
     out.out
@@ -518,6 +524,7 @@ mod tests {
             audit: None,
             caches: &caches,
             cache_budget: None,
+            encoding_bytes: [0, 0],
             store: None,
         };
         let text = text(&metrics, &found);
@@ -563,6 +570,7 @@ mod tests {
                 audit: None,
                 caches: &[],
                 cache_budget: None,
+                encoding_bytes: [0, 0],
                 store: None,
             };
             let text = text(&metrics, &found);
@@ -592,6 +600,7 @@ mod tests {
                 audit: None,
                 caches: &caches,
                 cache_budget: None,
+                encoding_bytes: [0, 0],
                 store: None,
             },
         );

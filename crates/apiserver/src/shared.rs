@@ -25,6 +25,7 @@ use crate::flow_control::FlowControl;
 use crate::metrics::Metrics;
 use crate::presence::Presence;
 use crate::request::body_budget::BodyBudget;
+use crate::response::caches::ResponseCaches;
 use crate::response::request_drain::RequestDrain;
 use crate::response::watch_drain::WatchDrain;
 use crate::store_health::StoreHealth;
@@ -56,13 +57,15 @@ pub(crate) struct Shared {
     pub(crate) jwks_uri: String,
     /// The header `Strict-Transport-Security` of all responses.
     pub(crate) strict_transport_security: Option<HeaderValue>,
-    /// The fraction of HTTP/2 requests after which their connection ends.
     /// Whether impersonation has modes with permissions of their own.
     pub(crate) constrained_impersonation: bool,
+    /// The fraction of HTTP/2 requests after which their connection ends.
     pub(crate) goaway_chance: f64,
     pub(crate) flow_control: Arc<FlowControl>,
     /// The budget for the memory of all request bodies.
     pub(crate) bodies: Arc<BodyBudget>,
+    /// What is kept of responses for later requests.
+    pub(crate) caches: ResponseCaches,
     pub(crate) store_health: StoreHealth,
     /// The largest number of streams on one HTTP/2 connection.
     #[cfg(feature = "serve")]

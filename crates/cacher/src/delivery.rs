@@ -16,6 +16,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_meta::{Change, Event, Object, ObjectShape, Revision, Status, canary};
 use parking_lot::Mutex;
 
+use crate::encoding_cache::EncodingId;
 use crate::encodings::Encodings;
 
 /// One item of a watch.
@@ -32,18 +33,6 @@ pub enum Delivery {
     },
     /// The reason why the watch ends. No item follows.
     Error(Box<Status>),
-}
-
-/// Identifies an encoding: one media type in one view of one version. The encoder chooses the ids
-/// and guarantees equal bytes for equal ids and changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct EncodingId(u64);
-
-impl EncodingId {
-    /// Wraps this number.
-    pub const fn new(id: u64) -> Self {
-        EncodingId(id)
-    }
 }
 
 /// A change as one watcher sees it. Cheap to clone.

@@ -93,6 +93,7 @@ mod cache;
 mod delivery;
 mod direct;
 mod driver;
+mod encoding_cache;
 mod encodings;
 mod error;
 mod filter;
@@ -115,7 +116,8 @@ mod stream;
 mod watcher;
 
 pub use budget::HistoryBudget;
-pub use delivery::{Delivered, Delivery, EncodingId};
+pub use delivery::{Delivered, Delivery};
+pub use encoding_cache::{EncodingCache, EncodingId};
 pub use error::ReadError;
 pub use filter::Scope;
 pub use handle::{Cacher, List, ResourceConfig};

@@ -9,7 +9,9 @@ use listwatch_access::ClientCertificateAuthenticator;
 use listwatch_apiserver::admission::AdmissionPlugins;
 use listwatch_apiserver::pki::{Pki, TlsOptions, write_private};
 use listwatch_apiserver::stored_form::StorageMediaType;
-use listwatch_apiserver::{ApiServer, Auth, AuthorizationMode, Controllers, RuntimeConfig, ServiceRanges};
+use listwatch_apiserver::{
+    ApiServer, Auth, AuthorizationMode, Controllers, ENCODING_CACHE_BYTES_MAX, RuntimeConfig, ServiceRanges,
+};
 use listwatch_cacher::{HistoryBudget, Limits};
 
 use crate::process::{self, Shutdown};
@@ -121,6 +123,11 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     cache_bytes: Option<usize>,
 
+    /// Limit for encoded objects (protobuf, rows of Tables, metadata) and compressed lists that are kept for later
+    /// requests, e.g. 128MiB; 0 keeps none. Unused ones are dropped after a minute [default: 48MiB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    encoding_cache_bytes: Option<usize>,
+
     /// Limit for the histories of all caches, e.g. 256MiB. Above it, the busiest resources drop their
     /// oldest events first [default: 64MiB per resource]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
@@ -211,6 +218,7 @@ impl Serve {
             .stored_form(stored_form)
             .cache_limits(Limits { history_budget, ..Limits::default() })
             .cache_bytes_max(self.cache_bytes)
+            .encoding_cache_bytes_max(self.encoding_cache_bytes.unwrap_or(ENCODING_CACHE_BYTES_MAX))
             .auth(Auth::Token(pki.token().to_owned()))
             .authorization(self.authorization_mode.iter().copied())
             .root_ca(pki.ca_pem())

@@ -57,7 +57,7 @@ mod version_order;
 pub use continue_token::ContinueToken;
 pub use event::{Change, Event};
 pub use key::{Key, KeyRange};
-pub use object::{Normalize, Object, ObjectShape, SelectableField};
+pub use object::{Normalize, Object, ObjectShape, SelectableField, WeakObject};
 pub use read::{ListOptions, ListRequest, ReadAt, WatchFrom, WatchRequest};
 pub use revision::{ResourceVersion, Revision};
 pub use selector::{FieldSelector, LabelSelector};

@@ -12,9 +12,10 @@
 //! The JSON is a slice of the watch frame of the change that produced the object. So one allocation
 //! serves the most common watch frame and every list.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 
@@ -206,6 +207,24 @@ struct Inner {
     labels: Span,
     uid: Span,
     fields: Fields,
+    /// What another crate keeps with the object.
+    attachment: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+/// A reference that does not keep its object alive.
+#[derive(Clone)]
+pub struct WeakObject(Weak<Inner>);
+
+impl WeakObject {
+    /// The object; `None` if it was dropped.
+    pub fn upgrade(&self) -> Option<Object> {
+        self.0.upgrade().map(Object)
+    }
+
+    /// Whether the object was dropped.
+    pub fn is_dropped(&self) -> bool {
+        self.0.strong_count() == 0
+    }
 }
 
 /// The spans of the selectable fields. One or two, as most resources have, need no allocation.
@@ -326,6 +345,7 @@ impl Object {
             labels: relocate(spans[LABELS]),
             uid: relocate(spans[UID]),
             fields: Fields::new(spans[FIRST_FIELD..].iter().copied().map(relocate)),
+            attachment: OnceLock::new(),
         })))
     }
 
@@ -446,7 +466,24 @@ impl Object {
         }
     }
 
-    /// Bytes on the heap, including the object's own fields; for byte budgets.
+    /// What was attached to the object with [`Object::attachment_or_default`], if it has this type. Clones of an object
+    /// share it.
+    pub fn attachment<T: Any + Send + Sync>(&self) -> Option<&T> {
+        self.0.attachment.get()?.downcast_ref()
+    }
+
+    /// As [`Object::attachment`]. If nothing is attached yet, attaches the default value of the type. `None` if a value
+    /// of another type is attached: a program has one type for it.
+    pub fn attachment_or_default<T: Any + Send + Sync + Default>(&self) -> Option<&T> {
+        self.0.attachment.get_or_init(|| Box::new(T::default())).downcast_ref()
+    }
+
+    /// A reference that does not keep the object alive.
+    pub fn downgrade(&self) -> WeakObject {
+        WeakObject(Arc::downgrade(&self.0))
+    }
+
+    /// Bytes on the heap, including the object's own fields and without its attachment; for byte budgets.
     pub fn heap_size(&self) -> usize {
         size_of::<Inner>() + self.0.frame.len() + self.0.key.as_str().len() + 16 + self.0.fields.heap_size()
     }
@@ -592,6 +629,20 @@ mod tests {
             deleted.frame(),
             "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"resourceVersion\":\"121\",\"name\":\"web\"}}}\n"
         );
+    }
+
+    #[test]
+    fn attachment_is_shared_by_clones_and_dropped_with_the_object() {
+        let object = object(r#"{"metadata":{}}"#);
+        assert_eq!(object.attachment::<Arc<Vec<u8>>>(), None);
+        let attached: &Arc<Vec<u8>> = object.attachment_or_default().unwrap();
+        let alive = Arc::downgrade(attached);
+        assert!(object.clone().attachment::<Arc<Vec<u8>>>().is_some());
+        assert_eq!((object.attachment::<u8>(), object.attachment_or_default::<u8>()), (None, None), "one type");
+        let weak = object.downgrade();
+        assert!(weak.upgrade().is_some() && !weak.is_dropped());
+        drop(object);
+        assert!(weak.upgrade().is_none() && weak.is_dropped() && alive.upgrade().is_none());
     }
 
     #[test]

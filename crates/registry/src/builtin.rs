@@ -10,7 +10,7 @@ use listwatch_kinds::{KINDS, Kind, SecondVersionStrategy, Strategy as _, Subreso
 use listwatch_meta::{ObjectShape, SelectableField};
 
 use crate::conversion::Conversion;
-use crate::resource::Resource;
+use crate::resource::{EncodingSerial, Resource};
 
 /// Returns all built-in resources, in the order in which discovery lists their groups.
 pub(crate) fn resources() -> Vec<Arc<Resource>> {
@@ -107,6 +107,7 @@ fn resource(kind: &'static Kind) -> Resource {
         deprecation: kind.deprecation.map(str::to_owned),
         storage_version: storage_version(kind.group, kind.plural).map(str::to_owned),
         merging: OnceLock::new(),
+        encodings: EncodingSerial::default(),
     }
 }
 

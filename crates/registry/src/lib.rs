@@ -54,7 +54,7 @@ pub use crate::custom::{Creating, CustomKind, DefaultAndPruneError, Form, Status
 pub use crate::definitions::{DEFINITIONS_GROUP, DEFINITIONS_PLURAL, DEFINITIONS_VERSION, Definitions};
 pub use crate::problems::Problems;
 pub use crate::registry::{BuiltinOptions, Registry};
-pub use crate::resource::Resource;
+pub use crate::resource::{EncodingSerial, Resource};
 pub use crate::runtime_config::{InvalidRuntimeConfig, RuntimeConfig};
 pub use crate::stored_form::{StorageMediaType, StoredForm, rewrite_stale_keys};
 pub use crate::token_objects::TokenObjects;

@@ -1,6 +1,7 @@
 //! [`Resource`]: one served kind in a group and version, with its names, storage, schema and write rules.
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -74,6 +75,25 @@ pub struct Resource {
     pub storage_version: Option<String>,
     /// The merge rules of server-side apply, set by the first write of an object.
     pub merging: OnceLock<apply::Kind>,
+    /// The number of this resource in the ids of encodings.
+    pub encodings: EncodingSerial,
+}
+
+/// A number that no other resource of the process has. A clone has another number, since its fields may change.
+#[derive(Debug, Default)]
+pub struct EncodingSerial(OnceLock<u64>);
+
+impl EncodingSerial {
+    fn number(&self) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        *self.0.get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Clone for EncodingSerial {
+    fn clone(&self) -> Self {
+        EncodingSerial::default()
+    }
 }
 
 impl Resource {
@@ -103,13 +123,10 @@ impl Resource {
         self.conversion.is_none() && self.form.as_ref().is_none_or(Form::is_as_cached)
     }
 
-    /// Returns a number that distinguishes this version's encodings of an event from those of other versions of the
-    /// kind.
-    pub fn encoding_position(&self) -> u32 {
-        match &self.form {
-            Some(form) => form.position(),
-            None => self.conversion.is_some().into(),
-        }
+    /// Returns the number that distinguishes encodings in this version of this generation of the definition from all
+    /// others in the process. An encoding depends on them: a Table, for example, has the columns of the definition.
+    pub fn encoding_serial(&self) -> u64 {
+        self.encodings.number()
     }
 
     /// Converts a cached object to this version.

@@ -38,6 +38,7 @@
 mod column;
 mod jsonpath;
 pub mod partial;
+mod row_cache;
 #[cfg(test)]
 mod tests;
 
@@ -50,8 +51,8 @@ use time::OffsetDateTime;
 
 use self::jsonpath::JsonPath;
 use listwatch_kinds::printers::{self, Printed, Printer};
-use listwatch_kinds::table::Json;
 pub use listwatch_kinds::table::{Cell, Column, human_duration};
+use listwatch_kinds::table::{Json, RowClock};
 use listwatch_registry::Resource;
 
 /// The form of the object in a row, in addition to the cells (`?includeObject=`).
@@ -160,7 +161,7 @@ pub fn columns(resource: &Resource) -> Vec<Column> {
 /// The cells of an object's row, one for each of [`columns`]. `object` is JSON.
 pub fn row(resource: &Resource, object: &[u8], now: OffsetDateTime) -> Vec<Cell> {
     let stored = printable(resource, object);
-    Cells::of(resource).row(Printed::new(Json::new(&stored), now), now)
+    Cells::of(resource).row(Printed::new(Json::new(&stored), &RowClock::new(now)))
 }
 
 /// Returns the object in its storage version, which the printers read.
@@ -202,12 +203,12 @@ impl Cells {
         }
     }
 
-    fn row(&self, object: Printed<'_>, now: OffsetDateTime) -> Vec<Cell> {
+    fn row(&self, object: Printed<'_>) -> Vec<Cell> {
         match self {
             Cells::Printer(printer) => (printer.cells)(object),
             Cells::Paths(paths) => {
                 let name = Cell::Text(object.name());
-                let own = paths.iter().map(|column| column.cell(object.object(), now));
+                let own = paths.iter().map(|column| column.cell(object.object(), object.clock()));
                 std::iter::once(name).chain(own).collect()
             }
         }
@@ -215,7 +216,7 @@ impl Cells {
 }
 
 impl PathColumn {
-    fn cell(&self, object: Json<'_>, now: OffsetDateTime) -> Cell {
+    fn cell(&self, object: Json<'_>, clock: &RowClock) -> Cell {
         let Some(value) = self.path.as_ref().and_then(|path| path.first(object)).filter(|value| value.exists()) else {
             return Cell::Null;
         };
@@ -228,7 +229,7 @@ impl PathColumn {
                 None => Some(Cell::Text(String::from_utf8_lossy(value.raw()).into_owned())),
             },
             "date" => value.text().map(|_| match value.time() {
-                Some(time) => Cell::Text(human_duration(now - time)),
+                Some(time) => Cell::Text(clock.age(time)),
                 None => Cell::Text("<invalid>".to_owned()),
             }),
             _ => None,
@@ -319,11 +320,15 @@ impl TableView {
 
     /// Appends the row of an object. `object` is JSON. The caller separates rows by commas.
     pub fn write_row(&self, out: &mut BytesMut, object: &[u8], now: OffsetDateTime) {
-        let printed = Printed::new(Json::new(object), now);
+        self.write_row_at(out, object, &RowClock::new(now));
+    }
+
+    fn write_row_at(&self, out: &mut BytesMut, object: &[u8], clock: &RowClock) {
+        let printed = Printed::new(Json::new(object), clock);
         let cells = match printable(&self.resource, object) {
             // The scan of the object is the most expensive part of a row.
-            Cow::Borrowed(_) => self.cells.row(printed, now),
-            Cow::Owned(stored) => self.cells.row(Printed::new(Json::new(&stored), now), now),
+            Cow::Borrowed(_) => self.cells.row(printed),
+            Cow::Owned(stored) => self.cells.row(Printed::new(Json::new(&stored), clock)),
         };
         out.put_slice(b"{\"cells\":[");
         for (position, cell) in cells.iter().enumerate() {

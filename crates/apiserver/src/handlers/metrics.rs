@@ -28,6 +28,7 @@ async fn text(shared: &Shared) -> String {
         audit: shared.audit.as_ref().map(|audit| audit.counters()),
         caches: &caches,
         cache_budget: backend.cache_budget(),
+        encoding_bytes: [shared.caches.encodings.bytes(), shared.caches.blocks.bytes()],
         store: store.as_ref(),
     };
     metrics::text(&shared.metrics, &snapshot)

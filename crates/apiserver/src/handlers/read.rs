@@ -56,7 +56,7 @@ pub(crate) async fn list(
         // An incomplete list would make controllers delete the dependents of a missing object.
         return Err(ReadError::Undecodable { keys: list.undecodable }.status(resource.gr()));
     }
-    view?.list(resource, list, request.shard.as_ref()).await
+    view?.list(resource, list, request.shard.as_ref(), &shared.caches.encodings).await
 }
 
 /// Returns the error of a view. An error that kube-apiserver reports immediately is the outer result. An error that it

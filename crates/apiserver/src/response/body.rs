@@ -17,6 +17,7 @@ use crate::audit::AuditedRequest;
 use crate::connections::ConnectSlot;
 use crate::flow_control::in_flight::InFlightSlot;
 use crate::response::chunks::{BodyError, Chunks};
+use crate::response::compressed_blocks::CompressedBlocks;
 use crate::response::gzip::{self, GZIP_BYTES_MIN};
 use crate::response::watch_stream::WatchStream;
 
@@ -64,12 +65,12 @@ impl Hold {
 }
 
 /// The changes to the bytes of a body after encoding.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Format {
     /// Whether JSON is indented.
     pub(crate) pretty: bool,
-    /// Whether the body is compressed, if its size is at least [`GZIP_BYTES_MIN`].
-    pub(crate) gzip: bool,
+    /// The blocks of former bodies, if the body is compressed when its size is at least [`GZIP_BYTES_MIN`].
+    pub(crate) gzip: Option<CompressedBlocks>,
 }
 
 fn indented(chunks: Chunks) -> Chunks {
@@ -110,10 +111,10 @@ impl Body {
     ///
     /// # Errors
     /// The [`BodyError`] of the first chunks.
-    pub(crate) fn chunks(chunks: Chunks, format: Format) -> Result<Self, BodyError> {
+    pub(crate) fn chunks(chunks: Chunks, format: &Format) -> Result<Self, BodyError> {
         let mut chunks = if format.pretty { indented(chunks) } else { chunks };
         // The first chunks decide whether there is a second chunk, and whether there are enough bytes for gzip.
-        let enough = if format.gzip { GZIP_BYTES_MIN } else { 1 };
+        let enough = if format.gzip.is_some() { GZIP_BYTES_MIN } else { 1 };
         let (mut first, mut bytes) = (Vec::new(), 0);
         while first.len() < 2 || bytes < enough {
             let Some(chunk) = chunks.next().transpose()? else {
@@ -121,15 +122,18 @@ impl Body {
                     [single] => Bytes::clone(single),
                     several => several.concat().into(),
                 };
-                let gzip = format.gzip && bytes >= GZIP_BYTES_MIN;
+                let gzip = format.gzip.is_some() && bytes >= GZIP_BYTES_MIN;
                 return Ok(Body { gzip, ..Body::full(if gzip { gzip::member(&whole) } else { whole }) });
             };
             bytes += chunk.len();
             first.push(chunk);
         }
         let chunks: Chunks = Box::new(first.into_iter().map(Ok).chain(chunks));
-        let chunks = if format.gzip { gzip::compressed(chunks) } else { chunks };
-        Ok(Body { source: Source::Chunks(chunks), gzip: format.gzip, ..Body::empty() })
+        let chunks = match &format.gzip {
+            Some(blocks) => gzip::compressed(chunks, blocks.clone()),
+            None => chunks,
+        };
+        Ok(Body { source: Source::Chunks(chunks), gzip: format.gzip.is_some(), ..Body::empty() })
     }
 
     /// Holds resources until the body is sent or dropped.
@@ -288,7 +292,7 @@ mod tests {
             while begun.elapsed() <= PIECE_TIME_MAX {}
             Ok(Bytes::from_static(b"x"))
         });
-        let mut body = Body::chunks(Box::new(slow), Format::default()).unwrap();
+        let mut body = Body::chunks(Box::new(slow), &Format::default()).unwrap();
         let mut polls = Vec::new();
         let mut cx = Context::from_waker(std::task::Waker::noop());
         while polls.len() < 6 {
@@ -304,12 +308,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn chunk_error_ends_the_response_body() {
-        let mut body = Body::chunks(chunks(vec![Ok("a"), Ok("b"), Err("c"), Ok("d")]), Format::default()).unwrap();
+        let mut body = Body::chunks(chunks(vec![Ok("a"), Ok("b"), Err("c"), Ok("d")]), &Format::default()).unwrap();
         let mut seen = Vec::new();
         while let Some(frame) = body.frame().await {
             seen.push(frame.map(|frame| frame.into_data().unwrap()).map_err(|error| error.to_string()));
         }
         assert_eq!(seen, [Ok("a".into()), Ok("b".into()), Err("the response was interrupted: c".to_owned())]);
-        assert_eq!(Body::chunks(chunks(vec![Err("a")]), Format::default()).unwrap_err(), BodyError("a".to_owned()));
+        assert_eq!(Body::chunks(chunks(vec![Err("a")]), &Format::default()).unwrap_err(), BodyError("a".to_owned()));
     }
 }

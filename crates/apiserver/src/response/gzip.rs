@@ -1,8 +1,9 @@
 //! Compresses the same responses as kube-apiserver: large gets and lists, and WatchLists.
 //!
-//! A list is one gzip member, compressed while it is sent. A watch is also one member, of independent blocks (RFC
-//! 1951). A client can read each block without the next one, and an idle watch keeps no compressor. Small chunks, such
-//! as single events, are stored and not compressed, because each of thousands of watchers would pay for the
+//! A body is one gzip member of independent blocks (RFC 1951), compressed while it is sent. No block refers to bytes of
+//! another one, so the blocks of a list are kept for later lists with the same bytes ([`CompressedBlocks`]). A client of
+//! a watch can read each block without the next one, and an idle watch keeps no compressor. Small chunks of a watch,
+//! such as single events, are stored and not compressed, because each of thousands of watchers would pay for the
 //! compression.
 
 use std::io::Write as _;
@@ -14,6 +15,7 @@ use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
 
 use crate::response::chunks::{BodyError, Chunks};
+use crate::response::compressed_blocks::{BlockDigest, CompressedBlocks};
 
 /// The smallest response that is compressed, in bytes.
 pub(crate) const GZIP_BYTES_MIN: usize = 128 * 1024;
@@ -27,13 +29,9 @@ pub(crate) fn is_accepted(headers: &HeaderMap) -> bool {
     accepted.is_some_and(|accepted| accepted.split(',').any(|token| token.trim() == "gzip"))
 }
 
-fn encoder() -> GzEncoder<Vec<u8>> {
-    GzEncoder::new(Vec::new(), Compression::new(LEVEL))
-}
-
 /// Compresses bytes into a gzip member.
 pub(crate) fn member(bytes: &[u8]) -> Bytes {
-    let mut encoder = encoder();
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::new(LEVEL));
     encoder.write_all(bytes).expect("writes to memory do not fail");
     encoder.finish().expect("writes to memory do not fail").into()
 }
@@ -48,6 +46,21 @@ const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
 const FLUSH: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 /// The last block, which is empty.
 const LAST: [u8; 5] = [1, 0, 0, 0xff, 0xff];
+
+/// Appends blocks that a reader can decode without earlier or later ones, if `compress` is new or was reset.
+fn deflate(compress: &mut Compress, chunk: &[u8], out: &mut Vec<u8>) {
+    loop {
+        if out.len() == out.capacity() {
+            out.reserve(chunk.len() / 4 + 64);
+        }
+        let taken = compress.total_in() as usize;
+        compress.compress_vec(&chunk[taken..], out, FlushCompress::Sync).expect("writes to memory do not fail");
+        // If the buffer has free space, all output has been written.
+        if compress.total_in() as usize == chunk.len() && out.len() < out.capacity() {
+            return;
+        }
+    }
+}
 
 /// The gzip member of a watch, chunk by chunk.
 #[derive(Default)]
@@ -73,20 +86,8 @@ impl GzipStream {
             out.extend_from_slice(&FLUSH);
             return out.into();
         }
-        let mut compress = Compress::new(Compression::new(LEVEL), false);
-        loop {
-            if out.len() == out.capacity() {
-                out.reserve(chunk.len() / 4 + 64);
-            }
-            let taken = compress.total_in() as usize;
-            compress
-                .compress_vec(&chunk[taken..], &mut out, FlushCompress::Sync)
-                .expect("writes to memory do not fail");
-            // If the buffer has free space, all output has been written.
-            if compress.total_in() as usize == chunk.len() && out.len() < out.capacity() {
-                return out.into();
-            }
-        }
+        deflate(&mut Compress::new(Compression::new(LEVEL), false), chunk, &mut out);
+        out.into()
     }
 
     /// Returns the bytes to send at the end.
@@ -106,37 +107,89 @@ impl GzipStream {
     }
 }
 
-/// Compresses a body into one gzip member. The iterator holds the compressor (about 300 KB) and a chunk.
-pub(crate) fn compressed(chunks: Chunks) -> Chunks {
-    Box::new(Compressed { chunks, encoder: Some(encoder()) })
+/// The smallest block of a list, in bytes. Smaller chunks are joined.
+const BLOCK_BYTES_MIN: usize = 24 * 1024;
+
+/// Compresses a body into one gzip member. The iterator holds a chunk, and a compressor (about 300 KB) from the first
+/// block on that is not in `blocks`.
+pub(crate) fn compressed(chunks: Chunks, blocks: CompressedBlocks) -> Chunks {
+    Box::new(Compressed {
+        chunks,
+        blocks,
+        compress: None,
+        stream: GzipStream::default(),
+        joined: Vec::new(),
+        is_ended: false,
+    })
 }
 
 struct Compressed {
     chunks: Chunks,
-    /// The encoder; `None` after the end.
-    encoder: Option<GzEncoder<Vec<u8>>>,
+    blocks: CompressedBlocks,
+    compress: Option<Compress>,
+    stream: GzipStream,
+    /// Chunks that are too small for a block of their own.
+    joined: Vec<u8>,
+    is_ended: bool,
+}
+
+impl Compressed {
+    /// Returns the compressed block of these bytes.
+    fn block(&mut self, plain: &[u8]) -> Bytes {
+        self.stream.sum.update(plain);
+        let digest = BlockDigest::of(plain);
+        if let Some(block) = self.blocks.get(&digest) {
+            return block;
+        }
+        let compress = self.compress.get_or_insert_with(|| Compress::new(Compression::new(LEVEL), false));
+        compress.reset();
+        let mut block = Vec::with_capacity(plain.len() / 2);
+        deflate(compress, plain, &mut block);
+        block.shrink_to_fit();
+        let block = Bytes::from(block);
+        self.blocks.keep(digest, &block);
+        block
+    }
+
+    fn joined_block(&mut self) -> Bytes {
+        let joined = std::mem::take(&mut self.joined);
+        self.block(&joined)
+    }
 }
 
 impl Iterator for Compressed {
     type Item = Result<Bytes, BodyError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.is_ended {
+            return None;
+        }
+        if !self.stream.begun {
+            self.stream.begun = true;
+            return Some(Ok(Bytes::from_static(&HEADER)));
+        }
         loop {
-            let encoder = self.encoder.as_mut()?;
             match self.chunks.next() {
+                Some(Ok(chunk)) if self.joined.is_empty() && chunk.len() >= BLOCK_BYTES_MIN => {
+                    return Some(Ok(self.block(&chunk)));
+                }
                 Some(Ok(chunk)) => {
-                    encoder.write_all(&chunk).expect("writes to memory do not fail");
-                    let ready = std::mem::take(encoder.get_mut());
-                    if !ready.is_empty() {
-                        return Some(Ok(ready.into()));
+                    self.joined.extend_from_slice(&chunk);
+                    if self.joined.len() >= BLOCK_BYTES_MIN {
+                        return Some(Ok(self.joined_block()));
                     }
                 }
                 Some(Err(error)) => {
-                    self.encoder = None;
+                    self.is_ended = true;
                     return Some(Err(error));
                 }
                 None => {
-                    let rest = self.encoder.take()?.finish().expect("writes to memory do not fail");
+                    self.is_ended = true;
+                    let mut rest = match self.joined.is_empty() {
+                        true => Vec::new(),
+                        false => self.joined_block().into(),
+                    };
+                    rest.extend_from_slice(&self.stream.end());
                     return Some(Ok(rest.into()));
                 }
             }
@@ -174,7 +227,7 @@ mod tests {
     #[test]
     fn failed_body_yields_an_incomplete_gzip_member() {
         let chunks = [Ok(Bytes::from_static(b"a")), Err(BodyError("x".to_owned()))];
-        let pieces: Vec<_> = compressed(Box::new(chunks.into_iter())).collect();
+        let pieces: Vec<_> = compressed(Box::new(chunks.into_iter()), CompressedBlocks::new(1000)).collect();
         assert_eq!(pieces.last(), Some(&Err(BodyError("x".to_owned()))));
     }
 
@@ -202,11 +255,21 @@ mod tests {
         }
 
         #[test]
-        fn gunzipped_chunks_equal_the_input(chunks in prop::collection::vec(prop::collection::vec(0_u8..9, 0..5_000), 1..9)) {
+        fn gunzipped_chunks_equal_the_input(
+            chunks in prop::collection::vec((0_u8..9, prop_oneof![0_usize..5_000, 20_000_usize..70_000]), 1..9),
+            blocks_bytes_max in prop_oneof![Just(0_usize), Just(1_000), Just(1_000_000)],
+        ) {
+            let chunk = |(seed, length): (u8, usize)| (0..length).map(|n| (n as u8 % 60).wrapping_mul(seed)).collect();
+            let chunks: Vec<Vec<u8>> = chunks.into_iter().map(chunk).collect();
             let whole = chunks.concat();
-            let list = chunks.clone().into_iter().map(|chunk| Ok(Bytes::from(chunk)));
-            let gzip: Vec<Bytes> = compressed(Box::new(list)).collect::<Result<_, _>>().unwrap();
-            prop_assert_eq!(read(&gzip.concat()), whole.clone());
+            let blocks = CompressedBlocks::new(blocks_bytes_max);
+            for _ in 0..3 {
+                let list = chunks.clone().into_iter().map(|chunk| Ok(Bytes::from(chunk)));
+                let gzip: Vec<Bytes> = compressed(Box::new(list), blocks.clone()).collect::<Result<_, _>>().unwrap();
+                let mut read = Vec::new();
+                GzDecoder::new(&gzip.concat()[..]).read_to_end(&mut read).expect("one member");
+                prop_assert!(read == whole, "a list is the same with and without kept blocks");
+            }
             let members: Vec<Bytes> = chunks.iter().map(|chunk| member(chunk)).collect();
             for (member, chunk) in members.iter().zip(&chunks) {
                 prop_assert_eq!(&read(member), chunk, "a member is readable alone");

@@ -7,12 +7,13 @@
 //!
 //! A list that is being sent holds one chunk and one item, regardless of its length. A protobuf list begins with its
 //! length, so the items are encoded twice, first to measure them. Some encoded items are kept
-//! ([`protobuf::LIST_KEPT_BYTES`]).
+//! ([`protobuf::LIST_KEPT_BYTES`]). Rows of Tables, metadata and protobuf of cached objects are also kept for later
+//! lists ([`EncodingCache`]); JSON of whole objects is what the cache holds.
 
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use listwatch_cacher::{List, ListItems};
+use listwatch_cacher::{EncodingCache, EncodingId, List, ListItems};
 use listwatch_meta::{Object, ResourceVersion, ShardSelector, Status};
 use listwatch_table::{self as table, IncludeObject, MetaVersion, TableView, partial};
 use listwatch_wire::list::{CHUNK_BYTES, ListBody, ListMeta, ListSource, ListStyle};
@@ -21,6 +22,7 @@ use listwatch_wire::{cbor, protobuf, yaml};
 use time::OffsetDateTime;
 
 use crate::response::chunks::{BodyError, Chunks};
+use crate::response::encoding_ids::EncodingIds;
 use listwatch_registry::Resource;
 
 /// The form of a collection.
@@ -29,6 +31,8 @@ pub(crate) struct ListForm {
     pub(crate) encoding: Encoding,
     pub(crate) view: View,
     pub(crate) include: IncludeObject,
+    /// Whether the chunks are compressed, and should be the same in similar lists.
+    pub(crate) gzip: bool,
 }
 
 /// Creates the body of a list.
@@ -40,6 +44,7 @@ pub(crate) async fn chunks(
     list: List,
     shard: Option<&ShardSelector>,
     form: ListForm,
+    cache: &EncodingCache,
 ) -> Result<Chunks, Status> {
     let version = ResourceVersion::from(list.revision).as_str().to_owned();
     let items = Items::new(list.items, resource);
@@ -58,10 +63,17 @@ pub(crate) async fn chunks(
         shard_selector: shard.map(ShardSelector::to_string).unwrap_or_default(),
     };
     match form.encoding {
-        Encoding::Json => Ok(json(resource, &meta, items, form)),
+        Encoding::Json => Ok(json(resource, &meta, items, form, cache)),
         Encoding::Yaml => yaml(resource, &meta, items, form),
-        Encoding::Protobuf => protobuf(&meta, items).await,
-        Encoding::Cbor => cbor(resource, &meta, items, form),
+        Encoding::Protobuf => {
+            let ids = EncodingIds::of(resource);
+            let id = match form.view {
+                View::PartialMetadata { v1beta1 } => ids.protobuf_metadata(v1beta1.into()),
+                View::Full | View::Table { .. } => ids.protobuf(),
+            };
+            protobuf(&meta, items, cache, id).await
+        }
+        Encoding::Cbor => cbor(resource, &meta, items, form, cache),
     }
 }
 
@@ -76,6 +88,11 @@ struct Items {
 impl Items {
     fn new(cached: ListItems, resource: &Arc<Resource>) -> Self {
         Items { cached, resource: (!resource.is_as_cached()).then(|| Arc::clone(resource)) }
+    }
+
+    /// Whether the items are the objects of the cache, which later lists share.
+    fn are_cached(&self) -> bool {
+        self.resource.is_none()
     }
 }
 
@@ -104,7 +121,10 @@ impl Iterator for Items {
     }
 }
 
-fn json(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm) -> Chunks {
+fn json(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm, cache: &EncodingCache) -> Chunks {
+    let ids = EncodingIds::of(resource);
+    // A converted object is made for this list only.
+    let cache = items.are_cached().then(|| cache.clone());
     let separated = |out: &mut BytesMut, first: bool| {
         if !first {
             out.put_u8(b',');
@@ -112,22 +132,34 @@ fn json(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm)
     };
     let tail = Bytes::from_static(table::TAIL);
     match form.view {
-        View::Full => Box::new(ListBody::new(meta, resource.list_style(), ItemsInPlace(items)).map(Ok)),
+        View::Full => {
+            let body = ListBody::new(meta, resource.list_style(), ItemsInPlace(items));
+            Box::new(if form.gzip { body.with_aligned_chunks() } else { body }.map(Ok))
+        }
         View::Table { v1beta1 } => {
             let (view, now) = (TableView::new(resource, form.include, v1beta1.into()), OffsetDateTime::now_utc());
-            let head = view.head(&table_meta(meta));
+            let (head, id) = (view.head(&table_meta(meta)), ids.table(form.include, v1beta1.into()));
             let write = move |out: &mut BytesMut, object: &Object, first| {
                 separated(out, first);
-                view.write_row(out, object.json_slice(), now);
+                match &cache {
+                    Some(cache) => view.write_kept_row(out, object, now, cache, id),
+                    None => view.write_row(out, object.json_slice(), now),
+                }
                 Ok(())
             };
             Joined::boxed(items, head, write, [tail.clone(), tail])
         }
         View::PartialMetadata { v1beta1 } => {
             let head = partial::head(&table_meta(meta), v1beta1.into());
+            let id = ids.metadata(v1beta1.into());
             let write = move |out: &mut BytesMut, object: &Object, first| {
                 separated(out, first);
-                partial::write_object(out, object.json_slice(), v1beta1.into());
+                let kept = cache.as_ref().and_then(|cache| cache.read(object, id, |kept| out.put_slice(kept)));
+                if kept.is_none() {
+                    let start = out.len();
+                    partial::write_object(out, object.json_slice(), v1beta1.into());
+                    cache.as_ref().map(|cache| cache.keep(object, id, &out[start..]));
+                }
                 Ok(())
             };
             Joined::boxed(items, head, write, [tail.clone(), tail])
@@ -193,17 +225,43 @@ fn yaml(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm)
     Ok(Joined::boxed(items, head, write, tails))
 }
 
-async fn protobuf(meta: &ListMeta, items: Items) -> Result<Chunks, Status> {
+async fn protobuf(meta: &ListMeta, items: Items, cache: &EncodingCache, id: EncodingId) -> Result<Chunks, Status> {
+    let are_cached = items.are_cached();
     let mut body = protobuf::ListBody::new(meta, items).map_err(Status::internal)?;
+    if are_cached {
+        body = body.with_cache(KeptMessages { cache: cache.clone(), id });
+    }
     while !body.measure().map_err(Status::internal)? {
         tokio::task::yield_now().await;
     }
     Ok(Box::new(body.map(|chunk| chunk.map_err(|error| BodyError(error.to_string())))))
 }
 
+/// The messages of objects that are kept under one id.
+struct KeptMessages {
+    cache: EncodingCache,
+    id: EncodingId,
+}
+
+impl protobuf::ItemCache for KeptMessages {
+    fn read(&self, object: &Object, take: &mut dyn FnMut(&[u8])) -> bool {
+        self.cache.read(object, self.id, take).is_some()
+    }
+
+    fn keep(&self, object: &Object, message: &[u8]) {
+        self.cache.keep(object, self.id, message);
+    }
+}
+
 /// Creates a list in CBOR. Tables and partial objects are encoded as a whole from their JSON; full objects are
 /// streamed.
-fn cbor(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm) -> Result<Chunks, Status> {
+fn cbor(
+    resource: &Arc<Resource>,
+    meta: &ListMeta,
+    items: Items,
+    form: ListForm,
+    cache: &EncodingCache,
+) -> Result<Chunks, Status> {
     let failed = |error: cbor::EncodeError| BodyError(error.to_string());
     if form.view == View::Full {
         return Ok(Box::new(
@@ -211,7 +269,7 @@ fn cbor(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm)
         ));
     }
     let mut whole = Vec::new();
-    for chunk in json(resource, meta, items, form) {
+    for chunk in json(resource, meta, items, form, cache) {
         whole.extend_from_slice(&chunk.map_err(Status::internal)?);
     }
     let body = cbor::encode(&whole).map_err(Status::internal)?;

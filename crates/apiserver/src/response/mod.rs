@@ -10,8 +10,11 @@
 
 #[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "connections track what they send"))]
 pub(crate) mod body;
+pub(crate) mod caches;
 pub(crate) mod chunks;
+pub(crate) mod compressed_blocks;
 mod encode;
+mod encoding_ids;
 pub(crate) mod extensions;
 mod gzip;
 mod list;

@@ -11,6 +11,7 @@ use listwatch_wire::media_type::{Served, View};
 use listwatch_wire::query::Query;
 
 use crate::audit::AuditedRequest;
+use crate::response::compressed_blocks::CompressedBlocks;
 use crate::response::gzip;
 use listwatch_registry::Resource;
 
@@ -20,22 +21,28 @@ pub(crate) struct ResponsePreferences {
     user_agent: Option<String>,
     pretty: Option<String>,
     include_object: Option<String>,
-    gzip: bool,
+    gzip: Option<CompressedBlocks>,
     cbor: bool,
     /// The audit record of the request. Views add the response object to it.
     audited: OnceLock<Arc<AuditedRequest>>,
 }
 
 impl ResponsePreferences {
-    /// Reads headers and query. `cbor` is true if the server supports CBOR.
-    pub(crate) fn new(method: &Method, headers: &HeaderMap, query: &Query<'_>, cbor: bool) -> Self {
+    /// Reads headers and query. `cbor` is true if the server supports CBOR. `blocks` are the server's.
+    pub(crate) fn new(
+        method: &Method,
+        headers: &HeaderMap,
+        query: &Query<'_>,
+        cbor: bool,
+        blocks: &CompressedBlocks,
+    ) -> Self {
         let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
         ResponsePreferences {
             accept: (!accept.is_empty()).then(|| accept.join(",")),
             user_agent: header(headers, &USER_AGENT).map(str::to_owned),
             pretty: query.get("pretty").map(str::to_owned),
             include_object: query.get("includeObject").map(str::to_owned),
-            gzip: method == Method::GET && gzip::is_accepted(headers),
+            gzip: (method == Method::GET && gzip::is_accepted(headers)).then(|| blocks.clone()),
             cbor,
             audited: OnceLock::new(),
         }
@@ -66,7 +73,12 @@ impl ResponsePreferences {
 
     /// Whether the response may be compressed: the request is a read of a client that accepts gzip.
     pub(crate) fn gzip(&self) -> bool {
-        self.gzip
+        self.gzip.is_some()
+    }
+
+    /// The blocks of former compressed responses, if the response may be compressed.
+    pub(crate) fn compressed_blocks(&self) -> Option<CompressedBlocks> {
+        self.gzip.clone()
     }
 
     /// The `Accept` header, all its lines joined.

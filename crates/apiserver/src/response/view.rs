@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode};
-use listwatch_cacher::List;
+use listwatch_cacher::{EncodingCache, List};
 use listwatch_meta::{Object, ShardSelector, Status};
 use listwatch_table::{IncludeObject, ListMeta, MetaVersion, TableView, partial};
 use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, Served, View, negotiate, wants_pretty};
@@ -50,7 +50,7 @@ impl ObjectView {
     fn from(preferences: &ResponsePreferences, served: Served) -> Result<Self, Status> {
         let negotiated = negotiate(preferences.accept(), Purpose::Object, &served)?;
         let pretty = wants_pretty(preferences.pretty(), &negotiated, preferences.user_agent());
-        let format = Format { pretty, gzip: preferences.gzip() };
+        let format = Format { pretty, gzip: preferences.compressed_blocks() };
         let include = preferences.include_object(negotiated.view)?;
         Ok(ObjectView { negotiated, format, include, audited: preferences.audited_response() })
     }
@@ -93,7 +93,7 @@ impl ObjectView {
         if let Some(audited) = &self.audited {
             audited.set_response_object(json_payload(json.clone()));
         }
-        let body = Body::chunks(Box::new(std::iter::once(Ok(body))), self.format).map_err(Status::internal)?;
+        let body = Body::chunks(Box::new(std::iter::once(Ok(body))), &self.format).map_err(Status::internal)?;
         let mut response = respond::ok(self.negotiated.content_type(Purpose::Object), body);
         *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);
         Ok(response)
@@ -156,7 +156,7 @@ impl ListView {
     pub(crate) fn negotiate(preferences: &ResponsePreferences, resource: &Resource) -> Result<Self, Status> {
         let negotiated = negotiate(preferences.accept(), Purpose::List, &preferences.served(resource))?;
         let pretty = wants_pretty(preferences.pretty(), &negotiated, preferences.user_agent());
-        let format = Format { pretty, gzip: preferences.gzip() };
+        let format = Format { pretty, gzip: preferences.compressed_blocks() };
         let include = preferences.include_object(negotiated.view)?;
         Ok(ListView { negotiated, format, include, audited: preferences.audited_response() })
     }
@@ -170,6 +170,7 @@ impl ListView {
         resource: &Arc<Resource>,
         list: List,
         shard: Option<&ShardSelector>,
+        cache: &EncodingCache,
     ) -> Result<Response<Body>, Status> {
         let Negotiated { encoding, view, .. } = self.negotiated;
         if let Some(audited) = &self.audited {
@@ -180,11 +181,12 @@ impl ListView {
                 items: list.items.clone(),
                 undecodable: Vec::new(),
             };
-            let form = ListForm { encoding: Encoding::Json, view, include: self.include };
-            audited.set_response_object(list_payload(list::chunks(resource, copy, shard, form).await?));
+            let form = ListForm { encoding: Encoding::Json, view, include: self.include, gzip: false };
+            audited.set_response_object(list_payload(list::chunks(resource, copy, shard, form, cache).await?));
         }
-        let chunks = list::chunks(resource, list, shard, ListForm { encoding, view, include: self.include }).await?;
-        let body = Body::chunks(chunks, self.format).map_err(Status::internal)?;
+        let form = ListForm { encoding, view, include: self.include, gzip: self.format.gzip.is_some() };
+        let chunks = list::chunks(resource, list, shard, form, cache).await?;
+        let body = Body::chunks(chunks, &self.format).map_err(Status::internal)?;
         Ok(respond::ok(self.negotiated.content_type(Purpose::List), body))
     }
 
@@ -227,7 +229,7 @@ impl ListView {
             audited.set_response_object(json_payload(list.clone()));
         }
         let body = encode(list.trim_ascii_end(), encoding)?;
-        let body = Body::chunks(Box::new(std::iter::once(Ok(body))), self.format).map_err(Status::internal)?;
+        let body = Body::chunks(Box::new(std::iter::once(Ok(body))), &self.format).map_err(Status::internal)?;
         Ok(respond::ok(self.negotiated.content_type(Purpose::List), body))
     }
 }

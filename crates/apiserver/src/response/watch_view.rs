@@ -8,11 +8,12 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_cacher::{Delivered, EncodingId};
 use listwatch_meta::{Change, Object, Revision, Status};
-use listwatch_table::{MetaVersion, TableView, partial};
+use listwatch_table::{IncludeObject, MetaVersion, TableView, partial};
 use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, View, negotiate};
 use listwatch_wire::{Bookmark, EventKind, cbor, protobuf};
 use time::OffsetDateTime;
 
+use crate::response::encoding_ids::EncodingIds;
 use crate::response::preferences::ResponsePreferences;
 use listwatch_registry::Resource;
 
@@ -22,8 +23,7 @@ pub(crate) struct WatchView {
     form: EventForm,
     /// The resource, if its version differs from that of the cached objects.
     converted: Option<Arc<Resource>>,
-    /// The bits of the version in an [`EncodingId`].
-    version: u64,
+    ids: EncodingIds,
 }
 
 enum EventForm {
@@ -31,34 +31,15 @@ enum EventForm {
     Whole,
     Table {
         view: Box<TableView>,
-        id: u64,
+        include: IncludeObject,
+        version: MetaVersion,
         /// Whether the next event is the first one, which contains the column definitions.
         first: bool,
     },
     /// The metadata, as JSON or CBOR.
     Partial(MetaVersion),
     /// Protobuf of the object or of its metadata.
-    Protobuf { api_version: String, kind: String, id: u64 },
-}
-
-/// The ids of the encodings that all watchers of an event share.
-mod encoding_ids {
-    /// Tables: an id for each version and `includeObject`.
-    pub(super) const TABLE: u64 = 0x100;
-    /// `PartialObjectMetadata`: an id for each version.
-    pub(super) const PARTIAL: u64 = 0x200;
-    /// Whole objects in protobuf.
-    pub(super) const PROTOBUF: u64 = 0x300;
-    /// `PartialObjectMetadata` in protobuf: an id for each version.
-    pub(super) const PROTOBUF_PARTIAL: u64 = 0x400;
-    /// Whole objects in CBOR.
-    pub(super) const CBOR: u64 = 0x500;
-    /// `PartialObjectMetadata` in CBOR: an id for each version.
-    pub(super) const CBOR_PARTIAL: u64 = 0x600;
-    /// Whole objects in another version than the cached one.
-    pub(super) const CONVERTED: u64 = 0x700;
-    /// The position of the version in the id, for kinds with several versions.
-    pub(super) const VERSION_SHIFT: u32 = 16;
+    Protobuf { api_version: String, kind: String, id: EncodingId },
 }
 
 impl WatchView {
@@ -69,28 +50,32 @@ impl WatchView {
     pub(crate) fn negotiate(preferences: &ResponsePreferences, resource: &Arc<Resource>) -> Result<Self, Status> {
         let negotiated = negotiate(preferences.accept(), Purpose::Watch, &preferences.served(resource))?;
         let protobuf = negotiated.encoding == Encoding::Protobuf;
+        let ids = EncodingIds::of(resource);
         let form = match negotiated.view {
             View::Full if protobuf => EventForm::Protobuf {
                 api_version: resource.api_version(),
                 kind: resource.kind.clone(),
-                id: encoding_ids::PROTOBUF,
+                id: ids.protobuf(),
             },
             View::Full => EventForm::Whole,
             View::Table { v1beta1 } => {
                 let (include, version) = (preferences.include_object(negotiated.view)?, v1beta1.into());
-                let id = encoding_ids::TABLE + 8 * u64::from(v1beta1) + include as u64;
-                EventForm::Table { view: Box::new(TableView::new(resource, include, version)), id, first: true }
+                EventForm::Table {
+                    view: Box::new(TableView::new(resource, include, version)),
+                    include,
+                    version,
+                    first: true,
+                }
             }
             View::PartialMetadata { v1beta1 } if protobuf => EventForm::Protobuf {
                 api_version: MetaVersion::from(v1beta1).api_version().to_owned(),
                 kind: "PartialObjectMetadata".to_owned(),
-                id: encoding_ids::PROTOBUF_PARTIAL + u64::from(v1beta1),
+                id: ids.protobuf_metadata(v1beta1.into()),
             },
             View::PartialMetadata { v1beta1 } => EventForm::Partial(v1beta1.into()),
         };
-        let version = u64::from(resource.encoding_position()) << encoding_ids::VERSION_SHIFT;
         let converted = (!resource.is_as_cached()).then(|| Arc::clone(resource));
-        Ok(WatchView { negotiated, form, converted, version })
+        Ok(WatchView { negotiated, form, converted, ids })
     }
 
     /// The `Content-Type` of the stream.
@@ -111,7 +96,7 @@ impl WatchView {
         let encoding = self.negotiated.encoding;
         let unencodable =
             |error| Status::internal(format!("{} cannot be encoded: {error}", event.object().key().as_str()));
-        let (converted, version) = (self.converted.as_deref(), self.version);
+        let (converted, ids) = (self.converted.as_deref(), self.ids);
         let json = |object: &Object| match converted {
             Some(resource) => resource.shown_json(object.json()),
             None => object.json(),
@@ -121,46 +106,43 @@ impl WatchView {
             Some(resource) if !resource.has_cached_metadata() => resource.shown_json(object.json()),
             _ => object.json(),
         };
-        let id = |id: u64| EncodingId::new(version | id);
         match &mut self.form {
             EventForm::Whole if encoding == Encoding::Cbor => {
                 let encode = |change: Change, object: &Object| cbor::event_frame(change.into(), &json(object));
-                event.try_encoded(id(encoding_ids::CBOR), encode).map_err(|error| unencodable(error.to_string()))
+                event.try_encoded(ids.cbor(), encode).map_err(|error| unencodable(error.to_string()))
             }
             EventForm::Whole if converted.is_some() => {
                 let encode = |change: Change, object: &Object| frame(change.frame_head(), &json(object));
-                Ok(event.encoded(id(encoding_ids::CONVERTED), encode))
+                Ok(event.encoded(ids.converted(), encode))
             }
             EventForm::Whole => Ok(event.json_frame()),
-            EventForm::Table { view, id: table, first } => {
+            EventForm::Table { view, include, version, first } => {
                 // An age is that of the first encoding. A difference of a second between watchers does not justify a
                 // second encoding.
+                let id = ids.table(*include, *version);
                 let encode = |change: Change, object: &Object, first: bool| {
                     frame(change.frame_head(), &view.event_object(&json(object), first, OffsetDateTime::now_utc()))
                 };
                 Ok(match std::mem::take(first) {
                     true => encode(event.change(), event.object(), true),
-                    false => event.encoded(id(*table), |change, object| encode(change, object, false)),
+                    false => event.encoded(id, |change, object| encode(change, object, false)),
                 })
             }
             EventForm::Partial(version) if encoding == Encoding::Cbor => {
-                let id = id(encoding_ids::CBOR_PARTIAL + u64::from(*version == MetaVersion::V1Beta1));
+                let id = ids.cbor_metadata(*version);
                 let encode = |change: Change, object: &Object| {
                     cbor::event_frame(change.into(), &partial::object(&with_metadata(object), *version))
                 };
                 event.try_encoded(id, encode).map_err(|error| unencodable(error.to_string()))
             }
-            EventForm::Partial(version) => {
-                let id = id(encoding_ids::PARTIAL + u64::from(*version == MetaVersion::V1Beta1));
-                Ok(event.encoded(id, |change, object| {
-                    frame(change.frame_head(), &partial::object(&with_metadata(object), *version))
-                }))
-            }
-            EventForm::Protobuf { api_version, kind, id: protobuf } => {
+            EventForm::Partial(version) => Ok(event.encoded(ids.metadata(*version), |change, object| {
+                frame(change.frame_head(), &partial::object(&with_metadata(object), *version))
+            })),
+            EventForm::Protobuf { api_version, kind, id } => {
                 let encode = |change: Change, object: &Object| {
                     protobuf::event_frame(change.into(), api_version, kind, &with_metadata(object))
                 };
-                event.try_encoded(id(*protobuf), encode).map_err(|error| unencodable(error.to_string()))
+                event.try_encoded(*id, encode).map_err(|error| unencodable(error.to_string()))
             }
         }
     }

@@ -381,7 +381,7 @@ mod tests {
 
     async fn watch<T: AsyncRead + AsyncWrite + Unpin>(io: T, chunks: &[&'static str]) -> Watch<T> {
         let chunks: Vec<_> = chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk.as_bytes()))).collect();
-        let body = Body::chunks(Box::new(chunks.into_iter()), Format::default()).unwrap();
+        let body = Body::chunks(Box::new(chunks.into_iter()), &Format::default()).unwrap();
         Watch::new(io, Bytes::new(), Peer::new().open_request().send_body(body).await)
     }
 

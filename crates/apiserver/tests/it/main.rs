@@ -15,6 +15,7 @@ mod edge;
 mod fairness;
 mod fuel;
 mod fuzz;
+mod kept_encodings;
 mod kubelets;
 mod log_of_secrets;
 mod nodes;

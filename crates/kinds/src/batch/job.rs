@@ -587,10 +587,11 @@ fn cells(job: Printed<'_>) -> Vec<Cell> {
         (None, Some(parallelism @ 2..)) => format!("{succeeded}/1 of {parallelism}"),
         (None, _) => format!("{succeeded}/1"),
     };
-    let duration = status
-        .get("startTime")
-        .time()
-        .map_or(String::new(), |start| human_duration(status.get("completionTime").time().unwrap_or(job.now) - start));
+    let duration = match (status.get("startTime").time(), status.get("completionTime").time()) {
+        (Some(start), Some(completion)) => human_duration(completion - start),
+        (Some(start), None) => job.clock().age(start),
+        (None, _) => String::new(),
+    };
     let conditions = status.get("conditions");
     let state = if holds(conditions, "Complete") {
         "Complete"

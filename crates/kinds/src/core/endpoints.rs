@@ -122,11 +122,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::table::Json;
+    use crate::table::{Json, RowClock};
 
     fn cell(subsets: serde_json::Value) -> String {
         let object = json!({"metadata": {"name": "e"}, "subsets": subsets}).to_string();
-        endpoint_list(Printed::new(Json::new(object.as_bytes()), time::OffsetDateTime::UNIX_EPOCH))
+        let clock = RowClock::new(time::OffsetDateTime::UNIX_EPOCH);
+        endpoint_list(Printed::new(Json::new(object.as_bytes()), &clock))
     }
 
     #[test]

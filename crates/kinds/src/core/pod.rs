@@ -18,7 +18,7 @@ use crate::defaults::pod_spec::POD_SPEC;
 use crate::defaults::{Defaults, missing};
 use crate::printers::text::{NONE, holds};
 use crate::printers::{Printed, Printer};
-use crate::table::{AGE, Cell, Column, Json, NAME, since};
+use crate::table::{AGE, Cell, Column, Json, NAME};
 use crate::{CreateContext, Field, Kind, MetadataScope, Subresource, UpdateContext, WriteScope};
 
 pub(crate) static KIND: Kind = Kind {
@@ -215,7 +215,7 @@ fn cells(pod: Printed<'_>) -> Vec<Cell> {
     let (spec, status) = (pod.spec(), pod.status());
     let summary = Summary::of(pod);
     let restarts = match summary.restarts {
-        Restarts { count: count @ 1.., last: Some(last) } => format!("{count} ({} ago)", since(Some(last), pod.now)),
+        Restarts { count: count @ 1.., last: Some(last) } => format!("{count} ({} ago)", pod.clock().age(last)),
         Restarts { count, .. } => count.to_string(),
     };
     let ip = status.get("podIPs").items().first().map_or_else(|| status.get("podIP"), |first| first.get("ip"));

@@ -8,9 +8,7 @@
 pub(crate) mod text;
 pub(crate) mod workload;
 
-use time::OffsetDateTime;
-
-use crate::table::{AGE, Cell, Column, Json, NAME, since};
+use crate::table::{AGE, Cell, Column, Json, NAME, RowClock};
 
 /// The Table columns and cells of a kind.
 pub struct Printer {
@@ -31,15 +29,15 @@ pub struct Printed<'a> {
     deleted: Json<'a>,
     spec: Json<'a>,
     status: Json<'a>,
-    pub(crate) now: OffsetDateTime,
+    clock: &'a RowClock,
 }
 
 impl<'a> Printed<'a> {
-    /// Scans an object. `now` is the time for ages.
-    pub fn new(object: Json<'a>, now: OffsetDateTime) -> Self {
+    /// Scans an object. `clock` prints its ages.
+    pub fn new(object: Json<'a>, clock: &'a RowClock) -> Self {
         let [metadata, spec, status] = object.get_all(["metadata", "spec", "status"]);
         let [name, created, deleted] = metadata.get_all(["name", "creationTimestamp", "deletionTimestamp"]);
-        Printed { object, metadata, name, created, deleted, spec, status, now }
+        Printed { object, metadata, name, created, deleted, spec, status, clock }
     }
 
     /// The whole object.
@@ -95,7 +93,12 @@ impl<'a> Printed<'a> {
     }
 
     pub(crate) fn since(self, time: Json<'_>) -> String {
-        since(time.time(), self.now)
+        self.clock.age_or_unknown(time.time())
+    }
+
+    /// The clock that prints ages.
+    pub fn clock(self) -> &'a RowClock {
+        self.clock
     }
 }
 

@@ -2,16 +2,19 @@
 //!
 //! Source: `HumanDuration` in `apimachinery/pkg/util/duration/duration.go`.
 
+use std::cell::Cell;
+
 use time::{Duration, OffsetDateTime};
+
+const MINUTE: i64 = 60;
+const HOUR: i64 = 60 * MINUTE;
+const DAY: i64 = 24 * HOUR;
+const YEAR: i64 = 365 * DAY;
 
 /// Formats a duration with two or three significant figures.
 ///
 /// Because clocks differ, a duration down to -1 s is printed as `0s`, and a more negative one as `<invalid>`.
 pub fn human_duration(duration: Duration) -> String {
-    const MINUTE: i64 = 60;
-    const HOUR: i64 = 60 * MINUTE;
-    const DAY: i64 = 24 * HOUR;
-    const YEAR: i64 = 365 * DAY;
     // Two units. A smaller unit of zero is omitted.
     let pair = |large: i64, large_unit: char, small: i64, small_unit: char| match small {
         0 => format!("{large}{large_unit}"),
@@ -32,20 +35,60 @@ pub fn human_duration(duration: Duration) -> String {
     }
 }
 
-/// The time since `time`; `<unknown>` without a time.
-pub fn since(time: Option<OffsetDateTime>, now: OffsetDateTime) -> String {
-    time.map_or_else(|| "<unknown>".to_owned(), |time| human_duration(now - time))
+/// How long the text of an age stays the same while time passes.
+fn unchanged_for(age: Duration) -> Duration {
+    let seconds = age.whole_nanoseconds().div_euclid(1_000_000_000) as i64;
+    // The smallest unit of the text. Each bound is a multiple of the next unit.
+    let unit = match seconds {
+        s if s < 10 * MINUTE => 1,
+        s if s < 8 * HOUR => MINUTE,
+        s if s < 8 * DAY => HOUR,
+        s if s < 8 * YEAR => DAY,
+        _ => YEAR,
+    };
+    Duration::seconds((seconds / unit + 1) * unit) - age
+}
+
+/// The time at which a row is printed. The only way to print an age, so that it knows how long the row stays the same.
+#[derive(Debug)]
+pub struct RowClock {
+    now: OffsetDateTime,
+    unchanged_until: Cell<Option<OffsetDateTime>>,
+}
+
+impl RowClock {
+    /// Creates the clock of a row that is printed at `now`.
+    pub fn new(now: OffsetDateTime) -> Self {
+        RowClock { now, unchanged_until: Cell::new(None) }
+    }
+
+    /// The time since `time`: `5m`.
+    pub fn age(&self, time: OffsetDateTime) -> String {
+        let age = self.now - time;
+        let until = self.now.saturating_add(unchanged_for(age));
+        self.unchanged_until.set(Some(self.unchanged_until.get().map_or(until, |former| former.min(until))));
+        human_duration(age)
+    }
+
+    /// The time since `time`; `<unknown>` without a time.
+    pub fn age_or_unknown(&self, time: Option<OffsetDateTime>) -> String {
+        time.map_or_else(|| "<unknown>".to_owned(), |time| self.age(time))
+    }
+
+    /// The time from which on a printed age has another text. `None` if no age was printed.
+    pub fn unchanged_until(&self) -> Option<OffsetDateTime> {
+        self.unchanged_until.get()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
     fn duration_is_formatted_as_in_kubectl() {
-        const MINUTE: i64 = 60;
-        const HOUR: i64 = 3600;
-        const DAY: i64 = 24 * HOUR;
         for (seconds, text) in [
             (-2, "<invalid>"),
             (-1, "0s"),
@@ -74,5 +117,38 @@ mod tests {
             assert_eq!(human_duration(Duration::seconds(seconds)), text, "{seconds} s");
         }
         assert_eq!(human_duration(Duration::milliseconds(-1999)), "0s", "fractions are truncated toward zero");
+    }
+
+    proptest! {
+        #[test]
+        fn age_has_one_text_until_the_announced_time(
+            seconds in prop_oneof![-5_i64..700, 0_i64..200_000, 0_i64..400_000_000],
+            nanoseconds in prop_oneof![Just(0_i64), 0_i64..1_000_000_000],
+            part in 0.0_f64..1.0,
+        ) {
+            let (now, age) = (OffsetDateTime::UNIX_EPOCH, Duration::seconds(seconds) + Duration::nanoseconds(nanoseconds));
+            let clock = RowClock::new(now);
+            let text = clock.age(now - age);
+            let until = clock.unchanged_until().unwrap();
+            prop_assert!(until > now);
+            for later in [(until - now) * part, until - now - Duration::nanoseconds(1)] {
+                prop_assert_eq!(human_duration(age + later), text.clone(), "{} after {}", later, age);
+            }
+        }
+    }
+
+    #[test]
+    fn text_of_the_age_of_an_old_object_seldom_changes() {
+        let unchanged = |seconds| unchanged_for(Duration::seconds(seconds)).whole_seconds();
+        assert_eq!(
+            [unchanged(1), unchanged(601), unchanged(8 * 3600), unchanged(9 * 24 * 3600)],
+            [1, 59, 3600, 86_400]
+        );
+        let clock = RowClock::new(OffsetDateTime::UNIX_EPOCH);
+        assert_eq!((clock.age_or_unknown(None), clock.unchanged_until()), ("<unknown>".to_owned(), None));
+        clock.age(OffsetDateTime::UNIX_EPOCH - Duration::hours(9));
+        clock.age(OffsetDateTime::UNIX_EPOCH - Duration::seconds(5));
+        clock.age(OffsetDateTime::UNIX_EPOCH - Duration::hours(9));
+        assert_eq!(clock.unchanged_until(), Some(OffsetDateTime::UNIX_EPOCH + Duration::seconds(1)), "the earliest");
     }
 }

@@ -5,7 +5,7 @@ mod cell;
 mod column;
 mod json;
 
-pub use age::{human_duration, since};
+pub use age::{RowClock, human_duration};
 pub use cell::Cell;
 pub use column::{AGE, Column, NAME};
 pub use json::Json;

@@ -236,30 +236,17 @@ pub struct Form {
     kind: Arc<CustomKind>,
     version: String,
     api_version: String,
-    /// Position among the definition's versions. Distinguishes the shared encodings of different versions.
-    position: u32,
 }
 
 impl Form {
     /// Creates the view of a version.
     pub fn new(kind: &Arc<CustomKind>, version: &str) -> Self {
-        let position = kind.versions.iter().position(|name| name == version).unwrap_or_default();
-        Form {
-            kind: Arc::clone(kind),
-            version: version.to_owned(),
-            api_version: kind.api_version(version),
-            position: u32::try_from(position).unwrap_or_default(),
-        }
+        Form { kind: Arc::clone(kind), version: version.to_owned(), api_version: kind.api_version(version) }
     }
 
     /// Returns the kind that this version belongs to.
     pub fn kind(&self) -> &Arc<CustomKind> {
         &self.kind
-    }
-
-    /// Returns the number that distinguishes this version's encodings from those of other versions.
-    pub fn position(&self) -> u32 {
-        self.position
     }
 
     /// Returns the schema of this version, or `None` if the version has none.

@@ -7,7 +7,7 @@ use listwatch_meta::{ObjectShape, SelectableField, compare_versions};
 
 use super::kind::{CustomKind, Form};
 use super::objects::CustomResourceStrategy;
-use crate::resource::Resource;
+use crate::resource::{EncodingSerial, Resource};
 use listwatch_apiextensions::{Definition, Names, Version};
 use listwatch_kinds::{Subresource, WriteRules};
 use listwatch_validation::names::NameRule;
@@ -67,6 +67,7 @@ pub fn of(definition: &Definition, accepted: &Names, kind: &Arc<CustomKind>) -> 
                 printer_columns: version.additional_printer_columns.clone(),
                 schema: None,
                 merging: std::sync::OnceLock::new(),
+                encodings: EncodingSerial::default(),
                 form: Some(Form::new(kind, &version.name)),
                 conversion: None,
                 stored_as: None,

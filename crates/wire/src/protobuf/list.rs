@@ -8,6 +8,8 @@
 //! The head contains the length of the whole list. [`ListBody`] writes a list from the JSON of its
 //! objects without holding all of it; [`encode_list`] writes one from existing envelopes.
 
+use std::fmt;
+
 use bytes::Bytes;
 use listwatch_meta::Object;
 
@@ -101,6 +103,9 @@ pub const LIST_KEPT_BYTES: usize = 256 << 10;
 /// The number of JSON bytes that [`ListBody::measure`] reads in one call: a few milliseconds of work.
 pub const MEASURE_STEP_BYTES: usize = 1 << 20;
 
+/// What a kept item counts as in [`MEASURE_STEP_BYTES`].
+const KEPT_ITEM_STEP_BYTES: usize = 64;
+
 /// The body of a list in chunks, from the JSON of its objects.
 ///
 /// A protobuf list contains its length before its first item. So all items are first encoded to measure them
@@ -128,16 +133,47 @@ pub const MEASURE_STEP_BYTES: usize = 1 << 20;
 /// assert_eq!(protobuf::decode(&bytes)?.kind, "ConfigMapList");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct ListBody<I> {
     meta: ListMeta,
-    item: Id,
     state: State<I>,
-    encoder: Encoder,
+    items: ItemEncoder,
     chunk_bytes: usize,
     kept_bytes: usize,
     /// Encoded items for the body; all measured ones, while they fit.
     kept: Vec<u8>,
+}
+
+/// Keeps the messages of objects from one list to the next. All lists with one cache have items of one kind, version
+/// and view.
+pub trait ItemCache: Send {
+    /// Passes the kept message of an object to `take`. Returns false if there is none.
+    fn read(&self, object: &Object, take: &mut dyn FnMut(&[u8])) -> bool;
+
+    /// Keeps the message of an object, if there is room.
+    fn keep(&self, object: &Object, message: &[u8]);
+}
+
+/// Encodes items, or reads them from a cache.
+struct ItemEncoder {
+    item: Id,
+    encoder: Encoder,
+    cache: Option<Box<dyn ItemCache>>,
+}
+
+impl ItemEncoder {
+    /// Passes the message of an object to `take`, and returns the JSON bytes that were read for it.
+    fn encode(&mut self, object: &Object, mut take: impl FnMut(&[u8])) -> Result<usize, EncodeError> {
+        if self.cache.as_ref().is_some_and(|cache| cache.read(object, &mut take)) {
+            return Ok(KEPT_ITEM_STEP_BYTES);
+        }
+        let json = object.json_slice();
+        let raw = self.encoder.object(self.item, json)?;
+        if let Some(cache) = &self.cache {
+            cache.keep(object, raw);
+        }
+        take(raw);
+        Ok(json.len())
+    }
 }
 
 #[derive(Debug)]
@@ -161,6 +197,12 @@ enum State<I> {
     Done,
 }
 
+impl<I: fmt::Debug> fmt::Debug for ListBody<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListBody").field("meta", &self.meta).field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
 impl<I: Iterator<Item = Object> + Clone> ListBody<I> {
     /// Creates the body of a list with these items. The list's kind determines the items: a
     /// `PartialObjectMetadataList` (of `meta.k8s.io/v1`) is written from whole objects of any kind.
@@ -182,8 +224,16 @@ impl<I: Iterator<Item = Object> + Clone> ListBody<I> {
             kind: meta.kind.clone(),
         })?;
         let state = State::Measuring { unkept: items.clone(), walk: items, index: 0, items_bytes: 0, full: false };
-        let (encoder, kept) = (Encoder::default(), Vec::new());
-        Ok(ListBody { meta: meta.clone(), item, state, encoder, chunk_bytes: chunk_bytes.max(1), kept_bytes, kept })
+        let items = ItemEncoder { item, encoder: Encoder::default(), cache: None };
+        let kept = Vec::new();
+        Ok(ListBody { meta: meta.clone(), state, items, chunk_bytes: chunk_bytes.max(1), kept_bytes, kept })
+    }
+
+    /// Keeps the encoded items in `cache`, and takes those that it has.
+    #[must_use]
+    pub fn with_cache(mut self, cache: impl ItemCache + 'static) -> Self {
+        self.items.cache = Some(Box::new(cache));
+        self
     }
 
     /// Measures about [`MEASURE_STEP_BYTES`] of JSON; `true` when the list's length is known and
@@ -206,18 +256,20 @@ impl<I: Iterator<Item = Object> + Clone> ListBody<I> {
                 self.state = State::Sending { next: next.into(), walk: unkept.clone(), rest_bytes };
                 return Ok(true);
             };
-            let json = object.json_slice();
-            let raw = self
-                .encoder
-                .object(self.item, json)
+            let (kept, kept_bytes) = (&mut self.kept, self.kept_bytes);
+            read += self
+                .items
+                .encode(&object, |raw| {
+                    let bytes = item_bytes(raw.len());
+                    *items_bytes += bytes;
+                    *full |= kept.len() + bytes > kept_bytes;
+                    if !*full {
+                        push_item(kept, raw);
+                    }
+                })
                 .map_err(|why| EncodeError::ListItem { index: *index, why: Box::new(why) })?;
-            read += json.len();
             *index += 1;
-            let bytes = item_bytes(raw.len());
-            *items_bytes += bytes;
-            *full |= self.kept.len() + bytes > self.kept_bytes;
             if !*full {
-                push_item(&mut self.kept, raw);
                 unkept.next();
             }
         }
@@ -242,12 +294,17 @@ impl<I: Iterator<Item = Object> + Clone> ListBody<I> {
         chunk.extend_from_slice(&std::mem::take(next));
         while *rest_bytes > 0 {
             let Some(object) = walk.next() else { return Err(EncodeError::ListChanged) };
-            let raw = self.encoder.object(self.item, object.json_slice()).map_err(|_| EncodeError::ListChanged)?;
-            let Some(rest) = rest_bytes.checked_sub(item_bytes(raw.len())) else {
+            let before = chunk.len();
+            let encoded = self.items.encode(&object, |raw| {
+                // A longer item than measured is not sent.
+                if item_bytes(raw.len()) <= *rest_bytes {
+                    push_item(&mut chunk, raw);
+                }
+            });
+            if encoded.is_err() || chunk.len() == before {
                 return Err(EncodeError::ListChanged);
-            };
-            *rest_bytes = rest;
-            push_item(&mut chunk, raw);
+            }
+            *rest_bytes -= chunk.len() - before;
             if chunk.len() >= self.chunk_bytes {
                 let mut chunk = Bytes::from(chunk);
                 *next = chunk.split_off(self.chunk_bytes);

@@ -60,7 +60,9 @@ mod watch;
 
 pub use envelope::{Envelope, MAGIC};
 pub use error::{DecodeError, EncodeError, Malformed};
-pub use list::{LIST_KEPT_BYTES, LIST_TAIL, ListBody, MEASURE_STEP_BYTES, encode_list, list_head, push_item};
+pub use list::{
+    ItemCache, LIST_KEPT_BYTES, LIST_TAIL, ListBody, MEASURE_STEP_BYTES, encode_list, list_head, push_item,
+};
 pub use watch::{WatchMessage, bookmark_frame, error_frame, event_frame, message_of_frame, status, watch_frame};
 
 /// The media type.

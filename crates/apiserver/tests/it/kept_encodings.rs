@@ -1,0 +1,194 @@
+//! Lists in forms that the server keeps for later requests: they always show the current objects.
+//!
+//! Two servers have one store. One keeps encodings, the other encodes each list anew.
+
+use std::io::Read as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use listwatch_apiserver::ApiServer;
+use listwatch_storage::MemoryStorage;
+use listwatch_wire::protobuf;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
+/// The forms of a list: `Accept`, query parameters, and whether the client accepts gzip.
+const FORMS: [(&str, &str, bool); 9] = [
+    (PROTOBUF, "", false),
+    (PROTOBUF, "limit=2", false),
+    ("application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "", false),
+    (TABLE, "", false),
+    (TABLE, "includeObject=Object", false),
+    (TABLE, "includeObject=None", false),
+    ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "", false),
+    ("application/json", "", true),
+    (TABLE, "includeObject=Object", true),
+];
+
+async fn send(
+    server: &ApiServer,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: Value,
+) -> (StatusCode, HeaderMap, Bytes) {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+    let response = server.service().handle(request.body(Full::new(body)).expect("a request")).await;
+    let (parts, body) = response.into_parts();
+    (parts.status, parts.headers, body.collect().await.expect("a whole body").to_bytes())
+}
+
+async fn write(server: &ApiServer, method: &str, path: &str, body: Value) -> StatusCode {
+    send(server, method, path, &[("content-type", "application/json")], body).await.0
+}
+
+/// Returns a list as JSON without its own resource version, which the servers may read at different times.
+async fn list(server: &ApiServer, path: &str, (accept, query, gzip): (&str, &str, bool)) -> Value {
+    let mut headers = vec![("accept", accept)];
+    headers.extend(gzip.then_some(("accept-encoding", "gzip")));
+    let (code, headers, body) = send(server, "GET", &format!("{path}?{query}"), &headers, Value::Null).await;
+    assert_eq!(code, 200, "{path} {accept}");
+    let mut plain = Vec::new();
+    match headers.get("content-encoding") {
+        Some(_) => drop(flate2::read::GzDecoder::new(&body[..]).read_to_end(&mut plain).expect("one gzip member")),
+        None => plain.extend_from_slice(&body),
+    }
+    let mut list: Value = match accept.starts_with(PROTOBUF) {
+        true => serde_json::from_slice(&protobuf::decode(&plain).expect("protobuf").json).expect("JSON"),
+        false => serde_json::from_slice(&plain).expect("JSON"),
+    };
+    list["metadata"] = Value::Null;
+    list
+}
+
+async fn kept_bytes(server: &ApiServer, form: &str) -> u64 {
+    let (_, _, body) = send(server, "GET", "/metrics", &[], Value::Null).await;
+    let text = String::from_utf8(body.to_vec()).expect("text");
+    let start = format!("listwatch_encoding_cache_bytes{{form=\"{form}\"}} ");
+    let line = text.lines().find_map(|line| line.strip_prefix(&start)).expect("the gauge");
+    line.parse().expect("a number")
+}
+
+/// Compares a list of both servers in every form. An age may change between the two requests, so a difference must
+/// remain.
+async fn compare(keeping: &ApiServer, plain: &ApiServer, path: &str) {
+    for form in FORMS {
+        let mut lists = (Value::Null, Value::Null);
+        for _ in 0..5 {
+            lists = (list(keeping, path, form).await, list(plain, path, form).await);
+            if lists.0 == lists.1 {
+                break;
+            }
+        }
+        assert_eq!(lists.0, lists.1, "promise: a list in another form shows the objects of the JSON list: {form:?}");
+    }
+}
+
+async fn servers() -> (ApiServer, ApiServer) {
+    let store = MemoryStorage::new();
+    let plain = ApiServer::builder().storage(store.clone()).encoding_cache_bytes_max(0);
+    (
+        ApiServer::builder().storage(Arc::clone(&store) as _).build().await.expect("a server"),
+        plain.build().await.expect("a server"),
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn lists_in_kept_forms_equal_new_ones_after_any_writes(
+        steps in prop::collection::vec((0_u8..4, 0_u8..6, prop_oneof![1_usize..50, 40_000_usize..90_000]), 1..14),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let (keeping, plain) = servers().await;
+            for (step, name, bytes) in steps {
+                let object = json!({
+                    "metadata": {"name": format!("map-{name}"), "labels": {"n": bytes.to_string()}},
+                    "data": {"d": "d".repeat(bytes)},
+                });
+                let path = format!("{CONFIG_MAPS}/map-{name}");
+                match step {
+                    0 => drop(write(&keeping, "DELETE", &path, Value::Null).await),
+                    _ if write(&keeping, "PUT", &path, object.clone()).await.is_success() => {}
+                    _ => assert_eq!(write(&keeping, "POST", CONFIG_MAPS, object).await, 201),
+                }
+                compare(&keeping, &plain, CONFIG_MAPS).await;
+            }
+            assert_eq!((kept_bytes(&plain, "object").await, kept_bytes(&plain, "gzip").await), (0, 0));
+        });
+    }
+}
+
+#[tokio::test]
+async fn lists_keep_encodings_and_give_them_up_with_the_objects() {
+    let (keeping, plain) = servers().await;
+    for n in 0..20 {
+        let object = json!({"metadata": {"name": format!("map-{n}")}, "data": {"d": "d".repeat(20_000)}});
+        assert_eq!(write(&keeping, "POST", CONFIG_MAPS, object).await, 201);
+    }
+    assert_eq!(kept_bytes(&keeping, "object").await, 0);
+    compare(&keeping, &plain, CONFIG_MAPS).await;
+    let (objects, blocks) = (kept_bytes(&keeping, "object").await, kept_bytes(&keeping, "gzip").await);
+    assert!(objects > 20 * 20_000 && blocks > 0, "{objects} bytes of objects, {blocks} bytes of blocks");
+    assert_eq!(write(&keeping, "DELETE", CONFIG_MAPS, Value::Null).await, 200);
+    assert_eq!(list(&keeping, CONFIG_MAPS, FORMS[0]).await["items"], Value::Null);
+    tokio::time::pause();
+    tokio::time::sleep(std::time::Duration::from_secs(100)).await;
+    assert_eq!(kept_bytes(&keeping, "gzip").await, 0, "promise: unused encodings are dropped after a minute");
+}
+
+#[tokio::test]
+async fn rows_of_a_custom_resource_follow_its_definition() {
+    let (keeping, plain) = servers().await;
+    let mut definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced", "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+            }],
+        },
+    });
+    assert_eq!(write(&keeping, "POST", DEFINITIONS, definition.clone()).await, 201);
+    let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "size": "large"});
+    let mut code = StatusCode::NOT_FOUND;
+    while code == StatusCode::NOT_FOUND {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        code = write(&keeping, "POST", WIDGETS, widget.clone()).await;
+    }
+    assert_eq!(code, 201);
+    let cells = async || list(&keeping, WIDGETS, FORMS[5]).await["rows"][0]["cells"].clone();
+    assert_eq!(cells().await.as_array().map(Vec::len), Some(2), "the name and the age");
+    definition["spec"]["versions"][0]["additionalPrinterColumns"] =
+        json!([{"name": "Size", "type": "string", "jsonPath": ".size"}]);
+    let path = format!("{DEFINITIONS}/widgets.example.com");
+    let (_, _, current) = send(&keeping, "GET", &path, &[], Value::Null).await;
+    let current: Value = serde_json::from_slice(&current).expect("JSON");
+    definition["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
+    assert_eq!(write(&keeping, "PUT", &path, definition).await, 200);
+    let mut shown = cells().await;
+    for _ in 0..200 {
+        if shown == json!(["a", "large"]) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        shown = cells().await;
+    }
+    assert_eq!(shown, json!(["a", "large"]), "promise: a Table has the columns of the present definition");
+    drop(plain);
+}

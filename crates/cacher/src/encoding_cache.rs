@@ -1,0 +1,376 @@
+//! [`EncodingCache`]: keeps encodings of objects in other media types and views for later requests, within a byte
+//! bound.
+//!
+//! ```text
+//!   Object ──▶ kept encodings: [(id, bytes), …]      dropped with the object
+//!      ▲
+//!      └────── EncodingCache: ring of weak references, the oldest first
+//! ```
+//!
+//! An encoding is kept with its object, so an object that changes or is deleted takes its encodings along. At the bound,
+//! most new encodings are not kept. Every sixteenth one takes the place of the oldest encodings, if these were not read
+//! since the ring last passed them (the second-chance algorithm). So a list that is larger than the bound is served from
+//! the cache in part, and does not displace itself; a list that is repeated displaces one that is not, step by step.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use listwatch_meta::{Object, WeakObject};
+use parking_lot::{Mutex, MutexGuard};
+
+/// Identifies an encoding: one media type in one view of one version. The encoder chooses the ids
+/// and guarantees equal bytes for equal ids and objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EncodingId(u64);
+
+impl EncodingId {
+    /// Wraps this number.
+    pub const fn new(id: u64) -> Self {
+        EncodingId(id)
+    }
+}
+
+/// The largest number of encodings that are kept of one object.
+const OBJECT_ENCODINGS_MAX: usize = 8;
+/// At the bound, one of so many new encodings may take the place of an old one.
+const REPLACED_ONE_OF: usize = 16;
+/// The number of objects that a new encoding examines for room.
+const EXAMINED_MAX: usize = 8;
+
+/// References to dropped objects that the ring holds in any case.
+const RING_SLACK_OBJECTS: usize = 1024;
+
+/// The encodings of one object, attached to it. The lock is held for one copy of the bytes.
+type KeptEncodings = Mutex<Option<Box<Kept>>>;
+
+struct Kept {
+    encodings: Vec<(EncodingId, Box<[u8]>)>,
+    /// Whether an encoding was read since the ring last passed the object.
+    read: AtomicBool,
+    /// The bytes that the cache accounts for this object.
+    bytes: usize,
+    totals: Arc<Totals>,
+}
+
+impl Kept {
+    fn new(totals: &Arc<Totals>) -> Self {
+        totals.objects.fetch_add(1, Relaxed);
+        Kept { encodings: Vec::with_capacity(1), read: AtomicBool::new(false), bytes: 0, totals: Arc::clone(totals) }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.totals.objects.fetch_sub(1, Relaxed);
+        self.totals.bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// What all objects of a cache have in common.
+#[derive(Default)]
+struct Totals {
+    /// The objects with encodings.
+    objects: AtomicUsize,
+    /// The bytes of kept encodings, and of those that are about to be kept.
+    bytes: AtomicUsize,
+    /// The number of encodings for which there was no room.
+    refused: AtomicUsize,
+}
+
+/// The bytes of one kept encoding besides its own: its place in the list, and a share of that of its object.
+const OVERHEAD_BYTES: usize = 96;
+
+/// Keeps encodings of objects for later requests. Cheap to clone; clones share the bound.
+///
+/// # Example
+/// ```
+/// use listwatch_cacher::{EncodingCache, EncodingId};
+/// use listwatch_meta::{Change, Key, Object, ObjectShape, Revision};
+///
+/// let key = Key::new("configmaps", Some("default"), "web")?;
+/// let json = br#"{"metadata":{"name":"web"}}"#;
+/// let object = Object::from_stored(key, Revision::new(7), Change::Added, json, &ObjectShape::new(true, vec![]))?;
+///
+/// let (cache, id) = (EncodingCache::new(1 << 20), EncodingId::new(1));
+/// assert_eq!(cache.read(&object, id, <[u8]>::to_vec), None);
+/// assert!(cache.keep(&object, id, b"encoded"));
+/// assert_eq!(cache.read(&object, id, <[u8]>::to_vec), Some(b"encoded".to_vec()));
+/// drop(object);
+/// assert_eq!(cache.bytes(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct EncodingCache(Arc<Inner>);
+
+struct Inner {
+    bytes_max: usize,
+    totals: Arc<Totals>,
+    /// Objects with encodings, in the order in which these were kept. An object occurs once for each time that it went
+    /// from none to one.
+    ring: Mutex<VecDeque<WeakObject>>,
+}
+
+impl EncodingCache {
+    /// Creates a cache for `bytes_max` bytes of encodings, their overhead included; 0 for none.
+    pub fn new(bytes_max: usize) -> Self {
+        EncodingCache(Arc::new(Inner { bytes_max, totals: Arc::default(), ring: Mutex::default() }))
+    }
+
+    /// The bytes of the kept encodings and their overhead.
+    pub fn bytes(&self) -> usize {
+        self.0.totals.bytes.load(Relaxed)
+    }
+
+    /// Passes a kept encoding of an object to `read`. Returns `None` if there is none.
+    ///
+    /// `read` runs under the object's lock, so it should only copy the bytes.
+    pub fn read<R>(&self, object: &Object, id: EncodingId, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let kept = object.attachment::<KeptEncodings>()?.lock();
+        let kept = kept.as_deref()?;
+        let (_, bytes) = kept.encodings.iter().find(|(known, _)| *known == id)?;
+        // Most reads find the flag set; a write would take the cache line from other processors.
+        if !kept.read.load(Relaxed) {
+            kept.read.store(true, Relaxed);
+        }
+        Some(read(bytes))
+    }
+
+    /// Keeps an encoding of an object, in place of a former one with this id. Returns false if there is no room. The
+    /// bytes are copied.
+    pub fn keep(&self, object: &Object, id: EncodingId, encoding: &[u8]) -> bool {
+        let bytes = encoding.len() + OVERHEAD_BYTES;
+        let Some(kept) = object.attachment_or_default::<KeptEncodings>().filter(|_| self.reserve(bytes)) else {
+            return false;
+        };
+        let mut kept = kept.lock();
+        let first = kept.is_none();
+        let kept = kept.get_or_insert_with(|| Box::new(Kept::new(&self.0.totals)));
+        let mut returned = 0;
+        match kept.encodings.iter().position(|(known, _)| *known == id) {
+            Some(position) => {
+                let former = &mut kept.encodings[position].1;
+                returned = former.len() + OVERHEAD_BYTES;
+                *former = encoding.into();
+            }
+            None if kept.encodings.len() < OBJECT_ENCODINGS_MAX => kept.encodings.push((id, encoding.into())),
+            None => {
+                self.0.totals.bytes.fetch_sub(bytes, Relaxed);
+                return false;
+            }
+        }
+        kept.bytes = kept.bytes + bytes - returned;
+        self.0.totals.bytes.fetch_sub(returned, Relaxed);
+        if first {
+            self.push(object.downgrade());
+        }
+        true
+    }
+
+    /// Drops the encodings that were not read since the last sweep, and so returns the memory of lists that nobody
+    /// repeats.
+    pub fn sweep(&self) {
+        let objects = std::mem::take(&mut *self.ring());
+        let mut remaining: VecDeque<WeakObject> = objects.into_iter().filter(has_recent_reads).collect();
+        let mut ring = self.ring();
+        remaining.append(&mut ring);
+        remaining.shrink_to_fit();
+        *ring = remaining;
+    }
+
+    /// Accounts `bytes` more, after dropping the encodings of a few objects if necessary. Returns false if they do not
+    /// fit.
+    fn reserve(&self, bytes: usize) -> bool {
+        if bytes > self.0.bytes_max {
+            return false;
+        }
+        let fits = || {
+            let add = |total: usize| Some(total + bytes).filter(|total| *total <= self.0.bytes_max);
+            self.0.totals.bytes.fetch_update(Relaxed, Relaxed, add).is_ok()
+        };
+        if fits() {
+            return true;
+        }
+        if !self.0.totals.refused.fetch_add(1, Relaxed).is_multiple_of(REPLACED_ONE_OF) {
+            return false;
+        }
+        for _ in 0..EXAMINED_MAX {
+            let Some(oldest) = self.ring().pop_front() else { return false };
+            if has_recent_reads(&oldest) {
+                self.ring().push_back(oldest);
+            }
+            if fits() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Adds an object to the ring. References to dropped objects are removed before they outnumber the others.
+    fn push(&self, object: WeakObject) {
+        let mut ring = self.ring();
+        if ring.len() > 2 * self.0.totals.objects.load(Relaxed) + RING_SLACK_OBJECTS {
+            ring.retain(|object| !object.is_dropped());
+        }
+        ring.push_back(object);
+    }
+
+    fn ring(&self) -> MutexGuard<'_, VecDeque<WeakObject>> {
+        self.0.ring.lock()
+    }
+}
+
+/// Whether encodings of the object were read since the last call. If not, they are dropped.
+fn has_recent_reads(object: &WeakObject) -> bool {
+    let Some(object) = object.upgrade() else { return false };
+    let Some(kept) = object.attachment::<KeptEncodings>() else { return false };
+    let mut kept = kept.lock();
+    match &*kept {
+        Some(present) if present.read.swap(false, Relaxed) => true,
+        _ => {
+            let dropped = kept.take();
+            drop(kept);
+            drop(dropped);
+            false
+        }
+    }
+}
+
+impl fmt::Debug for EncodingCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EncodingCache({} of {} bytes)", self.bytes(), self.0.bytes_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::{Change, Key, ObjectShape, Revision};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn object(name: &str) -> Object {
+        let key = Key::new("pods", Some("a"), name).unwrap();
+        let shape = ObjectShape::new(true, Vec::new());
+        Object::from_stored(key, Revision::new(1), Change::Added, br#"{"metadata":{}}"#, &shape).unwrap()
+    }
+
+    fn read(cache: &EncodingCache, object: &Object, id: u64) -> Option<Vec<u8>> {
+        cache.read(object, EncodingId::new(id), <[u8]>::to_vec)
+    }
+
+    #[test]
+    fn encodings_of_an_object_are_told_apart_by_id_and_replaced() {
+        let (cache, object) = (EncodingCache::new(10_000), object("x"));
+        assert!(cache.keep(&object, EncodingId::new(1), b"one") && cache.keep(&object, EncodingId::new(2), b"two"));
+        assert!(cache.keep(&object, EncodingId::new(1), b"first"));
+        assert_eq!((read(&cache, &object, 1), read(&cache, &object, 2)), (Some(b"first".into()), Some(b"two".into())));
+        assert_eq!(cache.bytes(), b"firsttwo".len() + 2 * OVERHEAD_BYTES);
+        assert_eq!(read(&cache, &object.clone(), 1), Some(b"first".into()), "clones share their encodings");
+        for id in 3..20 {
+            assert_eq!(cache.keep(&object, EncodingId::new(id), b"x"), id <= OBJECT_ENCODINGS_MAX as u64, "{id}");
+        }
+        drop(object);
+        assert_eq!(cache.bytes(), 0);
+    }
+
+    #[test]
+    fn repeated_reads_of_more_objects_than_fit_are_served_in_part() {
+        let cache = EncodingCache::new(100 * (100 + OVERHEAD_BYTES));
+        let objects: Vec<Object> = (0..300).map(|n| object(&format!("o{n}"))).collect();
+        let list = || {
+            let mut hits = 0;
+            for object in &objects {
+                match read(&cache, object, 1) {
+                    Some(_) => hits += 1,
+                    None => assert!(cache.keep(object, EncodingId::new(1), &[0; 100]) || cache.bytes() > 0),
+                }
+            }
+            hits
+        };
+        assert_eq!(list(), 0);
+        list();
+        for _ in 0..20 {
+            assert!(list() >= 80, "a list that does not fit does not displace itself");
+        }
+    }
+
+    #[test]
+    fn repeated_reads_displace_encodings_that_nobody_reads() {
+        let cache = EncodingCache::new(100 * (100 + OVERHEAD_BYTES));
+        let objects: Vec<Object> = (0..200).map(|n| object(&format!("o{n}"))).collect();
+        let (old, new) = objects.split_at(100);
+        for object in old {
+            assert!(cache.keep(object, EncodingId::new(1), &[0; 100]));
+        }
+        let mut hits = 0;
+        for _ in 0..100 {
+            let missed = |object: &&Object| read(&cache, object, 1).is_none();
+            let misses: Vec<&Object> = new.iter().filter(missed).collect();
+            hits = new.len() - misses.len();
+            for object in misses {
+                cache.keep(object, EncodingId::new(1), &[0; 100]);
+            }
+        }
+        assert!(hits >= 80, "{hits} of 100 are kept");
+    }
+
+    #[test]
+    fn sweep_drops_encodings_without_a_read_since_the_last_sweep() {
+        let cache = EncodingCache::new(10_000);
+        let (used, unused) = (object("used"), object("unused"));
+        for object in [&used, &unused] {
+            assert!(cache.keep(object, EncodingId::new(1), b"x"));
+            assert!(read(&cache, object, 1).is_some());
+        }
+        cache.sweep();
+        assert!(read(&cache, &used, 1).is_some());
+        cache.sweep();
+        assert_eq!((read(&cache, &used, 1).is_some(), read(&cache, &unused, 1)), (true, None));
+        cache.sweep();
+        cache.sweep();
+        assert_eq!((cache.bytes(), cache.ring().len()), (0, 0));
+    }
+
+    #[test]
+    fn dropped_objects_do_not_accumulate_in_the_ring() {
+        let cache = EncodingCache::new(1 << 20);
+        let old = object("old");
+        assert!(cache.keep(&old, EncodingId::new(1), b"x"));
+        for n in 0..10 * RING_SLACK_OBJECTS {
+            assert!(cache.keep(&object(&format!("o{n}")), EncodingId::new(1), b"x"));
+        }
+        assert!(cache.ring().len() <= RING_SLACK_OBJECTS + 4, "{} references", cache.ring().len());
+        assert!(read(&cache, &old, 1).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_stay_within_the_bound_and_end_at_zero(
+            bytes_max in 0_usize..3_000,
+            steps in prop::collection::vec((0_usize..8, 0_u64..3, 0_usize..1_500, 0_u8..8), 0..200),
+        ) {
+            let cache = EncodingCache::new(bytes_max);
+            let mut objects: Vec<Object> = (0..8).map(|n| object(&format!("o{n}"))).collect();
+            for (n, id, length, step) in steps {
+                match step {
+                    0 => objects[n] = object("new"),
+                    1 => cache.sweep(),
+                    2..5 => {
+                        let kept = read(&cache, &objects[n], id);
+                        prop_assert!(kept.is_none_or(|bytes| bytes.iter().all(|byte| u64::from(*byte) == id)));
+                    }
+                    _ => {
+                        let kept = cache.keep(&objects[n], EncodingId::new(id), &vec![id as u8; length]);
+                        prop_assert!(!kept || read(&cache, &objects[n], id).is_some_and(|bytes| bytes.len() == length));
+                    }
+                }
+                prop_assert!(cache.bytes() <= bytes_max, "promise: encodings stay within their bound");
+            }
+            drop(objects);
+            prop_assert_eq!(cache.bytes(), 0);
+        }
+    }
+}
