@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use listwatch_meta::Key;
+
 use crate::builtin;
 use crate::resource::Resource;
 use crate::runtime_config::RuntimeConfig;
@@ -38,6 +40,8 @@ pub struct Registry {
     /// Positions in `resources`, sorted by group, version and plural. Every request searches this list; a binary
     /// search over borrowed names allocates nothing.
     by_path: Vec<usize>,
+    /// Positions in `resources`, sorted by storage prefix, then by position.
+    by_prefix: Vec<usize>,
     /// The registry that this one extends. Discovery documents of the base registry are reused.
     base: Option<Arc<Registry>>,
 }
@@ -47,9 +51,11 @@ impl Registry {
     pub fn new(resources: Vec<Arc<Resource>>) -> Self {
         let mut by_path: Vec<usize> = (0..resources.len()).collect();
         by_path.sort_by(|a, b| resources[*a].path().cmp(&resources[*b].path()));
+        let mut by_prefix: Vec<usize> = (0..resources.len()).collect();
+        by_prefix.sort_by(|a, b| resources[*a].storage_prefix.cmp(&resources[*b].storage_prefix));
         let has_builtin = resources.iter().any(|resource| !resource.custom);
         let unstored = if has_builtin { Arc::clone(builtin::unstored()) } else { Arc::default() };
-        Registry { resources, unstored, by_path, base: None }
+        Registry { resources, unstored, by_path, by_prefix, base: None }
     }
 
     /// Creates a registry that holds the resources of `base`, followed by these custom resources.
@@ -121,6 +127,22 @@ impl Registry {
         stored || self.unstored.iter().any(|found| found.group == group && found.version == version)
     }
 
+    /// Returns the resource whose objects are stored at such a key: the first one, of several versions of a kind.
+    pub fn find_stored_at(&self, key: &Key) -> Option<&Arc<Resource>> {
+        let (parent, _) = key.as_str().strip_prefix('/')?.rsplit_once('/')?;
+        let of_cluster = self.find_prefix(parent, false);
+        let of_namespace = parent.rsplit_once('/').and_then(|(prefix, _)| self.find_prefix(prefix, true));
+        // Both exist if the prefix of one kind continues that of the other.
+        of_cluster.into_iter().chain(of_namespace).min().map(|at| &self.resources[at])
+    }
+
+    /// Returns the position of the first resource with this storage prefix and scope.
+    fn find_prefix(&self, prefix: &str, namespaced: bool) -> Option<usize> {
+        let start = self.by_prefix.partition_point(|at| self.resources[*at].storage_prefix.as_str() < prefix);
+        let with_prefix = self.by_prefix[start..].iter().take_while(|at| self.resources[**at].storage_prefix == prefix);
+        with_prefix.copied().find(|at| self.resources[*at].namespaced == namespaced)
+    }
+
     /// Returns the resource of a kind, e.g. for `ownerReferences`.
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Resource>> {
         self.resources.iter().find(|r| r.group == group && r.version == version && r.kind == kind)
@@ -144,6 +166,27 @@ mod tests {
         assert_eq!(ttl(3600), [Some(EVENT_TTL); 2]);
         assert_eq!(ttl(90), [Some(Duration::from_secs(90)); 2]);
         assert_eq!(ttl(0), [None; 2], "without a lifetime, events stay");
+    }
+
+    #[test]
+    fn key_belongs_to_the_resource_whose_prefix_and_scope_it_has() {
+        let registry = Registry::builtin();
+        let found = |key: &str| {
+            let key = Key::from_path(key).expect("a key");
+            registry.find_stored_at(&key).map(|resource| (resource.version.as_str(), resource.plural.as_str()))
+        };
+        assert_eq!(found("/pods/a/x"), Some(("v1", "pods")));
+        assert_eq!(found("/services/specs/a/x"), Some(("v1", "services")));
+        assert_eq!(found("/services/endpoints/a/x"), Some(("v1", "endpoints")));
+        assert_eq!(found("/minions/n"), Some(("v1", "nodes")));
+        for of_none in ["/pods/x", "/minions/a/n", "/pods/a/b/x", "/specs/a/x", "/services/a/x", "/ranges/serviceips"] {
+            assert_eq!(found(of_none), None, "{of_none}");
+        }
+        for resource in registry.resources() {
+            let key = resource.key(resource.namespaced.then_some("a"), "x").expect("a key");
+            let first = registry.resources().iter().find(|other| other.storage_prefix == resource.storage_prefix);
+            assert!(Arc::ptr_eq(registry.find_stored_at(&key).unwrap(), first.unwrap()), "{key}");
+        }
     }
 
     #[test]

@@ -45,6 +45,11 @@ const LOAD_PAUSE_MIN: Duration = Duration::from_millis(20);
 const LOAD_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of definitions with a running job; the others wait.
 const JOBS_AT_ONCE: usize = 8;
+/// Length of the pause after an update of the registry, in durations of the update: at most a fifth of the time is
+/// spent in updates.
+const INSTALL_PAUSES: u32 = 4;
+/// Maximum pause after an update of the registry.
+const INSTALL_PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Maximum number of events that are applied before the registry is rebuilt.
 const BATCH_EVENTS_MAX: usize = 1000;
 
@@ -139,6 +144,15 @@ fn install(writer: &Writer) -> Vec<Work> {
     backend.definitions().apply_changes(|resources| backend.install(resources))
 }
 
+/// Updates the registry, then waits for [`INSTALL_PAUSES`] times the duration of the update. An update takes longer the
+/// more definitions exist, so that many definitions in a row would take quadratic time if each had an update of its own.
+/// Events that arrive during the pause share the next update.
+async fn install_and_pause(writer: &Writer, jobs: &mut Jobs) {
+    let begun = Instant::now();
+    jobs.add(install(writer));
+    tokio::time::sleep((begun.elapsed() * INSTALL_PAUSES).min(INSTALL_PAUSE_MAX)).await;
+}
+
 /// Runs the controller until the future is dropped.
 ///
 /// The watch delivers every readable definition, and ends when a definition becomes unreadable. The following list
@@ -178,7 +192,7 @@ pub async fn run(writer: Arc<Writer>) {
                             next = watcher.next().now_or_never();
                         }
                     }
-                    jobs.add(install(&writer));
+                    install_and_pause(&writer, &mut jobs).await;
                     if ended {
                         // The delay keeps this loop from spinning on a store that fails immediately.
                         tokio::time::sleep(RETRY).await;

@@ -42,7 +42,7 @@ use tokio::time::Instant;
 
 use self::facts::{DeletionState, Facts, OwnerRef};
 use self::graph::{CrossNamespaceReference, DependentAction, Graph, Job, OwnerState, Report, decide_dependent};
-use self::unreadable::{Blocked, Unreadable, resource_of};
+use self::unreadable::{Blocked, Unreadable};
 use listwatch_meta::UserInfo;
 use listwatch_registry::{Registry, Resource};
 use listwatch_validation::clock::Clock;
@@ -258,7 +258,7 @@ impl Collector {
         }
         // The key of an unknown kind still reveals the scope: a name, or a namespace and a name, follows the
         // prefix. The live reads detect a wrong guess.
-        let namespace = match resource_of(registry, &item.key) {
+        let namespace = match registry.find_stored_at(&item.key) {
             Some(resource) if !resource.namespaced => "",
             _ => item.key.namespace(),
         };
@@ -364,7 +364,8 @@ async fn read(writer: &Writer, key: &Key, uid: &str) -> Result<Option<Live>, Sta
         return Ok(None);
     }
     let registry = writer.backend().registry();
-    let resource = resource_of(&registry, key)
+    let resource = registry
+        .find_stored_at(key)
         .ok_or_else(|| Status::internal(format_args!("the kind of the object at {key} is not served")))?;
     let object = serde_json::from_slice(&found.value).map_err(Status::internal)?;
     Ok(Some(Live { resource: Arc::clone(resource), facts, object, revision: found.modified }))
@@ -516,7 +517,7 @@ async fn patch(writer: &Arc<Writer>, key: &Key, live: &Live, mut metadata: Value
 /// Records the warning event of a dependent whose owner is in another namespace (`reportInvalidNamespaceOwnerRef`).
 async fn record_event(writer: &Arc<Writer>, reference: &CrossNamespaceReference) -> Result<(), Status> {
     let registry = writer.backend().registry();
-    let (Some(events), Some(resource)) = (registry.find("", "v1", "events"), resource_of(&registry, &reference.key))
+    let (Some(events), Some(resource)) = (registry.find("", "v1", "events"), registry.find_stored_at(&reference.key))
     else {
         return Ok(());
     };

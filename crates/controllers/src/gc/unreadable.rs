@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use listwatch_meta::Key;
 
-use listwatch_registry::{Registry, Resource};
+use listwatch_registry::Registry;
 
 /// Maximum number of keys that are logged when values become unreadable. Further keys are only counted.
 const KEYS_LOGGED_MAX: usize = 10;
@@ -100,7 +100,7 @@ impl Unreadable {
     pub(super) fn handle_unreadable(&mut self, registry: &Registry, key: &Key) {
         let path = directory_of(key);
         let directory = self.directories.entry(path.to_owned()).or_insert_with(|| Directory {
-            prefix: resource_of(registry, key).map(|resource| resource.storage_prefix.clone()),
+            prefix: registry.find_stored_at(key).map(|resource| resource.storage_prefix.clone()),
             keys: BTreeSet::new(),
         });
         if !directory.keys.insert(key.clone()) {
@@ -184,15 +184,6 @@ fn prefix_of(kinds: &HashMap<&str, bool>, directory: &str) -> Option<String> {
         .filter_map(|(prefix, namespaced)| Some((prefix?, namespaced)))
         .find(|(prefix, namespaced)| kinds.get(prefix) == Some(namespaced))
         .map(|(prefix, _)| prefix.to_owned())
-}
-
-/// Returns the resource whose objects are stored at such a key.
-pub(super) fn resource_of<'a>(registry: &'a Registry, key: &Key) -> Option<&'a Arc<Resource>> {
-    registry.resources().iter().find(|resource| {
-        let rest = key.as_str().strip_prefix('/').and_then(|key| key.strip_prefix(resource.storage_prefix.as_str()));
-        let below = rest.and_then(|rest| rest.strip_prefix('/'));
-        below.is_some_and(|below| below.matches('/').count() == usize::from(resource.namespaced))
-    })
 }
 
 #[cfg(test)]
