@@ -1,6 +1,6 @@
 //! Loads a Kubernetes API server and prints the cost: `load fanout`, `list`, `storm`, `writes`,
-//! `idle`, `churn`, `leases`, `fairness`, `cold`, `replicas`, and `aims` for all target figures of listwatch.
-//! The server is any API server, given by kubeconfig or by URL, token and CA, or a listwatch binary
+//! `idle`, `churn`, `leases`, `fairness`, `cold`, `definitions`, `replicas`, and `aims` for all
+//! target figures of listwatch. The server is any API server, given by kubeconfig or by URL, token and CA, or a listwatch binary
 //! to start. Each figure is shown with the floor of the same run: hyper and rustls that send the
 //! same bytes without a list-watch.
 //!
@@ -11,6 +11,7 @@ mod aims;
 mod chunked;
 mod churn;
 mod cold;
+mod definitions;
 mod fairness;
 mod fanout;
 mod floor;
@@ -79,6 +80,7 @@ enum Load {
     Leases(leases::Leases),
     Fairness(fairness::Fairness),
     Cold(cold::Cold),
+    Definitions(definitions::Definitions),
     Replicas(replicas::Replicas),
     Aims(aims::Aims),
     #[command(hide = true)]
@@ -138,6 +140,7 @@ async fn run(cli: Cli) -> Outcome<ExitCode> {
         Load::Leases(load) => load.run(&cli.common).await?,
         Load::Fairness(load) => load.run(&cli.common).await?,
         Load::Cold(load) => load.run(&cli.common).await?,
+        Load::Definitions(load) => load.run(&cli.common).await?,
         Load::Replicas(load) => load.run(&cli.common).await?,
         // The future contains those of all loads.
         Load::Aims(load) => Box::pin(load.run(&cli.common)).await?,

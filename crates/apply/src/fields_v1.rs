@@ -118,15 +118,22 @@ impl Set {
     }
 }
 
-/// Writes a JSON string without HTML escapes; most strings need no escapes at all.
+/// Writes a JSON string without HTML escapes. Most strings need no escapes; the keys of list items have quotes.
 pub(crate) fn write_plain(text: &str, out: &mut String) {
-    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
-        out.push('"');
-        out.push_str(text);
-        out.push('"');
-    } else {
+    if text.bytes().any(|byte| byte < 0x20) {
         out.push_str(&Value::from(text).to_string());
+        return;
     }
+    out.push('"');
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\')) {
+        out.push_str(&rest[..at]);
+        out.push('\\');
+        out.push_str(&rest[at..=at]);
+        rest = &rest[at + 1..];
+    }
+    out.push_str(rest);
+    out.push('"');
 }
 
 /// Decodes the text of `fieldsV1`: the children of an element (`None` for none), and whether the

@@ -94,7 +94,7 @@ impl Direct {
 
     pub(crate) async fn get(&self, key: &Key, at: ReadAt) -> Result<Option<Object>, ReadError> {
         self.wait_ready()?;
-        store_read::get(&self.storage, key, at, &self.config.shape).await
+        store_read::get(&self.storage, key, at, &self.config.shape, None).await
     }
 
     pub(crate) async fn list(&self, scope: &Scope, request: &ListRequest) -> Result<List, ReadError> {

@@ -276,7 +276,10 @@ impl Handle {
         }
         match at {
             ReadAt::Any | ReadAt::NotOlderThan(_) if shared.is_ready() => {}
-            _ => return store_read::get(&shared.storage, key, at, shape).await,
+            _ => {
+                let cached = shared.is_ready().then(|| shared.cache.read().snapshot().get(key.as_str()).cloned());
+                return store_read::get(&shared.storage, key, at, shape, cached.flatten()).await;
+            }
         }
         let required = match at {
             ReadAt::NotOlderThan(revision) => revision,

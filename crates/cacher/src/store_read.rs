@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use listwatch_meta::{Change, ContinueToken, Key, ListRequest, Object, ObjectShape, ReadAt, Revision, canary};
-use listwatch_storage::{ListQuery, ReadError as StoreError, Storage};
+use listwatch_storage::{ListQuery, ReadError as StoreError, Reread, Storage};
 
 use crate::cache::decode;
 use crate::error::ReadError;
@@ -12,14 +12,22 @@ use crate::handle::List;
 use crate::limits::{Limits, UNDECODABLE_KEYS_MAX};
 use crate::snapshot::ListItems;
 
-/// Reads one object linearizably, or at a former revision with [`ReadAt::Exact`].
+/// Reads one object linearizably, or at a former revision with [`ReadAt::Exact`]. `cached` is the object in the cache,
+/// which is the result if the store has no other revision of it.
 pub(crate) async fn get(
     storage: &Arc<dyn Storage>,
     key: &Key,
     at: ReadAt,
     shape: &ObjectShape,
+    cached: Option<Object>,
 ) -> Result<Option<Object>, ReadError> {
     let (found, revision) = match at {
+        ReadAt::MostRecent if let Some(cached) = cached => {
+            match storage.get_unless(key, cached.revision()).await.map_err(ReadError::from_store)? {
+                (Reread::Unchanged, _) => return Ok(Some(cached)),
+                (Reread::Changed(found), revision) => (found, revision),
+            }
+        }
         ReadAt::Exact(_) => {
             let range = listwatch_meta::KeyRange::single(key);
             let query = ListQuery { range, at: exact(at), limit: 1 };

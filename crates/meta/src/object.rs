@@ -478,6 +478,11 @@ impl Object {
         self.0.attachment.get_or_init(|| Box::new(T::default())).downcast_ref()
     }
 
+    /// Whether there are other references to the object, such as that of a cache.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// A reference that does not keep the object alive.
     pub fn downgrade(&self) -> WeakObject {
         WeakObject(Arc::downgrade(&self.0))
@@ -639,6 +644,10 @@ mod tests {
         let alive = Arc::downgrade(attached);
         assert!(object.clone().attachment::<Arc<Vec<u8>>>().is_some());
         assert_eq!((object.attachment::<u8>(), object.attachment_or_default::<u8>()), (None, None), "one type");
+        assert!(!object.is_shared());
+        let clone = object.clone();
+        assert!(object.is_shared() && clone.is_shared());
+        drop(clone);
         let weak = object.downgrade();
         assert!(weak.upgrade().is_some() && !weak.is_dropped());
         drop(object);

@@ -35,7 +35,8 @@ use crate::retention::{Retention, RetentionTracker};
 use crate::transfer::{self, PAGE_RECORDS_MAX, Record, Records, RecordsError, Source};
 use crate::ttl::{self, Deadlines, Millis};
 use crate::types::{
-    Capabilities, KeyValue, ListPage, ListQuery, Storage, StoreEvent, StoreStats, VALUE_BYTES_MAX, Watch, WatchItem,
+    Capabilities, KeyValue, ListPage, ListQuery, Reread, Storage, StoreEvent, StoreStats, VALUE_BYTES_MAX, Watch,
+    WatchItem,
 };
 
 /// The number of events that a watcher takes from the history at a time. A stalled watcher holds no more; the rest of
@@ -299,6 +300,15 @@ impl Storage for MemoryStorage {
         let state = self.inner.state.read();
         let found = state.mvcc.get(key.as_str()).map(|stored| key_value(key, stored));
         Ok((found, state.mvcc.current()))
+    }
+
+    async fn get_unless(&self, key: &Key, known: Revision) -> Result<(Reread, Revision), ReadError> {
+        let state = self.inner.state.read();
+        let read = match state.mvcc.get(key.as_str()) {
+            Some(stored) if stored.modified == known => Reread::Unchanged,
+            stored => Reread::Changed(stored.map(|stored| key_value(key, stored))),
+        };
+        Ok((read, state.mvcc.current()))
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {

@@ -261,6 +261,25 @@ pub struct StoreStats {
     pub disk_bytes: Option<u64>,
 }
 
+/// The result of [`Storage::get_unless`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reread {
+    /// The key is at the known revision.
+    Unchanged,
+    /// The state of the key, which is at another revision or absent.
+    Changed(Option<KeyValue>),
+}
+
+impl Reread {
+    /// The result for a key that was read as a whole.
+    pub fn of(found: Option<KeyValue>, known: Revision) -> Self {
+        match found {
+            Some(found) if found.modified == known => Reread::Unchanged,
+            found => Reread::Changed(found),
+        }
+    }
+}
+
 /// A store of keys and values with one sequence of revisions, as list and watch need it.
 ///
 /// # Guarantees
@@ -284,6 +303,16 @@ pub trait Storage: Send + Sync + 'static {
     /// # Errors
     /// [`ReadError::Fault`] when the store fails.
     async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError>;
+
+    /// Reads one key linearizably, for a caller that already has its value at the revision `known`. If the key is still
+    /// at this revision, the value need not be read and transferred.
+    ///
+    /// # Errors
+    /// As [`Storage::get`].
+    async fn get_unless(&self, key: &Key, known: Revision) -> Result<(Reread, Revision), ReadError> {
+        let (found, revision) = self.get(key).await?;
+        Ok((Reread::of(found, known), revision))
+    }
 
     /// Lists the entries of a range in key order.
     ///

@@ -37,7 +37,7 @@ pub(crate) async fn get(
     if let Some(Subresource::Scale { .. }) = subresource {
         return view.json(200, write::scale_of(resource, &object)?);
     }
-    view.object(200, resource, &object)
+    view.stored_object(200, resource, &object, &shared.caches.encodings)
 }
 
 /// Handles GET of a collection.

@@ -100,7 +100,7 @@ async fn watch_stream(
     preferences: &ResponsePreferences,
 ) -> Result<WatchStream, Status> {
     let resource = &route.resource;
-    let view = early_error(WatchView::negotiate(preferences, resource))?;
+    let view = early_error(WatchView::negotiate(preferences, resource, &shared.caches.encodings))?;
     let (options, _) = list_options(query)?;
     let request = match route.name {
         Some(name) => options.watch_object(name, &resource.shape, route.info.has_watch_prefix)?,

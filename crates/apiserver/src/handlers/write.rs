@@ -18,6 +18,7 @@ use crate::request::upload::{RequestBody, Upload};
 use crate::response::body::Body;
 use crate::response::preferences::header;
 use crate::response::view::ObjectView;
+use crate::shared::Shared;
 use listwatch_registry::Resource;
 use listwatch_write::{self as write, WriteBody, WriteContext, WriteRequest, WriteResponse, WriteVerb};
 
@@ -117,6 +118,10 @@ fn response(
     warnings: &WarningRecorder,
 ) -> Result<Response<Body>, Status> {
     let mut response = match written.body {
+        WriteBody::Object(object) if view.is_message() => {
+            let object = cached_state(request.shared, resource, object);
+            view.stored_object(written.code, resource, &object, &request.shared.caches.encodings)?
+        }
         WriteBody::Object(object) => view.object(written.code, resource, &object)?,
         WriteBody::Json(json) => view.json(written.code, json)?,
         WriteBody::Status(status) => {
@@ -130,6 +135,15 @@ fn response(
     *response.status_mut() = StatusCode::from_u16(written.code).unwrap_or(StatusCode::OK);
     warnings.add(written.warnings);
     Ok(response)
+}
+
+/// Returns the object of the cache instead of an equal one, so that the response and the event of a write have one
+/// encoding. The event often arrives before the response is encoded.
+fn cached_state(shared: &Shared, resource: &Resource, written: Object) -> Object {
+    let cached = shared.backend.running_cacher(resource).and_then(|cacher| cacher.peek(written.key()));
+    let is_same =
+        |cached: &Object| cached.revision() == written.revision() && cached.json_slice() == written.json_slice();
+    cached.filter(is_same).unwrap_or(written)
 }
 
 /// Returns the list of the objects that a deletecollection has deleted.

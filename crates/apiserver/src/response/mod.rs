@@ -17,6 +17,7 @@ mod encode;
 mod encoding_ids;
 pub(crate) mod extensions;
 mod gzip;
+mod kept_message;
 mod list;
 pub(crate) mod preferences;
 pub(crate) mod request_drain;

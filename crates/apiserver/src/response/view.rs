@@ -11,12 +11,15 @@ use listwatch_meta::{Object, ShardSelector, Status};
 use listwatch_table::{IncludeObject, ListMeta, MetaVersion, TableView, partial};
 use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, Served, View, negotiate, wants_pretty};
 use listwatch_wire::pretty::Indenter;
+use listwatch_wire::protobuf;
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
 use crate::audit::{AuditedRequest, json_payload, list_payload};
 use crate::response::body::{Body, Format};
 use crate::response::encode::encode;
+use crate::response::encoding_ids::EncodingIds;
+use crate::response::kept_message::with_message;
 use crate::response::list::{self, ListForm};
 use crate::response::preferences::ResponsePreferences;
 use crate::response::respond;
@@ -68,6 +71,33 @@ impl ObjectView {
         self.bytes(code, resource, resource.shown(object).json())
     }
 
+    /// Whether the response is a whole object in protobuf.
+    pub(crate) fn is_message(&self) -> bool {
+        matches!(self.negotiated, Negotiated { encoding: Encoding::Protobuf, view: View::Full, .. })
+    }
+
+    /// Returns the response with a stored object. In protobuf, the message is shared with its events and lists.
+    ///
+    /// # Errors
+    /// 500 when the object cannot be encoded.
+    pub(crate) fn stored_object(
+        &self,
+        code: u16,
+        resource: &Arc<Resource>,
+        object: &Object,
+        cache: &EncodingCache,
+    ) -> Result<Response<Body>, Status> {
+        if !self.is_message() || !resource.is_as_cached() || self.audited.is_some() {
+            return self.object(code, resource, object);
+        }
+        let (api_version, kind) = (resource.api_version(), resource.kind.as_str());
+        let kept = (cache, EncodingIds::of(resource).protobuf());
+        let body = with_message(kept, (&api_version, kind), object, |message| {
+            Bytes::from(protobuf::body(&api_version, kind, message))
+        });
+        self.body(code, body.map_err(Status::internal)?)
+    }
+
     /// Returns the response with an object, which is given as JSON in the requested version.
     ///
     /// # Errors
@@ -93,6 +123,10 @@ impl ObjectView {
         if let Some(audited) = &self.audited {
             audited.set_response_object(json_payload(json.clone()));
         }
+        self.body(code, body)
+    }
+
+    fn body(&self, code: u16, body: Bytes) -> Result<Response<Body>, Status> {
         let body = Body::chunks(Box::new(std::iter::once(Ok(body))), &self.format).map_err(Status::internal)?;
         let mut response = respond::ok(self.negotiated.content_type(Purpose::Object), body);
         *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use listwatch_cacher::{Delivered, EncodingId};
+use listwatch_cacher::{Delivered, EncodingCache, EncodingId};
 use listwatch_meta::{Change, Object, Revision, Status};
 use listwatch_table::{IncludeObject, MetaVersion, TableView, partial};
 use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, View, negotiate};
@@ -14,6 +14,7 @@ use listwatch_wire::{Bookmark, EventKind, cbor, protobuf};
 use time::OffsetDateTime;
 
 use crate::response::encoding_ids::EncodingIds;
+use crate::response::kept_message::with_message;
 use crate::response::preferences::ResponsePreferences;
 use listwatch_registry::Resource;
 
@@ -39,7 +40,7 @@ enum EventForm {
     /// The metadata, as JSON or CBOR.
     Partial(MetaVersion),
     /// Protobuf of the object or of its metadata.
-    Protobuf { api_version: String, kind: String, id: EncodingId },
+    Protobuf { api_version: String, kind: String, id: EncodingId, cache: EncodingCache },
 }
 
 impl WatchView {
@@ -47,7 +48,11 @@ impl WatchView {
     ///
     /// # Errors
     /// 406 if the client accepts no encoding that can be streamed; 400 for an unsupported `includeObject`.
-    pub(crate) fn negotiate(preferences: &ResponsePreferences, resource: &Arc<Resource>) -> Result<Self, Status> {
+    pub(crate) fn negotiate(
+        preferences: &ResponsePreferences,
+        resource: &Arc<Resource>,
+        cache: &EncodingCache,
+    ) -> Result<Self, Status> {
         let negotiated = negotiate(preferences.accept(), Purpose::Watch, &preferences.served(resource))?;
         let protobuf = negotiated.encoding == Encoding::Protobuf;
         let ids = EncodingIds::of(resource);
@@ -56,6 +61,7 @@ impl WatchView {
                 api_version: resource.api_version(),
                 kind: resource.kind.clone(),
                 id: ids.protobuf(),
+                cache: cache.clone(),
             },
             View::Full => EventForm::Whole,
             View::Table { v1beta1 } => {
@@ -71,6 +77,7 @@ impl WatchView {
                 api_version: MetaVersion::from(v1beta1).api_version().to_owned(),
                 kind: "PartialObjectMetadata".to_owned(),
                 id: ids.protobuf_metadata(v1beta1.into()),
+                cache: cache.clone(),
             },
             View::PartialMetadata { v1beta1 } => EventForm::Partial(v1beta1.into()),
         };
@@ -138,9 +145,15 @@ impl WatchView {
             EventForm::Partial(version) => Ok(event.encoded(ids.metadata(*version), |change, object| {
                 frame(change.frame_head(), &partial::object(&with_metadata(object), *version))
             })),
-            EventForm::Protobuf { api_version, kind, id } => {
+            EventForm::Protobuf { api_version, kind, id, cache } => {
                 let encode = |change: Change, object: &Object| {
-                    protobuf::event_frame(change.into(), api_version, kind, &with_metadata(object))
+                    let event = EventKind::from(change);
+                    // A deleted object has no later reader, and a converted one is made for this event.
+                    if change == Change::Deleted || converted.is_some() {
+                        return protobuf::event_frame(event, api_version, kind, &with_metadata(object));
+                    }
+                    let frame = |message: &[u8]| protobuf::message_frame(event, api_version, kind, message);
+                    with_message((cache, *id), (api_version, kind), object, frame)
                 };
                 event.try_encoded(*id, encode).map_err(|error| unencodable(error.to_string()))
             }

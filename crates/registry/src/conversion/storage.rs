@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use listwatch_meta::{Key, KeyRange, Revision};
 use listwatch_storage::{
-    Capabilities, CreateError, DeleteError, KeyValue, ListPage, ListQuery, ReadError, Storage, StoreFault, StoreStats,
-    UpdateError, Watch, WatchError,
+    Capabilities, CreateError, DeleteError, KeyValue, ListPage, ListQuery, ReadError, Reread, Storage, StoreFault,
+    StoreStats, UpdateError, Watch, WatchError,
 };
 
 use super::converter::REVIEW_OBJECTS_MAX;
@@ -72,6 +72,14 @@ impl Storage for ConvertedStorage {
         let (mut found, revision) = self.inner.get(key).await?;
         convert_entries(&self.form, found.iter_mut().collect()).await?;
         Ok((found, revision))
+    }
+
+    async fn get_unless(&self, key: &Key, known: Revision) -> Result<(Reread, Revision), ReadError> {
+        let (mut read, revision) = self.inner.get_unless(key, known).await?;
+        if let Reread::Changed(found) = &mut read {
+            convert_entries(&self.form, found.iter_mut().collect()).await?;
+        }
+        Ok((read, revision))
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use listwatch_meta::{Key, KeyRange, Revision};
 use listwatch_storage::{
-    Capabilities, CreateError, DeleteError, KeyValue, ListPage, ListQuery, ReadError, Storage, StoreFault, StoreStats,
-    UpdateError, ValueReader, Watch, WatchError,
+    Capabilities, CreateError, DeleteError, KeyValue, ListPage, ListQuery, ReadError, Reread, Storage, StoreFault,
+    StoreStats, UpdateError, ValueReader, Watch, WatchError,
 };
 
 use super::StoredForm;
@@ -38,6 +38,15 @@ impl Storage for TransformedStorage {
     async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
         let (found, revision) = self.inner.get(key).await?;
         Ok((found.map(|found| self.read(found)), revision))
+    }
+
+    async fn get_unless(&self, key: &Key, known: Revision) -> Result<(Reread, Revision), ReadError> {
+        let (read, revision) = self.inner.get_unless(key, known).await?;
+        let read = match read {
+            Reread::Changed(found) => Reread::Changed(found.map(|found| self.read(found))),
+            Reread::Unchanged => Reread::Unchanged,
+        };
+        Ok((read, revision))
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {

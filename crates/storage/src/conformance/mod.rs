@@ -148,6 +148,7 @@ macro_rules! conformance_tests {
             any_valid_key_is_stored
             dropped_write_is_atomic
             read_shows_every_acknowledged_write
+            conditional_read_equals_a_read
             reads_never_go_back_in_time
             list_is_in_key_order_and_counts_the_rest
             list_keys_equals_list_without_values

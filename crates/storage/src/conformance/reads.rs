@@ -9,10 +9,11 @@ use tokio::task::JoinSet;
 
 use super::{Broken, Subject, Verdict, fault_text};
 use crate::error::ReadError;
-use crate::types::{ListPage, ListQuery};
+use crate::types::{ListPage, ListQuery, Reread};
 
 super::case_table! {
     read_shows_every_acknowledged_write: "a read without a revision shows every write that was acknowledged before the read began",
+    conditional_read_equals_a_read: "a read unless the revision is known shows what a read shows, or says that the key is at this revision",
     reads_never_go_back_in_time: "a reader never sees an older state than in its previous read",
     list_is_in_key_order_and_counts_the_rest: "a list is in key order and has at most `limit` items; `more` and `remaining` describe the rest",
     list_keys_equals_list_without_values: "a list of keys has the keys and revisions of a list, without values",
@@ -52,6 +53,33 @@ async fn read_shows_every_acknowledged_write(subject: Subject) -> Verdict {
         result.map_err(|e| subject.broken(e))??;
     }
     Ok(())
+}
+
+async fn conditional_read_equals_a_read(subject: Subject) -> Verdict {
+    let check = async |name: &str, known: Revision| -> Verdict {
+        let read = subject.store.get_unless(&subject.key(name), known).await;
+        let (read, revision) = read.map_err(|error| subject.broken(format!("reading {name} fails: {error}")))?;
+        let found = subject.get(name).await?;
+        subject.require(found.as_ref().is_none_or(|found| found.modified <= revision), || {
+            format!("a state of {found:?} at revision {revision:?}")
+        })?;
+        subject.require_eq("a read unless the revision is known", read, Reread::of(found, known))
+    };
+    let created = subject.create("a", "1").await?;
+    let other = subject.create("b", "1").await?;
+    for known in [created, other, Revision::ZERO] {
+        check("a", known).await?;
+        check("absent", known).await?;
+    }
+    let updated = subject.update("a", created, "2").await?;
+    check("a", created).await?;
+    check("a", updated).await?;
+    let gone = subject.delete("a", updated).await?;
+    check("a", updated).await?;
+    check("a", gone).await?;
+    let again = subject.create("a", "3").await?;
+    check("a", updated).await?;
+    check("a", again).await
 }
 
 async fn reads_never_go_back_in_time(subject: Subject) -> Verdict {

@@ -80,7 +80,7 @@ use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError,
 use crate::hub::Hub;
 use crate::mvcc::{FIRST_REVISION, Stored};
 use crate::retention::{Retention, RetentionTracker};
-use crate::types::{Capabilities, KeyValue, ListPage, ListQuery, Storage, StoreStats, VALUE_BYTES_MAX, Watch};
+use crate::types::{Capabilities, KeyValue, ListPage, ListQuery, Reread, Storage, StoreStats, VALUE_BYTES_MAX, Watch};
 
 /// Default of [`EmbeddedOptions::cache_bytes`].
 pub const CACHE_BYTES: usize = 8 << 20;
@@ -526,6 +526,19 @@ fn check_size(key: &Key, value: &Bytes) -> Result<(), StoreFault> {
 impl Storage for EmbeddedStorage {
     async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
         Ok(self.read(key).await?)
+    }
+
+    async fn get_unless(&self, key: &Key, known: Revision) -> Result<(Reread, Revision), ReadError> {
+        self.inner.readable().await;
+        {
+            let state = self.inner.state.read();
+            state.snapshot()?;
+            if state.index.mvcc.get(key.as_str()).is_some_and(|stored| stored.modified == known) {
+                return Ok((Reread::Unchanged, state.index.mvcc.current()));
+            }
+        }
+        let (found, revision) = self.read(key).await?;
+        Ok((Reread::of(found, known), revision))
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {

@@ -32,7 +32,9 @@ use super::{
     ProgressFn, Record, RecordsError, Source, everything, export, import, is_scratch,
 };
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
-use crate::types::{Capabilities, ItemStream, KeyValue, ListPage, ListQuery, Storage, StoreStats, Watch, WatchItem};
+use crate::types::{
+    Capabilities, ItemStream, KeyValue, ListPage, ListQuery, Reread, Storage, StoreStats, Watch, WatchItem,
+};
 
 /// The largest number of changes in a round after which the writes pause for the last round.
 const LAST_ROUND_CHANGES_MAX: usize = 200;
@@ -320,6 +322,12 @@ impl Stream for UntilMoved {
 impl Storage for RelocatingStorage {
     async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
         self.current().get(key).await
+    }
+
+    async fn get_unless(&self, key: &Key, _known: Revision) -> Result<(Reread, Revision), ReadError> {
+        // The caller may know the revision from the other store.
+        let (found, revision) = self.get(key).await?;
+        Ok((Reread::Changed(found), revision))
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {

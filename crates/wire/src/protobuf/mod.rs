@@ -63,7 +63,9 @@ pub use error::{DecodeError, EncodeError, Malformed};
 pub use list::{
     ItemCache, LIST_KEPT_BYTES, LIST_TAIL, ListBody, MEASURE_STEP_BYTES, encode_list, list_head, push_item,
 };
-pub use watch::{WatchMessage, bookmark_frame, error_frame, event_frame, message_of_frame, status, watch_frame};
+pub use watch::{
+    WatchMessage, bookmark_frame, error_frame, event_frame, message_frame, message_of_frame, status, watch_frame,
+};
 
 /// The media type.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -116,9 +118,22 @@ pub fn encode_strict(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u
 
 fn encode_with(api_version: &str, kind: &str, json: &[u8], unknown: UnknownFields) -> Result<Vec<u8>, EncodeError> {
     let raw = encode::object(encodable(api_version, kind)?, json, unknown)?;
-    let mut body = Vec::with_capacity(envelope::bytes(api_version, kind, raw.len()));
-    envelope::push(&mut body, api_version, kind, &raw);
-    Ok(body)
+    Ok(body(api_version, kind, &raw))
+}
+
+/// Encodes an object's JSON as a message without its envelope, for [`body`] and [`message_frame`].
+///
+/// # Errors
+/// As [`encode()`].
+pub fn message(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
+    encode::object(encodable(api_version, kind)?, json, UnknownFields::Skipped)
+}
+
+/// Returns a body: the envelope around the message of an object of this type.
+pub fn body(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(envelope::bytes(api_version, kind, message.len()));
+    envelope::push(&mut body, api_version, kind, message);
+    body
 }
 
 fn encodable(api_version: &str, kind: &str) -> Result<Id, EncodeError> {

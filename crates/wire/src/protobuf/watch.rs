@@ -10,11 +10,10 @@
 use bytes::Bytes;
 use listwatch_meta::Status;
 
-use super::decode::{UnknownFields, whole};
+use super::decode::whole;
 use super::envelope::{self, bytes_field, field_bytes, push_head};
 use super::error::{DecodeError, EncodeError};
 use super::reader::Reader;
-use super::{encodable, encode};
 use crate::event::{Bookmark, EventKind};
 
 /// Bytes of the length in front of a message.
@@ -54,10 +53,14 @@ fn frame_head(kind: EventKind, envelope_bytes: usize) -> Vec<u8> {
 /// # Errors
 /// [`EncodeError`]. kube-apiserver ends a stream whose event cannot be encoded.
 pub fn event_frame(event: EventKind, api_version: &str, kind: &str, json: &[u8]) -> Result<Bytes, EncodeError> {
-    let raw = encode::object(encodable(api_version, kind)?, json, UnknownFields::Skipped)?;
-    let mut frame = frame_head(event, envelope::bytes(api_version, kind, raw.len()));
-    envelope::push(&mut frame, api_version, kind, &raw);
-    Ok(frame.into())
+    Ok(message_frame(event, api_version, kind, &super::message(api_version, kind, json)?))
+}
+
+/// The frame of a change of an object whose message is known ([`super::message`]).
+pub fn message_frame(event: EventKind, api_version: &str, kind: &str, message: &[u8]) -> Bytes {
+    let mut frame = frame_head(event, envelope::bytes(api_version, kind, message.len()));
+    envelope::push(&mut frame, api_version, kind, message);
+    frame.into()
 }
 
 /// The `BOOKMARK` frame of a watch of whole objects. Go's zero values come from the table, so
