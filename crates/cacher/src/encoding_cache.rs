@@ -138,8 +138,8 @@ impl EncodingCache {
         Some(read(bytes))
     }
 
-    /// Keeps an encoding of an object, in place of a former one with this id. Returns false if there is no room. The
-    /// bytes are copied.
+    /// Keeps an encoding of an object, in place of a former one with this id. Returns false if there is no room, or if
+    /// another cache keeps encodings of the object. The bytes are copied.
     pub fn keep(&self, object: &Object, id: EncodingId, encoding: &[u8]) -> bool {
         let bytes = encoding.len() + OVERHEAD_BYTES;
         let Some(kept) = object.attachment_or_default::<KeptEncodings>().filter(|_| self.reserve(bytes)) else {
@@ -149,14 +149,17 @@ impl EncodingCache {
         let first = kept.is_none();
         let kept = kept.get_or_insert_with(|| Box::new(Kept::new(&self.0.totals)));
         let mut returned = 0;
+        let is_own = Arc::ptr_eq(&kept.totals, &self.0.totals);
         match kept.encodings.iter().position(|(known, _)| *known == id) {
-            Some(position) => {
+            Some(position) if is_own => {
                 let former = &mut kept.encodings[position].1;
                 returned = former.len() + OVERHEAD_BYTES;
                 *former = encoding.into();
             }
-            None if kept.encodings.len() < OBJECT_ENCODINGS_MAX => kept.encodings.push((id, encoding.into())),
-            None => {
+            None if is_own && kept.encodings.len() < OBJECT_ENCODINGS_MAX => {
+                kept.encodings.push((id, encoding.into()));
+            }
+            _ => {
                 self.0.totals.bytes.fetch_sub(bytes, Relaxed);
                 return false;
             }
@@ -272,8 +275,10 @@ mod tests {
         for id in 3..20 {
             assert_eq!(cache.keep(&object, EncodingId::new(id), b"x"), id <= OBJECT_ENCODINGS_MAX as u64, "{id}");
         }
+        let other = EncodingCache::new(10_000);
+        assert!(!other.keep(&object, EncodingId::new(1), b"x"), "an object belongs to one cache");
         drop(object);
-        assert_eq!(cache.bytes(), 0);
+        assert_eq!((cache.bytes(), other.bytes()), (0, 0));
     }
 
     #[test]
