@@ -278,26 +278,14 @@ impl Shared {
     /// A linearizable read, and the store's revision when it was answered.
     async fn range(&self, request: RangeRequest) -> Result<(RangeResponse, Revision), Failure> {
         let request = &request;
-        let call = |connection: Arc<Connection>| async move {
-            Ok((connection.index, connection.calls.range(request.clone()).await?))
-        };
-        self.linearizable(call, |response| response.header.as_ref()).await
-    }
-
-    /// Sends a read until a member of the known history answers. Returns the response and its revision.
-    async fn linearizable<R, Fut>(
-        &self,
-        call: impl Fn(Arc<Connection>) -> Fut,
-        header: impl Fn(&R) -> Option<&ResponseHeader>,
-    ) -> Result<(R, Revision), Failure>
-    where
-        Fut: Future<Output = Result<(usize, R), tonic::Status>>,
-    {
         let mut astray = 0;
         loop {
             let floor = self.history.floor();
-            let (index, response) = self.endpoints.read(&call).await?;
-            let failure = match self.check_header(floor, header(&response))? {
+            let call = |connection: Arc<Connection>| async move {
+                Ok((connection.index, connection.calls.range(request.clone()).await?))
+            };
+            let (index, response) = self.endpoints.read(call).await?;
+            let failure = match self.check_header(floor, response.header.as_ref())? {
                 Ok(revision) => return Ok((response, revision)),
                 Err(replaced) => Box::pin(self.confirm_replaced(floor, index, replaced)).await,
             };
@@ -692,22 +680,15 @@ impl Storage for Etcd3 {
     async fn get_unless(&self, key: &Key, known: Revision) -> Result<(Reread, Revision), ReadError> {
         let shared = &self.shared;
         shared.check_open()?;
-        if known.is_zero() {
-            // etcd takes an absent key to be at 0.
-            let (found, revision) = self.get(key).await?;
-            return Ok((Reread::Changed(found), revision));
-        }
+        // Most callers know the latest revision, so the second read is rare. A transaction that compares the revision
+        // would take one request in any case, and costs etcd and the server as much CPU time as this read.
         let full = shared.keys.full(key.as_str());
-        // etcd executes a transaction without writes as a linearizable read.
-        let txn = &TxnRequest::read_unless(Compare::mod_revision(full.clone(), number(known)), full);
-        let call = |connection: Arc<Connection>| async move {
-            Ok((connection.index, connection.calls.txn(txn.clone()).await?))
-        };
-        let read = shared.linearizable(call, |response: &TxnResponse| response.header.as_ref()).await;
-        let (response, revision) = read.map_err(Failure::into_fault)?;
-        match shared.outcome(response)? {
-            Ok(_) => Ok((Reread::Unchanged, revision)),
-            Err(found) => Ok((Reread::Changed(found), revision)),
+        let request = RangeRequest { key: full, keys_only: true, ..RangeRequest::default() };
+        let (response, revision) = shared.range(request).await.map_err(Failure::into_fault)?;
+        match response.kvs.first() {
+            Some(found) if found.mod_revision == number(known) => Ok((Reread::Unchanged, revision)),
+            Some(_) => self.get(key).await.map(|(found, revision)| (Reread::of(found, known), revision)),
+            None => Ok((Reread::Changed(None), revision)),
         }
     }
 

@@ -373,11 +373,6 @@ impl RequestOp {
 }
 
 impl TxnRequest {
-    /// Reads the key unless the comparison holds.
-    pub(crate) fn read_unless(compare: Compare, key: Vec<u8>) -> Self {
-        TxnRequest { compare: vec![compare], success: Vec::new(), failure: vec![RequestOp::get(key)] }
-    }
-
     /// Executes `then` if the comparison holds, else reads the key.
     pub(crate) fn if_else(compare: Compare, then: RequestOp, key: Vec<u8>) -> Self {
         TxnRequest { compare: vec![compare], success: vec![then], failure: vec![RequestOp::get(key)] }
