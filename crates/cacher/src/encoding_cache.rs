@@ -172,15 +172,28 @@ impl EncodingCache {
         true
     }
 
-    /// Drops the encodings that were not read since the last sweep, and so returns the memory of lists that nobody
-    /// repeats.
-    pub fn sweep(&self) {
-        let objects = std::mem::take(&mut *self.ring());
-        let mut remaining: VecDeque<WeakObject> = objects.into_iter().filter(has_recent_reads).collect();
+    /// The number of objects that one sweep of the whole cache examines.
+    pub fn objects(&self) -> usize {
+        self.ring().len()
+    }
+
+    /// Examines at most `objects_max` objects, in turn, and drops the encodings of those that were not read since they
+    /// were last examined. Returns the number of examined objects. A caller that sweeps [`EncodingCache::objects`]
+    /// objects from time to time returns the memory of lists that nobody repeats.
+    pub fn sweep(&self, objects_max: usize) -> usize {
+        let mut batch: Vec<WeakObject> = {
+            let mut ring = self.ring();
+            let count = objects_max.min(ring.len());
+            ring.drain(..count).collect()
+        };
+        let examined = batch.len();
+        batch.retain(has_recent_reads);
         let mut ring = self.ring();
-        remaining.append(&mut ring);
-        remaining.shrink_to_fit();
-        *ring = remaining;
+        ring.extend(batch);
+        if ring.capacity() > 4 * ring.len() + RING_SLACK_OBJECTS {
+            ring.shrink_to_fit();
+        }
+        examined
     }
 
     /// Accounts `bytes` more, after dropping the encodings of a few objects if necessary. Returns false if they do not
@@ -330,12 +343,12 @@ mod tests {
             assert!(cache.keep(object, EncodingId::new(1), b"x"));
             assert!(read(&cache, object, 1).is_some());
         }
-        cache.sweep();
+        cache.sweep(usize::MAX);
         assert!(read(&cache, &used, 1).is_some());
-        cache.sweep();
+        cache.sweep(usize::MAX);
         assert_eq!((read(&cache, &used, 1).is_some(), read(&cache, &unused, 1)), (true, None));
-        cache.sweep();
-        cache.sweep();
+        cache.sweep(usize::MAX);
+        cache.sweep(usize::MAX);
         assert_eq!((cache.bytes(), cache.ring().len()), (0, 0));
     }
 
@@ -362,7 +375,9 @@ mod tests {
             for (n, id, length, step) in steps {
                 match step {
                     0 => objects[n] = object("new"),
-                    1 => cache.sweep(),
+                    1 => {
+                        cache.sweep(3);
+                    }
                     2..5 => {
                         let kept = read(&cache, &objects[n], id);
                         prop_assert!(kept.is_none_or(|bytes| bytes.iter().all(|byte| u64::from(*byte) == id)));

@@ -13,6 +13,9 @@ pub const ENCODING_CACHE_BYTES_MAX: usize = 48 << 20;
 /// latest.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
+/// The number of objects that are examined before other tasks run: a fraction of a millisecond.
+const SWEPT_AT_ONCE: usize = 1000;
+
 /// Encodings of objects and compressed parts of lists.
 #[derive(Clone)]
 pub(crate) struct ResponseCaches {
@@ -36,7 +39,11 @@ impl ResponseCaches {
     pub(crate) async fn sweep(self) {
         loop {
             tokio::time::sleep(SWEEP_INTERVAL).await;
-            self.encodings.sweep();
+            let mut left = self.encodings.objects();
+            while left > 0 {
+                left = left.saturating_sub(self.encodings.sweep(SWEPT_AT_ONCE).max(1));
+                tokio::task::yield_now().await;
+            }
             self.blocks.sweep();
         }
     }
