@@ -15,8 +15,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use listwatch_meta::{Object, WeakObject};
 use parking_lot::{Mutex, MutexGuard};
@@ -49,7 +49,7 @@ type KeptEncodings = Mutex<Option<Box<Kept>>>;
 struct Kept {
     encodings: Vec<(EncodingId, Box<[u8]>)>,
     /// Whether an encoding was read since the ring last passed the object.
-    read: AtomicBool,
+    read: bool,
     /// The bytes that the cache accounts for this object.
     bytes: usize,
     totals: Arc<Totals>,
@@ -58,7 +58,7 @@ struct Kept {
 impl Kept {
     fn new(totals: &Arc<Totals>) -> Self {
         totals.objects.fetch_add(1, Relaxed);
-        Kept { encodings: Vec::with_capacity(1), read: AtomicBool::new(false), bytes: 0, totals: Arc::clone(totals) }
+        Kept { encodings: Vec::with_capacity(1), read: false, bytes: 0, totals: Arc::clone(totals) }
     }
 }
 
@@ -128,13 +128,10 @@ impl EncodingCache {
     ///
     /// `read` runs under the object's lock, so it should only copy the bytes.
     pub fn read<R>(&self, object: &Object, id: EncodingId, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        let kept = object.attachment::<KeptEncodings>()?.lock();
-        let kept = kept.as_deref()?;
+        let mut kept = object.attachment::<KeptEncodings>()?.lock();
+        let kept = kept.as_deref_mut()?;
         let (_, bytes) = kept.encodings.iter().find(|(known, _)| *known == id)?;
-        // Most reads find the flag set; a write would take the cache line from other processors.
-        if !kept.read.load(Relaxed) {
-            kept.read.store(true, Relaxed);
-        }
+        kept.read = true;
         Some(read(bytes))
     }
 
@@ -142,34 +139,46 @@ impl EncodingCache {
     /// another cache keeps encodings of the object. The bytes are copied.
     pub fn keep(&self, object: &Object, id: EncodingId, encoding: &[u8]) -> bool {
         let bytes = encoding.len() + OVERHEAD_BYTES;
-        let Some(kept) = object.attachment_or_default::<KeptEncodings>().filter(|_| self.reserve(bytes)) else {
+        // The former encoding leaves first, so that its room can be used. No object is locked while others are examined.
+        self.forget(object, id);
+        if !self.reserve(bytes) {
             return false;
+        }
+        let unused = || {
+            self.0.totals.bytes.fetch_sub(bytes, Relaxed);
+            false
         };
+        let Some(kept) = object.attachment_or_default::<KeptEncodings>() else { return unused() };
         let mut kept = kept.lock();
         let first = kept.is_none();
         let kept = kept.get_or_insert_with(|| Box::new(Kept::new(&self.0.totals)));
-        let mut returned = 0;
         let is_own = Arc::ptr_eq(&kept.totals, &self.0.totals);
-        match kept.encodings.iter().position(|(known, _)| *known == id) {
-            Some(position) if is_own => {
-                let former = &mut kept.encodings[position].1;
-                returned = former.len() + OVERHEAD_BYTES;
-                *former = encoding.into();
-            }
-            None if is_own && kept.encodings.len() < OBJECT_ENCODINGS_MAX => {
-                kept.encodings.push((id, encoding.into()));
-            }
-            _ => {
-                self.0.totals.bytes.fetch_sub(bytes, Relaxed);
-                return false;
-            }
+        // Another thread may have kept the same encoding meanwhile.
+        if !is_own
+            || kept.encodings.len() >= OBJECT_ENCODINGS_MAX
+            || kept.encodings.iter().any(|(known, _)| *known == id)
+        {
+            return unused();
         }
-        kept.bytes = kept.bytes + bytes - returned;
-        self.0.totals.bytes.fetch_sub(returned, Relaxed);
+        kept.encodings.push((id, encoding.into()));
+        kept.bytes += bytes;
         if first {
             self.push(object.downgrade());
         }
         true
+    }
+
+    /// Drops an encoding of an object that this cache keeps.
+    fn forget(&self, object: &Object, id: EncodingId) {
+        let Some(kept) = object.attachment::<KeptEncodings>() else { return };
+        let mut kept = kept.lock();
+        if let Some(kept) = kept.as_deref_mut().filter(|kept| Arc::ptr_eq(&kept.totals, &self.0.totals))
+            && let Some(position) = kept.encodings.iter().position(|(known, _)| *known == id)
+        {
+            let (_, former) = kept.encodings.swap_remove(position);
+            kept.bytes -= former.len() + OVERHEAD_BYTES;
+            self.0.totals.bytes.fetch_sub(former.len() + OVERHEAD_BYTES, Relaxed);
+        }
     }
 
     /// The number of objects that one sweep of the whole cache examines.
@@ -243,15 +252,14 @@ fn has_recent_reads(object: &WeakObject) -> bool {
     let Some(object) = object.upgrade() else { return false };
     let Some(kept) = object.attachment::<KeptEncodings>() else { return false };
     let mut kept = kept.lock();
-    match &*kept {
-        Some(present) if present.read.swap(false, Relaxed) => true,
-        _ => {
-            let dropped = kept.take();
-            drop(kept);
-            drop(dropped);
-            false
-        }
+    if kept.as_deref_mut().is_some_and(|kept| std::mem::take(&mut kept.read)) {
+        return true;
     }
+    // Freed after the lock.
+    let dropped = kept.take();
+    drop(kept);
+    drop(dropped);
+    false
 }
 
 impl fmt::Debug for EncodingCache {
@@ -313,6 +321,20 @@ mod tests {
         for _ in 0..20 {
             assert!(list() >= 80, "a list that does not fit does not displace itself");
         }
+    }
+
+    #[test]
+    fn outdated_encoding_is_replaced_in_a_full_cache() {
+        let cache = EncodingCache::new(100 + OVERHEAD_BYTES);
+        let (kept, other) = (object("kept"), object("other"));
+        assert!(cache.keep(&kept, EncodingId::new(1), &[0; 100]));
+        for byte in 1..20 {
+            assert!(read(&cache, &kept, 1).is_some());
+            assert!(!cache.keep(&other, EncodingId::new(1), &[0; 101]), "larger than the bound");
+            assert!(cache.keep(&kept, EncodingId::new(1), &[byte; 100]));
+            assert_eq!(read(&cache, &kept, 1), Some(vec![byte; 100]));
+        }
+        assert!(other.attachment::<KeptEncodings>().is_none(), "an object without encodings takes no memory for them");
     }
 
     #[test]

@@ -458,6 +458,23 @@ mod tests {
     }
 
     #[test]
+    fn aligned_chunks_are_the_same_behind_a_changed_item() {
+        let mut objects: Vec<Object> = (1..600).map(|revision| object(revision, 1_000)).collect();
+        let aligned = |objects: &[Object]| -> Vec<Bytes> {
+            ListBody::new(&meta(), ListStyle::Typed, objects.iter().cloned()).with_aligned_chunks().collect()
+        };
+        let before = aligned(&objects);
+        assert_eq!(before.concat(), body(&meta(), ListStyle::Typed, &objects, CHUNK_BYTES).concat());
+        assert!(before.iter().all(|chunk| chunk.len() <= CHUNK_BYTES + 3));
+        // The other size moves all later items.
+        objects[20] = object(1_000, 1_717);
+        let after = aligned(&objects);
+        assert_eq!(after.concat(), body(&meta(), ListStyle::Typed, &objects, CHUNK_BYTES).concat());
+        let shared = after.iter().filter(|chunk| before.contains(chunk)).count();
+        assert!(shared * 2 > after.len(), "{shared} of {} chunks are shared", after.len());
+    }
+
+    #[test]
     fn list_bodies_equal_those_of_kube_apiserver() {
         fn check(meta: &ListMeta, style: ListStyle, objects: &[Object], expected: &str) {
             assert_eq!(body(meta, style, objects, CHUNK_BYTES).concat(), expected.as_bytes(), "{style:?}");

@@ -35,7 +35,7 @@ impl ResponseCaches {
         }
     }
 
-    /// Drops unused encodings from time to time, for ever.
+    /// Drops unused encodings every [`SWEEP_INTERVAL`]. Never ends.
     pub(crate) async fn sweep(self) {
         loop {
             tokio::time::sleep(SWEEP_INTERVAL).await;
