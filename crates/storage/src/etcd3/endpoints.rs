@@ -123,15 +123,15 @@ impl Endpoints {
             return Ok(connection.clone());
         }
         let url = &member.dial.url;
-        let client = async |endpoint: &tonic::transport::Endpoint| {
-            let client = Client::new(endpoint.connect_lazy(), self.user.as_ref());
+        let client = async |channel: tonic::transport::Channel| {
+            let client = Client::new(channel, self.user.as_ref());
             match tokio::time::timeout(self.dial_timeout, client).await {
                 Ok(client) => client.map_err(|status| Failure::from_status(url, &status)),
                 Err(_) => Err(Failure::timeout(url, self.dial_timeout)),
             }
         };
-        let calls = client(&member.dial.calls).await?;
-        let watches = client(&member.dial.watches).await?;
+        let calls = client(member.dial.calls()).await?;
+        let watches = client(member.dial.watches()).await?;
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::new(Connection { index, serial, url: url.clone(), calls, watches });
         *member.connection.write() = Some(connection.clone());

@@ -50,6 +50,7 @@ mod liveness;
 mod options;
 mod pager;
 mod proto;
+mod tls;
 mod transfer;
 mod version;
 mod watch;

@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tonic::codegen::http::Uri;
+use tonic::transport::{Channel, Endpoint};
 
 use super::fault::chain;
+use super::tls::{Connector, TlsFiles, TlsPaths};
 use crate::error::StoreFault;
 
 /// The key prefix of Kubernetes.
@@ -46,7 +49,8 @@ pub struct Etcd3Options {
     /// the whole of etcd, as in kube-apiserver. Default [`DEFAULT_PREFIX`].
     pub prefix: String,
     /// PEM file of the CAs that sign etcd's certificates. The default is the operating system's
-    /// trusted CAs.
+    /// trusted CAs. Each new connection reads the TLS files again; while they are unusable, it uses
+    /// those that were read before.
     pub ca_file: Option<PathBuf>,
     /// PEM file of this server's client certificate. Needs [`Etcd3Options::key_file`].
     pub cert_file: Option<PathBuf>,
@@ -104,7 +108,7 @@ impl Etcd3Options {
         Ok(dials)
     }
 
-    fn dial(&self, endpoint: &str, tls: Option<&ClientTlsConfig>) -> Result<Dial, ConnectError> {
+    fn dial(&self, endpoint: &str, tls: Option<&Arc<TlsFiles>>) -> Result<Dial, ConnectError> {
         let url = match endpoint.split_once("://") {
             Some(("http" | "https", _)) => endpoint.to_owned(),
             Some((scheme, _)) => {
@@ -121,30 +125,33 @@ impl Etcd3Options {
             let reason = "it names no port; etcd listens on 2379 by default".to_owned();
             return Err(ConnectError::Endpoint { endpoint: url, reason });
         }
-        if url.starts_with("https://") {
-            let tls = tls.cloned().unwrap_or_else(|| ClientTlsConfig::new().with_enabled_roots());
-            base = base.tls_config(tls).map_err(|error| refuse(&error))?;
+        let mut connector = None;
+        if let Some(address) = url.strip_prefix("https://") {
+            let files = match tls {
+                Some(files) => files.clone(),
+                None => Arc::new(TlsFiles::load(TlsPaths::default())?),
+            };
+            connector = Some(Connector::new(files, self.dial_timeout));
+            // For tonic, an address with a connector of its own is a plain one.
+            let origin: Uri = url.parse().map_err(|error| refuse(&error))?;
+            let address = format!("http://{address}");
+            base = Endpoint::from_shared(address).map_err(|error| refuse(&error))?.origin(origin);
+        } else {
+            base = base.connect_timeout(self.dial_timeout);
         }
         base = base
-            .connect_timeout(self.dial_timeout)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(self.keep_alive_interval)
             .keep_alive_timeout(self.keep_alive_timeout)
             // etcd treats pings on a connection without a call as an attack.
             .keep_alive_while_idle(false)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        Ok(Dial {
-            calls: base.clone().initial_stream_window_size(ANSWER_WINDOW_BYTES),
-            watches: base.initial_stream_window_size(WATCH_WINDOW_BYTES),
-            url,
-        })
+        Ok(Dial { base, connector, url })
     }
 
-    fn tls(&self) -> Result<Option<ClientTlsConfig>, ConnectError> {
+    fn tls(&self) -> Result<Option<Arc<TlsFiles>>, ConnectError> {
         let identity = match (&self.cert_file, &self.key_file) {
-            (Some(cert), Some(key)) => {
-                Some(Identity::from_pem(pem(cert, "CERTIFICATE-----")?, pem(key, "PRIVATE KEY-----")?))
-            }
+            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
             (None, None) => None,
             (Some(file), None) => {
                 return Err(ConnectError::File {
@@ -159,30 +166,12 @@ impl Etcd3Options {
                 });
             }
         };
-        let ca = self.ca_file.as_ref().map(|file| pem(file, "CERTIFICATE-----")).transpose()?;
-        if ca.is_none() && identity.is_none() {
+        if self.ca_file.is_none() && identity.is_none() {
             return Ok(None);
         }
-        let mut tls = match ca {
-            Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)),
-            None => ClientTlsConfig::new().with_enabled_roots(),
-        };
-        if let Some(identity) = identity {
-            tls = tls.identity(identity);
-        }
-        Ok(Some(tls))
+        let paths = TlsPaths { authorities: self.ca_file.clone(), identity };
+        Ok(Some(Arc::new(TlsFiles::load(paths)?)))
     }
-}
-
-/// Reads a PEM file with at least one block of this kind. An empty file would otherwise only show
-/// as a failed handshake.
-fn pem(file: &PathBuf, kind: &str) -> Result<Vec<u8>, ConnectError> {
-    let refuse = |reason: String| ConnectError::File { file: file.clone(), reason };
-    let bytes = std::fs::read(file).map_err(|error| refuse(error.to_string()))?;
-    if !String::from_utf8_lossy(&bytes).lines().any(|line| line.starts_with("-----BEGIN ") && line.contains(kind)) {
-        return Err(refuse(format!("it holds no PEM block \"{}\"", kind.trim_end_matches('-'))));
-    }
-    Ok(bytes)
 }
 
 impl fmt::Debug for Etcd3Options {
@@ -203,8 +192,29 @@ impl fmt::Debug for Etcd3Options {
 #[derive(Clone, Debug)]
 pub(super) struct Dial {
     pub(super) url: String,
-    pub(super) calls: Endpoint,
-    pub(super) watches: Endpoint,
+    base: Endpoint,
+    /// Opens connections over TLS.
+    connector: Option<Connector>,
+}
+
+impl Dial {
+    /// A channel for everything except watches. It connects with its first call, and again after a disconnect.
+    pub(super) fn calls(&self) -> Channel {
+        self.channel(ANSWER_WINDOW_BYTES)
+    }
+
+    /// A channel for watches, like [`Dial::calls`].
+    pub(super) fn watches(&self) -> Channel {
+        self.channel(WATCH_WINDOW_BYTES)
+    }
+
+    fn channel(&self, window_bytes: u32) -> Channel {
+        let endpoint = self.base.clone().initial_stream_window_size(window_bytes);
+        match &self.connector {
+            Some(connector) => endpoint.connect_with_connector_lazy(connector.clone()),
+            None => endpoint.connect_lazy(),
+        }
+    }
 }
 
 /// The error of connecting to etcd at start, as one line with the remedy.
@@ -284,7 +294,7 @@ mod tests {
         options.ca_file = Some(dir.path().join("missing.pem"));
         check(&options, Err("missing.pem: No such file"));
         options.ca_file = Some(empty.clone());
-        check(&options, Err("empty.pem: it holds no PEM block \"CERTIFICATE\""));
+        check(&options, Err("empty.pem: it has no PEM block \"CERTIFICATE\""));
         options.ca_file = None;
         options.cert_file = Some(empty.clone());
         check(&options, Err("a certificate needs its key file"));

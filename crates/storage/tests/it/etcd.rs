@@ -12,6 +12,7 @@ mod proxy;
 #[allow(dead_code, reason = "some of it is for the cache's tests")]
 mod raw;
 mod server;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -504,57 +505,6 @@ async fn one_reachable_member_suffices_to_connect() {
     }
     assert_eq!(list(&store, 0).await.items.len(), 20, "no request is lost to the member that is away");
     store.watch(pods(), Revision::ZERO).await.unwrap();
-}
-
-#[tokio::test]
-async fn connection_requires_the_tls_files() {
-    let Some(binary) = binary().filter(|_| !server::is_plain()) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: String| {
-        let path = dir.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    };
-    let ca_key = rcgen::KeyPair::generate().unwrap();
-    let mut ca = rcgen::CertificateParams::new(Vec::new()).unwrap();
-    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    ca.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign];
-    let ca_cert = ca.self_signed(&ca_key).unwrap();
-    let issuer = rcgen::Issuer::new(ca, ca_key);
-    let issue = |name: &str| {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        params.extended_key_usages =
-            vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
-        let cert = params.signed_by(&key, &issuer).unwrap();
-        (file(&format!("{name}.crt"), cert.pem()), file(&format!("{name}.key"), key.serialize_pem()))
-    };
-    let ca_file = file("ca.crt", ca_cert.pem());
-    let (server_cert, server_key) = issue("server");
-    let (client_cert, client_key) = issue("listwatch");
-    let member = Member::start_one(
-        &binary,
-        &[
-            &format!("--cert-file={}", server_cert.display()),
-            &format!("--key-file={}", server_key.display()),
-            &format!("--trusted-ca-file={}", ca_file.display()),
-            "--client-cert-auth",
-        ],
-    );
-
-    let mut options = Etcd3Options::new([&*member.url]);
-    let refused = Etcd3::connect(options.clone()).await.unwrap_err();
-    assert!(matches!(refused, ConnectError::Unreachable { .. }), "an unknown authority is not trusted: {refused:?}");
-    options.ca_file = Some(ca_file);
-    let refused = Etcd3::connect(options.clone()).await.unwrap_err();
-    assert!(matches!(refused, ConnectError::Unreachable { .. }), "etcd wants a certificate: {refused:?}");
-    options.cert_file = Some(client_cert);
-    options.key_file = Some(client_key);
-    let store = Etcd3::connect(options).await.expect("with all files the door is open");
-    let mut watch = store.watch(pods(), Revision::ZERO).await.unwrap();
-    let last = store.create(&pod("a"), "{}".into(), None).await.unwrap();
-    assert_eq!(follow(&mut watch, last).await.len(), 1);
 }
 
 #[tokio::test]
