@@ -16,6 +16,10 @@ const START_LIMIT: Duration = Duration::from_secs(40);
 /// The time limit of one call of docker.
 const DOCKER_LIMIT: Duration = Duration::from_secs(60);
 
+/// The directories of a member's data and TLS files in its container.
+const DATA_IN_CONTAINER: &str = "/tmp/etcd";
+const TLS_IN_CONTAINER: &str = "/tmp/tls";
+
 /// Where members run.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
@@ -33,6 +37,8 @@ pub(crate) struct EtcdCluster {
     network: String,
     /// Flags that every member has, such as the quota.
     flags: Vec<String>,
+    /// The directory of `ca.crt`, `server.crt` and `server.key` of the members, and of `client.crt` and `client.key`.
+    tls: Option<PathBuf>,
     members: Vec<Member>,
     // Dropped after the members.
     _network: Option<Guard>,
@@ -44,13 +50,22 @@ struct Member {
     peer_port: u16,
     /// Whether the member joined a running cluster.
     joined: bool,
+    /// The data that a new container begins with.
+    data: Option<PathBuf>,
     process: Option<Background>,
     _container: Option<Guard>,
 }
 
 impl EtcdCluster {
-    /// Starts a cluster. `flags` are further flags of etcd.
-    pub(crate) fn start(place: &Place, dir: &Path, size: usize, etcdctl: &Path, flags: &[&str]) -> Outcome<Self> {
+    /// Starts a cluster. `flags` are further flags of etcd. With the directory `tls`, clients need a certificate.
+    pub(crate) fn start(
+        place: &Place,
+        dir: &Path,
+        size: usize,
+        etcdctl: &Path,
+        flags: &[&str],
+        tls: Option<&Path>,
+    ) -> Outcome<Self> {
         std::fs::create_dir_all(dir)?;
         let network = format!("listwatch-faults-{}", std::process::id());
         let guard = match place {
@@ -68,6 +83,7 @@ impl EtcdCluster {
             etcdctl: etcdctl.to_owned(),
             network,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            tls: tls.map(Path::to_owned),
             members,
             _network: guard,
         };
@@ -80,22 +96,43 @@ impl EtcdCluster {
 
     /// The URLs of all members, as `--etcd-servers` takes them.
     pub(crate) fn urls(&self) -> String {
-        let url = |member: &Member| format!("http://127.0.0.1:{}", member.client_port);
-        self.members.iter().map(url).collect::<Vec<_>>().join(",")
+        self.members.iter().map(|member| self.url(member)).collect::<Vec<_>>().join(",")
     }
 
     pub(crate) fn size(&self) -> usize {
         self.members.len()
     }
 
+    fn url(&self, member: &Member) -> String {
+        format!("{}://127.0.0.1:{}", self.scheme(), member.client_port)
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
     /// etcdctl with all members.
     pub(crate) fn ctl(&self) -> Run {
-        ctl(&self.etcdctl, &self.urls())
+        self.ctl_at(&self.urls())
     }
 
     /// etcdctl with one member.
     pub(crate) fn ctl_of(&self, number: usize) -> Run {
-        ctl(&self.etcdctl, &format!("http://127.0.0.1:{}", self.members[number].client_port))
+        self.ctl_at(&self.url(&self.members[number]))
+    }
+
+    fn ctl_at(&self, urls: &str) -> Run {
+        let run = ctl(&self.etcdctl, urls);
+        match &self.tls {
+            Some(dir) => run
+                .arg("--cacert")
+                .arg(dir.join("ca.crt"))
+                .arg("--cert")
+                .arg(dir.join("client.crt"))
+                .arg("--key")
+                .arg(dir.join("client.key")),
+            None => run,
+        }
     }
 
     /// The number of the leader.
@@ -131,9 +168,47 @@ impl EtcdCluster {
     /// Starts a member that was killed, with its data.
     pub(crate) fn restart(&mut self, number: usize) -> Outcome<()> {
         match self.place {
-            Place::Containers { .. } => docker(["start", &self.container(number)]),
+            Place::Containers { .. } => {
+                self.copy_tls_files(number)?;
+                docker(["start", &self.container(number)])
+            }
             Place::Processes { .. } => self.create(number),
         }
+    }
+
+    /// Copies the present TLS files into a container, in which they have the path [`TLS_IN_CONTAINER`].
+    fn copy_tls_files(&self, number: usize) -> Outcome<()> {
+        let Some(dir) = &self.tls else { return Ok(()) };
+        copy_into(dir, &self.container(number), TLS_IN_CONTAINER)
+    }
+
+    /// Replaces the data of a killed member by a snapshot that `etcdctl snapshot save` has written, and starts the
+    /// member. Only for clusters of one member.
+    pub(crate) fn restore(&mut self, snapshot: &Path) -> Outcome<()> {
+        let (name, peer) = (self.members[0].name.clone(), self.peer_url(0));
+        let data = self.dir.join(format!("{name}-restored"));
+        Run::new(&self.etcdctl)
+            .env("ETCDCTL_API", "3")
+            .args(["snapshot", "restore"])
+            .arg(snapshot)
+            .args(["--name", &name, "--initial-cluster", &format!("{name}={peer}")])
+            .args(["--initial-advertise-peer-urls", &peer, "--data-dir"])
+            .arg(&data)
+            .limit(Duration::from_secs(30))
+            .text()?;
+        match self.place {
+            Place::Containers { .. } => {
+                self.members[0]._container = None;
+                self.members[0].data = Some(data);
+            }
+            Place::Processes { .. } => {
+                let present = self.dir.join(&name);
+                std::fs::remove_dir_all(&present)?;
+                std::fs::rename(&data, &present)?;
+            }
+        }
+        self.create(0)?;
+        self.wait_for_quorum()
     }
 
     /// Stops a member's execution, or lets it continue.
@@ -222,6 +297,20 @@ impl EtcdCluster {
         }
     }
 
+    /// The flags of TLS with the files in `dir`.
+    fn tls_flags(&self, dir: &Path) -> Vec<String> {
+        if self.tls.is_none() {
+            return Vec::new();
+        }
+        let flag = |flag: &str, name: &str| format!("{flag}={}", dir.join(name).display());
+        vec![
+            flag("--cert-file", "server.crt"),
+            flag("--key-file", "server.key"),
+            flag("--trusted-ca-file", "ca.crt"),
+            "--client-cert-auth".to_owned(),
+        ]
+    }
+
     /// Creates the container or process of a member.
     fn create(&mut self, number: usize) -> Outcome<()> {
         let peers =
@@ -230,6 +319,7 @@ impl EtcdCluster {
         let state = if self.members[number].joined { "existing" } else { "new" };
         let (peer, member) = (self.peer_url(number), &self.members[number]);
         let (name, client_port) = (member.name.clone(), member.client_port);
+        let scheme = self.scheme();
         let common = [
             "--name".to_owned(),
             name.clone(),
@@ -245,24 +335,34 @@ impl EtcdCluster {
                 let container = self.container(number);
                 let guard = cleanup::guard(Resource::Container(container.clone()));
                 Run::new("docker")
-                    .args(["run", "--detach", "--name", &container, "--network", &self.network])
+                    .args(["create", "--name", &container, "--network", &self.network])
                     .args(["--publish", &format!("127.0.0.1:{client_port}:2379"), "--entrypoint", "etcd", &image])
                     .args(common)
-                    .args(["--listen-peer-urls", "http://0.0.0.0:2380", "--listen-client-urls", "http://0.0.0.0:2379"])
-                    .args(["--advertise-client-urls", &format!("http://{container}:2379"), "--data-dir", "/tmp/etcd"])
+                    .args(["--listen-peer-urls", "http://0.0.0.0:2380"])
+                    .args(["--listen-client-urls", &format!("{scheme}://0.0.0.0:2379")])
+                    .args(["--advertise-client-urls", &format!("{scheme}://{container}:2379")])
+                    .args(["--data-dir", DATA_IN_CONTAINER])
                     .args(&self.flags)
+                    .args(self.tls_flags(Path::new(TLS_IN_CONTAINER)))
                     .limit(DOCKER_LIMIT)
                     .text()?;
+                self.copy_tls_files(number)?;
+                if let Some(data) = &self.members[number].data {
+                    copy_into(data, &container, DATA_IN_CONTAINER)?;
+                }
+                docker(["start", &container])?;
                 self.members[number]._container = Some(guard);
             }
             Place::Processes { bin } => {
-                let client = format!("http://127.0.0.1:{client_port}");
+                let client = format!("{scheme}://127.0.0.1:{client_port}");
+                let tls_flags = self.tls.as_deref().map(|dir| self.tls_flags(dir)).unwrap_or_default();
                 let process = Run::new(bin)
                     .args(common)
                     .args(["--listen-peer-urls", &peer, "--listen-client-urls", &client])
                     .args(["--advertise-client-urls", &client, "--data-dir"])
                     .arg(self.dir.join(&name))
                     .args(&self.flags)
+                    .args(tls_flags)
                     .start()?;
                 self.members[number].process = Some(process);
             }
@@ -274,8 +374,13 @@ impl EtcdCluster {
 impl Member {
     fn new(name: String) -> Outcome<Self> {
         let (client_port, peer_port) = (free_port()?, free_port()?);
-        Ok(Member { name, client_port, peer_port, joined: false, process: None, _container: None })
+        Ok(Member { name, client_port, peer_port, joined: false, data: None, process: None, _container: None })
     }
+}
+
+/// Copies the content of a directory into a container.
+fn copy_into(dir: &Path, container: &str, path: &str) -> Outcome<()> {
+    docker(["cp", &format!("{}/.", dir.display()), &format!("{container}:{path}")])
 }
 
 fn docker<const N: usize>(arguments: [&str; N]) -> Outcome<()> {

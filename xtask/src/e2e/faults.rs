@@ -7,6 +7,10 @@
 //!          └────────────▶ listwatch-sim --check ◀┘
 //! ```
 
+mod backup;
+mod certificates;
+mod clock;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,6 +19,7 @@ use crate::process::{Background, Run};
 use crate::steps::{Steps, seconds};
 use crate::tools;
 
+use super::cluster::pki::Pki;
 use super::etcd::{binary, build_image, etcdctl, have_image};
 use super::etcd_cluster::{EtcdCluster, Place};
 use super::server::{Server, Store};
@@ -38,46 +43,97 @@ struct Setup {
     seconds: u64,
     /// Flags of etcd.
     flags: &'static [&'static str],
+    /// etcd requires client certificates.
+    has_tls: bool,
+    /// The wall clock of the servers can be set.
+    has_clock: bool,
 }
 
-const SMALL: Setup = Setup { members: 1, servers: 1, watchers: 12, writers: 4, pause_ms: 20, seconds: 12, flags: &[] };
+const SMALL: Setup = Setup {
+    members: 1,
+    servers: 1,
+    watchers: 12,
+    writers: 4,
+    pause_ms: 20,
+    seconds: 12,
+    flags: &[],
+    has_tls: false,
+    has_clock: false,
+};
 const QUORUM: Setup = Setup { members: 3, ..SMALL };
 const CROWD: Setup = Setup { watchers: 1_000, writers: 1, pause_ms: 300, seconds: 15, ..SMALL };
 
 struct Scenario {
     name: &'static str,
     setup: Setup,
+    /// Runs before the load.
+    before: fn(&mut Stage) -> Outcome<()>,
     /// Breaks and mends; returns when everything is mended.
     fault: fn(&mut Stage) -> Outcome<()>,
 }
 
+impl Scenario {
+    /// A scenario with a fault during the load.
+    const fn new(name: &'static str, setup: Setup, fault: fn(&mut Stage) -> Outcome<()>) -> Self {
+        Scenario { name, setup, before: |_| Ok(()), fault }
+    }
+}
+
 /// A running scenario.
 struct Stage {
+    dir: PathBuf,
     etcd: EtcdCluster,
     servers: Vec<Server>,
+    /// The certificates, if etcd requires them.
+    pki: Option<Pki>,
+    /// The clock of the servers, if it can be set.
+    clock: Option<clock::Clock>,
+}
+
+impl Stage {
+    /// kubectl for the first server.
+    fn kubectl(&self) -> Outcome<Kubectl> {
+        let program = tools::find_or_fetch("kubectl", "kubernetes-client")?;
+        Ok(Kubectl { program, kubeconfig: self.servers[0].kubeconfig() })
+    }
+}
+
+/// kubectl for one server.
+struct Kubectl {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Kubectl {
+    fn run(&self, arguments: &[&str]) -> Run {
+        Run::new(&self.program).arg("--kubeconfig").arg(&self.kubeconfig).args(arguments)
+    }
 }
 
 const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "no fault", setup: SMALL, fault: |_| Ok(()) },
-    Scenario {
-        name: "members restart one after another",
-        setup: Setup { seconds: 25, ..QUORUM },
-        fault: rolling_restart,
-    },
-    Scenario { name: "the leader is killed", setup: QUORUM, fault: kill_leader },
-    Scenario { name: "one member is partitioned", setup: Setup { seconds: 18, ..QUORUM }, fault: partition_member },
-    Scenario { name: "the majority is lost and returns", setup: Setup { seconds: 18, ..QUORUM }, fault: lose_majority },
-    Scenario { name: "the leader is paused", setup: Setup { seconds: 18, ..QUORUM }, fault: pause_leader },
-    Scenario { name: "compaction and defragmentation", setup: QUORUM, fault: compact_and_defragment },
-    Scenario {
-        name: "NOSPACE alarm",
-        setup: Setup { seconds: 25, flags: &["--quota-backend-bytes", "33554432"], ..SMALL },
-        fault: fill_etcd,
-    },
-    Scenario { name: "a member is replaced", setup: Setup { seconds: 20, ..QUORUM }, fault: replace_member },
-    Scenario { name: "the server is killed under 1,000 watchers", setup: CROWD, fault: kill_server },
-    Scenario { name: "the server stops under 1,000 watchers", setup: CROWD, fault: stop_server },
-    Scenario { name: "one of two servers is killed", setup: Setup { servers: 2, ..SMALL }, fault: kill_server },
+    Scenario::new("no fault", SMALL, |_| Ok(())),
+    Scenario::new("members restart one after another", Setup { seconds: 25, ..QUORUM }, rolling_restart),
+    Scenario::new("the leader is killed", QUORUM, kill_leader),
+    Scenario::new("one member is partitioned", Setup { seconds: 18, ..QUORUM }, partition_member),
+    Scenario::new("the majority is lost and returns", Setup { seconds: 18, ..QUORUM }, lose_majority),
+    Scenario::new("the leader is paused", Setup { seconds: 18, ..QUORUM }, pause_leader),
+    Scenario::new("compaction and defragmentation", QUORUM, compact_and_defragment),
+    Scenario::new(
+        "NOSPACE alarm",
+        Setup { seconds: 25, flags: &["--quota-backend-bytes", "33554432"], ..SMALL },
+        fill_etcd,
+    ),
+    Scenario::new("a member is replaced", Setup { seconds: 20, ..QUORUM }, replace_member),
+    Scenario::new(
+        "authority and certificates are rotated",
+        Setup { seconds: 20, has_tls: true, ..SMALL },
+        certificates::rotate,
+    ),
+    Scenario { before: backup::restore, ..Scenario::new("etcd is restored from an older backup", SMALL, |_| Ok(())) },
+    Scenario::new("the clock of the server jumps", Setup { seconds: 16, has_clock: true, ..SMALL }, clock::jump),
+    Scenario::new("the server is killed under 1,000 watchers", CROWD, kill_server),
+    Scenario::new("the server stops under 1,000 watchers", CROWD, stop_server),
+    Scenario::new("one of two servers is killed", Setup { servers: 2, ..SMALL }, kill_server),
 ];
 
 /// Prints the scenarios.
@@ -145,15 +201,24 @@ impl Play<'_> {
     /// Plays a scenario. Returns the note for the table.
     fn play(&self, scenario: &Scenario, dir: &Path) -> Outcome<String> {
         let setup = scenario.setup;
-        let etcd = EtcdCluster::start(self.place, &dir.join("etcd"), setup.members, self.etcdctl, setup.flags)?;
-        // The history is read from the beginning on, so that no compaction can remove it.
-        let history = HistoryReader::start(&etcd)?;
+        let pki = if setup.has_tls { Some(certificates::issue(&dir.join("pki"))?) } else { None };
+        let tls = pki.as_ref().map(Pki::dir);
+        let clock = if setup.has_clock { Some(clock::Clock::new(dir)?) } else { None };
+        let etcd = EtcdCluster::start(self.place, &dir.join("etcd"), setup.members, self.etcdctl, setup.flags, tls)?;
         let mut servers = Vec::new();
         for number in 0..setup.servers {
-            let store = Store::Etcd { url: etcd.urls(), etcdctl: self.etcdctl.to_owned() };
-            servers.push(Server::start(self.server, store, &dir.join(format!("server{number}")))?.0);
+            let tls = tls.map(Path::to_owned);
+            let store = Store::Etcd { url: etcd.urls(), etcdctl: self.etcdctl.to_owned(), tls };
+            let environment = clock.as_ref().map(clock::Clock::environment).unwrap_or_default();
+            let server = Server::start_with(self.server, store, &dir.join(format!("server{number}")), environment)?;
+            servers.push(server.0);
         }
-        let kubeconfigs: Vec<String> = servers.iter().map(|server| server.kubeconfig().display().to_string()).collect();
+        let mut stage = Stage { dir: dir.to_owned(), etcd, servers, pki, clock };
+        (scenario.before)(&mut stage)?;
+        // The history is read from the beginning on, so that no compaction can remove it.
+        let history = HistoryReader::start(&stage.etcd)?;
+        let kubeconfigs: Vec<String> =
+            stage.servers.iter().map(|server| server.kubeconfig().display().to_string()).collect();
         let recording = dir.join("recording.jsonl");
         let number = |number: u64| number.to_string();
         let mut recorder = Run::new(self.recorder)
@@ -167,7 +232,6 @@ impl Play<'_> {
         }
         let begun = Instant::now();
         std::thread::sleep(BEFORE);
-        let mut stage = Stage { etcd, servers };
         (scenario.fault)(&mut stage)?;
         let mended = begun.elapsed();
         let status = recorder.wait(Duration::from_secs(setup.seconds) + RECORD_LIMIT)?;

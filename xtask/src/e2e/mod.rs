@@ -271,7 +271,7 @@ pub(crate) fn steps(mut options: Options) -> Outcome<Steps> {
             Ok(note)
         });
         if let Some(etcd) = running {
-            on_store("etcd", Store::Etcd { url: etcd.url(), etcdctl: etcd.etcdctl.clone() }, &mut steps)?;
+            on_store("etcd", Store::Etcd { url: etcd.url(), etcdctl: etcd.etcdctl.clone(), tls: None }, &mut steps)?;
         }
     }
     steps.run("", "refused starts", || starts::refused(options.server_bin.as_deref(), &dir.path));

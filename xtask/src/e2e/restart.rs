@@ -92,7 +92,7 @@ pub(crate) fn kill_while_writing(world: &mut World) -> Outcome<String> {
 
 /// The objects are in etcd below Kubernetes' keys, as JSON.
 pub(crate) fn etcdctl_reads(world: &mut World) -> Outcome<String> {
-    let Store::Etcd { url, etcdctl } = world.server()?.store.clone() else { fail!("not on etcd") };
+    let Store::Etcd { url, etcdctl, .. } = world.server()?.store.clone() else { fail!("not on etcd") };
     let keys = ctl(&etcdctl, &url).args(["get", "--prefix", "/registry/", "--keys-only"]).text()?;
     let keys: Vec<_> = keys.lines().filter(|line| !line.is_empty()).collect();
     for wanted in [

@@ -17,7 +17,12 @@ const CLIENT_CA: &str = "client-ca.crt";
 #[derive(Debug, Clone)]
 pub(crate) enum Store {
     Embedded,
-    Etcd { url: String, etcdctl: PathBuf },
+    Etcd {
+        url: String,
+        etcdctl: PathBuf,
+        /// The directory of `ca.crt`, `client.crt` and `client.key`, if etcd requires TLS.
+        tls: Option<PathBuf>,
+    },
 }
 
 /// A running `listwatch serve`.
@@ -26,6 +31,8 @@ pub(crate) struct Server {
     pub(crate) bin: PathBuf,
     dir: PathBuf,
     port: u16,
+    /// Environment variables of the process.
+    environment: Vec<(&'static str, PathBuf)>,
     process: Background,
 }
 
@@ -33,11 +40,21 @@ impl Server {
     /// Starts the server in `dir` on a free port, and waits until it serves. Returns a note for the
     /// table.
     pub(crate) fn start(bin: &Path, store: Store, dir: &Path) -> Outcome<(Self, String)> {
+        Self::start_with(bin, store, dir, Vec::new())
+    }
+
+    /// [`Server::start`] with environment variables.
+    pub(crate) fn start_with(
+        bin: &Path,
+        store: Store,
+        dir: &Path,
+        environment: Vec<(&'static str, PathBuf)>,
+    ) -> Outcome<(Self, String)> {
         std::fs::create_dir_all(dir)?;
         let port = free_port()?;
         let start = Instant::now();
-        let process = launch(bin, &store, dir, port)?;
-        let server = Self { store, bin: bin.to_owned(), dir: dir.to_owned(), port, process };
+        let process = launch(bin, &store, dir, port, &environment)?;
+        let server = Self { store, bin: bin.to_owned(), dir: dir.to_owned(), port, environment, process };
         let took = start.elapsed();
         server.kubeconfig_is_private()?;
         Ok((server, format!("`{}` serves after {}", short(bin), seconds(took))))
@@ -63,7 +80,7 @@ impl Server {
     pub(crate) fn restart(&mut self) -> Outcome<Duration> {
         self.process.kill();
         let start = Instant::now();
-        self.process = launch(&self.bin, &self.store, &self.dir, self.port)?;
+        self.process = launch(&self.bin, &self.store, &self.dir, self.port, &self.environment)?;
         Ok(start.elapsed())
     }
 
@@ -111,13 +128,27 @@ pub(crate) fn command(bin: &Path, store: &Store, dir: &Path, port: u16) -> Run {
         .arg(dir.join(CLIENT_CA));
     match store {
         Store::Embedded => run,
-        Store::Etcd { url, .. } => run.args(["--etcd-servers", url]),
+        Store::Etcd { url, tls: None, .. } => run.args(["--etcd-servers", url]),
+        Store::Etcd { url, tls: Some(dir), .. } => run
+            .args(["--etcd-servers", url, "--etcd-cafile"])
+            .arg(dir.join("ca.crt"))
+            .arg("--etcd-certfile")
+            .arg(dir.join("client.crt"))
+            .arg("--etcd-keyfile")
+            .arg(dir.join("client.key")),
     }
 }
 
-fn launch(bin: &Path, store: &Store, dir: &Path, port: u16) -> Outcome<Background> {
+fn launch(
+    bin: &Path,
+    store: &Store,
+    dir: &Path,
+    port: u16,
+    environment: &[(&'static str, PathBuf)],
+) -> Outcome<Background> {
     std::fs::write(dir.join(CLIENT_CA), include_str!("client_ca.crt"))?;
-    let mut process = command(bin, store, dir, port).start()?;
+    let run = command(bin, store, dir, port);
+    let mut process = environment.iter().fold(run, |run, (name, value)| run.env(name, value)).start()?;
     let start = Instant::now();
     // The banner with the address is printed when the server can serve the first request.
     let address = format!("127.0.0.1:{port}");

@@ -24,9 +24,7 @@ pub(crate) struct Pki {
 impl Pki {
     /// Makes the files that do not depend on the number of nodes.
     pub(crate) fn new(dir: &Path) -> Outcome<Self> {
-        std::fs::create_dir_all(dir)?;
-        let openssl = tools::on_path("openssl").ok_or("openssl is needed: install it, then try again")?;
-        let pki = Self { dir: dir.to_owned(), openssl };
+        let pki = Self::empty(dir)?;
         pki.authority("ca")?;
         pki.authority("front-proxy-ca")?;
         let names = "DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,IP:127.0.0.1";
@@ -40,6 +38,18 @@ impl Pki {
         pki.openssl(["rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub"])?;
         std::fs::write(pki.file("tokens.csv"), format!("{ADMIN_TOKEN},e2e-administrator,1,system:masters\n"))?;
         Ok(pki)
+    }
+
+    /// A directory without files.
+    pub(crate) fn empty(dir: &Path) -> Outcome<Self> {
+        std::fs::create_dir_all(dir)?;
+        let openssl = tools::on_path("openssl").ok_or("openssl is needed: install it, then try again")?;
+        Ok(Self { dir: dir.to_owned(), openssl })
+    }
+
+    /// The directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// The path of a file in the directory.
@@ -82,13 +92,15 @@ impl Pki {
         Ok(file)
     }
 
-    fn authority(&self, name: &str) -> Outcome<()> {
+    /// Makes an authority: `NAME.crt` and `NAME.key`.
+    pub(crate) fn authority(&self, name: &str) -> Outcome<()> {
         let extensions = "basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign,cRLSign,digitalSignature\n\
                           subjectKeyIdentifier=hash\n";
         self.request(name, name, "", extensions, &[])
     }
 
-    fn sign(&self, authority: &str, file: &str, name: &str, organization: &str, names: &str) -> Outcome<()> {
+    /// Makes a certificate and its key, `FILE.crt` and `FILE.key`, for the user `name` and the alternative `names`.
+    pub(crate) fn sign(&self, authority: &str, file: &str, name: &str, organization: &str, names: &str) -> Outcome<()> {
         let mut extensions = "basicConstraints=critical,CA:FALSE\nkeyUsage=critical,digitalSignature\n\
                               extendedKeyUsage=serverAuth,clientAuth\nsubjectKeyIdentifier=hash\n\
                               authorityKeyIdentifier=keyid\n"
