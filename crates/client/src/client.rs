@@ -575,5 +575,32 @@ mod tests {
         )
         .await;
         check(Scripted(StatusCode::NOT_FOUND, None, ""), (404, "404 Not Found", None)).await;
+        // JSON of another program is no `Status`, and neither is a `Status` without a code.
+        for other in [r#"{"message":"full"}"#, r#"{"kind":"Status","message":"full"}"#, r#"{"kind":"X","code":7}"#] {
+            let message = format!("503 Service Unavailable: {other}");
+            check(Scripted(StatusCode::SERVICE_UNAVAILABLE, Some("2"), other), (503, &message, Some(2))).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn document_above_its_limit_is_an_error() {
+        let half = Bytes::from(vec![b' '; DOCUMENT_LIMIT_BYTES / 2]);
+        let read = async |surplus: usize| {
+            let chunks = [half.clone(), half.clone(), half.slice(..surplus)];
+            let frames = chunks.map(|chunk| Ok::<_, Infallible>(http_body::Frame::data(chunk)));
+            collect(ResponseBody::new(StreamBody::new(Pieces(frames.into())))).await.map(|document| document.len())
+        };
+        assert_eq!(read(0).await, Ok(DOCUMENT_LIMIT_BYTES));
+        for surplus in [1, 2] {
+            assert_eq!(read(surplus).await, Err(Problem::malformed("a document of more than 8388608 bytes")));
+        }
+    }
+
+    #[tokio::test]
+    async fn client_has_the_namespace_of_its_configuration() {
+        let config = Config { namespace: "shop".to_owned(), ..Config::new("http://localhost:1").unwrap() };
+        assert_eq!(Client::new(config).unwrap().namespace(), "shop");
+        let service = crate::transport::ServiceTransport::new(Scripted(StatusCode::OK, None, ""));
+        assert_eq!(Client::with_transport(service, "other").namespace(), "other");
     }
 }

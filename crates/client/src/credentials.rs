@@ -306,6 +306,9 @@ mod tests {
         let path = folder.path().join("token");
         let renewed = credentials(Auth::TokenFile(path.clone()));
         assert!(renewed.session().await.is_err(), "there is no file");
+        std::fs::write(&path, "\n").unwrap();
+        let empty = renewed.session().await.err().map(|problem| problem.to_string());
+        assert!(empty.is_some_and(|text| text.ends_with("/token: is empty")), "an empty token was sent");
         std::fs::write(&path, "one\n").unwrap();
         assert_eq!(header(&renewed).await, "Bearer one");
         std::fs::write(&path, "two").unwrap();
@@ -316,14 +319,18 @@ mod tests {
         std::fs::write(&path, "three").unwrap();
         renewed.refused(&session).await;
         assert_eq!(header(&renewed).await, "Bearer two", "a late refusal of an old token says nothing of the new one");
+        tokio::time::pause();
         std::fs::remove_file(&path).unwrap();
         let session = renewed.session().await.unwrap();
         renewed.refused(&session).await;
         assert_eq!(header(&renewed).await, "Bearer two", "an old token that may be valid is kept");
-        tokio::time::pause();
         std::fs::write(&path, "four").unwrap();
+        assert_eq!(header(&renewed).await, "Bearer two", "a missing file is not looked for at every request");
+        tokio::time::advance(FAILURE_MEMORY).await;
+        assert_eq!(header(&renewed).await, "Bearer four", "a file that returned is not read");
+        std::fs::write(&path, "five").unwrap();
         tokio::time::advance(TOKEN_LIFE).await;
-        assert_eq!(header(&renewed).await, "Bearer four");
+        assert_eq!(header(&renewed).await, "Bearer five");
     }
 
     /// A plugin that returns the tokens `run-1`, `run-2`, … and fails while a file `fail` exists.
@@ -382,11 +389,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn credentials_are_renewed_before_they_expire() {
+    async fn valid_credentials_of_a_plugin_are_used_again() {
         let folder = tempfile::tempdir().unwrap();
         let renewed = counting(folder.path(), r#","expirationTimestamp":"2999-01-01T00:00:00Z""#);
         assert_eq!(header(&renewed).await, "Bearer run-1");
-        assert_eq!(header(&renewed).await, "Bearer run-1", "a token without expiry is kept");
+        assert_eq!(header(&renewed).await, "Bearer run-1", "a token is used until it expires");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn credentials_are_renewed_before_they_expire() {
         let mut state = SessionState::default();
         let reach = Reconnect {
             server: "https://localhost:1".parse().unwrap(),
@@ -403,6 +414,7 @@ mod tests {
             state.take(given(seconds), &reach).unwrap();
             let found = (state.good_until.unwrap() - begun).as_secs();
             assert_eq!(found, kept, "{seconds} s");
+            assert_eq!(state.usable().is_some(), kept > 0, "an expired token is for one request: {seconds} s");
         }
     }
 }

@@ -62,7 +62,8 @@ impl Client {
     /// Finds a resource by plural, singular, short name or kind, optionally with its group, or its
     /// version and group: `pods`, `po`, `Pod`, `deploy.apps`, `deployments.v1.apps`. If several
     /// resources share a name, the core group precedes the others, which follow in the server's
-    /// order. Without a version the group's preferred version is used.
+    /// order. Without a version, the group's preferred version is used if it has the resource, else
+    /// the first version that has it.
     ///
     /// # Errors
     /// [`DiscoverError`].
@@ -81,13 +82,8 @@ impl Client {
             DiscoverError::Unreachable(problem.caused_by(error))
         })?;
         for group in groups {
-            // A version that the name does not contain is used only if it is the preferred one.
-            let preferred = group.versions.first().cloned().unwrap_or_default();
-            for version in &group.versions {
-                let named = wanted.rest.as_deref().is_some_and(|rest| rest == format!("{version}.{}", group.name));
-                if !(named || (*version == preferred && wanted.may_match(&group.name, version))) {
-                    continue;
-                }
+            // The preferred version is the first one. As in kubectl, a resource may exist only in another one.
+            for version in group.versions.iter().filter(|version| wanted.may_match(&group.name, version)) {
                 let path = format!("/apis/{}/{version}", group.name);
                 match self.resources(&path).await {
                     Ok(resources) => {
@@ -97,7 +93,9 @@ impl Client {
                     }
                     Err(problem) => {
                         tracing::debug!(%problem, path, "a group did not answer");
-                        silent.push(group.name.clone());
+                        if !silent.contains(&group.name) {
+                            silent.push(group.name.clone());
+                        }
                     }
                 }
             }
@@ -127,7 +125,17 @@ fn pick(wanted: &ResourceName, resources: Vec<ApiResource>) -> Result<Option<Api
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::error::Error as _;
+    use std::sync::{Arc, Mutex};
+    use std::task::{Context, Poll};
+
+    use bytes::Bytes;
+    use http::{Request, Response, StatusCode};
+    use http_body_util::Full;
+
     use super::*;
+    use crate::transport::{RequestBody, ServiceTransport};
 
     fn resource(plural: &str, short: &str, verbs: &[&str]) -> ApiResource {
         ApiResource {
@@ -148,5 +156,106 @@ mod tests {
         let error = pick(&ResourceName::parse("bindings"), bindings).unwrap_err();
         assert_eq!(error, DiscoverError::NotWatchable { name: "bindings".to_owned() });
         assert_eq!(pick(&ResourceName::parse("pods"), both()), Ok(None));
+    }
+
+    /// A server with discovery documents only, which records the requested paths.
+    #[derive(Clone, Default)]
+    struct Documents(Arc<Mutex<Vec<String>>>);
+
+    impl Documents {
+        fn answer(path: &str) -> Option<String> {
+            let groups = [
+                ("apps", &["v1", "v1beta1"][..]),
+                ("batch", &["v1", "v1beta1"]),
+                ("extensions", &["v1beta1"]),
+                ("away.example.com", &["v1", "v2"]),
+            ];
+            let plurals = match path {
+                "/apis" => {
+                    let group = |(name, versions): (&str, &[&str])| {
+                        let versions = versions.iter().map(|version| serde_json::json!({"version": version}));
+                        serde_json::json!({"name": name, "versions": versions.collect::<Vec<_>>()})
+                    };
+                    return Some(serde_json::json!({"groups": groups.map(group)}).to_string());
+                }
+                "/api/v1" => "pods",
+                "/apis/apps/v1" | "/apis/apps/v1beta1" | "/apis/extensions/v1beta1" => "deployments",
+                "/apis/batch/v1" => "jobs",
+                "/apis/batch/v1beta1" => "cronjobs",
+                _ => return None,
+            };
+            let version = path.trim_start_matches("/apis/").trim_start_matches("/api/");
+            let resource = serde_json::json!({"name": plurals, "verbs": ["list", "watch"]});
+            Some(serde_json::json!({"groupVersion": version, "resources": [resource]}).to_string())
+        }
+    }
+
+    impl tower_service::Service<Request<RequestBody>> for Documents {
+        type Response = Response<Full<Bytes>>;
+        type Error = Infallible;
+        type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
+            let path = request.uri().path();
+            self.0.lock().unwrap().push(path.to_owned());
+            let answer = Documents::answer(path);
+            let mut response = Response::new(Full::from(answer.clone().unwrap_or_default()));
+            if answer.is_none() {
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            }
+            std::future::ready(Ok(response))
+        }
+    }
+
+    /// The order is that of kubectl (`NewDiscoveryRESTMapper` of client-go): groups in the server's order, and in each
+    /// group the preferred version first, then the others, "in case there are resources that only exist in those".
+    #[tokio::test]
+    async fn resource_is_searched_in_the_preferred_version_of_each_group_then_in_the_others() {
+        async fn check(name: &str, expected: Result<&str, &[&str]>, requests: &[&str]) {
+            let server = Documents::default();
+            let client = Client::with_transport(ServiceTransport::new(server.clone()), "default");
+            let found = client.discover(name).await.map(|resource| resource.api_version());
+            let unknown = |silent: &[&str]| DiscoverError::Unknown {
+                name: name.to_owned(),
+                silent: silent.iter().map(|group| (*group).to_owned()).collect(),
+            };
+            assert_eq!(found, expected.map(str::to_owned).map_err(unknown), "{name}");
+            assert_eq!(*server.0.lock().unwrap(), requests, "{name}");
+        }
+        check("pods", Ok("v1"), &["/api/v1"]).await;
+        check("deployments", Ok("apps/v1"), &["/api/v1", "/apis", "/apis/apps/v1"]).await;
+        check("deployments.apps", Ok("apps/v1"), &["/apis", "/apis/apps/v1"]).await;
+        check("deployments.v1beta1.apps", Ok("apps/v1beta1"), &["/apis", "/apis/apps/v1beta1"]).await;
+        check("deployments.extensions", Ok("extensions/v1beta1"), &["/apis", "/apis/extensions/v1beta1"]).await;
+        check("cronjobs.batch", Ok("batch/v1beta1"), &["/apis", "/apis/batch/v1", "/apis/batch/v1beta1"]).await;
+        check("cronjobs.v1.batch", Err(&[]), &["/apis", "/apis/batch/v1"]).await;
+        check("pods.v2.apps", Err(&[]), &["/apis"]).await;
+        let both = ["/apis", "/apis/away.example.com/v1", "/apis/away.example.com/v2"];
+        check("pods.away.example.com", Err(&["away.example.com"]), &both).await;
+    }
+
+    #[test]
+    fn discover_error_names_groups_that_did_not_answer_and_has_its_cause_as_source() {
+        fn check(error: &DiscoverError, expected: &str) {
+            assert_eq!(error.to_string(), expected);
+        }
+        let unknown = |silent: &[&str]| DiscoverError::Unknown {
+            name: "x".to_owned(),
+            silent: silent.iter().map(|group| (*group).to_owned()).collect(),
+        };
+        check(&unknown(&[]), r#"the server doesn't have a resource type "x""#);
+        check(
+            &unknown(&["a", "b"]),
+            r#"the server doesn't have a resource type "x", unless in a group that did not answer: a, b"#,
+        );
+        check(&DiscoverError::NotWatchable { name: "x.g".to_owned() }, "x.g cannot be listed and watched");
+        let unreachable = DiscoverError::Unreachable(Problem::disconnected("reset").caused_by("below"));
+        check(&unreachable, "no connection to the server: reset");
+        assert_eq!(unreachable.source().map(ToString::to_string).as_deref(), Some("below"));
+        assert!(unknown(&[]).source().is_none());
     }
 }

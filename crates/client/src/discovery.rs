@@ -196,6 +196,9 @@ mod tests {
         let pods =
             ApiResource { version: "v1".into(), plural: "pods".into(), kind: "Pod".into(), ..ApiResource::default() };
         check("pods", &pods, true);
+        check("", &pods, false);
+        let tabs = ApiResource { singular: "ct".into(), kind: "CronTab".into(), ..pods.clone() };
+        check("ct", &tabs, true);
         check("pods.v1", &pods, true);
         check("pods.apps", &pods, false);
     }

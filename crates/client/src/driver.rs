@@ -216,7 +216,11 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
         }
         self.exchange = Exchange::Idle;
         let at = self.time_and_random();
-        self.reflector.handle_problem(at, Problem::disconnected("suspended"));
+        // A cut stream that was of use is resumed without a delay. The second problem is for that new request, whose
+        // time limit would pass while nobody polls.
+        for _ in 0..2 {
+            self.reflector.handle_problem(at, Problem::disconnected("suspended"));
+        }
         self.act();
         self.drain_all();
         self.report_state();
@@ -459,9 +463,8 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
             }
         }
         let state = self.reflector.state();
-        if std::mem::discriminant(&state) != std::mem::discriminant(&self.reported_state)
-            || is_new_backoff(&state, &self.reported_state)
-        {
+        // The progress of a list is not reported. Between two backoffs there is always another state.
+        if std::mem::discriminant(&state) != std::mem::discriminant(&self.reported_state) {
             self.reported_state = state.clone();
             self.push(Notice::State(state.clone()));
         }
@@ -472,11 +475,6 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
     fn push(&mut self, notice: Notice<D::Stored>) {
         self.notices.push_back((notice, self.indexer.published()));
     }
-}
-
-/// True if the backoff has another cause or end. The progress of a list is not reported.
-fn is_new_backoff(state: &ReflectorState, reported_state: &ReflectorState) -> bool {
-    matches!(state, ReflectorState::BackingOff { .. }) && state != reported_state
 }
 
 fn key_of(object: &RawObject) -> ObjectKey {

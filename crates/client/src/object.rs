@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn list_item_without_a_type_gets_the_type_of_its_list() {
-        fn check(item: &'static str, expected: &str) {
-            let raw = RawObject::new(Bytes::from_static(item.as_bytes())).unwrap();
+        fn check(item: &str, expected: &str) {
+            let raw = RawObject::new(Bytes::copy_from_slice(item.as_bytes())).unwrap();
             let metadata = raw.metadata();
             let key = ObjectKey::new(&metadata.namespace, &metadata.name);
             let type_name = TypeName { api_version: "apps/v1".to_owned(), kind: "Deployment".to_owned() };
@@ -260,6 +260,11 @@ mod tests {
         );
         let typed = r#"{"apiVersion":"x/v1","kind":"Y","metadata":{"name":"a","uid":"u","resourceVersion":"7"}}"#;
         check(typed, typed);
+        // Half a type is a type: a second `kind` would make the object ambiguous.
+        for half in [r#""kind":"Y""#, r#""apiVersion":"x/v1""#] {
+            let half = format!(r#"{{{half},"metadata":{{"name":"a","uid":"u","resourceVersion":"7"}}}}"#);
+            check(&half, &half);
+        }
     }
 
     #[test]

@@ -213,6 +213,25 @@ mod tests {
     }
 
     #[test]
+    fn cause_shows_its_error_and_leads_to_the_errors_below() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("upper")]
+        struct Upper(#[source] std::io::Error);
+        let cause = Cause::new(Upper(std::io::Error::other("lower")));
+        assert_eq!(cause.to_string(), "upper");
+        assert_eq!(cause.source().map(ToString::to_string).as_deref(), Some("lower"));
+        assert!(cause.get().is::<Upper>());
+    }
+
+    #[test]
+    fn problems_with_different_causes_are_different() {
+        let problem = |cause: &str| Problem::disconnected("reset").caused_by(cause);
+        assert_eq!(problem("a"), problem("a"));
+        assert_ne!(problem("a"), problem("b"));
+        assert_ne!(problem("a"), Problem::disconnected("reset"));
+    }
+
+    #[test]
     fn problems_are_classified_as_expired_too_large_or_temporary() {
         fn check(status: Status, expired: bool, too_large: bool, temporary: bool) {
             let problem = Problem::refused(status);

@@ -224,6 +224,17 @@ mod tests {
         assert!(Projection::keep(["a.b"]).apply(br#"{"a":{"b" 1}}"#).is_err());
     }
 
+    #[test]
+    fn selected_value_is_copied_byte_by_byte() {
+        fn check(projection: &Projection, json: &str, expected: &str) {
+            let found = projection.apply(json.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(found).unwrap(), expected, "{projection:?}");
+        }
+        let json = r#"{ "a" : {"x" : 1 , "y": 2}, "b" : [{"x" : 1} , 2] }"#;
+        check(&Projection::keep(["a", "b"]), json, r#"{"a":{"x" : 1 , "y": 2},"b":[{"x" : 1} , 2]}"#);
+        check(&Projection::keep(["a.x", "b.x"]), json, r#"{"a":{"x":1},"b":[{"x":1},null]}"#);
+    }
+
     /// A slow reference implementation on a parsed tree.
     fn slow(value: &serde_json::Value, node: &Node, inherited: bool) -> Option<serde_json::Value> {
         use serde_json::Value;

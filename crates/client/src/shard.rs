@@ -187,3 +187,69 @@ impl<T: Filterable> Stream for FilteredStream<T> {
         Poll::Ready(checked)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures_util::{StreamExt as _, stream};
+    use listwatch_wire::ListMeta;
+
+    use super::*;
+
+    /// A server that ignores the selector and sends the objects of these uids.
+    struct Ignorant(Vec<String>);
+
+    fn object(uid: &str) -> RawObject {
+        let json = format!(r#"{{"metadata":{{"name":"x{uid}","uid":"{uid}","resourceVersion":"1"}}}}"#);
+        RawObject::new(Bytes::from(json)).unwrap()
+    }
+
+    #[async_trait]
+    impl ListWatch for Ignorant {
+        async fn list(&self, _: ListOptions) -> Result<ListStream, Problem> {
+            let objects = self.0.iter().map(|uid| object(uid)).collect();
+            let items = [Ok(ListItem::Objects(objects)), Ok(ListItem::End(ListMeta::default()))];
+            Ok(stream::iter(items).boxed())
+        }
+
+        async fn watch(&self, _: ListOptions) -> Result<WatchStream, Problem> {
+            let mut events: Vec<_> =
+                self.0.iter().map(|uid| WatchedEvent { kind: EventKind::Added, object: object(uid) }).collect();
+            let bookmark = RawObject::new(Bytes::from_static(b"{}")).unwrap();
+            events.push(WatchedEvent { kind: EventKind::Bookmark, object: bookmark });
+            Ok(stream::iter([Ok(events)]).boxed())
+        }
+    }
+
+    /// Reads the first item of a list and of a watch from a server with objects of this shard and, if `foreign`, of
+    /// another one.
+    async fn check(foreign: bool, fallback: ShardFallback, kept: Option<usize>, honored: Option<bool>) {
+        let selector = ShardSelector::part(ShardField::Uid, 0, 2).unwrap();
+        let (own, others): (Vec<_>, Vec<_>) = (0..20).map(|uid| uid.to_string()).partition(|uid| selector.holds(uid));
+        let sent = if foreign { [&own[..2], &others[..3]].concat() } else { own[..2].to_vec() };
+        let shard = || ShardListWatch::new(Ignorant(sent.clone()), selector.clone()).fallback(fallback);
+        let listed = shard();
+        let first = listed.list(ListOptions::default()).await.unwrap().next().await.unwrap();
+        let first = first.map(|item| match item {
+            ListItem::Objects(objects) => objects.len(),
+            _ => panic!("the objects come first"),
+        });
+        assert_eq!(first.ok(), kept, "list: {foreign} {fallback:?}");
+        assert_eq!(listed.is_honored(), honored, "list: {foreign} {fallback:?}");
+        let watched = shard();
+        let mut events = watched.watch(ListOptions::default()).await.unwrap();
+        let first = events.next().await.unwrap();
+        // Bookmarks belong to every shard.
+        assert_eq!(first.map(|events| events.len()).ok(), kept.map(|kept| kept + 1), "watch: {foreign} {fallback:?}");
+        assert_eq!(watched.is_honored(), honored, "watch: {foreign} {fallback:?}");
+        assert!(events.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn object_of_another_shard_is_dropped_or_refused_and_reveals_the_server() {
+        check(true, ShardFallback::FilterLocally, Some(2), Some(false)).await;
+        check(true, ShardFallback::Refuse, None, Some(false)).await;
+        check(false, ShardFallback::FilterLocally, Some(2), None).await;
+        check(false, ShardFallback::Refuse, Some(2), None).await;
+    }
+}

@@ -220,4 +220,12 @@ mod tests {
         check(r#"{"metadata":{"name":"a","labels":null}}"#, "x", None);
         check(r#"{"metadata":{"name":"a"}}"#, "x", None);
     }
+
+    #[test]
+    fn size_of_a_stored_value_is_that_of_its_json() {
+        let json = r#"{"metadata":{"name":"a"}}"#;
+        let raw = RawObject::new(Bytes::from_static(json.as_bytes())).unwrap();
+        assert_eq!(Object::keep(&raw, ObjectKey::new("", "a"), None).size_bytes(), json.len());
+        assert_eq!(Typed::new(&raw, ()).size_bytes(), json.len(), "a typed value is invisible to the queue's limit");
+    }
 }

@@ -115,3 +115,41 @@ pub(super) fn parse_certificates(pem: &[u8], what: &str) -> Result<Vec<Certifica
     }
     Ok(certificates)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A PEM block with one byte. Blocks are decoded, not verified.
+    fn pem(kind: &str, byte: u8) -> String {
+        let text = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, [byte]);
+        format!("-----BEGIN {kind}-----\n{text}\n-----END {kind}-----\n")
+    }
+
+    #[test]
+    fn pem_file_yields_all_its_certificates_in_order() {
+        let file = [pem("CERTIFICATE", 1), pem("PRIVATE KEY", 9), pem("CERTIFICATE", 2)].concat();
+        let found = Certificate::from_pem(file.as_bytes()).unwrap();
+        assert_eq!(found.iter().map(Certificate::der).collect::<Vec<_>>(), [[1], [2]]);
+        assert_eq!(found[1], Certificate::from_der([2]));
+        for bad in [pem("PRIVATE KEY", 9), String::new()] {
+            let error = Certificate::from_pem(bad.as_bytes()).unwrap_err().to_string();
+            assert_eq!(error, "the certificate: holds no PEM certificate");
+        }
+    }
+
+    #[test]
+    fn identity_is_equal_if_its_chain_and_its_key_are() {
+        let identity = |certificates: &[u8], key: u8| {
+            let chain: String = certificates.iter().map(|byte| pem("CERTIFICATE", *byte)).collect();
+            Identity::from_pem(chain.as_bytes(), pem("PRIVATE KEY", key).as_bytes()).unwrap()
+        };
+        let own = identity(&[1, 2], 3);
+        assert_eq!(own.certificates(), [Certificate::from_der([1]), Certificate::from_der([2])]);
+        assert_eq!(own.key_der(), [3]);
+        assert_eq!(own, identity(&[1, 2], 3));
+        assert_eq!(own, own.clone());
+        assert_ne!(own, identity(&[1, 2], 4), "the key differs");
+        assert_ne!(own, identity(&[2, 1], 3), "the chain differs");
+    }
+}

@@ -430,6 +430,37 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn exec_plugin_may_interact_only_at_a_terminal() {
+        use InteractiveMode::{Always, IfAvailable, Never};
+        let script = format!(
+            r#"case "$KUBERNETES_EXEC_INFO" in *'"interactive":true'*) T=asks ;; *) T=silent ;; esac; {}"#,
+            answer(r#"{"token":"'$T'"}"#)
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let mut plugin = plugin(folder.path(), "");
+        (plugin.command, plugin.args) = ("sh".into(), vec!["-c".to_owned(), script]);
+        for (interactive, terminal, expected) in [
+            (Always, true, Some("asks")),
+            (Always, false, None),
+            (IfAvailable, true, Some("asks")),
+            (IfAvailable, false, Some("silent")),
+            (Never, true, Some("silent")),
+        ] {
+            plugin.interactive = interactive;
+            let found = plugin.run_with_terminal(terminal).await.ok().and_then(|credentials| credentials.token);
+            assert_eq!(found.map(|token| token.0).as_deref(), expected, "{interactive:?}, terminal: {terminal}");
+        }
+    }
+
+    #[tokio::test]
+    async fn output_of_a_plugin_is_read_up_to_its_limit() {
+        let output = vec![b' '; OUTPUT_LIMIT_BYTES + 1];
+        let read = read_bounded(Some(&output[..OUTPUT_LIMIT_BYTES])).await;
+        assert_eq!(read.map(|read| read.len()), Ok(OUTPUT_LIMIT_BYTES));
+        assert_eq!(read_bounded(Some(&output[..])).await, Err("more than 1048576 bytes".to_owned()));
+    }
+
+    #[tokio::test]
     async fn exec_plugin_failure_names_its_reason() {
         let begin = "the credential plugin /plugin printed no usable credentials: ";
         let unusable = |why: &str| format!("{begin}{why}");

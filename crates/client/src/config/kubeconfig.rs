@@ -357,9 +357,13 @@ impl Exec {
 
 impl User {
     fn auth(&self, folder: &Path, cluster: &Cluster, cluster_folder: &Path) -> Result<Auth, ConfigError> {
-        let has_token = self.token_file.is_some() || self.token.as_ref().is_some_and(|token| !token.is_empty());
+        let text = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let path = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        let (file, token, username) = (path(&self.token_file), text(&self.token), text(&self.username));
+        let has_certificate = text(&self.client_certificate_data).is_some() || path(&self.client_certificate).is_some();
         // Static credentials precede a plugin, as in client-go.
-        if let Some(exec) = self.exec.as_ref().filter(|_| !has_token && self.username.is_none()) {
+        let is_static = file.is_some() || token.is_some() || username.is_some() || has_certificate;
+        if let Some(exec) = self.exec.as_ref().filter(|_| !is_static) {
             return exec.auth(folder, cluster, cluster_folder);
         }
         if let Some(provider) = &self.auth_provider {
@@ -368,16 +372,14 @@ impl User {
                 "; client-go dropped it as well, for exec plugins",
             ));
         }
-        // A token file precedes a token, as in client-go, because the file is refreshed.
-        if let Some(file) = &self.token_file {
-            return Ok(Auth::TokenFile(folder.join(file)));
-        }
-        Ok(match (&self.token, &self.username) {
-            (Some(token), _) if !token.is_empty() => Auth::Token(token.clone()),
-            (_, Some(username)) => {
-                Auth::Basic { username: username.clone(), password: self.password.clone().unwrap_or_default() }
+        Ok(match (file, token, username) {
+            // A token file precedes a token, as in client-go, because the file is refreshed.
+            (Some(file), ..) => Auth::TokenFile(folder.join(file)),
+            (None, Some(token), _) => Auth::Token(token),
+            (None, None, Some(username)) => {
+                Auth::Basic { username, password: self.password.clone().unwrap_or_default() }
             }
-            _ => Auth::None,
+            (None, None, None) => Auth::None,
         })
     }
 
@@ -463,6 +465,8 @@ clusters:
   cluster:
     server: https://far:6443
     certificate-authority-data: {}
+    tls-server-name: far.example.com
+    proxy-url: http://p:3128
     extensions: [{{name: other, extension: 1}}, {{name: client.authentication.k8s.io/exec, extension: {{audience: me}}}}]
 users:
 - name: admin
@@ -517,6 +521,8 @@ contexts:
   context: {{cluster: proxied, user: nobody}}
 - name: lost
   context: {{cluster: gone, user: nobody}}
+- name: stranger
+  context: {{cluster: dev, user: gone}}
 "#,
             encode(CERTIFICATE),
             encode(CERTIFICATE),
@@ -556,6 +562,8 @@ contexts:
             plugin.cluster.unwrap(),
             serde_json::json!({
                 "server": "https://far:6443",
+                "tls-server-name": "far.example.com",
+                "proxy-url": "http://p:3128",
                 "certificate-authority-data": encode(CERTIFICATE),
                 "config": {"audience": "me"}
             })
@@ -565,6 +573,38 @@ contexts:
         };
         assert_eq!((plugin.version, plugin.interactive), (ExecVersion::V1Beta1, InteractiveMode::IfAvailable));
         assert_eq!((plugin.command.as_path(), plugin.cluster), (Path::new("gke"), None));
+    }
+
+    /// The precedence of client-go: `getUserIdentificationPartialConfig` of clientcmd, and
+    /// `UpdateTransportConfig` of the exec plugin. Empty values count as absent.
+    #[test]
+    fn static_credentials_precede_an_exec_plugin() {
+        fn check(user: &str, expected: &str) {
+            let kubeconfig = parse(&format!(
+                "clusters: [{{name: c, cluster: {{server: 'https://h'}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n"
+            ));
+            let config = kubeconfig.unwrap().config(Some("x")).unwrap();
+            let found = match config.auth {
+                Auth::None => if config.tls.identity.is_some() { "certificate" } else { "none" }.to_owned(),
+                Auth::Token(token) => format!("token {token}"),
+                Auth::TokenFile(path) => format!("file {}", path.display()),
+                Auth::Exec(_) => "plugin".to_owned(),
+                Auth::Basic { username, password } => format!("password {username}:{password}"),
+            };
+            assert_eq!(found, expected, "{user}");
+        }
+        let exec = "exec: {command: p, apiVersion: client.authentication.k8s.io/v1beta1}";
+        let certificate = format!("client-certificate-data: {}, client-key-data: {}", encode(CERTIFICATE), encode(KEY));
+        check(exec, "plugin");
+        check(&format!("token: t, {exec}"), "token t");
+        check(&format!("tokenFile: f, {exec}"), "file /nowhere/f");
+        check(&format!("username: me, password: pass, {exec}"), "password me:pass");
+        check(&format!("{certificate}, {exec}"), "certificate");
+        check(&format!("token: '', tokenFile: '', username: '', client-certificate: '', {exec}"), "plugin");
+        check("tokenFile: f, token: t", "file /nowhere/f");
+        check("tokenFile: '', token: t", "token t");
+        check("token: '', username: me", "password me:");
+        check("token: '', username: ''", "none");
     }
 
     #[test]
@@ -585,9 +625,13 @@ contexts:
         }
         check(
             "none",
-            "the kubeconfig has no context \"none\"; it has: dev, cert, half, cloud, old, older, moody, provided, badly-proxied, proxied, lost",
+            "the kubeconfig has no context \"none\"; it has: dev, cert, half, cloud, old, older, moody, provided, badly-proxied, proxied, lost, stranger",
         );
         check("lost", "the kubeconfig has no cluster \"gone\"; it has: dev, plain, proxied, badly-proxied, info");
+        check(
+            "stranger",
+            "the kubeconfig has no user \"gone\"; it has: admin, cert, half, cloud, old, older, moody, provided, nobody",
+        );
         check("half", "the client key: has no client-certificate beside it");
         check(
             "older",
@@ -625,5 +669,9 @@ contexts:
         assert_eq!(config.server.to_string(), "https://h/");
         assert_eq!(config.tls.authorities.len(), 1, "a file is looked for beside its kubeconfig");
         assert!(Kubeconfig::read_all([path("missing")]).is_err());
+        let unreadable = Kubeconfig::read_all([folder.path().to_owned(), path("a")]);
+        assert!(matches!(unreadable, Err(ConfigError::Unreadable { .. })), "only missing files are skipped");
+        assert_eq!(Kubeconfig::read(&path("b")).unwrap().current_context(), "two");
+        assert!(matches!(Kubeconfig::read(&path("missing")), Err(ConfigError::Unreadable { .. })));
     }
 }

@@ -12,6 +12,8 @@ mod kubeconfig;
 #[cfg(feature = "kubeconfig")]
 mod proxy;
 
+#[cfg(feature = "kubeconfig")]
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -205,7 +207,7 @@ impl Config {
     /// [`ConfigError`].
     #[cfg(feature = "kubeconfig")]
     pub fn load(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, ConfigError> {
-        let mut config = Config::find(kubeconfig, context)?;
+        let mut config = Config::find(kubeconfig, context, &|name| std::env::var_os(name))?;
         if config.transport.proxy.is_none() {
             config.transport.proxy = proxy::from_environment(&config.server, &|name| std::env::var(name).ok())?;
         }
@@ -213,19 +215,23 @@ impl Config {
     }
 
     #[cfg(feature = "kubeconfig")]
-    fn find(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, ConfigError> {
+    fn find(
+        kubeconfig: Option<&Path>,
+        context: Option<&str>,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, ConfigError> {
         if let Some(path) = kubeconfig {
             return Kubeconfig::read(path)?.config(context);
         }
-        if let Some(paths) = std::env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty()) {
+        if let Some(paths) = variable("KUBECONFIG").filter(|paths| !paths.is_empty()) {
             return Kubeconfig::read_all(std::env::split_paths(&paths))?.config(context);
         }
-        let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+        let home = variable("HOME").map(PathBuf::from).unwrap_or_default();
         let tried = home.join(".kube").join("config");
         if tried.exists() {
             return Kubeconfig::read(&tried)?.config(context);
         }
-        if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        if variable("KUBERNETES_SERVICE_HOST").is_some() {
             return Config::in_cluster();
         }
         Err(ConfigError::Nothing { tried })
@@ -308,6 +314,39 @@ mod tests {
         assert_eq!(config.server.to_string(), "https://[fd00::1]:443/");
         assert_eq!(config.namespace, "shop");
         assert!(matches!(config.auth, Auth::TokenFile(_)));
+        assert_eq!(config.tls.authorities.len(), 1, "the server is verified by the certificate of the account");
+        assert!(!config.compression, "a server in the same cluster is near");
+    }
+
+    #[cfg(feature = "kubeconfig")]
+    #[test]
+    fn kubeconfig_argument_precedes_environment_and_environment_precedes_home() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, server: &str| {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let text = format!(
+                "current-context: x\nclusters: [{{name: c, cluster: {{server: 'http://{server}'}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: ''}}}}]\n"
+            );
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (argument, named) = (write("argument", "argument"), write("named", "named"));
+        write("home/.kube/config", "home");
+        let find = |argument: Option<&Path>, named: Option<&Path>, home: &str| {
+            let found = Config::find(argument, None, &|name| match name {
+                "KUBECONFIG" => named.map(Into::into),
+                "HOME" => Some(folder.path().join(home).into()),
+                _ => None,
+            });
+            found.map(|config| config.server.host().unwrap_or_default().to_owned())
+        };
+        assert_eq!(find(Some(&argument), Some(&named), "home").unwrap(), "argument");
+        assert_eq!(find(None, Some(&named), "home").unwrap(), "named");
+        assert_eq!(find(None, Some(Path::new("")), "home").unwrap(), "home", "an empty KUBECONFIG counts as none");
+        assert_eq!(find(None, None, "home").unwrap(), "home");
+        let nothing = find(None, None, "nobody").unwrap_err();
+        assert!(matches!(nothing, ConfigError::Nothing { .. }), "{nothing}");
     }
 
     #[test]

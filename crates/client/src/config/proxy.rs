@@ -127,5 +127,14 @@ mod tests {
         not("https://[fd00::7]:6443", "fd00::7", true);
         not("https://[fd00::7]:6443", "[fd00::7]:6443", true);
         not("https://10.1.2.3", "10.1.2.3/99", false);
+        not("https://[fd00::107]", "fd00::100/120", true);
+        not("https://[fd00::107]", "fd00::200/120", false);
+        not("https://[fd00::107]", "::/0", true);
+        not("https://[fd00::107]", "fd00::107/129", false);
+        // The port of a URL without one is that of its scheme.
+        not("https://far", "far:443", true);
+        not("https://far", "far:80", false);
+        check("http://far", &[("HTTP_PROXY", "http://p:1"), ("NO_PROXY", "far:80")], false);
+        check("http://far", &[("HTTP_PROXY", "http://p:1"), ("NO_PROXY", "far:443")], true);
     }
 }

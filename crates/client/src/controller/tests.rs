@@ -13,6 +13,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::*;
 use crate::driver::Reflection;
+use crate::indexer::Indexer;
 use crate::informer::{InformerConfig, SharedInformer};
 use crate::list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
 use crate::object::RawObject;
@@ -180,6 +181,135 @@ async fn reconcile_starts_after_every_source_is_synced() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn synced_waits_for_every_source_or_for_the_end() {
+    let (mut own, source) = SourceControl::new(&["a"]);
+    let (mut other, other_source) = SourceControl::new(&[]);
+    let mut controller = Controller::new(ControllerConfig::new("test"), source);
+    controller.watches(other_source, |_| Vec::new());
+    let handle = controller.start(recording(&Log::default()));
+    own.sync();
+    let early = tokio::time::timeout(Duration::from_secs(10), handle.synced()).await;
+    assert!(early.is_err(), "synced before every source is");
+    other.sync();
+    tokio::time::timeout(millis(10), handle.synced()).await.expect("every source is synced");
+    handle.stop().await.unwrap();
+
+    let (own, source) = SourceControl::new(&["a"]);
+    let handle = Controller::new(ControllerConfig::new("test"), source).start(recording(&Log::default()));
+    drop(own);
+    tokio::time::timeout(millis(100), handle.synced()).await.expect("a controller that ended will never be synced");
+}
+
+/// A source whose messages the test sends.
+struct Messages {
+    store: Store,
+    messages: mpsc::UnboundedReceiver<SourceEvent>,
+}
+
+#[async_trait]
+impl EventSource for Messages {
+    fn store(&self) -> Store {
+        self.store.clone()
+    }
+
+    async fn next(&mut self) -> Option<SourceEvent> {
+        self.messages.recv().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn source_that_is_synced_twice_counts_once() {
+    let indexer = Indexer::new();
+    let source = || {
+        let (sender, messages) = mpsc::unbounded_channel();
+        (sender, Messages { store: indexer.reader(), messages })
+    };
+    let ((own, source), (other, other_source)) = (source(), source());
+    let mut controller = Controller::new(ControllerConfig::new("test"), source);
+    controller.watches(other_source, |_| Vec::new());
+    // A key that is added before the start waits for the sources as well.
+    controller.queue().add(ObjectKey::new("shop", "a"));
+    let log = Log::default();
+    let handle = controller.start(recording(&log));
+    own.send(SourceEvent::Synced).unwrap();
+    own.send(SourceEvent::Synced).unwrap();
+    settle().await;
+    assert!(take(&log).is_empty(), "a reconcile saw a cache that was not loaded");
+    other.send(SourceEvent::Synced).unwrap();
+    settle().await;
+    assert_eq!(take(&log), ["a gone"]);
+    handle.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn live_change_precedes_the_initial_state() {
+    let (mut own, source) = SourceControl::new(&["a", "b", "c"]);
+    let log = Log::default();
+    let begun = log.clone();
+    let handle = Controller::new(ControllerConfig::new("test"), source).start(move |request: Request| {
+        begun.lock().unwrap().push(request.key().name().to_owned());
+        async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Ok::<_, String>(Outcome::Done)
+        }
+    });
+    own.sync();
+    handle.synced().await;
+    settle().await;
+    own.send(EventKind::Modified, "c", "");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(take(&log), ["a", "c", "b"], "a live change waited behind the initial state");
+    handle.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_handle_stops_the_controller_at_once() {
+    let (mut own, source) = SourceControl::new(&["a"]);
+    let log = Log::default();
+    let handle = Controller::new(ControllerConfig::new("test"), source).start(recording(&log));
+    own.sync();
+    handle.synced().await;
+    settle().await;
+    assert_eq!(take(&log), ["a@1"]);
+    let queue = handle.queue().clone();
+    drop(handle);
+    settle().await;
+    queue.add(ObjectKey::new("shop", "a"));
+    settle().await;
+    assert!(take(&log).is_empty(), "a controller without a handle still reconciles");
+}
+
+#[test]
+fn controller_of_an_ended_runtime_has_ended() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let first = runtime();
+    let (_own, source) = SourceControl::new(&["a"]);
+    let mut handle = first
+        .block_on(async { Controller::new(ControllerConfig::new("test"), source).start(recording(&Log::default())) });
+    drop(first);
+    assert_eq!(runtime().block_on(handle.ended()), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "the last reconcile panics")]
+async fn panic_of_the_controllers_task_reaches_its_owner() {
+    struct PanicsAtDrop;
+    impl Drop for PanicsAtDrop {
+        fn drop(&mut self) {
+            panic!("the last reconcile panics");
+        }
+    }
+    let (_own, source) = SourceControl::new(&[]);
+    let captured = PanicsAtDrop;
+    let handle = Controller::new(ControllerConfig::new("test"), source).start(move |_: Request| {
+        let _ = &captured;
+        async { Ok::<_, String>(Outcome::Done) }
+    });
+    settle().await;
+    let _ = handle.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn owner_is_reconciled_for_gained_and_lost_dependents() {
     let (mut own, source) = SourceControl::new(&[]);
     let (mut owned, owned_source) = SourceControl::new(&[]);
@@ -317,7 +447,7 @@ async fn key_has_one_worker_while_different_keys_run_in_parallel() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     let metrics = handle.metrics();
     assert_eq!(most.load(Ordering::SeqCst), 5, "all workers work");
-    assert_eq!((metrics.panics, metrics.queue.depth), (0, 0));
+    assert_eq!((metrics.panics, metrics.queue.depth, metrics.max_workers), (0, 0, 5));
     handle.stop().await.unwrap();
 }
 
@@ -353,6 +483,53 @@ async fn reconcile_reads_its_own_previous_writes() {
     // The key may be reconciled twice, because both changes arrived while it waited.
     assert!(!seen.is_empty() && seen.iter().all(|version| version == "3"), "{seen:?}");
     handle.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_waits_for_the_newest_recorded_write_of_each_source() {
+    const OWN: usize = 0;
+    const OTHER: usize = 1;
+    // The recorded writes, and the versions of both caches at which the key is reconciled again.
+    async fn check(writes: &'static [(usize, &str)], own_version: u64, other_version: u64) {
+        let (mut own, source) = SourceControl::new(&["a"]);
+        let (mut other, other_source) = SourceControl::new(&["x"]);
+        let mut controller = Controller::new(ControllerConfig::new("test"), source);
+        let ids = [SourceId::OWN, controller.watches(other_source, |_| Vec::new())];
+        let log = Log::default();
+        let noted = log.clone();
+        let handle = controller.start(move |request: Request| {
+            let mut noted = noted.lock().unwrap();
+            if noted.is_empty() {
+                writes.iter().for_each(|(source, version)| request.record_write(ids[*source], version));
+            }
+            noted.push(request.cache(SourceId::OWN).snapshot().version().to_owned());
+            async { Ok::<_, String>(Outcome::Done) }
+        });
+        own.sync();
+        other.sync();
+        handle.synced().await;
+        settle().await;
+        assert_eq!(log.lock().unwrap().len(), 1);
+        handle.queue().add(ObjectKey::new("shop", "a"));
+        while other.version < other_version {
+            other.send(EventKind::Modified, "x", "");
+        }
+        while own.version + 1 < own_version {
+            own.send(EventKind::Modified, "b", "");
+        }
+        settle().await;
+        assert_eq!(log.lock().unwrap().len(), 1, "{writes:?}: a reconcile began before the cache shows its writes");
+        own.send(EventKind::Modified, "b", "");
+        settle().await;
+        let versions = log.lock().unwrap().clone();
+        assert_eq!(versions.get(1), Some(&own_version.to_string()), "{writes:?}: the caches show every write");
+        handle.stop().await.unwrap();
+    }
+    check(&[(OWN, "4")], 4, 1).await;
+    check(&[(OWN, "3"), (OWN, "5")], 5, 1).await;
+    check(&[(OWN, "5"), (OWN, "3")], 5, 1).await;
+    check(&[(OWN, "3"), (OTHER, "5")], 3, 5).await;
+    check(&[(OTHER, "3"), (OWN, "5")], 5, 3).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -405,6 +582,21 @@ async fn stopped_controller_finishes_within_its_deadline() {
     assert_eq!(begun.elapsed().as_secs(), 25, "what takes longer than there is time is dropped");
     queue.add(ObjectKey::new("shop", "z"));
     assert_eq!(queue.depth(), 0, "a stopped controller takes nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn reconciles_dropped_at_the_end_of_the_drain_time_are_counted() {
+    let (mut own, source) = SourceControl::new(&["a", "b", "c"]);
+    let config = ControllerConfig { workers: 2, timeout: None, ..ControllerConfig::new("test") };
+    let mut handle = Controller::new(config, source)
+        .start(|_: Request| async { std::future::pending::<Result<Outcome, String>>().await });
+    own.sync();
+    handle.synced().await;
+    settle().await;
+    drop(own);
+    assert!(handle.ended().await.is_err());
+    let metrics = handle.metrics();
+    assert_eq!((metrics.aborted, metrics.active_workers, metrics.done), (2, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]

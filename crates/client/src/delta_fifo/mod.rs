@@ -495,6 +495,7 @@ impl<D: Decode> DeltaFifo<D> {
             let below_has_it = below.contains_key(&key);
             if let Some(tail) = layer.keys.get_mut(&key) {
                 tail.latest = None;
+                tail.floor = Some(version.into());
                 if tail.deltas == 0 && !below_has_it {
                     layer.keys.remove(&key);
                 }

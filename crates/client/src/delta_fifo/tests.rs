@@ -273,6 +273,31 @@ fn latest_per_key_keeps_the_position_of_the_newest_state() {
 }
 
 #[test]
+fn latest_per_key_remembers_a_queued_deletion_after_a_later_object_is_omitted() {
+    // The upsert of the first object is being applied. Its deletion is queued. The second object
+    // was created and deleted within the queue.
+    fn queue() -> QueueAndStore<KeepJson> {
+        let mut pair = latest();
+        pair.push(Added, &raw("a", "1", 1));
+        let taken = pair.fifo.pop_batch(pair.indexer.current(), 10);
+        pair.push(Deleted, &raw("a", "1", 3));
+        pair.push(Added, &raw("a", "2", 4));
+        pair.push(Deleted, &raw("a", "2", 5));
+        for delta in taken {
+            pair.indexer.apply(delta, &mut Vec::new());
+        }
+        pair
+    }
+    let mut pair = queue();
+    pair.replace(&[], "6");
+    assert_eq!(pair.drain(), ["-a@3 final Live"], "a relist reported a queued deletion once more");
+    let mut pair = queue();
+    assert_eq!(pair.push(Modified, &raw("a", "1", 2)), PushOutcome::Stale, "a deleted object came back");
+    assert_eq!(pair.push(Modified, &raw("a", "2", 4)), PushOutcome::Stale, "a deleted object came back");
+    assert_eq!(pair.drain(), ["-a@3 final Live"]);
+}
+
+#[test]
 fn full_queue_stops_its_producer_and_drops_nothing() {
     let config = FifoConfig { bytes_max: 5 * (DELTA_BYTES + 80), ..FifoConfig::default() };
     let mut pair = QueueAndStore::new(KeepJson, config);
@@ -305,6 +330,76 @@ fn full_queue_stops_its_producer_and_drops_nothing() {
         pair.push(Deleted, &raw("b", "1", version));
     }
     assert_eq!(pair.drain(), ["+o0@10497 Live", "+o1@10498 Live", "+o2@10499 Live"]);
+}
+
+#[test]
+fn queue_accounts_each_object_and_each_delta() {
+    let mut pair = queue_with_every_delta();
+    let mut check = |promise: &str, push: &dyn Fn(&mut QueueAndStore<KeepJson>), more: usize| {
+        let before = pair.fifo.bytes();
+        push(&mut pair);
+        assert_eq!(pair.fifo.bytes() - before, more, "{promise}");
+    };
+    let object = raw("a", "1", 1);
+    let size = object.json().len();
+    check("an upsert is its object and a delta", &|pair| drop(pair.push(Added, &object)), size + DELTA_BYTES);
+    let last = raw("a", "1", 2);
+    check("a deletion has its last state", &|pair| drop(pair.push(Deleted, &last)), size + DELTA_BYTES);
+    check("an unknown deletion is not queued", &|pair| drop(pair.push(Deleted, &raw("b", "1", 3))), 0);
+    check("a version is a delta", &|pair| pair.fifo.push_version("3"), DELTA_BYTES);
+    check("a later version replaces it", &|pair| pair.fifo.push_version("4"), 0);
+    check("a new uid is an upsert", &|pair| drop(pair.push(Added, &raw("a", "5", 5))), size + DELTA_BYTES);
+    check("a last state of another uid is not kept", &|pair| drop(pair.push(Deleted, &raw("a", "6", 6))), DELTA_BYTES);
+    pair.drain();
+    assert_eq!(pair.fifo.bytes(), 0, "a drained queue still accounts bytes");
+}
+
+#[test]
+fn replacement_counts_and_accounts_its_differences() {
+    fn check(before: &[RawObject], after: &[RawObject], differences: (usize, usize)) {
+        let mut pair = queue_with_every_delta();
+        pair.replace(before, "5");
+        pair.drain();
+        pair.replace(after, "9");
+        let deltas = differences.0 + differences.1 + 1;
+        assert_eq!(
+            pair.fifo.bytes(),
+            DELTA_BYTES * deltas,
+            "a difference is a delta, and so is the version: {after:?}"
+        );
+        let batch = pair.fifo.pop_batch(pair.indexer.current(), 1);
+        let [Delta::Replace(replacement)] = &batch[..] else { panic!("not a replacement: {batch:?}") };
+        assert_eq!((replacement.differences(), replacement.version()), (differences, "9"), "{after:?}");
+    }
+    let [a, b, c] = [raw("a", "1", 1), raw("b", "2", 2), raw("c", "3", 3)];
+    check(&[], &[a.clone(), b.clone()], (0, 2));
+    check(&[a.clone(), b.clone(), c.clone()], &[raw("a", "1", 6)], (2, 1));
+    let only_a = std::slice::from_ref(&a);
+    check(only_a, &[a.clone(), b, c, raw("d", "4", 4)], (0, 3));
+    check(only_a, only_a, (0, 0));
+}
+
+#[test]
+fn queue_is_full_at_exactly_its_limit() {
+    let bytes = 2 * (raw("a", "1", 1).json().len() + DELTA_BYTES);
+    for (bytes_max, has_room) in [(bytes + 1, true), (bytes, false), (bytes - 1, false)] {
+        let mut pair = QueueAndStore::new(KeepJson, FifoConfig { bytes_max, ..FifoConfig::default() });
+        pair.push(Added, &raw("a", "1", 1));
+        assert!(pair.fifo.has_room());
+        pair.push(Added, &raw("b", "2", 2));
+        assert_eq!(pair.fifo.has_room(), has_room, "{bytes} of {bytes_max} bytes are queued");
+    }
+}
+
+#[test]
+fn changed_options_apply_to_later_deltas() {
+    let mut pair = queue_with_every_delta();
+    pair.push(Added, &raw("a", "1", 1));
+    pair.push(Modified, &raw("a", "1", 2));
+    pair.fifo.set_config(FifoConfig { compaction: Compaction::LatestPerKey, ..FifoConfig::default() });
+    pair.push(Modified, &raw("a", "1", 3));
+    pair.push(Modified, &raw("a", "1", 4));
+    assert_eq!(pair.drain(), ["+a@1 Live", "a@1>4 Live"]);
 }
 
 #[test]
@@ -354,6 +449,7 @@ fn undecodable_object_is_quarantined_and_others_are_delivered() {
     let entry = pair.indexer.current().quarantined("b").unwrap();
     assert!(entry.error().to_string().contains("invalid type: string \"x\""), "{entry:?}");
     assert_eq!(entry.raw().unwrap(), bad("b", "2", 2).json());
+    assert_eq!((entry.uid(), entry.version()), ("2", "2"));
     // The last decodable state stays, and no deletion is reported.
     assert!(matches!(pair.push(Modified, &bad("a", "1", 4)), PushOutcome::Quarantined(_)));
     pair.push(Modified, &raw("c", "3", 5));
@@ -478,6 +574,36 @@ fn initial_events_may_delete_and_recreate_an_object() {
     pair.fifo.commit_replace("7");
     assert_eq!(pair.drain(), ["-a@1 known Relist", "-b@2 known Relist", "+b@6 Relist"]);
     assert_eq!(pair.fifo.collect(Added, &raw("x", "1", 1)), PushOutcome::NotCollecting);
+}
+
+#[test]
+fn deletion_in_an_incomplete_state_is_queued_if_the_object_is_known() {
+    let (mut pair, _) = numbers();
+    pair.fifo.begin_replace(pair.indexer.current());
+    let mut collect = |change, object: &RawObject| pair.fifo.collect(change, object);
+    assert_eq!(collect(Deleted, &raw("a", "1", 1)), PushOutcome::Unchanged, "an unknown object was deleted");
+    assert_eq!(collect(Added, &raw("a", "1", 2)), PushOutcome::Queued);
+    assert_eq!(collect(Deleted, &raw("a", "1", 3)), PushOutcome::Queued, "a collected object");
+    assert_eq!(collect(Deleted, &raw("a", "1", 3)), PushOutcome::Unchanged, "two deletions are one");
+    assert!(matches!(collect(Added, &bad("b", "2", 4)), PushOutcome::Quarantined(_)));
+    assert_eq!(collect(Deleted, &bad("b", "2", 5)), PushOutcome::Queued, "a quarantined object");
+    pair.fifo.commit_replace("5");
+    assert_eq!(pair.drain(), [""; 0]);
+    assert_eq!(pair.indexer.current().quarantine().count(), 0, "a deleted object is still quarantined");
+}
+
+#[test]
+fn discarded_collection_leaves_the_state_unchanged() {
+    let mut pair = queue_with_every_delta();
+    pair.replace(&[raw("a", "1", 1)], "1");
+    pair.drain();
+    pair.fifo.begin_replace(pair.indexer.current());
+    pair.fifo.collect(Added, &raw("b", "2", 2));
+    pair.fifo.discard_replace();
+    assert_eq!(pair.fifo.collect(Added, &raw("c", "3", 3)), PushOutcome::NotCollecting);
+    assert!(!pair.fifo.commit_replace("3"), "a discarded state was committed");
+    pair.push(Modified, &raw("a", "1", 4));
+    assert_eq!(pair.drain(), ["a@1>4 Live"]);
 }
 
 #[test]

@@ -80,7 +80,8 @@ pub enum ApplyOutcome {
 pub struct Indexer<S: Stored = Object> {
     current: Snapshot<S>,
     shared: Arc<Shared<S>>,
-    publications: watch::Sender<u64>,
+    /// Wakes waiting readers at each publication.
+    publications: watch::Sender<()>,
     /// The readers do not see the newest state of `current` yet.
     unpublished: bool,
 }
@@ -89,7 +90,7 @@ impl<S: Stored> Indexer<S> {
     /// An empty store.
     pub fn new() -> Self {
         let shared = Arc::new(Shared { published: ArcSwap::from_pointee(Snapshot::default()) });
-        Indexer { current: Snapshot::default(), shared, publications: watch::Sender::new(0), unpublished: false }
+        Indexer { current: Snapshot::default(), shared, publications: watch::Sender::new(()), unpublished: false }
     }
 
     /// Creates a reader.
@@ -262,7 +263,7 @@ impl<S: Stored> Indexer<S> {
     pub fn publish(&mut self) {
         if std::mem::take(&mut self.unpublished) {
             self.shared.published.store(Arc::new(self.current.clone()));
-            self.publications.send_modify(|publications| *publications += 1);
+            self.publications.send_replace(());
         }
     }
 }

@@ -187,8 +187,8 @@ impl<S: Stored> Snapshot<S> {
 /// A reader of the local copy. Cheap to clone. A reader never blocks the writer and never waits.
 pub struct Store<S: Stored = Object> {
     pub(super) shared: Arc<Shared<S>>,
-    /// The number of publications; a change wakes waiting readers.
-    pub(super) publications: watch::Receiver<u64>,
+    /// Changes at each publication.
+    pub(super) publications: watch::Receiver<()>,
 }
 
 #[derive(Debug)]

@@ -1,6 +1,8 @@
 //! Tests of changes, snapshots, indexes, waits and own writes.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -141,7 +143,7 @@ fn readers_see_whole_batches_and_snapshots_stay_unchanged() {
     assert!(reader.snapshot().is_empty(), "an unpublished state was visible");
     copy.indexer.publish();
     let snapshot = reader.snapshot();
-    assert!(snapshot.is_synced());
+    assert!(snapshot.is_synced() && !snapshot.is_empty());
     copy.event(EventChange::Deleted, &raw("a", "1", 3));
     copy.indexer.publish();
     assert_eq!((snapshot.len(), reader.snapshot().len()), (2, 1));
@@ -184,6 +186,107 @@ fn index_follows_changes_whenever_it_is_added() {
     assert_eq!(copy.indexer.current().keys_by_index(&late, &"2".to_owned()).len(), 1);
     copy.replace(&[raw("a2", "2", 2), raw("c1", "8", 8)], "9");
     assert_eq!(copy.indexer.current().index_values(&index), ["a", "c", "even"], "a relist left an index behind");
+}
+
+#[test]
+fn index_queries_read_the_index_and_not_the_objects() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = || {
+        let calls = calls.clone();
+        move |object: &Object| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            [object.name().to_owned()]
+        }
+    };
+    let mut copy = Copy::new();
+    let reader = copy.indexer.reader();
+    let indexes = [copy.indexer.add_index(counted()), copy.indexer.add_index(counted())];
+    copy.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
+    copy.indexer.publish();
+    let indexed = calls.load(Ordering::Relaxed);
+    assert_eq!(indexed, 4, "an object is indexed once per index");
+    for (snapshot, which) in [(copy.indexer.current(), "the writer's state"), (&*reader.snapshot(), "a reader's")] {
+        for index in &indexes {
+            assert_eq!(snapshot.by_index(index, &"b".to_owned()).count(), 1);
+            assert_eq!(snapshot.keys_by_index(index, &"a".to_owned()), [ObjectKey::new("n", "a")]);
+            assert_eq!(snapshot.index_values(index), ["a", "b"]);
+        }
+        assert_eq!(calls.load(Ordering::Relaxed), indexed, "a query of {which} examined objects");
+    }
+}
+
+#[test]
+fn index_of_another_store_is_computed_from_the_objects() {
+    let (mut copy, mut other) = (Copy::new(), Copy::new());
+    copy.indexer.add_index(|object: &Object| [object.name().to_owned()]);
+    let by_uid = other.indexer.add_index(|object: &Object| [object.uid().into_owned()]);
+    copy.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
+    let snapshot = copy.indexer.current();
+    assert_eq!(snapshot.index_values(&by_uid), ["1", "2"], "an index was taken for another one");
+    assert_eq!(snapshot.keys_by_index(&by_uid, &"2".to_owned()), [ObjectKey::new("n", "b")]);
+}
+
+/// An object that counts the look-ups of its labels.
+#[derive(Clone, Debug)]
+struct Counted {
+    object: Object,
+    lookups: Arc<AtomicUsize>,
+}
+
+impl Stored for Counted {
+    fn key(&self) -> &ObjectKey {
+        self.object.key()
+    }
+
+    fn uid(&self) -> Cow<'_, str> {
+        self.object.uid()
+    }
+
+    fn resource_version(&self) -> Cow<'_, str> {
+        self.object.resource_version()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.object.is_same(&other.object)
+    }
+
+    fn size_bytes(&self) -> usize {
+        self.object.size_bytes()
+    }
+
+    fn labels_json(&self) -> &[u8] {
+        self.object.labels_json()
+    }
+
+    fn label(&self, key: &str) -> Option<Cow<'_, str>> {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
+        self.object.label(key)
+    }
+}
+
+#[test]
+fn label_index_limits_a_selector_to_its_candidates() {
+    let lookups = Arc::new(AtomicUsize::new(0));
+    let mut indexer = Indexer::new();
+    indexer.add_label_index();
+    for n in 0..100_u64 {
+        let labels = if n < 3 { r#"{"app":"web"}"# } else { r#"{"tier":"1"}"# };
+        let object = object(&labeled(&format!("o{n}"), "1", n, labels));
+        indexer.apply(Delta::Upsert(Counted { object, lookups: lookups.clone() }), &mut Vec::new());
+    }
+    let check = |selector: &str, found: usize, examined: usize| {
+        lookups.store(0, Ordering::Relaxed);
+        let selector = LabelSelector::parse(selector).unwrap();
+        assert_eq!(indexer.current().select(&selector).len(), found, "{selector:?}");
+        assert_eq!(lookups.load(Ordering::Relaxed), examined, "{selector:?} examined too many or too few objects");
+    };
+    check("app=web", 3, 3);
+    check("app in (web,db)", 3, 3);
+    check("app", 3, 3);
+    check("app=db", 0, 0);
+    // A label that is absent or different has no candidates in the index.
+    check("!app", 97, 100);
+    check("app!=web", 97, 100);
 }
 
 #[test]
@@ -251,6 +354,30 @@ async fn wait_for_version_ends_at_a_bookmark() {
     drop(copy);
     let ended = store.wait_for_version("10", second).await.unwrap_err();
     assert_eq!(ended, WaitError::Ended { reached: "9".to_owned() });
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_until_synced_ends_with_the_initial_state() {
+    let mut copy = Copy::new();
+    let store = copy.indexer.reader();
+    let second = Duration::from_secs(1);
+    let early = store.wait_until_synced(second).await.unwrap_err();
+    assert!(matches!(early, WaitError::TimedOut { .. }), "an empty store is synced: {early}");
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move { store.wait_until_synced(Duration::from_secs(60)).await.map(|state| state.len()) }
+    });
+    tokio::task::yield_now().await;
+    // An event before the initial state does not complete it.
+    copy.event(EventChange::Added, &raw("a", "1", 1));
+    copy.indexer.publish();
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished(), "synced before the initial state is complete");
+    copy.replace(&[raw("a", "1", 1), raw("b", "2", 2)], "2");
+    copy.indexer.publish();
+    assert_eq!(waiting.await.unwrap(), Ok(2), "the state of the wait is not the initial state");
+    drop(copy);
+    assert!(store.wait_until_synced(second).await.is_ok(), "a store that ended has its state");
 }
 
 #[tokio::test(start_paused = true)]
@@ -325,6 +452,45 @@ fn own_deletions_hide_objects_until_the_store_catches_up() {
     assert_eq!(writes.forget_seen(), 0);
     let odd = RawObject::new(Bytes::from_static(br#"{"metadata":{"name":"x","resourceVersion":"?"}}"#)).unwrap();
     assert!(matches!(writes.record_write(object(&odd)), Err(RecordError::Incomparable { .. })));
+}
+
+#[test]
+fn newest_own_write_of_an_object_counts() {
+    let mut copy = Copy::new();
+    let mut writes = OwnWrites::new(copy.indexer.reader());
+    let key = ObjectKey::new("n", "a");
+    copy.replace(&[raw("a", "1", 5)], "5");
+    copy.indexer.publish();
+    let read = |writes: &mut OwnWrites| writes.get("n/a").map(|object| object.resource_version().into_owned());
+    writes.record_write(object(&raw("a", "1", 7))).unwrap();
+    writes.record_write(object(&raw("a", "1", 8))).unwrap();
+    assert_eq!(read(&mut writes).as_deref(), Some("8"), "a newer write was not recorded");
+    writes.record_deletion(&key, "1", Some("9")).unwrap();
+    writes.record_write(object(&raw("a", "1", 8))).unwrap();
+    assert_eq!(read(&mut writes), None, "a late response brought a deleted object back");
+    writes.record_write(object(&raw("a", "2", 10))).unwrap();
+    assert_eq!(read(&mut writes).as_deref(), Some("10"), "an object that was created again is hidden");
+    writes.record_deletion(&key, "1", Some("9")).unwrap();
+    assert_eq!(read(&mut writes).as_deref(), Some("10"), "a late deletion hides a newer object");
+    // Without a version, any deletion hides the object until the next write.
+    writes.record_deletion(&key, "2", None).unwrap();
+    assert_eq!(read(&mut writes), None);
+    writes.record_write(object(&raw("a", "3", 12))).unwrap();
+    assert_eq!(read(&mut writes).as_deref(), Some("12"));
+}
+
+#[test]
+fn own_deletion_does_not_wait_for_a_write_of_another_object() {
+    let mut copy = Copy::new();
+    let mut writes = OwnWrites::new(copy.indexer.reader());
+    copy.replace(&[raw("a", "1", 5)], "5");
+    copy.indexer.publish();
+    writes.record_write(object(&raw("a", "2", 8))).unwrap();
+    writes.record_deletion(&ObjectKey::new("n", "a"), "1", None).unwrap();
+    copy.event(EventChange::Deleted, &raw("a", "1", 6));
+    copy.event(EventChange::Added, &raw("a", "3", 7));
+    copy.indexer.publish();
+    assert_eq!(writes.get("n/a").unwrap().uid(), "3", "the deletion of one object hides another");
 }
 
 #[test]

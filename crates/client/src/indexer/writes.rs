@@ -91,12 +91,17 @@ impl<S: Stored> OwnWrites<S> {
 
     /// Records that the server has deleted an object. `version` is the version of the deletion, if
     /// the server returned one. Without it the object is hidden until the store drops or replaces
-    /// it. A deletion that waits for finalizers is a write: pass its response to
-    /// [`OwnWrites::record_write`].
+    /// it. A deletion older than a recorded write has no effect. A deletion that waits for
+    /// finalizers is a write: pass its response to [`OwnWrites::record_write`].
     ///
     /// # Errors
     /// [`RecordError`].
     pub fn record_deletion(&mut self, key: &ObjectKey, uid: &str, version: Option<&str>) -> Result<(), RecordError> {
+        if let (Some(write), Some(version)) = (self.written.get(key), version)
+            && write.is_newer_than(version)
+        {
+            return Ok(());
+        }
         let behind = match self.written.get(key) {
             Some(Write::Object(object)) if object.uid() == uid => Some(object.resource_version().into()),
             _ => None,

@@ -155,3 +155,42 @@ impl fmt::Display for StopReason {
 }
 
 impl std::error::Error for StopReason {}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::decode::DecodeError;
+    use crate::object::RawObject;
+    use crate::stored::Typed;
+
+    #[test]
+    fn event_names_its_key_object_and_reason() {
+        let item = |name: &str, version: u32| {
+            let json = format!(r#"{{"metadata":{{"name":"{name}","uid":"u","resourceVersion":"{version}"}}}}"#);
+            Typed::new(&RawObject::new(Bytes::from(json)).unwrap(), version)
+        };
+        fn check(event: &Event<Typed<u32>>, key: Option<&str>, version: Option<u32>, reason: Option<Reason>) {
+            assert_eq!(event.key().map(ObjectKey::as_str), key, "the key of {event:?}");
+            assert_eq!(event.object().map(|object| **object), version, "the object of {event:?}");
+            assert_eq!(event.reason(), reason, "the reason of {event:?}");
+        }
+        let live = Reason::Live;
+        check(&Event::Added { object: item("a", 1), reason: live }, Some("a"), Some(1), Some(live));
+        let updated = Event::Updated { old: item("a", 1), new: item("a", 2), reason: Reason::Relist };
+        check(&updated, Some("a"), Some(2), Some(Reason::Relist));
+        check(
+            &Event::Deleted { last: item("a", 3), last_is_final: true, reason: live },
+            Some("a"),
+            Some(3),
+            Some(live),
+        );
+        let error = DecodeError::new("bad");
+        let entry = Quarantined { uid: "u".into(), version: "4".into(), error, raw: None };
+        check(&Event::Quarantined { key: ObjectKey::new("n", "b"), entry: Arc::new(entry) }, Some("n/b"), None, None);
+        check(&Event::Synced, None, None, None);
+        check(&Event::Reset, None, None, None);
+        check(&Event::Stopped(StopReason::Requested), None, None, None);
+    }
+}

@@ -16,7 +16,7 @@ use super::status::{DrainTimeout, InformerStatus, METRIC_TYPES, NotSynced, Start
 use crate::client::Client;
 use crate::decode::{Decode, Json, KeepJson, Project};
 use crate::list_watch::{ListStream, ListWatch, WatchStream};
-use crate::object::{Object, TypeName};
+use crate::object::Object;
 use crate::problem::Problem;
 use crate::projection::Projection;
 use crate::reflector::ReflectorConfig;
@@ -235,9 +235,9 @@ impl SharedInformerFactory {
     fn make<D: Decode>(&self, key: &InformerKey, name: String, decoder: D) -> SharedInformer<D::Stored> {
         let mut reflector = self.inner.reflector.clone();
         // `PartialObjectMetadata` is not the resource's kind, so the first object determines the
-        // type.
+        // type. The same holds if the kind is not known.
         let type_name = key.resource.type_name();
-        reflector.type_name = Some(type_name).filter(|name| *name != TypeName::default() && !key.metadata_only);
+        reflector.type_name = Some(type_name).filter(|name| !name.kind.is_empty() && !key.metadata_only);
         let config = InformerConfig { name, reflector };
         let inner = self.inner.clone();
         let of = key.clone();

@@ -117,6 +117,70 @@ mod tests {
         Typed::new(&RawObject::new(Bytes::from(json)).unwrap(), version)
     }
 
+    fn object(uid: u64, version: u64) -> Item {
+        item(0, uid, version)
+    }
+
+    #[test]
+    fn change_of_one_part_is_folded_into_the_merged_state() {
+        fn snapshot(object: &Item) -> Indexer<Item> {
+            let mut indexer = Indexer::new();
+            indexer.apply(Delta::Upsert(object.clone()), &mut Vec::new());
+            indexer
+        }
+        // The shown object, the change of its part, and the objects of the other parts.
+        fn check(promise: &str, shown: &Item, change: &Change<Item>, others: &[Item], expected: &[&str]) {
+            let shown = snapshot(shown);
+            let others: Vec<_> = others.iter().map(snapshot).collect();
+            let others = others.iter().map(Indexer::current);
+            let deltas = fold(shown.current(), change, &DeletedVersions::default(), others);
+            let show = |delta: &Delta<Item>| match delta {
+                Delta::Upsert(object) => format!("+{}@{}", object.uid(), **object),
+                Delta::Delete { last: Some(last), .. } => format!("-{}@{}", last.uid(), **last),
+                Delta::Delete { last: None, .. } => "-".to_owned(),
+                other => format!("{other:?}"),
+            };
+            assert_eq!(deltas.iter().map(show).collect::<Vec<_>>(), expected, "{promise}");
+        }
+        let added = |new: Item, origin| Change::Added { object: new, origin };
+        let deleted = |last: Item, last_is_final, origin| Change::Deleted { last, last_is_final, origin };
+        let shown = object(1, 9);
+        let (live, relist) = (Origin::Live, Origin::Relist);
+        check("a newer object is shown", &shown, &added(object(2, 10), live), &[], &["+2@10"]);
+        check("an older event is not shown", &shown, &added(object(1, 5), live), &[], &[]);
+        check("an older object is not shown", &shown, &added(object(2, 5), live), &[], &[]);
+        check("an older object of a relist is not shown", &shown, &added(object(2, 5), relist), &[], &[]);
+        check("a restored object is shown", &shown, &added(object(1, 5), relist), &[], &["-", "+1@5"]);
+        check("a deletion is shown", &shown, &deleted(object(1, 12), true, live), &[], &["-1@12"]);
+        check("a deletion removes only its uid", &shown, &deleted(object(2, 12), true, live), &[], &[]);
+        let others = [object(2, 5), object(3, 7), object(4, 6)];
+        check(
+            "a live deletion shows no other object",
+            &shown,
+            &deleted(object(1, 12), true, live),
+            &others,
+            &["-1@12"],
+        );
+        let gone = deleted(object(1, 9), false, relist);
+        check("a relist without the object shows the newest other one", &shown, &gone, &others, &["-", "+3@7"]);
+        let others = [object(3, 7), object(2, 5)];
+        check("a relist without the object shows the newest other one", &shown, &gone, &others, &["-", "+3@7"]);
+    }
+
+    #[test]
+    fn deleted_version_is_forgotten_when_every_part_has_passed_it() {
+        let mut floors = DeletedVersions::default();
+        floors.note(&Change::Deleted { last: object(1, 5), last_is_final: true, origin: Origin::Live });
+        for (passed, version, is_below) in [(0, 4, true), (0, 5, false), (0, 6, false), (4, 4, true), (5, 4, false)] {
+            floors.forget(passed);
+            let found = floors.is_below(&object(1, version));
+            assert_eq!(found, is_below, "version {version}, deleted at 5, every part is at {passed}");
+        }
+        assert!(floors.0.is_empty(), "a passed deletion uses memory");
+        floors.note(&Change::Deleted { last: object(1, 5), last_is_final: false, origin: Origin::Live });
+        assert!(!floors.is_below(&object(1, 4)), "the version of this deletion is not known");
+    }
+
     /// Three shards by uid, each with its unreported changes.
     struct World {
         truth: BTreeMap<u8, (u64, u64)>,

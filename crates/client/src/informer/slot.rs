@@ -36,9 +36,10 @@ struct SlotState<S: Stored> {
 /// The values that other tasks wait for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Progress {
+    /// Whether the handler has processed the initial state.
     pub(crate) synced: bool,
     pub(crate) ended: Option<HandlerEnd>,
-    /// Whether the handler has processed the initial state.
+    /// Whether the handler has processed all events.
     pub(crate) idle: bool,
 }
 

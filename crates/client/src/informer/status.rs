@@ -246,3 +246,75 @@ impl fmt::Display for Label<'_> {
         f.write_char('"')
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn not_synced_names_three_parts_and_counts_the_others() {
+        fn check(parts: &[(&str, &str)], expected: &str) {
+            let parts = parts.iter().map(|(name, state)| ((*name).to_owned(), (*state).to_owned())).collect();
+            let error = NotSynced::TimedOut { waited: Duration::from_millis(1_500), parts };
+            assert_eq!(error.to_string(), expected);
+        }
+        let [a, b, c, d] = [("a", "starting"), ("b", "listing"), ("c", "starting"), ("d", "starting")];
+        check(&[], "not synced after 1.5 s");
+        check(&[("", "starting")], "not synced after 1.5 s: starting");
+        check(&[a, b], "not synced after 1.5 s: a: starting; b: listing");
+        check(&[a, b, c], "not synced after 1.5 s: a: starting; b: listing; c: starting");
+        check(&[a, b, c, d], "not synced after 1.5 s: a: starting; b: listing; c: starting; and 1 more");
+    }
+
+    #[test]
+    fn metrics_have_one_line_per_value_and_a_declared_type() {
+        let since = std::time::Instant::now();
+        let part = PartStatus {
+            name: "n\"1\"".to_owned(),
+            state: ReflectorState::Watching { since },
+            synced: true,
+            problem: None,
+            skipped: 2,
+            quarantined: 3,
+        };
+        let lag = Lag { waiting: 4, replaying: false, age: Duration::from_millis(1_250), versions: Some(5) };
+        let counts = Counts { delivered: 6, coalesced: 7, resets: 8, block_timeouts: 9 };
+        let mut status = InformerStatus {
+            name: "pods".to_owned(),
+            phase: Phase::Running,
+            synced: true,
+            objects: 10,
+            version: "11".to_owned(),
+            parts: vec![part],
+            handlers: vec![HandlerStatus { name: "h".to_owned(), synced: true, lag, counts }],
+        };
+        let mut text = String::new();
+        status.write_metrics(&mut text);
+        let expected = r#"listwatch_informer_running{informer="pods"} 1
+listwatch_informer_synced{informer="pods"} 1
+listwatch_informer_objects{informer="pods"} 10
+listwatch_informer_watching{informer="pods",part="n\"1\""} 1
+listwatch_informer_skipped_total{informer="pods",part="n\"1\""} 2
+listwatch_informer_quarantined_total{informer="pods",part="n\"1\""} 3
+listwatch_informer_handler_synced{informer="pods",handler="h"} 1
+listwatch_informer_handler_waiting{informer="pods",handler="h"} 4
+listwatch_informer_handler_lag_seconds{informer="pods",handler="h"} 1.250
+listwatch_informer_handler_lag_versions{informer="pods",handler="h"} 5
+listwatch_informer_handler_events_total{informer="pods",handler="h"} 6
+listwatch_informer_handler_coalesced_total{informer="pods",handler="h"} 7
+listwatch_informer_handler_resets_total{informer="pods",handler="h"} 8
+listwatch_informer_handler_block_timeouts_total{informer="pods",handler="h"} 9
+"#;
+        assert_eq!(text, expected);
+        for line in text.lines() {
+            let name = line.split('{').next().unwrap_or_default();
+            assert!(METRIC_TYPES.contains(&format!("# TYPE {name} ")), "{name} has no type");
+        }
+        for phase in [Phase::New, Phase::Stopping, Phase::Stopped(StopReason::Requested)] {
+            status.phase = phase;
+            let mut text = String::new();
+            status.write_metrics(&mut text);
+            assert!(text.starts_with("listwatch_informer_running{informer=\"pods\"} 0\n"), "{text}");
+        }
+    }
+}

@@ -751,9 +751,8 @@ impl<S: Stored> Entry<S> {
     fn merge(&mut self, change: &Change<S>, reason: Reason) -> bool {
         match change {
             Change::Added { object: new, .. } | Change::Updated { new, .. } => {
-                let came_back = self.deleted.is_some()
-                    && self.now.is_none()
-                    && self.seen.as_ref().is_some_and(|seen| seen.uid() == new.uid());
+                let came_back =
+                    self.deleted.is_some() && self.seen.as_ref().is_some_and(|seen| seen.uid() == new.uid());
                 if came_back {
                     self.deleted = None;
                 }

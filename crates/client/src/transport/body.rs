@@ -112,7 +112,10 @@ mod tests {
     #[tokio::test]
     async fn request_body_ends_after_its_bytes() {
         assert!(RequestBody::empty().is_end_stream());
+        assert!(!RequestBody::from("abc").is_end_stream(), "the bytes would not be sent");
+        assert!(ResponseBody::new(RequestBody::empty()).is_end_stream());
         let mut body = ResponseBody::new(RequestBody::from("abc"));
+        assert!(!body.is_end_stream());
         assert_eq!(body.size_hint().exact(), Some(3));
         assert_eq!(body.chunk().await.unwrap().unwrap(), "abc");
         assert!(body.chunk().await.is_none());

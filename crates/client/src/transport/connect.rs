@@ -353,4 +353,81 @@ mod tests {
         let shown = format!("{:?}", ProxyUrl::parse("http://me:secret@proxy:1").unwrap());
         assert!(!shown.contains("secret"), "{shown}");
     }
+
+    /// Connects through a SOCKS5 proxy that sends `answer`. Returns the bytes that the proxy received.
+    async fn through_socks5(login: &str, host: &str, answer: &'static [u8]) -> Result<Vec<u8>, String> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let proxy = tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.unwrap();
+            client.write_all(answer).await.unwrap();
+            // The first byte of the tunnel.
+            client.write_all(b"T").await.unwrap();
+            let mut received = Vec::new();
+            client.read_to_end(&mut received).await.unwrap();
+            received
+        });
+        let url = ProxyUrl::parse(&format!("socks5://{login}127.0.0.1:{port}")).unwrap();
+        let mut stream = url.connect(host, 443).await.map_err(|error| {
+            let text = error.to_string();
+            text.split(" did not connect: ").nth(1).unwrap_or(&text).to_owned()
+        })?;
+        assert_eq!(stream.read_u8().await.unwrap(), b'T', "the tunnel begins at another byte");
+        drop(stream);
+        Ok(proxy.await.unwrap())
+    }
+
+    /// The messages are those of RFC 1928 and, for the login, of RFC 1929.
+    #[tokio::test]
+    async fn socks5_negotiation_supports_every_address_type_and_login() {
+        async fn check(login: &str, host: &str, answer: &'static [u8], expected: Result<&[u8], &str>) {
+            let found = through_socks5(login, host, answer).await;
+            assert_eq!(found.as_deref().map_err(String::as_str), expected, "{login}{host} {answer:?}");
+        }
+        const OPEN: &[u8] = &[5, 0, 5, 0, 0, 1, 127, 0, 0, 1, 0, 80];
+        // The requested host: a name, an IPv4 and an IPv6 address.
+        check("", "far", OPEN, Ok(b"\x05\x01\x00\x05\x01\x00\x03\x03far\x01\xbb")).await;
+        check("", "10.0.0.7", OPEN, Ok(b"\x05\x01\x00\x05\x01\x00\x01\x0a\0\0\x07\x01\xbb")).await;
+        let loopback = b"\x05\x01\x00\x05\x01\x00\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x01\xbb";
+        check("", "::1", OPEN, Ok(loopback)).await;
+        // The bound address of the proxy: an IPv6 address and a name.
+        let far = b"\x05\x01\x00\x05\x01\x00\x03\x03far\x01\xbb";
+        check("", "far", b"\x05\x00\x05\x00\x00\x04abcdefghijklmnop\x00\x50", Ok(far)).await;
+        check("", "far", b"\x05\x00\x05\x00\x00\x03\x05proxy\x00\x50", Ok(far)).await;
+        // A login, which the proxy may want, ignore or refuse.
+        let login = b"\x05\x02\x00\x02\x01\x02me\x04pass\x05\x01\x00\x03\x03far\x01\xbb";
+        check("me:pass@", "far", &[5, 2, 1, 0, 5, 0, 0, 1, 127, 0, 0, 1, 0, 80], Ok(login)).await;
+        let ignored = b"\x05\x02\x00\x02\x05\x01\x00\x03\x03far\x01\xbb";
+        check("me:pass@", "far", OPEN, Ok(ignored)).await;
+        check("me:pass@", "far", &[5, 2, 1, 1], Err("it refused the login")).await;
+        // Other refusals.
+        check("", "far", &[5, 2], Err("it accepts no way to log in that this client has")).await;
+        check("", "far", &[5, 255], Err("it accepts no way to log in that this client has")).await;
+        check("", "far", &[5, 0, 5, 4, 0, 1], Err("it answered with code 4")).await;
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn dead_connection_is_detected_by_the_kernel_within_the_silence_limit() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connector = Connector {
+            tls: None,
+            host: "127.0.0.1".to_owned(),
+            proxy: None,
+            connect_limit: Duration::from_secs(10),
+            ping_interval: Duration::from_secs(15),
+            ping_limit: Duration::from_secs(9),
+        };
+        let stream = connector.connect(listener.local_addr().unwrap().port()).await.unwrap();
+        let ServerStream::Plain(stream) = stream else { panic!("a connection without TLS") };
+        let socket = SockRef::from(&stream);
+        // Probes begin after 15 s; three of them are lost in 9 s.
+        assert!(socket.keepalive().unwrap(), "a silent connection is never probed");
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(15));
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(3));
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+        // Sent data without an acknowledgement.
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(24)));
+        assert!(socket.tcp_nodelay().unwrap());
+    }
 }

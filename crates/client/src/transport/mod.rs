@@ -299,3 +299,19 @@ pub(crate) fn disconnected(error: impl Into<BoxError>) -> Problem {
     let why = why.split(": https://docs.rs/").next().unwrap_or_default().to_owned();
     Problem::disconnected(why).caused_by(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn streams_above_the_connection_limit_share_the_least_used_connections() {
+        let server = "http://localhost:1".parse().unwrap();
+        let options = TransportOptions { streams_max: 2, ..TransportOptions::default() };
+        let transport = HttpTransport::new(&server, TlsOptions::default(), options).unwrap();
+        let mut open: Vec<OpenStream> = (0..2 * CONNECTIONS_MAX).map(|_| transport.inner.lane()).collect();
+        assert_eq!(transport.open_streams(), [2; CONNECTIONS_MAX]);
+        open.extend((0..CONNECTIONS_MAX).map(|_| transport.inner.lane()));
+        assert_eq!(transport.open_streams(), [3; CONNECTIONS_MAX], "the surplus is not spread evenly");
+    }
+}

@@ -34,8 +34,9 @@ impl Script {
     }
 
     /// Runs a script. `+a` adds, `+a@7` adds with priority 7, `+a~5` adds in 5 ms, `!a` fails, `?a`
-    /// resets failures, `.a` is done, `*20` advances 20 ms, `#` shuts down, `>` takes. Returns the
-    /// outputs as text.
+    /// resets failures, `.a` is done, `*20` advances 20 ms, `#` shuts down, `>` takes, `x` is a
+    /// worker that stops waiting, `w` returns the number of workers to wake. Returns the outputs as
+    /// text.
     fn run(&mut self, words: &str) -> String {
         let mut out = Vec::new();
         for word in words.split_whitespace() {
@@ -59,6 +60,11 @@ impl Script {
                 "." => assert!(self.core.handle_done(at, &rest.to_owned()), "no worker held {rest}"),
                 "*" => self.now += millis(rest.parse().unwrap()),
                 "#" => self.core.handle_shut_down(at),
+                "x" => self.core.handle_cancel(),
+                "w" => out.push(match self.core.poll_wakes() {
+                    usize::MAX => "all".to_owned(),
+                    wakes => wakes.to_string(),
+                }),
                 ">" => out.push(match self.core.poll_take(at) {
                     PollTake::Key(taken) => taken.key,
                     PollTake::Wait(None) => "-".to_owned(),
@@ -116,10 +122,27 @@ fn shutdown_behaves_like_client_go() {
     check("what became dirty before is handed out again", "+a > +a # > .a > .a >", "a - a closed");
     check("an add after shutdown does not make a key dirty", "+a > # +a .a >", "a closed");
     let mut script = Script::new(QueueConfig::default());
-    script.run("+a > #");
+    script.run("+a #");
+    assert_eq!(script.core.phase(), Phase::ShuttingDown, "a queue is not drained while a key is ready");
+    script.run(">");
     assert_eq!(script.core.phase(), Phase::ShuttingDown, "a queue is not drained while a worker holds a key");
     script.run(".a");
     assert_eq!(script.core.phase(), Phase::Drained);
+}
+
+#[test]
+fn every_key_and_every_timer_has_a_worker_that_is_awake() {
+    check("each ready key wakes a worker", "+a +b w", "2");
+    check("a key that is already ready wakes none", "+a w +a w", "1 0");
+    check("a worker with a key wakes another for the next key", "+a +b w > w", "2 a 1");
+    check("a worker with a key wakes another for the next timer", "+a +b~10 w > w", "2 a 1");
+    check("a worker with the last key wakes none", "+a w > w", "1 a 0");
+    check("a worker that stops waiting passes a key on", "+a w x w", "1 1");
+    check("a worker that stops waiting passes a timer on", "+a~10 w x w", "1 1");
+    check("a worker that stops waiting for nothing wakes none", "x w", "0");
+    check("only an earlier timer wakes a worker", "+a~10 w +b~20 w +c~10 w +d~5 w", "1 0 0 1");
+    check("a shutdown wakes all workers", "# w", "all");
+    check("the last key of a shut queue wakes all workers", "+a # w > w", "all a all");
 }
 
 #[test]
@@ -158,6 +181,7 @@ fn memory_is_bounded_by_keys_and_unused_failure_counts_expire() {
     assert_eq!(script.core.len(), 3, "a queue's memory is its keys, not its adds");
     let metrics = script.core.metrics(script.at());
     assert_eq!((metrics.depth, metrics.delayed, metrics.failing), (1, 2, 1));
+    assert!(!script.core.is_empty());
     // After the longest delay (1,000 s), and twice that time without a failure.
     script.run("*1001000 > > > .a .b .c");
     assert_eq!(script.core.len(), 1, "failures are remembered");
@@ -175,6 +199,11 @@ fn metrics_count_adds_retries_and_latencies() {
     assert_eq!(metrics.queue_duration.sum(), millis(7 + 37));
     assert_eq!(metrics.work_duration.max(), millis(40));
     assert_eq!((metrics.longest_running, metrics.unfinished_work), (millis(10), millis(10)));
+    assert_eq!(metrics.oldest_ready, Duration::ZERO);
+    script.run("+e *4 +f *1");
+    assert_eq!(script.core.metrics(script.at()).oldest_ready, millis(5));
+    script.run("# +g +h~5 !i");
+    assert_eq!(script.core.metrics(script.at()).ignored, 3, "an add, a delayed add and a retry after the shutdown");
 }
 
 #[test]
@@ -667,6 +696,58 @@ async fn key_is_requeued_when_its_worker_panics() {
     assert!(worker.await.is_err());
     queue.add("a");
     assert_eq!(*queue.get().await.unwrap().key(), "a", "a key was held for ever");
+}
+
+#[tokio::test(start_paused = true)]
+async fn timer_of_a_dropped_worker_is_taken_over() {
+    let queue: WorkQueue<u8> = WorkQueue::default();
+    let [mut first, mut second] = [Worker::new(&queue), Worker::new(&queue)];
+    assert!(first.poll().is_pending() && second.poll().is_pending());
+    queue.add_after(1, millis(10));
+    // Now one worker waits with a timer.
+    assert!(first.poll().is_pending() && second.poll().is_pending());
+    drop(first);
+    assert!(second.poll().is_pending(), "the key is not due");
+    tokio::time::advance(millis(11)).await;
+    let Poll::Ready(Some(item)) = second.poll() else { panic!("no worker has the timer of a delayed key") };
+    assert_eq!(*item.key(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn item_reports_its_priority_wait_and_failures() {
+    let queue: WorkQueue<&str> = WorkQueue::default();
+    queue.add_with_priority("a", -7);
+    tokio::time::advance(millis(30)).await;
+    assert_eq!(queue.depth(), 1);
+    let item = queue.get().await.unwrap();
+    assert_eq!((item.priority(), item.waited(), item.failures()), (-7, millis(30), 0));
+    assert_eq!((item.retry(), queue.failures(&"a")), (millis(5), 1));
+    let item = queue.get().await.unwrap();
+    assert_eq!((item.priority(), item.failures()), (-7, 1), "a retry keeps the priority");
+    item.finish();
+    assert_eq!(queue.failures(&"a"), 0, "a success resets the failures");
+    assert_eq!([queue.add_rate_limited("b"), queue.add_rate_limited("b")], [millis(5), millis(10)]);
+    assert_eq!(queue.failures(&"b"), 2);
+    queue.forget(&"b");
+    assert_eq!(queue.failures(&"b"), 0);
+    let begun = tokio::time::Instant::now();
+    assert_eq!(*queue.get().await.unwrap().key(), "b");
+    assert!((millis(5)..millis(7)).contains(&begun.elapsed()), "the earlier of two delays applies");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_with_drain_ends_when_the_last_item_is_dropped() {
+    let queue: WorkQueue<&str> = WorkQueue::default();
+    queue.add("a");
+    let item = queue.get().await.unwrap();
+    let drain = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.shut_down_with_drain().await }
+    });
+    tokio::time::sleep(millis(100)).await;
+    assert!(!drain.is_finished(), "a drained queue has a key in processing");
+    drop(item);
+    tokio::time::timeout(millis(100), drain).await.expect("a drained queue is still waited for").unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,21 +19,21 @@ use proptest::prelude::*;
 use serde::Deserialize;
 
 /// The time limit of each step on the virtual clock, which only a hang reaches.
-const TIMEOUT: Duration = Duration::from_secs(600);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(600);
 
-fn reflector() -> ReflectorConfig {
+pub(crate) fn reflector() -> ReflectorConfig {
     ReflectorConfig { check_server: false, ..ReflectorConfig::default() }
 }
 
-fn config(name: &str) -> InformerConfig {
+pub(crate) fn config(name: &str) -> InformerConfig {
     InformerConfig { name: name.to_owned(), reflector: reflector() }
 }
 
-fn informer(server: &Fake) -> SharedInformer {
+pub(crate) fn informer(server: &Fake) -> SharedInformer {
     SharedInformer::new(server.clone(), config("things"))
 }
 
-fn show<S: Stored>(event: &Event<S>) -> String {
+pub(crate) fn show<S: Stored>(event: &Event<S>) -> String {
     let name = |object: &S| format!("{}@{}", object.key(), object.resource_version());
     match event {
         Event::Added { object, reason } => format!("+{} {reason:?}", name(object)),
@@ -47,9 +47,9 @@ fn show<S: Stored>(event: &Event<S>) -> String {
 }
 
 /// The events that a handler received.
-type Events = Arc<Mutex<Vec<String>>>;
+pub(crate) type Events = Arc<Mutex<Vec<String>>>;
 
-fn record<S: Stored>(
+pub(crate) fn record<S: Stored>(
     informer: &SharedInformer<S>,
     options: HandlerOptions,
 ) -> (Events, listwatch_client::informer::Handler<S>) {
@@ -62,7 +62,7 @@ fn record<S: Stored>(
     (received, handler)
 }
 
-fn take(received: &Events) -> Vec<String> {
+pub(crate) fn take(received: &Events) -> Vec<String> {
     std::mem::take(&mut *received.lock().unwrap())
 }
 
@@ -76,7 +76,7 @@ async fn eventually(mut is_so: impl FnMut() -> bool) {
 }
 
 /// Lets all tasks run, and advances the time a little.
-async fn settle() {
+pub(crate) async fn settle() {
     tokio::time::sleep(Duration::from_secs(40)).await;
 }
 
@@ -575,11 +575,11 @@ async fn index_can_be_added_at_any_time() {
     assert_eq!(snapshot.by_index(&by_namespace, &"n".to_owned()).count(), 2);
 }
 
-fn things() -> ApiResource {
+pub(crate) fn things() -> ApiResource {
     ApiResource { version: "v1".to_owned(), plural: "things".to_owned(), namespaced: true, ..ApiResource::default() }
 }
 
-fn factory(server: &Fake) -> SharedInformerFactory {
+pub(crate) fn factory(server: &Fake) -> SharedInformerFactory {
     let server = server.clone();
     SharedInformerFactory::with_list_watch(reflector(), move |_, scope| match scope {
         listwatch_client::Scope::Cluster => Arc::new(server.clone()),

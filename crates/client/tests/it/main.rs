@@ -5,6 +5,7 @@ mod driver;
 mod fake;
 mod http;
 mod informer;
+mod informer_lifecycle;
 mod network;
 mod reflection;
 mod reflector_rules;

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::{Request, Response, StatusCode};
-use http_body::Frame;
+use http_body::{Body as _, Frame};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Incoming;
@@ -18,10 +18,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use listwatch_client::config::{Auth, Certificate, Config, ExecPlugin, ExecVersion, InteractiveMode, TlsOptions};
-use listwatch_client::transport::{HttpTransport, ProxyUrl, RequestBody, Transport as _, TransportOptions};
+use listwatch_client::transport::{
+    Dialer, HttpTransport, Protocols, ProxyUrl, RequestBody, Transport as _, TransportOptions,
+};
 use listwatch_client::{Client, Notice, Problem, Reflection, ReflectorConfig, Scope};
 use rustls_pki_types::CertificateDer;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
@@ -385,11 +387,50 @@ async fn rotated_token_is_read_after_401() {
     client.discover("pods").await.expect("the token in the file is good");
 }
 
-#[tokio::test]
-async fn exec_plugin_certificate_is_replaced_after_401() {
+/// An authority for client certificates.
+fn issuer() -> rcgen::CertifiedIssuer<'static, rcgen::KeyPair> {
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let issuer = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
+    rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap()
+}
+
+/// The output of a credential plugin with a new client certificate.
+fn client_certificate(
+    issuer: &rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
+    expiry: Option<&str>,
+) -> serde_json::Value {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut leaf = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    leaf.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = leaf.signed_by(&key, issuer).unwrap();
+    let mut status =
+        serde_json::json!({"clientCertificateData": certificate.pem(), "clientKeyData": key.serialize_pem()});
+    if let Some(expiry) = expiry {
+        status["expirationTimestamp"] = expiry.into();
+    }
+    serde_json::json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": status,
+    })
+}
+
+/// A credential plugin that is a shell script.
+fn shell_plugin(script: String) -> Auth {
+    Auth::Exec(Box::new(ExecPlugin {
+        command: "sh".into(),
+        args: vec!["-c".to_owned(), script],
+        env: Vec::new(),
+        version: ExecVersion::V1,
+        interactive: InteractiveMode::Never,
+        install_hint: String::new(),
+        cluster: None,
+    }))
+}
+
+#[tokio::test]
+async fn exec_plugin_certificate_is_replaced_after_401() {
+    let issuer = issuer();
     let (tls, authority) = certify(Some(issuer.der().clone()));
     // The first session is rejected although its certificate is valid, as after a revocation.
     let refusals = Arc::new(AtomicUsize::new(1));
@@ -401,34 +442,143 @@ async fn exec_plugin_certificate_is_replaced_after_401() {
     let server = serve(Some(tls), Arc::new(answer)).await;
     let folder = tempfile::tempdir().unwrap();
     for run in [1, 2] {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let mut leaf = rcgen::CertificateParams::new(Vec::new()).unwrap();
-        leaf.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
-        let certificate = leaf.signed_by(&key, &issuer).unwrap();
-        let credential = serde_json::json!({
-            "apiVersion": "client.authentication.k8s.io/v1",
-            "kind": "ExecCredential",
-            "status": {"clientCertificateData": certificate.pem(), "clientKeyData": key.serialize_pem()},
-        });
+        let credential = client_certificate(&issuer, None);
         std::fs::write(folder.path().join(format!("credential-{run}")), credential.to_string()).unwrap();
     }
     let script =
         format!("cd '{}'; echo x >> runs; cat credential-$(wc -l < runs | tr -d ' ')", folder.path().display());
-    let plugin = ExecPlugin {
-        command: "sh".into(),
-        args: vec!["-c".to_owned(), script],
-        env: Vec::new(),
-        version: ExecVersion::V1,
-        interactive: InteractiveMode::Never,
-        install_hint: String::new(),
-        cluster: None,
-    };
-    let config = Config { auth: Auth::Exec(Box::new(plugin)), ..config(server, &authority) };
+    let config = Config { auth: shell_plugin(script), ..config(server, &authority) };
     let client = Client::new(config).unwrap();
     client.discover("pods").await.expect("the second certificate is believed");
     client.discover("pods").await.expect("and used again");
     let runs = std::fs::read_to_string(folder.path().join("runs")).unwrap().lines().count();
     assert_eq!((runs, refusals.load(Ordering::SeqCst)), (2, 0));
+}
+
+#[tokio::test]
+async fn connections_are_kept_while_the_exec_plugin_returns_the_same_certificate() {
+    let issuer = issuer();
+    let (tls, authority) = certify(Some(issuer.der().clone()));
+    let answer = |request: &Request<Incoming>, certificates: usize| {
+        if certificates == 0 { unauthorized() } else { pods(request) }
+    };
+    let server = serve(Some(tls), Arc::new(answer)).await;
+    let forwarder = Forwarder::new(server).await;
+    let folder = tempfile::tempdir().unwrap();
+    // An expired credential is good for one request, so the plugin runs before each.
+    let write = || {
+        let credential = client_certificate(&issuer, Some("2000-01-01T00:00:00Z"));
+        std::fs::write(folder.path().join("credential"), credential.to_string()).unwrap();
+    };
+    let auth = shell_plugin(format!("cd '{}'; echo x >> runs; cat credential", folder.path().display()));
+    let client = Client::new(Config { auth, ..config(forwarder.address, &authority) }).unwrap();
+    write();
+    for _ in 0..3 {
+        client.discover("pods").await.unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(folder.path().join("runs")).unwrap().lines().count(), 3);
+    assert_eq!(forwarder.connections.load(Ordering::SeqCst), 1, "the same certificate needs no new connection");
+    write();
+    client.discover("pods").await.unwrap();
+    assert_eq!(forwarder.connections.load(Ordering::SeqCst), 2, "a connection has one certificate");
+}
+
+#[tokio::test]
+async fn unknown_certificate_is_accepted_only_if_verification_is_off() {
+    let (tls, _) = certify(None);
+    let server = serve(Some(tls), Arc::new(|request: &Request<Incoming>, _| pods(request))).await;
+    for insecure_skip_verify in [false, true] {
+        let tls = TlsOptions { insecure_skip_verify, ..TlsOptions::default() };
+        let url = format!("https://127.0.0.1:{}", server.port());
+        let client = Client::new(Config { tls, ..Config::new(&url).unwrap() }).unwrap();
+        assert_eq!(client.discover("pods").await.is_ok(), insecure_skip_verify);
+    }
+}
+
+#[tokio::test]
+async fn response_body_states_its_length_and_its_end() {
+    let answer = |request: &Request<Incoming>, _| json(if request.uri().path() == "/empty" { "" } else { NO_PODS });
+    let server = serve(None, Arc::new(answer)).await;
+    let url = format!("http://{server}").parse().unwrap();
+    let transport = HttpTransport::new(&url, TlsOptions::default(), TransportOptions::default()).unwrap();
+    for (path, length) in [("/list", NO_PODS.len()), ("/empty", 0)] {
+        let mut request = Request::new(RequestBody::empty());
+        *request.uri_mut() = path.parse().unwrap();
+        let body = transport.send(request).await.unwrap().into_body();
+        assert_eq!(body.size_hint().exact(), Some(length as u64), "{path}");
+        assert_eq!(body.is_end_stream(), length == 0, "{path}");
+        assert_eq!(body.collect().await.unwrap().to_bytes().len(), length, "{path}");
+    }
+}
+
+/// Accepts one connection, reads it to its end, and sends the bytes back.
+async fn echo(tls: Option<TlsAcceptor>) -> SocketAddr {
+    async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        stream.shutdown().await.unwrap();
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        match tls {
+            None => answer(stream).await,
+            Some(tls) => answer(tls.accept(stream).await.unwrap()).await,
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn dialed_connection_carries_bytes_and_its_end_both_ways() {
+    let (tls, authority) = certify(None);
+    for (secure, protocols, http2) in [
+        (false, Protocols::Any, false),
+        (true, Protocols::Http1, false),
+        (true, Protocols::Http2, true),
+        (true, Protocols::Any, true),
+    ] {
+        let address = echo(secure.then(|| tls.clone())).await;
+        let config =
+            if secure { config(address, &authority) } else { Config::new(&format!("http://{address}")).unwrap() };
+        let mut connection = Dialer::new(&config, protocols).unwrap().dial().await.unwrap();
+        assert_eq!(connection.chose_http2(), http2, "{protocols:?}, TLS: {secure}");
+        let talk = async {
+            connection.write_all(b"a question").await.unwrap();
+            connection.shutdown().await.unwrap();
+            let mut answer = String::new();
+            connection.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        let answer = tokio::time::timeout(TIMEOUT, talk).await.expect("the end of the question did not arrive");
+        assert_eq!(answer, "a question", "{protocols:?}, TLS: {secure}");
+    }
+}
+
+#[tokio::test]
+async fn flush_of_a_dialed_connection_sends_every_written_byte() {
+    let (tls, authority) = certify(None);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (start, started) = tokio::sync::oneshot::channel();
+    let reading = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = tls.accept(stream).await.unwrap();
+        let mut bytes = vec![0; started.await.unwrap()];
+        stream.read_exact(&mut bytes).await.unwrap();
+    });
+    let mut connection = Dialer::new(&config(address, &authority), Protocols::Http1).unwrap().dial().await.unwrap();
+    // The server does not read yet, so the connection takes bytes until all buffers are full, including that of TLS.
+    let mut written = 0;
+    while let Some(taken) = tokio::task::unconstrained(connection.write(&[0; 16 * 1024])).now_or_never() {
+        written += taken.unwrap();
+    }
+    start.send(written).unwrap();
+    connection.flush().await.unwrap();
+    let read = tokio::time::timeout(TIMEOUT, reading).await;
+    read.expect("bytes stay in the buffer of TLS after a flush").unwrap();
 }
 
 #[tokio::test]

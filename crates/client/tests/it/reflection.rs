@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -36,6 +37,8 @@ struct Server {
     requests: Mutex<Vec<String>>,
     /// The number of batches that were read from a watch.
     taken: Arc<AtomicUsize>,
+    /// Each endless watch holds a clone, until the client closes the watch.
+    open: Arc<()>,
 }
 
 /// A handle to the server, so that the test can read its state.
@@ -78,7 +81,14 @@ impl ListWatch for Script {
                         let cut = Problem::disconnected("reset");
                         batches.chain(stream::iter([Err(cut)])).boxed()
                     }
-                    End::Never => batches.chain(stream::pending()).boxed(),
+                    End::Never => {
+                        let open = self.0.open.clone();
+                        let endless = stream::poll_fn(move |_| {
+                            let _ = &open;
+                            Poll::Pending
+                        });
+                        batches.chain(endless).boxed()
+                    }
                 })
             }
             Answer::Refuse(problem) => Err(problem),
@@ -297,6 +307,28 @@ async fn slow_consumer_stops_reads_from_the_network() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(server.taken.load(Ordering::Relaxed), 3, "more events were read than requested");
+}
+
+/// A watch that delivered events would be resumed without a delay if it were cut.
+#[tokio::test(start_paused = true)]
+async fn suspended_reflection_closes_its_request_and_resumes_at_its_version() {
+    let (server, mut reflection) = start([
+        Answer::List(vec![object("a", 1)], "1"),
+        Answer::Watch(vec![vec![event(EventKind::Modified, "a", 2)]], End::Never),
+        Answer::Watch(vec![vec![event(EventKind::Modified, "a", 3)]], End::Never),
+    ]);
+    reflection.suspend();
+    assert_eq!(reflection.health().state(), ReflectorState::Starting, "there is nothing to close");
+    settle(&mut reflection).await;
+    assert_eq!(Arc::strong_count(&server.open), 2, "the watch is open");
+    reflection.suspend();
+    assert_eq!(Arc::strong_count(&server.open), 1, "the watch stays open");
+    assert!(matches!(reflection.health().state(), ReflectorState::BackingOff { .. }), "a request is running");
+    // Longer than the time limit of any request.
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    let expected = ["problem: no connection to the server: suspended", "~n/a@3 Live"];
+    assert_eq!(settle(&mut reflection).await, expected);
+    assert_eq!(*server.requests.lock().unwrap(), ["LIST limit=500", "WATCH 1", "WATCH 2"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -339,6 +339,7 @@ fn every_wait_has_a_timeout_and_a_state() {
     check(&talk, "(401 Unauthorized); try 1 failed, the next one comes in");
     talk.pass(&["BEGIN", "LIST limit=500"]);
     talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+    check(&talk, "waiting for the server to open the watch");
     talk.open();
     check(&talk, "watching");
     talk.fail(disconnected(), &["CLOSE"]);
@@ -422,6 +423,35 @@ fn relists_stay_paged_when_the_server_pages_from_its_cache() {
     talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
     talk.fail(expired(), &["CLOSE"]);
     talk.pass(&["BEGIN", "LIST resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=500"]);
+    // Pages of the most recent state say nothing about the cache.
+    let mut talk = ReflectorTest::start(list_first(), &["BEGIN", "LIST limit=500"]);
+    talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
+    talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+    talk.fail(expired(), &["CLOSE"]);
+    talk.pass(&["BEGIN", "LIST resourceVersion=7"]);
+}
+
+#[test]
+fn state_of_a_list_counts_its_items_and_the_time_of_its_request() {
+    fn check(talk: &ReflectorTest, page: u32, items: u64, since: Instant) {
+        assert_eq!(talk.reflector.state(), ReflectorState::Listing { page, items, since });
+    }
+    let mut talk = ReflectorTest::start(list_first(), &["BEGIN", "LIST limit=500"]);
+    let start = talk.now;
+    let item = Metadata { name: "a".into(), ..Metadata::default() };
+    for _ in 0..3 {
+        let at = talk.at();
+        assert_eq!(talk.reflector.handle_item(at, &item), EventAction::Collect);
+    }
+    check(&talk, 1, 3, start);
+    talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
+    check(&talk, 2, 3, start);
+    talk.fail(disconnected(), &["CLOSE"]);
+    talk.pass(&["LIST limit=500&continue=t1"]);
+    check(&talk, 2, 3, start + Duration::from_millis(800));
+    talk.fail(Problem::refused(Status::bad_request("invalid continue token")), &["CLOSE"]);
+    talk.pass(&["BEGIN", "LIST limit=500"]);
+    check(&talk, 1, 0, talk.now);
 }
 
 #[test]
@@ -463,6 +493,29 @@ fn wait_for_the_end_marker_is_bounded() {
 }
 
 #[test]
+fn watch_list_that_is_not_answered_is_requested_again() {
+    let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    for _ in 0..4 {
+        assert_eq!(talk.pass(&["CLOSE"]), Duration::from_secs(60), "the wait for an answer");
+        assert!(matches!(talk.reflector.last_problem(), Some(Problem::Silent { .. })));
+        talk.pass(&["BEGIN", WATCH_LIST]);
+    }
+}
+
+#[test]
+fn watch_list_that_is_cut_twice_is_replaced_by_a_list() {
+    let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+    talk.open();
+    talk.fail(disconnected(), &["CLOSE"]);
+    talk.pass(&["BEGIN", WATCH_LIST]);
+    // A connection that was not opened cuts nothing.
+    talk.fail(disconnected(), &["CLOSE"]);
+    talk.pass(&["BEGIN", WATCH_LIST]);
+    talk.open();
+    talk.fail(disconnected(), &["BEGIN", "LIST limit=500"]);
+}
+
+#[test]
 fn expired_watch_list_is_retried_at_the_most_recent_version() {
     let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     talk.open();
@@ -494,11 +547,56 @@ fn event_of_another_kind_is_skipped_without_moving_the_version() {
     let verdict = talk.reflector.handle_event(at, EventKind::Added, &table);
     assert_eq!(verdict, EventAction::Skip(SkipReason::ForeignType));
     assert_eq!(talk.reflector.version(), "7");
+    // The same kind in another version, as after a conversion, is another type too.
+    (table.kind, table.api_version) = ("Pod".into(), "v2".into());
+    assert_eq!(talk.reflector.handle_event(at, EventKind::Added, &table), EventAction::Skip(SkipReason::ForeignType));
     (table.kind, table.api_version) = ("Pod".into(), "v1".into());
     assert_eq!(talk.reflector.handle_event(at, EventKind::Added, &table), EventAction::Apply);
     assert_eq!(talk.event(EventKind::Added, "", "10"), EventAction::Skip(SkipReason::Unidentified));
     assert_eq!(talk.event(EventKind::Added, "b", ""), EventAction::Skip(SkipReason::Unidentified));
     assert_eq!(talk.reflector.version(), "9", "the version passed an event that was not applied");
+}
+
+#[test]
+fn type_of_events_is_learned_from_the_end_marker() {
+    fn check(marker: &str, event: &str, expected: EventAction) {
+        let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
+        talk.open();
+        let typed = |kind: &str, version: &str| Metadata {
+            kind: kind.to_owned().into(),
+            api_version: if kind.is_empty() { "" } else { "v1" }.into(),
+            resource_version: version.to_owned().into(),
+            ..Metadata::default()
+        };
+        let at = talk.at();
+        let end = Metadata { initial_events_end: true, ..typed(marker, "7") };
+        talk.reflector.handle_event(at, EventKind::Bookmark, &end);
+        let event = Metadata { name: "a".into(), ..typed(event, "8") };
+        assert_eq!(talk.reflector.handle_event(at, EventKind::Added, &event), expected, "{marker:?}, then {event:?}");
+    }
+    check("Pod", "Pod", EventAction::Apply);
+    check("Pod", "Table", EventAction::Skip(SkipReason::ForeignType));
+    check("Pod", "", EventAction::Apply);
+    // A marker without a type says nothing.
+    check("", "Pod", EventAction::Apply);
+    check("", "", EventAction::Apply);
+}
+
+#[test]
+fn type_of_list_items_is_the_configured_one_or_that_of_the_list() {
+    fn check(configured: Option<&str>, list: &str, expected: Option<&str>) {
+        let of = |kind: &str| TypeName { api_version: "v1".to_owned(), kind: kind.to_owned() };
+        let config = ReflectorConfig { type_name: configured.map(of), ..list_first() };
+        let mut talk = ReflectorTest::start(config, &["BEGIN", "LIST limit=500"]);
+        talk.reflector.handle_list_type(&of(list));
+        assert_eq!(talk.reflector.item_type(), expected.map(of).as_ref(), "{configured:?}, then {list}");
+    }
+    check(None, "PodList", Some("Pod"));
+    // kubectl's own list of mixed objects, and a kind that names no list.
+    check(None, "List", None);
+    check(None, "Pods", None);
+    // A custom resource may give its list any kind.
+    check(Some("Pod"), "ThingList", Some("Pod"));
 }
 
 #[test]
@@ -565,8 +663,16 @@ fn failed_page_is_retried_and_failed_first_page_restarts_the_list() {
     talk.fail(disconnected(), &["CLOSE"]);
     talk.pass(&["BEGIN", "LIST limit=500"]);
     talk.list("7", "t1", &["LIST limit=500&continue=t1"]);
+    let retry = |talk: &mut ReflectorTest| talk.pass(&["LIST limit=500&continue=t1"]);
     talk.fail(disconnected(), &["CLOSE"]);
-    talk.pass(&["LIST limit=500&continue=t1"]);
+    retry(&mut talk);
+    talk.fail(Problem::refused(Status::too_many_requests("busy", 1)), &["CLOSE"]);
+    retry(&mut talk);
+    // A page without a readable end is no rejection of its token.
+    talk.fail(Problem::malformed("<html>"), &["CLOSE"]);
+    retry(&mut talk);
+    assert_eq!(talk.pass(&["CLOSE"]), Duration::from_secs(60), "the retried page has its own time limit");
+    retry(&mut talk);
     // The server rejects the token: the list starts again.
     talk.fail(Problem::refused(Status::bad_request("invalid continue token")), &["CLOSE"]);
     talk.pass(&["BEGIN", "LIST limit=500"]);
@@ -647,6 +753,12 @@ fn broken_stream_causes_a_version_check() {
     talk.open();
     talk.now += Duration::from_secs(300);
     talk.end(&["WATCH 9"]);
+    // A server's clock may be up to a second ahead.
+    for (lived, expected) in [(299_000, "WATCH 9"), (298_999, CHECK)] {
+        talk.open();
+        talk.now += Duration::from_millis(lived);
+        talk.end(&[expected]);
+    }
 }
 
 #[test]

@@ -198,6 +198,30 @@ struct Widget {
     size: u32,
 }
 
+#[tokio::test(start_paused = true)]
+async fn event_that_frees_no_room_restarts_the_timeout_of_its_handler() {
+    let server = Fake::new();
+    let informer = SharedInformer::with_decoder(server.clone(), config(), Json::<Widget>::new());
+    informer.start().unwrap();
+    informer.wait_until_synced(Duration::from_secs(60)).await.unwrap();
+    let mut slow = stuck(&informer, 1, TIMEOUT).await;
+    for name in ["bad", "worse"] {
+        server.put_with(&format!("n/{name}"), r#","size":"large""#);
+    }
+    // The first change fills the queue, and the informer waits with the second one.
+    for name in ["a", "b"] {
+        server.put_with(&format!("n/{name}"), r#","size":1"#);
+    }
+    let mut received = Vec::new();
+    for _ in 0..4 {
+        tokio::time::sleep(TIMEOUT - Duration::from_secs(1)).await;
+        let event = slow.next().await.expect("the informer runs");
+        received.push(event.key().expect("of an object").to_string());
+    }
+    assert_eq!(received, ["n/bad", "n/worse", "n/a", "n/b"]);
+    assert_eq!(slow.counts().block_timeouts, 0, "a handler that took an event in time was given up");
+}
+
 /// Stops an informer while changes wait at each stage between its connection and its handlers. The
 /// first one fills the queue of the blocking handler. The informer waits with the second one, the
 /// third one is in the channel, and the part holds the next one. With `note`, that one is a notice

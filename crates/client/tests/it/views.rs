@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use listwatch_client::informer::{Event, Policy, Reason, View};
-use listwatch_client::{Change, Delta, Indexer, ObjectKey, RawObject, Snapshot, Stored, Typed};
+use listwatch_client::informer::{Event, Policy, Reason, StopReason, View};
+use listwatch_client::{Change, Delta, Indexer, ObjectKey, Origin, RawObject, Snapshot, Stored, Typed};
 use proptest::prelude::*;
 
 type Item = Typed<u64>;
@@ -449,4 +449,198 @@ fn replay_and_live_changes_alternate() {
     let received: Vec<String> =
         std::iter::from_fn(|| view.take(world.now)).map(|event| format!("{:?}", event.key())).take(3).collect();
     assert_eq!(received, ["Some(o0)", "Some(o2)", "Some(o3)"]);
+}
+
+// ---- exact sequences of one view ----
+
+fn state(objects: &[Item], version: u64) -> Arc<Snapshot<Item>> {
+    let mut indexer = Indexer::new();
+    for object in objects {
+        indexer.apply(Delta::Upsert(object.clone()), &mut Vec::new());
+    }
+    indexer.apply(Delta::Version(version.to_string()), &mut Vec::new());
+    indexer.publish();
+    indexer.reader().snapshot()
+}
+
+fn added(new: Item) -> Change<Item> {
+    Change::Added { object: new, origin: Origin::Live }
+}
+
+fn updated(old: Item, new: Item) -> Change<Item> {
+    Change::Updated { old, new, origin: Origin::Live }
+}
+
+fn deleted(last: Item) -> Change<Item> {
+    Change::Deleted { last, last_is_final: true, origin: Origin::Live }
+}
+
+/// Takes all available events.
+fn take_all(view: &mut View<Item>, now: Instant) -> Vec<String> {
+    let name = |object: &Item| format!("{}@{}", object.key(), **object);
+    let show = |event| match event {
+        Event::Added { object, reason } => format!("+{} {reason:?}", name(&object)),
+        Event::Updated { old, new, reason } => format!("{}>{} {reason:?}", name(&old), *new),
+        Event::Deleted { last, reason, .. } => format!("-{} {reason:?}", name(&last)),
+        other => format!("{other:?}"),
+    };
+    std::iter::from_fn(|| view.take(now)).map(show).collect()
+}
+
+/// A view whose handler has received this complete initial state.
+fn synced_view(policy: Policy, resync: Option<Duration>, now: Instant, objects: &[Item], version: u64) -> View<Item> {
+    let mut view = View::new(policy, resync);
+    view.begin(now, state(objects, version));
+    view.end_initial();
+    assert_eq!(take_all(&mut view, now).len(), objects.len() + 1);
+    view
+}
+
+#[test]
+fn object_that_left_a_selector_and_matched_again_is_the_same_object() {
+    // The handler has seen the object in version 1. It is deleted, and added as this object.
+    fn check(again: &Item, expected: &[&str]) {
+        let now = Instant::now();
+        let seen = item(0, 1, 1);
+        let mut view = synced_view(Policy::Coalesce, None, now, std::slice::from_ref(&seen), 1);
+        view.push(now, &[deleted(seen)], None, state(&[], 2));
+        view.push(now, &[added(again.clone())], None, state(std::slice::from_ref(again), 3));
+        assert_eq!(take_all(&mut view, now), expected, "{again:?}");
+    }
+    check(&item(0, 1, 1), &[]);
+    check(&item(0, 1, 3), &["o0@1>3 Live"]);
+    check(&item(0, 2, 3), &["-o0@1 Live", "+o0@3 Live"]);
+    // Versions are compared only within one object.
+    check(&item(0, 2, 1), &["-o0@1 Live", "+o0@1 Live"]);
+}
+
+#[test]
+fn object_that_was_never_delivered_keeps_its_first_reason() {
+    let now = Instant::now();
+    let mut view = synced_view(Policy::Coalesce, None, now, &[item(0, 1, 1)], 1);
+    let [first, second] = [item(1, 2, 2), item(1, 2, 3)];
+    view.push(now, &[added(first.clone())], Some(Reason::Initial), state(&[item(0, 1, 1), first.clone()], 2));
+    let changes = [updated(first, second.clone()), updated(item(0, 1, 1), item(0, 1, 4))];
+    view.push(now, &changes, Some(Reason::Relist), state(&[item(0, 1, 4), second.clone()], 4));
+    view.push(now, &[updated(item(0, 1, 4), item(0, 1, 5))], None, state(&[item(0, 1, 5), second], 5));
+    assert_eq!(take_all(&mut view, now), ["+o1@3 Initial", "o0@1>5 Live"]);
+    assert_eq!((view.counts().coalesced, view.counts().delivered), (2, 4));
+}
+
+#[test]
+fn synced_follows_the_changes_before_the_end_of_the_initial_state_and_no_later_ones() {
+    let now = Instant::now();
+    let mut view = View::new(Policy::Coalesce, None);
+    view.begin(now, state(&[], 0));
+    assert_eq!(take_all(&mut view, now), [""; 0]);
+    let [a, b, c] = [item(0, 1, 1), item(1, 2, 2), item(2, 3, 3)];
+    view.push(now, &[added(a.clone())], Some(Reason::Initial), state(std::slice::from_ref(&a), 1));
+    view.push(now, &[added(b.clone())], Some(Reason::Initial), state(&[a.clone(), b.clone()], 2));
+    view.end_initial();
+    view.push(now, &[added(c.clone())], None, state(&[a, b, c], 3));
+    assert!(!view.has_synced(), "synced before the initial state was delivered");
+    assert_eq!(take_all(&mut view, now), ["+o0@1 Initial", "+o1@2 Initial", "Synced", "+o2@3 Live"]);
+    assert!(view.has_synced());
+}
+
+#[test]
+fn drop_and_resync_drops_only_above_its_limit() {
+    let now = Instant::now();
+    let [a, b, c] = [item(0, 1, 1), item(1, 2, 2), item(2, 3, 3)];
+    let mut view = synced_view(Policy::DropAndResync { objects_max: 2 }, None, now, &[], 0);
+    view.push(now, &[added(a.clone()), added(b.clone())], None, state(&[a.clone(), b.clone()], 2));
+    assert_eq!((view.lag(now).waiting, view.counts().resets), (2, 0), "dropped at the limit");
+    view.push(now, &[added(c.clone())], None, state(&[a, b, c], 3));
+    assert_eq!((view.lag(now).waiting, view.counts().resets), (0, 1), "not dropped above the limit");
+    let expected = ["Reset", "+o0@1 Refill", "+o1@2 Refill", "+o2@3 Refill", "Synced"];
+    assert_eq!(take_all(&mut view, now), expected);
+}
+
+#[test]
+fn default_limits_of_policies_are_the_documented_ones() {
+    assert_eq!(Policy::block(), Policy::Block { changes_max: 1_024, timeout: Duration::from_secs(10) });
+    assert_eq!(Policy::drop_and_resync(), Policy::DropAndResync { objects_max: 10_000 });
+}
+
+#[test]
+fn timed_out_handler_receives_every_change_again_after_half_of_its_queue() {
+    let mut world = world();
+    world.join(Policy::Block { changes_max: 4, timeout: Duration::from_secs(1) }, false);
+    let update = || Step::Write(vec![(0, 2)]);
+    world.run(&[Step::Whole, Step::Take(0, 5), update(), update(), update(), update()]);
+    assert!(!world.handlers[0].view.has_room());
+    world.handlers[0].view.stop_blocking();
+    assert!(world.handlers[0].view.has_room(), "the informer still waits for a handler after its timeout");
+    // Three of four changes wait: the next change is merged.
+    world.run(&[Step::Take(0, 1), update()]);
+    assert_eq!(world.handlers[0].view.lag(world.now).waiting, 3, "blocked again before half was processed");
+    // Two of four wait: each further change counts.
+    world.run(&[Step::Take(0, 1), update()]);
+    assert_eq!(world.handlers[0].view.lag(world.now).waiting, 3, "coalesced after half was processed");
+    let counts = world.handlers[0].view.counts();
+    assert_eq!((counts.coalesced, counts.block_timeouts, counts.delivered), (1, 1, 3));
+}
+
+#[test]
+fn informer_does_not_wait_for_a_closed_handler() {
+    let now = Instant::now();
+    for drain in [true, false] {
+        let policy = Policy::Block { changes_max: 1, timeout: Duration::from_secs(1) };
+        let mut view = synced_view(policy, None, now, &[], 0);
+        let taken = view.begin_parts(now, &[added(item(0, 1, 1))], None, state(&[item(0, 1, 1)], 1));
+        assert_eq!((taken, view.has_room()), (1, false));
+        view.close(drain);
+        assert!(view.has_room(), "a removed handler makes the informer wait, drain: {drain}");
+    }
+}
+
+#[test]
+fn resync_waits_for_the_initial_state_and_for_the_end_of_a_batch() {
+    let start = Instant::now();
+    let [a, b] = [item(0, 1, 1), item(1, 2, 2)];
+    let mut view = View::new(Policy::Block { changes_max: 1, timeout: PERIOD }, Some(PERIOD));
+    view.begin(start, state(&[a.clone(), b.clone()], 2));
+    assert_eq!(take_all(&mut view, start), ["+o0@1 Initial", "+o1@2 Initial"]);
+    assert!(!view.has_synced());
+    assert_eq!(view.poll_timeout(), None, "a resync began before the initial state is complete");
+    view.end_initial();
+    assert_eq!(take_all(&mut view, start), ["Synced"]);
+    assert_eq!(view.poll_timeout(), Some(start + PERIOD));
+    // The state is already newer than the changes that the handler received.
+    let now = start + PERIOD;
+    let changes = [updated(a, item(0, 1, 3)), updated(b, item(1, 2, 4))];
+    assert_eq!(view.begin_parts(now, &changes, None, state(&[item(0, 1, 3), item(1, 2, 4)], 4)), 1);
+    assert_eq!(view.poll_timeout(), None);
+    assert_eq!(take_all(&mut view, now), ["o0@1>3 Live"], "a resync overtook a change of its batch");
+    assert_eq!(view.push_part(now, &changes[1..], None), 1);
+    view.end_parts();
+    assert_eq!(take_all(&mut view, now), ["o1@2>4 Live", "o0@3>3 Resync"], "the resync did not continue");
+    assert_eq!(take_all(&mut view, now + PERIOD / 2), ["o1@4>4 Resync"]);
+}
+
+#[test]
+fn lag_in_versions_is_the_distance_from_the_processed_version() {
+    let now = Instant::now();
+    let a = item(0, 1, 100);
+    let mut view = synced_view(Policy::Coalesce, None, now, std::slice::from_ref(&a), 100);
+    assert_eq!(view.lag(now).versions, Some(0));
+    view.push(now, &[updated(a, item(0, 1, 103))], None, state(&[item(0, 1, 103)], 107));
+    assert_eq!(view.lag(now).versions, Some(7));
+    view.take(now);
+    assert_eq!(view.lag(now).versions, Some(7), "an event that is being processed is not processed");
+    view.take(now);
+    assert_eq!(view.lag(now).versions, Some(0));
+}
+
+#[test]
+fn stop_that_was_not_delivered_is_dropped_by_a_restart() {
+    let now = Instant::now();
+    let mut view = synced_view(Policy::Coalesce, None, now, &[], 0);
+    view.stop(StopReason::Requested);
+    view.restart();
+    assert_eq!(take_all(&mut view, now), [""; 0], "a handler of a running informer was told of a stop");
+    view.stop(StopReason::Requested);
+    assert_eq!(take_all(&mut view, now), ["Stopped(Requested)"]);
+    view.restart();
+    assert_eq!(take_all(&mut view, now), [""; 0]);
 }

@@ -20,7 +20,11 @@ use listwatch_meta::ListOptions;
 type Item = Typed<u64>;
 
 fn item(name: &str, version: u64) -> Item {
-    let json = format!(r#"{{"metadata":{{"name":"{name}","uid":"{name}","resourceVersion":"{version}"}}}}"#);
+    item_of(name, name, version)
+}
+
+fn item_of(name: &str, uid: &str, version: u64) -> Item {
+    let json = format!(r#"{{"metadata":{{"name":"{name}","uid":"{uid}","resourceVersion":"{version}"}}}}"#);
     Typed::new(&RawObject::new(Bytes::from(json)).unwrap(), version)
 }
 
@@ -63,10 +67,18 @@ impl Script {
 impl Source<Item> for Script {
     async fn next(&mut self) -> Notice<Item> {
         tokio::time::sleep(BETWEEN_NOTICES).await;
-        match self.notices.pop_front() {
-            Some(notice) => notice,
-            None => std::future::pending().await,
+        let Some(notice) = self.notices.pop_front() else { return std::future::pending().await };
+        if let Notice::Changes(changes) = &notice {
+            for change in changes {
+                let delta = match change.clone() {
+                    Change::Added { object: new, .. } | Change::Updated { new, .. } => Delta::Upsert(new),
+                    Change::Deleted { last, .. } => Delta::Delete { key: last.key().clone(), last: Some(last) },
+                };
+                self.indexer.apply(delta, &mut Vec::new());
+            }
+            self.indexer.publish();
         }
+        notice
     }
 
     fn notice_snapshot(&self) -> Arc<Snapshot<Item>> {
@@ -96,6 +108,7 @@ async fn next(slot: &Slot<Item>) -> String {
     match tokio::time::timeout(Duration::from_secs(60), event).await {
         Ok(Some(Event::Added { object, reason })) => format!("+{}@{} {reason:?}", object.key(), *object),
         Ok(Some(Event::Updated { old, new, reason })) => format!("{}@{}>{} {reason:?}", new.key(), *old, *new),
+        Ok(Some(Event::Deleted { last, reason, .. })) => format!("-{}@{} {reason:?}", last.key(), *last),
         Ok(Some(Event::Synced)) => "synced".to_owned(),
         Ok(Some(other)) => format!("{other:?}"),
         Ok(None) => "over".to_owned(),
@@ -108,14 +121,21 @@ type Started = (Arc<Slot<Item>>, CommandSender<Item>, Arc<Shared<Item>>);
 
 /// A merged informer over one part, and a handler with room for one change.
 fn start(notices: Vec<Notice<Item>>) -> Started {
-    let shared = Arc::new(Shared::new("things".to_owned()));
-    let script = Mutex::new(Some(Script::new(notices)));
-    let make: MakeSource<Item> = Box::new(move |_| {
-        let script = script.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Box::new(script.unwrap_or_else(|| Script::new([])))
-    });
-    let worker = Worker::merged(PartKind::Namespaces, ["part".to_owned()], make, Indexer::new(), &shared);
     let policy = Policy::Block { changes_max: 1, timeout: Duration::from_secs(3_600) };
+    start_parts(PartKind::Namespaces, policy, [("part", notices)])
+}
+
+/// A merged informer over these parts, and a handler. A part that is added again has no notices.
+fn start_parts<const N: usize>(kind: PartKind, policy: Policy, parts: [(&str, Vec<Notice<Item>>); N]) -> Started {
+    let shared = Arc::new(Shared::new("things".to_owned()));
+    let parts = parts.map(|(name, notices)| (name.to_owned(), notices));
+    let names = parts.clone().map(|(name, _)| name);
+    let scripts = Mutex::new(BTreeMap::from(parts));
+    let make: MakeSource<Item> = Box::new(move |name| {
+        let notices = scripts.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        Box::new(Script::new(notices.unwrap_or_default()))
+    });
+    let worker = Worker::merged(kind, names, make, Indexer::new(), &shared);
     let options = HandlerOptions::named("each").policy(policy);
     let slot = Arc::new(Slot::new(&options.name, options.policy, options.resync));
     shared.hub.add(slot.clone());
@@ -165,4 +185,93 @@ async fn stop_between_two_batches_loses_neither() {
     }
     let expected = [("x", "3"), ("y", "2"), ("z", "4")].map(|(name, version)| (name.to_owned(), version.to_owned()));
     assert_eq!(knows, BTreeMap::from(expected), "broke converging: a batch was dropped by the stop");
+}
+
+#[test]
+fn changes_are_split_where_their_reason_changes() {
+    let origins = [Origin::Live, Origin::Live, Origin::Relist, Origin::Live, Origin::Initial, Origin::Initial];
+    let batches = split_by_origin(origins.map(|origin| added("x", 1, origin)).to_vec());
+    let batches: Vec<Vec<Origin>> = batches.iter().map(|batch| batch.iter().map(Change::origin).collect()).collect();
+    let (live, relist, initial) = (Origin::Live, Origin::Relist, Origin::Initial);
+    assert_eq!(batches, [vec![live, live], vec![relist], vec![live], vec![initial, initial]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_are_deferred_up_to_their_bound_while_a_handler_blocks() {
+    let (slot, commands, _shared) = start(two_batches());
+    assert_eq!(next(&slot).await, "synced");
+    // The task waits with the first batch.
+    tokio::time::sleep(BETWEEN_NOTICES * 3).await;
+    let executed = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let mut accepted = 0;
+    loop {
+        let executed = executed.clone();
+        let count = Box::new(move |_: &mut Indexer<Item>| {
+            executed.fetch_add(1, Ordering::Relaxed);
+        });
+        if commands.queue.try_send(Command::WithIndexer(count)).is_err() {
+            break;
+        }
+        accepted += 1;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(accepted, 2 * COMMANDS_MAX, "the worker and its channel hold a bounded number of commands each");
+    assert_eq!(executed.load(Ordering::Relaxed), 0, "a command was executed in the middle of a batch");
+    while next(&slot).await != "nothing" {}
+    assert_eq!(executed.load(Ordering::Relaxed), accepted, "a deferred command was lost");
+}
+
+#[tokio::test(start_paused = true)]
+async fn message_of_a_removed_part_is_not_taken_for_one_of_its_successor() {
+    let changes = vec![added("x", 1, Origin::Live), added("y", 2, Origin::Live)];
+    let late = vec![added("z", 3, Origin::Live)];
+    let (slot, commands, _shared) = start(vec![Notice::Synced, Notice::Changes(changes), Notice::Changes(late)]);
+    assert_eq!(next(&slot).await, "synced");
+    // The worker waits with the first changes, and the late ones are in its channel.
+    tokio::time::sleep(BETWEEN_NOTICES * 4).await;
+    let name = || "part".to_owned();
+    let ((done, removed), (done_again, added)) = (oneshot::channel(), oneshot::channel());
+    assert!(commands.queue.try_send(Command::RemovePart { name: name(), done }).is_ok());
+    assert!(commands.queue.try_send(Command::AddPart { name: name(), done: done_again }).is_ok());
+    let mut received = Vec::new();
+    while received.last().is_none_or(|last| last != "nothing") {
+        received.push(next(&slot).await);
+    }
+    assert_eq!((removed.await, added.await), (Ok(true), Ok(true)));
+    assert!(received[0].starts_with("+x@1"), "this test needs a worker that waited: {received:?}");
+    assert!(!received.iter().any(|event| event.contains('z')), "a removed part still reports: {received:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn recreated_object_moves_between_shards_without_time_travel() {
+    let deleted = |last: Item, last_is_final, origin| Change::Deleted { last, last_is_final, origin };
+    let added = |uid: &str, version| Change::Added { object: item_of("o", uid, version), origin: Origin::Live };
+    // One notice per second and shard.
+    type Step = (Option<Change<Item>>, Option<Change<Item>>);
+    let steps: [Step; 7] = [
+        (Some(added("2", 9)), None),
+        // An older object of the name is not shown.
+        (None, Some(added("1", 5))),
+        // A relist does not find the shown object: the server was restored.
+        (Some(deleted(item_of("o", "2", 9), false, Origin::Relist)), None),
+        (Some(added("3", 12)), None),
+        (Some(deleted(item_of("o", "3", 14), true, Origin::Live)), None),
+        // The other shard lags.
+        (None, Some(Change::Updated { old: item_of("o", "1", 5), new: item_of("o", "1", 6), origin: Origin::Live })),
+        (None, Some(deleted(item_of("o", "1", 8), true, Origin::Live))),
+    ];
+    let notice = |change: Option<Change<Item>>| match change {
+        Some(change) => Notice::Changes(vec![change]),
+        None => Notice::State(ReflectorState::Starting),
+    };
+    let (first, second): (Vec<_>, Vec<_>) =
+        steps.into_iter().map(|(first, second)| (notice(first), notice(second))).unzip();
+    let whole = |notices| [vec![Notice::Synced], notices].concat();
+    let parts = [("p", whole(first)), ("q", whole(second))];
+    let (slot, _commands, _shared) = start_parts(PartKind::Shards, Policy::Coalesce, parts);
+    let expected = ["synced", "+o@9 Live", "-o@9 Relist", "+o@5 Relist", "-o@5 Live", "+o@12 Live", "-o@14 Live"];
+    for event in expected {
+        assert_eq!(next(&slot).await, event);
+    }
+    assert_eq!(next(&slot).await, "nothing", "an object that was deleted later came back");
 }
