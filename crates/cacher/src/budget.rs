@@ -115,6 +115,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn budgets_are_equal_only_if_they_are_the_same_budget() {
+        let budget = HistoryBudget::new(100);
+        assert_eq!(budget, budget.clone(), "a clone is the same budget");
+        assert_ne!(budget, HistoryBudget::new(100), "an equal bound does not make the same budget");
+        assert_eq!(budget.bytes_max(), 100);
+    }
+
+    #[test]
     fn window_without_a_budget_is_never_over_its_share() {
         let mut account = WindowAccount::default();
         account.add(usize::MAX / 2);

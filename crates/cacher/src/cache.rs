@@ -477,10 +477,90 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
+    fn shape() -> Arc<ObjectShape> {
+        Arc::new(ObjectShape::new(true, Vec::new()))
+    }
+
+    fn empty() -> Cache {
+        Cache::new(shape(), Vec::new(), Limits::default(), Arc::default())
+    }
+
+    fn state(name: &str, revision: u64, json: &str) -> Object {
+        let key = Key::new("pods", Some("a"), name).unwrap();
+        Object::from_stored(key, Revision::new(revision), Change::Added, json.as_bytes(), &shape()).unwrap()
+    }
+
+    #[test]
+    fn undecodable_value_has_the_reason_that_its_first_bytes_show() {
+        let why = |value: &'static [u8]| {
+            let key = Key::new("pods", Some("a"), "x").unwrap();
+            let (created, modified) = (Revision::new(2), Revision::new(2));
+            let entry = KeyValue { key, value: value.into(), created, modified, stale: false };
+            decode(&entry, Change::Added, &shape()).unwrap_err()
+        };
+        assert_eq!(why(b"k8s\0\n\x0c"), DecodeError::Protobuf);
+        assert_eq!(why(b"\0unreadable: no such key"), DecodeError::Unreadable("no such key".into()));
+        for value in [&b""[..], b"k8s", b"[]", b"no object"] {
+            assert!(matches!(why(value), DecodeError::Malformed(_)), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn list_continues_the_watches_only_if_it_equals_a_trusted_state() {
+        let json = r#"{"metadata":{}}"#;
+        let listing = |names: [&str; 2], revision| {
+            let objects = names.map(|name| state(name, 2, json)).to_vec();
+            Listing { objects, undecodable: Vec::new(), revision: Revision::new(revision) }
+        };
+        for (names, revision, start_over, expected) in [
+            (["x", "y"], 5, false, Relist::Continued),
+            (["x", "y"], 5, true, Relist::StartedOver),
+            (["x", "z"], 5, false, Relist::StartedOver),
+            (["x", "y"], 6, false, Relist::StartedOver),
+        ] {
+            let mut cache = empty();
+            let first = cache.plan_list(listing(["x", "y"], 5), false);
+            assert_eq!(cache.handle_list(first).0, Relist::Continued, "the first list fills the cache");
+            let plan = cache.plan_list(listing(names, revision), start_over);
+            assert_eq!(cache.handle_list(plan).0, expected, "{names:?} at {revision}, start over: {start_over}");
+        }
+    }
+
+    #[test]
+    fn object_bytes_are_those_of_the_current_state() {
+        let mut cache = empty();
+        let (short, long) = (r#"{"metadata":{}}"#, r#"{"metadata":{"labels":{"app":"web"}}}"#);
+        let key = |name: &str| Key::new("pods", Some("a"), name).unwrap();
+        let size = |json: &str| state("x", 2, json).heap_size();
+        for (input, expected) in [
+            (Input::Put(state("x", 2, short)), size(short)),
+            (Input::Put(state("x", 3, long)), size(long)),
+            (Input::Put(state("y", 4, short)), size(long) + size(short)),
+            (Input::Delete(key("x"), Revision::new(5)), size(short)),
+            (Input::Undecodable(key("y"), Revision::new(6), DecodeError::Protobuf), 0),
+        ] {
+            cache.handle_input(Instant::now(), input, &mut Vec::new());
+            assert_eq!(cache.object_bytes(), expected, "at {:?}", cache.revision());
+        }
+    }
+
+    #[test]
+    fn ten_undecodable_values_are_logged_and_then_that_there_are_more() {
+        let mut cache = empty();
+        let logged = Arc::new(AtomicUsize::new(0));
+        tracing::subscriber::with_default(Errors(logged.clone()), || {
+            for n in 0..30 {
+                let key = Key::new("pods", Some("a"), &format!("x{n}")).unwrap();
+                cache.note_undecodable(key, Revision::new(2), DecodeError::Protobuf);
+            }
+        });
+        assert_eq!(logged.load(Relaxed), UNDECODABLE_LOGGED_MAX + 1);
+        assert_eq!(cache.undecodable().count(), 30, "all of them are known");
+    }
+
     #[test]
     fn undecodable_value_is_logged_once_despite_rewrites_and_lists() {
-        let shape = Arc::new(ObjectShape::new(true, Vec::new()));
-        let mut cache = Cache::new(shape.clone(), Vec::new(), Limits::default(), Arc::default());
+        let mut cache = empty();
         let key = Key::new("pods", Some("a"), "x").unwrap();
         let logged = Arc::new(AtomicUsize::new(0));
         tracing::subscriber::with_default(Errors(logged.clone()), || {

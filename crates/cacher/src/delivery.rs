@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn cached_encodings_stay_within_their_byte_bound() {
         let counters = Arc::new(crate::stats::Counters::default());
-        let encodings = Encodings::new(250, counters.clone());
+        let encodings = Encodings::new(200, counters.clone());
         let id = EncodingId::new(1);
         let held = || counters.encodings_bytes.load(std::sync::atomic::Ordering::Relaxed);
         let made = |event: &Arc<SharedEvent>, bytes: usize| {
@@ -387,6 +387,17 @@ mod tests {
             assert!(made(&modified_in(&encodings), 10));
         }
         assert_eq!((held(), encodings.carriers()), (0, 1), "dropped events are not accounted");
+    }
+
+    #[test]
+    fn state_of_an_object_that_left_is_accounted_while_its_event_is_held() {
+        let counters = Arc::new(crate::stats::Counters::default());
+        let event = modified_in(&Encodings::new(usize::MAX, counters.clone()));
+        let held = || counters.encodings_bytes.load(std::sync::atomic::Ordering::Relaxed);
+        let left = Delivered::new(event.clone(), Change::Deleted, &shape());
+        assert_eq!(held(), left.object().heap_size());
+        drop((left, event));
+        assert_eq!(held(), 0, "a dropped event holds no bytes");
     }
 
     #[test]

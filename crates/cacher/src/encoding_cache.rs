@@ -386,6 +386,23 @@ mod tests {
         assert!(read(&cache, &old, 1).is_some());
     }
 
+    #[test]
+    fn ring_shrinks_after_its_objects_were_dropped() {
+        let count = 4 * RING_SLACK_OBJECTS;
+        let cache = EncodingCache::new(1 << 20);
+        let many: Vec<Object> = (0..count).map(|n| object(&format!("o{n}"))).collect();
+        assert!(many.iter().all(|object| cache.keep(object, EncodingId::new(1), b"x")));
+        assert_eq!(cache.objects(), count, "a whole sweep examines each object");
+        drop(many);
+        for n in 0..4 {
+            assert!(cache.keep(&object(&format!("new{n}")), EncodingId::new(1), b"x"));
+        }
+        assert!(cache.objects() <= RING_SLACK_OBJECTS, "{} references to dropped objects", cache.objects());
+        cache.sweep(usize::MAX);
+        assert_eq!(cache.objects(), 0);
+        assert!(cache.ring().capacity() <= RING_SLACK_OBJECTS, "a sweep returns the memory of the ring");
+    }
+
     proptest! {
         #[test]
         fn bytes_stay_within_the_bound_and_end_at_zero(

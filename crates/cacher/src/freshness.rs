@@ -105,6 +105,7 @@ mod tests {
         for (revision, waiter) in [(7, 'b'), (6, 'c'), (9, 'd'), (7, 'e')] {
             assert!(freshness.handle_wait(now, r(revision), waiter).is_some());
         }
+        assert_eq!(freshness.len(), 4);
         assert_eq!(freshness.handle_revision(r(7)), ['c', 'b', 'e']);
         assert!(freshness.handle_revision(r(8)).is_empty());
         assert_eq!(freshness.handle_revision(r(20)), ['d']);

@@ -580,3 +580,23 @@ impl Readiness {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::SelectableField;
+
+    use super::*;
+
+    #[test]
+    fn indexed_fields_are_known_fields_once_each() {
+        let fields = ["spec.a", "spec.b", "spec.c"].map(SelectableField::string).to_vec();
+        let config = ResourceConfig {
+            name: "pods".to_owned(),
+            prefix: "pods".to_owned(),
+            shape: Arc::new(ObjectShape::new(true, fields)),
+            indexed_fields: ["spec.c", "spec.unknown", "spec.a", "spec.c"].map(str::to_owned).to_vec(),
+            limits: Limits::default(),
+        };
+        assert_eq!(config.indexed(), [0, 2]);
+    }
+}

@@ -200,9 +200,12 @@ fn cost(event: &Event) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use listwatch_meta::{Key, Object, ObjectShape};
 
     use super::*;
+    use crate::delivery::Delivered;
+    use crate::encoding_cache::EncodingId;
 
     fn added(revision: u64) -> Event {
         let key = Key::new("pods", Some("a"), &format!("p{revision}")).unwrap();
@@ -288,6 +291,41 @@ mod tests {
         }
         assert_eq!(lengths, [2 * EVICTED_EVENTS_MAX, EVICTED_EVENTS_MAX]);
         assert_eq!(history.len(), 100);
+    }
+
+    #[test]
+    fn newest_event_stays_above_the_byte_bound() {
+        let limits = Limits { history_events_min: 0, history_bytes_max: 0, ..Limits::default() };
+        let (history, _) = history(&[11, 12, 13], &limits, Duration::ZERO);
+        assert_eq!((history.len(), history.floor()), (1, Revision::new(12)));
+    }
+
+    #[test]
+    fn event_costs_its_entry_and_the_states_that_only_the_window_keeps_alive() {
+        let state = added(11).object;
+        let entry = cost(&added(11));
+        let counts_and_reference = 3 * size_of::<usize>();
+        assert_eq!(entry - size_of::<SharedEvent>(), counts_and_reference, "an `Arc`, and one reference to it");
+        for (change, has_previous, states) in
+            [(Change::Added, false, 0), (Change::Modified, true, 1), (Change::Deleted, true, 2)]
+        {
+            let event = Event { change, object: state.clone(), previous: has_previous.then(|| state.clone()) };
+            assert_eq!(cost(&event), entry + states * state.heap_size(), "{change}");
+        }
+    }
+
+    #[test]
+    fn encodings_of_the_newest_256_events_stay_cached() {
+        let (mut history, now) = history(&[11], &Limits::default(), Duration::ZERO);
+        let first = history.get(0).unwrap().clone();
+        let shape = ObjectShape::new(true, Vec::new());
+        Delivered::new(first.clone(), Change::Added, &shape).encoded(EncodingId::new(1), |_, _| Bytes::from("x"));
+        for revision in 12..11 + 256 {
+            history.append(now, added(revision), &Limits::default());
+        }
+        assert!(first.has_encodings(), "it is among the newest 256 events");
+        history.append(now, added(11 + 256), &Limits::default());
+        assert!(!first.has_encodings(), "it is older");
     }
 
     #[test]

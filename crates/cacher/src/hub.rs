@@ -331,7 +331,13 @@ mod tests {
         assert_eq!(pushed(&mut hub, &event(4, "two"), Push::Overflow), "a");
         assert_eq!((hub.len(), hub.detached()), (2, 1));
         assert_eq!(pushed(&mut hub, &event(5, "one"), Push::Queued), "b", "the overflowed watcher is detached");
+        hub.handle_detach(one);
+        assert_eq!(pushed(&mut hub, &event(6, "one"), Push::Queued), "", "a detached watcher gets no event");
+        assert!(hub.handle_attach(one, 7) && hub.handle_attach(all, 7));
+        hub.handle_reset();
+        assert_eq!(pushed(&mut hub, &event(7, "one"), Push::Queued), "", "a reset detaches all");
         assert_eq!(hub.handle_gone(one), Some('b'));
+        assert_eq!((hub.len(), hub.detached()), (1, 1));
         assert_eq!(hub.handle_gone(all), Some('a'));
         assert_eq!((hub.len(), hub.detached(), hub.timers.len()), (0, 0, 0));
     }
@@ -371,5 +377,32 @@ mod tests {
         assert_eq!(due(&mut hub, at(98)), ["a bookmark 9"]);
         assert_eq!(due(&mut hub, at(100)), ["a deadline", "d deadline"]);
         assert_eq!(hub.poll_timeout(), None);
+    }
+
+    #[test]
+    fn bookmarks_within_a_second_are_sent_together() {
+        let start = Instant::now();
+        let mut hub = Hub::new(&[]);
+        let after = |millis: u64| start + Duration::from_millis(millis);
+        for (name, begun) in [('a', 0), ('b', 500), ('c', 1_000), ('d', 1_001)] {
+            let id = join(&mut hub, after(begun), name, &Scope::All, 1_000, true);
+            assert!(hub.handle_attach(id, 0));
+        }
+        hub.handle_progress(Revision::new(9), 0);
+        assert_eq!(due(&mut hub, after(60_000)), ["a bookmark 9", "b bookmark 9", "c bookmark 9"]);
+        assert_eq!(due(&mut hub, after(61_001)), ["d bookmark 9"]);
+    }
+
+    #[test]
+    fn bookmark_that_a_progress_request_covers_causes_no_further_request() {
+        let start = Instant::now();
+        let mut hub = Hub::new(&[]);
+        join(&mut hub, start, 'a', &Scope::All, 100, true);
+        assert!(hub.poll_progress(start + 60 * SECOND));
+        due(&mut hub, start + 60 * SECOND);
+        // Due at 61 s, the last time that the request covers.
+        join(&mut hub, start + 60 * SECOND, 'b', &Scope::All, 3, true);
+        assert_eq!(hub.poll_timeout(), Some(start + 61 * SECOND));
+        assert!(!hub.poll_progress(start + 61 * SECOND));
     }
 }

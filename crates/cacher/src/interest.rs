@@ -198,6 +198,36 @@ mod tests {
         })
     }
 
+    #[test]
+    fn event_examines_only_watchers_with_its_own_index_keys() {
+        let object = |name: &str| Scope::Object { namespace: Some("a".to_owned()), name: name.to_owned() };
+        let namespace = |name: &str| Scope::Namespace(name.to_owned());
+        // Pairs of watchers, of which only the first can match the event.
+        let watchers = [
+            (object("x"), "", ""),
+            (object("y"), "", ""),
+            (namespace("a"), "", ""),
+            (namespace("b"), "", ""),
+            (Scope::All, "", "metadata.name=x"),
+            (Scope::All, "", "metadata.name=y"),
+            (Scope::All, "", "spec.nodeName=n"),
+            (Scope::All, "", "spec.nodeName=m"),
+            (Scope::All, "app=p", ""),
+            (Scope::All, "app=q", ""),
+        ];
+        let mut interest = Interest::new(&[0]);
+        for (id, (scope, labels, fields)) in watchers.iter().enumerate() {
+            let (labels, fields) = (LabelSelector::parse(labels).unwrap(), FieldSelector::parse(fields).unwrap());
+            interest.insert(id as u32, Filter::new("pods", &shape(), &[0], scope, labels, &fields).index_key());
+        }
+        let object = state(2, Change::Added, ("a", "x", "n", "p"));
+        let event = Event { change: Change::Added, object, previous: None };
+        let mut examined = Vec::new();
+        interest.candidates(&EventLabels::new(&event, &shape()), |id| examined.push(id));
+        examined.sort_unstable();
+        assert_eq!(examined, [0, 2, 4, 6, 8]);
+    }
+
     proptest! {
         #[test]
         fn candidates_contain_each_matching_watcher_exactly_once(

@@ -123,6 +123,7 @@ mod tests {
         assert!(pins.get(later, r(1)).is_some());
         assert_eq!(pins.handle_timeout(now + PINNED_SNAPSHOT_IDLE).len(), 1);
         assert_eq!(pins.len(), 1, "the one that was used in between stays");
+        assert_eq!((pins.clear().len(), pins.len()), (1, 0));
     }
 
     #[test]

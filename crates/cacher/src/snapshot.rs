@@ -373,6 +373,87 @@ mod tests {
         assert_eq!(list(&snapshot, &Scope::Namespace("a".to_owned()), ""), ["a/x"]);
     }
 
+    /// Two indexed fields, and three hundred objects of which few have the value `rare`.
+    fn two_indexes() -> (Snapshot, Arc<ObjectShape>) {
+        let fields = ["spec.nodeName", "status.phase"].map(SelectableField::string).to_vec();
+        let shape = Arc::new(ObjectShape::new(true, fields));
+        let mut snapshot = Snapshot::new(&[0, 1]);
+        for n in 0..300 {
+            let (node, phase) = (["rare", "node"][usize::from(n != 7)], ["rare", "phase"][usize::from(n < 298)]);
+            let json = format!(r#"{{"metadata":{{}},"spec":{{"nodeName":"{node}"}},"status":{{"phase":"{phase}"}}}}"#);
+            let key = Key::new("pods", Some("a"), &format!("x{n:03}")).unwrap();
+            let object = Object::from_stored(key, Revision::new(1), Change::Added, json.as_bytes(), &shape).unwrap();
+            snapshot.insert(object, &shape);
+        }
+        (snapshot, shape)
+    }
+
+    #[test]
+    fn list_of_a_rare_field_value_examines_only_its_objects() {
+        let (snapshot, shape) = two_indexes();
+        for (fields, objects, examines_others) in [
+            ("", 300, false),
+            ("spec.nodeName=rare", 1, false),
+            ("status.phase=rare", 2, false),
+            ("spec.nodeName!=node", 1, true),
+            ("metadata.name!=x299", 299, false),
+            ("metadata.namespace=b", 0, false),
+        ] {
+            let selector = FieldSelector::parse(fields).unwrap();
+            let filter = Filter::new("pods", &shape, &[0, 1], &Scope::All, LabelSelector::default(), &selector);
+            let mut items = ListItems::walk(snapshot.clone(), Arc::new(filter), shape.clone(), "");
+            let (mut shown, mut empty_batches) = (0, 0);
+            loop {
+                match items.look() {
+                    WalkStep::Object(_) => shown += 1,
+                    WalkStep::Nothing => empty_batches += 1,
+                    WalkStep::End => break,
+                }
+            }
+            assert_eq!((shown, empty_batches > 0), (objects, examines_others), "{fields}");
+        }
+    }
+
+    #[test]
+    fn show_passes_objects_until_the_reader_stops_or_none_remain() {
+        let (snapshot, shape) = two_indexes();
+        let none = FieldSelector::default();
+        let filter = Arc::new(Filter::new("pods", &shape, &[], &Scope::All, LabelSelector::default(), &none));
+        let walk = ListItems::walk(snapshot, filter, shape, "");
+        let expected: Vec<Object> = walk.clone().collect();
+        for (source, items) in [("walk", walk), ("page", ListItems::ready(expected.clone()))] {
+            for begun in [0, 1, 64] {
+                let mut items = items.clone();
+                let mut seen: Vec<Object> = items.by_ref().take(begun).collect();
+                let more = items.show(&mut |object| {
+                    seen.push(object.clone());
+                    seen.len() < begun + 3
+                });
+                assert_eq!((seen.len(), more), (begun + 3, true), "{source}: the reader stops at the third object");
+                let more = items.show(&mut |object| {
+                    seen.push(object.clone());
+                    true
+                });
+                assert_eq!((seen.len(), more), (300, false), "{source}: the reader takes the rest");
+                assert!(seen.iter().zip(&expected).all(|(seen, expected)| seen.key() == expected.key()), "{source}");
+            }
+        }
+    }
+
+    #[test]
+    fn size_hint_is_exact_for_a_page_and_an_upper_bound_for_a_walk() {
+        let (snapshot, shape) = two_indexes();
+        let fields = FieldSelector::parse("spec.nodeName!=node").unwrap();
+        let filter = Arc::new(Filter::new("pods", &shape, &[], &Scope::All, LabelSelector::default(), &fields));
+        let mut walk = ListItems::walk(snapshot, filter, shape, "");
+        let (least, most) = walk.size_hint();
+        assert!(least <= 1 && most.is_some_and(|most| most >= 1), "one object matches");
+        let mut page = ListItems::ready(vec![walk.next().unwrap(); 3]);
+        assert_eq!(page.size_hint(), (3, Some(3)));
+        assert!(page.next().is_some());
+        assert_eq!(page.size_hint(), (2, Some(2)));
+    }
+
     proptest! {
         #[test]
         fn walk_shows_the_state_at_its_start(

@@ -661,7 +661,42 @@ mod tests {
     }
 
     #[test]
+    fn watch_that_did_not_show_an_undecodable_object_continues() {
+        let hidden = event(8).event.clone();
+        let hidden = SharedEvent::new(8, Instant::now(), hidden, Arc::default()).into_undecodable();
+        let end = |mailbox: &mut Mailbox| mailbox.handle_undecodable(&hidden, |seen| expired(seen, seen));
+        let mut later = live(108);
+        assert_eq!(end(&mut later), Push::Ignored, "the watch begins after the event");
+        assert_eq!(drain(&mut later), ["wait"]);
+        let mut lagging = Mailbox::from_history(7, Revision::ZERO);
+        assert_eq!(end(&mut lagging), Push::Ignored, "it finds the event in the history");
+        assert_eq!(drain(&mut lagging), ["history 7"]);
+    }
+
+    #[test]
+    fn empty_queue_keeps_little_memory() {
+        let mut mailbox = live(0);
+        for sequence in 7..107 {
+            assert_eq!(mailbox.handle_event(&event(sequence), Change::Added, 100), Push::Queued);
+        }
+        assert_eq!(drain(&mut mailbox).len(), 101);
+        assert!(mailbox.queue.capacity() <= IDLE_QUEUE_CAPACITY);
+        mailbox.handle_event(&event(107), Change::Added, 100);
+        drain(&mut mailbox);
+        assert_ne!(mailbox.queue.capacity(), 0, "a watcher that keeps up does not allocate for each event");
+    }
+
+    #[test]
     fn stale_reader_results_do_not_move_the_watcher() {
+        let mut elsewhere = Mailbox::from_history(7, Revision::ZERO);
+        assert!(!elsewhere.handle_attached(9));
+        assert_eq!(drain(&mut elsewhere), ["history 7"]);
+        let mut finishing = live(0);
+        finishing.handle_event(&event(7), Change::Added, 9);
+        assert!(finishing.handle_close(None, 8).is_none());
+        assert_eq!(drain(&mut finishing), ["ADDED r107", "history 8"]);
+        assert!(!finishing.handle_attached(7));
+        assert_eq!(drain(&mut finishing), ["history 8"], "its revision may have more changes");
         let mut mailbox = Mailbox::from_history(7, Revision::ZERO);
         assert!(mailbox.handle_close(None, 0).is_none());
         mailbox.handle_history(7, &[event(7)], |_| Some(Change::Added), expired);

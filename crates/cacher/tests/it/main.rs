@@ -3,6 +3,7 @@
 mod conformance;
 mod etcd;
 mod fanout;
+mod handle;
 mod model;
 mod overtaken;
 mod scenarios;

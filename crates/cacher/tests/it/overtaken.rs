@@ -43,6 +43,9 @@ async fn uncached_list_completes_despite_compaction_after_every_page() {
     let cacher = Cacher::direct(store.clone(), config(small_pages()));
     let whole = list(&cacher, &[]).await.unwrap();
     assert_eq!((whole.items.count(), whole.continue_token), (OBJECTS, None), "complete, in one answer");
+    // The rest of a page that is larger than the store's pages is read in one piece, too.
+    let page = list(&cacher, &["limit=5"]).await.unwrap();
+    assert_eq!((page.items.count(), page.remaining), (5, Some(5)));
     // A client that pages itself gets the error of kube-apiserver, because it holds the first
     // page's revision.
     let first = list(&cacher, &["limit=2"]).await.unwrap();

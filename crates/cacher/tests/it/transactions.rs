@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::checker::{Checker, Seen, Shown, Wanted, check_list, seen, shown};
-use crate::support::transactions::{Transaction, TransactionStore};
+use crate::support::transactions::{GARBAGE, Transaction, TransactionStore};
 use crate::support::{config, drain, key, options, quiet, settle, watch};
 use listwatch_cacher::{Cacher, Limits, Scope, Watcher};
 use listwatch_meta::{ListOptions, ReadAt, ResourceVersion, Revision};
@@ -96,6 +96,23 @@ fn uncached_watch_with_initial_events_misses_nothing_between_its_list_and_its_wa
         assert_eq!(told[5], "end of the initial events 2");
         assert_eq!(told[6..], ["MODIFIED a/x@3", "ADDED b/x@3", "ADDED b/y@4", "DELETED a/z@4"], "promise: complete");
     });
+}
+
+#[test]
+fn uncached_watch_expires_at_an_unknown_deletion_in_a_revision_of_which_it_delivered_a_part() {
+    // A client that resumes after the revision would miss the deletion, and a list shows it.
+    for (path, expected) in [("a/w", vec!["ADDED a/v@3", "error 410", "end"]), ("a/u", vec!["error 500", "end"])] {
+        run(async {
+            let store = TransactionStore::new();
+            store.write(&vec![(path, Some((GARBAGE, "")))]);
+            let cacher = Cacher::direct(store.clone(), config(quiet()));
+            let mut watcher = watch(&cacher, &Scope::All, &["rv=2"], MINUTE).await;
+            let mut changes = vec![put("a/v"), (path, None)];
+            changes.sort_unstable();
+            store.write(&changes);
+            assert_eq!(ready(&mut watcher).await, expected, "{path}");
+        });
+    }
 }
 
 #[test]

@@ -433,6 +433,107 @@ fn uncached_watch_ends_at_the_deletion_of_an_object_that_cannot_be_decoded() {
 }
 
 #[test]
+fn uncached_watch_ends_if_an_object_that_was_not_an_object_does_not_match_its_selector() {
+    // A client may have read the former value as an object that matches.
+    check(
+        "
+        garbage a/x
+        > r2
+        direct
+        watch one all rv=2 labels=app=one
+        watch two all rv=2 labels=app=two
+        put a/x app=two
+        > r3
+        read one
+        > ERROR saw a DELETED event, but object data is corrupt - /pods/a/x cannot be decoded (500 StorageReadError)
+        > ∎
+        read two
+        > ADDED a/x[two]@3
+        ",
+    );
+}
+
+#[test]
+fn uncached_watch_ends_if_the_store_does_not_know_the_former_state() {
+    check(
+        "
+        put a/x
+        > r2
+        put a/y
+        > r3
+        direct
+        forget
+        watch garbage all rv=3
+        garbage a/x
+        > r4
+        read garbage
+        > ERROR The resourceVersion for the provided watch is too old. (410 Expired)
+        > ∎
+        watch deleted all rv=4
+        delete a/y
+        > r5
+        read deleted
+        > ERROR saw a DELETED event, but object data is corrupt - /pods/a/y is no longer known (500 StorageReadError)
+        > ∎
+        watch created all rv=5
+        garbage a/z
+        > r6
+        put a/u
+        > r7
+        read created
+        > ADDED a/u@7
+        ",
+    );
+}
+
+#[test]
+fn relist_that_shows_another_state_of_the_same_revision_expires_watches() {
+    check(
+        "
+        put a/x
+        > r2
+        put a/lost
+        > r3
+        compact 3
+        hide a/lost
+        start
+        watch w all rv=3
+        read w
+        show
+        expire
+        advance 1
+        read w
+        > ERROR too old resource version: 3 (3) (410 Expired)
+        > ∎
+        list all rv=0
+        > r3: a/lost@3 a/x@2
+        ",
+    );
+}
+
+#[test]
+fn store_that_expires_watches_at_once_is_not_listed_without_pause() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let store = TestStore::new();
+        let cacher = Cacher::start(store.clone(), config(Limits { history_refill_revisions_max: 0, ..quiet() }));
+        cacher.wait_ready().await.unwrap();
+        let lists = async || {
+            settle().await;
+            store.lists()
+        };
+        assert_eq!(lists().await, 1);
+        store.expire();
+        assert_eq!(lists().await, 1, "the last list has just ended");
+        tokio::time::advance(Duration::from_millis(51)).await;
+        assert_eq!(lists().await, 2);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        store.expire();
+        assert_eq!(lists().await, 3, "the last list is long past");
+    });
+}
+
+#[test]
 fn cache_that_differs_from_the_store_closes_its_watches_and_relists() {
     check_with(
         Limits { audit_interval: Some(Duration::from_secs(100)), ..Limits::default() },

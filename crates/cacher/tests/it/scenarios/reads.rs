@@ -197,3 +197,193 @@ fn revision_outside_the_window_is_read_from_the_store_until_compaction() {
         ",
     );
 }
+
+#[test]
+fn list_at_a_revision_that_the_cache_has_or_reaches_is_served_by_the_cache() {
+    check(
+        "
+        put a/1
+        > r2
+        compact 2
+        start
+        list all rv=2 match=Exact
+        > r2: a/1@2
+        other
+        > r3
+        list all rv=3 match=Exact
+        > r3: a/1@2
+        stats store_lists pinned_snapshots
+        > store_lists: 0
+        > pinned_snapshots: 2
+        ",
+    );
+}
+
+#[test]
+fn list_at_a_revision_that_a_store_without_progress_does_not_report_is_served_by_the_store() {
+    check(
+        "
+        old
+        put a/1
+        > r2
+        start
+        list all rv=2 match=Exact
+        > r2: a/1@2
+        stats store_lists
+        > store_lists: 0
+        other
+        > r3
+        list all rv=3 match=Exact
+        > r3: a/1@2
+        stats store_lists
+        > store_lists: 1
+        ",
+    );
+}
+
+#[test]
+fn former_revision_is_rebuilt_from_at_most_the_limit_of_events() {
+    check_with(
+        Limits { undo_events_max: 2, ..quiet() },
+        "
+        put a/1
+        > r2
+        start
+        put a/2
+        > r3
+        put a/3
+        > r4
+        put a/4
+        > r5
+        list all rv=3 match=Exact
+        > r3: a/1@2 a/2@3
+        stats store_lists
+        > store_lists: 0
+        list all rv=2 match=Exact
+        > r2: a/1@2
+        stats store_lists
+        > store_lists: 1
+        ",
+    );
+}
+
+#[test]
+fn get_from_an_unfilled_cache_is_served_by_the_store() {
+    check(
+        "
+        put a/x
+        > r2
+        put a/x app=new
+        > r3
+        hold
+        start
+        get a/x rv=0
+        > a/x[new]@3
+        get a/x rv=2
+        > a/x[new]@3
+        stats ready
+        > ready: false
+        ",
+    );
+}
+
+#[test]
+fn page_without_a_selector_does_not_wait_for_an_unfilled_cache() {
+    check(
+        "
+        put a/x app=web
+        > r2
+        hold
+        start
+        list all limit=1
+        > r2: a/x[web]@2
+        stats ready store_lists
+        > ready: false
+        > store_lists: 1
+        list all limit=1 labels=app=web
+        > r2: a/x[web]@2
+        stats ready store_lists
+        > ready: true
+        > store_lists: 1
+        ",
+    );
+}
+
+#[test]
+fn field_selector_of_the_namespace_selects_objects() {
+    for start in ["start", "direct"] {
+        check(&format!(
+            "
+            put a/x
+            > r2
+            put b/y
+            > r3
+            {start}
+            list all fields=metadata.namespace=a
+            > r3: a/x@2
+            list all fields=metadata.namespace!=a
+            > r3: b/y@3
+            list a fields=metadata.namespace=a
+            > r3: a/x@2
+            list a fields=metadata.namespace=b
+            > r3:
+            "
+        ));
+    }
+}
+
+#[test]
+fn get_at_an_exact_revision_returns_the_former_state_until_compaction() {
+    for start in [Cacher::start, Cacher::direct] {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let (store, key) = (TestStore::new(), key("a/x"));
+            let first = store.create(&key, value("a/x", &[]).into_bytes().into(), None).await.unwrap();
+            let second = store.update(&key, first, value("a/x", &[]).into_bytes().into(), None).await.unwrap();
+            let cacher = start(store.clone(), config(quiet()));
+            cacher.wait_ready().await.unwrap();
+            let get = async |revision| {
+                let object = cacher.get(&key, ReadAt::Exact(revision)).await;
+                object.map(|object| object.map(|object| object.revision()))
+            };
+            assert_eq!(get(first.previous()).await, Ok(None), "it was created later");
+            assert_eq!(get(first).await, Ok(Some(first)));
+            assert_eq!(get(second).await, Ok(Some(second)));
+            store.compact(second).await.unwrap();
+            assert_eq!(get(first).await, Err(ReadError::Expired { requested: first }));
+        });
+    }
+}
+
+#[test]
+fn uncached_list_reads_each_page_of_the_store_once() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let store = TestStore::new();
+        for n in 0..9 {
+            store.create(&key(&format!("a/x{n}")), value("a/x", &[]).into_bytes().into(), None).await.unwrap();
+        }
+        let cacher = Cacher::direct(store.clone(), config(Limits { list_page_objects: 3, ..quiet() }));
+        let request = options(&[]).list(cacher.shape()).unwrap();
+        assert_eq!(cacher.list(&scope("all"), &request).await.unwrap().items.count(), 9);
+        assert_eq!(store.lists(), 3);
+    });
+}
+
+#[test]
+fn list_names_at_most_a_hundred_undecodable_keys() {
+    for start in [Cacher::start, Cacher::direct] {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let store = TestStore::new();
+            for n in 0..102 {
+                store.create(&key(&format!("a/x{n:03}")), "no object".into(), None).await.unwrap();
+            }
+            let cacher = start(store.clone(), config(quiet()));
+            let request = options(&[]).list(cacher.shape()).unwrap();
+            let list = cacher.list(&scope("all"), &request).await.unwrap();
+            let expected: Vec<_> = (0..100).map(|n| key(&format!("a/x{n:03}"))).collect();
+            assert_eq!(list.undecodable, expected);
+        });
+    }
+}

@@ -503,3 +503,258 @@ fn bookmarks_come_every_minute_and_before_the_deadline_if_revision_advanced() {
         ",
     );
 }
+
+#[test]
+fn initial_state_at_the_latest_revision_is_served_by_the_cache_once_it_is_there() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        other
+        > r3
+        watch w all bookmarks
+        read w
+        > initial ADDED a/x@2
+        > END r3
+        stats store_lists consistent_fallbacks
+        > store_lists: 0
+        > consistent_fallbacks: 0
+        ",
+    );
+}
+
+#[test]
+fn initial_state_at_the_latest_revision_is_served_by_the_store_if_the_cache_is_late() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        hold
+        put a/y
+        > r3
+        watch w all bookmarks
+        read w
+        > initial ADDED a/x@2
+        > initial ADDED a/y@3
+        > END r3
+        stats store_lists consistent_fallbacks
+        > store_lists: 1
+        > consistent_fallbacks: 1
+        ",
+    );
+}
+
+#[test]
+fn initial_state_not_older_than_a_revision_fails_if_the_cache_is_late() {
+    let script = |store: &str, expected: &str| {
+        format!(
+            "
+            {store}
+            put a/x
+            > r2
+            start
+            hold
+            put a/y
+            > r3
+            watch w all rv=3 sie=true match=NotOlderThan
+            read w
+            {expected}
+            "
+        )
+    };
+    // The cache waits, as in kube-apiserver. Without progress it does not know how late it is.
+    let too_large = "
+            > ERROR Timeout: Too large resource version: 3, current: 2 (504 Timeout)
+            > ∎";
+    check(&script("", too_large));
+    let from_the_store = "
+            > initial ADDED a/x@2
+            > initial ADDED a/y@3";
+    check(&script("old", from_the_store));
+}
+
+#[test]
+fn initial_state_with_an_undecodable_object_is_refused_without_a_list_of_the_store() {
+    check(
+        "
+        garbage a/x
+        > r2
+        start
+        watch w all
+        read w
+        > ERROR failed to read one or more pods from the storage: /pods/a/x: the stored bytes are no object (500 StorageReadError)
+        > ∎
+        stats store_lists consistent_fallbacks
+        > store_lists: 0
+        > consistent_fallbacks: 0
+        ",
+    );
+}
+
+#[test]
+fn idle_cache_requests_progress_once_a_minute() {
+    check(
+        "
+        put a/x
+        > r2
+        start
+        stats ready progress_requests
+        > ready: true
+        > progress_requests: 1
+        advance 59
+        stats progress_requests
+        > progress_requests: 1
+        advance 2
+        stats progress_requests
+        > progress_requests: 2
+        ",
+    );
+}
+
+#[test]
+fn stopped_watch_ends_cleanly_although_events_of_others_filled_the_window() {
+    for end in ["stop", "advance 101"] {
+        check_with(
+            Limits { history_events_min: 1, history_bytes_max: 1, ..quiet() },
+            &format!(
+                "
+                start
+                watch w a for=100
+                put a/x
+                > r2
+                read w
+                > ADDED a/x@2
+                put b/x
+                > r3
+                put b/y
+                > r4
+                read w
+                stats history_events
+                > history_events: 1
+                {end}
+                read w
+                > ∎
+                "
+            ),
+        );
+    }
+}
+
+/// Runs a test of [`Cacher`] with paused time.
+fn run<F: Future>(test: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(test)
+}
+
+#[test]
+fn end_of_the_initial_events_is_marked_if_requested_and_bookmarks_are_accepted() {
+    for start in [Cacher::start, Cacher::direct] {
+        for (mark_end, bookmarks) in [(true, true), (true, false), (false, true), (false, false)] {
+            run(async {
+                let store = TestStore::new();
+                store.create(&key("a/x"), value("a/x", &[]).into_bytes().into(), None).await.unwrap();
+                let cacher = start(store, config(quiet()));
+                let from = WatchFrom::InitialEvents { at: ReadAt::MostRecent, mark_end };
+                let base = ListOptions { watch: true, ..options(&[]) }.watch(cacher.shape(), false).unwrap();
+                let request = WatchRequest { from, bookmarks, ..base };
+                let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+                let mut watcher = cacher.watch(&scope("all"), &request, deadline).await.unwrap();
+                settle().await;
+                let (deliveries, _) = drain(&mut watcher).await;
+                let end = |delivery: &Delivery| matches!(delivery, Delivery::Bookmark { initial_events_end: true, .. });
+                let marked = deliveries.iter().any(end);
+                assert_eq!(marked, mark_end && bookmarks, "mark_end: {mark_end}, bookmarks: {bookmarks}");
+            });
+        }
+    }
+}
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct WakeUps(AtomicUsize);
+
+impl Wake for WakeUps {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl WakeUps {
+    fn poll(self: &Arc<Self>, watcher: &mut Watcher) -> Poll<Option<Delivery>> {
+        Pin::new(watcher).poll_next(&mut Context::from_waker(&Waker::from(self.clone())))
+    }
+
+    fn take(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn try_next_does_not_replace_the_waker_of_a_waiting_task() {
+    run(async {
+        let store = TestStore::new();
+        let cacher = Cacher::start(store.clone(), config(quiet()));
+        let mut watcher = crate::support::watch(&cacher, &scope("all"), &["rv=1"], Duration::from_secs(60)).await;
+        let wake_ups = Arc::new(WakeUps::default());
+        assert!(wake_ups.poll(&mut watcher).is_pending());
+        assert!(watcher.try_next().is_none());
+        store.create(&key("a/x"), value("a/x", &[]).into_bytes().into(), None).await.unwrap();
+        settle().await;
+        assert_eq!(wake_ups.take(), 1, "the waiting task is woken");
+        assert!(wake_ups.poll(&mut watcher).is_ready());
+    });
+}
+
+#[test]
+fn poll_of_a_watch_examines_a_bounded_number_of_objects_and_events() {
+    run(async {
+        let store = TestStore::new();
+        let cacher = Cacher::start(store.clone(), config(Limits { history_events_min: 10_000, ..quiet() }));
+        cacher.wait_ready().await.unwrap();
+        for n in 0..5_000 {
+            store.create(&key(&format!("a/x{n:04}")), value("a/x", &[]).into_bytes().into(), None).await.unwrap();
+        }
+        store.create(&key("b/web"), value("b/web", &["app=web"]).into_bytes().into(), None).await.unwrap();
+        let lasts = Duration::from_secs(60);
+        for words in [&["labels=app=web"][..], &["labels=app=web", "rv=1"]] {
+            let mut watcher = crate::support::watch(&cacher, &scope("all"), words, lasts).await;
+            let wake_ups = Arc::new(WakeUps::default());
+            assert!(wake_ups.poll(&mut watcher).is_pending(), "{words:?}: other tasks run in between");
+            assert_eq!(wake_ups.take(), 1, "{words:?}: the watch continues by itself");
+            let Poll::Ready(Some(Delivery::Event(event))) = wake_ups.poll(&mut watcher) else {
+                panic!("{words:?}: the event follows")
+            };
+            assert_eq!(event.object().key(), &key("b/web"));
+        }
+    });
+}
+
+#[test]
+fn old_events_of_an_idle_cache_are_evicted_in_parts() {
+    run(async {
+        let store = TestStore::new();
+        let limits = Limits { history_events_min: 0, history_age: Duration::from_secs(10), ..quiet() };
+        let cacher = Cacher::start(store.clone(), config(limits));
+        let (key, json) = (key("a/x"), value("a/x", &[]));
+        let mut revision = store.create(&key, json.clone().into_bytes().into(), None).await.unwrap();
+        cacher.wait_ready().await.unwrap();
+        for _ in 1..3_000 {
+            revision = store.update(&key, revision, json.clone().into_bytes().into(), None).await.unwrap();
+        }
+        let held = async || {
+            settle().await;
+            cacher.stats().history_events
+        };
+        assert_eq!(held().await, 3_000);
+        let mut lengths = vec![];
+        tokio::time::advance(Duration::from_secs(15)).await;
+        for _ in 0..4 {
+            lengths.push(held().await);
+            // Between two parts, other tasks run.
+            tokio::time::advance(Duration::from_millis(11)).await;
+        }
+        assert_eq!(lengths, [3_000 - 1_024, 3_000 - 2_048, 1, 1], "the newest event stays");
+    });
+}

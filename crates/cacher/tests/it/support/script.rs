@@ -116,6 +116,10 @@ impl World {
                 self.store.down(false);
                 Vec::new()
             }
+            ["forget"] => {
+                self.store.forget();
+                Vec::new()
+            }
             ["hide", path] => {
                 self.store.hide(Some(key(path)));
                 Vec::new()

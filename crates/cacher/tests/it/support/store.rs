@@ -12,7 +12,7 @@ use futures_core::Stream;
 use listwatch_meta::{Key, KeyRange, Revision};
 use listwatch_storage::{
     Capabilities, CreateError, DeleteError, KeyValue, ListPage, ListQuery, MemoryStorage, ReadError, Storage,
-    StoreFault, StoreStats, UpdateError, Watch, WatchError, WatchItem,
+    StoreEvent, StoreFault, StoreStats, UpdateError, Watch, WatchError, WatchItem,
 };
 use parking_lot::Mutex;
 
@@ -37,6 +37,8 @@ struct Faults {
     old: bool,
     /// Lists omit this key.
     hidden: Option<Key>,
+    /// Events have no former states.
+    forgetful: bool,
     /// History is compacted after every page of a list.
     hasty: bool,
     wakers: Vec<Waker>,
@@ -76,6 +78,11 @@ impl TestStore {
     /// Ignores progress requests.
     pub fn old(&self) {
         self.change(|faults| faults.old = true);
+    }
+
+    /// Delivers events without the former states, like a store that has compacted them.
+    pub fn forget(&self) {
+        self.change(|faults| faults.forgetful = true);
     }
 
     /// Omits a key from lists.
@@ -206,11 +213,13 @@ impl Stream for TestWatch {
         if self.ended {
             return Poll::Ready(None);
         }
+        let forgetful;
         {
             let mut faults = self.faults.lock();
             let ending = faults.ending.clone().filter(|_| faults.generation > self.generation);
             faults.wakers.push(cx.waker().clone());
             let (held, broken) = (faults.held, faults.broken);
+            forgetful = faults.forgetful;
             drop(faults);
             assert!(!broken, "the store is broken, as the test wants it");
             if let Some(ending) = ending {
@@ -223,6 +232,11 @@ impl Stream for TestWatch {
         }
         let watch = self.watch.clone();
         let mut watch = watch.lock();
-        Pin::new(&mut *watch).poll_next(cx)
+        let mut item = Pin::new(&mut *watch).poll_next(cx);
+        if forgetful && let Poll::Ready(Some(WatchItem::Event(event))) = &mut item {
+            let (StoreEvent::Put { previous, .. } | StoreEvent::Delete { previous, .. }) = event;
+            *previous = None;
+        }
+        item
     }
 }

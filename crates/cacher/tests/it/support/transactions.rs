@@ -174,11 +174,15 @@ fn read_only() -> StoreFault {
     StoreFault::Unavailable("this store is written by transactions".to_owned())
 }
 
+/// The label `app` of an object whose stored value is not an object.
+pub const GARBAGE: &str = "garbage";
+
 fn entry(path: &str, state: &State) -> KeyValue {
     let State { app, node, revision, created } = state;
     let name = path.split_once('/').expect("namespace/name").1;
-    let value =
+    let json =
         format!(r#"{{"metadata":{{"name":"{name}","labels":{{"app":"{app}"}}}},"spec":{{"nodeName":"{node}"}}}}"#);
+    let value = if app == GARBAGE { GARBAGE.to_owned() } else { json };
     let (created, modified) = (Revision::new(*created), Revision::new(*revision));
     KeyValue { key: key(path), value: value.into(), created, modified, stale: false }
 }
