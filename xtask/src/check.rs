@@ -49,8 +49,15 @@ pub(crate) fn source(steps: &mut Steps) {
         show(clippy, "no warning")
     });
     steps.run("source", "other features", || {
+        let check = |package: &str, features: &str| {
+            let run = Run::cargo().args(["clippy", "-p", package, "--no-default-features", "--features", features]);
+            show(run.args(["--", "-D", "warnings"]), "")
+        };
         // The server as a service alone: no listener, no TLS.
-        show(Run::cargo().args(["check", "-p", "listwatch-apiserver", "--no-default-features"]), "")
+        check("listwatch-apiserver", "")?;
+        // The client without HTTP, and with kubeconfig files but neither TLS nor plugins.
+        check("listwatch-client", "")?;
+        check("listwatch-client", "kubeconfig")
     });
 }
 

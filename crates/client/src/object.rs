@@ -124,6 +124,7 @@ impl RawObject {
     }
 
     /// An object with known positions of its metadata.
+    #[cfg(feature = "http")]
     pub(crate) fn with_spans(bytes: Bytes, spans: MetadataSpans) -> Self {
         RawObject { bytes, spans }
     }
