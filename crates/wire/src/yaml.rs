@@ -5,9 +5,13 @@
 //! - A string with characters that a plain scalar cannot have has single quotes.
 //! - A string of several lines is a literal block.
 //! - Lines are folded after column 80, at spaces.
+//!
+//! There is one exception. A string with U+2028 or U+2029 has double quotes, because YAML 1.1 and 1.2 disagree whether
+//! these characters break lines.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use listwatch_meta::Status;
@@ -54,7 +58,7 @@ enum Place {
     Root,
     /// After `key:`, with the indentation of the key.
     Value,
-    /// After `-`, with the indentation of the dash.
+    /// After `-`, with the indentation of the dash, or after the `:` of a key with a `?`.
     Item,
 }
 
@@ -99,8 +103,7 @@ impl Printer {
     fn node(&mut self, value: &Value, indent: usize, place: Place) {
         match value {
             Value::Object(members) if !members.is_empty() => {
-                let mut members: Vec<(&String, &Value)> = members.iter().collect();
-                members.sort_by(|a, b| key_order(a.0, b.0));
+                let members = sorted(members.iter().collect());
                 let inside = if place == Place::Root { 0 } else { indent + INDENT };
                 for (position, (key, value)) in members.into_iter().enumerate() {
                     self.begin(position, inside, place);
@@ -139,7 +142,6 @@ impl Printer {
     /// Moves to the position of the next member or item of a collection.
     fn begin(&mut self, position: usize, indent: usize, place: Place) {
         match place {
-            Place::Root if position == 0 => {}
             // The first item is on the line of the dash.
             Place::Item if position == 0 => self.put(" "),
             _ => self.line(indent),
@@ -147,7 +149,7 @@ impl Printer {
     }
 
     fn member(&mut self, key: &str, value: &Value, indent: usize) {
-        let simple = key.len() <= SIMPLE_KEY_BYTES_MAX && !key.contains('\n');
+        let simple = key.len() <= SIMPLE_KEY_BYTES_MAX && !key.contains(is_break);
         if simple {
             self.text(key, indent, true);
         } else {
@@ -156,7 +158,7 @@ impl Printer {
             self.line(indent);
         }
         self.put(":");
-        self.node(value, indent, Place::Value);
+        self.node(value, indent, if simple { Place::Value } else { Place::Item });
     }
 
     /// Writes a string in the first style that can represent it.
@@ -210,17 +212,20 @@ impl Printer {
 
     fn double_quoted(&mut self, text: &str, indent: usize, is_key: bool) {
         self.put("\"");
+        // go-yaml escapes every character after a byte order mark.
+        let marked = text.starts_with('\u{feff}');
         let mut after_space = false;
         let mut chars = text.chars().enumerate().peekable();
         while let Some((position, c)) = chars.next() {
             let next = chars.peek().map(|(_, c)| *c);
-            if c == ' ' && !is_key && !after_space && self.column > BEST_WIDTH && position > 0 && next.is_some() {
+            if marked || !is_printable(c) || matches!(c, '\n' | '"' | '\\') {
+                self.escape(c);
+            } else if c == ' ' && !is_key && !after_space && self.column > BEST_WIDTH && position > 0 && next.is_some()
+            {
                 self.line(indent);
                 if next == Some(' ') {
                     self.put("\\");
                 }
-            } else if !is_printable(c) || is_break(c) || matches!(c, '"' | '\\') {
-                self.escape(c);
             } else {
                 self.put_char(c);
             }
@@ -281,7 +286,7 @@ impl Printer {
     }
 }
 
-/// The styles that the characters of a string allow.
+/// The styles that the characters of a string allow. A string of several lines is a literal block or has double quotes.
 struct Analysis {
     plain: bool,
     single_quoted: bool,
@@ -291,14 +296,14 @@ struct Analysis {
 impl Analysis {
     fn of(text: &str) -> Self {
         let mut indicators = text.starts_with("---") || text.starts_with("...");
-        let (mut special, mut breaks, mut break_space, mut space_break) = (false, false, false, false);
-        let (mut after_space, mut after_break, mut after_blank) = (false, false, true);
+        let (mut special, mut space_break) = (false, false);
+        let (mut after_space, mut after_blank) = (false, true);
         let mut chars = text.chars().enumerate().peekable();
         while let Some((position, c)) = chars.next() {
             let before_blank = chars.peek().is_none_or(|(_, next)| matches!(next, ' ' | '\t'));
             indicators |= match c {
-                '#' if position > 0 => after_blank,
-                '#' | ',' | '[' | ']' | '{' | '}' | '&' | '*' | '!' | '|' | '>' | '\'' | '"' | '%' | '@' | '`' => {
+                '#' => after_blank,
+                ',' | '[' | ']' | '{' | '}' | '&' | '*' | '!' | '|' | '>' | '\'' | '"' | '%' | '@' | '`' => {
                     position == 0
                 }
                 '?' | '-' => position == 0 && before_blank,
@@ -306,21 +311,15 @@ impl Analysis {
                 _ => false,
             };
             special |= !is_printable(c);
-            break_space |= c == ' ' && after_break;
-            space_break |= is_break(c) && after_space;
-            breaks |= is_break(c);
+            space_break |= c == '\n' && after_space;
             after_space = c == ' ';
-            after_break = is_break(c);
-            after_blank = matches!(c, ' ' | '\t') || is_break(c);
+            after_blank = matches!(c, ' ' | '\t');
         }
-        let edge = |c: Option<char>| c.is_some_and(|c| c == ' ' || is_break(c));
-        let edges = edge(text.chars().next()) || edge(text.chars().next_back());
-        let whole = !special && !space_break;
+        let edges = text.starts_with(' ') || text.ends_with(' ');
         Analysis {
-            plain: whole && !edges && !break_space && !breaks && !indicators,
-            // Line breaks other than a newline would be invisible here.
-            single_quoted: whole && !break_space && !breaks,
-            block: whole && !text.ends_with(' '),
+            plain: !special && !edges && !indicators,
+            single_quoted: !special,
+            block: !special && !space_break && !text.ends_with(' '),
         }
     }
 }
@@ -329,9 +328,16 @@ fn is_break(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Whether go-yaml prints the character. Characters above the Basic Multilingual Plane are escaped.
+/// Whether the character is not escaped. Characters above the Basic Multilingual Plane are.
 fn is_printable(c: char) -> bool {
-    matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}')
+    matches!(
+        c,
+        '\n' | ' '..='~'
+            | '\u{a0}'..='\u{2027}'
+            | '\u{202a}'..='\u{d7ff}'
+            | '\u{e000}'..='\u{fefe}'
+            | '\u{ff00}'..='\u{fffd}'
+    )
 }
 
 /// Whether YAML would read this string as another type, if it were a plain scalar.
@@ -345,47 +351,46 @@ fn is_something_else(text: &str) -> bool {
         return true;
     }
     match text.as_bytes()[0] {
-        b'.' => is_float(text),
+        // Go's `strconv.ParseFloat` accepts an underscore between two digits.
+        b'.' => {
+            let digit_at = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+            is_float(&text.replace('_', ""))
+                && text.match_indices('_').all(|(at, _)| digit_at(at - 1) && digit_at(at + 1))
+        }
         b'+' | b'-' | b'0'..=b'9' => {
             let bare = text.replace('_', "");
-            is_timestamp(text) || is_integer(&bare) || is_float(&bare) || is_base_60(text)
+            is_timestamp(text) || is_prefixed_integer(&bare) || is_float(&bare) || is_base_60(text)
         }
         _ => false,
     }
 }
 
-/// Whether Go's `strconv.ParseInt` or `ParseUint` accepts the text with any base.
-fn is_integer(text: &str) -> bool {
-    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let radix = |prefixes: [&str; 2]| prefixes.iter().find_map(|prefix| digits.strip_prefix(prefix));
-    let (digits, radix) = if let Some(digits) = radix(["0x", "0X"]) {
-        (digits, 16)
-    } else if let Some(digits) = radix(["0b", "0B"]) {
-        (digits, 2)
-    } else if let Some(digits) = radix(["0o", "0O"]) {
-        (digits, 8)
-    } else if digits.len() > 1 && digits.starts_with('0') {
-        (&digits[1..], 8)
-    } else {
-        (digits, 10)
+/// Whether go-yaml reads the text as an integer with a prefix: `0x1F`, `-0b101`, `0o17`. Others are floats too.
+fn is_prefixed_integer(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let Some((prefix, digits)) = unsigned.split_at_checked(2) else { return false };
+    let radix = match prefix {
+        "0x" | "0X" => 16,
+        "0b" | "0B" => 2,
+        "0o" | "0O" => 8,
+        _ => return false,
     };
-    !digits.starts_with(['+', '-']) && u64::from_str_radix(digits, radix).is_ok()
+    if digits.starts_with(['+', '-']) {
+        // go-yaml parses the digits after this prefix again, as a signed number.
+        return text.starts_with("0b") && i64::from_str_radix(digits, radix).is_ok();
+    }
+    let max = match text.as_bytes()[0] {
+        b'+' => i64::MAX.unsigned_abs(),
+        b'-' => i64::MIN.unsigned_abs(),
+        _ => u64::MAX,
+    };
+    u64::from_str_radix(digits, radix).is_ok_and(|value| value <= max)
 }
 
 /// Whether the text is a float, `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`, within the range of a double.
 fn is_float(text: &str) -> bool {
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
-        Some((mantissa, exponent)) => (mantissa, Some(exponent.strip_prefix(['+', '-']).unwrap_or(exponent))),
-        None => (unsigned, None),
-    };
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    digits(whole)
-        && digits(fraction)
-        && !(whole.is_empty() && fraction.is_empty())
-        && exponent.is_none_or(|exponent| !exponent.is_empty() && digits(exponent))
-        && text.parse::<f64>().is_ok_and(f64::is_finite)
+    // Rust's grammar has infinities and NaN besides.
+    text.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
 /// Whether the text is a number to the base 60 (YAML 1.1), `[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?`.
@@ -405,78 +410,90 @@ fn is_base_60(text: &str) -> bool {
 
 /// Whether the text is a date with an optional time: `2006-1-2`, `2006-1-2T15:4:5.9Z07:00`, `2006-1-2 15:4:5.9`.
 fn is_timestamp(text: &str) -> bool {
-    let (date, time) = match text.split_once(['T', 't', ' ']) {
-        Some((date, time)) => (date, Some(time)),
-        None => (text, None),
-    };
+    let (date, time) = text.split_at(text.find(['T', 't', ' ']).unwrap_or(text.len()));
     let mut parts = date.split('-');
-    let year = parts.next().filter(|year| year.len() == 4).and_then(digits);
-    let (Some(year), Some(month), Some(day), None) =
-        (year, parts.next().and_then(digits), parts.next().and_then(digits), parts.next())
-    else {
-        return false;
-    };
+    let mut part = |digits: RangeInclusive<usize>| parts.next().and_then(|part| number_of_digits(part, digits));
+    let (Some(year), Some(month), Some(day)) = (part(4..=4), part(1..=2), part(1..=2)) else { return false };
     let month = u8::try_from(month).ok().and_then(|month| time::Month::try_from(month).ok());
-    let Some(month) = month else { return false };
-    if day == 0 || u32::from(month.length(i32::try_from(year).unwrap_or(0))) < day {
+    let days = month.map_or(0, |month| month.length(i32::try_from(year).unwrap_or(0)));
+    if parts.next().is_some() || !(1..=u32::from(days)).contains(&day) {
         return false;
     }
-    let Some(time) = time else { return true };
-    let zoned = !text.contains(' ');
-    let clock = match (zoned, time.strip_suffix('Z')) {
-        (true, Some(clock)) => clock,
-        (true, None) => {
-            let Some((clock, offset)) = time.split_at_checked(time.len().saturating_sub(6)) else { return false };
+    let clock = match time.as_bytes() {
+        [] => return true,
+        [b' ', ..] => time.trim_start_matches(' '),
+        [.., b'Z'] => &time[1..time.len() - 1],
+        _ => {
+            let Some((clock, offset)) = time[1..].split_at_checked(time.len().saturating_sub(7)) else { return false };
             let offset = offset.strip_prefix(['+', '-']).and_then(|offset| offset.split_once(':'));
-            let in_day = |(hours, minutes): (&str, &str)| {
-                hours.len() == 2
-                    && minutes.len() == 2
-                    && digits(hours).is_some_and(|hours| hours <= 24)
-                    && digits(minutes).is_some_and(|minutes| minutes < 60)
-            };
-            if !offset.is_some_and(in_day) {
+            // Go's `time.Parse` accepts these bounds: "some people do write offsets of 24 hours or 60 minutes".
+            let within = |text, max| number_of_digits(text, 2..=2).is_some_and(|value| value <= max);
+            if !offset.is_some_and(|(hours, minutes)| within(hours, 24) && within(minutes, 60)) {
                 return false;
             }
             clock
         }
-        (false, _) => time,
     };
     let (clock, fraction) = clock.split_once(['.', ',']).unwrap_or((clock, "0"));
     let mut parts = clock.split(':');
-    let part = |text: Option<&str>, limit| {
-        text.filter(|text| text.len() <= 2).and_then(digits).is_some_and(|value| value < limit)
-    };
-    part(parts.next(), 24)
-        && part(parts.next(), 60)
-        && part(parts.next(), 60)
+    let mut part_below =
+        |limit| parts.next().and_then(|part| number_of_digits(part, 1..=2)).is_some_and(|value| value < limit);
+    part_below(24)
+        && part_below(60)
+        && part_below(60)
         && parts.next().is_none()
         && !fraction.is_empty()
         && fraction.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Parses up to four digits as a number.
-fn digits(text: &str) -> Option<u32> {
-    let plain = (1..=4).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+/// Parses a number with this many decimal digits.
+fn number_of_digits(text: &str, digits: RangeInclusive<usize>) -> Option<u32> {
+    let plain = digits.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| text.parse().ok()).flatten()
 }
 
 /// Formats a number: an integer unchanged, any other number as Go's `%g` does.
 fn number_text(number: &serde_json::Number) -> String {
-    let value = match number.as_f64() {
-        Some(value) if number.is_f64() => value,
-        _ => return number.to_string(),
-    };
-    let text = format!("{value:e}");
-    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-4..6).contains(&exponent) {
-        return value.to_string();
+    // These are the shortest digits, as in Go. Rust's `{:e}` rounds up between two equally near candidates, Go to even.
+    let text = number.to_string();
+    if !number.is_f64() {
+        return text;
     }
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
+    let (decimal, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, unsigned) = decimal.split_at(usize::from(decimal.starts_with('-')));
+    let (whole, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
+    let all = [whole, fraction].concat();
+    let digits = all.trim_start_matches('0');
+    let first = whole.len() as i32 - 1 - (all.len() - digits.len()) as i32 + exponent.parse::<i32>().unwrap_or(0);
+    if digits.is_empty() || (-4..6).contains(&first) {
+        return text.strip_suffix(".0").unwrap_or(&text).to_owned();
+    }
+    let (lead, rest) = digits.split_at(1);
+    let rest = rest.trim_end_matches('0');
+    let point = if rest.is_empty() { "" } else { "." };
+    format!("{sign}{lead}{point}{rest}e{first:+03}")
 }
 
-/// Compares keys: letters follow other characters, and runs of digits are compared by their value.
+/// Sorts members by [`key_order`] with a merge sort.
+///
+/// The order is not total: `11 < 1a`, `1a < 9`, but `9 < 11`. `slice::sort_by` panics then.
+fn sorted<'a>(mut members: Vec<(&'a String, &'a Value)>) -> Vec<(&'a String, &'a Value)> {
+    if members.len() < 2 {
+        return members;
+    }
+    let mut merged = Vec::with_capacity(members.len());
+    let mut right = sorted(members.split_off(members.len() / 2)).into_iter().peekable();
+    let mut left = sorted(members).into_iter().peekable();
+    while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
+        let next = if key_order(b.0, a.0).is_lt() { &mut right } else { &mut left };
+        merged.extend(next.next());
+    }
+    merged.extend(left);
+    merged.extend(right);
+    merged
+}
+
+/// Compares keys as go-yaml does: letters follow other characters, and runs of digits are compared by their value.
 fn key_order(a: &str, b: &str) -> Ordering {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let Some(at) = a.iter().zip(&b).position(|(a, b)| a != b) else { return a.len().cmp(&b.len()) };
@@ -491,8 +508,8 @@ fn key_order(a: &str, b: &str) -> Ordering {
     let inside =
         (x == '0' || y == '0') && a[..at].iter().rev().take_while(|c| c.is_ascii_digit()).any(|digit| *digit != '0');
     let number = |text: &[char]| {
-        let run: Vec<u64> = text.iter().map_while(|c| c.to_digit(10)).map(u64::from).collect();
-        let value = run.iter().fold(u64::from(inside), |value, digit| value.wrapping_mul(10).wrapping_add(*digit));
+        let run: Vec<i64> = text.iter().map_while(|c| c.to_digit(10)).map(i64::from).collect();
+        let value = run.iter().fold(i64::from(inside), |value, digit| value.wrapping_mul(10).wrapping_add(*digit));
         (value, run.len())
     };
     number(&a[at..]).cmp(&number(&b[at..])).then(x.cmp(&y))
@@ -517,81 +534,274 @@ mod tests {
         check(r#"{"b":1,"a":{"c":[],"b":{}}}"#, "a:\n  b: {}\n  c: []\nb: 1\n");
         check(r#"{"l":[1,[2,3],{"b":1,"a":[true]},"x"]}"#, "l:\n- 1\n- - 2\n  - 3\n- a:\n  - true\n  b: 1\n- x\n");
         check(r#"{"a10":1,"a9":2,"a":3,"A":4,"1":5}"#, "\"1\": 5\nA: 4\na: 3\na9: 2\na10: 1\n");
-        check(
-            r#"{"v":[1.5,1e21,0.00001,12345678,1234567.5,1.0,null]}"#,
-            "v:\n- 1.5\n- 1e+21\n- 1e-05\n- 12345678\n- 1.2345675e+06\n- 1\n- null\n",
-        );
+        check(r#"{"v":[true,false,null]}"#, "v:\n- true\n- false\n- null\n");
+    }
+
+    fn check_string(text: &str, expected: &str) {
+        check(&serde_json::json!({ "k": text }).to_string(), &format!("k: {expected}\n"));
+    }
+
+    #[test]
+    fn yaml_number_has_the_format_of_go() {
+        for (json, expected) in [
+            ("0", "0"),
+            ("-12345678", "-12345678"),
+            ("18446744073709551615", "18446744073709551615"),
+            ("0.0", "0"),
+            ("1.0", "1"),
+            ("-1.5", "-1.5"),
+            ("0.0001", "0.0001"),
+            ("0.00015", "0.00015"),
+            ("0.00001", "1e-05"),
+            ("-1.25e-7", "-1.25e-07"),
+            ("100000.0", "100000"),
+            ("999999.5", "999999.5"),
+            ("1000000.0", "1e+06"),
+            ("1234567.5", "1.2345675e+06"),
+            ("1200000.0", "1.2e+06"),
+            ("1e21", "1e+21"),
+            ("123456789012345678901", "1.2345678901234568e+20"),
+            ("1.5e300", "1.5e+300"),
+            ("5e-324", "5e-324"),
+            // Two shortest decimals are equally near to these values.
+            ("575319114565030.25", "5.753191145650302e+14"),
+            ("999999.00048828125", "999999.0004882812"),
+        ] {
+            check(json, &format!("{expected}\n"));
+        }
     }
 
     #[test]
     fn yaml_string_has_the_quotes_of_go_yaml() {
         for (text, expected) in [
             ("plain text", "plain text"),
-            ("", "\"\""),
-            ("2024-05-01T10:00:00Z", "\"2024-05-01T10:00:00Z\""),
-            ("2024-05-01T10:00:00.123456Z", "\"2024-05-01T10:00:00.123456Z\""),
-            ("2024-05-01T10:00:00+02:00", "\"2024-05-01T10:00:00+02:00\""),
-            ("2024-05-01", "\"2024-05-01\""),
-            ("2024-5-1 1:2:3", "\"2024-5-1 1:2:3\""),
-            ("2024-13-01", "2024-13-01"),
-            ("2024-02-30", "2024-02-30"),
-            ("2024-05-01T25:00:00Z", "2024-05-01T25:00:00Z"),
-            ("7", "\"7\""),
-            ("1_000", "\"1_000\""),
-            ("0x1F", "\"0x1F\""),
-            ("089", "\"089\""),
-            ("1e3", "\"1e3\""),
-            ("1e999", "1e999"),
-            (".5", "\".5\""),
-            ("1.2.3", "1.2.3"),
-            ("10.0.0.1", "10.0.0.1"),
-            ("1:30", "\"1:30\""),
-            ("80:8080", "80:8080"),
-            ("500m", "500m"),
-            ("true", "\"true\""),
-            ("no", "\"no\""),
-            ("y", "\"y\""),
             ("yellow", "yellow"),
-            ("null", "\"null\""),
             ("- a", "'- a'"),
+            ("-", "'-'"),
             ("-a", "-a"),
+            ("a - b", "a - b"),
+            ("? a", "'? a'"),
+            ("?a", "?a"),
             ("a: b", "'a: b'"),
+            ("a:", "'a:'"),
+            ("a:\tb", "\"a:\\tb\""),
             ("a:b", "a:b"),
             ("a #b", "'a #b'"),
+            ("#b", "'#b'"),
             ("a#b", "a#b"),
             ("it's", "it's"),
             ("'s: x", "'''s: x'"),
             ("*", "'*'"),
+            ("a*", "a*"),
             (" a", "' a'"),
+            ("a ", "'a '"),
             ("a\tb", "\"a\\tb\""),
             ("ä€", "ä€"),
-            ("😀", "\"\\U0001F600\""),
             ("{a}", "'{a}'"),
             ("a,b", "a,b"),
             ("---", "'---'"),
+            ("...a", "'...a'"),
             ("=", "="),
+            ("<<", "<<"),
             ("a\nb", "|-\n  a\n  b"),
             ("a\nb\n", "|\n  a\n  b"),
+            ("\n", "|2+\n"),
             ("a\n\n", "|+\n  a\n"),
+            ("a\n\nb", "|-\n  a\n\n  b"),
             (" a\nb", "|2-\n   a\n  b"),
+            ("a\n b", "|-\n  a\n   b"),
+            ("\na", "|2-\n\n  a"),
             ("a \nb", "\"a \\nb\""),
+            ("a\nb ", "\"a\\nb \""),
+            ("a\n\tb", "\"a\\n\\tb\""),
         ] {
-            let json = serde_json::json!({ "k": text }).to_string();
-            check(&json, &format!("k: {expected}\n"));
+            check_string(text, expected);
         }
     }
 
     #[test]
-    fn long_yaml_line_is_folded_at_single_spaces() {
-        let word = "abcdefghi";
-        let long = [word; 12].join(" ");
-        let line = [word; 8].join(" ");
-        let rest = [word; 4].join(" ");
-        check(&serde_json::json!({ "k": long }).to_string(), &format!("k: {line}\n  {rest}\n"));
-        check(&serde_json::json!({ "k": format!("{long}: x") }).to_string(), &format!("k: '{line}\n  {rest}: x'\n"));
-        check(&serde_json::json!({ "k": format!("{long}\tx") }).to_string(), &format!("k: \"{line}\n  {rest}\\tx\"\n"));
-        let key = "k".repeat(129);
-        check(&serde_json::json!({ key.as_str(): 1 }).to_string(), &format!("? {key}\n: 1\n"));
+    fn yaml_string_that_reads_as_another_type_has_double_quotes() {
+        let check = |quoted: bool, texts: &[&str]| {
+            for text in texts {
+                check_string(text, &if quoted { format!("\"{text}\"") } else { (*text).to_owned() });
+            }
+        };
+        // Words of `resolve.go`.
+        check(true, &["", "~", "null", "true", "True", "no", "y", "Off", ".nan", "-.Inf"]);
+        check(false, &["nULL", "tRUE", "+.nan", "nan", "inf", "-inf", "+Infinity", "-nan"]);
+        // Integers, with underscores after the first character.
+        check(true, &["7", "-7", "+7", "0", "089", "1_000", "1__0_", "0_", "18446744073709551616"]);
+        check(false, &["_1", "500m", "--1", "+-1", "1 0", "1x1", "0z1"]);
+        // Integers with a prefix: unsigned ones have 64 bits, signed ones 63.
+        check(true, &["0x1F", "0X1f", "-0x1F", "+0x1F", "0b101", "0B1", "-0b1", "0o17", "0O7", "0x_1"]);
+        check(true, &["0xffffffffffffffff", "+0x7fffffffffffffff", "-0x8000000000000000", "0b-1", "0b+1"]);
+        check(false, &["0x", "0x1G", "0b2", "0o8", "0x-1", "0B-1", "-0b-1", "+0b-1", "0b-"]);
+        check(false, &["0x10000000000000000", "+0x8000000000000000", "-0x8000000000000001"]);
+        // Floats, with underscores between digits if they begin with a point.
+        check(true, &["1.5", "-1.", "+.5", ".5", "1e3", "1E+3", "-1.5e-3", "1_0.5", ".5_5", ".1_2_3", "09.5"]);
+        check(false, &["1.2.3", "10.0.0.1", "1e", "1e+", "+.", "-.e1", "1.5f", ".e1", ".5e"]);
+        check(false, &["1e999", &"9".repeat(400)]);
+        check(false, &["._5", ".5_", ".5__5", ".5_e1", ".5e_1"]);
+        // Numbers to the base 60.
+        check(true, &["1:30", "-1:30", "+1:30", "1:5", "1_0:30", "190:20:30", "1:30.15", "1:30.", "1:30._5"]);
+        check(false, &["80:8080", "1:60", "1:300", "1::3", "1a:30", "1.5:30", "+_1:30", "-:30", "1:30.x"]);
+    }
+
+    #[test]
+    fn yaml_string_that_reads_as_a_time_has_double_quotes() {
+        let check = |quoted: bool, texts: &[&str]| {
+            for text in texts {
+                check_string(text, &if quoted { format!("\"{text}\"") } else { (*text).to_owned() });
+            }
+        };
+        check(true, &["2024-05-01", "2024-5-1", "2024-12-31", "2024-02-29", "2000-02-29", "0000-02-29"]);
+        check(false, &["2023-02-29", "1900-02-29", "2024-02-30", "2024-04-31", "2024-05-32", "2024-05-00"]);
+        check(false, &["2024-13-01", "2024-00-01", "2024-300-01", "2024-005-01", "2024-05-001", "2024-+5-01"]);
+        check(false, &["2024-5", "2024-5-", "2024-5-1-1", "202-05-01", "20245-05-01"]);
+        // A time needs a zone after `T`, and has none after a space.
+        check(true, &["2024-05-01T10:00:00Z", "2024-05-01t1:2:3Z", "2024-05-01T23:59:59Z"]);
+        check(true, &["2024-05-01T10:00:00+02:00", "2024-5-1 1:2:3", "2024-5-1   1:2:3.5"]);
+        check(false, &["2024-05-01T10:00:00", "2024-05-01T10:00:00z", "2024-05-01T10:00:00 Z"]);
+        check(false, &["2024-05-01 10:00:00Z", "2024-05-01 10:00:00+02:00"]);
+        check(false, &["2024-05-01T", "2024-05-01TZ", "2024-05-01T10:00", "2024-05-01T10:00Z"]);
+        check(false, &["2024-05-01T24:00:00Z", "2024-05-01T10:60:00Z", "2024-05-01T10:00:60Z"]);
+        check(false, &["2024-05-01T10:00:00:00Z", "2024-05-01T010:00:00Z"]);
+        // Fractions have any number of digits.
+        check(true, &["2024-05-01T10:00:00.123456Z", "2024-05-01T1:0:0,5Z", "2024-05-01T1:0:0.1234567890123Z"]);
+        check(false, &["2024-05-01T10:00:00.Z", "2024-05-01T10:00:00.5xZ"]);
+        // Offsets have up to 24 hours and up to 60 minutes, with two digits each.
+        check(true, &["2024-05-01T10:00:00-24:60"]);
+        check(false, &["2024-05-01T10:00:00+25:00", "2024-05-01T10:00:00+02:61"]);
+        check(false, &["2024-05-01T10:00:00+2:00", "2024-05-01T10:00:00+002:0", "2024-05-01T10:00:00+2:000"]);
+        check(false, &["2024-05-01T10:00:00+02.00", "2024-05-01T10:00:00*02:00", "2024-05-01T+02:00"]);
+        check(false, &["2024-05-01T10:00:00+aa:00", "2024-05-01T10:00:00+02:aa", "2024-05-01Tä2:00"]);
+    }
+
+    #[test]
+    fn unprintable_character_is_escaped_as_by_go_yaml() {
+        for (character, expected) in [
+            ('\0', "\\0"),
+            ('\x01', "\\x01"),
+            ('\x07', "\\a"),
+            ('\x08', "\\b"),
+            ('\t', "\\t"),
+            ('\x0b', "\\v"),
+            ('\x0c', "\\f"),
+            ('\r', "\\r"),
+            ('\x1b', "\\e"),
+            ('\x1f', "\\x1F"),
+            ('\x7f', "\\x7F"),
+            ('\u{84}', "\\x84"),
+            ('\u{85}', "\\N"),
+            ('\u{2028}', "\\L"),
+            ('\u{2029}', "\\P"),
+            ('\u{feff}', "\\uFEFF"),
+            ('\u{ffff}', "\\uFFFF"),
+            ('😀', "\\U0001F600"),
+        ] {
+            check_string(&format!("a{character}b"), &format!("\"a{expected}b\""));
+        }
+        for character in ['~', '\u{a0}', 'ÿ', '\u{2027}', '\u{202a}', '\u{d7ff}', '\u{e000}', '\u{fffd}'] {
+            check_string(&format!("a{character}b"), &format!("a{character}b"));
+        }
+        check_string("\t\"\\", "\"\\t\\\"\\\\\"");
+        // These are printable, but everything after a byte order mark is escaped.
+        check_string("\u{feff}\u{a0}ÿ€ a", "\"\\uFEFF\\_\\xFF\\u20AC\\x20\\x61\"");
+        check_string("a\u{2028}b\nc", "\"a\\Lb\\nc\"");
+    }
+
+    #[test]
+    fn yaml_line_is_folded_at_the_first_single_space_after_column_80() {
+        // `k: ` and the text before the space take 80 columns, or 81.
+        let (fits, long) = ("x".repeat(77), "x".repeat(78));
+        check_string(&format!("{fits} y z"), &format!("{fits} y\n  z"));
+        check_string(&format!("{long} y z"), &format!("{long}\n  y z"));
+        check_string(&format!("{long}  y z"), &format!("{long}  y\n  z"));
+        // The quote takes a column.
+        let (fits, long) = ("x".repeat(76), "x".repeat(77));
+        check_string(&format!("{fits} y z:"), &format!("'{fits} y\n  z:'"));
+        check_string(&format!("{long} y z:"), &format!("'{long}\n  y z:'"));
+        check_string(&format!("{long}  y 'z:"), &format!("'{long}  y\n  ''z:'"));
+        check_string(&format!("{long} "), &format!("'{long} '"));
+        check_string(&format!("{fits} y z\t"), &format!("\"{fits} y\n  z\\t\""));
+        check_string(&format!("{long} y z\t"), &format!("\"{long}\n  y z\\t\""));
+        check_string(&format!("{long}  y\t"), &format!("\"{long}\n  \\ y\\t\""));
+        check_string(&format!("\t{long} "), &format!("\"\\t{long} \""));
+        // Spaces at the beginning are not folded, and keys neither.
+        let key = "k".repeat(90);
+        check(&serde_json::json!({ &key: " a" }).to_string(), &format!("{key}: ' a'\n"));
+        check(&serde_json::json!({ &key: " a\t" }).to_string(), &format!("{key}: \" a\\t\"\n"));
+        for (member, expected) in [("a b", "a b"), ("a b:", "'a b:'"), ("a b\t", "\"a b\\t\"")] {
+            let expected = expected.replace('a', &key);
+            check(&serde_json::json!({ member.replace('a', &key): 1 }).to_string(), &format!("{expected}: 1\n"));
+        }
+    }
+
+    #[test]
+    fn yaml_key_that_is_long_or_has_line_breaks_has_a_question_mark() {
+        let (simple, long) = ("k".repeat(128), "k".repeat(129));
+        for (json, expected) in [
+            (serde_json::json!({ &simple: 1 }), format!("{simple}: 1\n")),
+            (serde_json::json!({ &long: 1 }), format!("? {long}\n: 1\n")),
+            (serde_json::json!({ "ä".repeat(65): 1 }), format!("? {}\n: 1\n", "ä".repeat(65))),
+            (serde_json::json!({ "a\nb": 1 }), "? |-\n  a\n  b\n: 1\n".to_owned()),
+            (serde_json::json!({ "a\rb": 1 }), "? \"a\\rb\"\n: 1\n".to_owned()),
+            (serde_json::json!({ "\u{85}": 1 }), "? \"\\N\"\n: 1\n".to_owned()),
+            // The value begins on the line of the colon.
+            (serde_json::json!({ &long: { "b": 1, "c": [] } }), format!("? {long}\n: b: 1\n  c: []\n")),
+            (serde_json::json!({ &long: [1, [2]] }), format!("? {long}\n: - 1\n  - - 2\n")),
+            (serde_json::json!({ "a": { &long: "x\ny" } }), format!("a:\n  ? {long}\n  : |-\n    x\n    y\n")),
+        ] {
+            check(&json.to_string(), &expected);
+        }
+    }
+
+    /// The keys of a document in the order of its text.
+    fn keys(members: &serde_json::Map<String, Value>) -> Vec<String> {
+        let yaml = from_json(&serde_json::to_vec(members).unwrap()).unwrap();
+        let printed: serde_json::Map<String, Value> = yaml_serde::from_slice(&yaml).unwrap();
+        assert_eq!(&printed, members, "every member is printed once");
+        printed.into_iter().map(|(key, _)| key).collect()
+    }
+
+    #[test]
+    fn yaml_keys_have_the_order_of_go_yaml() {
+        for (first, second) in [
+            ("", "a"),
+            ("a", "aa"),
+            ("B", "a"),
+            ("z", "ä"),
+            ("_", "a"),
+            ("1", "A"),
+            ("-", "_"),
+            ("a9", "a10"),
+            ("a9b", "a10a"),
+            ("a2", "a02"),
+            ("a02", "a3"),
+            ("a00", "a01"),
+            // A zero that differs is part of the number before it, unless that number is zero too.
+            ("a2-", "a20"),
+            ("a19", "a101"),
+            ("a15-", "a101"),
+            ("a20-", "a200"),
+            ("b0-", "b00"),
+            // Letters follow digits, even inside of a number.
+            ("a11", "a1a"),
+            // Values beyond 63 bits wrap around.
+            ("a9223372036854775808", "a1223372036854775807"),
+        ] {
+            for members in [[first, second], [second, first]] {
+                let members = members.into_iter().map(|key| (key.to_owned(), Value::Null)).collect();
+                assert_eq!(keys(&members), [first, second]);
+            }
+        }
+    }
+
+    #[test]
+    fn yaml_keys_without_a_total_order_are_printed() {
+        // Such keys have cycles: `11 < 1a`, `1a < 9`, `9 < 11`.
+        let hashes = (0..500_u32).map(|n| format!("{:08x}", n.wrapping_mul(0x9e37_79b9)));
+        assert_eq!(keys(&hashes.map(|key| (key, Value::Null)).collect()).len(), 500);
     }
 
     #[test]
