@@ -158,6 +158,22 @@ fn digits_into(out: &mut Vec<u8>, value: u32, count: u32) {
     }
 }
 
+/// Whether the objects and lists of a JSON text are nested at most `depth` levels deep.
+pub(crate) fn is_nested_within(text: &[u8], depth: usize) -> bool {
+    let (mut in_string, mut escaped, mut open) = (false, false, 0_usize);
+    text.iter().all(|byte| {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' if !in_string => open += 1,
+            b'}' | b']' if !in_string => open = open.saturating_sub(1),
+            _ => {}
+        }
+        open <= depth
+    })
+}
+
 /// Writes JSON as Go prints JSON inside JSON: without whitespace, and with `<`, `>`, `&`, U+2028
 /// and U+2029 escaped.
 ///
@@ -297,6 +313,8 @@ mod tests {
             ("[[]]", Some("[[]]")),
             ("[[[]]]", None),
             ("[\"[[[[\"]", Some("[\"[[[[\"]")),
+            ("[\"]]]\",[]]", Some("[\"]]]\",[]]")),
+            ("[[],{},[],{}]", Some("[[],{},[],{}]")),
             ("{\"a\":}", None),
             ("{} {}", None),
             ("", None),
@@ -306,6 +324,22 @@ mod tests {
             assert_eq!(result.map(|()| String::from_utf8_lossy(&out).into_owned()).as_deref(), expected, "{text}");
         }
         assert!(push_raw_json(&mut Vec::new(), b"\"\xff\"", 2).is_err(), "JSON is UTF-8");
+    }
+
+    #[test]
+    fn nesting_counts_open_objects_and_lists_outside_of_strings() {
+        for (text, depth) in [
+            ("7", 0),
+            ("[]", 1),
+            (r#"{"a":[{}]}"#, 3),
+            ("[[],{},[],{}]", 2),
+            (r#"["[[[","]]]",[]]"#, 2),
+            (r#"["\"[[[",[]]"#, 2),
+            (r#"["\\",[[]]]"#, 3),
+        ] {
+            assert!(is_nested_within(text.as_bytes(), depth), "{text} has at most {depth} levels");
+            assert!(depth == 0 || !is_nested_within(text.as_bytes(), depth - 1), "{text} has {depth} levels");
+        }
     }
 
     #[test]

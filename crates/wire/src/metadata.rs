@@ -164,6 +164,8 @@ mod tests {
         assert_eq!((&*found.kind, &*found.api_version), ("Pod", "v1"));
         assert_eq!((&*found.namespace, &*found.name, &*found.uid), ("default", "web", "u"));
         assert_eq!(&*found.resource_version, "7");
+        assert!(matches!(found.name, Cow::Owned(_)), "a value with an escape is allocated");
+        assert!(matches!(found.uid, Cow::Borrowed(_)), "a value without escapes is borrowed");
         assert!(found.initial_events_end);
     }
 

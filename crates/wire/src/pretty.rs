@@ -80,6 +80,13 @@ mod tests {
         assert_eq!(Indenter::default().chunk(compact), expected);
     }
 
+    #[test]
+    fn whitespace_between_tokens_is_replaced_and_the_final_newline_kept() {
+        let spaced = b" {\t\"a b\" :\r\n1 ,\n\"c\":[ ],\n\n\"d\":[\n2\n]\n}\n";
+        let expected = "{\n  \"a b\": 1,\n  \"c\": [],\n  \"d\": [\n    2\n  ]\n}\n";
+        assert_eq!(Indenter::default().chunk(spaced), expected);
+    }
+
     fn json() -> impl Strategy<Value = serde_json::Value> {
         let leaf = prop_oneof![
             Just(serde_json::Value::Null),

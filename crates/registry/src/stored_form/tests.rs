@@ -140,6 +140,14 @@ fn built_in_kinds_are_written_in_the_configured_encoding_and_others_as_json() {
     check("/apiextensions.k8s.io/customresourcedefinitions/a", definition, false);
     // A member that protobuf would lose keeps the value JSON.
     check("/pods/x/a", &POD.replace("\"spec\":{", "\"spec\":{\"unknown\":1,"), false);
+    // So does nesting that an object may have and that a protobuf decoder rejects. The data is at level 2.
+    for (levels, is_protobuf) in [(98, true), (99, true), (100, false), (110, false)] {
+        let data = format!("{}1{}", "{\"a\":".repeat(levels - 1), "}".repeat(levels - 1));
+        let revision = format!(
+            r#"{{"kind":"ControllerRevision","apiVersion":"apps/v1","metadata":{{"name":"a"}},"data":{data},"revision":1}}"#
+        );
+        check("/controllerrevisions/x/a", &revision, is_protobuf);
+    }
 }
 
 #[test]

@@ -325,7 +325,7 @@ mod tests {
         (
             "apps/v1",
             "ControllerRevision",
-            r#"{"metadata":{},"data":{"spec":{"template":{"x":[-13,{},"\u00e9\"/"]}}},"revision":9223372036854775807}"#,
+            r#"{"metadata":{},"data":{"spec":{"template":{"x":[-13,{},"\u00e9\"/",true,false,null]}}},"revision":9223372036854775807}"#,
         ),
     ];
 
@@ -362,6 +362,31 @@ mod tests {
         assert_eq!(both("v1", "Pod", br#"{"unknown":1}"#).0, None);
         let deep = format!(r#"{{"spec":{{"x":{}1{}}}}}"#, "[".repeat(200), "]".repeat(200));
         assert_eq!(both("v1", "Pod", deep.as_bytes()).0, None);
+    }
+
+    #[test]
+    fn many_objects_beside_each_other_are_encoded_without_serde() {
+        let json = format!(r#"{{"spec":{{"containers":[{{"name":"a"}}{}]}}}}"#, r#",{"name":"b"}"#.repeat(150));
+        let (compact, serde) = both("v1", "Pod", json.as_bytes());
+        assert!(compact.is_some(), "only the open objects count as nesting");
+        assert_eq!(compact, serde);
+    }
+
+    #[test]
+    fn wrong_punctuation_is_no_json() {
+        for json in [
+            r#"{"metadata":{"name":"a"]}"#,
+            r#"{"metadata":{"name":"a"}]"#,
+            r#"{"metadata":{"labels":{"a":"b"]}}"#,
+            r#"{"metadata":{"finalizers":["a"}}}"#,
+            r#"{"metadata":{"finalizers":["a""b"]}}"#,
+            r#"{"metadata":{"name":"a""uid":"b"}}"#,
+            r#"{"metadata":{"name","a"}}"#,
+            r#"{"metadata":{"managedFields":[{"fieldsV1":{"a":{]}}]}}"#,
+            r#"{"metadata":{"managedFields":[{"fieldsV1":[1}]}}"#,
+        ] {
+            assert_eq!(both("v1", "Pod", json.as_bytes()), (None, None), "{json}");
+        }
     }
 
     fn naive(bytes: &[u8]) -> usize {

@@ -203,7 +203,7 @@ impl Decoder<'_> {
             Type::Int32 => self.varint(last)? as i32 == 0,
             Type::Double => self.double(last) == 0.0,
             Type::Strings => !self.any_string(records.clone())?,
-            Type::Time | Type::MicroTime if field.omit() == Omit::Zero => self.time(records)?.is_none(),
+            Type::Time | Type::MicroTime if field.omit() == Omit::Zero => self.time(field.of(), records)?.is_none(),
             // A struct is never empty.
             _ => false,
         })
@@ -296,7 +296,7 @@ impl Decoder<'_> {
                 self.members(id, records, &mut true)?;
                 self.close(b'}');
             }
-            Type::Time | Type::MicroTime => match self.time(&records)? {
+            Type::Time | Type::MicroTime => match self.time(of, &records)? {
                 None => self.out.extend_from_slice(b"null"),
                 Some((seconds, nanos)) => {
                     let micros = (of == Type::MicroTime).then_some(nanos / 1000);
@@ -438,8 +438,9 @@ impl Decoder<'_> {
         bytes.map_or(0.0, f64::from_le_bytes)
     }
 
-    /// Reads seconds and nanoseconds; `None` for an empty message or Go's zero time.
-    fn time(&self, records: &Range<usize>) -> Result<Option<(i64, u32)>, DecodeError> {
+    /// Reads seconds and nanoseconds; `None` for an empty message or Go's zero time. As in Go, the precision is that of
+    /// the JSON: seconds or microseconds.
+    fn time(&self, of: Type, records: &Range<usize>) -> Result<Option<(i64, u32)>, DecodeError> {
         if self.last(records).is_none_or(|place| place.start == place.end) {
             return Ok(None);
         }
@@ -448,6 +449,7 @@ impl Decoder<'_> {
         let Ok(nanos @ 0..1_000_000_000) = u32::try_from(nanos) else {
             return Err(invalid(self.last(records), "a fraction of a second outside of 0 to 999999999"));
         };
+        let nanos = if of == Type::MicroTime { nanos / 1000 * 1000 } else { 0 };
         Ok((seconds != forms::ZERO_TIME_SECONDS || nanos != 0).then_some((seconds, nanos)))
     }
 
@@ -461,7 +463,7 @@ impl Decoder<'_> {
             let place = reader.value(wire)?;
             match wire {
                 Wire::Bytes => fields.push((number, place)),
-                _ if number <= 2 => return Err(wrong(at, message, "", wire)),
+                _ if number <= fields_of(message) => return Err(wrong(at, message, "", wire)),
                 _ => {}
             }
             if number > fields_of(message) {
@@ -552,5 +554,21 @@ pub(super) fn whole(body: &[u8]) -> Result<ValueRange, DecodeError> {
     match u32::try_from(body.len()) {
         Ok(end) => Ok(ValueRange { start: 0, end }),
         Err(_) => Err(DecodeError::Malformed { at: u32::MAX as usize, what: Malformed::Truncated }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DecodeError, Decoder, UnknownFields, ValueRange};
+
+    #[test]
+    fn object_opens_up_to_the_limit_and_fails_above_it() {
+        let opened = |written: usize| {
+            let (records, out) = (Vec::new(), vec![b' '; written]);
+            let mut decoder = Decoder { body: b"", records, out, depth: 0, limit: 5, unknown: UnknownFields::Skipped };
+            decoder.open(b'{', ValueRange { start: 0, end: 0 })
+        };
+        assert_eq!(opened(5), Ok(()), "the limit itself is permitted");
+        assert_eq!(opened(6), Err(DecodeError::TooLarge { limit_bytes: 5 }));
     }
 }

@@ -12,6 +12,7 @@ use serde::de::{
 };
 use serde_json::value::RawValue;
 
+use super::DEPTH_MAX;
 use super::compact;
 use super::decode::UnknownFields;
 use super::error::EncodeError;
@@ -63,7 +64,8 @@ pub(super) struct Encoder {
     scratch: Vec<u8>,
     /// The open members with their messages; after an error, its location.
     path: Vec<(Id, &'static str)>,
-    /// Whether a member that the message does not have is an error.
+    /// Whether JSON that a decoder does not return is an error: a member that the message does not have, and nesting
+    /// of [`DEPTH_MAX`] levels.
     pub(super) rejects_unknown: bool,
 }
 
@@ -103,6 +105,11 @@ impl Encoder {
     }
 
     fn by_serde(&mut self, id: Id, json: &[u8]) -> Result<&[u8], EncodeError> {
+        // A decoder writes `{}` for the `null` of a list: one level more.
+        if self.rejects_unknown && !forms::is_nested_within(json, DEPTH_MAX - 1) {
+            let (message, why) = (id.message().name(), "JSON that is nested too deeply".to_owned());
+            return Err(EncodeError::Mismatch { message, path: String::new(), why });
+        }
         self.begin(json);
         let mut json = serde_json::Deserializer::from_slice(json);
         let read = json.deserialize_map(Root { encoder: self, id }).and_then(|()| json.end());

@@ -107,11 +107,11 @@ pub fn encode(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, Enc
     encode_with(api_version, kind, json, UnknownFields::Skipped)
 }
 
-/// Encodes an object's JSON like [`encode()`], but rejects members that protobuf would lose, so that
-/// a store can keep the JSON instead.
+/// Encodes an object's JSON like [`encode()`], but rejects JSON that [`decode()`] would not return: members that
+/// protobuf loses, and nesting of [`DEPTH_MAX`] levels or more. A store can then keep the JSON instead.
 ///
 /// # Errors
-/// [`EncodeError::Mismatch`] for an unknown member, and those of [`encode()`].
+/// [`EncodeError::Mismatch`] for an unknown member or nested JSON, and those of [`encode()`].
 pub fn encode_strict(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
     encode_with(api_version, kind, json, UnknownFields::Rejected)
 }

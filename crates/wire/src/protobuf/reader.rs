@@ -177,6 +177,10 @@ mod tests {
             (b"\x12\x02hi\x18\x00", vec![(2, Wire::Bytes, &b"hi"[..]), (3, Wire::Varint, b"\x00")]),
             (b"\x0d\x01\x02\x03\x04", vec![(1, Wire::Fixed32, &b"\x01\x02\x03\x04"[..])]),
             (
+                b"\x10\x07\x0d\x01\x02\x03\x04",
+                vec![(2, Wire::Varint, &b"\x07"[..]), (1, Wire::Fixed32, b"\x01\x02\x03\x04")],
+            ),
+            (
                 b"\x09\x01\x02\x03\x04\x05\x06\x07\x08",
                 vec![(1, Wire::Fixed64, &b"\x01\x02\x03\x04\x05\x06\x07\x08"[..])],
             ),
@@ -197,6 +201,9 @@ mod tests {
             (b"\x0a\x05abc", 2, Malformed::Truncated),
             (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11, Malformed::Truncated),
             (b"\x08\xff", 1, Malformed::Truncated),
+            (b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff", 1, Malformed::Truncated),
+            // No varint continues after ten bytes, so the end of the body does not matter.
+            (b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 1, Malformed::Varint),
             (b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 1, Malformed::Varint),
             (b"\x08\x01\x07", 2, Malformed::Tag),
             (b"\x00\x01", 0, Malformed::Tag),

@@ -1,15 +1,16 @@
 //! Protobuf compared with kube-apiserver: recorded bodies in both encodings, random objects of
 //! every kind encoded by Go, random objects, and invalid bytes.
 
+mod lists;
 mod random;
 
 use std::path::Path;
 
 use bytes::Bytes;
 use listwatch_k8s_types as types;
-use listwatch_meta::{Change, Key, Object, ObjectShape, Revision, Status};
-use listwatch_wire::protobuf::{self, DecodeError, EncodeError, Envelope, ListBody, MAGIC, Malformed, WatchMessage};
-use listwatch_wire::{Bookmark, EventKind, LengthFrames, ListMeta};
+use listwatch_meta::{Revision, Status};
+use listwatch_wire::protobuf::{self, DecodeError, EncodeError, Envelope, MAGIC, Malformed, WatchMessage};
+use listwatch_wire::{Bookmark, EventKind, LengthFrames};
 use proptest::prelude::*;
 use random::Tape;
 use serde_json::Value;
@@ -138,6 +139,75 @@ fn protobuf_encoder_interprets_json_as_go() {
 }
 
 #[test]
+fn equal_go_values_are_encoded_to_equal_bytes() {
+    fn check(what: &str, kind: &str, json: &str, equal: &str) {
+        assert_eq!(hex(&encoded("v1", kind, json)), hex(&encoded("v1", kind, equal)), "{what}: {json}");
+        let spaced = json.replacen(':', ": ", 1);
+        assert_eq!(hex(&encoded("v1", kind, &spaced)), hex(&encoded("v1", kind, equal)), "{what}: {spaced}");
+    }
+    for (what, kind, json, equal) in [
+        ("keys are sorted", "ConfigMap", r#"{"data":{"b":"2","a":"1"}}"#, r#"{"data":{"a":"1","b":"2"}}"#),
+        ("the last of two values counts", "ConfigMap", r#"{"data":{"a":"1","a":"2"}}"#, r#"{"data":{"a":"2"}}"#),
+        (
+            "also with a key between them",
+            "ConfigMap",
+            r#"{"data":{"a":"1","b":"x","a":"2"}}"#,
+            r#"{"data":{"a":"2","b":"x"}}"#,
+        ),
+        ("null in a map is its zero", "ConfigMap", r#"{"data":{"a":null}}"#, r#"{"data":{"a":""}}"#),
+        (
+            "null in a list of texts is an empty text",
+            "ConfigMap",
+            r#"{"metadata":{"finalizers":["a",null]}}"#,
+            r#"{"metadata":{"finalizers":["a",""]}}"#,
+        ),
+        (
+            "null in a list of structs is a zero struct",
+            "Pod",
+            r#"{"spec":{"containers":[null]}}"#,
+            r#"{"spec":{"containers":[{}]}}"#,
+        ),
+        (
+            "Go's zero time is no time",
+            "ConfigMap",
+            r#"{"metadata":{"creationTimestamp":"0001-01-01T00:00:00Z"}}"#,
+            r#"{"metadata":{"creationTimestamp":null}}"#,
+        ),
+    ] {
+        check(what, kind, json, equal);
+    }
+    let strings = decoded(&encoded("v1", "ConfigMap", r#"{"metadata":{"finalizers":["a",null]}}"#));
+    assert!(strings.contains(r#""finalizers":["a",""]"#), "a null element keeps its place: {strings}");
+}
+
+/// The protobuf of Go's zero time, with nanoseconds.
+fn zero_time(nanos: u8) -> Vec<u8> {
+    [&b"\x08\x80\x92\xb8\xc3\x98\xfe\xff\xff\xff\x01\x10"[..], &[nanos]].concat()
+}
+
+#[test]
+fn times_are_decoded_with_the_precision_of_go() {
+    // `creationTimestamp` has seconds.
+    for nanos in [0, 1] {
+        let body = envelope("v1", "ConfigMap", &field(1, &field(8, &zero_time(nanos))));
+        let json = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{}}"#;
+        assert_eq!(decoded(&body), json, "Go's zero time with {nanos} ns is omitted");
+    }
+    // `eventTime` has microseconds; one microsecond more than the zero time is a time.
+    let event = |time: &[u8]| decoded(&envelope("v1", "Event", &field(10, time)));
+    let micro = [&zero_time(0)[..12], b"\xe8\x07"].concat();
+    for (what, time, expected) in [
+        ("the zero time", zero_time(0), r#""eventTime":null"#),
+        ("a part of a microsecond", zero_time(1), r#""eventTime":null"#),
+        ("a microsecond", micro, r#""eventTime":"0001-01-01T00:00:00.000001Z""#),
+    ] {
+        let json = event(&time);
+        assert!(json.contains(expected), "{what}: {json}");
+        assert_eq!(decoded(&encoded("v1", "Event", &json)), json, "{what} round-trips");
+    }
+}
+
+#[test]
 fn member_of_wrong_type_fails_with_its_path() {
     for (kind, json, message, path, why) in [
         (
@@ -167,6 +237,14 @@ fn member_of_wrong_type_fails_with_its_path() {
         ("Pod", r#"{"spec":{"containers":{}}}"#, "PodSpec", "spec.containers", "invalid type: map, expected a list"),
         ("Pod", r#"{"spec":{"priority":2147483648}}"#, "PodSpec", "spec.priority", "expected int32"),
         ("Pod", r#"{"spec":{"priority":1.5}}"#, "PodSpec", "spec.priority", "expected int32"),
+        ("Pod", r#"{"spec":{"overhead":{"cpu":""}}}"#, "PodSpec", "spec.overhead", "expected quantity"),
+        (
+            "Service",
+            r#"{"spec":{"ports":[{"targetPort":2147483648}]}}"#,
+            "ServicePort",
+            "spec.ports.targetPort",
+            "expected int32 or string",
+        ),
         ("Pod", r#"{"spec":[]}"#, "Pod", "spec", "expected object (PodSpec)"),
         ("Pod", r#"{"spec":{}"#, "Pod", "", "EOF while parsing"),
         ("Pod", r#"{} {}"#, "Pod", "", "trailing characters"),
@@ -185,19 +263,21 @@ fn member_of_wrong_type_fails_with_its_path() {
     assert_eq!(protobuf::encode("example.com/v1", "Widget", b"{}"), Err(unknown), "custom resources have no protobuf");
 }
 
+/// A length-delimited field.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![number << 3 | 2];
+    let mut len = bytes.len();
+    while len >= 0x80 {
+        out.push(len as u8 | 0x80);
+        len >>= 7;
+    }
+    out.push(len as u8);
+    out.extend_from_slice(bytes);
+    out
+}
+
 /// An envelope around a message.
 fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
-    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-        let mut out = vec![number << 3 | 2];
-        let mut len = bytes.len();
-        while len >= 0x80 {
-            out.push(len as u8 | 0x80);
-            len >>= 7;
-        }
-        out.push(len as u8);
-        out.extend_from_slice(bytes);
-        out
-    }
     let names = [field(1, api_version.as_bytes()), field(2, kind.as_bytes())].concat();
     [MAGIC, &field(1, &names), &field(2, raw)].concat()
 }
@@ -227,6 +307,7 @@ fn invalid_body_fails_with_its_position() {
         ),
         ("metadata as a number", config(b"\x08\x01"), wrong(raw, "ConfigMap", "metadata", 0)),
         ("immutable as text", config(b"\x22\x01x"), wrong(raw, "ConfigMap", "immutable", 2)),
+        ("a map's key as a number", config(b"\x12\x02\x08\x01"), wrong(raw + 2, "map", "key", 0)),
         ("a map's value as a number", config(b"\x12\x02\x10\x01"), wrong(raw + 2, "map", "value", 0)),
         (
             "a name that ends early",
@@ -297,6 +378,7 @@ fn strict_decoding_rejects_fields_that_json_would_lose() {
         ("a field of its metadata", b"\x0a\x07\x0a\x01a\xfa\x3f\x01x", "ObjectMeta", 1023),
         ("a field of a map's entry", b"\x0a\x08\x5a\x06\x0a\x01a\x1a\x01b", "map", 3),
         ("a field of a time", b"\x0a\x06\x42\x04\x08\x01\x18\x01", "Time", 3),
+        ("a field of a quantity", b"\x12\x0e\x82\x02\x0b\x0a\x01a\x12\x06\x0a\x011\x12\x01x", "Quantity", 2),
     ] {
         let body = envelope("v1", "Pod", raw);
         assert!(protobuf::decode(&body).is_ok(), "{what} is skipped");
@@ -305,6 +387,103 @@ fn strict_decoding_rejects_fields_that_json_would_lose() {
                 assert_eq!((found, at), (message, number), "{what}");
             }
             other => panic!("{what}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn strict_decoding_rejects_an_envelope_that_json_would_lose() {
+    let plain = encoded("v1", "ConfigMap", "{}");
+    for (what, tail, expected) in [
+        ("a field of a newer release", &b"\x2a\x01x"[..], Some(5)),
+        ("a number of a newer release", b"\x28\x01", Some(5)),
+        ("a content encoding", b"\x1a\x04gzip", Some(3)),
+        ("an empty content encoding", b"\x1a\x00", None),
+        ("a content type", b"\x22\x10application/json", None),
+    ] {
+        let body = [&plain[..], tail].concat();
+        assert!(protobuf::decode(&body).is_ok(), "{what} is skipped");
+        let unknown = |number| DecodeError::UnknownField { at: plain.len(), message: "Unknown", number };
+        assert_eq!(protobuf::decode_strict(&body).err(), expected.map(unknown), "{what}");
+    }
+}
+
+/// `spec.extra` of a CertificateSigningRequest is a map of lists, whose messages have one field.
+#[test]
+fn unknown_fields_of_a_list_in_a_map_are_skipped_and_known_ones_checked() {
+    let request = |list: &[u8]| {
+        let entry = [field(1, b"a"), field(2, list)].concat();
+        envelope("certificates.k8s.io/v1", "CertificateSigningRequest", &field(2, &field(6, &entry)))
+    };
+    for (what, list, unknown) in [
+        ("the known field", &b"\x0a\x01x"[..], None),
+        ("a number as field 2", b"\x0a\x01x\x10\x01", Some(2)),
+        ("a text as field 2", b"\x0a\x01x\x12\x01y", Some(2)),
+        ("a number as field 5", b"\x0a\x01x\x28\x01", Some(5)),
+    ] {
+        let body = request(list);
+        assert!(decoded(&body).contains(r#""extra":{"a":["x"]}"#), "{what}: {}", decoded(&body));
+        let found = match protobuf::decode_strict(&body) {
+            Err(DecodeError::UnknownField { message: "items", number, .. }) => Some(number),
+            other => other.map(|_| None).expect("no other error"),
+        };
+        assert_eq!(found, unknown, "{what}");
+    }
+    let wrong = protobuf::decode(&request(b"\x08\x01"));
+    assert!(matches!(wrong, Err(DecodeError::WrongType { message: "items", found: 0, .. })), "{wrong:?}");
+}
+
+/// The body of an object with JSON inside, which begins at the second level.
+fn revision_with(json: &str) -> Vec<u8> {
+    envelope("apps/v1", "ControllerRevision", &field(2, &field(1, json.as_bytes())))
+}
+
+#[test]
+fn json_inside_protobuf_is_limited_by_its_depth_in_the_object() {
+    let nested = |levels: usize| revision_with(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)));
+    assert!(protobuf::decode(&nested(protobuf::DEPTH_MAX - 1)).is_ok(), "the object itself is one level");
+    match protobuf::decode(&nested(protobuf::DEPTH_MAX)) {
+        Err(DecodeError::InvalidValue { why, .. }) => assert_eq!(why, "JSON that is nested too deeply"),
+        other => panic!("a level too many: {other:?}"),
+    }
+    let empty = decoded(&revision_with(""));
+    assert!(empty.contains(r#""data":null"#), "no bytes are no JSON: {empty}");
+}
+
+/// A store must be able to read what it wrote.
+#[test]
+fn strict_encoding_rejects_nesting_that_decoding_would_reject() {
+    let revision = |levels: usize| {
+        let data = format!("{}null{}", "[".repeat(levels), "]".repeat(levels));
+        format!(r#"{{"kind":"ControllerRevision","apiVersion":"apps/v1","metadata":{{}},"data":{data},"revision":0}}"#)
+    };
+    // A schema in a schema: two levels each, after five levels of the definition; `null` becomes `{}`.
+    let definition = |schemas: usize| {
+        let mut schema = r#"{"allOf":[null]}"#.to_owned();
+        for _ in 1..schemas {
+            schema = format!(r#"{{"allOf":[{schema}]}}"#);
+        }
+        format!(r#"{{"spec":{{"versions":[{{"schema":{{"openAPIV3Schema":{schema}}}}}]}}}}"#)
+    };
+    for (what, api_version, kind, json, expected) in [
+        ("99 levels", "apps/v1", "ControllerRevision", revision(98), true),
+        ("100 levels", "apps/v1", "ControllerRevision", revision(99), false),
+        ("120 levels", "apps/v1", "ControllerRevision", revision(119), false),
+        ("99 levels and a zero struct", "apiextensions.k8s.io/v1", "CustomResourceDefinition", definition(47), true),
+        ("101 levels of schema", "apiextensions.k8s.io/v1", "CustomResourceDefinition", definition(48), false),
+    ] {
+        for json in [json.replacen(':', ": ", 1), json] {
+            assert!(protobuf::encode(api_version, kind, json.as_bytes()).is_ok(), "{what} are JSON");
+            match protobuf::encode_strict(api_version, kind, json.as_bytes()) {
+                Ok(body) => {
+                    assert!(expected, "{what} are rejected");
+                    assert!(protobuf::decode_strict(&body).is_ok(), "{what} can be read again");
+                }
+                Err(error) => {
+                    assert!(!expected, "{what} are accepted: {error}");
+                    assert!(error.to_string().ends_with("JSON that is nested too deeply"), "{error}");
+                }
+            }
         }
     }
 }
@@ -362,125 +541,6 @@ fn body_with_excessive_json_is_rejected() {
     let body = envelope("v1", "Pod", &raw);
     let limit_bytes = protobuf::json_limit_bytes(body.len());
     assert_eq!(protobuf::decode(&body), Err(DecodeError::TooLarge { limit_bytes }));
-}
-
-#[test]
-fn protobuf_list_is_encoded_from_stored_envelopes() {
-    let list = golden_of("configmap list");
-    let value: Value = serde_json::from_str(list.json).expect("JSON");
-    let items = value["items"].as_array().expect("items");
-    let items: Vec<Vec<u8>> = items.iter().map(|item| encoded("v1", "ConfigMap", &item.to_string())).collect();
-    let text = |name: &str| value["metadata"][name].as_str().unwrap_or_default().to_owned();
-    let meta = ListMeta {
-        api_version: "v1".to_owned(),
-        kind: "ConfigMapList".to_owned(),
-        resource_version: text("resourceVersion"),
-        continue_token: text("continue"),
-        remaining_item_count: value["metadata"]["remainingItemCount"].as_i64(),
-        shard_selector: String::new(),
-    };
-    let body = protobuf::encode_list(&meta, &items).expect("a list");
-    assert_eq!(hex(&body), hex(&list.protobuf), "a list is what kube-apiserver makes of it");
-
-    // `shardInfo` is field 5 of the metadata; its selector is field 1.
-    let sharded = ListMeta { shard_selector: "x".to_owned(), ..meta.clone() };
-    let shard = [5 << 3 | 2, 3, 1 << 3 | 2, 1, b'x'];
-    let at = |body: &[u8]| body.windows(shard.len()).position(|window| window == shard);
-    let with = protobuf::encode_list(&sharded, &items).expect("a list");
-    assert!(at(&with).is_some() && at(&body).is_none());
-    assert_eq!(with.len(), body.len() + shard.len(), "and nothing else, lengths included, takes more room");
-
-    let none = golden_of("empty list");
-    let value: Value = serde_json::from_str(none.json).expect("JSON");
-    let resource_version = value["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
-    let meta = ListMeta { api_version: "v1".to_owned(), kind: "NodeList".to_owned(), resource_version, ..meta };
-    let meta = ListMeta { continue_token: String::new(), remaining_item_count: None, ..meta };
-    assert_eq!(hex(&protobuf::encode_list::<Vec<u8>>(&meta, &[]).expect("a list")), hex(&none.protobuf));
-
-    let refused = protobuf::encode_list(&meta, &[b"{}"]);
-    assert_eq!(refused, Err(EncodeError::Item { index: 0, why: DecodeError::NoPrefix }));
-    let meta = ListMeta { kind: "WidgetList".to_owned(), ..meta };
-    assert!(matches!(protobuf::list_head(&meta, 0), Err(EncodeError::UnknownKind { .. })));
-}
-
-/// The objects of a list body as stored.
-fn objects(list: &Value) -> Vec<Object> {
-    let items = list["items"].as_array().expect("items");
-    let object = |item: &Value| {
-        let text = |name: &str| item["metadata"][name].as_str().expect("text");
-        let key = Key::new("things", Some("default"), text("name")).expect("a key");
-        let revision = Revision::new(text("resourceVersion").parse().expect("a number"));
-        let shape = ObjectShape::new(true, Vec::new());
-        Object::from_stored(key, revision, Change::Added, item.to_string().as_bytes(), &shape).expect("an object")
-    };
-    items.iter().map(object).collect()
-}
-
-#[test]
-fn list_body_equals_kube_apiserver_for_any_chunks_and_limits() {
-    for (name, kind) in [("configmap list", "ConfigMapList"), ("empty list", "NodeList")] {
-        let list = golden_of(name);
-        let value: Value = serde_json::from_str(list.json).expect("JSON");
-        let text = |name: &str| value["metadata"][name].as_str().unwrap_or_default().to_owned();
-        let meta = ListMeta {
-            api_version: "v1".to_owned(),
-            kind: kind.to_owned(),
-            resource_version: text("resourceVersion"),
-            continue_token: text("continue"),
-            remaining_item_count: value["metadata"]["remainingItemCount"].as_i64(),
-            shard_selector: String::new(),
-        };
-        let objects = objects(&value);
-        for chunk_bytes in [1, 7, 100, 64 << 10] {
-            for kept_bytes in [0, 300, 64 << 10] {
-                let mut body =
-                    ListBody::with_limits(&meta, objects.iter().cloned(), chunk_bytes, kept_bytes).expect("a list");
-                assert_eq!(body.body_bytes(), None, "nothing is measured yet");
-                while !body.measure().expect("objects of their kind") {}
-                assert_eq!(body.body_bytes(), Some(list.protobuf.len()));
-                let chunks: Vec<Bytes> = body.collect::<Result<_, _>>().expect("the same objects again");
-                assert_eq!(hex(&chunks.concat()), hex(&list.protobuf), "{name} {chunk_bytes} {kept_bytes}");
-                let (last, full) = chunks.split_last().expect("a chunk");
-                assert!(full.iter().all(|chunk| chunk.len() == chunk_bytes), "chunks are as large as they may be");
-                assert!(last.len() <= chunk_bytes + protobuf::LIST_TAIL.len());
-            }
-        }
-    }
-}
-
-#[test]
-fn list_with_object_of_another_kind_fails_before_the_first_chunk() {
-    let meta = ListMeta { api_version: "v1".to_owned(), kind: "PodList".to_owned(), ..ListMeta::default() };
-    let value = serde_json::json!({"items": [
-        {"metadata": {"name": "a", "resourceVersion": "1"}, "spec": {}},
-        {"metadata": {"name": "b", "resourceVersion": "2"}, "spec": []},
-    ]});
-    let mut body = ListBody::new(&meta, objects(&value).into_iter()).expect("a list");
-    assert!(matches!(body.measure(), Err(EncodeError::ListItem { index: 1, .. })));
-    // Metadata has no spec.
-    let partial = ListMeta {
-        api_version: "meta.k8s.io/v1".to_owned(),
-        kind: "PartialObjectMetadataList".to_owned(),
-        ..ListMeta::default()
-    };
-    let body = ListBody::new(&partial, objects(&value).into_iter()).expect("a list");
-    let bytes = body.collect::<Result<Vec<_>, _>>().expect("metadata").concat();
-    let list: Value = serde_json::from_str(&decoded(&bytes)).expect("JSON");
-    assert_eq!(list["items"][1]["metadata"]["name"], "b");
-    for kind in ["Pod", "WidgetList", "DeleteOptions"] {
-        let meta = ListMeta { kind: kind.to_owned(), ..meta.clone() };
-        let refused = ListBody::new(&meta, std::iter::empty());
-        assert!(matches!(refused, Err(EncodeError::UnknownKind { .. })), "{kind} is no list with protobuf");
-    }
-    // An iterator with another result at its second use.
-    let left = std::cell::Cell::new(true);
-    let objects = objects(&value);
-    let lying = objects.iter().filter(|_| left.get()).cloned();
-    let mut body = ListBody::with_limits(&partial, lying, 64, 0).expect("a list");
-    assert!(body.measure().expect("objects"), "a short list is measured in one step");
-    left.set(false);
-    assert_eq!(body.by_ref().find_map(Result::err), Some(EncodeError::ListChanged));
-    assert!(body.next().is_none(), "after an error there is no chunk");
 }
 
 #[test]
