@@ -142,7 +142,7 @@ impl ValueSplitter {
                     self.partial.extend_from_slice(chunk);
                     self.chunks.pop_front();
                 }
-                Err(position) => return Err(FrameError::Malformed { at: self.offset + position as u64 }),
+                Err(NoValue) => return self.malformed(),
             }
         }
         Ok(None)
@@ -162,6 +162,9 @@ fn is_scalar(byte: u8) -> bool {
     matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'E')
 }
 
+/// The error of a byte that begins no JSON value.
+struct NoValue;
+
 /// Finds the end of one JSON value incrementally.
 #[derive(Clone, Copy, Debug, Default)]
 struct ValueScan {
@@ -178,9 +181,8 @@ impl ValueScan {
         self.started && self.depth == 0 && !self.in_string
     }
 
-    /// Scans further bytes; `Some(end)` when the value ends before `bytes[end]`. The error is the
-    /// position of a byte that begins no value or closes an unopened bracket.
-    fn run(&mut self, bytes: &[u8]) -> Result<Option<usize>, usize> {
+    /// Scans further bytes; `Some(end)` when the value ends before `bytes[end]`.
+    fn run(&mut self, bytes: &[u8]) -> Result<Option<usize>, NoValue> {
         let mut at = 0;
         if !self.started {
             let Some(first) = bytes.first() else { return Ok(None) };
@@ -188,7 +190,7 @@ impl ValueScan {
                 b'{' | b'[' => self.depth = 1,
                 b'"' => self.in_string = true,
                 b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => {}
-                _ => return Err(0),
+                _ => return Err(NoValue),
             }
             self.started = true;
             at = 1;

@@ -306,6 +306,24 @@ mod tests {
         check(&large, &["{}"], Err(FrameError::TooLarge { limit_bytes: 64 }));
         let full = format!("{{\"a\":\"{}\"}}", "x".repeat(56));
         check(&full, &[&full], Ok(()));
+        let begun = format!("{{\"a\":\"{}", "x".repeat(58));
+        check(&begun, &[], Err(FrameError::Incomplete { buffered_bytes: 64 }));
+    }
+
+    #[test]
+    fn buffered_bytes_are_those_that_no_frame_returned() {
+        let mut frames = JsonFrames::new();
+        assert_eq!(frames.buffered_bytes(), 0);
+        frames.feed(Bytes::from_static(b"{}{\"a\""));
+        assert_eq!(frames.buffered_bytes(), 6, "bytes count before they are scanned");
+        assert_eq!(frames.next_frame(), Ok(Some(Bytes::from_static(b"{}"))));
+        assert_eq!(frames.next_frame(), Ok(None));
+        assert_eq!(frames.buffered_bytes(), 4, "the begun document counts");
+        frames.feed(Bytes::from_static(b":1"));
+        assert_eq!(frames.buffered_bytes(), 6, "the begun document and the next chunk count");
+        frames.feed(Bytes::from_static(b"}"));
+        assert_eq!(frames.next_frame(), Ok(Some(Bytes::from_static(b"{\"a\":1}"))));
+        assert_eq!(frames.buffered_bytes(), 0);
     }
 
     #[test]
@@ -330,6 +348,7 @@ mod tests {
         check(b"\0\0\0\x02ab\0\0\0\x01c", &[b"ab", b"c"], Ok(()));
         check(b"\0\0\0\x02a", &[], Err(FrameError::Incomplete { buffered_bytes: 5 }));
         check(b"\0\0\0\x01a\0\0\0\0", &[b"a"], Err(FrameError::Malformed { at: 5 }));
+        check(b"\0\0\0\x04abcd", &[b"abcd"], Ok(()));
         check(b"\0\0\0\x05abcde", &[], Err(FrameError::TooLarge { limit_bytes: 4 }));
         assert_eq!(length_frame(b"ab"), &b"\0\0\0\x02ab"[..]);
     }
@@ -360,6 +379,7 @@ mod tests {
             assert_eq!(read(cbor(1), pieces), (vec![], Err(FrameError::TooLarge { limit_bytes: 1 })), "{pieces:x?}");
         }
         check(b"\x5b\xff\xff\xff\xff\xff\xff\xff\xff", &[], Err(FrameError::TooLarge { limit_bytes: 16 }));
+        check(b"\xf8\x20\xf8\x1f", &[b"\xf8\x20"], Err(FrameError::Malformed { at: 2 }));
         let deep = |depth: usize| {
             let mut frames = CborFrames::new();
             frames.feed(Bytes::from(vec![0xc1; depth]));
@@ -367,6 +387,19 @@ mod tests {
         };
         assert_eq!(deep(crate::cbor::DEPTH_MAX), Ok(None));
         assert_eq!(deep(crate::cbor::DEPTH_MAX + 1), Err(FrameError::Malformed { at: 100 }));
+    }
+
+    #[test]
+    fn cbor_item_of_exactly_the_limit_is_accepted_and_one_byte_more_rejected() {
+        for item in [&b"\x18\x18"[..], b"\x42ab", b"\x81\x00", b"\x9f\xff", b"\x5f\x41a\xff", b"\xbf\x41a\x00\xff"] {
+            let limit_bytes = item.len() - 1;
+            for pieces in [vec![item], item.chunks(1).collect()] {
+                let accepted = (vec![Bytes::copy_from_slice(item)], Ok(()));
+                assert_eq!(read(cbor(item.len()), &pieces), accepted, "{item:x?} is within the limit");
+                let rejected = (vec![], Err(FrameError::TooLarge { limit_bytes }));
+                assert_eq!(read(cbor(limit_bytes), &pieces), rejected, "{item:x?} is above the limit");
+            }
+        }
     }
 
     fn cut_at<'a>(stream: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {

@@ -436,8 +436,11 @@ mod tests {
     use super::*;
 
     fn object(revision: u64, padding: usize) -> Object {
+        stored(revision, &format!(r#"{{"metadata":{{}},"p":"{}"}}"#, "x".repeat(padding)))
+    }
+
+    fn stored(revision: u64, value: &str) -> Object {
         let key = Key::new("pods", Some("default"), "web").unwrap();
-        let value = format!(r#"{{"metadata":{{}},"p":"{}"}}"#, "x".repeat(padding));
         let shape = ObjectShape::new(true, Vec::new());
         Object::from_stored(key, Revision::new(revision), Change::Added, value.as_bytes(), &shape).unwrap()
     }
@@ -506,6 +509,68 @@ mod tests {
         );
     }
 
+    /// Go omits the type of the items of a typed list, which is that of the list.
+    #[test]
+    fn typed_list_omits_the_type_at_the_beginning_of_its_items() {
+        fn check(style: ListStyle, stored_item: &str, expected: &str) {
+            for padding in [0, SHARED_ITEM_BYTES] {
+                let fill = |item: &str| item.replace("PADDING", &"x".repeat(padding));
+                let item = stored(1, &fill(stored_item));
+                let found = body(&meta(), style, &[object(1, 0), item.clone(), item], CHUNK_BYTES).concat();
+                let (first, expected) = (object(1, 0).json(), fill(expected));
+                let items = [&first, expected.as_bytes(), expected.as_bytes()].join(&b","[..]);
+                let whole = [&meta().head(style), &items[..], &meta().tail(style)].concat();
+                assert!(found == whole, "{style:?}: {stored_item} with {padding} bytes");
+            }
+        }
+        let pod = r#"{"kind":"Pod","apiVersion":"v1","metadata":{},"p":"PADDING"}"#;
+        let pod_with_type = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"1"},"p":"PADDING"}"#;
+        check(ListStyle::Typed, pod, r#"{"metadata":{"resourceVersion":"1"},"p":"PADDING"}"#);
+        check(ListStyle::Unstructured, pod, pod_with_type);
+        // An item of another type or order keeps its members.
+        for kept in [
+            r#"{"kind":"Node","apiVersion":"v1","metadata":{RV},"p":"PADDING"}"#,
+            r#"{"kind":"Pod","apiVersion":"v2","metadata":{RV},"p":"PADDING"}"#,
+            r#"{"apiVersion":"v1","kind":"Pod","metadata":{RV},"p":"PADDING"}"#,
+        ] {
+            check(ListStyle::Typed, &kept.replace("RV", ""), &kept.replace("RV", r#""resourceVersion":"1""#));
+        }
+    }
+
+    #[test]
+    fn chunk_ends_only_when_the_next_small_item_does_not_fit() {
+        let objects: Vec<Object> = (10..50).map(|revision| object(revision, 0)).collect();
+        let item_bytes = objects[0].json_slice().len();
+        for chunk_bytes in 200..400 {
+            let chunks = body(&meta(), ListStyle::Typed, &objects, chunk_bytes);
+            for chunk in &chunks[..chunks.len() - 1] {
+                let bytes = chunk.len();
+                assert!(bytes <= chunk_bytes + 1, "a chunk of {bytes} bytes exceeds {chunk_bytes} and a comma");
+                assert!(
+                    bytes + item_bytes > chunk_bytes,
+                    "a chunk of {bytes} of {chunk_bytes} bytes has room for an item"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn aligned_chunk_ends_early_only_if_half_full_and_before_a_selected_item() {
+        let objects: Vec<Object> = (10..90).map(|revision| object(revision, 0)).collect();
+        let item_bytes = objects[0].json_slice().len();
+        for chunk_bytes in 200..600 {
+            let list = ListBody::with_chunk_bytes(&meta(), ListStyle::Typed, objects.iter().cloned(), chunk_bytes);
+            let chunks: Vec<Bytes> = list.with_aligned_chunks().collect();
+            for (chunk, next) in chunks.iter().zip(&chunks[1..]) {
+                let bytes = chunk.len();
+                let next = objects.iter().find(|object| next.starts_with(object.json_slice())).expect("an item");
+                let may_end = bytes > chunk_bytes / 2 && begins_chunk(next.revision());
+                let is_full = bytes + item_bytes > chunk_bytes;
+                assert!(is_full || may_end, "a chunk of {bytes} of {chunk_bytes} bytes ends early");
+            }
+        }
+    }
+
     #[test]
     fn chunks_are_bounded_and_large_items_are_shared() {
         let large = object(9, SHARED_ITEM_BYTES);
@@ -540,6 +605,7 @@ mod tests {
             "{\n \"items\" : [ {\"a\":[1]} ,\n {} ] , \"x\":1.5e3, \"y\":null,\"z\":\"]\"}\n\n",
             Ok(("", &[r#"{"a":[1]}"#, "{}"])),
         );
+        check(r#"{"x":[{"a":1},2],"items":[{}]}"#, Ok(("", &["{}"])));
         check(r#"{"items":null}"#, Ok(("", &[])));
         check("{}", Ok(("", &[])));
         check(r#"{"metadata":{"resourceVersion":"5"},"items":[{}]"#, Err(FrameError::Incomplete { buffered_bytes: 0 }));
@@ -547,15 +613,35 @@ mod tests {
         check(r#"{"items":[1]}"#, Err(FrameError::Malformed { at: 10 }));
         check(r#"{"items":{}}"#, Err(FrameError::Malformed { at: 11 }));
         check(r#"{"items":[{},]}"#, Err(FrameError::Malformed { at: 13 }));
+        check(r#"{"items":[],"x":y}"#, Err(FrameError::Malformed { at: 16 }));
         check("[]", Err(FrameError::Malformed { at: 0 }));
         check("{} x", Err(FrameError::Malformed { at: 3 }));
         check("", Err(FrameError::Incomplete { buffered_bytes: 0 }));
     }
 
+    #[test]
+    fn member_value_of_exactly_the_limit_is_read() {
+        fn check(body: &str, expected: Result<(), FrameError>) {
+            for piece_bytes in [1, 2, body.len()] {
+                let pieces: Vec<&[u8]> = body.as_bytes().chunks(piece_bytes).collect();
+                let (_, end) = read_by(&pieces, 3, ListDecoder::next_item);
+                assert_eq!(end.map(|_| ()), expected, "{body} in pieces of {piece_bytes} bytes");
+            }
+        }
+        let too_large = Err(FrameError::TooLarge { limit_bytes: 3 });
+        check(r#"{"x":123}"#, Ok(()));
+        check(r#"{"x":123 , "y":[1]}"#, Ok(()));
+        check(r#"{"x":1234}"#, too_large.clone());
+        check(r#"{"x":[1,2]}"#, too_large.clone());
+        check(r#"{"x":"ab"}"#, too_large);
+        check(r#"{"x":[12"#, Err(FrameError::Incomplete { buffered_bytes: 3 }));
+        check(r#"{"x":123 y"#, Err(FrameError::Malformed { at: 9 }));
+    }
+
     /// Reads with and without metadata; both must return the same list.
     fn read_pieces(pieces: &[&[u8]]) -> (Vec<Bytes>, Result<ListMeta, FrameError>) {
-        let plain = read_by(pieces, ListDecoder::next_item);
-        let with_metadata = read_by(pieces, |decoder| {
+        let plain = read_by(pieces, 200, ListDecoder::next_item);
+        let with_metadata = read_by(pieces, 200, |decoder| {
             let next = decoder.next_object()?;
             Ok(next.map(|(item, spans)| {
                 assert_eq!(spans, MetadataSpans::find(&item).unwrap_or_default(), "{item:?}");
@@ -568,9 +654,10 @@ mod tests {
 
     fn read_by(
         pieces: &[&[u8]],
+        limit_bytes: usize,
         next: impl Fn(&mut ListDecoder) -> Result<Option<Bytes>, FrameError>,
     ) -> (Vec<Bytes>, Result<ListMeta, FrameError>) {
-        let mut decoder = ListDecoder::with_limit(200);
+        let mut decoder = ListDecoder::with_limit(limit_bytes);
         let mut items = Vec::new();
         for piece in pieces {
             decoder.feed(Bytes::copy_from_slice(piece));

@@ -330,16 +330,50 @@ fn unsupported_media_type(types: &str) -> Status {
     Status::failure(415, reason::UNSUPPORTED_MEDIA_TYPE, message)
 }
 
-/// Whether every parameter has a name and a value; otherwise Go parses no media type at all.
+/// Whether every parameter has a name and a value; otherwise Go parses no media type at all
+/// (`mime.ParseMediaType`). A last semicolon is allowed.
 fn has_whole_params(content_type: &str) -> bool {
-    let token = |text: &str| {
-        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte))
-    };
-    let quoted = |text: &str| text.len() > 1 && text.starts_with('"') && text.ends_with('"');
-    content_type.split(';').skip(1).map(str::trim).all(|param| {
-        param.is_empty()
-            || param.split_once('=').is_some_and(|(name, value)| token(name) && (token(value) || quoted(value)))
-    })
+    let mut rest = content_type.find(';').map_or("", |at| &content_type[at..]);
+    while !matches!(rest.trim(), "" | ";") {
+        match behind_param(rest) {
+            Some(behind) => rest = behind,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// The text behind `;name=value`; `None` if the text begins with no parameter.
+fn behind_param(text: &str) -> Option<&str> {
+    let name = text.trim_start().strip_prefix(';')?.trim_start();
+    let value = behind_token(name)?.trim_start().strip_prefix('=')?.trim_start();
+    match value.strip_prefix('"') {
+        Some(quoted) => behind_quote(quoted),
+        None => behind_token(value),
+    }
+}
+
+/// The text behind a token of RFC 2045, which is not empty.
+fn behind_token(text: &str) -> Option<&str> {
+    let is_token = |byte: &u8| byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(byte);
+    let bytes = text.bytes().take_while(is_token).count();
+    (bytes > 0).then(|| &text[bytes..])
+}
+
+/// The text behind the quote that ends a quoted text.
+fn behind_quote(text: &str) -> Option<&str> {
+    let mut bytes = text.bytes().enumerate();
+    while let Some((at, byte)) = bytes.next() {
+        match byte {
+            b'"' => return Some(&text[at + 1..]),
+            // The next byte is escaped.
+            b'\\' => {
+                bytes.next();
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 fn bare_type(content_type: &str) -> &str {
@@ -505,6 +539,12 @@ mod tests {
         check("application/*", List, CUSTOM, Ok((Json, View::Full)));
         check("application/json;charset=utf-8", List, CUSTOM, Ok((Json, View::Full)));
         check("application/json;q=banana", List, CUSTOM, Ok((Json, View::Full)));
+        check("*", List, CUSTOM, Ok((Json, View::Full)));
+        // Other texts without a slash, other types, and a wildcard before a subtype match nothing.
+        let accepted = format!("only the following media types are accepted: {TYPES}");
+        for unmatched in ["json", "text/*", "*/json"] {
+            check(unmatched, List, CUSTOM, Err(&accepted));
+        }
     }
 
     #[test]
@@ -539,13 +579,20 @@ mod tests {
             BUILTIN,
             Err("you requested PartialObjectMetadataList, but the requested object is not a list"),
         );
+        // A part of a view's type is no view, so the clause fails.
+        let accepted = format!("only the following media types are accepted: {TYPES}");
+        for params in
+            ["as=Table", "g=meta.k8s.io", "v=v1", "g=meta.k8s.io;v=v1", "as=Table;v=v1", "as=Table;g=meta.k8s.io"]
+        {
+            check(&format!("{JSON};{params}"), List, BUILTIN, Err(&accepted));
+        }
     }
 
     #[test]
     fn accept_quality_is_weighed_as_in_go() {
         use Encoding::{Json, Yaml};
         use Purpose::List;
-        let check = |accept, expected| check(accept, List, CUSTOM, Ok((expected, View::Full)));
+        let check = |accept: &str, expected| check(accept, List, CUSTOM, Ok((expected, View::Full)));
         check("application/yaml;q=0, application/json;q=0.1", Json);
         // Not excluded.
         check("application/yaml;q=0", Yaml);
@@ -555,7 +602,17 @@ mod tests {
         check("application/yaml;q=0.5, */*;q=0.9", Json);
         check("*/*;q=0.9, application/yaml;q=0.5", Yaml);
         check("application/yaml/x, application/json", Json);
-        check(&format!("{}*/*;q=0.9, application/yaml;q=0.8", "text/a,".repeat(12)), Json);
+        check("application/*;q=0.9, application/yaml;q=0.5", Yaml);
+        // Go's sort is an insertion sort up to 12 clauses. A clause with two slashes does not count.
+        let many = |others: usize| format!("{}*/*;q=0.9, application/yaml;q=0.8", "text/a,".repeat(others));
+        check(&many(10), Yaml);
+        check(&format!("text/a/b,{}", many(10)), Yaml);
+        check(&many(11), Json);
+        check(&many(12), Json);
+        // The type's wildcard sorts behind the subtype's.
+        let table_of_any = "*/*;as=Table;v=v1;g=meta.k8s.io";
+        let full = super::negotiate(Some(&format!("{table_of_any}, application/*")), List, &CUSTOM);
+        assert_eq!(full.map(|found| found.view), Ok(View::Full), "`application/*` precedes `*/*`");
         let refused = negotiate(Some(" "), List, &CUSTOM).expect_err("a space is no clause");
         assert_eq!(refused.code, 406);
     }
@@ -611,6 +668,26 @@ mod tests {
     }
 
     #[test]
+    fn late_refusals_are_those_of_streams_and_of_views() {
+        fn check(accept: &str, purpose: Purpose, served: Served, late: bool) {
+            let status = negotiate(Some(accept), purpose, &served).expect_err("406");
+            assert_eq!(is_late_refusal(&status), late, "{accept} for {purpose:?}: {}", status.message);
+        }
+        use Purpose::{List, Object, Watch};
+        check(YAML, Watch, BUILTIN, true);
+        check(YAML, Watch, CUSTOM, true);
+        let partial = |kind: &str| format!("application/json;as={kind};g=meta.k8s.io;v=v1");
+        check(&partial("PartialObjectMetadata"), List, CUSTOM, true);
+        check(&partial("PartialObjectMetadataList"), Object, BUILTIN, true);
+        // The router's error names the types of streams, too.
+        check("text/plain", Watch, BUILTIN, false);
+        check("text/plain", Watch, CUSTOM, false);
+        check(PROTOBUF, List, CUSTOM, false);
+        let other = Status::bad_request("you requested PartialObjectMetadata, but the requested object is a list");
+        assert!(!is_late_refusal(&other), "a 400 is no refusal of a media type");
+    }
+
+    #[test]
     fn json_is_indented_for_browsers_and_on_request() {
         fn check(query: Option<&str>, accept: &str, agent: &str, expected: bool) {
             let negotiated = negotiate(Some(accept), Purpose::List, &CUSTOM).unwrap();
@@ -639,8 +716,24 @@ mod tests {
         let text = format!("the body of the request was in an unknown format - accepted media types include: {TYPES}");
         body(Some("text/plain"), BUILTIN, Err(&text));
         body(Some(CBOR), BUILTIN, Err(&text));
-        body(Some("application/json;charset"), BUILTIN, Err(&text));
-        body(Some("application/json; charset=\"a b\"; x=y;"), BUILTIN, Ok(Encoding::Json));
+        // `mime.ParseMediaType` needs a token, `=`, and a token or a quoted text.
+        for params in ["charset", "charset=", "=x", "a(b=c", "a b=c", "charset=a(b", "charset=a b", "charset=\u{e4}"] {
+            body(Some(&format!("application/json;{params}")), BUILTIN, Err(&text));
+        }
+        for params in
+            [r#"x=""#, r#"x="a"#, r#"x=a""#, r#"x="a"b"#, r#"x="a\""#, r#"x="\\"""#, ";x=y", "x=y;;", "x=y z=y"]
+        {
+            body(Some(&format!("application/json;{params}")), BUILTIN, Err(&text));
+        }
+        for params in
+            ["", " ", "x=y;", "x = y ; z=y ; ", r#"x="a b""#, r#"x="";y=z"#, r#"x="a;b""#, r#"x="\"";"#, r#"x="\\""#]
+        {
+            body(Some(&format!("application/json;{params}")), BUILTIN, Ok(Encoding::Json));
+        }
+        // Protobuf of the metadata is for responses only.
+        let custom = text.replace(&format!(", {PROTOBUF}"), "");
+        body(Some(PROTOBUF), CUSTOM, Err(&custom));
+        body(Some(PROTOBUF), BUILTIN, Ok(Encoding::Protobuf));
 
         fn patch(content_type: Option<&str>, served: Served, expected: Result<PatchType, &str>) {
             let found = negotiate_patch(content_type, &served).map_err(|status| (status.code, status.message));

@@ -379,6 +379,23 @@ mod tests {
     }
 
     #[test]
+    fn query_is_a_watch_even_if_other_parameters_are_invalid() {
+        fn check(query: &str, expected: bool) {
+            assert_eq!(is_watch(query), expected, "{query}");
+        }
+        check("", false);
+        check("watch=0", false);
+        check("limit=soon&labelSelector=%zz&watch=true", true);
+        check("limit=5&watch", true);
+    }
+
+    #[test]
+    fn owned_query_equals_the_borrowed_one() {
+        let query = Query::parse("a=%41b&watch&a=c");
+        assert_eq!(query.to_static(), query);
+    }
+
+    #[test]
     fn invalid_number_fails_with_gos_message() {
         fn check(query: &str, expected: Result<Option<i64>, &str>) {
             let found = Query::parse(query).int("limit");
@@ -431,6 +448,8 @@ mod tests {
         check(".5s", Ok(500_000_000));
         check("1.s", Ok(1_000_000_000));
         check("3\u{b5}s", Ok(3_000));
+        check("7ns", Ok(7));
+        check("+1us2ns", Ok(1_002));
         check("", Err("time: invalid duration \"\""));
         check("x", Err("time: invalid duration \"x\""));
         check("5", Err("time: missing unit in duration \"5\""));

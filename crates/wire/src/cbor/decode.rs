@@ -296,10 +296,10 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// Tag 0: a time as text.
+    /// Tag 0: a time as text. Bytes are rejected, as in Go.
     fn date_time(&mut self, at: usize) -> Result<(), DecodeError> {
         let head = self.head()?;
-        if head.major == BYTES || head.major == TEXT {
+        if head.major == TEXT {
             let text = self.text(head, at)?;
             let text = text.as_ref();
             if std::str::from_utf8(text).is_ok_and(|text| forms::read_time(text).is_some()) {
@@ -398,6 +398,9 @@ mod tests {
         check(b"\xc0\x742013-03-21T20:04:00Z", r#""2013-03-21T20:04:00Z""#);
         check(b"\xc1\x1a\x51\x4b\x67\xb0", r#""2013-03-21T20:04:00Z""#);
         check(b"\xc1\xfb\x41\xd4\x52\xd9\xec\x20\x00\x00", r#""2013-03-21T20:04:00.5Z""#);
+        check(b"\xc1\x20", r#""1969-12-31T23:59:59Z""#);
+        check(b"\xc1\x3a\x51\x4b\x67\xaf", r#""1926-10-13T03:56:00Z""#);
+        check(b"\xc1\xf9\xbe\x00", r#""1969-12-31T23:59:58.5Z""#);
         check(b"\xd5\x43\xff\xfe\xfd", r#""__79""#);
         check(b"\xd6\x43\xff\xfe\xfd", r#""//79""#);
         check(b"\xd7\x43\xff\xfe\xfd", r#""fffefd""#);
@@ -427,17 +430,22 @@ mod tests {
         refused(b"\x5f\x61a\xff", Malformed { at: 1 });
         refused(b"\x5f\x5f\xff\xff", Malformed { at: 1 });
         refused(b"\xf8\x18", Malformed { at: 0 });
+        refused(b"\xf8\x1f", Malformed { at: 0 });
         refused(b"\x00\x00", Trailing { at: 1, bytes: 1 });
         refused(b"\x1b\x80\0\0\0\0\0\0\0", Invalid { at: 0, why: "an integer beyond 64 bits" });
         refused(b"\xc2\x41\x01", Invalid { at: 0, why: "an integer beyond 64 bits" });
         refused(b"\x81\xf9\x7c\x00", Invalid { at: 1, why: "a number that JSON does not know" });
         refused(b"\xfb\x7f\xf8\0\0\0\0\0\0", Invalid { at: 0, why: "a number that JSON does not know" });
         refused(b"\xf7", Invalid { at: 0, why: "a simple value that JSON does not know" });
+        refused(b"\xf8\x20", Invalid { at: 0, why: "a simple value that JSON does not know" });
         refused(b"\xf8\xff", Invalid { at: 0, why: "a simple value that JSON does not know" });
         refused(b"\x61\xff", Invalid { at: 0, why: "text that is no UTF-8" });
         refused(b"\xa1\x01\x02", Invalid { at: 1, why: "a map key that is no string" });
         refused(b"\xc0\x61x", Invalid { at: 0, why: "a time that is no RFC 3339 text" });
-        refused(b"\xc1\x61x", Invalid { at: 0, why: "a time that is no number of seconds" });
+        refused(b"\xc0\x542013-03-21T20:04:00Z", Invalid { at: 0, why: "a time that is no RFC 3339 text" });
+        for no_number in [&b"\xc1\x61x"[..], b"\xc1\xf4", b"\xc1\xf6", b"\xc1\xf9\x7e\x00", b"\xc1\xf9\xfc\x00"] {
+            refused(no_number, Invalid { at: 0, why: "a time that is no number of seconds" });
+        }
         refused(
             b"\xc1\x1b\x7f\xff\xff\xff\xff\xff\xff\xff",
             Invalid { at: 0, why: "a time outside of the years 1 to 9999" },
@@ -449,5 +457,16 @@ mod tests {
         deep.insert(0, 0x81);
         refused(&deep, TooDeep { at: DEPTH_MAX });
         refused(&[0xd8; 1 << 20], TooDeep { at: 2 * DEPTH_MAX });
+    }
+
+    #[test]
+    fn siblings_do_not_add_to_the_depth() {
+        for (sibling, json) in [(&b"\x80"[..], "[]"), (b"\xa0", "{}"), (b"\xd8\x20\x00", "0")] {
+            let count = 2 * DEPTH_MAX;
+            let siblings = [&b"\x9f"[..], &sibling.repeat(count), b"\xff"].concat();
+            let expected = format!("[{}]", vec![json; count].join(","));
+            check(&siblings, &expected);
+            check(&[b"\x81", &siblings[..]].concat(), &format!("[{expected}]"));
+        }
     }
 }

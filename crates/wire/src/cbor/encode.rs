@@ -257,14 +257,12 @@ impl Encoder<'_> {
             return self.malformed("no number");
         }
         let mut end = first + whole;
-        let mut is_integer = true;
         if rest.get(end) == Some(&b'.') {
             let fraction = digits(end + 1);
             if fraction == 0 {
                 return self.malformed("no number");
             }
             end += 1 + fraction;
-            is_integer = false;
         }
         if let Some(b'e' | b'E') = rest.get(end) {
             end += 1;
@@ -276,14 +274,13 @@ impl Encoder<'_> {
                 return self.malformed("no number");
             }
             end += exponent;
-            is_integer = false;
         }
         let text = std::str::from_utf8(&rest[..end]).unwrap_or_default();
         match text.parse::<i64>() {
-            Ok(value) if is_integer && value >= 0 => push_head(self.out, UNSIGNED, value as u64),
-            Ok(value) if is_integer => push_head(self.out, NEGATIVE, !(value as u64)),
-            // An integer beyond 64 bits becomes a float, as in Go.
-            _ => match text.parse::<f64>() {
+            Ok(value) if value >= 0 => push_head(self.out, UNSIGNED, value as u64),
+            Ok(value) => push_head(self.out, NEGATIVE, !(value as u64)),
+            // A fraction, an exponent, or an integer beyond 64 bits, which becomes a float, as in Go.
+            Err(_) => match text.parse::<f64>() {
                 Ok(value) if value.is_finite() => push_float(self.out, value),
                 _ => return self.malformed("a number out of range"),
             },

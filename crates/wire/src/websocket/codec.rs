@@ -266,15 +266,12 @@ impl Decoder {
 
     /// Adds bytes of the stream. Bytes after a close are dropped.
     pub fn feed(&mut self, chunk: &[u8]) {
-        let mut chunk = chunk;
-        if self.skip > 0 && self.buffer.is_empty() {
-            let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(chunk.len());
-            self.skip -= skipped as u64;
-            self.offset += skipped as u64;
-            chunk.advance(skipped);
-        }
+        // The buffer is empty while bytes remain to be skipped.
+        let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(chunk.len());
+        self.skip -= skipped as u64;
+        self.offset += skipped as u64;
         if self.state == State::Open {
-            self.buffer.extend_from_slice(chunk);
+            self.buffer.extend_from_slice(&chunk[skipped..]);
         }
     }
 

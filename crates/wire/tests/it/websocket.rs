@@ -81,8 +81,6 @@ fn protocol_violation_fails_with_its_close_code() {
         (Role::Client, b"\x81\x00\x80\x01a", protocol(2, "a continuation of nothing"), 1002),
         (Role::Client, b"\x01\x01a\x81\x01b", protocol(3, "a message inside a message"), 1002),
         (Role::Client, b"\x88\x01\x03", protocol(0, "half a close code"), 1002),
-        (Role::Client, b"\x88\x02\x03\xed", protocol(0, "a close code that may not be sent"), 1002),
-        (Role::Client, b"\x88\x02\x00\x00", protocol(0, "a close code that may not be sent"), 1002),
         (Role::Client, b"\x88\x03\x03\xe8\xff", Error::NotUtf8 { at: 0 }, 1007),
         (Role::Client, b"\x81\x01\xff", Error::NotUtf8 { at: 0 }, 1007),
         (Role::Client, b"\x01\x01\xc3\x80\x01x", Error::NotUtf8 { at: 3 }, 1007),
@@ -93,6 +91,65 @@ fn protocol_violation_fails_with_its_close_code() {
         let (_, end) = read(Decoder::with_limit(role, 10), &[stream]);
         assert_eq!(end, Err(error.clone()), "{stream:x?}");
         assert_eq!(error.close_code(), code, "{error}");
+    }
+}
+
+#[test]
+fn close_code_is_accepted_if_rfc_6455_allows_it_in_a_frame() {
+    for (code, allowed) in [
+        (0, false),
+        (999, false),
+        (1000, true),
+        (1003, true),
+        (1004, false),
+        (1005, false),
+        (1006, false),
+        (1007, true),
+        (1014, true),
+        (1015, false),
+        (2999, false),
+        (3000, true),
+        (4999, true),
+        (5000, false),
+        (u16::MAX, false),
+    ] {
+        let (found, end) = read(Decoder::new(Role::Client), &[&websocket::close(code, "bye", None)]);
+        if allowed {
+            let close = Message::Close(Some(Close { code, reason: "bye".to_owned() }));
+            assert_eq!((found, end), (vec![close], Ok(())), "{code}");
+        } else {
+            let why = "a close code that may not be sent";
+            assert_eq!((found, end), (vec![], Err(Error::Protocol { at: 0, why })), "{code}");
+        }
+    }
+}
+
+#[test]
+fn message_and_control_frame_of_the_largest_size_are_accepted() {
+    // RFC 6455, 5.5: a control frame has up to 125 bytes.
+    let ping = websocket::frame(Kind::Ping, &[b'p'; 125], None);
+    let expected = Message::Ping(vec![b'p'; 125].into());
+    assert_eq!(read(Decoder::new(Role::Client), &[&ping]), (vec![expected], Err(OPEN)));
+    let expected = Message::Binary("0123456789".into());
+    for stream in [&b"\x82\x0a0123456789"[..], b"\x02\x060123\x34\x35\x80\x046789", b"\x02\x0a0123456789\x80\x00"] {
+        let (found, end) = read(Decoder::with_limit(Role::Client, 10), &[stream]);
+        assert_eq!((found, end), (vec![expected.clone()], Err(OPEN)), "a message at the limit: {stream:x?}");
+    }
+}
+
+#[test]
+fn stream_that_ends_early_reports_the_held_bytes() {
+    for (stream, buffered_bytes) in [
+        (&b""[..], 0),
+        (b"\x81", 1),
+        (b"\x81\x05Hel", 5),
+        (b"\x01\x03Hel", 3),
+        (b"\x01\x03Hel\x80", 4),
+        (b"\x01\x03Hel\x80\x02l", 6),
+        (b"\x81\x05Hello", 0),
+    ] {
+        let (_, end) = read(Decoder::new(Role::Client), &[stream]);
+        assert_eq!(end, Err(Error::Incomplete { buffered_bytes }), "{stream:x?}");
     }
 }
 
@@ -119,6 +176,29 @@ fn discarding_decoder_holds_no_client_data() {
     decoder.feed(b"\x88\x80\0\0\0\0");
     assert_eq!(decoder.next_message(), Ok(Some(Message::Close(None))));
     assert_eq!(decoder.finish(), Ok(()));
+}
+
+#[test]
+fn discarding_decoder_reports_violations_in_skipped_messages() {
+    // Frames with a mask of zeros, and 300 bytes or 2 bytes of payload.
+    let long = [&b"\x82\xfe\x01\x2c\0\0\0\0"[..], &[7; 300]].concat();
+    let (first, more, last) = (&b"\x02\x82\0\0\0\0ab"[..], &b"\x00\x82\0\0\0\0cd"[..], &b"\x80\x82\0\0\0\0ef"[..]);
+    let (whole, pong) = (&b"\x82\x82\0\0\0\0gh"[..], &b"\x8a\x80\0\0\0\0"[..]);
+    for (frames, at, why) in [
+        (&[&long[..], whole, b"\x82\x02ab"][..], 316, "no mask"),
+        (&[&long, first, more, last, more], 332, "a continuation of nothing"),
+        (&[&long, first, pong, more, whole], 330, "a message inside a message"),
+        (&[whole, last], 8, "a continuation of nothing"),
+    ] {
+        let stream = frames.concat();
+        for chunk_bytes in [1, 7, 1000] {
+            let chunks: Vec<&[u8]> = stream.chunks(chunk_bytes).collect();
+            let (_, end) = read(Decoder::discarding(), &chunks);
+            assert_eq!(end, Err(Error::Protocol { at, why }), "in chunks of {chunk_bytes} bytes");
+        }
+    }
+    let (found, end) = read(Decoder::discarding(), &[&[&long, first, pong, more, last, whole].concat()]);
+    assert_eq!((found, end), (vec![Message::Pong(Bytes::new())], Err(OPEN)), "valid messages are skipped");
 }
 
 fn cut_at<'a>(stream: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
