@@ -150,17 +150,6 @@ pub enum View {
     },
 }
 
-impl View {
-    /// The `apiVersion` of a transformed object; `None` for [`View::Full`].
-    pub const fn api_version(self) -> Option<&'static str> {
-        match self {
-            View::Full => None,
-            View::Table { v1beta1: true } | View::PartialMetadata { v1beta1: true } => Some("meta.k8s.io/v1beta1"),
-            View::Table { .. } | View::PartialMetadata { .. } => Some("meta.k8s.io/v1"),
-        }
-    }
-}
-
 /// The result of a negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
@@ -555,6 +544,10 @@ mod tests {
         check(&kubectl, List, BUILTIN, table);
         check(&kubectl, Watch, BUILTIN, table);
         check(&kubectl, List, Served { table: false, ..BUILTIN }, Ok((Encoding::Json, View::Full)));
+        // A Status has no views.
+        check(&kubectl, Object, Served::STATUS, Ok((Encoding::Json, View::Full)));
+        let metadata_or_whole = format!("{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1, {JSON}");
+        check(&metadata_or_whole, Object, Served::STATUS, Ok((Encoding::Json, View::Full)));
         check(
             "application/json;as=Table;v=v1beta1;g=meta.k8s.io",
             Object,
