@@ -224,6 +224,15 @@ mod tests {
             join(KeyRange::resource("pods").starting_at("/pods/a/y")),
             hub.join(KeyRange::resource("pods"), Revision::new(7), current),
         ];
+        {
+            let registry = hub.registry.lock();
+            let mut starts: Vec<&str> = registry.by_start.keys().map(|start| &**start).collect();
+            starts.sort_unstable();
+            let expected = ["/", "/nodes/", "/pods/", "/pods/a/", "/pods/a/x", "/pods/a/xx", "/pods/ab/"];
+            assert_eq!(starts, expected, "a change finds prefixes and single keys without a search");
+            assert_eq!(registry.odd.len(), 2, "only other ranges are compared with each change");
+        }
+        assert_eq!(hub.len(), concerned.len() + others.len());
         hub.changed(key.as_str(), Revision::new(6), &mut Vec::new());
         hub.changed(key.as_str(), Revision::new(7), &mut Vec::new());
         let waker = Waker::noop();

@@ -617,4 +617,64 @@ mod tests {
         let error = store.create(&pod("large"), vec![0; VALUE_BYTES_MAX + 1].into(), None).await.unwrap_err();
         assert!(matches!(error, CreateError::Fault(StoreFault::TooLarge(_))), "{error}");
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn expired_keys_are_removed_in_bounded_steps() {
+        let store = MemoryStorage::new();
+        let keys = 2 * EXPIRE_PER_STEP as u64 + 10;
+        {
+            let mut state = store.inner.state.write();
+            for n in 0..keys {
+                state.put(&pod(&format!("p{n}")), Bytes::new(), Some(Duration::from_secs(1)), 0);
+            }
+        }
+        assert!(!store.inner.expire(), "nothing is due yet");
+        assert_eq!(store.stats().await.unwrap().keys, Some(keys));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        for (more, left) in [(true, EXPIRE_PER_STEP as u64 + 10), (true, 10), (false, 0)] {
+            assert_eq!(store.inner.expire(), more, "whether more keys may be due");
+            assert_eq!(store.stats().await.unwrap().keys, Some(left));
+        }
+    }
+
+    #[tokio::test]
+    async fn records_are_counted() {
+        let store = MemoryStorage::new();
+        for count in 0..4_u64 {
+            assert_eq!(store.records().await.unwrap().count(), Some(count), "existing keys");
+            store.create(&pod(&format!("p{count}")), Bytes::new(), None).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn watcher_takes_a_bounded_batch_from_the_history() {
+        let store = MemoryStorage::new();
+        let node = |n: usize| Key::new("nodes", None, &format!("n{n}")).unwrap();
+        let check = async |keys: Vec<Key>, expected: &[usize], why: &str| {
+            let start = store.current_revision().await.unwrap();
+            let pods = keys.iter().filter(|key| key.as_str().starts_with("/pods/")).count();
+            for key in keys {
+                store.create(&key, Bytes::new(), None).await.unwrap();
+            }
+            let range = KeyRange::resource("pods");
+            let id = store.inner.hub.join(range.clone(), start, store.current_revision().await.unwrap());
+            let place = Arc::new(Registration { inner: store.inner.clone(), id });
+            let mut watch = MemoryWatch { place, range, ready: VecDeque::new(), ended: false };
+            let (mut batches, mut revisions) = (Vec::new(), Vec::new());
+            while watch.refill(Waker::noop()) {
+                batches.push(watch.ready.len());
+                revisions.extend(watch.ready.drain(..).map(|item| match item {
+                    WatchItem::Event(event) => event.revision(),
+                    other => panic!("{why}: {other:?}"),
+                }));
+            }
+            assert_eq!(batches, expected, "{why}");
+            assert!(revisions.len() == pods && revisions.is_sorted(), "{why}: no event is missed or repeated");
+        };
+        let pods = |name: &str, count: usize| (0..count).map(|n| pod(&format!("{name}{n}"))).collect::<Vec<_>>();
+        check(pods("a", 150), &[WATCH_BATCH, WATCH_BATCH, 150 - 2 * WATCH_BATCH], "many events").await;
+        check(pods("b", WATCH_BATCH), &[WATCH_BATCH], "as many events as a batch holds").await;
+        let others = (0..WATCH_SCAN).map(node).chain([pod("c")]);
+        check(others.collect(), &[0, 1], "a long history of other keys").await;
+    }
 }

@@ -305,3 +305,42 @@ impl<V> Mvcc<V> {
         Some((self.logged_after, entry))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key::new("pods", Some("ns"), name).unwrap()
+    }
+
+    #[test]
+    fn history_has_untrimmed_entries_from_a_compaction_until_they_are_dropped() {
+        let mut mvcc = Mvcc::new(Revision::ZERO, FIRST_REVISION);
+        assert!(!mvcc.has_untrimmed(), "an empty history");
+        for n in 0..4_u32 {
+            mvcc.put(&key("a"), n);
+        }
+        assert!(!mvcc.has_untrimmed(), "a readable history");
+        mvcc.compact(Revision::new(3)).unwrap();
+        for revision in [2, 3] {
+            assert!(mvcc.has_untrimmed(), "revision {revision} is unreadable");
+            assert_eq!(mvcc.trim().map(|(at, _)| at), Some(Revision::new(revision)));
+        }
+        assert!(!mvcc.has_untrimmed() && mvcc.trim().is_none(), "the rest is readable");
+        mvcc.compact(mvcc.current()).unwrap();
+        while mvcc.trim().is_some() {}
+        assert!(!mvcc.has_untrimmed() && mvcc.log_len() == 0, "nothing is left");
+    }
+
+    /// A store that is opened again begins behind the revisions whose entries are gone.
+    #[test]
+    fn history_without_entries_has_nothing_to_trim() {
+        let mut mvcc = Mvcc::new(Revision::new(7), Revision::new(9));
+        assert!(!mvcc.has_untrimmed());
+        mvcc.compact(Revision::new(9)).unwrap();
+        assert!(!mvcc.has_untrimmed() && mvcc.trim().is_none());
+        mvcc.put(&key("a"), 1_u32);
+        assert!(!mvcc.has_untrimmed());
+    }
+}

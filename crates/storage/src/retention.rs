@@ -135,4 +135,16 @@ mod tests {
         assert_eq!(check(keep(0, 7), 500), 493, "without an age the number decides");
         assert_eq!(check(keep(1000, 7), 500), 0, "young history is kept however long");
     }
+
+    #[test]
+    fn history_may_reach_its_byte_bound() {
+        let retention = Retention { bytes: 1000, ..Retention::default() };
+        let mut keeper = RetentionTracker::new(retention);
+        for (added, dropped, over) in [(600, 0, false), (400, 0, false), (1, 0, true), (0, 1, false), (0, 5000, false)]
+        {
+            keeper.added(added);
+            keeper.dropped(dropped);
+            assert_eq!(keeper.over_bytes(), over, "{} bytes of {}", keeper.bytes(), retention.bytes);
+        }
+    }
 }

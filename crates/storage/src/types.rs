@@ -403,3 +403,69 @@ pub trait Storage: Send + Sync + 'static {
     /// The fault that prevents an answer.
     async fn stats(&self) -> Result<StoreStats, StoreFault>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_of_an_unreadable_value_is_the_text_after_the_prefix() {
+        let check = |value: &[u8], expected| assert_eq!(unreadable_reason(value), expected, "{value:?}");
+        check(b"\0unreadable: no key of this name", Some("no key of this name"));
+        check(b"\0unreadable: ", Some(""));
+        check(b"\0unreadable: \xff", Some("unknown reason"));
+        check(b"{}", None);
+        check(b"unreadable: text", None);
+        check(b"", None);
+    }
+
+    fn entry(value: &str) -> KeyValue {
+        let key = Key::new("pods", Some("ns"), "a").unwrap();
+        let (created, modified) = (Revision::new(2), Revision::new(3));
+        KeyValue { key, value: Bytes::copy_from_slice(value.as_bytes()), created, modified, stale: false }
+    }
+
+    /// The values of an event after the conversion: the current and the previous one.
+    fn check(
+        current: Option<&str>,
+        previous: Option<&str>,
+        json_is_plain: bool,
+        expected: (Option<&str>, Option<&str>),
+    ) {
+        let read: Arc<ReadValue> = Arc::new(|key, value| {
+            assert_eq!(key.name(), "a", "the reader is told the key");
+            [b"read ", &*value].concat().into()
+        });
+        let previous = previous.map(entry);
+        let mut item = WatchItem::Event(match current {
+            Some(current) => StoreEvent::Put { current: entry(current), previous },
+            None => StoreEvent::Delete { key: entry("").key, revision: Revision::new(4), previous },
+        });
+        ValueReader { read, json_is_plain }.apply(&mut item);
+        let text = |entry: KeyValue| String::from_utf8(entry.value.to_vec()).unwrap();
+        let found = match item {
+            WatchItem::Event(StoreEvent::Put { current, previous }) => (Some(text(current)), previous.map(text)),
+            WatchItem::Event(StoreEvent::Delete { previous, .. }) => (None, previous.map(text)),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((found.0.as_deref(), found.1.as_deref()), expected);
+    }
+
+    #[test]
+    fn value_reader_converts_each_value_of_an_event() {
+        check(Some("new"), Some("old"), false, (Some("read new"), Some("read old")));
+        check(Some("new"), None, false, (Some("read new"), None));
+        check(None, Some("old"), false, (None, Some("read old")));
+        check(None, None, false, (None, None));
+        check(Some("{}"), Some("{}"), false, (Some("read {}"), Some("read {}")));
+        check(Some("{}"), Some("old"), true, (Some("{}"), Some("read old")));
+        check(Some("new"), Some("{}"), true, (Some("read new"), Some("{}")));
+        check(Some(""), None, true, (Some("read "), None));
+    }
+
+    #[tokio::test]
+    async fn value_has_the_form_in_which_it_was_written_by_default() {
+        let store = crate::MemoryStorage::new();
+        assert_eq!(store.normal_form(&entry("").key, "{ }".into()), "{ }");
+    }
+}

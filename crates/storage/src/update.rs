@@ -550,6 +550,42 @@ mod tests {
         assert_eq!(update.step(), None);
     }
 
+    #[test]
+    fn fault_of_a_write_ends_the_update_and_is_not_retried() {
+        let unavailable = || StoreFault::Unavailable("no answer".to_owned());
+        let check = |found: Option<KeyValue>, decision: Decision, step: fn(&Step) -> bool| {
+            let mut update = UpdateLoop::<()>::new(key(), None, UpdateLimits::default());
+            assert_eq!(update.read(Ok(found)), None);
+            assert_eq!(update.decided(Ok(decision)), None);
+            assert!(step(&update.step().unwrap()));
+            let told = match update.step().unwrap() {
+                Step::Create { .. } => update.created(Err(unavailable().into())),
+                Step::Update { .. } => update.updated(Err(unavailable().into())),
+                Step::Delete { .. } => update.deleted(Err(unavailable().into())),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(told, Some(Err(GuaranteedUpdateError::Fault(unavailable()))), "the write may have happened");
+            assert_eq!(update.step(), None);
+        };
+        let write = || Decision::Write { value: "b".into(), ttl: None };
+        check(None, write(), |step| matches!(step, Step::Create { .. }));
+        check(Some(at(5, "a")), write(), |step| matches!(step, Step::Update { .. }));
+        check(Some(at(5, "a")), Decision::Delete, |step| matches!(step, Step::Delete { .. }));
+    }
+
+    /// A stale state has an outdated form in the store, for example under a former encryption key.
+    #[test]
+    fn stale_state_is_written_again_though_its_value_is_the_same() {
+        let (a, b) = (at(5, "a"), at(5, "b"));
+        let stale = |state: &KeyValue| KeyValue { stale: true, ..state.clone() };
+        check(None, &[Some(stale(&a))], "a", "", "read decide(a) update -> updated");
+        check(Some(a.clone()), &[Some(stale(&a))], "a", "", "decide(a) read decide(a) update -> updated");
+        check(Some(stale(&a)), &[Some(stale(&a))], "a", "", "decide(a) update -> updated");
+        check(Some(a.clone()), &[Some(stale(&a))], "=", "", "decide(a) read decide(a) -> unchanged");
+        check(Some(a.clone()), &[Some(stale(&a))], "b", "a", "decide(a) read -> refused");
+        check(Some(b), &[None], "=", "", "decide(b) read decide(none) -> unchanged");
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn all_concurrent_updates_take_effect() {
         const WRITERS: usize = 16;

@@ -189,9 +189,14 @@ const LARGE_CRATES: &[(&str, usize)] = &[];
 pub(super) fn check(files: &[(String, String)]) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut crates: BTreeMap<&str, usize> = BTreeMap::new();
+    let test_modules: Vec<String> = files.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
+    let is_test = |path: &str| {
+        let behind = |module: &String| path.strip_prefix(module.as_str());
+        test_modules.iter().filter_map(behind).any(|rest| rest == ".rs" || rest.starts_with('/'))
+    };
     for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".rs")) {
         complaints.extend(file_size(path, text));
-        let Some(folder) = production_of(path) else { continue };
+        let Some(folder) = production_of(path).filter(|_| !is_test(path)) else { continue };
         *crates.entry(folder).or_default() += production(text).count();
         complaints.extend(purity(path, text));
         complaints.extend(http(path, text));
@@ -207,6 +212,18 @@ fn production_of(path: &str) -> Option<&str> {
     let (folder, file) = path.strip_prefix("crates/")?.split_once("/src/")?;
     let is_test = file.split('/').any(|part| part == "tests" || part == "tests.rs") || file.ends_with("_tests.rs");
     (!is_test && !folder.contains('/')).then_some(folder)
+}
+
+/// The modules that a source declares for tests only, as paths without `.rs`.
+fn test_modules(path: &str, text: &str) -> Vec<String> {
+    let Some(file) = path.strip_suffix(".rs") else { return Vec::new() };
+    let folder = ["/mod", "/lib", "/main"].iter().find_map(|root| file.strip_suffix(root)).unwrap_or(file);
+    let lines: Vec<&str> = text.lines().collect();
+    let declared = |pair: &[&str]| {
+        let name = pair[1].strip_prefix("mod ")?.strip_suffix(';')?;
+        (pair[0] == "#[cfg(test)]").then(|| format!("{folder}/{name}"))
+    };
+    lines.windows(2).filter_map(declared).collect()
 }
 
 /// The lines of a source with their numbers, without modules of tests.
@@ -406,6 +423,19 @@ mod tests {
         );
         let path = "crates/apiserver/src/novel.rs";
         planted(path, "", &["1: the module novel has no layer; add it to LAYERS"]);
+    }
+
+    #[test]
+    fn module_for_tests_only_is_found_beside_its_parent() {
+        let text = "mod a;\n#[cfg(test)]\nmod faults;\n#[cfg(unix)]\nmod b;\n";
+        for (path, expected) in [
+            ("crates/x/src/lib.rs", "crates/x/src/faults"),
+            ("crates/x/src/store/mod.rs", "crates/x/src/store/faults"),
+            ("crates/x/src/store.rs", "crates/x/src/store/faults"),
+        ] {
+            assert_eq!(super::test_modules(path, text), [expected], "{path}");
+        }
+        assert!(super::test_modules("README.md", text).is_empty());
     }
 
     #[test]

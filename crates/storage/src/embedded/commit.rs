@@ -642,3 +642,6 @@ impl Drop for Committer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

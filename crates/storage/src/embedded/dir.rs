@@ -255,6 +255,8 @@ mod names {
     static UNSYNCED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     /// Directories in which a later name could have survived without an earlier one.
     static UNORDERED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    /// Directories that were synced at least once.
+    static SYNCED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
     pub(super) fn changed(directory: &Path) {
         if !UNSYNCED.lock().insert(directory.to_owned()) {
@@ -264,6 +266,11 @@ mod names {
 
     pub(super) fn synced(directory: &Path) {
         UNSYNCED.lock().remove(directory);
+        SYNCED.lock().insert(directory.to_owned());
+    }
+
+    pub(super) fn is_synced(directory: &Path) -> bool {
+        SYNCED.lock().contains(directory)
     }
 
     /// Directories below `root` whose names are not durable, or became durable in the wrong order.
@@ -294,10 +301,7 @@ fn private() -> OpenOptions {
 fn tighten(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let Ok(mode) = fs::metadata(path).map(|metadata| metadata.permissions().mode() & 0o7777) else { return };
-    if mode & 0o077 == 0 {
-        return;
-    }
-    let tighter = mode & !0o077;
+    let Some(tighter) = tighter(mode) else { return };
     let path_shown = path.display();
     match fs::set_permissions(path, fs::Permissions::from_mode(tighter)) {
         Ok(()) => tracing::warn!("{path_shown} was open to other users (mode {mode:04o}); it is {tighter:04o} now"),
@@ -305,6 +309,12 @@ fn tighten(path: &Path) {
             "{path_shown} is open to other users (mode {mode:04o}) and stays so: {error}; chmod it as its owner"
         ),
     }
+}
+
+/// The mode without the rights of group and others; `None` if they have no rights.
+#[cfg(unix)]
+fn tighter(mode: u32) -> Option<u32> {
+    (mode & 0o077 != 0).then_some(mode & !0o077)
 }
 
 /// The first entry that no store creates; `None` if the directory is treated as empty.
@@ -443,6 +453,66 @@ mod tests {
             .unwrap();
         restore.finish(Revision::new(9)).unwrap();
         assert!(doubtful(&root).is_empty(), "promise: durable, {:?}", doubtful(&root));
+    }
+
+    #[test]
+    fn only_directories_with_new_names_are_synced() {
+        let root = tempfile::tempdir().unwrap();
+        let existing = root.path().join("existing");
+        fs::create_dir(&existing).unwrap();
+        drop(EmbeddedStorage::open(existing.join("a/b"), options()).unwrap());
+        for (directory, expected) in [("existing/a/b", true), ("existing/a", true), ("existing", true), ("", false)] {
+            let synced = names::is_synced(&root.path().join(directory));
+            assert_eq!(synced, expected, "{directory:?}: a new name is durable, and an old one is not touched");
+        }
+    }
+
+    #[test]
+    fn parent_of_a_relative_name_is_the_working_directory() {
+        for (path, expected) in [("/a/b", "/a"), ("a/b", "a"), ("/a", "/"), ("a", "."), ("/", ".")] {
+            assert_eq!(parent(Path::new(path)), Path::new(expected), "{path}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn mode_is_tightened_only_if_others_have_rights() {
+        let cases = [(0o700, None), (0o600, None), (0o4700, None), (0o755, Some(0o700)), (0o601, Some(0o600))];
+        for (mode, expected) in cases {
+            assert_eq!(tighter(mode), expected, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn error_of_the_engine_names_the_remedy_of_the_operator() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = StoreDir::prepare_new(root.path()).unwrap();
+        let check = |error: EngineError, expected: &str| {
+            let text = dir.failed(error).to_string().replace(&root.path().display().to_string(), "<dir>");
+            assert!(text.starts_with(expected), "{text:?} does not say {expected:?}");
+        };
+        let text = || "text".to_owned();
+        check(EngineError::NoSpace(text()), "no space is left in <dir> to open the store");
+        check(EngineError::Io(text()), "cannot use <dir> as a store: text");
+        check(EngineError::Corrupt(text()), "the store in <dir> is damaged: text; restore it");
+        check(EngineError::Foreign(text()), "<dir> is no store and not empty, it holds store.redb: text;");
+        let format = "listwatch embedded store, format 9".to_owned();
+        let expected = format!("the store in <dir> has a format that this version does not read ({format});");
+        check(EngineError::Foreign(format), &expected);
+    }
+
+    #[test]
+    fn restore_never_replaces_a_store_or_its_remains() {
+        let check = |prepare: fn(&Path), why: &str| {
+            let root = tempfile::tempdir().unwrap();
+            drop(EmbeddedStorage::open(root.path(), options()).unwrap());
+            prepare(root.path());
+            let refused = EmbeddedStorage::restore(root.path(), options()).map(drop);
+            assert!(matches!(refused, Err(OpenError::Exists { .. })), "{why}: {refused:?}");
+        };
+        check(|_| (), "a store");
+        check(|path| fs::remove_file(path.join(FORMAT_FILE)).unwrap(), "a store without its format file");
+        check(|path| fs::remove_file(path.join(STORE_FILE)).unwrap(), "a store that lost its data");
     }
 
     #[tokio::test]

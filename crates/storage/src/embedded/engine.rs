@@ -499,3 +499,147 @@ impl Snapshot {
 }
 
 type Entry = (AccessGuard<'static, u64>, AccessGuard<'static, &'static [u8]>);
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::Key;
+
+    use super::super::faults::{FaultRates, SimDisk};
+    use super::super::record::Put;
+    use super::*;
+
+    const CACHE_BYTES: usize = 1 << 20;
+
+    /// The record of a revision that creates a key.
+    fn created(revision: u64) -> (Revision, Header, Option<Bytes>) {
+        let at = Revision::new(revision);
+        let put = Put { created: at, deadline: 0, length: 1 };
+        let key = Key::new("pods", Some("ns"), &format!("k{revision}")).unwrap();
+        (at, Header { key, put: Some(put), previous: Revision::ZERO }, Some("v".into()))
+    }
+
+    fn commit(engine: &Engine, revisions: &[u64]) -> Result<(), EngineError> {
+        let records: Vec<_> = revisions.iter().map(|revision| created(*revision)).collect();
+        engine.commit(&Change { records: &records, ..Change::default() })
+    }
+
+    fn revisions(engine: &Engine) -> Vec<u64> {
+        let mut found = Vec::new();
+        engine
+            .headers_after(Revision::ZERO, |revision, _| {
+                found.push(revision.get());
+                Ok(())
+            })
+            .unwrap();
+        found
+    }
+
+    #[test]
+    fn disk_errors_become_the_store_fault_that_names_the_remedy() {
+        let check = |kind: io::ErrorKind, expected: fn(String) -> StoreFault, text: &str| {
+            let error = EngineError::from(io::Error::from(kind));
+            assert_eq!(error.to_string(), text, "{kind:?}");
+            assert_eq!(StoreFault::from(error), expected(text.to_owned()), "{kind:?}");
+        };
+        check(io::ErrorKind::StorageFull, StoreFault::NoSpace, "no storage space");
+        check(io::ErrorKind::QuotaExceeded, StoreFault::NoSpace, "quota exceeded");
+        check(io::ErrorKind::InvalidData, StoreFault::Corrupt, "invalid data");
+        check(io::ErrorKind::UnexpectedEof, StoreFault::Corrupt, "the file ends too early");
+        check(io::ErrorKind::PermissionDenied, StoreFault::Unavailable, "permission denied");
+    }
+
+    /// A failed read must not make a store look like another program's file, which the operator would then delete.
+    #[test]
+    fn failed_read_at_opening_is_an_error_of_the_disk() {
+        let disk = SimDisk::default();
+        let engine = Engine::create(&disk, CACHE_BYTES).unwrap();
+        commit(&engine, &[2, 3]).unwrap();
+        engine.close();
+        for reads in 0.. {
+            disk.fail_read_after(reads);
+            // Without a cache, each page is read again.
+            let opened = Engine::open(&disk, &Arc::default(), 0);
+            if !disk.chosen_read_failed() {
+                assert!(opened.is_ok() && reads > 0, "opening takes {reads} reads: {opened:?}");
+                break;
+            }
+            let refused = opened.expect_err("a failed read is an error");
+            assert!(matches!(refused, EngineError::Io(_)), "read {reads}: {refused:?}");
+        }
+        assert_eq!(revisions(&Engine::open(&disk, &Arc::default(), CACHE_BYTES).unwrap()), [2, 3]);
+    }
+
+    #[test]
+    fn data_of_a_failed_sync_is_written_again() {
+        for seed in 0..8 {
+            let disk = SimDisk::default();
+            let unsynced = Arc::new(Unsynced::default());
+            let file = Boxed(disk.open().unwrap(), unsynced.clone());
+            file.set_len(8192).unwrap();
+            file.write(512, &[7; 512]).unwrap();
+            file.write(4096, &[8; 4096]).unwrap();
+            disk.set_fault_rates(FaultRates { sync: 1000, ..FaultRates::NONE }, seed);
+            file.sync_data().unwrap_err();
+            disk.set_fault_rates(FaultRates::NONE, 0);
+            file.set_len(4096).unwrap();
+            unsynced.settle(&*disk.open().unwrap()).unwrap();
+            disk.power_back(seed);
+            let (file, mut found) = (disk.open().unwrap(), [0; 512]);
+            assert_eq!(file.len().unwrap(), 4096, "seed {seed}: a truncated part is not written again");
+            file.read(512, &mut found).unwrap();
+            assert_eq!(found, [7; 512], "seed {seed}: readable data is lost by a power failure");
+        }
+    }
+
+    #[test]
+    fn records_are_ordered_by_revision_whatever_the_order_of_commits() {
+        let disk = SimDisk::default();
+        let engine = Engine::create(&disk, CACHE_BYTES).unwrap();
+        for batch in [&[10, 11][..], &[5, 7], &[12], &[6]] {
+            commit(&engine, batch).unwrap();
+        }
+        assert_eq!(revisions(&engine), [5, 6, 7, 10, 11, 12]);
+        let snapshot = engine.snapshot().unwrap();
+        assert!([5, 12].iter().all(|at| snapshot.value(Revision::new(*at)).is_ok()));
+    }
+
+    #[test]
+    fn closing_waits_for_readers() {
+        let disk = SimDisk::default();
+        let engine = Engine::create(&disk, CACHE_BYTES).unwrap();
+        commit(&engine, &[2]).unwrap();
+        let snapshot = engine.snapshot().unwrap();
+        let in_use = engine.in_use.clone();
+        let (read, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !in_use.closing.load(Ordering::Relaxed) && !done.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                let intact = (0..1000).all(|_| snapshot.value(Revision::new(2)).is_ok_and(|value| value == "v"));
+                read.store(intact, Ordering::Relaxed);
+                drop(snapshot);
+                drop(in_use);
+            });
+            engine.close();
+            done.store(true, Ordering::Relaxed);
+            assert!(read.load(Ordering::Relaxed), "a reader loses its snapshot");
+        });
+    }
+
+    #[test]
+    fn long_read_stops_when_the_engine_closes() {
+        let disk = SimDisk::default();
+        let engine = Engine::create(&disk, CACHE_BYTES).unwrap();
+        commit(&engine, &[2, 3]).unwrap();
+        let snapshot = engine.snapshot().unwrap();
+        let mut seen = 0;
+        let stopped = snapshot.records_after(Revision::ZERO, |_| {
+            seen += 1;
+            engine.in_use.closing.store(true, Ordering::Relaxed);
+            Ok(ControlFlow::Continue(()))
+        });
+        assert!(matches!(stopped, Err(EngineError::Io(_))) && seen == 1, "{stopped:?} after {seen} records");
+        assert!(!engine.has_failed(), "the disk did not fail");
+    }
+}

@@ -85,8 +85,12 @@ struct Sim {
     generation: u64,
     /// Writes, length changes and syncs that succeed before the power fails.
     steps_left: Option<u64>,
+    /// Reads that succeed before one fails.
+    reads_left: Option<u64>,
     /// Blocks that can still be allocated.
     room: Option<u64>,
+    /// The free and the used bytes that the disk reports, instead of its real sizes.
+    reported: Option<(u64, u64)>,
     fault_rates: FaultRates,
     /// Test bug: the disk reports a sync without doing it.
     sync_lies: bool,
@@ -104,7 +108,9 @@ impl Default for Sim {
             next_file: 1,
             generation: 0,
             steps_left: None,
+            reads_left: None,
             room: None,
+            reported: None,
             fault_rates: FaultRates::NONE,
             sync_lies: false,
             fault_counts: FaultCounts::default(),
@@ -258,9 +264,24 @@ impl SimDisk {
         sim.steps_left = None;
     }
 
+    /// Makes one read fail after this many reads.
+    pub(super) fn fail_read_after(&self, reads: u64) {
+        self.sim.lock().reads_left = Some(reads);
+    }
+
+    /// Whether the read chosen by [`SimDisk::fail_read_after`] has failed.
+    pub(super) fn chosen_read_failed(&self) -> bool {
+        self.sim.lock().reads_left.is_none()
+    }
+
     /// Sets the number of blocks that can be allocated; `None` for no limit.
     pub(super) fn set_room(&self, room: Option<u64>) {
         self.sim.lock().room = room;
+    }
+
+    /// Sets the free and the used bytes that the disk reports.
+    pub(super) fn report(&self, free: u64, used: u64) {
+        self.sim.lock().reported = Some((free, used));
     }
 
     /// Sets the failure rates from now on. `seed` determines which operations fail.
@@ -326,7 +347,9 @@ impl StorageBackend for SimFile {
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let sim = &mut *self.sim.lock();
-        if sim.should_fail(sim.fault_rates.read) {
+        let last = sim.reads_left == Some(0);
+        sim.reads_left = sim.reads_left.and_then(|left| left.checked_sub(1));
+        if last || sim.should_fail(sim.fault_rates.read) {
             sim.fault_counts.reads += 1;
             return Err(failure());
         }
@@ -360,11 +383,11 @@ impl Disk for SimDisk {
         self.handle(|sim| Some(sim.main))
     }
     fn free_bytes(&self) -> Option<u64> {
-        None
+        Some(self.sim.lock().reported?.0)
     }
     fn used_bytes(&self) -> Option<u64> {
         let sim = self.sim.lock();
-        Some(sim.files[&sim.main].view.len() as u64)
+        Some(sim.reported.map_or(sim.files[&sim.main].view.len() as u64, |(_, used)| used))
     }
     fn create_side(&self) -> io::Result<Arc<dyn Disk>> {
         let mut sim = self.sim.lock();

@@ -676,3 +676,72 @@ impl Storage for EmbeddedStorage {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::faults::SimDisk;
+    use super::*;
+
+    fn key() -> Key {
+        Key::new("pods", Some("ns"), "a").unwrap()
+    }
+
+    /// A store without its thread: writes stay in the queue. The committer must be kept, because it closes the store.
+    fn store_without_thread() -> (Committer, EmbeddedStorage) {
+        let disk = SimDisk::default();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        Engine::create(&disk, options.cache_bytes).unwrap().close();
+        let committer = EmbeddedStorage::load(Arc::new(disk.clone()), options, SystemTime::now).unwrap();
+        let (inner, disk) = (committer.inner.clone(), Arc::new(disk));
+        (committer, EmbeddedStorage { inner, disk, options, committer: Mutex::default() })
+    }
+
+    #[test]
+    fn waiting_write_takes_room_for_its_value() {
+        let (_committer, store) = store_without_thread();
+        let put = |bytes: usize| WriteOp::Put { expected: Revision::ZERO, value: vec![0; bytes].into(), ttl: None };
+        let delete = || WriteOp::Delete { expected: Revision::new(1) };
+        let mut check = {
+            let mut waiting = Vec::new();
+            let store = &store;
+            move |op: WriteOp, kib: usize| {
+                let before = store.inner.room.available_permits();
+                let mut write = Box::pin(async move { store.write(&key(), op).await });
+                assert!(write.as_mut().now_or_never().is_none(), "nobody commits");
+                waiting.push(write);
+                assert_eq!(before - store.inner.room.available_permits(), kib, "KiB of room");
+            }
+        };
+        check(put(0), 1);
+        check(put(1023), 1);
+        check(put(1024), 2);
+        check(put(10 << 10), 11);
+        check(put(VALUE_BYTES_MAX), 1537);
+        check(delete(), 1);
+    }
+
+    #[test]
+    fn write_that_cannot_succeed_is_rejected_without_the_queue() {
+        let (_committer, store) = store_without_thread();
+        let stale = Revision::new(7);
+        let updated = store.update(&key(), stale, "v".into(), None).now_or_never();
+        assert_eq!(updated, Some(Err(UpdateError::Conflict { current: None })));
+        assert_eq!(store.delete(&key(), stale).now_or_never(), Some(Err(DeleteError::Conflict { current: None })));
+        assert!(store.create(&key(), "v".into(), None).now_or_never().is_none(), "a possible write is queued");
+        assert_eq!(store.inner.queue.len(), 1);
+    }
+
+    #[test]
+    fn value_above_the_size_limit_is_rejected() {
+        let (_committer, store) = store_without_thread();
+        let (fits, large) = (Bytes::from(vec![0; VALUE_BYTES_MAX]), Bytes::from(vec![0; VALUE_BYTES_MAX + 1]));
+        assert!(store.create(&key(), fits, None).now_or_never().is_none(), "a value of the maximum size is queued");
+        let text = "the value of /pods/ns/a has 1572865 bytes, the limit is 1572864".to_owned();
+        let created = store.create(&key(), large.clone(), None).now_or_never();
+        assert_eq!(created, Some(Err(CreateError::Fault(StoreFault::TooLarge(text.clone())))));
+        let updated = store.update(&key(), Revision::new(1), large, None).now_or_never();
+        assert_eq!(updated, Some(Err(UpdateError::Fault(StoreFault::TooLarge(text)))));
+    }
+}

@@ -255,6 +255,7 @@ mod tests {
         assert_eq!(plan.delete(&key("a"), at(2)), Err(Conflict), "the key was changed by then");
         assert_eq!(plan.delete(&key("a"), at(3)), Ok(at(4)));
         assert_eq!(plan.delete(&key("a"), at(3)), Err(Conflict), "the key is gone by then");
+        assert_eq!(plan.put(&key("a"), at(3), "4".into(), 0), Err(Conflict), "an update does not create a key again");
         assert_eq!(plan.delete(&key("never"), at(0)), Err(Conflict));
         assert_eq!(plan.put(&key("a"), at(0), "4".into(), 0), Ok(at(5)));
         let records = plan.into_records();

@@ -205,3 +205,123 @@ impl Queue {
         self.filled.notify_one();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    /// Longer than any test runs.
+    const LONG: Duration = Duration::from_secs(60);
+
+    type Answer = oneshot::Receiver<Result<Revision, WriteError>>;
+
+    fn put(bytes: usize) -> (Request, Answer) {
+        let (answer, answered) = oneshot::channel();
+        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let op = WriteOp::Put { expected: Revision::ZERO, value: vec![0; bytes].into(), ttl: None };
+        (Request::Write { key: Key::new("nodes", None, "n").unwrap(), op, answer, room }, answered)
+    }
+
+    fn delete() -> Request {
+        let Request::Write { key, answer, room, .. } = put(0).0 else { unreachable!() };
+        Request::Write { key, op: WriteOp::Delete { expected: Revision::new(1) }, answer, room }
+    }
+
+    fn queue(requests: impl IntoIterator<Item = Request>) -> Queue {
+        let queue = Queue::default();
+        requests.into_iter().for_each(|request| queue.push(request).map_err(drop).expect("the queue is open"));
+        queue
+    }
+
+    /// Takes a batch while `requests` are expected for a long time, and returns its size. A take that waits for its
+    /// deadline fails.
+    fn take(queue: &Queue, requests: usize) -> Option<usize> {
+        let deadline = Instant::now() + LONG;
+        let taken = match queue.take(deadline, ExpectedWriters { requests, patience: LONG }) {
+            Batch::Requests(requests) => Some(requests.len()),
+            Batch::Nothing => Some(0),
+            Batch::Closed => None,
+        };
+        assert!(Instant::now() < deadline, "the committer sleeps though there is work");
+        taken
+    }
+
+    #[test]
+    fn batch_is_bounded_in_requests_and_bytes() {
+        let mib = |sizes: &[usize]| queue(sizes.iter().map(|mib| put(mib << 20).0));
+        let check = |queue: Queue, expected: &[usize], why: &str| {
+            let taken: Vec<_> = expected.iter().map(|_| take(&queue, 0).unwrap()).collect();
+            assert_eq!((&taken[..], queue.len()), (expected, 0), "{why}");
+        };
+        check(mib(&[3, 3, 3, 3]), &[2, 2], "a third one exceeds the bytes of a batch");
+        check(mib(&[4, 4, 1]), &[2, 1], "a batch may reach the bound");
+        check(mib(&[9, 9]), &[1, 1], "one request of any size is a batch");
+        check(queue((0..1500).map(|_| put(1).0)), &[BATCH_REQUESTS_MAX, 1500 - BATCH_REQUESTS_MAX], "many requests");
+        check(queue((0..3).map(|_| delete())), &[3], "deletes have no bytes");
+    }
+
+    #[test]
+    fn committer_waits_for_expected_writers_until_they_come() {
+        assert_eq!(take(&queue([put(1).0, put(1).0]), 2), Some(2), "all are there");
+        assert_eq!(take(&queue([put(1).0, put(1).0, put(1).0]), 2), Some(3), "more are there");
+        let closed = queue([put(1).0]);
+        closed.close();
+        assert_eq!(take(&closed, 2), Some(1), "a closed queue gets no more");
+        assert_eq!(take(&closed, 2), None, "and ends when it is empty");
+        assert!(closed.push(put(1).0).is_err(), "a closed queue refuses requests");
+        let nudged = queue([put(1).0]);
+        nudged.nudge();
+        assert_eq!(take(&nudged, 2), Some(1), "other work does not wait for writers");
+        let impatient = ExpectedWriters { requests: 2, patience: Duration::ZERO };
+        let taken = queue([put(1).0]).take(Instant::now(), impatient);
+        assert!(matches!(taken, Batch::Requests(requests) if requests.len() == 1), "the wait is bounded");
+    }
+
+    #[test]
+    fn sleeping_committer_wakes_for_requests_and_other_work() {
+        let check = |queue: Queue, expected: usize, wake: fn(&Queue), result: Option<usize>, why: &str| {
+            std::thread::scope(|scope| {
+                let taking = scope.spawn(|| take(&queue, expected));
+                // The number of requests that the sleeping committer waits for; it is set under the lock.
+                let wanted = if queue.len() == 0 { 1 } else { expected };
+                while queue.state.lock().wanted != wanted {
+                    std::thread::yield_now();
+                }
+                wake(&queue);
+                assert_eq!(taking.join().expect("the committer wakes"), result, "{why}");
+                let nudged = queue.state.lock().nudged;
+                assert!(!nudged || result != Some(0), "{why}: a nudge is used up by one wake-up");
+            });
+        };
+        check(queue([]), 0, |queue| drop(queue.push(put(1).0)), Some(1), "a request");
+        check(queue([]), 0, Queue::nudge, Some(0), "other work");
+        check(queue([]), 0, Queue::close, None, "the end");
+        check(queue([put(1).0]), 2, |queue| drop(queue.push(put(1).0)), Some(2), "the last expected writer");
+        check(queue([put(1).0]), 2, Queue::nudge, Some(1), "other work while writers are expected");
+    }
+
+    #[test]
+    fn nudge_before_the_sleep_is_not_missed() {
+        let queue = queue([]);
+        queue.nudge();
+        assert_eq!(take(&queue, 0), Some(0));
+        let now = Instant::now();
+        assert!(matches!(queue.take(now, ExpectedWriters::default()), Batch::Nothing), "a deadline ends the sleep");
+        assert!(!queue.state.lock().nudged, "a nudge is used up by one wake-up");
+    }
+
+    #[test]
+    fn failed_request_receives_the_fault() {
+        let fault = StoreFault::Corrupt("a test".to_owned());
+        let (request, mut answered) = put(1);
+        request.fail(fault.clone());
+        assert!(matches!(answered.try_recv(), Ok(Err(WriteError::Fault(found))) if found == fault));
+        let (answer, mut answered) = oneshot::channel();
+        Request::Compact { to: Revision::new(1), answer }.fail(fault.clone());
+        assert_eq!(answered.try_recv(), Ok(Err(fault)));
+    }
+}

@@ -93,5 +93,7 @@ mod tests {
         assert_eq!((recent.bytes, recent.changes.len()), (0, 0), "a value that is too large is not held");
         recent.push(Some(value(1)), None);
         assert_eq!(recent.value(Revision::new(203)), Some(&value(1)), "and the ring goes on behind it");
+        recent.push(Some(Bytes::from(vec![0; RECENT_BYTES_MAX - CHANGE_BYTES])), None);
+        assert_eq!((recent.bytes, recent.changes.len()), (RECENT_BYTES_MAX, 1), "a value may fill the ring");
     }
 }

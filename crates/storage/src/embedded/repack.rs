@@ -37,8 +37,8 @@ const REST_BYTES: usize = if cfg!(test) { 4 << 10 } else { 256 << 10 };
 /// The number of remaining records at which the committer takes over, like [`REST_BYTES`].
 const REST_RECORDS: usize = if cfg!(test) { 3 } else { 512 };
 
-/// The number of chunks after which the committer copies the rest. Writers that are faster than the copy then wait for
-/// one chunk.
+/// The number of times that the copier reaches the end of the store, after which the committer copies the rest. Writers
+/// that are faster than the copy then wait for one chunk.
 const CHASES_MAX: usize = 64;
 
 /// Approximate bytes of the copy's file per byte of content.
@@ -196,23 +196,214 @@ pub(super) fn defragment(
     Ok(Defragmented { before_bytes, after_bytes: disk.used_bytes() })
 }
 
+/// Decides when the committer takes over, because the copier alone never catches up with fast writers.
+#[derive(Default)]
+struct Chase {
+    /// The number of times that the copier reached the end of the store.
+    ends: usize,
+}
+
+impl Chase {
+    /// Whether the committer copies what follows this chunk.
+    fn ends_with(&mut self, chunk: &Chunk) -> bool {
+        self.ends += usize::from(chunk.last);
+        // The next chunk is about as large as this one.
+        let little = chunk.bytes < REST_BYTES && chunk.records.len() < REST_RECORDS;
+        chunk.last && (little || self.ends == CHASES_MAX)
+    }
+}
+
 /// Makes the copy and has the committer switch to it; returns the former engine.
 fn copy(inner: &Arc<Inner>, disk: &Arc<dyn Disk>, cache_bytes: usize) -> Result<Engine, StoreFault> {
     let create_side = disk.create_side().map_err(EngineError::from)?;
     let engine = Engine::create(&*create_side, cache_bytes)?;
     let began = inner.state.read().index.mvcc.oldest();
     let mut copy = Copy { engine, through: Revision::ZERO, began };
-    let mut chases = 0;
+    let mut chase = Chase::default();
     loop {
         let chunk = copy.next(inner)?;
         copy.add(inner, &chunk)?;
-        chases += usize::from(chunk.last);
-        let little = chunk.bytes < REST_BYTES && chunk.records.len() < REST_RECORDS;
-        if chunk.last && (little || chases == CHASES_MAX) {
+        if chase.ends_with(&chunk) {
             break;
         }
     }
     let (answer, answered) = oneshot::channel();
     inner.queue.push(Request::Replace { copy, answer }).map_err(|_| StoreFault::Closed)?;
     answered.blocking_recv().unwrap_or(Err(StoreFault::Closed))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use listwatch_meta::Key;
+
+    use super::super::commit::Committer;
+    use super::super::faults::SimDisk;
+    use super::super::plan::{Plan, Record};
+    use super::super::{EmbeddedStorage, Retention};
+    use super::*;
+    use crate::types::Storage;
+
+    fn key(n: u64) -> Key {
+        Key::new("pods", Some("ns"), &format!("k{n}")).unwrap()
+    }
+
+    fn options() -> EmbeddedOptions {
+        let retention = Retention { age: Duration::from_secs(3600), revisions: u64::MAX, bytes: u64::MAX };
+        EmbeddedOptions { retention, cache_bytes: 1 << 20, reserve_bytes: 0 }
+    }
+
+    fn load(disk: &SimDisk, options: EmbeddedOptions) -> Committer {
+        EmbeddedStorage::load(Arc::new(disk.clone()), options, SystemTime::now).unwrap()
+    }
+
+    /// A store with these records, which is not served.
+    fn store(plan: impl FnOnce(&mut Plan<'_>)) -> (Committer, Vec<Record>) {
+        let disk = SimDisk::default();
+        let engine = Engine::create(&disk, 1 << 20).unwrap();
+        let mvcc = crate::mvcc::Mvcc::new(Revision::ZERO, FIRST_REVISION);
+        let mut planned = Plan::new(&mvcc);
+        plan(&mut planned);
+        let records = planned.into_records();
+        engine.commit(&Change { records: &records, ..Change::default() }).unwrap();
+        engine.close();
+        (load(&disk, options()), records)
+    }
+
+    fn copy_from(began: Revision) -> Copy {
+        Copy { engine: Engine::create(&SimDisk::default(), 1 << 20).unwrap(), through: Revision::ZERO, began }
+    }
+
+    fn creates(plan: &mut Plan<'_>, count: u64, bytes: usize) {
+        for n in 0..count {
+            plan.put(&key(n), Revision::ZERO, vec![0; bytes].into(), 0).unwrap();
+        }
+    }
+
+    /// Copies a whole store and returns the number of records of each chunk.
+    fn chunks(committer: &Committer, copy: &mut Copy) -> Vec<usize> {
+        let mut sizes = Vec::new();
+        loop {
+            let chunk = copy.next(&committer.inner).unwrap();
+            let length = |(_, header, value): &RawCopy| header.len() + value.as_ref().map_or(0, Vec::len);
+            assert_eq!(chunk.bytes, chunk.records.iter().map(length).sum::<usize>(), "the bytes of a chunk");
+            sizes.push(chunk.records.len());
+            copy.add(&committer.inner, &chunk).unwrap();
+            if chunk.last {
+                return sizes;
+            }
+        }
+    }
+
+    #[test]
+    fn chunk_of_a_copy_is_bounded_in_records_and_bytes() {
+        let check = |count, bytes, expected: &[usize], why: &str| {
+            let (committer, records) = store(|plan| creates(plan, count, bytes));
+            let mut copy = copy_from(Revision::ZERO);
+            assert_eq!(chunks(&committer, &mut copy), expected, "{why}");
+            let mut found = Vec::new();
+            copy.engine
+                .headers_after(Revision::ZERO, |at, header| {
+                    found.push((at, header));
+                    Ok(())
+                })
+                .unwrap();
+            let all: Vec<_> = records.into_iter().map(|(at, header, _)| (at, header)).collect();
+            assert_eq!(found, all, "{why}: no record is missed");
+        };
+        check(2 * CHUNK_RECORDS as u64 + 1, 1, &[CHUNK_RECORDS, CHUNK_RECORDS, 1], "many records");
+        check(3, CHUNK_BYTES / 2, &[2, 1], "large records");
+        check(1, 2 * CHUNK_BYTES, &[1], "one record of any size is a chunk");
+    }
+
+    #[test]
+    fn copy_omits_unreadable_revisions() {
+        // Twenty states of a key, a removed key, and one that lives.
+        let (committer, records) = store(|plan| {
+            let last = (0..20).fold(Revision::ZERO, |at, _| plan.put(&key(1), at, "v".into(), 0).unwrap());
+            let other = plan.put(&key(2), Revision::ZERO, "v".into(), 0).unwrap();
+            plan.delete(&key(1), last).unwrap();
+            plan.put(&key(2), other, "w".into(), 0).unwrap();
+            plan.put(&key(3), Revision::ZERO, "x".into(), 0).unwrap();
+            plan.delete(&key(3), Revision::new(25)).unwrap();
+        });
+        let last = records.last().unwrap().0;
+        committer.inner.state.write().index.mvcc.compact(last).unwrap();
+        let mut copy = copy_from(last);
+        let sizes = chunks(&committer, &mut copy);
+        assert!(sizes.len() > 20 / CHUNK_RECORDS, "omitted records count for a chunk: {sizes:?}");
+        let mut found = Vec::new();
+        copy.engine
+            .headers_after(Revision::ZERO, |at, header| {
+                found.push((at, header.key));
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(found, [(Revision::new(24), key(2))], "only the state that is readable");
+    }
+
+    #[test]
+    fn copy_loses_the_revisions_that_die_meanwhile() {
+        let (committer, records) = store(|plan| creates(plan, 10, 1));
+        let mut copy = copy_from(Revision::ZERO);
+        let chunk = copy.next(&committer.inner).unwrap();
+        let dead = records[1].0;
+        *committer.inner.died.lock() = Some(vec![dead]);
+        copy.add(&committer.inner, &chunk).unwrap();
+        assert_eq!(*committer.inner.died.lock(), Some(Vec::new()), "they are taken");
+        let mut found = Vec::new();
+        copy.engine
+            .headers_after(Revision::ZERO, |at, _| {
+                found.push(at);
+                Ok(())
+            })
+            .unwrap();
+        assert!(found.len() == CHUNK_RECORDS - 1 && !found.contains(&dead), "{found:?}");
+    }
+
+    #[test]
+    fn committer_takes_over_when_little_is_left_or_the_copy_falls_behind() {
+        let chunk = |bytes, records, last| {
+            let record = (Revision::new(2), Vec::new(), None);
+            Chunk { records: vec![record; records], bytes, through: Revision::new(2), last }
+        };
+        let check = |bytes, records, last, expected, why: &str| {
+            assert_eq!(Chase::default().ends_with(&chunk(bytes, records, last)), expected, "{why}");
+        };
+        check(0, 0, true, true, "nothing was written meanwhile");
+        check(REST_BYTES - 1, REST_RECORDS - 1, true, true, "little was written meanwhile");
+        check(REST_BYTES, 1, true, false, "many bytes were written meanwhile");
+        check(1, REST_RECORDS, true, false, "many records were written meanwhile");
+        check(REST_BYTES + 1, 1, true, false, "more bytes");
+        check(1, REST_RECORDS + 1, true, false, "more records");
+        check(0, 0, false, false, "more follows");
+        let mut chase = Chase::default();
+        let many = chunk(REST_BYTES, REST_RECORDS, true);
+        for end in 1..CHASES_MAX {
+            assert!(!chase.ends_with(&many), "writers are served during chase {end}");
+            assert!(!chase.ends_with(&chunk(REST_BYTES, REST_RECORDS, false)), "a chase may take several chunks");
+        }
+        assert!(chase.ends_with(&many), "the number of chases is bounded");
+    }
+
+    #[tokio::test]
+    async fn defragmentation_needs_room_for_the_copy_and_the_reserve() {
+        const RESERVE: u64 = 1000;
+        let disk = SimDisk::default();
+        Engine::create(&disk, 1 << 20).unwrap().close();
+        let store = load(&disk, EmbeddedOptions { reserve_bytes: RESERVE, ..options() }).start(None);
+        store.create(&key(1), vec![0; 500].into(), None).await.unwrap();
+        let needed = 2 * store.inner.state.read().index.bytes() + RESERVE;
+        assert!(needed > RESERVE + 1000);
+        for (free, fits) in [(0, false), (needed - 1, false), (needed, true), (needed + 1, true)] {
+            disk.report(free, 0);
+            match store.defragment().await {
+                Ok(_) => assert!(fits, "{free} free bytes"),
+                Err(StoreFault::NoSpace(_)) => assert!(!fits, "{free} free bytes"),
+                Err(fault) => panic!("{fault}"),
+            }
+            assert!(store.inner.died.lock().is_none(), "an attempt leaves nothing behind");
+        }
+    }
 }

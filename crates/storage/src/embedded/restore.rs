@@ -191,3 +191,60 @@ impl Drop for Restore {
         self.dir.discard_unfinished();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(n: u64, modified: u64, bytes: usize) -> KeyValue {
+        let key = Key::new("pods", Some("ns"), &format!("k{n}")).unwrap();
+        let (created, modified) = (Revision::new(2), Revision::new(modified));
+        KeyValue { key, value: vec![0; bytes].into(), created, modified, stale: false }
+    }
+
+    fn restore(root: &tempfile::TempDir) -> Restore {
+        Restore::begin(&root.path().join("store"), EmbeddedOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn batch_is_written_at_its_bound_in_bytes_or_keys() {
+        let root = tempfile::tempdir().unwrap();
+        let mut restore = restore(&root);
+        let mut revision = 10;
+        let mut waiting_after = |count: usize, bytes: usize| {
+            for _ in 0..count {
+                revision += 1;
+                restore.put(item(revision, revision, bytes), None).unwrap();
+            }
+            restore.batch.len()
+        };
+        assert_eq!(waiting_after(7, 1 << 20), 7, "below the bytes of a batch");
+        assert_eq!(waiting_after(1, 1 << 20), 0, "at the bytes of a batch");
+        assert_eq!(waiting_after(7, 1 << 20), 7, "the next batch begins empty");
+        assert_eq!(waiting_after(BATCH_KEYS - 8, 0), BATCH_KEYS - 1, "below the keys of a batch");
+        assert_eq!(waiting_after(1, 0), 0, "at the keys of a batch");
+    }
+
+    #[test]
+    fn revision_of_the_store_must_reach_the_newest_key_in_any_order() {
+        let check = |revisions: [u64; 3], finish: u64, fits: bool| {
+            let root = tempfile::tempdir().unwrap();
+            let mut restore = restore(&root);
+            for (n, revision) in (0..).zip(revisions) {
+                restore.put(item(n, revision, 1), None).unwrap();
+            }
+            match restore.finish(Revision::new(finish)) {
+                Ok(()) => assert!(fits, "{revisions:?} in a store at {finish}"),
+                Err(RestoreError::Revisions { modified, revision, .. }) => {
+                    assert!(!fits, "{revisions:?} in a store at {finish}");
+                    assert_eq!((modified.get(), revision.get()), (9, finish), "the newest key is named");
+                }
+                Err(error) => panic!("{error}"),
+            }
+        };
+        for revisions in [[4, 6, 9], [9, 6, 4], [6, 9, 4]] {
+            check(revisions, 8, false);
+            check(revisions, 9, true);
+        }
+    }
+}

@@ -110,4 +110,36 @@ mod tests {
         }
         assert_eq!(timeline.at(Revision::new(40_000)), None, "what is forgotten has no time");
     }
+
+    #[test]
+    fn timeline_drops_every_second_mark_beyond_its_limit() {
+        let mut timeline = Timeline::default();
+        let mut note = |second: u64| {
+            timeline.note(Revision::ZERO, Revision::new(second), second * MARKS_APART);
+            timeline.marks.len()
+        };
+        let limit = MARKS_MAX as u64;
+        assert_eq!((1..=limit).map(&mut note).max(), Some(MARKS_MAX), "every mark is kept up to the limit");
+        assert_eq!(note(limit + 1), MARKS_MAX / 2 + 1);
+        assert_eq!(note(limit + 2), MARKS_MAX / 2 + 1, "marks are twice as far apart from then on");
+        assert_eq!(note(limit + 3), MARKS_MAX / 2 + 2);
+    }
+
+    #[test]
+    fn bytes_of_the_engine_are_the_rest_of_the_file() {
+        let stats = |file_bytes| EmbeddedStats {
+            revision: Revision::new(9),
+            oldest: Revision::new(2),
+            oldest_at: None,
+            live_keys: 1,
+            live_bytes: 300,
+            history_revisions: 7,
+            history_bytes: 500,
+            file_bytes,
+            free_bytes: None,
+        };
+        for (file, other) in [(Some(1000), Some(200)), (Some(800), Some(0)), (Some(10), Some(0)), (None, None)] {
+            assert_eq!(stats(file).other_bytes(), other, "a file of {file:?} bytes");
+        }
+    }
 }

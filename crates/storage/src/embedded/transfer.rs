@@ -132,3 +132,44 @@ impl EmbeddedStorage {
         Ok(summary)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Storage;
+
+    fn key(n: usize) -> Key {
+        Key::new("pods", Some("ns"), &format!("k{n:04}")).unwrap()
+    }
+
+    #[tokio::test]
+    async fn page_of_records_is_bounded_in_bytes_and_records() {
+        let check = async |lengths: Vec<usize>, expected: &[usize], why: &str| {
+            let directory = tempfile::tempdir().unwrap();
+            let store = EmbeddedStorage::open(directory.path(), EmbeddedOptions::default()).unwrap();
+            let create = async |(n, length): (usize, usize)| store.create(&key(n), vec![0; length].into(), None).await;
+            let created = futures_util::future::join_all(lengths.iter().copied().enumerate().map(create)).await;
+            assert!(created.iter().all(Result::is_ok));
+            let mut records = store.records().await.unwrap();
+            assert_eq!(records.count(), Some(lengths.len() as u64), "{why}");
+            assert_eq!(records.revision(), store.current_revision().await.unwrap(), "{why}");
+            let (mut pages, mut found) = (Vec::new(), Vec::new());
+            loop {
+                let page = records.next_page().await.unwrap();
+                if page.is_empty() {
+                    break;
+                }
+                pages.push(page.len());
+                found.extend(page.into_iter().map(|record| (record.entry.key, record.entry.value.len())));
+            }
+            assert_eq!(pages, expected, "{why}");
+            let all: Vec<_> = lengths.into_iter().enumerate().map(|(n, length)| (key(n), length)).collect();
+            assert_eq!(found, all, "{why}: no record is missed or repeated");
+        };
+        let name = key(0).as_str().len();
+        check(vec![], &[], "an empty store").await;
+        check(vec![1 << 20; 5], &[3, 2], "a fourth value and the keys exceed the bytes of a page").await;
+        check(vec![(1 << 20) - name; 5], &[4, 1], "four values and their keys reach the bytes of a page").await;
+        check(vec![0; PAGE_RECORDS_MAX + 5], &[PAGE_RECORDS_MAX, 5], "many records").await;
+    }
+}

@@ -212,3 +212,114 @@ pub(super) fn verify(inner: &Arc<Inner>) -> Result<Verification, StoreFault> {
     }
     Ok(seen)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::super::engine::Engine;
+    use super::super::faults::SimDisk;
+    use super::super::plan::Plan;
+    use super::super::record::Put;
+    use super::super::{EmbeddedOptions, EmbeddedStorage};
+    use super::*;
+
+    /// Verifies one record by itself and returns the problems.
+    fn check(header: Option<&[u8]>, value: Option<&[u8]>, expected: &[&str]) {
+        let mut seen = Verification::default();
+        seen.look(&RawRecord { revision: Revision::new(7), header, value });
+        let texts: Vec<String> = seen.findings.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, expected);
+        assert_eq!((seen.found, seen.is_clean()), (expected.len() as u64, expected.is_empty()));
+        assert!(seen.findings.iter().all(|finding| finding.revision == Some(Revision::new(7))));
+        assert_eq!((seen.revisions, seen.values), (1, u64::from(value.is_some())));
+        assert_eq!(seen.value_bytes, value.map_or(0, |record| record.len() as u64 - 4), "bytes without the checksum");
+    }
+
+    #[test]
+    fn each_problem_of_a_record_is_found() {
+        let at = Revision::new(7);
+        let key = Key::new("pods", Some("ns"), "a").unwrap();
+        let put = |length| Header {
+            key: key.clone(),
+            put: Some(Put { created: at, deadline: 0, length }),
+            previous: Revision::ZERO,
+        };
+        let removal = Header { key: key.clone(), put: None, previous: Revision::new(3) }.encode(at);
+        let (header, longer) = (put(5).encode(at), put(6).encode(at));
+        let value = record::encode_value(at, b"value");
+        let mut torn = value.clone();
+        torn[0] ^= 1;
+        check(Some(&header), Some(&value), &[]);
+        check(Some(&removal), None, &[]);
+        check(Some(&header), None, &["the value of revision 7 is missing"]);
+        check(Some(&removal), Some(&value), &["revision 7 is a removal and has a value"]);
+        check(Some(&longer), Some(&value), &["the value of revision 7 has 5 bytes, its header says 6"]);
+        check(Some(&header), Some(&torn), &["the value of revision 7 does not match its checksum"]);
+        check(Some(&header[1..]), Some(&value), &["the header of revision 7 does not match its checksum"]);
+        check(None, Some(&value), &["the value of revision 7 has no header"]);
+    }
+
+    /// An index of keys, each created at the next revision, with a deadline or none.
+    fn rebuilt(keys: &[(String, u64)]) -> Rebuild {
+        let mut rebuild = Rebuild::new(Revision::ZERO, RetentionTracker::new(Retention::default()));
+        for (name, deadline) in keys {
+            let mut plan = Plan::new(&rebuild.index.mvcc);
+            let key = Key::new("pods", Some("ns"), name).unwrap();
+            plan.put(&key, Revision::ZERO, "v".into(), *deadline).unwrap();
+            for (revision, header, _) in plan.into_records() {
+                rebuild.add(revision, &header).unwrap();
+            }
+        }
+        rebuild
+    }
+
+    #[test]
+    fn index_in_memory_is_compared_with_the_disk() {
+        let check = |memory: &[(String, u64)], disk: &[(String, u64)], expected: Option<&str>, why: &str| {
+            let file = SimDisk::default();
+            Engine::create(&file, 1 << 20).unwrap().close();
+            let options = EmbeddedOptions::default();
+            let committer = EmbeddedStorage::load(Arc::new(file), options, SystemTime::now).unwrap();
+            committer.inner.state.write().index = rebuilt(memory).index;
+            let disk = rebuilt(disk);
+            let mut seen = Verification { revision: disk.index.mvcc.current(), ..Verification::default() };
+            seen.compare(&committer.inner, &disk).unwrap();
+            let found = seen
+                .findings
+                .first()
+                .map(|finding| finding.what.strip_prefix("the index in memory differs from the disk: "));
+            assert_eq!(found, expected.map(Some), "{why}");
+            assert_eq!(seen.index_compared, expected.is_none(), "{why}");
+        };
+        let keys = |count: usize| (0..count).map(|n| (format!("k{n:04}"), 0)).collect::<Vec<_>>();
+        let changed = |at: usize, change: (&str, u64)| {
+            let mut keys = keys(2 * COMPARE_KEYS + 10);
+            keys[at] = (change.0.to_owned(), change.1);
+            keys
+        };
+        for count in [0, 1, COMPARE_KEYS, 2 * COMPARE_KEYS + 10] {
+            check(&keys(count), &keys(count), None, "the same keys");
+        }
+        let all = keys(2 * COMPARE_KEYS + 10);
+        let text = "/pods/ns/k0007 at revision 9, on disk /pods/ns/k0007x at revision 9";
+        check(&all, &changed(7, ("k0007x", 0)), Some(text), "another key");
+        let text = "/pods/ns/k0007 at revision 9, on disk /pods/ns/k0007 at revision 9";
+        check(&all, &changed(7, ("k0007", 5)), Some(text), "another deadline");
+        check(&changed(7, ("k0007", 5)), &changed(7, ("k0007", 5)), None, "the same deadline");
+        let text = "/pods/ns/k1030 at revision 1032, on disk /pods/ns/k1030x at revision 1032";
+        check(&all, &changed(1030, ("k1030x", 0)), Some(text), "a key of a later page");
+    }
+
+    #[test]
+    fn findings_are_bounded_and_all_problems_are_counted() {
+        let mut seen = Verification::default();
+        (0..250).for_each(|n| seen.find(None, format!("{n}")));
+        assert_eq!((seen.found, seen.findings.len()), (250, FINDINGS_MAX));
+        assert_eq!(
+            seen.findings.last().map(|finding| finding.what.as_str()),
+            Some("99"),
+            "the first problems are kept"
+        );
+    }
+}

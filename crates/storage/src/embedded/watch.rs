@@ -213,3 +213,64 @@ impl Stream for EmbeddedWatch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::super::engine::Engine;
+    use super::super::faults::SimDisk;
+    use super::super::plan::Plan;
+    use super::super::{EmbeddedOptions, EmbeddedStorage};
+    use super::*;
+
+    /// Makes changes of pods with values of these lengths, `None` for changes of other keys, and takes events until
+    /// the end. Returns the sizes of the batches.
+    fn check(lengths: impl IntoIterator<Item = Option<usize>>, expected: &[usize], why: &str) {
+        let disk = SimDisk::default();
+        Engine::create(&disk, 1 << 20).unwrap().close();
+        let options = EmbeddedOptions::default();
+        let committer = EmbeddedStorage::load(Arc::new(disk), options, SystemTime::now).unwrap();
+        let inner = committer.inner.clone();
+        let mut state = inner.state.write();
+        let start = state.index.mvcc.current();
+        for (n, length) in lengths.into_iter().enumerate() {
+            let resource = if length.is_some() { "pods" } else { "nodes" };
+            let key = Key::new(resource, Some("ns"), &format!("k{n}")).unwrap();
+            let mut plan = Plan::new(&state.index.mvcc);
+            plan.put(&key, Revision::ZERO, vec![0; length.unwrap_or(1)].into(), 0).unwrap();
+            for (revision, header, _) in plan.into_records() {
+                state.index.apply(revision, &header).unwrap();
+            }
+        }
+        let pods = KeyRange::resource("pods");
+        let id = inner.hub.join(pods.clone(), start, state.index.mvcc.current());
+        drop(state);
+        let watch = EmbeddedWatch::new(Arc::new(Registration { inner: inner.clone(), id }), pods);
+        let state = inner.state.read();
+        let (mut after, mut batches, mut revisions) = (Some(start), Vec::new(), Vec::new());
+        while let Some(at) = after {
+            let (events, next) = watch.take(&state, at);
+            assert!(next.is_none_or(|next| at < next && next < state.index.mvcc.current()), "{why}: each call goes on");
+            batches.push(events.len());
+            revisions.extend(events.iter().map(|event| event.revision));
+            after = next;
+        }
+        assert_eq!(batches, expected, "{why}");
+        let all = state.index.mvcc.entries_after(start);
+        let all: Vec<_> = all.filter(|(_, entry)| entry.key.as_str().starts_with("/pods/")).map(|(at, _)| at).collect();
+        assert_eq!(revisions, all, "{why}: no event is missed or repeated");
+    }
+
+    #[test]
+    fn watcher_takes_a_bounded_batch_from_the_history() {
+        let pods = |count: usize, length: usize| std::iter::repeat_n(Some(length), count);
+        check(pods(150, 1), &[WATCH_BATCH, WATCH_BATCH, 150 - 2 * WATCH_BATCH], "many events");
+        check(pods(WATCH_BATCH, 1), &[WATCH_BATCH], "as many events as a batch holds");
+        check(pods(5, 400 << 10), &[3, 2], "the third value exceeds the bytes of a batch");
+        check(pods(5, WATCH_BATCH_BYTES / 2), &[3, 2], "two values reach the bound, the third exceeds it");
+        let others = std::iter::repeat_n(None, WATCH_SCAN);
+        check(others.clone().chain(pods(1, 1)), &[0, 1], "a long history of other keys");
+        check(others, &[0], "a history that is examined at once");
+    }
+}

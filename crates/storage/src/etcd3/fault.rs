@@ -205,6 +205,8 @@ mod tests {
             (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password", "denied", false),
             (Code::FailedPrecondition, "etcdserver: authentication is not enabled", "denied", false),
             (Code::DataLoss, "etcdserver: corrupt cluster", "corrupt", true),
+            (Code::Unknown, "etcdserver: corrupt cluster", "corrupt", true),
+            (Code::DataLoss, "", "corrupt", true),
             (Code::Unavailable, "etcdserver: no leader", "unavailable", true),
             (Code::Unavailable, "etcdserver: leader changed", "unavailable", true),
             (Code::Unavailable, "etcdserver: request timed out", "unavailable", true),

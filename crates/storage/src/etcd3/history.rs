@@ -117,19 +117,14 @@ impl History {
 
     /// Checks the cluster of a header whose revision may be old. Zero means that the header names no cluster.
     pub(super) fn handle_cluster(&self, cluster: u64, revision: Revision) -> Result<(), Replaced> {
-        let known = self.cluster.load(Ordering::Acquire);
-        if cluster == known || cluster == 0 {
+        if cluster == 0 {
             return Ok(());
         }
-        if known == 0 {
-            // Two first responses may race: the loser compares again.
-            return match self.cluster.compare_exchange(0, cluster, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => Ok(()),
-                Err(first) if first == cluster => Ok(()),
-                Err(first) => Err(Replaced::Cluster { was: first, is: cluster, now: revision }),
-            };
+        match self.cluster.compare_exchange(0, cluster, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(known) if known == cluster => Ok(()),
+            Err(known) => Err(Replaced::Cluster { was: known, is: cluster, now: revision }),
         }
-        Err(Replaced::Cluster { was: known, is: cluster, now: revision })
     }
 
     /// Records a revision seen by a reader that began at `floor`.

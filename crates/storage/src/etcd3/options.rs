@@ -121,7 +121,7 @@ impl Etcd3Options {
         let refuse =
             |error: &dyn std::error::Error| ConnectError::Endpoint { endpoint: url.clone(), reason: chain(error) };
         let mut base = Endpoint::from_shared(url.clone()).map_err(|error| refuse(&error))?;
-        if base.uri().port_u16().is_none() && base.uri().authority().is_none_or(|a| !a.as_str().contains(':')) {
+        if base.uri().port_u16().is_none() {
             let reason = "it names no port; etcd listens on 2379 by default".to_owned();
             return Err(ConnectError::Endpoint { endpoint: url, reason });
         }
@@ -276,12 +276,28 @@ mod tests {
             ("", Err("no etcd endpoint is given")),
             ("unix:///run/etcd.sock", Err("unix:// is neither http:// nor https://")),
             ("http://etcd.example", Err("it names no port; etcd listens on 2379 by default")),
+            ("http://etcd.example:", Err("it names no port")),
+            ("http://[::1]", Err("it names no port")),
+            ("http://etcd.example:99999", Err("it names no port")),
             ("http://a b:1", Err("etcd endpoint http://a b:1: ")),
         ] {
             let options = Etcd3Options::new([endpoint]);
             check(&options, expected.as_ref().map(std::slice::from_ref).map_err(|e| *e));
         }
         check(&Etcd3Options::new(Vec::<String>::new()), Err("no etcd endpoint is given"));
+    }
+
+    #[test]
+    fn endpoint_without_a_scheme_uses_tls_if_tls_files_are_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca_file = dir.path().join("ca.pem");
+        let ca = rcgen::generate_simple_self_signed(["etcd.example".to_owned()]).unwrap();
+        std::fs::write(&ca_file, ca.cert.pem()).unwrap();
+        let mut options = Etcd3Options::new(["etcd.example:2379"]);
+        options.ca_file = Some(ca_file);
+        check(&options, Ok(&["https://etcd.example:2379"]));
+        options.endpoints = vec!["http://etcd.example:2379".to_owned()];
+        check(&options, Err("TLS files are given, but no endpoint is https://"));
     }
 
     #[test]

@@ -239,6 +239,22 @@ mod tests {
         let page = pager.handle_page(etcd.answer(&pager.request())).expect("one range is all");
         assert_eq!((page.items.len(), page.revision), (5_000, Revision::new(500)));
 
+        assert!(!self::pager(0, 0).handle_compacted(), "the latest revision is never compacted");
+        let mut limited = self::pager(0, 10);
+        let foreign = || Page {
+            items: Vec::new(),
+            received: 10,
+            bytes: 10,
+            last_key: Some(b"/p/a".to_vec()),
+            more: true,
+            count: 20,
+            revision: Revision::new(500),
+        };
+        assert!(limited.handle_page(foreign()).is_none());
+        assert!(limited.handle_compacted());
+        assert!(limited.handle_page(foreign()).is_none());
+        assert!(!limited.handle_compacted(), "a list restarts once");
+
         let mut exact = self::pager(7, 0);
         assert!(exact.handle_page(etcd.answer(&exact.request())).is_none());
         assert!(!exact.handle_compacted(), "an exact revision is not replaced by another");

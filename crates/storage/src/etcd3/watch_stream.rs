@@ -204,11 +204,15 @@ impl Driver {
     }
 
     async fn run(mut self) {
-        if self.range.is_empty() {
-            // The range is empty, and etcd rejects such a watch. It ends with its caller.
-            return self.results.closed().await;
-        }
         let (shared, floor) = (self.shared.clone(), self.floor);
+        if self.range.is_empty() {
+            // etcd rejects such a watch. It ends with its caller or with the store.
+            tokio::select! {
+                () = self.results.closed() => {}
+                () = shared.closed() => {}
+            }
+            return;
+        }
         let driven = async {
             tokio::select! {
                 () = self.drive() => return,

@@ -232,6 +232,10 @@ fn unanswered_progress_request_never_reports_a_client_claimed_revision() {
     };
     assert_eq!(unanswered(10, |_| ()), [Some(10), Some(10)], "a watch from the present says what is known");
     assert_eq!(unanswered(99, reconnect(99)), [Some(10), Some(10)]);
+    let cut = |core: &mut WatchCore| core.handle_ended(Instant::now(), 0.0, End::Lost("cut".into()));
+    let part = |core: &mut WatchCore| assert_eq!(core.handle_response(fragment([(11, "a")])), None);
+    assert_eq!(unanswered(10, cut), [Some(10), None], "a lost connection reports nothing");
+    assert_eq!(unanswered(10, part), [Some(10), None], "a revision is incomplete");
     assert_eq!(unanswered(9, |_| ()), [None, None], "etcd is behind what the client named");
     assert_eq!(unanswered(9, reconnect(9)), [None, None]);
     assert_eq!(unanswered(9, reconnect(10)), [None, Some(10)], "etcd got there, as a new connection shows");
@@ -269,6 +273,7 @@ fn ended_watch_stream_is_classified_as_retried_expired_or_lost() {
             "open>10, rest, open>12",
         ),
         ("ended by the server", vec![Open, Say(canceled("etcdserver: no leader")), Rested], "open>10, rest, open>10"),
+        ("a loss during the pause is the same loss", vec![Open, Cut, Cut, Rested], "open>10, rest, open>10"),
         ("out of order once", vec![Open, Say(fragment([(12, "a"), (11, "b")])), Rested], "open>10, rest, open>10"),
         (
             "out of order always",

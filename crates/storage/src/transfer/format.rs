@@ -723,4 +723,100 @@ mod tests {
             assert_eq!(ttl_millis(Duration::from_nanos(nanos)), expected, "{nanos} ns");
         }
     }
+
+    /// A frame that a damaged or foreign encoder wrote.
+    fn frame(at: usize, kind: u8, body: &[u8]) -> Vec<u8> {
+        let mut frame = vec![kind];
+        frame.extend_from_slice(&u32::try_from(body.len()).unwrap().to_le_bytes());
+        frame.extend_from_slice(body);
+        let crc = checksum(at as u64, &frame);
+        frame.extend_from_slice(&crc.to_le_bytes());
+        frame
+    }
+
+    #[test]
+    fn short_header_or_record_is_damage() {
+        let preamble = [&MAGIC[..], &FORMAT_VERSION.to_le_bytes()].concat();
+        for (kind, length, expected) in [
+            (HEADER, 0, "its header is too short"),
+            (HEADER, HEADER_FIXED - 1, "its header is too short"),
+            (HEADER, HEADER_FIXED, "it is torn"),
+            (RECORD, 0, "a record is too short"),
+            (RECORD, RECORD_FIXED - 1, "a record is too short"),
+            // A record without a key.
+            (RECORD, RECORD_FIXED, "a record holds no key"),
+        ] {
+            let mut file = preamble.clone();
+            if kind == RECORD {
+                Encoder::begin(&header(), &mut file);
+                file.drain(..PREAMBLE);
+            }
+            file.extend(frame(file.len(), kind, &vec![0; length]));
+            let error = decode(&[&file]).unwrap_err().to_string();
+            assert!(error.contains(expected), "{} of {length} bytes: {error}", char::from(kind));
+        }
+    }
+
+    #[test]
+    fn source_is_truncated_at_a_character() {
+        for (source, expected) in [
+            (String::new(), 0),
+            ("x".repeat(SOURCE_BYTES_MAX), SOURCE_BYTES_MAX),
+            ("x".repeat(SOURCE_BYTES_MAX + 1), SOURCE_BYTES_MAX),
+            ("x".repeat(SOURCE_BYTES_MAX - 1) + "ü", SOURCE_BYTES_MAX - 1),
+            ("x".repeat(SOURCE_BYTES_MAX - 1) + "€", SOURCE_BYTES_MAX - 1),
+            ("x".repeat(SOURCE_BYTES_MAX - 2) + "€", SOURCE_BYTES_MAX - 2),
+        ] {
+            let (found, ..) = decode(&[&encode(&ExportHeader { source: source.clone(), ..header() }, &[])]).unwrap();
+            assert_eq!(found.source, source[..expected], "a source of {} bytes", source.len());
+        }
+    }
+
+    #[test]
+    fn largest_record_is_exported() {
+        let key = format!("/p/{}", "n".repeat(EXPORT_KEY_BYTES_MAX - 3));
+        let largest = record(&key, &vec![7; EXPORT_VALUE_BYTES_MAX], 1, 1, None);
+        let file = encode(&header(), std::slice::from_ref(&largest));
+        let (_, records, _) = decode(&[&file]).unwrap();
+        assert!(records == [largest], "a record at the limits changes");
+    }
+
+    #[test]
+    fn decoder_reports_its_position_and_bytes_behind_the_end() {
+        let mut decoder = Decoder::default();
+        assert_eq!(decoder.offset(), 0);
+        decoder.handle_bytes(&FILE);
+        while decoder.poll_item().unwrap().is_some() {}
+        assert_eq!(decoder.offset(), FILE.len() as u64);
+        assert_eq!(decoder.handle_eof(), Ok(()));
+        decoder.handle_bytes(b"!");
+        let behind = damaged(FILE.len() as u64, "something follows behind its end");
+        assert_eq!(decoder.handle_eof(), Err(behind.clone()));
+        assert_eq!(decoder.poll_item(), Err(behind));
+    }
+
+    /// The file was truncated after it was checked.
+    #[test]
+    fn record_of_a_truncated_file_is_torn() {
+        let mut decoder = Decoder::default();
+        decoder.handle_bytes(&FILE);
+        let mut last = None;
+        while let Some(item) = decoder.poll_item().unwrap() {
+            if let Item::Record { offset, .. } = item {
+                last = Some(offset);
+            }
+        }
+        // The last record is longer than the first read.
+        let offset = last.unwrap();
+        for length in [0, 1, HEAD - 1, HEAD, 100, 4_095, 4_096, 4_097, 5_000] {
+            let file = &FILE[..offset as usize + length];
+            let read = |at: u64, buffer: &mut [u8]| -> Result<usize, FormatError> {
+                let rest = &file[(at as usize).min(file.len())..];
+                let length = rest.len().min(buffer.len());
+                buffer[..length].copy_from_slice(&rest[..length]);
+                Ok(length)
+            };
+            assert_eq!(record_at(offset, read), Err(FormatError::Torn { at: file.len() as u64 }), "{length} bytes");
+        }
+    }
 }

@@ -176,9 +176,9 @@ fn look(record: &Record, paths: &Paths, found: &mut Inspection) {
     let (name, namespace) = (text(paths.name), text(paths.namespace));
     let own = if namespace.is_empty() { name.clone() } else { format!("{namespace}/{name}") };
     match path.strip_suffix(own.as_str()).and_then(|rest| rest.strip_suffix('/')) {
-        Some(resource) if !resource.is_empty() => found.counts(resource, weight),
+        Some(resource) => found.counts(resource, weight),
         // Values with JSON escapes are not compared, because names of Kubernetes have none.
-        _ => {
+        None => {
             found.counts(first, weight);
             if !own.contains('\\') {
                 found.finds(Finding::Misplaced { key: key.clone(), says: own });

@@ -146,4 +146,29 @@ mod tests {
             prop_assert_eq!(sorted, expected);
         }
     }
+
+    #[test]
+    fn sorter_keeps_at_most_its_number_of_pairs_in_memory() {
+        let mut sorter = Sorter::with_memory(3);
+        for n in (0..10).rev() {
+            sorter.push((n, n)).unwrap();
+            assert!(sorter.pairs.len() <= 3, "{} pairs in memory", sorter.pairs.len());
+        }
+        assert_eq!((sorter.runs.len(), sorter.pairs.len()), (3, 1), "a file for each three pairs");
+        let mut sorted = sorter.finish().unwrap();
+        for n in 0..10 {
+            assert_eq!(sorted.left(), 10 - n);
+            assert_eq!(sorted.next().unwrap().unwrap(), (n, n));
+        }
+        assert_eq!(sorted.left(), 0);
+        assert!(sorted.next().is_none());
+    }
+
+    #[test]
+    fn unreadable_run_is_an_error_and_not_an_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let unreadable = File::options().write(true).create_new(true).open(dir.path().join("run")).unwrap();
+        let sorter = Sorter { pairs: vec![(1, 1)], runs: vec![unreadable], count: 2, pairs_max: 1 };
+        assert!(sorter.finish().is_err(), "pairs are lost");
+    }
 }

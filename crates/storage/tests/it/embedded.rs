@@ -191,6 +191,11 @@ fn foreign_directory_is_rejected() {
         "has a format that this version does not read (listwatch embedded store, format 9)",
     );
     check_refused(
+        |path| std::fs::write(path.join("FORMAT"), [0xff, 0xfe]).unwrap(),
+        "has a format that this version does not read (unreadable)",
+    );
+    check_refused(|path| std::fs::create_dir(path.join("FORMAT")).unwrap(), "cannot use <dir> as a store");
+    check_refused(
         |path| {
             drop(open(path));
             std::fs::remove_file(path.join("store.redb")).unwrap();

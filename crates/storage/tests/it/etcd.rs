@@ -3,8 +3,11 @@
 //! The tests need an etcd binary: `LISTWATCH_ETCD`, else `etcd` on the PATH. Without one they fail
 //! with instructions (`LISTWATCH_SKIP_ETCD=1` skips them). With `LISTWATCH_ETCD_ENDPOINTS` the
 //! suite also runs on that cluster, below its own prefix; it compacts the cluster's history. Every
-//! etcd started here ends with its test.
+//! etcd started here ends with its test. Only the tests in [`answers`] need no binary: a fake etcd in the process decides
+//! each answer.
 
+mod answers;
+mod fake;
 mod faults;
 mod gateway;
 mod permissions;

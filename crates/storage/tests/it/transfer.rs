@@ -1,6 +1,9 @@
 //! Tests copies between stores: exported records are imported in order, above the source's
 //! revision, even after interruptions.
 
+mod scripted;
+mod totals;
+
 use std::io::{self, Cursor, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -10,7 +10,7 @@ use tonic_prost::ProstCodec;
 
 #[allow(dead_code, reason = "the store's messages, of which the tests need a part")]
 #[path = "../../../src/etcd3/proto.rs"]
-mod proto;
+pub(super) mod proto;
 
 use proto::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, KeyValue, LeaseGrantRequest,
