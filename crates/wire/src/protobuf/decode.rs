@@ -446,10 +446,12 @@ impl Decoder<'_> {
         }
         let seconds = self.inner_varint(records, 1, "Time", "seconds")? as i64;
         let nanos = self.inner_varint(records, 2, "Time", "nanos")? as i32;
-        let Ok(nanos @ 0..1_000_000_000) = u32::try_from(nanos) else {
-            return Err(invalid(self.last(records), "a fraction of a second outside of 0 to 999999999"));
+        let nanos = match u32::try_from(nanos) {
+            // Go does not read the fraction (`time_proto.go`).
+            _ if of == Type::Time => 0,
+            Ok(nanos @ 0..1_000_000_000) => nanos / 1000 * 1000,
+            _ => return Err(invalid(self.last(records), "a fraction of a second outside of 0 to 999999999")),
         };
-        let nanos = if of == Type::MicroTime { nanos / 1000 * 1000 } else { 0 };
         Ok((seconds != forms::ZERO_TIME_SECONDS || nanos != 0).then_some((seconds, nanos)))
     }
 

@@ -205,6 +205,11 @@ fn times_are_decoded_with_the_precision_of_go() {
         assert!(json.contains(expected), "{what}: {json}");
         assert_eq!(decoded(&encoded("v1", "Event", &json)), json, "{what} round-trips");
     }
+    // A fraction of -1 ns is an error only where fractions are read.
+    let negative = [&zero_time(0)[..12], &[0xff; 9], b"\x01"].concat();
+    assert!(protobuf::decode(&envelope("v1", "ConfigMap", &field(1, &field(8, &negative)))).is_ok());
+    let refused = protobuf::decode(&envelope("v1", "Event", &field(10, &negative)));
+    assert!(matches!(refused, Err(DecodeError::InvalidValue { .. })), "{refused:?}");
 }
 
 #[test]
