@@ -12,6 +12,9 @@ use crate::discovery::{ResourceName, parse_group_list, parse_resource_list};
 use crate::problem::Problem;
 use crate::resource::ApiResource;
 
+/// The maximum number of versions of all groups. Each may cost a request.
+const GROUP_VERSIONS_MAX: usize = 1_000;
+
 /// A name does not refer to a resource that can be watched.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -81,6 +84,10 @@ impl Client {
             let problem = Problem::malformed(format!("/apis is no APIGroupList: {error}"));
             DiscoverError::Unreachable(problem.caused_by(error))
         })?;
+        if groups.iter().map(|group| group.versions.len()).sum::<usize>() > GROUP_VERSIONS_MAX {
+            let problem = Problem::malformed(format!("/apis names more than {GROUP_VERSIONS_MAX} versions"));
+            return Err(DiscoverError::Unreachable(problem));
+        }
         for group in groups {
             // The preferred version is the first one. As in kubectl, a resource may exist only in another one.
             for version in group.versions.iter().filter(|version| wanted.may_match(&group.name, version)) {
@@ -95,6 +102,10 @@ impl Client {
                         tracing::debug!(%problem, path, "a group did not answer");
                         if !silent.contains(&group.name) {
                             silent.push(group.name.clone());
+                        }
+                        // If this version exists, a caller must not keep another one.
+                        if problem.status().is_none_or(|status| status.code != 404) {
+                            break;
                         }
                     }
                 }
@@ -169,6 +180,7 @@ mod tests {
                 ("batch", &["v1", "v1beta1"]),
                 ("extensions", &["v1beta1"]),
                 ("away.example.com", &["v1", "v2"]),
+                ("new.example.com", &["v2", "v1"]),
             ];
             let plurals = match path {
                 "/apis" => {
@@ -182,6 +194,8 @@ mod tests {
                 "/apis/apps/v1" | "/apis/apps/v1beta1" | "/apis/extensions/v1beta1" => "deployments",
                 "/apis/batch/v1" => "jobs",
                 "/apis/batch/v1beta1" => "cronjobs",
+                "/apis/new.example.com/v1" => "gadgets",
+                "/apis/away.example.com/v2" => "pods",
                 _ => return None,
             };
             let version = path.trim_start_matches("/apis/").trim_start_matches("/api/");
@@ -205,7 +219,9 @@ mod tests {
             let answer = Documents::answer(path);
             let mut response = Response::new(Full::from(answer.clone().unwrap_or_default()));
             if answer.is_none() {
-                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                let is_absent = path.starts_with("/apis/new.example.com/");
+                *response.status_mut() =
+                    if is_absent { StatusCode::NOT_FOUND } else { StatusCode::SERVICE_UNAVAILABLE };
             }
             std::future::ready(Ok(response))
         }
@@ -234,8 +250,11 @@ mod tests {
         check("cronjobs.batch", Ok("batch/v1beta1"), &["/apis", "/apis/batch/v1", "/apis/batch/v1beta1"]).await;
         check("cronjobs.v1.batch", Err(&[]), &["/apis", "/apis/batch/v1"]).await;
         check("pods.v2.apps", Err(&[]), &["/apis"]).await;
-        let both = ["/apis", "/apis/away.example.com/v1", "/apis/away.example.com/v2"];
-        check("pods.away.example.com", Err(&["away.example.com"]), &both).await;
+        // A group that fails is not asked for its other versions: a caller would keep one of them. A 404 is no failure.
+        let first = ["/apis", "/apis/away.example.com/v1"];
+        check("pods.away.example.com", Err(&["away.example.com"]), &first).await;
+        let both = ["/apis", "/apis/new.example.com/v2", "/apis/new.example.com/v1"];
+        check("gadgets.new.example.com", Ok("new.example.com/v1"), &both).await;
     }
 
     #[test]

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     /// A server that ignores the selector and sends the objects of these uids.
-    struct Ignorant(Vec<String>);
+    struct UnshardedServer(Vec<String>);
 
     fn object(uid: &str) -> RawObject {
         let json = format!(r#"{{"metadata":{{"name":"x{uid}","uid":"{uid}","resourceVersion":"1"}}}}"#);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl ListWatch for Ignorant {
+    impl ListWatch for UnshardedServer {
         async fn list(&self, _: ListOptions) -> Result<ListStream, Problem> {
             let objects = self.0.iter().map(|uid| object(uid)).collect();
             let items = [Ok(ListItem::Objects(objects)), Ok(ListItem::End(ListMeta::default()))];
@@ -227,7 +227,7 @@ mod tests {
         let selector = ShardSelector::part(ShardField::Uid, 0, 2).unwrap();
         let (own, others): (Vec<_>, Vec<_>) = (0..20).map(|uid| uid.to_string()).partition(|uid| selector.holds(uid));
         let sent = if foreign { [&own[..2], &others[..3]].concat() } else { own[..2].to_vec() };
-        let shard = || ShardListWatch::new(Ignorant(sent.clone()), selector.clone()).fallback(fallback);
+        let shard = || ShardListWatch::new(UnshardedServer(sent.clone()), selector.clone()).fallback(fallback);
         let listed = shard();
         let first = listed.list(ListOptions::default()).await.unwrap().next().await.unwrap();
         let first = first.map(|item| match item {

@@ -396,14 +396,14 @@ where
 {
     let mut update = UpdateLoop::new(key.clone(), suggestion, limits);
     loop {
-        let told = match update.step().expect("the loop ends with the answer that holds the result") {
+        let outcome = match update.step().expect("the loop ends with the answer that holds the result") {
             Step::Read => update.read(storage.get(key).await.map(|(found, _)| found)),
             Step::Decide(current) => update.decided(decide(current.as_ref())),
             Step::Create { value, ttl } => update.created(storage.create(key, value, ttl).await),
             Step::Update { expected, value, ttl } => update.updated(storage.update(key, expected, value, ttl).await),
             Step::Delete { expected } => update.deleted(storage.delete(key, expected).await),
         };
-        if let Some(result) = told {
+        if let Some(result) = outcome {
             return result;
         }
     }
@@ -443,7 +443,7 @@ mod tests {
             let present = truth.peek().cloned().flatten();
             let modified = present.as_ref().map(|found| found.modified);
             let next = Revision::new(100);
-            let told = match update.step().unwrap() {
+            let outcome = match update.step().unwrap() {
                 Step::Read => {
                     trace.push_str("read ");
                     update.read(Ok(present))
@@ -480,7 +480,7 @@ mod tests {
             if truth.len() > 1 && !trace.ends_with(") ") {
                 truth.next();
             }
-            if let Some(result) = told {
+            if let Some(result) = outcome {
                 break result;
             }
         };
@@ -545,8 +545,8 @@ mod tests {
     #[test]
     fn store_fault_ends_the_update() {
         let mut update = UpdateLoop::<()>::new(key(), None, UpdateLimits::default());
-        let told = update.read(Err(StoreFault::Closed.into()));
-        assert_eq!(told, Some(Err(GuaranteedUpdateError::Fault(StoreFault::Closed))));
+        let outcome = update.read(Err(StoreFault::Closed.into()));
+        assert_eq!(outcome, Some(Err(GuaranteedUpdateError::Fault(StoreFault::Closed))));
         assert_eq!(update.step(), None);
     }
 
@@ -558,13 +558,13 @@ mod tests {
             assert_eq!(update.read(Ok(found)), None);
             assert_eq!(update.decided(Ok(decision)), None);
             assert!(step(&update.step().unwrap()));
-            let told = match update.step().unwrap() {
+            let outcome = match update.step().unwrap() {
                 Step::Create { .. } => update.created(Err(unavailable().into())),
                 Step::Update { .. } => update.updated(Err(unavailable().into())),
                 Step::Delete { .. } => update.deleted(Err(unavailable().into())),
                 other => panic!("{other:?}"),
             };
-            assert_eq!(told, Some(Err(GuaranteedUpdateError::Fault(unavailable()))), "the write may have happened");
+            assert_eq!(outcome, Some(Err(GuaranteedUpdateError::Fault(unavailable()))), "the write may have happened");
             assert_eq!(update.step(), None);
         };
         let write = || Decision::Write { value: "b".into(), ttl: None };

@@ -142,7 +142,7 @@ impl ValueSplitter {
                     self.partial.extend_from_slice(chunk);
                     self.chunks.pop_front();
                 }
-                Err(NoValue) => return self.malformed(),
+                Err(NotAValue) => return self.malformed(),
             }
         }
         Ok(None)
@@ -163,7 +163,7 @@ fn is_scalar(byte: u8) -> bool {
 }
 
 /// The error of a byte that begins no JSON value.
-struct NoValue;
+struct NotAValue;
 
 /// Finds the end of one JSON value incrementally.
 #[derive(Clone, Copy, Debug, Default)]
@@ -182,7 +182,7 @@ impl ValueScan {
     }
 
     /// Scans further bytes; `Some(end)` when the value ends before `bytes[end]`.
-    fn run(&mut self, bytes: &[u8]) -> Result<Option<usize>, NoValue> {
+    fn run(&mut self, bytes: &[u8]) -> Result<Option<usize>, NotAValue> {
         let mut at = 0;
         if !self.started {
             let Some(first) = bytes.first() else { return Ok(None) };
@@ -190,7 +190,7 @@ impl ValueScan {
                 b'{' | b'[' => self.depth = 1,
                 b'"' => self.in_string = true,
                 b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => {}
-                _ => return Err(NoValue),
+                _ => return Err(NotAValue),
             }
             self.started = true;
             at = 1;

@@ -320,12 +320,13 @@ fn unsupported_media_type(types: &str) -> Status {
 }
 
 /// Whether every parameter has a name and a value; otherwise Go parses no media type at all
-/// (`mime.ParseMediaType`). A last semicolon is allowed.
+/// (`mime.ParseMediaType`). A trailing semicolon is allowed, and a name with two values too, which Go rejects.
 fn has_whole_params(content_type: &str) -> bool {
-    let mut rest = content_type.find(';').map_or("", |at| &content_type[at..]);
-    while !matches!(rest.trim(), "" | ";") {
-        match behind_param(rest) {
-            Some(behind) => rest = behind,
+    // The end is trimmed once, so that each character is looked at a few times at most.
+    let mut rest = content_type.find(';').map_or("", |at| content_type[at..].trim());
+    while !matches!(rest, "" | ";") {
+        match skip_param(rest) {
+            Some(behind) => rest = behind.trim_start(),
             None => return false,
         }
     }
@@ -333,24 +334,24 @@ fn has_whole_params(content_type: &str) -> bool {
 }
 
 /// The text behind `;name=value`; `None` if the text begins with no parameter.
-fn behind_param(text: &str) -> Option<&str> {
+fn skip_param(text: &str) -> Option<&str> {
     let name = text.trim_start().strip_prefix(';')?.trim_start();
-    let value = behind_token(name)?.trim_start().strip_prefix('=')?.trim_start();
+    let value = skip_token(name)?.trim_start().strip_prefix('=')?.trim_start();
     match value.strip_prefix('"') {
-        Some(quoted) => behind_quote(quoted),
-        None => behind_token(value),
+        Some(quoted) => skip_quoted(quoted),
+        None => skip_token(value),
     }
 }
 
 /// The text behind a token of RFC 2045, which is not empty.
-fn behind_token(text: &str) -> Option<&str> {
+fn skip_token(text: &str) -> Option<&str> {
     let is_token = |byte: &u8| byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(byte);
     let bytes = text.bytes().take_while(is_token).count();
     (bytes > 0).then(|| &text[bytes..])
 }
 
 /// The text behind the quote that ends a quoted text.
-fn behind_quote(text: &str) -> Option<&str> {
+fn skip_quoted(text: &str) -> Option<&str> {
     let mut bytes = text.bytes().enumerate();
     while let Some((at, byte)) = bytes.next() {
         match byte {
@@ -661,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn late_refusals_are_those_of_streams_and_of_views() {
+    fn refusal_of_a_stream_or_a_view_is_a_late_406() {
         fn check(accept: &str, purpose: Purpose, served: Served, late: bool) {
             let status = negotiate(Some(accept), purpose, &served).expect_err("406");
             assert_eq!(is_late_refusal(&status), late, "{accept} for {purpose:?}: {}", status.message);

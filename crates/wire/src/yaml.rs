@@ -166,7 +166,7 @@ impl Printer {
         let found = Analysis::of(text);
         if text.contains('\n') && !is_key && found.block {
             self.literal(text, indent);
-        } else if text.contains('\n') || is_something_else(text) {
+        } else if text.contains('\n') || resolves_to_another_type(text) {
             self.double_quoted(text, indent, is_key);
         } else if found.plain {
             self.plain(text, indent, is_key);
@@ -341,7 +341,7 @@ fn is_printable(c: char) -> bool {
 }
 
 /// Whether YAML would read this string as another type, if it were a plain scalar.
-fn is_something_else(text: &str) -> bool {
+fn resolves_to_another_type(text: &str) -> bool {
     const WORDS: &[&str] = &[
         "", "~", "null", "Null", "NULL", "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON", "n",
         "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF", ".nan", ".NaN", ".NAN", ".inf", ".Inf",

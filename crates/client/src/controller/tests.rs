@@ -280,7 +280,7 @@ async fn dropped_handle_stops_the_controller_at_once() {
 }
 
 #[test]
-fn controller_of_an_ended_runtime_has_ended() {
+fn controller_reports_its_end_when_its_runtime_is_dropped() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let first = runtime();
     let (_own, source) = SourceControl::new(&["a"]);

@@ -39,7 +39,7 @@ const REST_RECORDS: usize = if cfg!(test) { 3 } else { 512 };
 
 /// The number of times that the copier reaches the end of the store, after which the committer copies the rest. Writers
 /// that are faster than the copy then wait for one chunk.
-const CHASES_MAX: usize = 64;
+const CATCH_UPS_MAX: usize = 64;
 
 /// Approximate bytes of the copy's file per byte of content.
 const SPACE_PER_BYTE: u64 = 2;
@@ -198,18 +198,18 @@ pub(super) fn defragment(
 
 /// Decides when the committer takes over, because the copier alone never catches up with fast writers.
 #[derive(Default)]
-struct Chase {
+struct CatchUp {
     /// The number of times that the copier reached the end of the store.
     ends: usize,
 }
 
-impl Chase {
+impl CatchUp {
     /// Whether the committer copies what follows this chunk.
-    fn ends_with(&mut self, chunk: &Chunk) -> bool {
+    fn hands_over_after(&mut self, chunk: &Chunk) -> bool {
         self.ends += usize::from(chunk.last);
         // The next chunk is about as large as this one.
         let little = chunk.bytes < REST_BYTES && chunk.records.len() < REST_RECORDS;
-        chunk.last && (little || self.ends == CHASES_MAX)
+        chunk.last && (little || self.ends == CATCH_UPS_MAX)
     }
 }
 
@@ -219,11 +219,11 @@ fn copy(inner: &Arc<Inner>, disk: &Arc<dyn Disk>, cache_bytes: usize) -> Result<
     let engine = Engine::create(&*create_side, cache_bytes)?;
     let began = inner.state.read().index.mvcc.oldest();
     let mut copy = Copy { engine, through: Revision::ZERO, began };
-    let mut chase = Chase::default();
+    let mut catch_up = CatchUp::default();
     loop {
         let chunk = copy.next(inner)?;
         copy.add(inner, &chunk)?;
-        if chase.ends_with(&chunk) {
+        if catch_up.hands_over_after(&chunk) {
             break;
         }
     }
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_loses_the_revisions_that_die_meanwhile() {
+    fn copy_omits_revisions_that_die_during_the_copy() {
         let (committer, records) = store(|plan| creates(plan, 10, 1));
         let mut copy = copy_from(Revision::ZERO);
         let chunk = copy.next(&committer.inner).unwrap();
@@ -369,7 +369,7 @@ mod tests {
             Chunk { records: vec![record; records], bytes, through: Revision::new(2), last }
         };
         let check = |bytes, records, last, expected, why: &str| {
-            assert_eq!(Chase::default().ends_with(&chunk(bytes, records, last)), expected, "{why}");
+            assert_eq!(CatchUp::default().hands_over_after(&chunk(bytes, records, last)), expected, "{why}");
         };
         check(0, 0, true, true, "nothing was written meanwhile");
         check(REST_BYTES - 1, REST_RECORDS - 1, true, true, "little was written meanwhile");
@@ -378,13 +378,16 @@ mod tests {
         check(REST_BYTES + 1, 1, true, false, "more bytes");
         check(1, REST_RECORDS + 1, true, false, "more records");
         check(0, 0, false, false, "more follows");
-        let mut chase = Chase::default();
+        let mut catch_up = CatchUp::default();
         let many = chunk(REST_BYTES, REST_RECORDS, true);
-        for end in 1..CHASES_MAX {
-            assert!(!chase.ends_with(&many), "writers are served during chase {end}");
-            assert!(!chase.ends_with(&chunk(REST_BYTES, REST_RECORDS, false)), "a chase may take several chunks");
+        for end in 1..CATCH_UPS_MAX {
+            assert!(!catch_up.hands_over_after(&many), "writers are served during catch-up {end}");
+            assert!(
+                !catch_up.hands_over_after(&chunk(REST_BYTES, REST_RECORDS, false)),
+                "a catch-up may take several chunks"
+            );
         }
-        assert!(chase.ends_with(&many), "the number of chases is bounded");
+        assert!(catch_up.hands_over_after(&many), "the number of catch-ups is bounded");
     }
 
     #[tokio::test]

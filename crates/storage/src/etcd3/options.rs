@@ -122,7 +122,7 @@ impl Etcd3Options {
             |error: &dyn std::error::Error| ConnectError::Endpoint { endpoint: url.clone(), reason: chain(error) };
         let mut base = Endpoint::from_shared(url.clone()).map_err(|error| refuse(&error))?;
         if base.uri().port_u16().is_none() {
-            let reason = "it names no port; etcd listens on 2379 by default".to_owned();
+            let reason = "it names no port from 0 to 65535; etcd listens on 2379 by default".to_owned();
             return Err(ConnectError::Endpoint { endpoint: url, reason });
         }
         let mut connector = None;
@@ -275,7 +275,7 @@ mod tests {
             ("http://[::1]:2379", Ok("http://[::1]:2379")),
             ("", Err("no etcd endpoint is given")),
             ("unix:///run/etcd.sock", Err("unix:// is neither http:// nor https://")),
-            ("http://etcd.example", Err("it names no port; etcd listens on 2379 by default")),
+            ("http://etcd.example", Err("it names no port from 0 to 65535; etcd listens on 2379 by default")),
             ("http://etcd.example:", Err("it names no port")),
             ("http://[::1]", Err("it names no port")),
             ("http://etcd.example:99999", Err("it names no port")),

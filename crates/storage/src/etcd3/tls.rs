@@ -2,14 +2,15 @@
 //! certificates are used without a restart. etcd's own client reads its certificate and key in the same way
 //! (etcd, `client/pkg/transport/listener.go`, `TLSInfo`); here the authorities are read again too.
 
-use std::future::Future;
-use std::io;
+use std::future::{Future, poll_fn};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use rustls::{ClientConfig, RootCertStore};
@@ -23,8 +24,11 @@ use tower_service::Service;
 use super::fault::chain;
 use super::options::ConnectError;
 
-/// The port of etcd's clients.
-const DEFAULT_PORT: u16 = 2379;
+/// The maximum size of a TLS file, in bytes.
+const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The time limit for reading the files again, for file systems that hang.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The paths of the PEM files.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +48,17 @@ struct Contents {
 
 impl Contents {
     fn read(paths: &TlsPaths) -> Result<Self, ConnectError> {
-        let read = |file: &Path| std::fs::read(file).map_err(|error| unusable(file, error.to_string()));
+        let read = |file: &Path| {
+            let mut bytes = Vec::new();
+            let opened = std::fs::File::open(file);
+            opened
+                .and_then(|opened| opened.take(TLS_FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+                .map_err(|error| unusable(file, error.to_string()))?;
+            if bytes.len() as u64 > TLS_FILE_BYTES_MAX {
+                return Err(unusable(file, format!("it is larger than {TLS_FILE_BYTES_MAX} bytes")));
+            }
+            Ok(bytes)
+        };
         Ok(Contents {
             authorities: paths.authorities.as_deref().map(read).transpose()?,
             identity: match &paths.identity {
@@ -55,9 +69,11 @@ impl Contents {
     }
 }
 
-/// The TLS files, and the configuration that was made of them.
+/// The TLS files, and the configuration built from them.
 pub(super) struct TlsFiles {
     paths: TlsPaths,
+    /// Held while the files are read, so that a file system that hangs blocks one thread only.
+    reading: Mutex<()>,
     loaded: Mutex<Loaded>,
 }
 
@@ -73,14 +89,27 @@ impl TlsFiles {
     pub(super) fn load(paths: TlsPaths) -> Result<Self, ConnectError> {
         let contents = Contents::read(&paths)?;
         let config = Arc::new(configure(&paths, &contents)?);
-        Ok(TlsFiles { paths, loaded: Mutex::new(Loaded { contents, config, error: None }) })
+        let loaded = Mutex::new(Loaded { contents, config, error: None });
+        Ok(TlsFiles { paths, reading: Mutex::new(()), loaded })
     }
 
-    /// The configuration of the present files. While they are unusable, for example because only one of certificate and
-    /// key was replaced yet, the last usable configuration. Blocks on the file system.
-    fn config(&self) -> Arc<ClientConfig> {
+    /// The configuration of the present files, or the last usable one if reading them takes too long.
+    async fn config(self: &Arc<Self>) -> Arc<ClientConfig> {
+        let files = self.clone();
+        let reading = tokio::task::spawn_blocking(move || files.reload());
+        match tokio::time::timeout(READ_TIMEOUT, reading).await {
+            Ok(Ok(config)) => config,
+            _ => self.loaded.lock().config.clone(),
+        }
+    }
+
+    /// Reads the files again. Returns the last usable configuration while they are unusable, for example because only
+    /// one of certificate and key was replaced yet. Blocks on the file system.
+    fn reload(&self) -> Arc<ClientConfig> {
+        let Some(_reading) = self.reading.try_lock() else { return self.loaded.lock().config.clone() };
+        let contents = Contents::read(&self.paths);
         let mut loaded = self.loaded.lock();
-        let reloaded = Contents::read(&self.paths).and_then(|contents| {
+        let reloaded = contents.and_then(|contents| {
             if contents == loaded.contents {
                 return Ok(None);
             }
@@ -88,7 +117,11 @@ impl TlsFiles {
             Ok(Some(Loaded { contents, config, error: None }))
         });
         match reloaded {
-            Ok(None) => loaded.error = None,
+            Ok(None) => {
+                if loaded.error.take().is_some() {
+                    tracing::info!("the TLS files of etcd are usable again");
+                }
+            }
             Ok(Some(changed)) => {
                 *loaded = changed;
                 tracing::info!("the TLS files of etcd have changed; new connections use them");
@@ -107,12 +140,22 @@ fn configure(paths: &TlsPaths, contents: &Contents) -> Result<ClientConfig, Conn
     let mut roots = RootCertStore::empty();
     match (&paths.authorities, &contents.authorities) {
         (Some(file), Some(bytes)) => {
-            for authority in certificates(file, bytes)? {
-                roots.add(authority).map_err(|error| unusable(file, chain(&error)))?;
+            let (_, skipped) = roots.add_parsable_certificates(certificates(file, bytes)?);
+            if roots.is_empty() {
+                return Err(unusable(file, "none of its certificates is one of an authority".to_owned()));
+            }
+            if skipped > 0 {
+                tracing::warn!(file = %file.display(), skipped, "certificates of an authority are unusable");
             }
         }
-        // Unreadable certificates of the system are skipped.
-        _ => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+        _ => {
+            // Unusable certificates of the system are skipped.
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if roots.is_empty() {
+                let reason = "the operating system trusts no authority; name the file of etcd's authority".to_owned();
+                return Err(unusable(Path::new("/etc/ssl/certs"), reason));
+            }
+        }
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -121,11 +164,11 @@ fn configure(paths: &TlsPaths, contents: &Contents) -> Result<ClientConfig, Conn
         .with_root_certificates(roots);
     let mut config = match (&paths.identity, &contents.identity) {
         (Some((certificate_file, key_file)), Some((certificate, key))) => {
-            let chain_of_certificate = certificates(certificate_file, certificate)?;
+            let certificate_chain = certificates(certificate_file, certificate)?;
             let key = PrivateKeyDer::from_pem_slice(key)
                 .map_err(|_| unusable(key_file, "it has no PEM block \"PRIVATE KEY\"".to_owned()))?;
             builder
-                .with_client_auth_cert(chain_of_certificate, key)
+                .with_client_auth_cert(certificate_chain, key)
                 .map_err(|error| unusable(certificate_file, chain(&error)))?
         }
         _ => builder.with_no_client_auth(),
@@ -151,24 +194,28 @@ fn unusable(file: &Path, reason: String) -> ConnectError {
 #[derive(Clone)]
 pub(super) struct Connector {
     files: Arc<TlsFiles>,
+    /// Looks up addresses, and shares the time limit between them.
+    tcp: HttpConnector,
     timeout: Duration,
 }
 
 impl Connector {
     /// `timeout` is the time for address lookup, TCP and the TLS handshake together.
     pub(super) fn new(files: Arc<TlsFiles>, timeout: Duration) -> Self {
-        Connector { files, timeout }
+        let mut tcp = HttpConnector::new();
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(timeout));
+        Connector { files, tcp, timeout }
     }
 
-    async fn connect(self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
+    async fn connect(mut self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
         let host = uri.host().unwrap_or_default();
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).to_owned();
         let name = ServerName::try_from(host.clone())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("host {host}: {error}")))?;
-        let files = self.files;
-        let config = tokio::task::spawn_blocking(move || files.config()).await.map_err(io::Error::other)?;
-        let tcp = TcpStream::connect((host, uri.port_u16().unwrap_or(DEFAULT_PORT))).await?;
-        tcp.set_nodelay(true)?;
+        let config = self.files.config().await;
+        poll_fn(|context| self.tcp.poll_ready(context)).await.map_err(io::Error::other)?;
+        let tcp = self.tcp.call(uri).await.map_err(io::Error::other)?.into_inner();
         let stream = tokio_rustls::TlsConnector::from(config).connect(name, tcp).await?;
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the server does not choose HTTP/2"));
@@ -245,21 +292,21 @@ mod tests {
     fn unchanged_files_keep_their_configuration_and_changed_ones_replace_it() {
         let dir = Dir::new();
         let files = TlsFiles::load(dir.paths.clone()).unwrap();
-        let first = files.config();
-        assert!(Arc::ptr_eq(&first, &files.config()), "unchanged files are not parsed again");
+        let first = files.reload();
+        assert!(Arc::ptr_eq(&first, &files.reload()), "unchanged files are not parsed again");
 
         let (certificate, key) = identity();
         dir.write("client.crt", &certificate);
-        assert!(Arc::ptr_eq(&first, &files.config()), "the key of the new certificate is not there yet");
+        assert!(Arc::ptr_eq(&first, &files.reload()), "the key of the new certificate is not there yet");
         dir.write("client.key", &key);
-        let second = files.config();
+        let second = files.reload();
         assert!(!Arc::ptr_eq(&first, &second), "certificate and key were replaced");
 
         dir.write("ca.crt", &certificate);
-        let third = files.config();
+        let third = files.reload();
         assert!(!Arc::ptr_eq(&second, &third), "the authorities were replaced");
         std::fs::remove_file(dir.dir.path().join("ca.crt")).unwrap();
-        assert!(Arc::ptr_eq(&third, &files.config()), "without the file, the last usable one is used");
+        assert!(Arc::ptr_eq(&third, &files.reload()), "without the file, the last usable one is used");
     }
 
     #[test]
@@ -278,5 +325,70 @@ mod tests {
             let error = TlsFiles::load(dir.paths.clone()).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(expected), "{name}: {error:?} instead of {expected:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn files_that_another_connection_reads_are_not_waited_for() {
+        let dir = Dir::new();
+        let files = Arc::new(TlsFiles::load(dir.paths.clone()).unwrap());
+        let first = files.config().await;
+        dir.write("ca.crt", &identity().0);
+        let reading = files.reading.lock();
+        assert!(Arc::ptr_eq(&first, &files.reload()), "a read that hangs does not block other connections");
+        drop(reading);
+        assert!(!Arc::ptr_eq(&first, &files.config().await));
+    }
+
+    #[test]
+    fn file_above_the_size_limit_is_refused() {
+        let dir = Dir::new();
+        dir.write("ca.crt", &" ".repeat(TLS_FILE_BYTES_MAX as usize + 1));
+        let error = TlsFiles::load(dir.paths.clone()).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("ca.crt: it is larger than 1048576 bytes"), "{error:?}");
+    }
+
+    /// The error of a connection to a server on the loopback.
+    async fn refused(address: std::net::SocketAddr, timeout: Duration, files: TlsFiles) -> io::ErrorKind {
+        let mut connector = Connector::new(Arc::new(files), timeout);
+        let uri: Uri = format!("http://{address}").parse().unwrap();
+        connector.call(uri).await.map(drop).expect_err("the server is no etcd").kind()
+    }
+
+    #[tokio::test]
+    async fn server_that_never_finishes_the_handshake_is_left_after_the_timeout() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let dir = Dir::new();
+        let files = TlsFiles::load(dir.paths.clone()).unwrap();
+        let kind = refused(silent.local_addr().unwrap(), Duration::from_millis(50), files).await;
+        assert_eq!(kind, io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn server_without_http_2_is_refused() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate =
+            rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap(),
+            )
+            .unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (tcp, _) = listener.accept().await.unwrap();
+            let accepted = tokio_rustls::TlsAcceptor::from(Arc::new(config)).accept(tcp).await;
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            drop(accepted);
+        });
+        let dir = Dir::new();
+        dir.write("ca.crt", &certificate.pem());
+        let files = TlsFiles::load(dir.paths.clone()).unwrap();
+        assert_eq!(refused(address, Duration::from_secs(60), files).await, io::ErrorKind::InvalidData);
     }
 }

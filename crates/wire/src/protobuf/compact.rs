@@ -333,7 +333,7 @@ mod tests {
     fn both(api_version: &str, kind: &str, json: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
         let id = message_of(api_version, kind).unwrap();
         let mut encoder = Encoder::default();
-        encoder.rejects_unknown = true;
+        encoder.is_strict = true;
         let compact = super::encode(&mut encoder, id, json).map(|()| encoder.out);
         (compact, encode::object_by_serde(id, json, UnknownFields::Rejected).ok())
     }

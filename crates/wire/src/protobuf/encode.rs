@@ -21,7 +21,7 @@ use listwatch_k8s_types::{Field, INLINE_DEPTH_MAX, Id, Message, Shape, Type};
 
 /// Encodes the message of a JSON object.
 pub(super) fn object(id: Id, json: &[u8], unknown: UnknownFields) -> Result<Vec<u8>, EncodeError> {
-    let mut encoder = Encoder { rejects_unknown: unknown == UnknownFields::Rejected, ..Encoder::default() };
+    let mut encoder = Encoder { is_strict: unknown == UnknownFields::Rejected, ..Encoder::default() };
     encoder.object(id, json)?;
     Ok(encoder.out)
 }
@@ -29,7 +29,7 @@ pub(super) fn object(id: Id, json: &[u8], unknown: UnknownFields) -> Result<Vec<
 /// Encodes the message of a JSON object as [`object`] does, always by serde.
 #[cfg(test)]
 pub(super) fn object_by_serde(id: Id, json: &[u8], unknown: UnknownFields) -> Result<Vec<u8>, EncodeError> {
-    let mut encoder = Encoder { rejects_unknown: unknown == UnknownFields::Rejected, ..Encoder::default() };
+    let mut encoder = Encoder { is_strict: unknown == UnknownFields::Rejected, ..Encoder::default() };
     encoder.by_serde(id, json)?;
     Ok(encoder.out)
 }
@@ -66,7 +66,7 @@ pub(super) struct Encoder {
     path: Vec<(Id, &'static str)>,
     /// Whether JSON that a decoder does not return is an error: a member that the message does not have, and nesting
     /// of [`DEPTH_MAX`] levels.
-    pub(super) rejects_unknown: bool,
+    pub(super) is_strict: bool,
 }
 
 /// The position of an open map in the buffers.
@@ -106,7 +106,7 @@ impl Encoder {
 
     fn by_serde(&mut self, id: Id, json: &[u8]) -> Result<&[u8], EncodeError> {
         // A decoder writes `{}` for the `null` of a list: one level more.
-        if self.rejects_unknown && !forms::is_nested_within(json, DEPTH_MAX - 1) {
+        if self.is_strict && !forms::is_nested_within(json, DEPTH_MAX - 1) {
             let (message, why) = (id.message().name(), "JSON that is nested too deeply".to_owned());
             return Err(EncodeError::Mismatch { message, path: String::new(), why });
         }
@@ -128,8 +128,8 @@ impl Encoder {
         let message = id.message();
         let (out, parts) = (self.out.len(), self.parts.len());
         let mut expected = 0;
-        let rejects_unknown = self.rejects_unknown;
-        while let Some(member) = map.next_key_seed(Member { message, expected: &mut expected, rejects_unknown })? {
+        let is_strict = self.is_strict;
+        while let Some(member) = map.next_key_seed(Member { message, expected: &mut expected, is_strict })? {
             let Some((field, key)) = member else {
                 map.next_value::<IgnoredAny>()?;
                 continue;
@@ -168,7 +168,7 @@ impl Encoder {
 
     /// Whether a member that the message does not have is an error.
     pub(super) fn refuses(&self, message: &Message, name: &str) -> bool {
-        self.rejects_unknown && !is_type(message, name)
+        self.is_strict && !is_type(message, name)
     }
 
     /// Begins a map. Its entries follow, each closed by [`Encoder::close_entry`].
@@ -335,7 +335,7 @@ struct Member<'e> {
     message: &'static Message,
     /// The likely position of the next member: members are usually in Go's order.
     expected: &'e mut usize,
-    rejects_unknown: bool,
+    is_strict: bool,
 }
 
 impl<'de> DeserializeSeed<'de> for Member<'_> {
@@ -355,7 +355,7 @@ impl<'de> Visitor<'de> for Member<'_> {
 
     fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Self::Value, E> {
         let found = find_member(self.message, name, self.expected, 0);
-        if found.is_none() && self.rejects_unknown && !is_type(self.message, name) {
+        if found.is_none() && self.is_strict && !is_type(self.message, name) {
             return Err(E::custom(format_args!("unknown field {name:?}")));
         }
         Ok(found)

@@ -111,7 +111,7 @@ pub fn encode(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, Enc
 /// protobuf loses, and nesting of [`DEPTH_MAX`] levels or more. A store can then keep the JSON instead.
 ///
 /// # Errors
-/// [`EncodeError::Mismatch`] for an unknown member or nested JSON, and those of [`encode()`].
+/// [`EncodeError::Mismatch`] for an unknown member or JSON nested too deeply, and those of [`encode()`].
 pub fn encode_strict(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
     encode_with(api_version, kind, json, UnknownFields::Rejected)
 }

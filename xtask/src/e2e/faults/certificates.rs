@@ -1,5 +1,5 @@
-//! The rotation of etcd's authority and certificates, in the three steps that interrupt no client: trust both
-//! authorities, issue new certificates, trust the new authority only.
+//! The rotation of etcd's authority and certificates, in three steps: trust both authorities, issue new
+//! certificates, trust the new authority only.
 
 use std::path::Path;
 

@@ -433,7 +433,7 @@ fn uncached_watch_ends_at_the_deletion_of_an_object_that_cannot_be_decoded() {
 }
 
 #[test]
-fn uncached_watch_ends_if_an_object_that_was_not_an_object_does_not_match_its_selector() {
+fn uncached_watch_ends_when_a_value_becomes_an_object_outside_its_selector() {
     // A client may have read the former value as an object that matches.
     check(
         "

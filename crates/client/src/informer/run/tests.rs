@@ -243,7 +243,7 @@ async fn message_of_a_removed_part_is_not_taken_for_one_of_its_successor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recreated_object_moves_between_shards_without_time_travel() {
+async fn recreated_object_that_changes_its_shard_never_shows_an_older_version() {
     let deleted = |last: Item, last_is_final, origin| Change::Deleted { last, last_is_final, origin };
     let added = |uid: &str, version| Change::Added { object: item_of("o", uid, version), origin: Origin::Live };
     // One notice per second and shard.

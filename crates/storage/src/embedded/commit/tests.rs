@@ -108,7 +108,7 @@ fn close_engine(committer: &mut Committer) {
 }
 
 fn long_ago() -> Option<Instant> {
-    Instant::now().checked_sub(LONG)
+    Some(Instant::now().checked_sub(LONG).expect("the machine runs for a minute"))
 }
 
 /// A time whose intervals have not passed during this test.
@@ -155,7 +155,7 @@ fn idle_committer_removes_many_dead_revisions_at_once() {
 }
 
 #[test]
-fn own_work_pauses_after_a_failed_commit() {
+fn maintenance_pauses_after_a_failed_commit() {
     let (_disk, mut committer) = store_with_dead(DEAD_WHEN_IDLE as u64);
     let failed = just_now().unwrap();
     (committer.failed, committer.unrepaired) = (Some(failed), None);
@@ -234,7 +234,7 @@ fn requests_are_answered_by_an_open_engine_or_fail_with_the_stores_fault() {
 }
 
 #[test]
-fn expired_keys_are_removed_unless_the_store_rests() {
+fn expired_keys_are_removed_unless_a_commit_failed_recently() {
     let (_disk, mut committer) = new_store();
     write(&mut committer, 1, put_of(Revision::ZERO, "v", Some(Duration::from_nanos(1)))).unwrap();
     let lives = |committer: &Committer| committer.inner.state.read().index.mvcc.get(key(1).as_str()).is_some();

@@ -390,7 +390,7 @@ fn move_overtaken_by_compaction_starts_again_five_times() {
 }
 
 #[test]
-fn moving_store_asks_the_store_that_it_serves() {
+fn moving_store_delegates_to_the_store_that_it_serves() {
     run(async {
         let mut source = Scripted::new();
         source.fault = Some(StoreFault::NoSpace("full".into()));
