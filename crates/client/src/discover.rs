@@ -84,10 +84,7 @@ impl Client {
             let problem = Problem::malformed(format!("/apis is no APIGroupList: {error}"));
             DiscoverError::Unreachable(problem.caused_by(error))
         })?;
-        if groups.iter().map(|group| group.versions.len()).sum::<usize>() > GROUP_VERSIONS_MAX {
-            let problem = Problem::malformed(format!("/apis names more than {GROUP_VERSIONS_MAX} versions"));
-            return Err(DiscoverError::Unreachable(problem));
-        }
+        check_number(groups.iter().map(|group| group.versions.len()).sum())?;
         for group in groups {
             // The preferred version is the first one. As in kubectl, a resource may exist only in another one.
             for version in group.versions.iter().filter(|version| wanted.may_match(&group.name, version)) {
@@ -119,6 +116,14 @@ impl Client {
         parse_resource_list(&document)
             .map_err(|error| Problem::malformed(format!("{path} is no APIResourceList: {error}")).caused_by(error))
     }
+}
+
+fn check_number(versions: usize) -> Result<(), DiscoverError> {
+    if versions <= GROUP_VERSIONS_MAX {
+        return Ok(());
+    }
+    let problem = Problem::malformed(format!("/apis names more than {GROUP_VERSIONS_MAX} versions"));
+    Err(DiscoverError::Unreachable(problem))
 }
 
 fn pick(wanted: &ResourceName, resources: Vec<ApiResource>) -> Result<Option<ApiResource>, DiscoverError> {
@@ -255,6 +260,13 @@ mod tests {
         check("pods.away.example.com", Err(&["away.example.com"]), &first).await;
         let both = ["/apis", "/apis/new.example.com/v2", "/apis/new.example.com/v1"];
         check("gadgets.new.example.com", Ok("new.example.com/v1"), &both).await;
+    }
+
+    #[test]
+    fn group_list_may_name_a_thousand_versions() {
+        assert_eq!(check_number(1_000), Ok(()));
+        let error = check_number(1_001).unwrap_err().to_string();
+        assert!(error.contains("/apis names more than 1000 versions"), "{error}");
     }
 
     #[test]

@@ -117,15 +117,18 @@ impl History {
 
     /// Checks the cluster of a header whose revision may be old. Zero means that the header names no cluster.
     pub(super) fn handle_cluster(&self, cluster: u64, revision: Revision) -> Result<(), Replaced> {
-        // Every response passes here. A load leaves the cache line shared between all cores.
-        if cluster == 0 || cluster == self.cluster.load(Ordering::Acquire) {
+        if cluster == 0 {
             return Ok(());
         }
-        match self.cluster.compare_exchange(0, cluster, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(()),
-            Err(known) if known == cluster => Ok(()),
-            Err(known) => Err(Replaced::Cluster { was: known, is: cluster, now: revision }),
-        }
+        // Every response passes here. A load leaves the cache line shared between all cores.
+        let known = match self.cluster.load(Ordering::Acquire) {
+            0 => match self.cluster.compare_exchange(0, cluster, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => cluster,
+                Err(first) => first,
+            },
+            known => known,
+        };
+        if known == cluster { Ok(()) } else { Err(Replaced::Cluster { was: known, is: cluster, now: revision }) }
     }
 
     /// Records a revision seen by a reader that began at `floor`.

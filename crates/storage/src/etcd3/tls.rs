@@ -97,16 +97,20 @@ impl TlsFiles {
     async fn config(self: &Arc<Self>) -> Arc<ClientConfig> {
         let files = self.clone();
         let reading = tokio::task::spawn_blocking(move || files.reload());
-        match tokio::time::timeout(READ_TIMEOUT, reading).await {
-            Ok(Ok(config)) => config,
-            _ => self.loaded.lock().config.clone(),
+        if tokio::time::timeout(READ_TIMEOUT, reading).await.is_err() {
+            tracing::warn!("the TLS files of etcd cannot be read within {READ_TIMEOUT:?}");
         }
+        self.last_usable()
     }
 
-    /// Reads the files again. Returns the last usable configuration while they are unusable, for example because only
-    /// one of certificate and key was replaced yet. Blocks on the file system.
-    fn reload(&self) -> Arc<ClientConfig> {
-        let Some(_reading) = self.reading.try_lock() else { return self.loaded.lock().config.clone() };
+    fn last_usable(&self) -> Arc<ClientConfig> {
+        self.loaded.lock().config.clone()
+    }
+
+    /// Reads the files again. Keeps the configuration while they are unusable, for example because only one of
+    /// certificate and key was replaced yet. Blocks on the file system.
+    fn reload(&self) {
+        let Some(_reading) = self.reading.try_lock() else { return };
         let contents = Contents::read(&self.paths);
         let mut loaded = self.loaded.lock();
         let reloaded = contents.and_then(|contents| {
@@ -132,7 +136,6 @@ impl TlsFiles {
                 loaded.error = Some(error);
             }
         }
-        loaded.config.clone()
     }
 }
 
@@ -262,6 +265,11 @@ mod tests {
         (certificate.pem(), key.serialize_pem())
     }
 
+    fn reloaded(files: &TlsFiles) -> Arc<ClientConfig> {
+        files.reload();
+        files.last_usable()
+    }
+
     struct Dir {
         dir: tempfile::TempDir,
         paths: TlsPaths,
@@ -292,21 +300,21 @@ mod tests {
     fn unchanged_files_keep_their_configuration_and_changed_ones_replace_it() {
         let dir = Dir::new();
         let files = TlsFiles::load(dir.paths.clone()).unwrap();
-        let first = files.reload();
-        assert!(Arc::ptr_eq(&first, &files.reload()), "unchanged files are not parsed again");
+        let first = reloaded(&files);
+        assert!(Arc::ptr_eq(&first, &reloaded(&files)), "unchanged files are not parsed again");
 
         let (certificate, key) = identity();
         dir.write("client.crt", &certificate);
-        assert!(Arc::ptr_eq(&first, &files.reload()), "the key of the new certificate is not there yet");
+        assert!(Arc::ptr_eq(&first, &reloaded(&files)), "the key of the new certificate is not there yet");
         dir.write("client.key", &key);
-        let second = files.reload();
+        let second = reloaded(&files);
         assert!(!Arc::ptr_eq(&first, &second), "certificate and key were replaced");
 
         dir.write("ca.crt", &certificate);
-        let third = files.reload();
+        let third = reloaded(&files);
         assert!(!Arc::ptr_eq(&second, &third), "the authorities were replaced");
         std::fs::remove_file(dir.dir.path().join("ca.crt")).unwrap();
-        assert!(Arc::ptr_eq(&third, &files.reload()), "without the file, the last usable one is used");
+        assert!(Arc::ptr_eq(&third, &reloaded(&files)), "without the file, the last usable one is used");
     }
 
     #[test]
@@ -334,7 +342,7 @@ mod tests {
         let first = files.config().await;
         dir.write("ca.crt", &identity().0);
         let reading = files.reading.lock();
-        assert!(Arc::ptr_eq(&first, &files.reload()), "a read that hangs does not block other connections");
+        assert!(Arc::ptr_eq(&first, &reloaded(&files)), "a read that hangs does not block other connections");
         drop(reading);
         assert!(!Arc::ptr_eq(&first, &files.config().await));
     }
@@ -342,9 +350,11 @@ mod tests {
     #[test]
     fn file_above_the_size_limit_is_refused() {
         let dir = Dir::new();
-        dir.write("ca.crt", &" ".repeat(TLS_FILE_BYTES_MAX as usize + 1));
-        let error = TlsFiles::load(dir.paths.clone()).err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(error.contains("ca.crt: it is larger than 1048576 bytes"), "{error:?}");
+        for (more, expected) in [(0, "ca.crt: it has no PEM block"), (1, "ca.crt: it is larger than 1048576 bytes")] {
+            dir.write("ca.crt", &" ".repeat(TLS_FILE_BYTES_MAX as usize + more));
+            let error = TlsFiles::load(dir.paths.clone()).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(expected), "{error:?} instead of {expected:?}");
+        }
     }
 
     /// The error of a connection to a server on the loopback.
