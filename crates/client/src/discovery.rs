@@ -1,6 +1,8 @@
 //! Parses discovery documents (`APIGroupList`, `APIResourceList`) and resource names from user
 //! input.
 
+use std::collections::HashSet;
+
 use serde::Deserialize;
 
 use crate::resource::ApiResource;
@@ -148,13 +150,9 @@ pub(crate) fn parse_group_list(document: &[u8]) -> Result<Vec<ApiGroup>, serde_j
         .groups
         .into_iter()
         .map(|group| {
-            let mut versions: Vec<String> = group.preferred_version.into_iter().map(|v| v.version).collect();
-            for GroupVersion { version } in group.versions {
-                if !versions.contains(&version) {
-                    versions.push(version);
-                }
-            }
-            versions.retain(|version| !version.is_empty());
+            let mut known = HashSet::new();
+            let versions = group.preferred_version.into_iter().chain(group.versions).map(|listed| listed.version);
+            let versions = versions.filter(|version| !version.is_empty() && known.insert(version.clone())).collect();
             ApiGroup { name: group.name, versions }
         })
         .collect())

@@ -187,7 +187,9 @@ impl EtcdCluster {
     pub(crate) fn restore(&mut self, snapshot: &Path) -> Outcome<()> {
         let (name, peer) = (self.members[0].name.clone(), self.peer_url(0));
         let data = self.dir.join(format!("{name}-restored"));
-        Run::new(&self.etcdctl)
+        // etcd 3.6 has the command in etcdutl only.
+        let etcdutl = self.etcdctl.with_file_name("etcdutl");
+        Run::new(if etcdutl.is_file() { &etcdutl } else { &self.etcdctl })
             .env("ETCDCTL_API", "3")
             .args(["snapshot", "restore"])
             .arg(snapshot)

@@ -235,7 +235,7 @@ impl Play<'_> {
         (scenario.fault)(&mut stage)?;
         let mended = begun.elapsed();
         let status = recorder.wait(Duration::from_secs(setup.seconds) + RECORD_LIMIT)?;
-        ensure!(status.success(), "{}", recorder.tail());
+        ensure!(status.success(), "the clients end with {status}: {}", recorder.tail());
         for server in &stage.servers {
             if let Some(line) = server.panicked() {
                 fail!("the server panicked: {line}");
