@@ -2,6 +2,7 @@
 //! checks, writes, cache, frames. No sockets and no TLS; the store is in memory.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -9,6 +10,8 @@ use http_body_util::{BodyExt as _, Full};
 use listwatch_access::TokenFileAuthenticator;
 use listwatch_apiserver::{ApiServer, ApiService, AuthorizationMode, Body, Controllers};
 use listwatch_benches::runtime;
+use listwatch_meta::Key;
+use listwatch_storage::{MemoryStorage, Storage as _};
 
 const PATH: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -50,9 +53,33 @@ fn put(n: u64) -> http::request::Builder {
 
 /// A server with this number of objects.
 async fn server(objects: u64) -> ApiService {
-    let service = ApiServer::builder().build().await.expect("a server").service();
+    server_over(MemoryStorage::new(), objects).await
+}
+
+async fn server_over(storage: Arc<MemoryStorage>, objects: u64) -> ApiService {
+    let service = ApiServer::builder().storage(storage).build().await.expect("a server").service();
     for n in 0..objects {
         send_and_read(&service, post(), body_of(n, 0), StatusCode::CREATED).await;
+    }
+    service
+}
+
+/// A server whose objects were created years ago. The ages in the rows of its Tables do not change during a run;
+/// those of young objects change every second, so that the number of rows that are made anew depends on the machine.
+async fn server_with_old_objects(objects: u64) -> ApiService {
+    const CREATION_TIME: &str = "\"creationTimestamp\":\"";
+    const OLD: &str = "2020-01-01T00:00:00Z";
+
+    let storage = MemoryStorage::new();
+    let service = server_over(Arc::clone(&storage), objects).await;
+    for n in 0..objects {
+        let key = Key::new("configmaps", Some("default"), &format!("map-{n:06}")).expect("a key");
+        let (found, _) = storage.get(&key).await.expect("an answer of the store");
+        let found = found.expect("a stored object");
+        let mut text = String::from_utf8(found.value.to_vec()).expect("a stored object in JSON");
+        let start = text.find(CREATION_TIME).expect("a creation time") + CREATION_TIME.len();
+        text.replace_range(start..start + OLD.len(), OLD);
+        storage.update(&key, found.modified, text.into(), None).await.expect("an update of the store");
     }
     service
 }
@@ -86,7 +113,7 @@ pub(crate) fn get_with_token_by_rbac(turns: u64) {
 /// The number of bindings beside the one of the user.
 const OTHER_BINDINGS: usize = 1_000;
 
-/// How the server learns who sends a request.
+/// The way a request is authenticated.
 #[derive(Clone, Copy)]
 enum Credential {
     /// The user of an in-process client.
@@ -303,14 +330,14 @@ async fn watches(turns: u64, writer: &ApiService, watcher: &ApiService) {
 }
 
 pub(crate) fn list(turns: u64) {
-    lists(turns, "application/json");
+    lists(turns, server, "application/json");
 }
 
 pub(crate) fn table(turns: u64) {
-    lists(turns, "application/json;as=Table;v=v1;g=meta.k8s.io");
+    lists(turns, server_with_old_objects, "application/json;as=Table;v=v1;g=meta.k8s.io");
 }
 
-fn lists(turns: u64, accept: &str) {
+fn lists(turns: u64, server: impl AsyncFn(u64) -> ApiService, accept: &str) {
     runtime().block_on(async {
         let service = server(500).await;
         for _ in 0..turns {

@@ -1,7 +1,8 @@
-//! [`Builder`]: the settings of a server, and its start.
+//! [`Builder`]: the settings of a server, and the start of the server.
 
 mod error;
 mod initial_objects;
+mod optional_controllers;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,12 +27,8 @@ use listwatch_controllers::bootstrap::{self, Bootstrap, RequestHeader};
 use listwatch_controllers::flow_control::FlowConfiguration;
 use listwatch_controllers::node_ports::NodePortController;
 use listwatch_controllers::policies::{self, CachedParams, Policies};
-use listwatch_controllers::service_accounts::{self, NamespaceObjects};
 use listwatch_controllers::webhooks::{self, AdmissionWebhooks, CachedServices};
-use listwatch_controllers::{
-    Controllers, definitions, flow_control, gc, namespaces, nodes, policy_status, rbac, resource_quotas,
-};
-use listwatch_controllers::{storage_migration, storage_protection};
+use listwatch_controllers::{Controllers, definitions, flow_control, namespaces, nodes, rbac};
 use listwatch_outbound::Client;
 use listwatch_policy_admission::{
     MutatingAdmissionPolicy, ParamAccess, ParamReader, PolicyMetrics, ValidatingAdmissionPolicy,
@@ -145,7 +142,7 @@ impl std::fmt::Debug for Builder {
 }
 
 impl ApiServer {
-    /// The settings of a new server, each with its default.
+    /// Returns the default settings of a new server.
     pub fn builder() -> Builder {
         Builder {
             storage: None,
@@ -220,30 +217,31 @@ impl Builder {
         self
     }
 
-    /// The authentication of requests. Default: every request is the administrator's ([`Auth::Open`]).
+    /// The authentication of requests. Default: every request runs as the administrator ([`Auth::Open`]).
     #[must_use]
     pub fn auth(mut self, auth: Auth) -> Self {
         self.auth = auth;
         self
     }
 
-    /// Adds an authenticator. The order is that of the calls; [`Builder::auth`] comes last. The authenticator never
-    /// receives the token of a service account. docs/extending.md has an example.
+    /// Adds an authenticator. Authenticators are asked in the order of the calls; [`Builder::auth`] is asked last. The
+    /// authenticator never receives the token of a service account. docs/extending.md has an example.
     #[must_use]
     pub fn authenticator(mut self, authenticator: impl Authenticator + 'static) -> Self {
         self.authenticators.push(Arc::new(authenticator));
         self
     }
 
-    /// Adds an authorizer, after those added before. If no authorizer has an opinion, known users have all permissions
-    /// ([`KnownUserAuthorizer`](listwatch_access::KnownUserAuthorizer)). docs/extending.md has an example.
+    /// Adds an authorizer after the authorizers that were added before. If no authorizer has an opinion, known users
+    /// have all permissions ([`KnownUserAuthorizer`](listwatch_access::KnownUserAuthorizer)). docs/extending.md has an
+    /// example.
     #[must_use]
     pub fn authorizer(mut self, authorizer: impl Authorizer + 'static) -> Self {
         self.authorizers.push(Arc::new(authorizer));
         self
     }
 
-    /// Trusts front proxies to name the user of a request, before all other credentials
+    /// Accepts the user headers of front proxies, with precedence over all other credentials
     /// (`--requestheader-client-ca-file`). The listener must request certificates, as for
     /// [`Builder::client_certificates`]. [`Builder::request_header`] publishes the same front proxies for extension
     /// servers. Default: the headers of front proxies have no effect.
@@ -253,11 +251,11 @@ impl Builder {
         self
     }
 
-    /// Sets the modes that decide after the authorizers of [`Builder::authorizer`] (`--authorization-mode`). Members of
-    /// `system:masters` may do everything. Other requests are forbidden, unless an authorizer or a mode allows them. With
-    /// [`AuthorizationMode::Rbac`], the server creates Kubernetes' default roles and bindings.
+    /// Sets the modes that are asked after the authorizers of [`Builder::authorizer`] (`--authorization-mode`). Members
+    /// of `system:masters` have all permissions. Other requests are forbidden unless an authorizer or a mode allows
+    /// them. With [`AuthorizationMode::Rbac`], the server creates Kubernetes' default roles and bindings.
     ///
-    /// Default: no modes, but [`KnownUserAuthorizer`](listwatch_access::KnownUserAuthorizer).
+    /// Default: no modes; [`KnownUserAuthorizer`](listwatch_access::KnownUserAuthorizer) decides.
     #[must_use]
     pub fn authorization(mut self, modes: impl IntoIterator<Item = AuthorizationMode>) -> Self {
         self.authorization = Some(modes.into_iter().collect());
@@ -336,17 +334,17 @@ impl Builder {
     /// The largest numbers of concurrent reads and writes, except watches (`--max-requests-inflight`,
     /// `--max-mutating-requests-inflight`). Further requests receive 429. Default: 400 and 200.
     ///
-    /// With [`Builder::priority_and_fairness`], their sum is the number of seats of all priority levels, and each is the
-    /// limit of exempt requests, those of `system:masters`.
+    /// With [`Builder::priority_and_fairness`], the sum of both is the number of seats of all priority levels. The
+    /// numbers then limit only exempt requests, i.e. requests of `system:masters`.
     #[must_use]
     pub fn requests_in_flight_max(mut self, reads: usize, writes: usize) -> Self {
         self.requests_in_flight_max = (reads, writes);
         self
     }
 
-    /// Whether requests wait for seats of their priority level (`--enable-priority-and-fairness`), as the stored
-    /// FlowSchemas and PriorityLevelConfigurations say. The server creates and maintains Kubernetes' default ones.
-    /// Default: yes.
+    /// Whether API priority and fairness is enabled (`--enable-priority-and-fairness`). Requests then wait for seats of
+    /// their priority level, according to the stored FlowSchemas and PriorityLevelConfigurations. The server creates
+    /// and maintains Kubernetes' default objects. Default: yes.
     #[must_use]
     pub fn priority_and_fairness(mut self, on: bool) -> Self {
         self.priority_and_fairness = on;
@@ -361,15 +359,16 @@ impl Builder {
         self
     }
 
-    /// Whether impersonation has modes with permissions of their own beside the verb `impersonate`: for the own node, for
-    /// nodes, for service accounts and for other users (`ConstrainedImpersonation`). Default: yes.
+    /// Whether constrained impersonation is enabled (`ConstrainedImpersonation`). Users can then impersonate with
+    /// narrower permissions than the verb `impersonate`: the node of a pod, any node, service accounts, or other users.
+    /// Default: yes.
     #[must_use]
     pub fn constrained_impersonation(mut self, on: bool) -> Self {
         self.constrained_impersonation = on;
         self
     }
 
-    /// The fraction of HTTP/2 requests after which the server ends their connection, so that clients spread over the
+    /// The fraction of HTTP/2 requests after which the server closes the connection, so that clients spread over the
     /// servers behind a load balancer (`--goaway-chance`). Running requests finish. Default: 0; kube-apiserver allows
     /// up to 0.02.
     #[must_use]
@@ -378,7 +377,7 @@ impl Builder {
         self
     }
 
-    /// The longest time over which [`ApiServer::shutdown`] ends open watches
+    /// The maximum time over which [`ApiServer::shutdown`] spreads the ends of open watches
     /// (`--shutdown-watch-termination-grace-period`). At least 200 watches end per second. Default: five seconds.
     #[must_use]
     pub fn watch_termination_grace_period(mut self, period: Duration) -> Self {
@@ -401,9 +400,9 @@ impl Builder {
     }
 
     /// The address at which clients inside the cluster reach this server, at [`Builder::secure_port`]
-    /// (`--advertise-address`, with `--endpoint-reconciler-type=lease`). The server keeps the addresses of all living
-    /// servers of the store in the Endpoints and the EndpointSlice of the Service `default/kubernetes`. Call
-    /// [`ApiServer::withdraw`] before the shutdown; without it, the address disappears after up to 25 seconds. Default:
+    /// (`--advertise-address`, with `--endpoint-reconciler-type=lease`). The server publishes the addresses of all
+    /// running servers of the store in the Endpoints and the EndpointSlice of the Service `default/kubernetes`. Call
+    /// [`ApiServer::withdraw`] before the shutdown. Otherwise the address is removed up to 25 seconds later. Default:
     /// none.
     #[must_use]
     pub fn advertise_address(mut self, address: IpAddr) -> Self {
@@ -412,8 +411,8 @@ impl Builder {
     }
 
     /// The name of this host, which must be unique among the servers of a store. The server renews a Lease in
-    /// `kube-system` whose name is derived from the host name. It deletes the Leases of servers that have not renewed
-    /// theirs for an hour. Default: no Lease.
+    /// `kube-system` whose name is derived from the host name. The server also deletes Leases of other servers that
+    /// were not renewed for an hour. Default: no Lease.
     #[must_use]
     pub fn host_name(mut self, name: &str) -> Self {
         self.host_name = Some(name.to_owned());
@@ -441,7 +440,7 @@ impl Builder {
         self
     }
 
-    /// The memory limit of the states of all watch caches together, in bytes. Default: no limit.
+    /// The memory limit of the cached objects of all watch caches together, in bytes. Default: no limit.
     ///
     /// Above the limit, the server drops caches and serves their resources from the store: first caches without
     /// watchers, then the largest. The watches of a dropped cache end cleanly, and their clients reconnect. After a
@@ -453,8 +452,8 @@ impl Builder {
         self
     }
 
-    /// The memory limit of encoded objects (two thirds) and compressed lists (one third) that are kept for later
-    /// requests, in bytes; 0 keeps none. Default: [`ENCODING_CACHE_BYTES_MAX`].
+    /// The memory limit of the cache of encoded objects (two thirds) and compressed lists (one third), in bytes. 0
+    /// disables the cache. Default: [`ENCODING_CACHE_BYTES_MAX`].
     #[must_use]
     pub fn encoding_cache_bytes_max(mut self, bytes: usize) -> Self {
         self.caches = ResponseCaches::new(bytes);
@@ -470,8 +469,9 @@ impl Builder {
         self
     }
 
-    /// The CA certificates of clients, in PEM. The ConfigMap `kube-system/extension-apiserver-authentication` publishes
-    /// them to extension servers, kube-controller-manager and kube-scheduler. Default: none.
+    /// The CA certificates that sign client certificates, in PEM. The ConfigMap
+    /// `kube-system/extension-apiserver-authentication` publishes them to extension servers, kube-controller-manager
+    /// and kube-scheduler. Default: none.
     #[must_use]
     pub fn client_ca(mut self, pem: &str) -> Self {
         self.client_ca = Some(pem.to_owned());
@@ -494,8 +494,8 @@ impl Builder {
         self
     }
 
-    /// The ranges from which services get cluster addresses and node ports. All servers of a store must have the same
-    /// ranges. Default: 10.96.0.0/16 and 30000-32767.
+    /// The ranges from which cluster addresses and node ports of services are allocated. All servers of a store must
+    /// have the same ranges. Default: 10.96.0.0/16 and 30000-32767.
     #[must_use]
     pub fn service_ranges(mut self, ranges: ServiceRanges) -> Self {
         self.service_ranges = ranges;
@@ -518,7 +518,7 @@ impl Builder {
         self
     }
 
-    /// Requests to extension servers go to a ready endpoint of the service instead of its cluster address. Default:
+    /// Sends requests for extension servers to a ready endpoint of the service instead of the cluster address. Default:
     /// off.
     #[must_use]
     pub fn aggregator_routing(mut self, on: bool) -> Self {
@@ -543,8 +543,8 @@ impl Builder {
     }
 
     /// Whether the admission plugin NodeRestriction limits the writes of kubelets to their own node
-    /// (`--enable-admission-plugins=NodeRestriction`). [`AuthorizationMode::Node`] needs it: without it, a kubelet may
-    /// write the objects of other nodes. Default: no.
+    /// (`--enable-admission-plugins=NodeRestriction`). Enable the plugin with [`AuthorizationMode::Node`]; otherwise a
+    /// kubelet may write the objects of other nodes. Default: no.
     #[must_use]
     pub fn node_restriction(mut self, on: bool) -> Self {
         self.admission_plugins = self.admission_plugins.with("NodeRestriction", on);
@@ -567,9 +567,9 @@ impl Builder {
         self
     }
 
-    /// Adds a webhook of the mode [`AuthorizationMode::Webhook`] (`--authorization-webhook-*`, `--authorization-config`).
-    /// The first occurrence of the mode is the first webhook that was added, and so on. Without a webhook, the mode denies.
-    /// Default: none.
+    /// Adds a webhook of the mode [`AuthorizationMode::Webhook`] (`--authorization-webhook-*`,
+    /// `--authorization-config`). The first occurrence of the mode uses the first added webhook, and so on. Without a
+    /// webhook, the mode denies. Default: none.
     #[must_use]
     pub fn authorization_webhook(mut self, client: Client, options: AuthorizationWebhookOptions) -> Self {
         let client = WebhookClient { client, timeout: options.timeout };
@@ -585,16 +585,16 @@ impl Builder {
         self
     }
 
-    /// Accepts tokens of other issuers (`--authentication-config`, `--oidc-*`). The keys of an issuer are fetched at the
-    /// start or when its first token arrives, and again when a token has an unknown key. Default: none.
+    /// Accepts tokens of other issuers (`--authentication-config`, `--oidc-*`). The keys of an issuer are fetched at
+    /// the start or when its first token arrives, and again when a token has an unknown key. Default: none.
     #[must_use]
     pub fn token_issuers(mut self, issuers: Vec<JwtIssuer>) -> Self {
         self.token_issuers = issuers;
         self
     }
 
-    /// The paths to which [`AnonymousAuth::Enabled`] limits anonymous requests, without patterns. Default: empty, which
-    /// allows all paths.
+    /// The exact paths for which [`AnonymousAuth::Enabled`] allows anonymous requests. Default: empty, which allows all
+    /// paths.
     #[must_use]
     pub fn anonymous_paths(mut self, paths: Vec<String>) -> Self {
         self.anonymous_paths = paths;
@@ -632,8 +632,8 @@ impl Builder {
     }
 
     /// Adds mutating webhooks that a function in this process implements. `configuration` is a
-    /// MutatingWebhookConfiguration without `clientConfig`. The server does not store it, and calls its webhooks in the
-    /// order of the names of all configurations. docs/extending.md has an example.
+    /// MutatingWebhookConfiguration without `clientConfig`. The server does not store the configuration. All webhooks
+    /// are called in the order of the names of their configurations. docs/extending.md has an example.
     #[must_use]
     pub fn mutating_webhook(mut self, configuration: Value, handler: impl WebhookHandler + 'static) -> Self {
         self.mutating_webhooks.push((configuration, Arc::new(handler)));
@@ -648,9 +648,9 @@ impl Builder {
         self
     }
 
-    /// Adds a converter between the versions of a custom resource that a function in this process implements. It is
-    /// called in place of the webhook if the definition `name`, e.g. `widgets.example.com`, has the conversion strategy
-    /// `Webhook`. docs/extending.md has an example.
+    /// Adds a function in this process that converts between the versions of a custom resource. The function replaces
+    /// the webhook if the definition `name`, e.g. `widgets.example.com`, has the conversion strategy `Webhook`.
+    /// docs/extending.md has an example.
     #[must_use]
     pub fn converter(mut self, name: impl Into<String>, handler: impl ConversionHandler + 'static) -> Self {
         self.converters.push((name.into(), Arc::new(handler)));
@@ -799,37 +799,7 @@ impl Builder {
             others.push(spawn_cache_budget(&backend));
         }
         others.push(tokio::spawn(self.caches.clone().sweep()));
-        if self.controllers.namespace {
-            others.push(tokio::spawn(namespaces::run(Arc::clone(&writer))));
-        }
-        if self.controllers.validating_admission_policy_status {
-            others.push(tokio::spawn(policy_status::run(Arc::clone(&writer))));
-        }
-        if self.controllers.storage_version_migrator {
-            others.push(tokio::spawn(storage_migration::run(Arc::clone(&writer))));
-        }
-        if self.controllers.resource_quota {
-            others.push(tokio::spawn(resource_quotas::run(Arc::clone(&writer))));
-        }
-        for (runs, protection) in [
-            (self.controllers.pvc_protection, &storage_protection::CLAIMS),
-            (self.controllers.pv_protection, &storage_protection::VOLUMES),
-            (self.controllers.vac_protection, &storage_protection::ATTRIBUTES_CLASSES),
-        ] {
-            if runs {
-                others.push(tokio::spawn(storage_protection::run(Arc::clone(&writer), protection)));
-            }
-        }
-        let wanted = NamespaceObjects {
-            service_account: self.controllers.service_account,
-            root_ca: self.root_ca.filter(|_| self.controllers.root_ca),
-        };
-        if wanted.service_account || wanted.root_ca.is_some() {
-            others.push(tokio::spawn(service_accounts::run(Arc::clone(&writer), wanted)));
-        }
-        if self.controllers.gc {
-            others.push(tokio::spawn(gc::run(Arc::clone(&writer))));
-        }
+        others.extend(optional_controllers::spawn(self.controllers, &writer, self.root_ca));
         if let Some(state) = rbac_state {
             others.push(tokio::spawn(rbac::follow(Arc::clone(&writer), state)));
             if self.controllers.clusterrole_aggregation {

@@ -5,10 +5,11 @@
 //!                                            └─── chunk of about 64 KiB ──┘
 //! ```
 //!
-//! A list that is being sent holds one chunk and one item, regardless of its length. A protobuf list begins with its
-//! length, so the items are encoded twice, first to measure them. Some encoded items are kept
-//! ([`protobuf::LIST_KEPT_BYTES`]). Rows of Tables, metadata and protobuf of cached objects are also kept for later
-//! lists ([`EncodingCache`]); JSON of whole objects is what the cache holds.
+//! A list that is being sent holds one chunk and one item in memory, regardless of its length. A protobuf list begins
+//! with its length, so the items are encoded twice: first to measure them, then to send them. Some encoded items are
+//! kept from the first pass ([`protobuf::LIST_KEPT_BYTES`]). Table rows, metadata and protobuf messages of cached
+//! objects are also cached for later lists ([`EncodingCache`]). The JSON of complete objects needs no encoding, because
+//! the watch cache holds JSON.
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ pub(crate) struct ListForm {
     pub(crate) encoding: Encoding,
     pub(crate) view: View,
     pub(crate) include: IncludeObject,
-    /// Whether the chunks are compressed, and should be the same in similar lists.
+    /// Whether the chunks are compressed. If so, similar lists should be split into the same chunks.
     pub(crate) gzip: bool,
 }
 
@@ -81,7 +82,7 @@ pub(crate) async fn chunks(
 #[derive(Clone)]
 struct Items {
     cached: ListItems,
-    /// The resource, if its version differs from that of the cached objects.
+    /// The resource, if its version differs from the version of the cached objects.
     resource: Option<Arc<Resource>>,
 }
 
@@ -90,7 +91,7 @@ impl Items {
         Items { cached, resource: (!resource.is_as_cached()).then(|| Arc::clone(resource)) }
     }
 
-    /// Whether the items are the objects of the cache, which later lists share.
+    /// Whether the items are the cached objects themselves, so that later lists can share their encodings.
     fn are_cached(&self) -> bool {
         self.resource.is_none()
     }
@@ -175,8 +176,8 @@ fn table_meta(meta: &ListMeta) -> table::ListMeta {
     }
 }
 
-/// Creates a list in YAML, with sorted keys. The text before and after the items is that of the empty list, split at
-/// the items.
+/// Creates a list in YAML, with sorted keys. The text before and after the items is the text of the empty list, split
+/// at the position of the items.
 fn yaml(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm) -> Result<Chunks, Status> {
     let (key, skeleton) = match form.view {
         View::Full | View::PartialMetadata { .. } => {
@@ -237,7 +238,7 @@ async fn protobuf(meta: &ListMeta, items: Items, cache: &EncodingCache, id: Enco
     Ok(Box::new(body.map(|chunk| chunk.map_err(|error| BodyError(error.to_string())))))
 }
 
-/// The messages of objects that are kept under one id.
+/// Encodes objects as protobuf messages, and caches the messages under one id.
 struct KeptMessages {
     cache: EncodingCache,
     id: EncodingId,
@@ -276,12 +277,12 @@ fn cbor(
     Ok(Box::new(std::iter::once(Ok(body.into()))))
 }
 
-/// Joins a head, items and a tail to chunks of about [`CHUNK_BYTES`].
+/// Joins a head, items and a tail into chunks of about [`CHUNK_BYTES`].
 struct Joined<W> {
     items: Items,
     head: BytesMut,
     write: W,
-    /// The bytes after the items, and the bytes after the head of an empty list.
+    /// The bytes after the items, and the bytes after the head if the list is empty.
     tails: Option<[Bytes; 2]>,
     first: bool,
 }
@@ -314,7 +315,21 @@ where
                 self.tails = None;
                 return Some(Err(error));
             }
+            reserve_whole_chunk(&mut chunk);
         }
         Some(Ok(chunk.freeze()))
+    }
+}
+
+/// Reserves the memory of a whole chunk once a list is not short. Without it, the chunk grows by doubling, and a long
+/// list copies each byte about once more.
+fn reserve_whole_chunk(chunk: &mut BytesMut) {
+    /// Bytes of items above which a chunk is expected to become whole.
+    const LONG: usize = CHUNK_BYTES / 8;
+    /// A chunk ends with the first item behind [`CHUNK_BYTES`].
+    const WHOLE: usize = CHUNK_BYTES + CHUNK_BYTES / 16;
+
+    if chunk.len() >= LONG && chunk.capacity() < WHOLE {
+        chunk.reserve(WHOLE.saturating_sub(chunk.len()));
     }
 }
