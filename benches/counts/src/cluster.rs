@@ -80,7 +80,8 @@ async fn bind_pod(service: &ApiService, n: u64) {
     black_box(write(service, request, protobuf_of("v1", "Binding", &json), StatusCode::CREATED).await);
 }
 
-/// The protobuf paths of one request each: `request` sends request number `n` of a path.
+/// Runs a path whose turns are single requests: `request` sends the request of a turn. `prepare` runs once, before the
+/// first turn.
 fn turns_of(turns: u64, prepare: impl AsyncFn(&ApiService), request: impl AsyncFn(&ApiService, u64)) {
     runtime().block_on(async {
         let service = server().await;
