@@ -145,7 +145,7 @@ fn poll(watcher: &mut Watcher, cx: &mut std::task::Context<'_>) -> Option<Delive
 enum Stall {
     /// Reads nothing during the middle half of the time.
     Once,
-    /// Reads nothing from some time on.
+    /// Stops reading permanently at some time.
     ForGood,
     /// Reconnects every 500 ms, resumes, takes the missed events, and stalls again.
     Reconnecting,

@@ -1,5 +1,6 @@
-//! `conversion`: how many events per second do watches of a version deliver that a converter in this process converts,
-//! beside watches of a definition without conversion? Prints a table. The sizes are small unless `cargo bench` runs it.
+//! `conversion`: the events per second that watches of a converted version deliver, compared with watches of a
+//! definition without conversion. The converter runs in this process. Prints a table. The sizes are small unless
+//! `cargo bench` runs it.
 //!
 //! Events enter the store directly, so their writes cost little. The server, its watches and the converter share one
 //! runtime with two workers. Watchers read every byte of their responses. No sockets, no TLS.

@@ -20,7 +20,8 @@ use listwatch_storage::{
 /// Creates the value of an object from its number.
 pub type MakeValue = fn(usize) -> Vec<u8>;
 
-/// See the module. Object number `n` was written at revision `n + 2`.
+/// A store that generates the listed objects and delivers the given changes. Object number `n` was
+/// written at revision `n + 2`.
 pub struct Feed {
     objects: usize,
     value: MakeValue,

@@ -36,7 +36,7 @@ impl Args {
         Ok(Some(self.rest.remove(at)))
     }
 
-    /// The next plain word.
+    /// Removes and returns the next plain word.
     pub(crate) fn word(&mut self) -> Option<String> {
         let at = self.rest.iter().position(|word| !word.starts_with("--"))?;
         Some(self.rest.remove(at))

@@ -93,7 +93,7 @@ impl Run {
         self
     }
 
-    /// Sets the bytes of standard input. The default is no bytes.
+    /// Sets the bytes of standard input. By default, standard input is empty.
     pub(crate) fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.input = input.into();
         self

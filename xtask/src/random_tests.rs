@@ -87,7 +87,7 @@ impl RandomTests {
         found
     }
 
-    /// As an expression for nextest's `-E`.
+    /// Formats the random tests as an expression for nextest's `-E`.
     pub(crate) fn expression(&self) -> String {
         let module = |(package, module): &(String, String)| match module.as_str() {
             "" => format!("(package(={package}) & kind(=lib))"),
@@ -100,7 +100,8 @@ impl RandomTests {
         all.join(" + ")
     }
 
-    /// As arguments of two calls of `cargo test`: the libraries', with filters, and the integration tests'.
+    /// Returns the arguments of two calls of `cargo test`: one for libraries, with filters, and one for integration
+    /// tests.
     pub(crate) fn cargo_test_arguments(&self) -> [Vec<String>; 2] {
         let mut libraries = vec!["--lib".to_owned(), "--".to_owned()];
         libraries.extend(self.modules.iter().map(|(_, module)| format!("{module}::")));

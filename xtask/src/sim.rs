@@ -1,7 +1,7 @@
 //! `sim`: builds the simulator with its planted bugs, and runs it.
 //!
-//! The planted bugs are behind `--cfg listwatch_canary`. Cargo applies a wrapper of rustc to the members of the workspace
-//! only ([`WRAPPER`]), so that the dependencies are those of every other build.
+//! The planted bugs are behind `--cfg listwatch_canary`. Cargo applies a wrapper of rustc to the members of the
+//! workspace only ([`WRAPPER`]), so that the dependencies are those of every other build.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -44,7 +44,7 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
 /// Number of seeds of the commit that CI plays.
 const SEEDS_OF_COMMIT: u64 = 300;
 
-/// Finds each planted bug, and plays seeds that no other commit plays.
+/// Checks that the simulator finds each planted bug, and runs simulations from the seeds of this commit.
 pub(crate) fn check() -> Outcome<String> {
     let program = build(false)?;
     let play = |arguments: &[&str]| {

@@ -24,7 +24,7 @@ pub(crate) struct Row {
     pub(crate) ended: Ended,
 }
 
-/// The steps so far.
+/// The results of the steps that have ended.
 #[derive(Default)]
 pub(crate) struct Steps {
     rows: Vec<Row>,

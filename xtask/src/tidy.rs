@@ -198,7 +198,7 @@ fn cited(path: &str, text: &str, tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Every numbered guarantee ends with a "Tested by" line whose tests exist, as `crates/x/tests/y.rs::name`.
+/// Requires that every numbered guarantee has a "Tested by" line whose tests exist, as `crates/x/tests/y.rs::name`.
 fn promises(text: &str, tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut open: Option<(usize, &str)> = None;

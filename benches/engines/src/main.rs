@@ -110,7 +110,7 @@ fn restart(name: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The child process of `crash`: writes, and prints each revision after its acknowledgement.
+/// The child process of `crash`: writes, and prints each revision after its acknowledgment.
 fn write_until_killed(name: &str, dir: &Path, objects: u64) -> Result<()> {
     let engine = engine::open(name, dir)?;
     let mut state = State::new(objects);

@@ -35,7 +35,7 @@ const FAN_OUT: &[&str] = &["fanout", "--watchers", "1000"];
 const LIST: &[&str] = &["list", "--variant", "consistent"];
 const START: &[&str] = &["cold", "--objects", "0"];
 
-/// In the order of the table. Figures with the same load share a run.
+/// The target figures, in the order of the table. Figures with the same load share a run.
 const FIGURES: &[Figure] = &[
     ("CPU µs per event, 1,000 watchers, h2", FAN_OUT, "memory", "cpu_us_per_delivery", AtMost(2.0)),
     ("events/s, 1,000 watchers, h2", FAN_OUT, "memory", "deliveries_per_s", AtLeast(350_000.0)),

@@ -1,4 +1,4 @@
-//! `fairness`: how long renewals of leases take while other clients list everything.
+//! `fairness`: the duration of lease renewals while other clients list all objects.
 //!
 //! The leases belong to users of two priority levels: controllers (`leader-election`) and kubelets (`node-high`). The
 //! clients that list are ordinary users (`global-default`). All of them are impersonated with the administrator's
@@ -168,8 +168,8 @@ impl Storm {
     }
 }
 
-/// Renews each lease at the rate. Returns the times of the renewals in ms, from the moment at which each was due: a
-/// renewal that waits for the one before it waits for the server as well.
+/// Renews each lease at the given rate. Returns the durations of the renewals in ms. A duration begins when the renewal
+/// is due, so a delay by an earlier renewal counts.
 async fn renew_all(target: &Arc<Target>, leases: usize, rate: f64, duration: Duration) -> Outcome<Vec<f64>> {
     let versions = leases::make(target, leases, leases).await?;
     let begun = Instant::now();
@@ -210,7 +210,7 @@ fn owner(lease: usize) -> Identity {
     }
 }
 
-/// Allows the users of the load what they do.
+/// Grants the permissions that the users of this load need.
 async fn grant(target: &Target) -> Outcome<()> {
     let mut client = Client::connect(target, Http::H1).await?;
     let rbac = "/apis/rbac.authorization.k8s.io/v1";

@@ -163,7 +163,7 @@ struct Plan {
     rate: f64,
 }
 
-/// A write: its revision and object, and the times of request and acknowledgement.
+/// A write: its revision and object, and the times of request and acknowledgment.
 struct Write {
     revision: u64,
     object: usize,

@@ -2,8 +2,8 @@
 //! bytes out; no sockets.
 //!
 //! A load program shares the machine with the measured server. This client has one task and one
-//! buffer per connection, and parses frames in place. It costs about a third of a general client
-//! with a task, a channel and a waker per stream.
+//! buffer per connection, and parses frames in place. The cost is about a third of that of a general
+//! client with a task, a channel and a waker per stream.
 
 /// The size of a frame header in bytes.
 const HEAD_BYTES: usize = 9;

@@ -96,7 +96,7 @@ impl<'a> Client<'a> {
         Ok(Client { target, sender, identity: None })
     }
 
-    /// Makes all requests of this client those of a user.
+    /// Impersonates a user in all requests of this client.
     pub(crate) fn with_identity(self, identity: Identity) -> Self {
         Client { identity: Some(identity), ..self }
     }

@@ -125,8 +125,8 @@ impl Leases {
     }
 }
 
-/// A lease for a renewal. Each renewal has another time, because a write without a change is no
-/// event.
+/// A lease for a renewal. Each renewal has another time, because an update without a change causes
+/// no event.
 fn body(node: usize, version: u64) -> Bytes {
     let version = match version {
         0 => String::new(),

@@ -1,8 +1,7 @@
-//! Loads a Kubernetes API server and prints the cost: `load fanout`, `list`, `storm`, `writes`,
-//! `idle`, `churn`, `leases`, `fairness`, `cold`, `definitions`, `replicas`, and `aims` for all
-//! target figures of listwatch. The server is any API server, given by kubeconfig or by URL, token and CA, or a listwatch binary
-//! to start. Each figure is shown with the floor of the same run: hyper and rustls that send the
-//! same bytes without a list-watch.
+//! Loads a Kubernetes API server and prints the cost: `load fanout`, `list`, `storm`, `writes`, `idle`, `churn`,
+//! `leases`, `fairness`, `cold`, `definitions`, `replicas`, and `aims` for all target figures of listwatch. The server
+//! is any API server, given by kubeconfig or by URL, token and CA, or a listwatch binary to start. Each figure is shown
+//! with the floor of the same run: hyper and rustls that send the same bytes without a list-watch.
 //!
 //! The program is not a correctness test, but each watcher checks that its events are complete, in
 //! ascending order, and unique.

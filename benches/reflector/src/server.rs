@@ -1,6 +1,6 @@
 //! A server with prepared responses, whose cost is therefore not part of the measurement.
 //!
-//! The scenario is the same for both contenders. A paged list, a watch that fails with 410, the
+//! The scenario is the same for both contenders: a paged list, a watch that fails with 410, the
 //! same list again, and a watch that sends the events and stays open.
 
 use std::convert::Infallible;

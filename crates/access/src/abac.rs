@@ -89,7 +89,7 @@ impl AbacAuthorizer {
     }
 }
 
-/// Reads one line. A line without a version is of the first one, whose empty texts match everything.
+/// Parses one line. A line without `apiVersion` or `kind` has the format `v0`, in which empty strings match everything.
 fn policy(line: &str) -> Result<Policy, String> {
     // serde also reads an array as a struct, and `[]` as a policy that allows everything.
     if !line.starts_with('{') {
@@ -123,7 +123,8 @@ fn policy(line: &str) -> Result<Policy, String> {
 }
 
 impl Policy {
-    /// A policy that names both needs both. One that names neither matches nobody.
+    /// Whether the policy applies to a user. If the policy names a user and a group, both must match. A policy without
+    /// user and group matches no request.
     fn is_of(&self, user: &UserInfo) -> bool {
         let is_user = self.user.is_empty() || self.user == user.username;
         let is_member = self.group.is_empty() || user.groups.contains(&self.group);
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn policy_allows_its_subject_what_it_names() {
+    async fn abac_policy_allows_only_its_subject_verbs_and_resources() {
         let authenticated = &[ALL_AUTHENTICATED][..];
         let (bob, ann) = (user("bob", authenticated), user("ann", &["dev", ALL_AUTHENTICATED]));
         let anonymous = user("system:anonymous", &["system:unauthenticated"]);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rules_of_a_user_are_those_of_its_policies_in_the_namespace() {
+    async fn rules_of_a_user_come_from_the_abac_policies_of_the_namespace() {
         let lines = [
             v1(r#""user":"bob","namespace":"a","resource":"pods","readonly":true"#),
             v1(r#""user":"bob","namespace":"b","resource":"nodes""#),

@@ -15,8 +15,8 @@ use crate::maybe_future::MaybeFuture;
 pub struct AuthenticationRequest<'a> {
     /// The bearer token.
     pub token: Option<&'a str>,
-    /// The requested audiences. The token must be for at least one of them; empty means the API
-    /// server itself.
+    /// The requested audiences. The token must be valid for at least one of the audiences. An empty
+    /// list means the audiences of this server.
     pub audiences: &'a [String],
     /// The headers of the request; `None` for a TokenReview.
     pub headers: Option<&'a HeaderMap>,

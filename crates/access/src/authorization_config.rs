@@ -47,7 +47,7 @@ pub enum ConfiguredAuthorizer {
     Webhook {
         /// The kubeconfig of the webhook, an absolute path.
         kubeconfig: PathBuf,
-        /// How it is asked.
+        /// The options of the calls.
         options: Box<AuthorizationWebhookOptions>,
     },
 }
@@ -105,10 +105,11 @@ struct ConditionFile {
 }
 
 impl AuthorizationConfiguration {
-    /// Reads a file in YAML or JSON. `parse_duration` reads a duration of Go, in nanoseconds. Paths are not looked at.
+    /// Reads a file in YAML or JSON. `parse_duration` parses a Go duration such as `5m` and returns nanoseconds. The
+    /// kubeconfig files of webhooks are not read.
     ///
     /// # Errors
-    /// [`InvalidAuthorizationConfiguration`] with the paths of the wrong fields.
+    /// [`InvalidAuthorizationConfiguration`] with the paths of the invalid fields.
     pub fn parse(
         text: &str,
         parse_duration: impl Fn(&str) -> Option<i64>,
@@ -177,7 +178,7 @@ struct Reader<D> {
 }
 
 impl<D: Fn(&str) -> Option<i64>> Reader<D> {
-    /// The type of an authorizer; `None` after an error.
+    /// Validates the type of an authorizer. Returns `None` after an error.
     fn kind(&mut self, path: &str, kind: &str, seen: &mut BTreeSet<&'static str>) -> Option<&'static str> {
         let path = format!("{path}.type");
         let error = if kind.is_empty() {
@@ -206,7 +207,7 @@ impl<D: Fn(&str) -> Option<i64>> Reader<D> {
         }
     }
 
-    /// The webhook of an authorizer; `None` after an error.
+    /// Validates the webhook of an authorizer. Returns `None` after an error.
     fn webhook(&mut self, path: &str, file: WebhookFile) -> Option<ConfiguredAuthorizer> {
         let errors = self.errors.len();
         let child = |name: &str| format!("{path}.{name}");
@@ -260,7 +261,7 @@ impl<D: Fn(&str) -> Option<i64>> Reader<D> {
         (self.errors.len() == errors).then(|| ConfiguredAuthorizer::Webhook { kubeconfig, options: Box::new(options) })
     }
 
-    /// A duration. Zero and absent are the default.
+    /// Parses a duration. Returns the default for an absent duration and for zero.
     fn duration(&mut self, path: &str, text: &str, default: Option<Duration>, max: Option<Duration>) -> Duration {
         let nanos = if text.is_empty() { Some(0) } else { (self.parse_duration)(text) };
         let must = if max.is_some() { "must be > 0s and <= 30s" } else { "must be > 0s" };

@@ -34,9 +34,8 @@ pub struct Attributes<'a> {
     pub name: &'a str,
     /// The path of the request.
     pub path: &'a str,
-    /// The field selector of a list, watch or deletion of a collection. The terms are joined by AND, so that a term may
-    /// only narrow the request. Empty if there is none, or if it cannot be parsed
-    /// (`AttributesRecord.FieldSelectorRequirements`).
+    /// The field selector of a list, watch or deletion of a collection. The terms are joined by AND, so each term
+    /// narrows the request. Empty if the selector is absent or invalid (`AttributesRecord.FieldSelectorRequirements`).
     pub field_selector: &'a [FieldTerm],
     /// The label selector, by the rules of `field_selector` (`AttributesRecord.LabelSelectorRequirements`).
     pub label_selector: &'a [LabelRequirement],

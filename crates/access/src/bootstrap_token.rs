@@ -1,7 +1,7 @@
 //! Bootstrap tokens: the first credential of a node that joins a cluster. A Secret in `kube-system` holds each token
 //! (`plugin/pkg/auth/authenticator/token/bootstrap`, `cluster-bootstrap/util/secrets`).
 //!
-//! Every defect of a token or its Secret means: not recognized, as in kube-apiserver.
+//! A token with an invalid format or Secret is not recognized, as in kube-apiserver.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +82,7 @@ fn parse(token: &str) -> Option<(&str, &str)> {
     (is_part(id, ID_BYTES) && is_part(secret, SECRET_BYTES)).then_some((id, secret))
 }
 
-/// The user of a token, if the Secret confirms it.
+/// Returns the user of a token, if the Secret contains the token and is valid.
 fn user(found: &BootstrapTokenSecret, id: &str, secret: &str, now: i64) -> Option<UserInfo> {
     let data = |name: &str| found.data.get(name).map(Vec::as_slice).unwrap_or_default();
     let is_valid = !found.is_being_deleted
@@ -101,14 +101,14 @@ fn user(found: &BootstrapTokenSecret, id: &str, secret: &str, now: i64) -> Optio
     Some(user)
 }
 
-/// Whether the token has expired. An invalid time counts as past.
+/// Whether the token has expired. An invalid time is treated as expired.
 fn has_expired(expiration: &[u8], now: i64) -> bool {
     let parse = |text| OffsetDateTime::parse(text, &Rfc3339).ok();
     let time = std::str::from_utf8(expiration).ok().and_then(parse);
     !expiration.is_empty() && time.is_none_or(|time| time.unix_timestamp() <= now)
 }
 
-/// The groups of a token, sorted. `None` if the Secret names another group than one of bootstrap tokens.
+/// The groups of a token, sorted. `None` if the Secret names a group without the prefix `system:bootstrappers:`.
 fn groups(extra: &[u8]) -> Option<Vec<String>> {
     let mut groups = vec![DEFAULT_GROUP.to_owned()];
     for group in std::str::from_utf8(extra).ok()?.split(',').filter(|_| !extra.is_empty()) {
@@ -144,7 +144,7 @@ mod tests {
         BootstrapTokenSecret { secret_type, data, is_being_deleted: false }
     }
 
-    /// The groups of the token of a Secret, or `None` if the Secret does not confirm it.
+    /// The groups of the token of a Secret, or `None` if the Secret does not match the token.
     fn check(found: &BootstrapTokenSecret) -> Option<Vec<String>> {
         let user = user(found, "abcdef", "0123456789abcdef", NOW)?;
         assert_eq!(user.username, "system:bootstrap:abcdef");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_must_confirm_each_part_of_a_bootstrap_token() {
+    fn bootstrap_token_is_rejected_unless_its_secret_matches_every_field() {
         let default = Some(vec!["system:bootstrappers".to_owned(), "system:authenticated".to_owned()]);
         assert_eq!(check(&secret(&[])), default);
         assert_eq!(check(&secret(&[("expiration", "2023-11-14T22:13:21Z")])), default);

@@ -14,8 +14,8 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 use x509_cert::time::Time;
 
-/// The number of seconds for which a verified chain is cached, but not beyond the expiry of its first certificate. A
-/// chain with an expired CA may be accepted up to this time after the expiry.
+/// The longest time for which a verified chain is cached, in seconds. The entry expires with the first certificate of
+/// the chain. A chain with an expired CA may be accepted up to this time after the expiry.
 const VERIFIED_SECONDS: u64 = 60;
 /// The maximum number of cached chains. At this number the cache is cleared and all chains are verified again.
 const VERIFIED_MAX: usize = 10_000;

@@ -1,4 +1,4 @@
-//! The authorization of impersonation: modes with permissions of their own, and the classic one (KEP 5284,
+//! Authorizes impersonation: modes with separate permissions, and the classic mode (KEP 5284,
 //! `apiserver/pkg/endpoints/filters/impersonation/mode.go`).
 //!
 //! ```text
@@ -7,9 +7,9 @@
 //!                                    impersonate:<mode>            for each part of the impersonated user
 //! ```
 //!
-//! The first mode that allows the request counts. Without one, the request fails with the error of the first mode that
-//! fits the user. kube-apiserver tries the last successful mode of a sender first, and keeps successes for ten seconds;
-//! here each request is decided anew.
+//! The first mode that allows the request is used. If none does, the request fails with the error of the first mode
+//! that fits the user. kube-apiserver tries the last successful mode of a sender first, and keeps successes for ten
+//! seconds; here each request is decided anew.
 
 use listwatch_meta::UserInfo;
 use listwatch_meta::go::quote;
@@ -24,19 +24,20 @@ const MASTERS: &str = "system:masters";
 
 /// The extra of a service account that names the node of its pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
-/// The only extra of the sender when an authorizer is asked about its own node: the keys that it had.
+/// The only extra key of a service account when it impersonates its own node. The value lists the keys that the account
+/// had.
 const NODE_KEYS: &str = "authentication.kubernetes.io/associated-node-keys";
 
-/// The number of groups or extra values from which a permission on all of them is asked for first
-/// (`manyAuthorizationChecksInLoop`).
+/// With this number of groups or extra values, the permission for `*` is checked before the single
+/// permissions (`manyAuthorizationChecksInLoop`).
 const MANY: usize = 4;
 
-/// The user as whom a request acts.
+/// An allowed impersonation: the impersonated user, and the verb that allowed the impersonation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllowedImpersonation {
     /// The user.
     pub user: UserInfo,
-    /// The verb that allowed the user, `impersonate:<mode>`; empty for the classic one.
+    /// The verb of the mode that allowed the impersonation, `impersonate:<mode>`; empty for the classic mode.
     pub constraint: &'static str,
 }
 
@@ -97,15 +98,15 @@ impl Mode {
     }
 }
 
-/// The node that a user name stands for.
+/// Returns the node name in the username `system:node:<name>`.
 fn node_name(username: &str) -> Option<&str> {
     username.strip_prefix(NODE_PREFIX).filter(|name| dns_subdomain_problems(name).is_empty())
 }
 
 impl Impersonation {
-    /// Finds out whether the sender of a request may impersonate the user. `request` are the attributes of the request
-    /// with its sender. Without `constrained`, only the classic verb counts. `forbidden` makes the error of a refusal, from
-    /// the attributes that were refused and the reason.
+    /// Checks that the sender of a request may impersonate the user. `request` contains the attributes of the request,
+    /// with the sender as user. Without `constrained`, only the verb `impersonate` is checked. `forbidden` creates the
+    /// error from the denied attributes and the reason.
     ///
     /// # Errors
     /// The error of the first mode that fits the user.
@@ -144,7 +145,7 @@ impl Impersonation {
     }
 }
 
-/// The check of one mode.
+/// Checks whether one mode allows the impersonation.
 struct Attempt<'a, F> {
     mode: Mode,
     wanted: &'a Impersonation,
@@ -259,7 +260,7 @@ fn reason(answer: &Authorization) -> String {
     }
 }
 
-/// Why an extra value cannot be impersonated (`validateExtra`, `IsDomainPrefixedPath`).
+/// Returns the reason why an extra key or value cannot be impersonated (`validateExtra`, `IsDomainPrefixedPath`).
 fn invalid_extra(key: &str, values: &[String]) -> Option<String> {
     if key.is_empty() {
         return Some("impersonating the empty string key in extra is not allowed".to_owned());
@@ -298,7 +299,7 @@ mod tests {
     use crate::authorizer::Authorizer;
     use crate::maybe_future::MaybeFuture;
 
-    /// Allows what its lines say: `verb group resource/subresource namespace/name`.
+    /// Allows the requests of these lines: `verb group:resource/subresource namespace/name`.
     struct Lines(&'static [&'static str]);
 
     fn line(attributes: &Attributes<'_>) -> String {
@@ -314,8 +315,8 @@ mod tests {
         }
     }
 
-    /// Whom the sender impersonates, with `verb` on pods of the namespace `a`: `name [groups] constraint`, or what was
-    /// refused.
+    /// Impersonates a user for a list of the pods in the namespace `a`. Returns `name [groups] constraint`, or the
+    /// denied attributes and the reason.
     async fn ask(sender: &UserInfo, allowed: &'static [&'static str], headers: &[(&str, &str)]) -> String {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn extra_of_a_constrained_impersonation_has_lower_case_keys_with_a_domain() {
+    async fn constrained_impersonation_requires_lowercase_extra_keys_with_a_domain() {
         let eve = user("eve");
         let extra = async |name: &str, value: &str, allowed| {
             ask(&eve, allowed, &[("impersonate-user", "bob"), (name, value)]).await
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn node_and_service_account_have_modes_of_their_own() {
+    async fn impersonation_of_a_node_or_service_account_needs_its_own_mode() {
         let node = &[("impersonate-user", "system:node:n")][..];
         let account = &[("impersonate-user", "system:serviceaccount:b:c")][..];
         let agent = UserInfo {
@@ -502,7 +503,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn authorizer_of_an_own_node_sees_the_keys_of_the_extra_only() {
+    async fn associated_node_check_passes_only_the_extra_keys_of_the_sender() {
         struct Keys;
         impl Authorizer for Keys {
             fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization> {

@@ -1,5 +1,5 @@
-//! [`KnownUserAuthorizer`] allows everything to known users. Others have the permissions that a
-//! cluster without role bindings grants to everyone.
+//! [`KnownUserAuthorizer`] allows every request of known users. Other users have the permissions
+//! that a cluster without additional role bindings grants to all users.
 
 use listwatch_meta::UserInfo;
 use listwatch_meta::user::SYSTEM_MASTERS;

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn always_deny_mode_allows_no_user_and_later_modes_still_decide() {
+    async fn always_deny_mode_has_no_opinion_so_later_modes_still_decide() {
         let user = UserInfo::admin();
         let found = AlwaysDeny.authorize(&Attributes::path(user, "get", "/metrics")).await;
         assert_eq!((found.decision, &*found.reason), (Decision::NoOpinion, "Everything is forbidden."));

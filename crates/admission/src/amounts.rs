@@ -35,7 +35,7 @@ pub(crate) fn add(sum: &mut Amounts, other: &Amounts) {
     }
 }
 
-/// Raises the amounts of `max` to those of `other`.
+/// Sets each amount in `max` to the larger of its value and the amount in `other`.
 pub(crate) fn raise(max: &mut Amounts, other: &Amounts) {
     for (name, amount) in other {
         let entry = max.entry(name.clone()).or_insert(*amount);
@@ -55,9 +55,9 @@ pub(crate) struct PodAmounts {
     pub(crate) limits: Amounts,
 }
 
-/// Computes the requests and limits of a pod: the sum of its containers, but not less than an init container needs
-/// together with the sidecars before it. Amounts of the pod itself replace the sums (`PodRequests`, `PodLimits`).
-/// `for_quota` also counts the overhead of the runtime class, and resources that a pending resize has not released.
+/// Computes the requests and limits of a pod: the sum of the containers, or the largest sum of an init container and
+/// the sidecars before it. Pod-level amounts replace the sums (`PodRequests`, `PodLimits`). `for_quota` also counts the
+/// overhead of the runtime class, and resources that a pending resize has not released.
 pub(crate) fn of_pod(pod: &Object, for_quota: bool) -> PodAmounts {
     let spec = child(pod, "spec");
     let mut sums =

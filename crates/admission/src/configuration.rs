@@ -34,7 +34,7 @@ pub struct AdmissionConfiguration {
 pub struct LimitedResource {
     /// The API group of the objects that use the resource.
     pub(crate) api_group: String,
-    /// The plural name of the objects.
+    /// The plural name of the resource of these objects.
     pub(crate) resource: String,
     /// Substrings of resource names. A resource whose name contains one of them needs a quota.
     pub(crate) match_contains: Vec<String>,
@@ -58,8 +58,7 @@ impl AdmissionConfiguration {
     /// Reads an `AdmissionConfiguration` in YAML or JSON. `read` reads the file at a path of the configuration.
     ///
     /// # Errors
-    /// The file is of another kind, has an invalid value, or configures an unknown plugin or a plugin without a
-    /// configuration in this server.
+    /// The file has another kind or an invalid value, or contains a plugin that is unknown or has no configuration.
     pub fn from_yaml(
         file: &str,
         mut read: impl FnMut(&str) -> Result<String, String>,

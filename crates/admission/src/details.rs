@@ -93,14 +93,15 @@ pub trait RequestDetails: Send + Sync {
         of: ResourceName<'_>,
     ) -> Result<Map<String, Value>, String>;
 
-    /// Decodes a patched object of a version: checks the types of its fields and removes unknown fields.
+    /// Decodes a patched object in a version: checks the types of the fields and removes unknown fields.
     ///
     /// # Errors
-    /// The text of the decoder.
+    /// The error text of the decoder.
     fn decode(&self, patched: Map<String, Value>, of: ResourceName<'_>) -> Result<Map<String, Value>, String>;
 
     /// Applies the defaults of a version to a decoded object, and converts the object to the version of plugins.
-    /// `original` is the object that was shown: its managed fields replace invalid ones.
+    /// `original` is the object before the patch. If the managed fields of the patched object are invalid, those of
+    /// `original` are used.
     ///
     /// # Errors
     /// 500 if the object cannot be converted.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::plugin::Validator;
 use super::{AdmissionRequest, Operation, aggregate};
 
-/// The number of buckets of a limit that names no number.
+/// The number of buckets of a limit without `cacheSize`.
 const BUCKETS_DEFAULT: usize = 4096;
 /// The types of limits, as in the configuration.
 const TYPES: [(&str, LimitType); 4] = [
@@ -25,7 +25,7 @@ const TYPES: [(&str, LimitType); 4] = [
     ("SourceAndObject", LimitType::SourceAndObject),
 ];
 
-/// What the events that share a bucket have in common.
+/// The property that all events of a bucket share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LimitType {
     Server,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_of_limits_is_validated() {
+    fn event_rate_limit_configuration_is_validated() {
         let one = EventLimit { limit_type: LimitType::User, qps: 2, burst: 3, buckets_max: 4 };
         assert_eq!(parsed(json!([limit("User", 2, 3, 4)])), Ok(vec![one]));
         let without_size = EventLimit { buckets_max: BUCKETS_DEFAULT, ..one };
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_buckets_used_last_are_kept() {
+    async fn full_bucket_cache_keeps_the_most_recently_used_buckets() {
         let plugin = plugin(json!([limit("User", 1, 1, 2)]));
         for user in ["a", "b", "c"] {
             assert_eq!(written(&plugin, "n", user, "p").await, Ok(()));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn dry_runs_and_other_objects_take_no_token() {
+    fn dry_runs_and_other_objects_are_not_rate_limited() {
         let fixture = Fixture::new(&[]);
         let request = create(&fixture, "", "events", "Event", "e");
         for (request, expected) in [

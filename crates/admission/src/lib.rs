@@ -147,7 +147,7 @@ pub struct AdmissionRequest<'a> {
     pub recorder: &'a AdmissionRecorder,
     /// The versions of the object, and the options of the request.
     pub details: &'a dyn RequestDetails,
-    /// The rounds of the mutating pass; `None` outside of [`AdmissionChain::mutate`].
+    /// The state of the mutating pass; `None` outside of [`AdmissionChain::mutate`].
     pub reinvocation: Option<&'a ReinvocationContext>,
 }
 
@@ -286,7 +286,7 @@ pub struct ListedObjects {
 }
 
 impl ListedObjects {
-    /// Only the objects whose JSON has this text, such as the name of a rare member.
+    /// Keeps only the objects whose JSON contains this text, such as the name of a rare member.
     pub(crate) fn with_text(mut self, text: &str) -> Self {
         let finder = memchr::memmem::Finder::new(text);
         self.json.retain(|json| finder.find(json).is_some());
@@ -473,14 +473,14 @@ impl AdmissionChain {
         }
     }
 
-    /// Adds a mutating plugin at the place of its name.
+    /// Adds a mutating plugin, at the position that its name has in the order of plugins.
     pub fn add_mutating(&mut self, plugin: Arc<dyn MutatingAdmission>) {
         let position = plugin_set::position(plugin.name());
         let at = self.mutating.partition_point(|earlier| plugin_set::position(earlier.name()) <= position);
         self.mutating.insert(at, plugin);
     }
 
-    /// Adds a validating plugin at the place of its name.
+    /// Adds a validating plugin, at the position that its name has in the order of plugins.
     pub fn add_validating(&mut self, plugin: Arc<dyn ValidatingAdmission>) {
         let position = plugin_set::position(plugin.name());
         let at = self.validating.partition_point(|earlier| plugin_set::position(earlier.name()) <= position);

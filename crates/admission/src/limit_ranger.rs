@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pod_is_checked_against_all_limit_ranges_of_its_namespace_only() {
+    async fn pod_is_checked_against_all_limit_ranges_of_its_own_namespace() {
         let fixture = Fixture::new(&[
             ("limitranges", range(json!({"type": "Container", "max": {"cpu": "1"}, "default": {"cpu": "1"}}))),
             (

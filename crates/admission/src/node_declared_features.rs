@@ -58,7 +58,7 @@ fn changes_resources_of_the_pod(old: &Object, new: &Object) -> bool {
     child(old, "resources") != child(new, "resources")
 }
 
-/// Whether the resources of an init container change that is no sidecar.
+/// Whether the resources of an init container change. Sidecars are ignored.
 fn changes_resources_of_an_init_container(old: &Object, new: &Object) -> bool {
     let containers = |spec| items(spec, "initContainers").iter().filter_map(Value::as_object);
     containers(old)

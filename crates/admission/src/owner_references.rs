@@ -1,5 +1,6 @@
-//! OwnerReferencesPermissionEnforcement: only users who may delete an object set its owners, and only users who may update
-//! the finalizers of an owner let the object block the owner's deletion (`plugin/pkg/admission/gc`).
+//! OwnerReferencesPermissionEnforcement: restricts owner references (`plugin/pkg/admission/gc`). Only users who may
+//! delete an object can set its owners. Only users who may update the finalizers of an owner can set
+//! `blockOwnerDeletion`.
 
 use listwatch_access::{Attributes, Authorization, AuthorizerChain};
 use listwatch_meta::Status;
@@ -13,7 +14,7 @@ use super::{AdmissionRequest, KindName, Operation};
 pub(super) struct OwnerReferencesPermissionEnforcement(AuthorizerChain);
 
 impl OwnerReferencesPermissionEnforcement {
-    /// A plugin that asks these authorizers.
+    /// Creates a plugin that checks permissions with these authorizers.
     pub(super) fn new(authorizers: AuthorizerChain) -> Self {
         OwnerReferencesPermissionEnforcement(authorizers)
     }

@@ -35,7 +35,7 @@ impl PodNodeSelector {
         selectors.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
     }
 
-    /// The labels of the configuration under a name.
+    /// Returns the node selector that the configuration contains for a namespace or for `clusterDefaultNodeSelector`.
     fn configured(&self, name: &str) -> Result<Labels, Status> {
         self.0.get(name).map_or(Ok(Labels::new()), |selector| labels(selector)).map_err(Status::unknown)
     }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pod_with_another_selector_is_rejected() {
+    async fn pod_whose_node_selector_conflicts_with_the_namespace_is_rejected() {
         let long = "k".repeat(64);
         let too_long = format!("{long}=v");
         let long = format!("<nil>: Invalid value: \"{long}\": name part must be no more than 63 bytes");

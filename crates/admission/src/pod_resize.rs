@@ -70,7 +70,7 @@ pub(super) async fn bound_node(request: &AdmissionRequest<'_>, pod: &Object, nam
     }
 }
 
-/// What the requests have beyond the node's resources, as upstream prints it.
+/// Formats the amounts by which the requests exceed the allocatable resources of the node, as upstream does.
 fn excess(requests: &Amounts, allocatable: &Amounts) -> Option<String> {
     let of = |list: &Amounts, name: &str| list.get(name).copied().unwrap_or(Quantity::ZERO);
     let mut parts = Vec::new();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn update_without_a_priority_keeps_the_stored_one() {
+    async fn update_without_a_priority_keeps_the_stored_priority() {
         let fixture = Fixture::new(&[class("high", 7, json!(true))]);
         let old = object(json!({"spec": {"priority": 5, "preemptionPolicy": "Never"}}));
         let request = create(&fixture, "", "pods", "Pod", "p");

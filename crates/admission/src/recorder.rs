@@ -12,8 +12,8 @@ pub const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
 /// The largest number of distinct warnings of one request. The HTTP layer bounds their length.
 const WARNINGS_MAX: usize = 256;
 
-/// Takes warnings for the client and annotations for the audit event of one request. Plugins run again when another
-/// write changes the object meanwhile, so equal warnings are kept once.
+/// Collects warnings for the client and annotations for the audit event of one request. Equal warnings are stored once,
+/// because plugins run again if a concurrent write changes the object.
 #[derive(Debug, Default)]
 pub struct AdmissionRecorder(Mutex<Records>);
 
@@ -24,7 +24,7 @@ struct Records {
 }
 
 impl AdmissionRecorder {
-    /// Adds a warning for the client. Equal warnings are kept once, and at most 256 in all.
+    /// Adds a warning for the client. Equal warnings are stored once. Further warnings after the first 256 are dropped.
     pub fn warn(&self, text: impl Into<String>) {
         let (text, mut records) = (text.into(), self.records());
         if records.warnings.len() < WARNINGS_MAX && !records.warnings.contains(&text) {
@@ -32,8 +32,8 @@ impl AdmissionRecorder {
         }
     }
 
-    /// Sets an annotation of the audit event. A later value of a key replaces an earlier one. Bounded by
-    /// [`ANNOTATIONS_MAX`] and [`ANNOTATION_BYTES_MAX`].
+    /// Sets an annotation of the audit event. A later value of a key replaces an earlier one. [`ANNOTATIONS_MAX`] and
+    /// [`ANNOTATION_BYTES_MAX`] limit the annotations.
     pub fn annotate(&self, key: impl Into<String>, value: impl Into<String>) {
         let (key, mut value, mut records) = (key.into(), value.into(), self.records());
         if records.annotations.len() < ANNOTATIONS_MAX || records.annotations.contains_key(&key) {

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The state of one mutating pass, which a second round shares.
+/// The state that both rounds of one mutating pass share.
 #[derive(Debug, Default)]
 pub struct ReinvocationContext(Mutex<State>);
 

@@ -30,7 +30,7 @@ const TOKEN_SECONDS: u32 = 3607;
 
 /// The delays between attempts to read the account `default` of a namespace. A controller creates the account shortly
 /// after the namespace. Upstream waits nine times 100 to 200 ms. The sum is about the same here. The first delays are
-/// short, because the controller of this server needs only some milliseconds.
+/// short, because the controller of this server needs only a few milliseconds.
 const DEFAULT_ACCOUNT_DELAYS: [Duration; 9] = [
     Duration::from_millis(5),
     Duration::from_millis(10),

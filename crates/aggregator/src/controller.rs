@@ -1,5 +1,5 @@
-//! The loops around an [`Aggregator`]: routes follow the APIServices, conditions follow the probes, and documents follow
-//! the extension servers.
+//! The loops around an [`Aggregator`]: routes follow the APIServices, conditions follow the probes, and documents
+//! follow the extension servers.
 //!
 //! ```text
 //!  ApiServiceObjects::changed ─▶ routes ─┬─▶ availability: 5 at once, every 30 s, backoff 5 ms to 30 s

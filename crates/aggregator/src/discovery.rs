@@ -21,7 +21,8 @@ use crate::ApiService;
 use crate::api_service::REGISTRATION_GROUP;
 use crate::order::sorted_by_group_and_version;
 
-/// The priority of [`REGISTRATION_GROUP`], which is always the first group: above every priority that an APIService can have.
+/// The priority of [`REGISTRATION_GROUP`], which is always the first group: above every priority that an APIService can
+/// have.
 const REGISTRATION_GROUP_PRIORITY: i64 = 20_001;
 /// The group priority and version priority of a group version without an APIService.
 const DEFAULT_PRIORITIES: (i64, i64) = (1_000, 15);

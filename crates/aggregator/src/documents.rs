@@ -1,4 +1,5 @@
-//! [`RemoteDocuments`]: the latest documents of the extension servers, as a plain value that refreshes update.
+//! [`RemoteDocuments`]: the latest documents of the extension servers. The controller updates this plain value after
+//! each request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,7 +59,8 @@ impl RemoteDocuments {
         self.generation += 1;
     }
 
-    /// The discovery of each APIService, as [`merge_aggregated`](crate::merge_aggregated) takes it.
+    /// The discovery of each APIService, by name. [`merge_aggregated`](crate::merge_aggregated) has a parameter of this
+    /// type.
     pub fn discovery(&self) -> BTreeMap<String, RemoteVersion> {
         let known = self.by_name.iter();
         known.filter_map(|(name, document)| Some((name.clone(), document.discovery.clone()?))).collect()
@@ -123,8 +125,8 @@ impl RemoteDocument {
         self.discovery = Some(RemoteVersion { resources: known, is_current: false });
     }
 
-    /// Applies the response to a request for `/openapi/v3`. Returns whether it is usable; otherwise the old index
-    /// stays.
+    /// Applies the response to a request for `/openapi/v3`. Returns whether the response is usable; otherwise the old
+    /// index stays.
     pub(crate) fn take_openapi_v3(&mut self, fetched: &Fetched) -> bool {
         match fetched.code {
             404 => {

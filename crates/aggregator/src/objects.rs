@@ -29,7 +29,7 @@ pub struct EndpointSlice {
     pub address_type: String,
     /// The ports with their names. Ports without a name or a number are omitted, because they match no service port.
     pub ports: Vec<(String, u16)>,
-    /// The first address of each ready endpoint. An endpoint without the condition is ready.
+    /// The first address of each ready endpoint. An endpoint without the condition `ready` counts as ready.
     pub ready_addresses: Vec<String>,
 }
 

@@ -5,7 +5,8 @@
 //! | v3 index ([`merge_v3_index`]) | the union; a path belongs to the first server that has it, the local one first |
 //! | v2 ([`restrict_v2`], [`merge_v2`]) | paths of the APIService only; existing paths stay; a definition that differs from the existing definition of its name is renamed to `<name>_v2` and so on |
 //!
-//! Rules: `kube-openapi/pkg/aggregator/aggregator.go`, `kube-aggregator/pkg/controllers/{openapi,openapiv3}/aggregator`.
+//! Rules: `kube-openapi/pkg/aggregator/aggregator.go`,
+//! `kube-aggregator/pkg/controllers/{openapi,openapiv3}/aggregator`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

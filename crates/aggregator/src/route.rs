@@ -145,7 +145,8 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// Creates the routes of these APIServices, with transports for requests and for probes. A transport with its pool is reused while its settings stay equal.
+    /// Creates the routes of these APIServices, with transports for requests and for probes. A transport is reused,
+    /// with its connection pool, if the TLS settings of the APIService are unchanged.
     pub(crate) fn new(
         (proxy, probes): (&Proxy, &Proxy),
         certificate: Option<&ClientCertificate>,

@@ -1,12 +1,12 @@
-//! Conversion of custom resources by webhook, without I/O: the ConversionReview of a batch of objects, and the checks of
-//! the response.
+//! Conversion of custom resources by webhook, without I/O: the ConversionReview of a batch of objects, and the checks
+//! of the response.
 //!
 //! ```text
 //!  objects ─▶ ConversionBatch::new ─▶ request ─▶ (the caller sends) ─▶ parse_response ─▶ ConversionBatch::accept ─▶ objects
 //! ```
 //!
-//! A webhook may change everything but the identity of an object and its metadata, of which it may change labels and
-//! annotations. The server takes the other metadata from the object that it sent.
+//! A webhook must not change the identity of an object. In the metadata, the webhook may change labels and annotations;
+//! the server restores all other fields.
 //!
 //! Source of rules and texts: `apiextensions-apiserver/pkg/apiserver/conversion/{converter,webhook_converter}.go`.
 
@@ -68,21 +68,21 @@ impl ConversionWebhook {
     }
 }
 
-/// The cause of a failed conversion, as metrics show it (`ConversionWebhookErrorType`).
+/// The cause of a failed conversion, used as a metric label (`ConversionWebhookErrorType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConversionFailureType {
     /// The call failed.
     Call,
     /// The response is not a ConversionReview, or reports a failure.
     MalformedResponse,
-    /// The response has another number of objects than the request.
+    /// The response and the request have different numbers of objects.
     PartialResponse,
     /// A converted object is invalid.
     InvalidObject,
 }
 
 impl ConversionFailureType {
-    /// The label value.
+    /// Returns the label value.
     pub fn label(self) -> &'static str {
         match self {
             ConversionFailureType::Call => "conversion_webhook_call_failure",
@@ -93,7 +93,7 @@ impl ConversionFailureType {
     }
 }
 
-/// A failed conversion. Clients get a 500 without a reason and with this text.
+/// A failed conversion. The client receives a 500 with this message and without a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConversionError {
     text: String,
@@ -105,7 +105,7 @@ impl ConversionError {
         ConversionError { text: cut(text, STATUS_TEXT_BYTES_MAX), failure }
     }
 
-    /// The cause, as metrics show it.
+    /// Returns the cause, for metrics.
     pub fn failure_type(&self) -> ConversionFailureType {
         self.failure
     }
@@ -131,7 +131,7 @@ pub fn from_invalid_version(api_version: &str) -> ConversionError {
     ConversionError::new(ConversionFailureType::InvalidObject, text)
 }
 
-/// What the checks of a response need of an object that was sent.
+/// The fields of a sent object that the checks of the response need.
 #[derive(Debug)]
 struct Original {
     kind: String,
@@ -143,7 +143,7 @@ struct Original {
 pub struct ConversionBatch {
     desired_api_version: String,
     originals: Vec<Original>,
-    /// The group, version and kind of the first object, for error texts.
+    /// The group, version and kind of the first object, for error messages.
     gvk: String,
 }
 
@@ -164,8 +164,8 @@ impl ConversionBatch {
         ConversionBatch { desired_api_version, originals, gvk: gvk.unwrap_or_default() }
     }
 
-    /// Encodes the ConversionReview. `uid` is a fresh UUID, which the response repeats, and `objects` are the objects of
-    /// the batch as JSON.
+    /// Encodes the ConversionReview. `uid` is a fresh UUID, which the response repeats, and `objects` are the objects
+    /// of the batch as JSON.
     pub fn request<'o>(
         &self,
         version: ConversionReviewVersion,
@@ -189,11 +189,11 @@ impl ConversionBatch {
         body
     }
 
-    /// Reads the body of a response with the code `code` of HTTP, which is a success. Returns the converted objects,
-    /// which [`ConversionBatch::accept`] checks.
+    /// Parses the body of a successful HTTP response with the status code `code`. Returns the converted objects.
+    /// [`ConversionBatch::accept`] checks them.
     ///
     /// # Errors
-    /// The body is not a ConversionReview, is the response to another request, or reports a failure.
+    /// The body is not a ConversionReview, belongs to another request, or reports a failure.
     pub fn parse_response(
         &self,
         version: ConversionReviewVersion,
@@ -204,7 +204,7 @@ impl ConversionBatch {
         parse_response(version, uid, code, body).map_err(|(failure, why)| self.failed(failure, why))
     }
 
-    /// The error for a call that failed. `why` is the text of the HTTP client, or the message of the webhook.
+    /// Returns the error for a failed call. `why` is the error message of the HTTP client or of the webhook.
     pub fn call_failed(&self, why: impl std::fmt::Display) -> ConversionError {
         self.failed(ConversionFailureType::Call, why)
     }
@@ -218,12 +218,12 @@ impl ConversionBatch {
         ConversionError::new(failure, format_args!("conversion webhook for {} failed: {why}", self.gvk))
     }
 
-    /// Checks the converted objects and gives them the metadata of the objects that were sent, except labels and
-    /// annotations. Returns them in the order of the request.
+    /// Checks the converted objects and restores the metadata of the sent objects, except labels and annotations.
+    /// Returns the objects in the order of the request.
     ///
     /// # Errors
-    /// Another number of objects, or an object with another version, kind, name, namespace or uid, or with invalid labels
-    /// or annotations.
+    /// The number of objects differs; an object has a different version, kind, name, namespace or uid; or labels or
+    /// annotations are invalid.
     pub fn accept(self, converted: Vec<Value>) -> Result<Vec<Map<String, Value>>, ConversionError> {
         let ConversionBatch { desired_api_version, originals, gvk } = self;
         if converted.len() != originals.len() {
@@ -245,7 +245,7 @@ impl ConversionBatch {
     }
 }
 
-/// The group, version and kind in Go's form (`schema.GroupVersionKind.String`).
+/// Formats the group, version and kind as Go does (`schema.GroupVersionKind.String`).
 fn gvk_text(api_version: &str, kind: &str) -> String {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     format!("{group}/{version}, Kind={kind}")
@@ -316,7 +316,7 @@ fn parse_response(
     Ok(response.converted_objects.unwrap_or_default())
 }
 
-/// Why a converted object is invalid. Upstream words the same cause differently in a list.
+/// The reason why a converted object is invalid. Upstream has different messages for a single object and for a list.
 enum InvalidObject {
     Unreadable(String),
     VersionOrKind(String),

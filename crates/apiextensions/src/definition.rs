@@ -1,7 +1,7 @@
 //! [`Definition`]: a CustomResourceDefinition without its schemas.
 //!
-//! The server keeps definitions in this form. One pass over the bytes reads it and skips the schemas, which are most of
-//! the bytes. The types are those of `apiextensions.k8s.io/v1`.
+//! The server keeps definitions in this form. The parser makes one pass over the bytes and skips the schemas, which are
+//! most of the bytes. The types are those of `apiextensions.k8s.io/v1`.
 
 #![expect(missing_docs, reason = "the fields are those of the Kubernetes API reference")]
 
@@ -137,7 +137,7 @@ pub struct Subresources {
     pub scale: Option<ScalePaths>,
 }
 
-/// The JSON paths of the values of a Scale.
+/// The JSON paths of the fields that the scale subresource reads and writes.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalePaths {
@@ -149,7 +149,7 @@ pub struct ScalePaths {
     pub label_selector_path: Option<String>,
 }
 
-/// A Table column of a version.
+/// An additional printer column of a version.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PrinterColumn {
@@ -185,7 +185,7 @@ pub struct DefinitionStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// A condition without its transition time.
+/// A condition without `lastTransitionTime`.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Deserialize)]
 pub struct Condition {
     #[serde(rename = "type", default, deserialize_with = "or_default")]
@@ -204,7 +204,7 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserial
 }
 
 impl Definition {
-    /// Reads a definition's JSON.
+    /// Parses a definition from JSON.
     ///
     /// # Errors
     /// The bytes are not JSON, or a member has another type than in `apiextensions.k8s.io/v1`.

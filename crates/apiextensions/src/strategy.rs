@@ -12,7 +12,7 @@ use crate::definition::{Definition, FINALIZER};
 use crate::status::{condition, set_condition};
 use listwatch_kinds::Deletion;
 
-/// Members of a definition whose types are checked: path, Go struct, Go type.
+/// Fields of a definition whose types are checked: path, Go struct, Go type.
 const TEXTS: [(&str, &str, &str); 11] = [
     ("spec", "CustomResourceDefinition", "v1.CustomResourceDefinitionSpec"),
     ("spec.group", "CustomResourceDefinitionSpec", "string"),
@@ -26,7 +26,7 @@ const TEXTS: [(&str, &str, &str); 11] = [
     ("spec.names.categories", "CustomResourceDefinitionNames", "[]string"),
     ("spec.versions", "CustomResourceDefinitionSpec", "[]v1.CustomResourceDefinitionVersion"),
 ];
-/// The default port of the service of a webhook.
+/// The default port of a conversion webhook's service.
 const WEBHOOK_PORT: u16 = 443;
 
 /// Applies the defaults of a definition (`SetDefaults_CustomResourceDefinitionSpec`).
@@ -133,7 +133,8 @@ pub(crate) fn prepare_for_update(definition: &mut Map<String, Value>) {
     }
 }
 
-/// Marks a definition for deletion. A finalizer keeps it until its objects are deleted (`REST.Delete`).
+/// Marks a definition for deletion. A finalizer keeps the definition until all of its objects are deleted
+/// (`REST.Delete`).
 pub(crate) fn begin_deletion(definition: &mut Map<String, Value>, now: &str) -> Deletion {
     let Some(Value::Object(metadata)) = definition.get_mut("metadata") else { return Deletion::Unmarked };
     if metadata.get("deletionTimestamp").is_some_and(|time| !time.is_null()) {

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::approval::{self, Approval};
 use crate::definition::APPROVAL_ANNOTATION;
 
-/// The largest deprecation warning, in bytes.
+/// Maximum size of a deprecation warning, in bytes.
 const WARNING_BYTES_MAX: usize = 256;
 /// The error for selectable fields of a version without a schema.
 const NO_SCHEMA: &str = "may only be set when `version.schema.openAPIV3Schema` is not included";
@@ -104,7 +104,7 @@ fn invalid(path: &str, value: &str, detail: impl std::fmt::Display) -> FieldErro
     FieldError::invalid(path, format_args!("{value:?}"), detail)
 }
 
-/// Validates a DNS-1035 label. `prefix` precedes the problems in the error.
+/// Validates a DNS-1035 label. `prefix` is prepended to the error message.
 fn check_label(path: &str, value: &str, prefix: &str, errors: &mut Vec<FieldError>) {
     let problems = dns_1035_label_problems(value);
     if !problems.is_empty() {

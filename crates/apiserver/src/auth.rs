@@ -1,4 +1,5 @@
-//! Authentication and authorization: [`Auth`] is the setting of a server, [`Access`] its authenticators and authorizers.
+//! Authentication and authorization: [`Auth`] is a setting of a server, [`Access`] contains the authenticators and
+//! authorizers.
 //!
 //! The order of authenticators is: front proxies, client certificates, service account tokens, bootstrap tokens, the
 //! authenticators of the builder, token issuers, [`Auth`], the token webhook. The authorizers of the builder decide
@@ -25,8 +26,8 @@ pub enum Auth {
     /// test process.
     #[default]
     Open,
-    /// The administrator's bearer token. Requests need this token or the token of a service account; others receive
-    /// 401. Only health and version need no token.
+    /// The administrator's bearer token. Requests need this token or the token of a service account; other requests
+    /// receive 401. Only health and version need no token.
     Token(String),
 }
 
@@ -43,26 +44,26 @@ pub enum AnonymousAuth {
     Disabled,
 }
 
-/// A mode of authorization (`--authorization-mode`). Modes decide in their order, until one allows the request.
+/// A mode of authorization (`--authorization-mode`). The modes are asked in order until one allows the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthorizationMode {
-    /// Everything is allowed to everyone.
+    /// Allows every request.
     AlwaysAllow,
-    /// Nothing is allowed.
+    /// Allows no request.
     AlwaysDeny,
-    /// Roles and bindings decide.
+    /// Allows requests according to RBAC roles and bindings.
     Rbac,
-    /// Each kubelet may access the objects that its node needs. Use this mode with the admission plugin
+    /// Allows each kubelet to access the objects that its node needs. Use this mode with the admission plugin
     /// NodeRestriction.
     Node,
-    /// A webhook of [`Builder::authorization_webhook`](crate::Builder::authorization_webhook) decides. Each occurrence of
-    /// the mode is the next one of them.
+    /// Asks a webhook of [`Builder::authorization_webhook`](crate::Builder::authorization_webhook). The n-th occurrence
+    /// of the mode uses the n-th webhook.
     Webhook,
-    /// The policies of [`Builder::abac_policies`](crate::Builder::abac_policies) decide.
+    /// Allows requests according to the policies of [`Builder::abac_policies`](crate::Builder::abac_policies).
     Abac,
 }
 
-/// The error of a text that names no mode.
+/// The error of parsing an unknown mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("authorization-mode {0:?} is not a valid mode")]
 pub struct UnknownMode(String);
@@ -107,7 +108,7 @@ pub(crate) struct ConfiguredAuthenticators {
     pub(crate) client_certificates: Option<Arc<ClientCertificateAuthenticator>>,
     /// Whether bootstrap tokens are accepted.
     pub(crate) bootstrap_tokens: bool,
-    /// The authenticators of the program.
+    /// The authenticators that the program has added with the builder.
     pub(crate) custom: Vec<Arc<dyn Authenticator>>,
     /// The issuers of JSON Web Tokens.
     pub(crate) token_issuers: Vec<Arc<dyn Authenticator>>,
@@ -156,7 +157,7 @@ impl Access {
     }
 }
 
-/// The state of the authorizers of the modes. A mode without its state denies every request.
+/// The states of the authorizers that modes use. A mode without a state denies every request.
 #[derive(Default)]
 pub(crate) struct AuthorizerStates {
     pub(crate) rbac: Option<Arc<RbacState>>,
@@ -167,7 +168,8 @@ pub(crate) struct AuthorizerStates {
 }
 
 impl AuthorizerStates {
-    /// The empty states that some modes need, and those that the builder gives.
+    /// Creates the empty states for RBAC and Node if these modes are used. Adds the webhooks and policies of the
+    /// builder.
     pub(crate) fn of_modes(
         modes: Option<&[AuthorizationMode]>,
         webhooks: Vec<Arc<dyn Authorizer>>,
@@ -183,8 +185,8 @@ impl AuthorizerStates {
     }
 }
 
-/// The authorizers of a server: those of the builder, then the modes. With modes, members of `system:masters` come
-/// first, so that no mode can lock them out (`pkg/kubeapiserver/authorizer/config.go`).
+/// Returns the authorizers of a server: the authorizers of the builder, then the modes. If modes are set, members of
+/// `system:masters` are allowed first, so that no mode can lock them out (`pkg/kubeapiserver/authorizer/config.go`).
 pub(crate) fn authorizers(
     builder: Vec<Arc<dyn Authorizer>>,
     modes: Option<&[AuthorizationMode]>,

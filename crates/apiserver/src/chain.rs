@@ -79,7 +79,7 @@ pub(crate) async fn serve<B: RequestBody>(
     response
 }
 
-/// The current time, in seconds since 1970.
+/// Returns the current time, in seconds since 1970.
 fn unix_seconds() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn authenticator_and_authorizer_of_the_builder_decide_on_requests() {
+    async fn requests_are_checked_by_the_authenticator_and_authorizer_of_the_builder() {
         let auth = Auth::Token("secret".to_owned());
         let server = ApiServer::builder().auth(auth).authenticator(Bob).authorizer(Rules).build().await.unwrap();
         let send = async |line: &str, token: &str, impersonated: Option<&str>, body: Value| {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn impersonated_request_is_authorized_as_its_access_review() {
+    async fn impersonated_request_and_access_review_have_the_same_decision() {
         let server = ApiServer::builder().build().await.unwrap();
         let send = async |headers: &[(&str, &str)], line: &str, body: Value| -> (u16, Value) {
             let (method, path) = line.split_once(' ').unwrap();

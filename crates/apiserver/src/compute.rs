@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Each write runs inline first, with fuel for about a millisecond ([`listwatch_meta::fuel`]). A write that needs more
-//! is discarded before it has an effect. Then the write runs again on a blocking thread of the runtime, if one of the
-//! slots is free. A write holds its slot while its future is polled, and frees the slot while it waits for the store.
-//! The computation ends within a slice of fuel after the deadline of the request or after its client disconnects.
+//! is discarded before it has an effect. Then the write runs again on a blocking thread of the runtime, when a slot is
+//! free. A write holds a slot while its future is polled, and frees the slot while it waits for the store. The
+//! computation stops soon after the deadline of the request or after the client disconnects.
 //!
 //! Slots are assigned by the authenticated user and not by the impersonated user. Otherwise a user with permission to
 //! impersonate could take any number of slots.
@@ -34,12 +34,12 @@ use tokio::sync::{Notify, oneshot};
 use crate::auth::Access;
 use listwatch_write::{self as write, WriteContext, WriteRequest, WriteResponse, Writer};
 
-/// The most units of fuel (50 ns each) that a request may use on an I/O worker: about one millisecond. A request that
-/// needs more starts again on a compute slot.
+/// Maximum fuel of a request on an I/O worker: about 1 ms, at 50 ns per unit. A request that needs more is restarted on
+/// a compute slot.
 pub(crate) const INLINE_UNITS_MAX: u64 = 20_000;
 
-/// The most units of fuel that a request may use on a compute slot: about 10 s. A request that needs more is answered
-/// with 504, as at its deadline.
+/// Maximum fuel of a request on a compute slot: about 10 s, at 50 ns per unit. A request that needs more receives a
+/// 504, as at the deadline.
 pub(crate) const OFFLOADED_UNITS_MAX: u64 = 200_000_000;
 
 /// The smallest number of compute slots. A machine with more processors has one slot for every second processor. One
@@ -50,10 +50,10 @@ pub(crate) const SLOTS_MIN: usize = 2;
 /// a larger body runs completely on a compute slot, because a write with several effects cannot start again.
 pub(crate) const INLINE_BODY_BYTES_MAX: usize = 4 * 1024;
 
-/// The largest number of requests that wait for a compute slot. Any further request is answered with 429.
+/// The largest number of requests that wait for a compute slot. Further requests receive a 429.
 pub(crate) const QUEUE_MAX: usize = 200;
 
-/// The largest number of requests of one user that wait for a compute slot. Any further request is answered with 429.
+/// The largest number of requests of one user that wait for a compute slot. Further requests receive a 429.
 pub(crate) const QUEUE_PER_USER_MAX: usize = 50;
 
 /// The compute pool of one server.
@@ -118,10 +118,10 @@ impl Compute {
         Box::pin(self.run(requester, deadline, work)).await?
     }
 
-    /// Runs a review, as [`Compute::write`] runs a write.
+    /// Runs a review in the same way as [`Compute::write`] runs a write.
     ///
     /// # Errors
-    /// The same as those of [`Compute::write`].
+    /// The errors of [`Compute::write`].
     pub(crate) async fn review(
         &self,
         writer: &Arc<Writer>,
@@ -247,7 +247,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The compute slots, which users receive round-robin.
+/// The compute slots, which are assigned to users round-robin.
 #[derive(Debug)]
 struct Slots {
     state: Mutex<SlotsState>,
@@ -310,8 +310,8 @@ impl SlotsState {
 enum Turn {
     /// The request has not computed yet and may be rejected.
     First,
-    /// The request has computed before and may have changed the store. It is never rejected, so that the response
-    /// reports the change.
+    /// The request has computed before and may have changed the store. Such a request is never rejected, so that the
+    /// response reports the change.
     Again,
 }
 
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn offloaded_work_waits_without_a_slot() {
+    async fn offloaded_work_frees_its_compute_slot_while_it_waits() {
         let compute = Compute::with_slots(1);
         let (sender, receiver) = oneshot::channel::<u8>();
         let waits = compute.run("a", later(), receiver);

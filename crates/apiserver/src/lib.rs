@@ -6,11 +6,11 @@
 //!  TLS, HTTP/1.1, HTTP/2                                 └▶ documents, health, metrics
 //! ```
 //!
-//! The server keeps objects in any [`listwatch_storage::Storage`]. It serves reads from one watch cache per resource,
-//! which the first request for the resource starts.
+//! The server keeps objects in any [`listwatch_storage::Storage`]. Reads are served from one watch cache per resource.
+//! The first request for a resource starts the cache.
 //!
 //! # Layers
-//! A module uses only modules of lower lines. `cargo xtask tidy` checks it.
+//! A module uses only modules in lower lines. `cargo xtask tidy` checks this rule.
 //! ```text
 //!  builder ─ transport ─ server ─ service ─ chain      from the outside to one request
 //!  handlers                                            one file per kind of request
@@ -99,7 +99,7 @@ pub use listwatch_controllers::{Controllers, UnknownController};
 pub use listwatch_registry::{InvalidRuntimeConfig, RuntimeConfig};
 pub use listwatch_write::{InvalidRange, ServiceRanges};
 
-/// Webhooks as functions of this process.
+/// Webhooks that are implemented as functions in this process.
 pub mod webhook {
     pub use listwatch_registry::{ConversionHandler, ConversionRequest};
     pub use listwatch_webhook_admission::{CallFuture, WebhookHandler};

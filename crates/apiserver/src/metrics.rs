@@ -35,8 +35,8 @@ const BUCKETS: [f64; 23] = [
 /// Resource versions are reported modulo this number, because a double cannot represent more digits.
 const VERSION_MODULO: u64 = 1_000_000_000_000_000;
 
-/// The labels of one request. They keep the resource and its definition alive while the request runs. A [`Series`]
-/// holds only names.
+/// The labels of one request. The value keeps the resource and its definition alive while the request runs. A
+/// [`Series`] holds only names.
 #[derive(Debug)]
 pub(crate) struct Labels {
     resource: Arc<Resource>,
@@ -85,8 +85,8 @@ impl Labels {
     }
 }
 
-/// The labels of a series of requests. The number of series is bounded by served resources, verbs and scopes; a client
-/// cannot create more.
+/// The labels of a series of requests. The number of series is bounded by the served resources, verbs and scopes, so
+/// clients cannot create arbitrarily many.
 #[derive(Debug)]
 struct Series {
     group: Box<str>,
@@ -116,7 +116,7 @@ impl Series {
     }
 }
 
-/// The common key of [`Labels`] and [`Series`], so that a request finds its series without copying names.
+/// The shared key of [`Labels`] and [`Series`], so that a request finds its series without copying names.
 trait SeriesKey {
     fn key(&self) -> (&str, &str, &str, &str, Option<&str>, &str, bool);
 }
@@ -174,7 +174,7 @@ impl<'a> Borrow<dyn SeriesKey + 'a> for Series {
 struct Counts {
     /// The number of requests per response code.
     codes: Vec<(u16, u64)>,
-    /// The number of requests per bucket of [`BUCKETS`]; each request is counted in one bucket.
+    /// The number of requests per bucket of [`BUCKETS`]; each request is counted in one bucket only.
     buckets: [u64; BUCKETS.len()],
     count: u64,
     seconds: f64,
@@ -195,7 +195,7 @@ impl Counts {
     }
 }
 
-/// The metrics that are counted while the server runs. [`Snapshot`] holds the others.
+/// The metrics that are counted while the server runs. [`Snapshot`] contains the metrics that are read at each scrape.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics(Mutex<Requests>);
 
@@ -232,7 +232,7 @@ impl Metrics {
     }
 }
 
-/// The metrics that are read for each response.
+/// The metrics that are read at each scrape.
 pub(crate) struct Snapshot<'a> {
     /// The served resources.
     pub(crate) registry: &'a Arc<Registry>,
@@ -243,9 +243,9 @@ pub(crate) struct Snapshot<'a> {
     /// The audit log; `None` without a policy.
     pub(crate) audit: Option<&'a Counters>,
     pub(crate) caches: &'a [CacherStats],
-    /// The byte limit of all caches, and the number of resources without a cache because of it.
+    /// The limit of all caches in bytes, and the number of resources without a cache because of that limit.
     pub(crate) cache_budget: Option<(usize, usize)>,
-    /// The bytes of kept encodings of objects, and of kept compressed parts of lists.
+    /// The bytes of cached object encodings, and of cached compressed list blocks.
     pub(crate) encoding_bytes: [usize; 2],
     /// The statistics of the store; `None` if the store does not respond.
     pub(crate) store: Option<&'a StoreStats>,
@@ -312,7 +312,7 @@ fn requests(out: &mut Text, metrics: &Metrics, registry: &Arc<Registry>) {
     }
 }
 
-/// Name, type, help text, and the value of a cache.
+/// A metric family: name, type, help text, and the function that returns the value of a cache.
 type CacheFamily = (&'static str, &'static str, &'static str, fn(&CacherStats) -> f64);
 
 const CACHE_FAMILIES: &[CacheFamily] = &[
@@ -469,7 +469,7 @@ impl Text {
         self.member("", labels, value);
     }
 
-    /// A sample whose name has a suffix.
+    /// Writes a sample whose name has a suffix.
     fn member(&mut self, suffix: &str, labels: &str, value: impl Display) {
         let name = self.family;
         let _ = match labels {
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn series_of_a_removed_resource_are_removed_and_keep_no_definition_alive() {
+    fn metric_series_of_a_removed_resource_are_removed_and_release_its_definition() {
         let (metrics, with) = (Metrics::default(), Arc::new(Registry::builtin()));
         let pods = |path: &str| labels_in(&with, &Method::GET, path);
         let (late, holders) = (pods("/api/v1/pods"), Arc::strong_count(with.find("", "v1", "pods").unwrap()));
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn each_family_and_sample_is_written_once() {
+    fn each_metric_family_and_sample_is_written_once() {
         let (metrics, registry) = (Metrics::default(), Arc::new(Registry::builtin()));
         metrics.answered(&labels(&Method::GET, "/api/v1/pods"), 200, Duration::ZERO, &registry);
         let fairness = Fairness::new(600);

@@ -1,5 +1,5 @@
-//! [`Presence`]: publishes a running server in its cluster: its address in the endpoints of the Service `kubernetes`,
-//! and its identity Lease.
+//! [`Presence`]: publishes a running server in the cluster: the address in the endpoints of the Service `kubernetes`,
+//! and the identity Lease.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -18,8 +18,8 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// `address` is the address and port for clients inside the cluster. `host_name` determines the name of the
-    /// identity Lease. Without them, nothing is published.
+    /// Creates the value. `address` is the address and port for clients inside the cluster; `None`: no address is
+    /// published. `host_name` determines the name of the identity Lease; `None`: no Lease.
     pub(crate) fn new(writer: &Arc<Writer>, address: Option<(IpAddr, u16)>, host_name: Option<&str>) -> Self {
         let endpoints = |(address, port)| Arc::new(EndpointReconciler::new(Arc::clone(writer), address, port));
         let lease = |host_name| Arc::new(IdentityLease::new(Arc::clone(writer), host_name));

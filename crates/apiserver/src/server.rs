@@ -36,13 +36,13 @@ impl ApiServer {
         ApiServer { shared }
     }
 
-    /// The server as a service from requests to responses.
+    /// Returns the server as a service from requests to responses.
     pub fn service(&self) -> ApiService {
         ApiService::new(Arc::clone(&self.shared))
     }
 
-    /// The server as a service whose requests have this user, whatever their credentials. The user is a member of
-    /// `system:authenticated`. For tests of a user's permissions; see
+    /// Returns the server as a service whose requests run as this user, regardless of their credentials. The user is
+    /// also a member of `system:authenticated`. Use the service to test a user's permissions; see
     /// [`Builder::authorization`](crate::Builder::authorization).
     pub fn client_as(&self, user: &str, groups: &[&str]) -> ApiService {
         let mut groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
@@ -66,7 +66,7 @@ impl ApiServer {
         }
     }
 
-    /// Removes this server from its cluster: its address from the endpoints of the Service `kubernetes`, and its Lease.
+    /// Removes this server from the cluster: the address in the endpoints of the Service `kubernetes`, and the Lease.
     /// Call the method first in a shutdown, while requests are still served. Returns after 20 seconds if the store does
     /// not respond.
     pub async fn withdraw(&self) {
@@ -94,8 +94,9 @@ impl ApiServer {
     /// Begins the shutdown: readiness fails, the built-in controllers stop, watches end cleanly. Running requests
     /// finish; `Serving::shutdown` waits for them.
     ///
-    /// The ends of many watches are spread over up to [`Builder::watch_termination_grace_period`](crate::Builder::watch_termination_grace_period), so that their clients do not reconnect to
-    /// another server all at once (`--shutdown-watch-termination-grace-period`).
+    /// The ends of the watches are spread over at most
+    /// [`Builder::watch_termination_grace_period`](crate::Builder::watch_termination_grace_period), so that not all
+    /// clients reconnect to another server at the same time (`--shutdown-watch-termination-grace-period`).
     pub fn shutdown(&self) {
         self.shared.shut_down(Instant::now());
     }

@@ -65,7 +65,7 @@ impl ApiService {
         ApiService { shared, identity: None }
     }
 
-    /// Makes all requests those of a user.
+    /// Makes all requests run as this user.
     pub(crate) fn with_identity(self, user: UserInfo) -> Self {
         ApiService { identity: Some(Identity(Arc::new(user))), ..self }
     }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn open_paths_reject_wrong_tokens_and_impersonation_without_authentication() {
+    async fn version_path_rejects_wrong_tokens_and_unauthenticated_impersonation() {
         let auth = Auth::Token("t".to_owned());
         let server = crate::ApiServer::builder().auth(auth).build().await.unwrap();
         let send = async |token: &str, header: Option<(&str, &str)>| {

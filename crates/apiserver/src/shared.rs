@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     pub(crate) writer: Arc<Writer>,
     /// The discovery and OpenAPI documents of the current registry.
     pub(crate) documents: Arc<Documents>,
-    /// Group versions that extension servers serve.
+    /// The group versions that extension servers serve.
     pub(crate) aggregation: Aggregation,
     /// The connections to kubelets, nodes, pods and services.
     pub(crate) connections: Connections,
@@ -51,20 +51,20 @@ pub(crate) struct Shared {
     pub(crate) anonymous_auth: AnonymousAuth,
     /// The paths to which anonymous requests are limited; empty: all paths.
     pub(crate) anonymous_paths: Vec<String>,
-    /// The longest duration of a request, except watches.
+    /// The maximum duration of a request, except watches.
     pub(crate) request_timeout: Duration,
     /// The URL of the key set of service account tokens, for clients.
     pub(crate) jwks_uri: String,
     /// The header `Strict-Transport-Security` of all responses.
     pub(crate) strict_transport_security: Option<HeaderValue>,
-    /// Whether impersonation has modes with permissions of their own.
+    /// Whether constrained impersonation is enabled.
     pub(crate) constrained_impersonation: bool,
-    /// The fraction of HTTP/2 requests after which their connection ends.
+    /// The fraction of HTTP/2 requests after which the connection is closed.
     pub(crate) goaway_chance: f64,
     pub(crate) flow_control: Arc<FlowControl>,
     /// The budget for the memory of all request bodies.
     pub(crate) bodies: Arc<BodyBudget>,
-    /// What is kept of responses for later requests.
+    /// The caches of encoded objects and of compressed list blocks.
     pub(crate) caches: ResponseCaches,
     pub(crate) store_health: StoreHealth,
     /// The largest number of streams on one HTTP/2 connection.
@@ -88,7 +88,7 @@ pub(crate) struct Shared {
     pub(crate) request_drain: RequestDrain,
     /// The published address and identity Lease of the server.
     pub(crate) presence: Presence,
-    /// Spreads the ends of watches at the shutdown.
+    /// Spreads the ends of watches over the shutdown.
     pub(crate) watch_drain: Arc<WatchDrain>,
     pub(crate) tasks: BackgroundTasks,
 }

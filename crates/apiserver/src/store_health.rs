@@ -1,8 +1,7 @@
 //! [`StoreHealth`]: the health of the store, probed at most once per second.
 //!
-//! `/healthz`, `/livez` and `/readyz` need no credential, so a request must not cause work in the store. kube-apiserver
-//! limits its checks of etcd in the same way
-//! (`apiserver/pkg/storage/storagebackend/factory/etcd3.go`).
+//! `/healthz`, `/livez` and `/readyz` need no credential, so requests must not cause unlimited work in the store.
+//! kube-apiserver limits the checks of etcd in the same way (`apiserver/pkg/storage/storagebackend/factory/etcd3.go`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// The health of a store that responds after a delay, and the number of probes.
+    /// Returns the health of a store that responds after a delay, and the counter of probes.
     fn health(takes: Duration) -> (Arc<StoreHealth>, Arc<AtomicUsize>) {
         let probes = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&probes);

@@ -11,7 +11,7 @@ use listwatch_access::webhook::{ReviewAnswer, ReviewClient};
 use listwatch_outbound::{Backoff, Client, Kubeconfig};
 use time::OffsetDateTime;
 
-/// The time limit of one attempt of a TokenReview. The deadline of the request ends it earlier.
+/// The time limit of one attempt of a TokenReview. The deadline of the request can be earlier.
 pub(crate) const REVIEW_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The time limit for one document of a token issuer.
@@ -21,7 +21,7 @@ pub(crate) const ISSUER_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub(crate) struct WebhookClient {
     pub(crate) client: Client,
-    /// The time limit of one try.
+    /// The time limit of one attempt.
     pub(crate) timeout: Duration,
 }
 
@@ -34,7 +34,7 @@ impl ReviewClient for WebhookClient {
     }
 }
 
-/// Reads the keys of an issuer, and tries until it succeeds or the server is gone (`oidc.New`).
+/// Reads the keys of an issuer. Retries until the read succeeds or the server is dropped (`oidc.New`).
 pub(crate) async fn prepare(authenticator: Weak<JwtAuthenticator<IssuerClient>>) {
     while let Some(authenticator) = authenticator.upgrade() {
         if authenticator.prepare(OffsetDateTime::now_utc().unix_timestamp()).await {

@@ -375,7 +375,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn field_sets_round_trip(paths in prop::collection::vec(prop::collection::vec(any_element(), 1..4), 0..10)) {
+        fn random_field_sets_round_trip_through_fields_v1(
+            paths in prop::collection::vec(prop::collection::vec(any_element(), 1..4), 0..10),
+        ) {
             let mut set = Set::new();
             paths.iter().for_each(|path| set.insert(path));
             let json = set.to_json();

@@ -54,7 +54,7 @@ pub type Convert = fn(&Value, &str) -> Value;
 /// Converts an object of any version of a kind to the named version (`g/v`), or returns why that fails.
 pub type TryConvert = Arc<dyn Fn(&Value, &str) -> Result<Value, String> + Send + Sync>;
 
-/// How objects are converted between versions.
+/// The function that converts objects between versions.
 #[derive(Clone)]
 enum Conversion {
     Infallible(Convert),
@@ -67,11 +67,11 @@ impl fmt::Debug for Conversion {
     }
 }
 
-/// Why the changes of a write are unknown.
+/// The reason why the changed fields of a write cannot be computed.
 enum ChangesError {
-    /// An object cannot be converted to the version of a manager. Holds the whole text.
+    /// An object cannot be converted to the version of a manager. Contains the complete error text.
     Unconvertible(String),
-    /// An object does not fit the type of its version.
+    /// An object does not match the type of its version.
     Incomparable(ValidationError),
 }
 
@@ -118,7 +118,7 @@ pub enum ApplyError {
     /// The configuration is invalid: a 400.
     BadRequest(String),
     /// Other managers own fields that the configuration changes, and the apply was not forced: a
-    /// 409. Never empty.
+    /// 409. The list is never empty.
     Conflicts(Vec<Conflict>),
     /// The configuration does not match the kind, or the stored object is unusable: a 500 without a
     /// reason, as in kube-apiserver.
@@ -225,8 +225,8 @@ impl Kind {
     }
 
     /// Tracks the ownership of a create, an update or a patch: updates the `metadata.managedFields` of `new`. `live` is
-    /// the object before the write; `None` for a create. Managed fields sent by a client are used, unless it writes to
-    /// a subresource; `[]` and `[{}]` reset all ownership.
+    /// the object before the write; `None` for a create. Managed fields that a client sends are used, except in writes
+    /// to a subresource. `[]` and `[{}]` reset all ownership.
     ///
     /// Never fails: an object that does not match its type gets no `managedFields`.
     pub fn update(&self, live: Option<&Value>, new: &mut Value, by: Writer<'_>) {
@@ -237,9 +237,9 @@ impl Kind {
         }
     }
 
-    /// Tracks ownership like [`Kind::update`], for objects whose managed fields are stored separately. `sent` are the
-    /// managed fields from the client; `kept` decodes the stored ones if they are needed. Returns `None` if the new
-    /// object has no managed fields.
+    /// Tracks ownership like [`Kind::update`], for objects whose managed fields are stored separately. `sent` contains
+    /// the managed fields from the client. `kept` decodes the stored managed fields, if they are needed. Returns `None`
+    /// if the new object has no managed fields.
     pub fn track_update(
         &self,
         live: Option<&Value>,
@@ -594,7 +594,7 @@ fn without(reset: &Set, mut change: Comparison) -> Comparison {
     change
 }
 
-/// Drops the entries of unknown versions.
+/// Removes the managers whose API version is unknown.
 fn drop_unknown(managed: &mut Managed, changes: &BTreeMap<String, Comparison>) {
     managed.retain(|_, owned| changes.contains_key(&owned.api_version));
 }

@@ -69,7 +69,7 @@ impl Manager {
         }
     }
 
-    /// Go's identifier of a manager, which is also the last sort key.
+    /// The manager as Go's `BuildManagerIdentifier` encodes it. The result is also used as a sort key.
     pub(crate) fn identifier(&self) -> String {
         let mut out = String::from("{");
         let parts = [
@@ -204,7 +204,7 @@ impl<'de> Visitor<'de> for Entries {
 /// The string members of an entry.
 const ENTRY_TEXTS: [&str; 6] = ["manager", "operation", "apiVersion", "time", "fieldsType", "subresource"];
 
-/// Decodes the name of an entry's member: its index in [`ENTRY_TEXTS`]; `None` for `fieldsV1`.
+/// Decodes the name of a member of an entry to the index in [`ENTRY_TEXTS`], or to `None` for `fieldsV1`.
 struct Member;
 
 impl<'de> DeserializeSeed<'de> for Member {
@@ -455,8 +455,8 @@ fn scale_replicas() -> Vec<PathElement> {
 /// The API version of Scale.
 pub const SCALE_VERSION: &str = "autoscaling/v1";
 
-/// Whether both versions have the same group. All versions of an object have their replicas at one
-/// path.
+/// Whether both versions have the same group. The path of the replicas is the same in all versions
+/// of a group.
 fn same_group(a: &str, b: &str) -> bool {
     let group = |version: &str| version.rsplit_once('/').map_or(String::new(), |(group, _)| group.to_owned());
     group(a) == group(b)
@@ -513,7 +513,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decoding_of_text_agrees_with_decoding_of_trees() {
+    fn managed_fields_decoded_from_text_equal_those_decoded_from_values() {
         let entry = |change: &dyn Fn(&mut Value)| {
             let mut entry = json!({"manager": "a \"b\"\u{8}", "operation": "Update", "apiVersion": "v1",
                 "time": "2026-01-02T03:04:05Z", "fieldsType": "FieldsV1",

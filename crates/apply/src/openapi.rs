@@ -23,7 +23,7 @@ impl Typing {
     /// `preserve_unknown_fields` is the definition's flag; the types of unknown fields are then
     /// deduced from values.
     ///
-    /// Never fails: unsupported parts of a schema are deduced from values.
+    /// This function never fails. For unsupported parts of a schema, the types are deduced from values.
     pub fn of_custom_resource(schema: &Value, preserve_unknown_fields: bool) -> Typing {
         let mut converter = Converter { builder: SchemaBuilder::new(), object_meta: None };
         let root = converter.embedded(schema, preserve_unknown_fields, 0);

@@ -54,7 +54,7 @@ pub enum PathElement {
     Key(Arc<[(Name, Value)]>),
     /// The item of a set: `v:"a"`.
     Value(Arc<Value>),
-    /// The item at an index: `i:0`. This crate never creates one; other writers may have.
+    /// The item at an index: `i:0`. This crate only decodes such elements and never creates them.
     Index(i64),
 }
 

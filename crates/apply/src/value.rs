@@ -1,5 +1,5 @@
-//! JSON values with Go's semantics. They have a total order in which `1` equals `1.0`, and are
-//! formatted for error messages and for keys in managedFields.
+//! JSON values with Go's semantics. The module orders values totally, with `1` equal to `1.0`, and
+//! formats values for error messages and for keys in managedFields.
 //!
 //! Sources: `structured-merge-diff/v6/value`, and for texts `fmt`, `strconv` and json-iterator.
 
@@ -94,7 +94,7 @@ pub(crate) fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// Formats a value as in paths of messages (`value.ToString`).
+/// Formats a value as the paths in error messages show it (`value.ToString`).
 pub(crate) fn format_path_value(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_totally_ordered() {
+    fn json_values_of_all_types_are_totally_ordered() {
         let sorted = [
             json!(-1),
             json!(1),

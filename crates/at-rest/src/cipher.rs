@@ -37,7 +37,7 @@ pub(crate) enum Cipher {
     Secretbox(Box<XSalsa20Poly1305>),
 }
 
-/// Runs an expression for the key of each AES size.
+/// Matches on a cipher with one expression per algorithm, for all AES key sizes.
 macro_rules! with_key {
     ($self:expr, cbc($cbc:ident) => $by_cbc:expr, gcm($gcm:ident) => $by_gcm:expr, secretbox($secretbox:ident) => $by_secretbox:expr) => {
         match $self {

@@ -123,7 +123,7 @@ struct RawKms {
 /// Decodes the tree of a file. Errors have Go's text, except for the parts that name Go's types.
 #[derive(Default)]
 struct Decoder {
-    /// `unknown field "…"`, in the order of the file.
+    /// The errors `unknown field "…"`, in the order of the file.
     unknown: Vec<String>,
 }
 
@@ -204,7 +204,7 @@ fn child(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// The members of an object; `None` for null.
+/// Returns the members of an object; `None` for null.
 fn object<'a>(value: &'a Value, path: &str) -> Result<Option<&'a Map<String, Value>>, String> {
     match value {
         Value::Object(members) => Ok(Some(members)),

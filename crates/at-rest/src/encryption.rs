@@ -88,7 +88,7 @@ pub struct Transformer {
 /// A decrypted value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decrypted {
-    /// The value.
+    /// The plaintext.
     pub value: Bytes,
     /// True if the first key of the first provider would write the value in another form. The next update rewrites the
     /// value, even if the object does not change.

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_is_split_by_bytes() {
+    fn batch_above_the_byte_limit_is_split() {
         let events = [3, 4, 5, 20, 1].map(|bytes| vec![b'x'; bytes]).to_vec();
         let parts = split_batch(events, 10);
         let sizes: Vec<Vec<usize>> = parts.iter().map(|part| part.iter().map(Vec::len).collect()).collect();

@@ -122,7 +122,7 @@ pub struct Record {
 #[derive(Clone, Debug)]
 struct Impersonated {
     user: Arc<UserInfo>,
-    /// The verb that allowed the impersonation; empty for the classic one.
+    /// The verb that allowed the impersonation; empty for classic impersonation.
     constraint: &'static str,
 }
 
@@ -152,8 +152,8 @@ impl Record {
         self.settings.level
     }
 
-    /// Sets the user as whom the request acts, and the verb of the mode that allowed it: empty for the classic one
-    /// (`LogImpersonatedUser`).
+    /// Sets the impersonated user, and the verb that allowed the impersonation. The verb is empty for classic
+    /// impersonation (`LogImpersonatedUser`).
     pub fn set_impersonated_user(&mut self, user: Arc<UserInfo>, constraint: &'static str) {
         self.impersonated = Some(Box::new(Impersonated { user, constraint }));
     }
@@ -165,8 +165,8 @@ impl Record {
         *kept == value
     }
 
-    /// Sets the object of the request. If `completes_reference`, its metadata fills the empty fields of the reference;
-    /// a patch or options must not. The object is recorded from [`Level::Request`] on.
+    /// Sets the object of the request. If `completes_reference`, the metadata of the object fills the empty fields of
+    /// the reference. Pass false for a patch and for options. The object is recorded from [`Level::Request`] on.
     pub fn set_request_object(&mut self, payload: Payload, completes_reference: bool) {
         if completes_reference || self.level() >= Level::Request {
             self.request = Some(RequestObject { payload, completes_reference });
@@ -255,7 +255,8 @@ pub enum EventForm {
 /// The sizes above which events are shortened (`--audit-log-truncate-*`, `--audit-webhook-truncate-*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
-    /// The largest event, in bytes. A larger event loses its objects. If it is still too large, it is dropped.
+    /// The largest event, in bytes. A larger event is encoded without its objects. An event that is still too large is
+    /// dropped.
     pub event_bytes_max: usize,
     /// The largest batch, in bytes of its events. A larger one is split.
     pub batch_bytes_max: usize,

@@ -1,4 +1,4 @@
-//! A watch cache without a server: settings in a store, and several watchers of them.
+//! A watch cache without a server: several watchers follow the settings in a store.
 //!
 //! `cargo run -p listwatch-cacher --example follow`
 

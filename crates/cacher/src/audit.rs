@@ -136,7 +136,7 @@ mod tests {
     }
 
     /// Stores objects of these names and caches those of `cached`, each at its revision or one
-    /// earlier. Returns the audit's result, and the bytes of values that it read.
+    /// earlier. Returns the audit's result, and the bytes of values that the audit read.
     async fn audited(stored: &str, cached: &[(&str, bool)]) -> (AuditResult, u64) {
         let store = Arc::new(Counted { inner: MemoryStorage::new(), bytes: AtomicU64::new(0) });
         let mut revision = Revision::new(1);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A bound in bytes that any number of caches share; clones are the same budget.
+/// A bound in bytes for the history windows of any number of caches. Clones share one budget.
 ///
 /// Each window's share is the budget divided by the number of windows. While the total exceeds the
 /// budget, a window above its share evicts its oldest events, each time it receives an event or its
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budgets_are_equal_only_if_they_are_the_same_budget() {
+    fn history_budgets_are_equal_only_if_they_are_clones() {
         let budget = HistoryBudget::new(100);
         assert_eq!(budget, budget.clone(), "a clone is the same budget");
         assert_ne!(budget, HistoryBudget::new(100), "an equal bound does not make the same budget");
@@ -145,7 +145,7 @@ mod tests {
         /// After each window has evicted, the total is within the budget, and no window below its
         /// share has lost events.
         #[test]
-        fn windows_evict_to_the_budget(grown in proptest::collection::vec((0usize..6, 1usize..50), 1..200)) {
+        fn windows_evict_to_their_shared_budget(grown in proptest::collection::vec((0usize..6, 1usize..50), 1..200)) {
             let budget = HistoryBudget::new(300);
             let mut windows: Vec<WindowAccount> = (0..6).map(|_| budget.open()).collect();
             for (at, bytes) in grown {

@@ -59,8 +59,8 @@ pub(crate) struct Cache {
     tail: (Revision, Vec<Key>),
     object_bytes: usize,
     undecodable: BTreeMap<Key, Revision>,
-    /// Before this revision, some key held a value that was not an object and is one now, or is
-    /// deleted. The history does not record at which revisions.
+    /// The revision at which a key last ceased to have an undecodable value. Before this revision, that key's value
+    /// was not an object, and the history does not record since when.
     undecodable_before: Revision,
     counters: Arc<Counters>,
 }
@@ -156,7 +156,7 @@ pub(crate) enum Relist {
 /// The former state and history, after a list replaced them.
 pub(crate) type Replaced = (Snapshot, std::collections::VecDeque<Arc<SharedEvent>>);
 
-/// A former state, rebuilt by its requester outside of any lock.
+/// The parts of a former state. The caller rebuilds the state outside of any lock.
 pub(crate) struct PastState {
     snapshot: Snapshot,
     /// The events since that state, oldest first.
@@ -164,7 +164,7 @@ pub(crate) struct PastState {
 }
 
 impl PastState {
-    /// Rebuilds the state before the events.
+    /// Rebuilds the state before the events, by undoing the events from the newest to the oldest.
     pub(crate) fn rebuild(mut self, shape: &ObjectShape) -> Snapshot {
         for event in self.events.iter().rev() {
             match &event.event.previous {
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn undecodable_value_has_the_reason_that_its_first_bytes_show() {
+    fn first_bytes_of_an_undecodable_value_determine_the_decode_error() {
         let why = |value: &'static [u8]| {
             let key = Key::new("pods", Some("a"), "x").unwrap();
             let (created, modified) = (Revision::new(2), Revision::new(2));
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn list_continues_the_watches_only_if_it_equals_a_trusted_state() {
+    fn watches_continue_after_a_relist_only_if_it_equals_the_trusted_state() {
         let json = r#"{"metadata":{}}"#;
         let listing = |names: [&str; 2], revision| {
             let objects = names.map(|name| state(name, 2, json)).to_vec();
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_undecodable_values_are_logged_and_then_that_there_are_more() {
+    fn only_the_first_ten_undecodable_values_are_logged_by_key() {
         let mut cache = empty();
         let logged = Arc::new(AtomicUsize::new(0));
         tracing::subscriber::with_default(Errors(logged.clone()), || {

@@ -156,12 +156,12 @@ fn json_frame(change: Change, object: &Object) -> Bytes {
 pub(crate) struct SharedEvent {
     /// The event's position in the history; the next event has the next number.
     pub(crate) sequence: u64,
-    /// The time when it was received from the store.
+    /// The time when the event was received from the store.
     pub(crate) at: Instant,
     pub(crate) event: Event,
-    /// The object exists, but its stored value is not an object. `event` is then the deletion of
-    /// the last readable state. No watch delivers it; its view selects the watches that end with
-    /// `410 Expired`.
+    /// Whether the object exists, but its stored value is not an object. `event` is then the
+    /// deletion of the last readable state. No watch delivers the event, but watches that would see
+    /// it end with `410 Expired`.
     pub(crate) undecodable: bool,
     encodings: Arc<Encodings>,
     memo: Mutex<Option<Box<Memo>>>,
@@ -202,8 +202,8 @@ impl SharedEvent {
         self.event.revision()
     }
 
-    /// The state before, at the revision of this change, for watchers whose selector no longer
-    /// matches.
+    /// The state before the change, with the revision of the change, for watchers whose selector no
+    /// longer matches.
     fn left(self: &Arc<Self>, shape: &ObjectShape) -> Object {
         let previous = self.event.previous.as_ref().filter(|_| !canary!("cacher-deletes-with-the-new-state"));
         let Some(previous) = previous else { return self.event.object.clone() };
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn state_of_an_object_that_left_is_accounted_while_its_event_is_held() {
+    fn state_of_a_no_longer_matching_object_is_accounted_while_its_event_exists() {
         let counters = Arc::new(crate::stats::Counters::default());
         let event = modified_in(&Encodings::new(usize::MAX, counters.clone()));
         let held = || counters.encodings_bytes.load(std::sync::atomic::Ordering::Relaxed);

@@ -208,14 +208,14 @@ pub(crate) struct DirectWatch {
     limits: Limits,
     counters: Arc<Counters>,
     encodings: Arc<Encodings>,
-    /// The revision after which the watch began.
+    /// The revision after which the watch begins.
     begun: Revision,
     /// The newest delivered revision, of an event or a bookmark.
     last: Revision,
     next_sequence: u64,
     /// The time of the next bookmark.
     bookmark: Option<Instant>,
-    /// A bookmark is due and waits for the store's progress.
+    /// Whether a bookmark is due and waits for the store's progress.
     asked: bool,
     deadline: Instant,
     /// Expires at the next bookmark or the deadline.

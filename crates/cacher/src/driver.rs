@@ -97,7 +97,7 @@ struct Driver {
     /// The time of the next progress request while no read waits.
     progress_at: Instant,
     audit_at: Option<Instant>,
-    /// The last audit found a difference. After a second one in a row the cache starts over.
+    /// Whether the last audit found a difference. After a second difference in a row the cache starts over.
     audit_failed: bool,
     /// The wait after the next failure.
     retry: Duration,

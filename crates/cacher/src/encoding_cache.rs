@@ -7,10 +7,11 @@
 //!      └────── EncodingCache: ring of weak references, the oldest first
 //! ```
 //!
-//! An encoding is kept with its object, so an object that changes or is deleted takes its encodings along. At the bound,
-//! most new encodings are not kept. Every sixteenth one takes the place of the oldest encodings, if these were not read
-//! since the ring last passed them (the second-chance algorithm). So a list that is larger than the bound is served from
-//! the cache in part, and does not displace itself; a list that is repeated displaces one that is not, step by step.
+//! An encoding is kept with its object, and is dropped when the object changes or is deleted. At the bound, most new
+//! encodings are not kept. Every sixteenth new encoding replaces the oldest ones that were not read since the ring
+//! last passed them (the second-chance algorithm). So a part of a list larger than the bound is served from the
+//! cache, and the list does not evict its own encodings. Lists that are repeated gradually replace lists that are
+//! not.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,12 +36,12 @@ impl EncodingId {
 
 /// The largest number of encodings that are kept of one object.
 const OBJECT_ENCODINGS_MAX: usize = 8;
-/// At the bound, one of so many new encodings may take the place of an old one.
+/// At the bound, one in this many new encodings may replace old ones.
 const REPLACED_ONE_OF: usize = 16;
-/// The number of objects that a new encoding examines for room.
+/// The maximum number of objects that are examined to make room for a new encoding.
 const EXAMINED_MAX: usize = 8;
 
-/// References to dropped objects that the ring holds in any case.
+/// The number of references to dropped objects that the ring may always hold.
 const RING_SLACK_OBJECTS: usize = 1024;
 
 /// The encodings of one object, attached to it. The lock is held for one copy of the bytes.
@@ -69,10 +70,10 @@ impl Drop for Kept {
     }
 }
 
-/// What all objects of a cache have in common.
+/// The counters of a cache over all of its objects.
 #[derive(Default)]
 struct Totals {
-    /// The objects with encodings.
+    /// The number of objects with encodings.
     objects: AtomicUsize,
     /// The bytes of kept encodings, and of those that are about to be kept.
     bytes: AtomicUsize,
@@ -80,7 +81,7 @@ struct Totals {
     refused: AtomicUsize,
 }
 
-/// The bytes of one kept encoding besides its own: its place in the list, and a share of that of its object.
+/// The accounted overhead of one kept encoding, in bytes: the list entry, and a share of the overhead of the object.
 const OVERHEAD_BYTES: usize = 96;
 
 /// Keeps encodings of objects for later requests. Cheap to clone; clones share the bound.
@@ -108,13 +109,13 @@ pub struct EncodingCache(Arc<Inner>);
 struct Inner {
     bytes_max: usize,
     totals: Arc<Totals>,
-    /// Objects with encodings, in the order in which these were kept. An object occurs once for each time that it went
-    /// from none to one.
+    /// Objects with encodings, in the order in which these were kept. An object occurs once for each time that an
+    /// encoding was kept while the object had none.
     ring: Mutex<VecDeque<WeakObject>>,
 }
 
 impl EncodingCache {
-    /// Creates a cache for `bytes_max` bytes of encodings, their overhead included; 0 for none.
+    /// Creates a cache for `bytes_max` bytes of encodings, including their overhead. With 0 nothing is kept.
     pub fn new(bytes_max: usize) -> Self {
         EncodingCache(Arc::new(Inner { bytes_max, totals: Arc::default(), ring: Mutex::default() }))
     }
@@ -135,8 +136,8 @@ impl EncodingCache {
         Some(read(bytes))
     }
 
-    /// Keeps an encoding of an object, in place of a former one with this id. Returns false if there is no room, or if
-    /// another cache keeps encodings of the object. The bytes are copied.
+    /// Keeps an encoding of an object, and replaces an earlier encoding with this id. Returns false if there is no
+    /// room, or if another cache keeps encodings of the object. The bytes are copied.
     pub fn keep(&self, object: &Object, id: EncodingId, encoding: &[u8]) -> bool {
         let bytes = encoding.len() + OVERHEAD_BYTES;
         // The former encoding leaves first, so that its room can be used. No object is locked while others are examined.
@@ -186,9 +187,9 @@ impl EncodingCache {
         self.ring().len()
     }
 
-    /// Examines at most `objects_max` objects, in turn, and drops the encodings of those that were not read since they
-    /// were last examined. Returns the number of examined objects. A caller that sweeps [`EncodingCache::objects`]
-    /// objects from time to time returns the memory of lists that nobody repeats.
+    /// Examines at most `objects_max` objects, in turn, and drops the encodings of those that were not read since
+    /// they were last examined. Returns the number of examined objects. A periodic sweep of
+    /// [`EncodingCache::objects`] objects frees the memory of lists that are not repeated.
     pub fn sweep(&self, objects_max: usize) -> usize {
         let mut batch: Vec<WeakObject> = {
             let mut ring = self.ring();
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn encodings_of_an_object_are_told_apart_by_id_and_replaced() {
+    fn encodings_of_an_object_are_kept_by_id_and_replaced_by_a_newer_one() {
         let (cache, object) = (EncodingCache::new(10_000), object("x"));
         assert!(cache.keep(&object, EncodingId::new(1), b"one") && cache.keep(&object, EncodingId::new(2), b"two"));
         assert!(cache.keep(&object, EncodingId::new(1), b"first"));
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_reads_of_more_objects_than_fit_are_served_in_part() {
+    fn repeated_list_larger_than_the_cache_is_partly_served_from_the_cache() {
         let cache = EncodingCache::new(100 * (100 + OVERHEAD_BYTES));
         let objects: Vec<Object> = (0..300).map(|n| object(&format!("o{n}"))).collect();
         let list = || {
@@ -405,7 +406,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_stay_within_the_bound_and_end_at_zero(
+        fn encoding_cache_bytes_stay_within_the_bound_and_end_at_zero(
             bytes_max in 0_usize..3_000,
             steps in prop::collection::vec((0_usize..8, 0_u64..3, 0_usize..1_500, 0_u8..8), 0..200),
         ) {

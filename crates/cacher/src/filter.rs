@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn selector_view_depends_on_old_and_new_state() {
+    fn event_type_of_a_selector_watch_depends_on_the_old_and_new_state() {
         let shape = shape();
         let state = |revision, change, app: &str| {
             let json = format!(r#"{{"metadata":{{"name":"x","labels":{{"app":"{app}"}}}}}}"#);

@@ -563,7 +563,7 @@ fn undecodable_in(cache: &Cache, filter: &Filter) -> Vec<Key> {
     cache.undecodable().filter(|key| filter.covers(key)).take(UNDECODABLE_KEYS_MAX).cloned().collect()
 }
 
-/// Fails if an initial state would omit an object.
+/// Fails if the initial state lacks objects because their values are undecodable.
 pub(crate) fn refuse_undecodable(keys: Vec<Key>) -> Result<(), ReadError> {
     if keys.is_empty() { Ok(()) } else { Err(ReadError::Undecodable { keys }) }
 }
@@ -588,7 +588,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn indexed_fields_are_known_fields_once_each() {
+    fn indexed_fields_are_deduplicated_and_unknown_fields_are_ignored() {
         let fields = ["spec.a", "spec.b", "spec.c"].map(SelectableField::string).to_vec();
         let config = ResourceConfig {
             name: "pods".to_owned(),

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn event_costs_its_entry_and_the_states_that_only_the_window_keeps_alive() {
+    fn history_accounts_each_event_and_the_states_that_only_the_window_keeps_alive() {
         let state = added(11).object;
         let entry = cost(&added(11));
         let counts_and_reference = 3 * size_of::<usize>();

@@ -57,7 +57,7 @@ struct Entry<W> {
     bookmark: Option<Instant>,
 }
 
-/// A due action.
+/// An action of a watcher that is due at its time.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due<'a, W> {
     /// Send a bookmark at this revision.
@@ -84,7 +84,7 @@ impl<W> Hub<W> {
 
     // --------------------------------------------------------------------------------- inputs
 
-    /// Adds a watcher, detached. With `bookmarks` it gets bookmarks until its deadline.
+    /// Adds a watcher, detached. With `bookmarks` the watcher gets bookmarks until its deadline.
     pub(crate) fn handle_watch(
         &mut self,
         now: Instant,
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn bookmark_that_a_progress_request_covers_causes_no_further_request() {
+    fn bookmark_covered_by_a_progress_request_causes_no_further_request() {
         let start = Instant::now();
         let mut hub = Hub::new(&[]);
         join(&mut hub, start, 'a', &Scope::All, 100, true);

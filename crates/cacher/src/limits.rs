@@ -127,11 +127,10 @@ pub(crate) const TIMER_SLACK: Duration = Duration::from_secs(1);
 /// bookmark of an idle resource is fresh.
 pub(crate) const BOOKMARK_PROGRESS_LEAD: Duration = Duration::from_millis(500);
 
-/// Interval of progress requests while no read waits. Without them the revision of a quiet resource
-/// ages. A store watch that breaks after a compaction could not resume then, and all its watchers
-/// would receive `410 Expired` although they missed nothing. The value is well below the interval
-/// of compactions (minutes), and one request per minute and resource is cheap. Stores without
-/// progress support receive no requests.
+/// Interval of progress requests while no read waits. Without them the revision of a quiet resource ages. A store
+/// watch that breaks after a compaction could then not resume, and all watchers would receive `410 Expired` although
+/// they missed no event. The value is well below the interval of compactions (minutes), and one request per minute
+/// and resource is cheap. Stores without progress support receive no requests.
 pub(crate) const IDLE_PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Interval of the checks for stalled watchers and idle snapshots, while there are any.

@@ -46,8 +46,8 @@ impl Pins {
         Pins { entries: Vec::new(), max, expired: VecDeque::new() }
     }
 
-    /// Adds the snapshot of a page. Returns the snapshots that it evicts. A page that `begins` a list at
-    /// this revision ends its expiry; other pages do not prolong the list.
+    /// Adds the snapshot of a page. Returns the snapshots that are evicted. A page that `begins` a list resets the
+    /// expiry of this revision; other pages do not.
     #[must_use = "to be dropped outside of any lock"]
     pub(crate) fn pin(&mut self, now: Instant, revision: Revision, snapshot: Snapshot, begins: bool) -> Vec<Snapshot> {
         let known = self.entries.iter().find(|pin| pin.revision == revision).map(|pin| pin.begun);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_expire_some_time_after_the_first_one_however_often_they_are_read() {
+    fn pages_of_a_list_expire_a_fixed_time_after_the_first_even_if_read_repeatedly() {
         let (start, r) = (Instant::now(), Revision::new(1));
         let mut pins = Pins::new(2);
         let snapshot = || Snapshot::new(&[]);

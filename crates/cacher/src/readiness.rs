@@ -6,7 +6,7 @@
 //!      └──────────── stop ──────────────┴──────────────────▶ Stopped
 //! ```
 //!
-//! Once filled, a cache stays ready. While it lists again, it serves the former state.
+//! Once filled, a cache stays ready. While the cache lists again, it serves the former state.
 
 use std::time::Instant;
 

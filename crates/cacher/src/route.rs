@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `Any` | yes | cache |
 //! | `NotOlderThan(N)` | yes | cache, once it is at N |
-//! | `MostRecent` | yes | cache, once it is at the store's revision; without truthful progress: store |
+//! | `MostRecent` | yes | cache, once it is at the store's revision; without reliable progress: store |
 //! | `Exact(N)`, further pages | yes | snapshot at N, else the store at N |
 //! | `Exact(N)` of one object | – | store at N |
 //! | any, with a limit and no selector | no | store |
@@ -23,7 +23,7 @@ pub(crate) struct RouteInput {
     pub(crate) progress: bool,
     /// Whether the read covers only one key.
     pub(crate) single: bool,
-    /// Whether it is a page without a selector, which bounds the store's work.
+    /// Whether the read is a page without a selector, which bounds the work of the store.
     pub(crate) bounded: bool,
 }
 

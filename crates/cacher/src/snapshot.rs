@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn index_lists_one_value_in_key_order() {
+    fn index_lists_objects_with_one_field_value_in_key_order() {
         let mut snapshot = Snapshot::new(&[0]);
         for (namespace, name, node) in [("a", "x", "n1"), ("b", "y", "n1"), ("a", "z", "n2"), ("ab", "w", "")] {
             snapshot.insert(pod(namespace, name, node), &shape());

@@ -21,9 +21,8 @@ use crate::watcher::{Queued, Step};
 
 /// A watch: a stream of [`Delivery`] items. Dropping it ends the watch.
 ///
-/// The stream ends after [`Delivery::Error`], at its deadline, or when the cache is stopped. A reader may
-/// stop reading without affecting others. When it reads again, it continues from the history or
-/// receives `410 Expired`.
+/// The stream ends after [`Delivery::Error`], at its deadline, or when the cache is stopped. A reader may stop
+/// reading without affecting others. A reader that resumes continues from the history or receives `410 Expired`.
 pub struct Watcher(Inner);
 
 enum Inner {
@@ -48,7 +47,7 @@ impl Watcher {
         Watcher(Inner::Direct(Box::new(watch)))
     }
 
-    /// Creates a watch that could not begin; its only item is the error.
+    /// Creates a watch that could not begin; the only item of the stream is the error.
     pub(crate) fn over(last_status: Status) -> Self {
         Watcher(Inner::Over(Some(Box::new(last_status))))
     }

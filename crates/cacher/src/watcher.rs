@@ -14,10 +14,10 @@
 //!              └─────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! * **Replay** walks a snapshot. Nothing is queued meanwhile. The live part is read from the history afterwards, right
-//!   after the snapshot, so there is no gap and no overlap. The reader takes the walk out for each step and returns it,
-//!   so that a long walk holds no lock. Between the steps the walk is stored here. It is dropped when the watcher can
-//!   no longer continue after the walk.
+//! * **Replay** walks a snapshot. Nothing is queued meanwhile. The live part is read from the history afterwards,
+//!   right after the snapshot, so there is no gap and no overlap. The reader takes the walk out for each step and
+//!   returns it, so that a long walk holds no lock. Between the steps the walk is stored here. The walk is dropped
+//!   when the watcher can no longer continue after the walk.
 //! * **Lagging** reads the shared history at the reader's pace, from a remembered position. Events
 //!   are not dispatched to a lagging watcher. A watcher that has just started also begins in this
 //!   state.

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn expression_over_an_access_review_is_checked_by_the_fields_of_upstream() {
+    fn access_review_expression_is_type_checked_against_upstreams_fields() {
         check("request.user == 'alice'", "bool");
         check("'dev' in request.groups", "bool");
         check("has(request.resourceAttributes) && request.resourceAttributes.namespace == 'kube-system'", "bool");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_part_of_an_access_review_is_an_error_unless_the_expression_asks_for_it() {
+    fn absent_field_of_an_access_review_is_an_error_without_has() {
         let request = json!({"user": "a", "groups": [], "nonResourceAttributes": {"path": "/", "verb": "get"}});
         let evaluate = |source: &str| {
             let expression = Expression::parse(source).unwrap();

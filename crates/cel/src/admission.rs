@@ -52,7 +52,7 @@ impl<'n> AdmissionVariables<'n> {
         AdmissionVariables { params: params.then_some(Type::Dyn), ..self }
     }
 
-    /// Gives `object` and `oldObject` the type of a schema. Without it, they have any type.
+    /// Gives `object` and `oldObject` the type of a schema. Without a schema, the variables have any type.
     #[must_use]
     pub fn with_object_schema(self, schema: &'n dyn Schema) -> Self {
         AdmissionVariables { object: Type::of(schema, false).unwrap_or(Type::Dyn), ..self }

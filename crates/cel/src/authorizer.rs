@@ -1,9 +1,9 @@
 //! The variable `authorizer` of admission expressions (`apiserver/pkg/cel/library/authz.go`).
 //!
-//! An evaluation does no I/O, so it cannot ask an authorizer. It reads the known decisions instead:
+//! An evaluation does no I/O and cannot call an authorizer. Instead, an evaluation uses known decisions:
 //!
 //! ```text
-//!  evaluate ──▶ check without a decision ──▶ EvalError::Undecided ──▶ (the caller asks) ──▶ insert ──▶ evaluate again
+//!  evaluate ──▶ check without a decision ──▶ EvalError::Undecided ──▶ (authorize) ──▶ insert ──▶ evaluate again
 //! ```
 
 use std::collections::HashMap;
@@ -15,14 +15,14 @@ use listwatch_meta::selector::{validate_dns_label, validate_dns_subdomain};
 use crate::eval::{EvalError, EvalResult, Evaluator};
 use crate::value::Val;
 
-/// The cost of one check: an expression can afford two (`library/cost.go`).
+/// The cost of one check. The cost limit allows two checks per expression (`library/cost.go`).
 const CHECK_COST: u64 = 350_000;
 
-/// The cost of a selector without its text, and per two characters (`selectorCostEstimate`).
+/// The base cost of a selector. [`SELECTOR_COST_PER_PAIR`] is added for each two characters (`selectorCostEstimate`).
 const SELECTOR_COST: u64 = 10;
 const SELECTOR_COST_PER_PAIR: u64 = 50;
 
-/// A question of an expression to the authorizer.
+/// A permission that an expression checks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AuthorizationCheck {
     /// The namespace and the name of a service account; `None` for the user of the request.
@@ -36,7 +36,7 @@ pub struct AuthorizationCheck {
 /// The subject of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CheckTarget {
-    /// A path that is no resource, e.g. `/healthz`.
+    /// A non-resource path, e.g. `/healthz`.
     Path(String),
     /// A resource.
     Resource(ResourceCheck),
@@ -61,10 +61,10 @@ pub struct ResourceCheck {
     pub label_selector: String,
 }
 
-/// The answer to a check.
+/// The decision on a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckDecision {
-    /// Whether the authorizer allows it. No opinion is not allowed.
+    /// Whether the authorizer allows the request. `false` if the authorizer has no opinion.
     pub allowed: bool,
     /// The reason.
     pub reason: String,
@@ -72,7 +72,7 @@ pub struct CheckDecision {
     pub error: String,
 }
 
-/// The answers that an evaluation may use. They serve all expressions of one request.
+/// The known decisions of the authorizer. All expressions of one request share them.
 #[derive(Debug, Default)]
 pub struct AuthorizationDecisions {
     decided: HashMap<AuthorizationCheck, CheckDecision>,
@@ -80,12 +80,12 @@ pub struct AuthorizationDecisions {
 }
 
 impl AuthorizationDecisions {
-    /// Creates a value without answers.
+    /// Creates an empty set of decisions.
     pub fn new() -> Self {
         AuthorizationDecisions::default()
     }
 
-    /// Adds an answer.
+    /// Adds the decision on a check.
     pub fn insert(&mut self, check: AuthorizationCheck, decision: CheckDecision) {
         self.decided.insert(check, decision);
     }
@@ -107,7 +107,7 @@ impl AuthorizationDecisions {
     }
 }
 
-/// The decisions, and whom a check concerns.
+/// The known decisions, and the request and user that a check is about.
 #[derive(Clone, Debug)]
 pub(crate) struct Source<'a> {
     pub(crate) decisions: &'a AuthorizationDecisions,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn check_asks_once_for_the_named_resource_and_user() {
+    fn authorizer_check_requests_one_decision_for_its_resource_and_user() {
         let pods = "authorizer.group('').resource('pods')";
         for (source, expected, target) in [
             (format!("{pods}.check('get').allowed()"), true, resource(|_| ())),
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_arguments_of_a_check_fail_with_upstreams_text() {
+    fn authorizer_check_with_invalid_arguments_fails_with_upstreams_text() {
         for (source, expected) in [
             ("authorizer.path(' ').check('get').allowed()", "path must not be empty"),
             ("authorizer.group('').resource('').check('get').allowed()", "resource must not be empty"),
@@ -318,14 +318,14 @@ mod tests {
     }
 
     #[test]
-    fn undecided_check_ends_loops_and_logical_operators() {
+    fn undecided_authorizer_check_ends_loops_and_logical_operators() {
         // `||` absorbs errors of its operands, but an undecided check is no error.
         let (result, checks) = check("[1].exists(i, authorizer.path('/a').check('get').allowed()) || true");
         assert_eq!((result, checks.len()), (Ok(Some(true)), 1));
     }
 
     #[test]
-    fn third_check_of_an_expression_exceeds_its_cost() {
+    fn third_authorizer_check_exceeds_the_cost_limit() {
         let path = |name: &str| format!("authorizer.path('/{name}').check('get').allowed()");
         assert_eq!(check(&format!("{} && {}", path("a"), path("b"))).0, Ok(Some(true)));
         let three = format!("{} && {} && {}", path("a"), path("b"), path("c"));

@@ -81,7 +81,7 @@ pub(crate) fn check_leniently<'n>(
     Ok((!checker.uncertain).then_some(checked.ty))
 }
 
-/// The types of patches. All types of objects count as one.
+/// The names of the patch types. `Object` represents every nested type `Object.<path>`.
 pub(crate) const OBJECT: &str = "Object";
 pub(crate) const JSON_PATCH: &str = "JSONPatch";
 
@@ -95,7 +95,7 @@ struct Checker<'s, 'n> {
     issues: Vec<String>,
     /// Whether unknown names are accepted.
     lenient: bool,
-    /// Whether an unknown name was seen, so that types are uncertain.
+    /// Whether the expression contains an unknown name. The type of the expression is then unknown.
     uncertain: bool,
     /// The remaining number of node visits, of [`TYPE_CHECKS_MAX`].
     visits_left: usize,

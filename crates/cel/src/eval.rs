@@ -73,19 +73,19 @@ impl<'a> Evaluator<'a> {
         self.spent
     }
 
-    /// Charges units. An error if they exceed the limit or the fuel.
+    /// Charges units. Returns an error if the cost limit or the fuel is exceeded.
     pub(crate) fn spend(&mut self, units: u64) -> Result<(), EvalError> {
         self.spent = self.spent.saturating_add(units);
         if self.spent > self.limit || !fuel::charge(units) { Err(EvalError::Limit) } else { Ok(()) }
     }
 
-    /// Spends units for work that another part of the server does.
+    /// Charges units for work outside of the evaluation, such as an authorization check.
     pub(crate) fn spend_elsewhere(&mut self, units: u64) -> Result<(), EvalError> {
         self.spent = self.spent.saturating_add(units);
         if self.spent > self.limit { Err(EvalError::Limit) } else { Ok(()) }
     }
 
-    /// Spends the units for reading a number of bytes or items.
+    /// Charges the cost of reading `size` bytes or items, 0.1 units each.
     pub(crate) fn read(&mut self, size: usize) -> Result<(), EvalError> {
         self.spend(size as u64 / READ_DIVISOR + 1)
     }

@@ -213,7 +213,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The strings of a `list` that has only strings. `null` and a `string` are no list.
+    /// The strings of a `list` that contains only strings. `None` for other values, `null` and a single `string`.
     pub fn as_text_list(&self) -> Option<Vec<String>> {
         let items = self.0.items()?;
         items.iter().map(|item| if let Val::Text(text) = item { Some(text.to_string()) } else { None }).collect()

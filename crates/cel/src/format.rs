@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// A known format, or none.
+/// The format of a string, from the `format` keyword of a schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// No format, or one that Kubernetes does not check.
@@ -59,7 +59,7 @@ pub enum Format {
     Password,
     /// `date`.
     Date,
-    /// `duration`, of Go or Scala.
+    /// `duration`: a Go or Scala duration.
     Duration,
     /// `date-time`.
     DateTime,
@@ -431,7 +431,7 @@ fn is_zone(text: &str) -> bool {
         && [1, 2, 4, 5].into_iter().all(|at| bytes[at].is_ascii_digit())
 }
 
-/// Whether a string is a duration of Go's `time.ParseDuration`, or numbers with units as in Scala.
+/// Whether a string is a Go duration (`time.ParseDuration`) or a Scala duration.
 fn is_duration(text: &str) -> bool {
     if parse_go_duration(text).is_some() {
         return true;

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn values_have_the_json_of_their_type() {
+    fn cel_values_are_converted_to_json_by_type() {
         check(
             "Object{spec: Object.spec{replicas: 1, names: ['a']}}",
             Ok(json!({"spec": {"replicas": 1, "names": ["a"]}})),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn value_that_shares_its_parts_does_not_explode() {
+    fn value_with_shared_parts_is_converted_to_json_within_the_limit() {
         let doubled = |times| (0..times).fold("[1]".to_owned(), |inner, _| format!("[{inner}].map(x, [x, x])"));
         for (times, expected) in [(5, true), (40, false)] {
             let expression =
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn type_of_an_object_is_the_path_of_its_field() {
+    fn object_type_must_match_the_path_of_its_field() {
         let check = |source: &str, expected: &str| {
             let expression = compile_expression(source, &AdmissionVariables::new(), true, ResultType::Any).unwrap();
             let value = expression.evaluate([], 10_000).result.unwrap();

@@ -1,7 +1,7 @@
 //! [`LazyVariables`]: the variable `variables` of admission policies (`admission/plugin/cel/composition.go`).
 //!
-//! Each named expression is evaluated when an expression first uses it, and its value is kept for the others. An
-//! expression may use those before it.
+//! Each named expression is evaluated at its first use. Later uses take the same value. A named expression may use only
+//! the expressions before it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -86,8 +86,8 @@ impl<'a> LazyScope<'a> {
         Value(Val::Lazy(Rc::clone(&self.0), self.0.of.variables.len()))
     }
 
-    /// Returns the cost of the expressions that were evaluated since the last call. It is not a part of the costs of the
-    /// expressions that use them.
+    /// Returns the cost of the expressions that were evaluated since the last call. The cost of an expression that uses
+    /// a variable does not include the cost of the variable.
     pub fn take_cost(&self) -> u64 {
         self.0.spent.take()
     }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_of_a_variable_names_the_variable() {
+    fn error_of_a_failed_variable_names_the_variable() {
         let all = [
             ("bad", "object.absent"),
             ("worse", "1 +"),

@@ -31,8 +31,8 @@ const STATES_PER_UNIT: u64 = 5;
 /// byte.
 const BYTES_PER_UNIT: u64 = 10;
 
-/// The largest deterministic automaton that counts as small, in bytes. It fits into the engine's cache
-/// ([`PATTERN_CACHE_BYTES_MAX`]).
+/// The largest size of a small deterministic automaton, in bytes. A small automaton fits into the cache of the regex
+/// engine ([`PATTERN_CACHE_BYTES_MAX`]).
 const DETERMINISTIC_BYTES_MAX: usize = 16 << 10;
 
 /// A compiled regular expression.
@@ -167,10 +167,11 @@ fn count_states(automaton: &NFA) -> u64 {
     automaton.states().iter().map(branches).sum()
 }
 
-/// The number of states of the deterministic automaton; `None` if it is not small.
+/// The number of states of the deterministic automaton. `None` if the automaton is larger than
+/// [`DETERMINISTIC_BYTES_MAX`].
 ///
-/// The automaton is explored with the lazy engine. The engine that builds all states at once would, as a feature of the
-/// dependency, also double the time in which each expression is compiled.
+/// The automaton is explored with the lazy engine. The engine that builds all states in advance is a feature of the
+/// dependency. That feature would also double the time to compile each expression.
 fn count_deterministic_states(automaton: &NFA) -> Option<u64> {
     let config = Config::new().cache_capacity(PATTERN_CACHE_BYTES_MAX).minimum_cache_clear_count(Some(0));
     let engine = DFA::builder().configure(config).build_from_nfa(automaton.clone()).ok()?;
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_pattern_on_4_kib_stays_within_the_fuel_of_an_io_worker() {
+    fn common_pattern_on_4_kib_stays_within_the_fuel_of_an_io_worker() {
         // The units of `INLINE_UNITS_MAX`, minus the units for reading the rest of a small body.
         const UNITS: u64 = 16_000;
         let text = "a".repeat(4 << 10);

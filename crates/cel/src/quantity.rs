@@ -21,7 +21,7 @@ impl Quantity {
         Quantity(i128::from(int) * SCALE)
     }
 
-    /// The value if it is an integer that fits.
+    /// The value as an integer. `None` for a fraction, or for a value that an `i64` cannot represent.
     pub(crate) fn as_int(self) -> Option<i64> {
         (self.0 % SCALE == 0).then(|| i64::try_from(self.0 / SCALE).ok()).flatten()
     }

@@ -43,7 +43,7 @@ pub trait Schema: Debug {
     fn enum_bytes_max(&self) -> Option<usize>;
 }
 
-/// The JSON type in a schema.
+/// The value of the keyword `type` in a schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// No type: any value is valid, or `x-kubernetes-int-or-string` applies.

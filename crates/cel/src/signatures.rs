@@ -21,7 +21,7 @@ pub(crate) enum Result<'n> {
     NoOverload,
 }
 
-/// Name, receiver, arguments, result. A type is one letter, see [`fits`].
+/// The signatures of functions: name, receiver, arguments, result. Each type is one letter, see [`fits`].
 const TABLE: &[(&str, &str, &str, &str)] = &[
     ("!_", "", "b", "b"),
     ("-_", "", "i", "i"),

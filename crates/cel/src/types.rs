@@ -299,7 +299,7 @@ fn properties_max(schema: &dyn Schema) -> u64 {
     })
 }
 
-/// True if every resource has this field, whatever its schema.
+/// True for the fields that every resource has, independently of the schema.
 pub(crate) fn is_resource_field(name: &str) -> bool {
     matches!(name, "apiVersion" | "kind" | "metadata")
 }

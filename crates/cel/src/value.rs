@@ -330,7 +330,7 @@ impl<'a> Val<'a> {
     }
 
     /// CEL's equality: numbers are compared by value across types; other types are never equal. If
-    /// the steps do not suffice, the result is meaningless, and [`Steps::left`] returns `None`.
+    /// the steps are used up, the result is undefined, and [`Steps::left`] returns `None`.
     pub(crate) fn equals(&self, other: &Val<'_>, steps: &mut Steps) -> bool {
         if !steps.take(1) || !steps.take_text(self.size().min(other.size())) {
             return false;
@@ -465,7 +465,7 @@ fn unescape(name: &str) -> String {
     if escape(&plain).as_deref() == Some(name) { plain } else { name.to_owned() }
 }
 
-/// A timestamp of RFC 3339.
+/// Parses an RFC 3339 timestamp.
 pub(crate) fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
     OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339).ok()
 }

@@ -34,7 +34,7 @@ pub const APPLY_BATCH: usize = 1_000;
 /// rest.
 pub const RESYNC_BATCH: usize = 256;
 
-/// A notice of [`Reflection::next`].
+/// A message that [`Reflection::next`] returns.
 #[derive(Clone, Debug)]
 pub enum Notice<S: Stored = Object> {
     /// Changes of the store, in order. Readers already see them. Never empty. Changes that arrived
@@ -103,7 +103,7 @@ pub(crate) type NoticeWithState<S> = (Notice<S>, Arc<Snapshot<S>>);
 
 type PendingResponse<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;
 
-/// The open request or response.
+/// The open request: none, a request without a response yet, or a response that is being read.
 enum Exchange {
     Idle,
     ListRequested(PendingResponse<ListStream>),
@@ -112,7 +112,7 @@ enum Exchange {
     Watch(WatchStream),
 }
 
-/// An item of the open response.
+/// An item that was received from the open response.
 enum Input {
     ListOpened(Result<ListStream, Problem>),
     ListItem(Option<Result<ListItem, Problem>>),

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   server ══HTTP══▶ Client ──ListWatch──▶ Reflection ──Change──▶ SharedInformer ──Event──▶ your handlers
-//!                    transport, config      │ Reflector   what to ask for, what to believe (pure)
-//!                    discover               │ DeltaFifo   what is new, decoded once, in order (pure)
+//!                    transport, config      │ Reflector   selects requests, checks responses (pure)
+//!                    discover               │ DeltaFifo   new versions, decoded once, in order (pure)
 //!                                           │ Indexer     the copy
 //!                                           └─▶ Store     snapshots, for any number of readers
 //! ```

@@ -143,9 +143,9 @@ impl RawObject {
 /// The `kind` and `apiVersion` of a resource's objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeName {
-    /// E.g. `apps/v1`.
+    /// The API version, e.g. `apps/v1`.
     pub api_version: String,
-    /// E.g. `Deployment`.
+    /// The kind, e.g. `Deployment`.
     pub kind: String,
 }
 

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn cause_shows_its_error_and_leads_to_the_errors_below() {
+    fn cause_displays_the_wrapped_error_and_exposes_its_source() {
         #[derive(Debug, thiserror::Error)]
         #[error("upper")]
         struct Upper(#[source] std::io::Error);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_with_different_causes_are_different() {
+    fn problems_with_different_causes_are_not_equal() {
         let problem = |cause: &str| Problem::disconnected("reset").caused_by(cause);
         assert_eq!(problem("a"), problem("a"));
         assert_ne!(problem("a"), problem("b"));

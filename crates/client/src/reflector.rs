@@ -32,7 +32,7 @@
 //!   other without a delay.
 //! - After a broken or short stream, a list of one item checks whether the server has reached the version to resume
 //!   from ([`ReflectorConfig::check_server`]). A server can lose its history if it is restored from a backup or stores
-//!   in memory. It would accept the watch, and send nothing until its version exceeds the client's.
+//!   in memory. Such a server would accept the watch, and send nothing until its version exceeds the client's.
 //! - The first list requests the most recent state by default. Otherwise a restarted client could begin with an older
 //!   state than it has seen.
 

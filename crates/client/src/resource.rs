@@ -15,7 +15,7 @@ pub struct ApiResource {
     pub plural: String,
     /// The singular, e.g. `pod`; may be empty.
     pub singular: String,
-    /// E.g. `Pod`.
+    /// The kind, e.g. `Pod`.
     pub kind: String,
     /// Whether the resource is namespaced.
     pub namespaced: bool,

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn object_of_another_shard_is_dropped_or_refused_and_reveals_the_server() {
+    async fn foreign_shard_object_is_dropped_or_refused_and_marks_the_selector_as_not_honored() {
         check(true, ShardFallback::FilterLocally, Some(2), Some(false)).await;
         check(true, ShardFallback::Refuse, None, Some(false)).await;
         check(false, ShardFallback::FilterLocally, Some(2), None).await;

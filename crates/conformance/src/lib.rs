@@ -1,10 +1,11 @@
-//! A judge of Kubernetes list-watch: language-neutral cases, run against any API server that a kubeconfig names.
+//! A conformance test suite for Kubernetes list-watch. The cases are language-neutral YAML files, and run against any
+//! API server of a kubeconfig.
 //!
 //! ```text
 //!  cases/*.yaml ─▶ Suite ─┐
 //!  kubeconfig ──▶ Target ─┼─▶ judge ─▶ Report ─▶ text, JSON, JUnit, HTML
 //!  Environment (compact, ─┘    │
-//!  restart)                    └ probes: what the server does not have is unsupported, not failed
+//!  restart)                    └ probes: cases of missing capabilities are unsupported, not failed
 //! ```
 //!
 //! Each case names the rule that it tests and the rule's source. A case runs in a namespace of its own and removes its

@@ -1,5 +1,5 @@
-//! [`ChangedNames`]: the names of a cluster-scoped resource's objects that were created or changed, for a controller that
-//! then looks at each of them.
+//! [`ChangedNames`]: collects the names of created or changed objects of a cluster-scoped resource. A controller takes
+//! the names and processes each object.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(crate) struct ChangedNames {
 }
 
 impl ChangedNames {
-    /// The empty set of a resource.
+    /// Creates an empty set for a resource.
     pub(crate) fn of(group: &'static str, version: &'static str, plural: &'static str) -> Self {
         ChangedNames { resource: (group, version, plural), names: Mutex::default(), notify: Notify::default() }
     }
@@ -28,7 +28,7 @@ impl ChangedNames {
         self.notify.notify_one();
     }
 
-    /// Waits for names and takes all of them.
+    /// Waits until the set is not empty, then takes all names.
     pub(crate) async fn take(&self) -> BTreeSet<String> {
         loop {
             let names = std::mem::take(&mut *self.names.lock());

@@ -7,9 +7,9 @@ use std::str::FromStr;
 
 use futures_util::FutureExt as _;
 
-/// The set of controllers to run. They replace the parts of kube-controller-manager that API clients depend on. By
-/// default all run except `serviceaccount` and `root-ca-cert-publisher`, which create objects in each namespace.
-/// Several servers on one store may all run them.
+/// The set of controllers to run. The controllers replace the parts of kube-controller-manager that API clients depend
+/// on. By default, all controllers run except `serviceaccount` and `root-ca-cert-publisher`, which create objects in
+/// each namespace. Several servers on one store may all run the same controllers.
 ///
 /// Parsed from the comma-separated list of the flag `--controllers`:
 ///
@@ -32,16 +32,16 @@ pub struct Controllers {
     pub clusterrole_aggregation: bool,
     /// Counts the usage of the quotas of each namespace. Without this controller, quotas have no effect.
     pub resource_quota: bool,
-    /// Keeps the claims that pods use. Without this controller, and with the admission plugin
-    /// StorageObjectInUseProtection, deleted claims stay.
+    /// Keeps PersistentVolumeClaims while pods use them. If only the admission plugin StorageObjectInUseProtection
+    /// runs, deleted claims are never removed.
     pub pvc_protection: bool,
-    /// Keeps the volumes that are bound to claims.
+    /// Keeps PersistentVolumes while they are bound to claims.
     pub pv_protection: bool,
-    /// Keeps the classes of volume attributes that claims and volumes name.
+    /// Keeps VolumeAttributesClasses while claims or volumes name them.
     pub vac_protection: bool,
     /// Writes the status of ValidatingAdmissionPolicies: the result of type checks.
     pub validating_admission_policy_status: bool,
-    /// Carries out StorageVersionMigrations, if the server serves them.
+    /// Carries out StorageVersionMigrations, if the server serves that resource.
     pub storage_version_migrator: bool,
     /// Creates the service account `default` in each namespace, which the admission plugin ServiceAccount needs. Off by
     /// default.
@@ -50,7 +50,7 @@ pub struct Controllers {
     pub root_ca: bool,
 }
 
-/// A name in the list that is not the name of a controller.
+/// The list contains a name that is not the name of a controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not in the list of known controllers: namespace, gc, clusterrole-aggregation, resourcequota, pvc-protection, pv-protection, volumeattributesclass-protection-controller, validatingadmissionpolicy-status, storage-version-migrator-controller, serviceaccount, root-ca-cert-publisher"
@@ -144,8 +144,8 @@ impl fmt::Display for Controllers {
     }
 }
 
-/// Runs a job and returns `None` if the job panics. The caller then still finishes the entry of `subject`;
-/// otherwise the subject would stay marked as in progress forever.
+/// Runs a job and returns `None` if the job panics. The caller must then still finish the entry of `subject`. Otherwise
+/// the subject would stay marked as in progress forever.
 pub(crate) async fn catch_panic<T>(subject: &str, work: impl Future<Output = T>) -> Option<T> {
     // The job shares only the store and the caches, which other tasks keep using after a panic as well.
     match AssertUnwindSafe(work).catch_unwind().await {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn controllers_parse_lists_and_reject_unknown_names() {
+    fn controllers_list_is_parsed_and_unknown_names_are_rejected() {
         check("namespace,gc", Ok((true, true)));
         check(" gc ", Ok((false, true)));
         check("", Ok((false, false)));

@@ -1,7 +1,7 @@
 //! Updates copies of stored objects, for authorizers and webhooks, from the watch caches.
 //!
-//! Each resource is listed and then watched from the revision of the list. While a watch cannot be served, the copy keeps
-//! the last known objects, as upstream's informers do.
+//! Each resource is listed and then watched from the revision of the list. While a watch fails, the copy keeps the last
+//! known objects, like upstream's informers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Timeout for the first lists. The server does not start after this timeout.
 const LOAD_MAX: Duration = Duration::from_secs(60);
 
-/// A copy of the objects of one resource.
+/// A copy of the objects of one resource, in the form that the consumer needs.
 pub(crate) trait ObjectCopy: Sync {
     /// The API group, version and plural name of the resource.
     fn resource(&self) -> (&'static str, &'static str, &'static str);
@@ -33,12 +33,12 @@ pub(crate) trait ObjectCopy: Sync {
     /// Removes an object.
     fn remove(&self, namespace: &str, name: &str);
 
-    /// Replaces all objects. Returns the namespaces and names of those that cannot be read.
+    /// Replaces all objects. Returns the namespaces and names of the objects that cannot be read.
     fn replace<'a>(&self, objects: &'a [Object]) -> Vec<(&'a str, &'a str)>;
 }
 
-/// Lists all resources into their copies, so that a server decides correctly from its first request on. `what` names the
-/// objects in the error.
+/// Lists all resources into their copies. A server calls this before the first request, so that no decision is based on
+/// an empty copy. `what` names the objects in the error.
 ///
 /// # Errors
 /// The error of the store, or 504 if the store does not respond in time.

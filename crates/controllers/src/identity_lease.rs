@@ -1,8 +1,9 @@
-//! Renews the identity Lease of this server, and deletes the Leases of servers that ended.
+//! Renews the identity Lease of this server, and deletes the Leases of stopped servers.
 //!
 //! Source: the hooks `start-kube-apiserver-identity-lease-controller` and `…-garbage-collector` in
 //! `pkg/controlplane/apiserver/server.go`, `component-helpers/apimachinery/lease`,
-//! `pkg/controlplane/controller/apiserverleasegc`. The name is that of `NewConfig` in `apiserver/pkg/server/config.go`.
+//! `pkg/controlplane/controller/apiserverleasegc`. The name is built as in `NewConfig` in
+//! `apiserver/pkg/server/config.go`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +24,15 @@ const IDENTITY: &str = "apiserver.kubernetes.io/identity";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 /// The value of the label [`IDENTITY`], and the field manager of the Leases.
 const COMPONENT: &str = "kube-apiserver";
-/// The time after the last renewal at which a Lease is expired, in seconds.
+/// The time from the last renewal to the expiry of a Lease, in seconds.
 const DURATION_SECONDS: i64 = 3600;
 /// Interval between two renewals.
 const RENEW_INTERVAL: Duration = Duration::from_secs(10);
-/// The largest random addition to [`RENEW_INTERVAL`], 4 %. It spreads the renewals of several servers.
+/// Maximum random addition to [`RENEW_INTERVAL`]: 4 %. The jitter spreads the renewals of several servers.
 const RENEW_JITTER: Duration = Duration::from_millis(400);
 /// Interval between two searches for expired Leases.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(3600);
-/// The largest number of attempts for a Lease that other writers change meanwhile.
+/// Maximum number of attempts to write a Lease after conflicts with other writers.
 const ATTEMPTS_MAX: usize = 5;
 /// The time limit of [`IdentityLease::stop`].
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -56,8 +57,8 @@ impl IdentityLease {
         IdentityLease { writer, host_name: host_name.to_owned(), name, holder, stopped: tokio::sync::Mutex::new(false) }
     }
 
-    /// Replaces the Lease of a former process on this host, and then renews the Lease until [`IdentityLease::stop`] or
-    /// until the future is dropped.
+    /// Replaces the Lease of an earlier process on this host. Then renews the Lease until [`IdentityLease::stop`] is
+    /// called or the future is dropped.
     pub async fn run(&self) {
         if let Err(status) = self.remove().await {
             tracing::warn!(%status, "cannot delete the Lease of a former process of this server");
@@ -72,7 +73,7 @@ impl IdentityLease {
         }
     }
 
-    /// Deletes the Leases of servers that have not renewed them for an hour, every hour until the future is dropped.
+    /// Deletes Leases that were not renewed for an hour. Repeats this every hour until the future is dropped.
     pub async fn run_collection(writer: Arc<Writer>) {
         loop {
             if let Err(status) = collect_expired(&writer, Clock::default().time()).await {
@@ -101,7 +102,7 @@ impl IdentityLease {
         self.writer.remove(&resource, &key).await.map(drop)
     }
 
-    /// Creates or renews the Lease. Returns false after the stop.
+    /// Creates or renews the Lease. Returns false after [`IdentityLease::stop`].
     async fn renew(&self) -> Result<bool, Status> {
         let stopped = self.stopped.lock().await;
         if *stopped {
@@ -123,7 +124,7 @@ impl IdentityLease {
         outcome
     }
 
-    /// The Lease as of `now`, from the stored one.
+    /// Returns the Lease to write at `now`, based on the stored Lease.
     fn lease(&self, found: Option<Map<String, Value>>, now: OffsetDateTime) -> Map<String, Value> {
         let mut lease = found.unwrap_or_default();
         let metadata = lease.entry("metadata").or_insert_with(|| json!({"name": self.name, "namespace": NAMESPACE}));
@@ -143,7 +144,7 @@ impl IdentityLease {
     }
 }
 
-/// The name of a server's Lease: `apiserver-` and a digest of the host name in base32.
+/// Returns the name of a server's Lease: `apiserver-` and a base32 digest of the host name.
 fn lease_name(host_name: &str) -> String {
     let mut digest = Sha256::new();
     for part in [host_name, COMPONENT] {
@@ -154,7 +155,7 @@ fn lease_name(host_name: &str) -> String {
     format!("apiserver-{}", base32(&digest.finalize()[..16]))
 }
 
-/// RFC 4648 base32 in lower case, without padding.
+/// Encodes bytes as RFC 4648 base32 in lower case, without padding.
 fn base32(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let mut text = String::with_capacity(bytes.len().div_ceil(5) * 8);
@@ -173,7 +174,7 @@ fn base32(bytes: &[u8]) -> String {
     text
 }
 
-/// A time as `metav1.MicroTime`: RFC 3339 with six fractional digits, UTC.
+/// Formats a time as `metav1.MicroTime`: RFC 3339 with six fractional digits, UTC.
 fn micro_time(time: OffsetDateTime) -> String {
     let format =
         time::macros::format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
@@ -203,7 +204,7 @@ async fn collect_expired(writer: &Writer, now: OffsetDateTime) -> Result<(), Sta
     Ok(())
 }
 
-/// The uid of a server's Lease that is expired.
+/// Returns the uid of a Lease if the Lease belongs to a server and is expired.
 fn expired_uid(found: &KeyValue, now: OffsetDateTime) -> Option<String> {
     let lease: Value = serde_json::from_slice(&found.value).ok()?;
     if lease["metadata"]["labels"][IDENTITY] != COMPONENT || !is_expired(&lease["spec"], now) {
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_without_renewal_for_its_duration_is_expired() {
+    fn lease_is_expired_if_not_renewed_for_its_duration() {
         let now = parse_timestamp("2026-01-01T01:00:00Z").unwrap();
         for (spec, expected) in [
             (json!({"renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 3600}), false),
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lease_has_the_form_of_kube_apiserver_and_is_renewed() {
+    async fn identity_lease_equals_that_of_kube_apiserver_and_is_renewed() {
         let storage = MemoryStorage::new();
         let lease = Arc::new(IdentityLease::new(writer(&storage).await, "node-1"));
         let running = tokio::spawn({
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lease_of_a_restarted_server_has_another_holder_identity() {
+    async fn restarted_server_renews_its_lease_with_a_new_holder_identity() {
         let storage = MemoryStorage::new();
         let writer = writer(&storage).await;
         let mut holders = Vec::new();
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn expired_leases_of_servers_are_deleted_and_others_stay() {
+    async fn expired_leases_of_servers_are_deleted_and_others_are_kept() {
         let storage = MemoryStorage::new();
         let writer = writer(&storage).await;
         let now = OffsetDateTime::now_utc();

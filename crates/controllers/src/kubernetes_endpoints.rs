@@ -27,7 +27,7 @@ use crate::objects::{get_versioned, is_conflict, write};
 const INTERVAL: Duration = Duration::from_secs(10);
 /// The time limit of [`EndpointReconciler::stop`], so that a store that does not respond cannot delay a shutdown.
 const STOP_MAX: Duration = Duration::from_secs(20);
-/// The largest number of attempts for one object that other servers change meanwhile.
+/// Maximum number of attempts to write one object after conflicts with other servers.
 const ATTEMPTS_MAX: usize = 5;
 /// The field manager of the objects.
 const USER_AGENT: &str = "kube-apiserver";
@@ -57,9 +57,9 @@ impl EndpointReconciler {
         EndpointReconciler { writer, address, port, stopped: Mutex::new(false) }
     }
 
-    /// Removes an address that a crashed server left, and waits until this server is ready. Then publishes the address
-    /// until [`EndpointReconciler::stop`] or until the future is dropped. Failures are logged and retried at the next
-    /// renewal.
+    /// Removes the address if an earlier process has left it after a crash, and waits until this server is ready. Then
+    /// publishes the address until [`EndpointReconciler::stop`] is called or the future is dropped. Failures are logged
+    /// and retried at the next renewal.
     pub async fn run(&self, ready: impl Future<Output = ()>) {
         match self.withdraw().await {
             Ok(true) => {
@@ -93,7 +93,7 @@ impl EndpointReconciler {
         }
     }
 
-    /// Renews the lease of this server, and updates the objects. Returns false after the stop.
+    /// Renews the lease of this server, and updates the objects. Returns false after [`EndpointReconciler::stop`].
     async fn renew(&self) -> Result<bool, Status> {
         let stopped = self.stopped.lock().await;
         if *stopped {
@@ -133,7 +133,7 @@ impl EndpointReconciler {
         Ok(())
     }
 
-    /// Creates or replaces the object if `revise` returns another one. Returns the object as it is then.
+    /// Creates or replaces an object if `revise` returns a new version. Returns the current object.
     async fn update(
         &self,
         (group, version, plural): (&str, &str, &str),
@@ -179,8 +179,8 @@ impl EndpointReconciler {
     }
 }
 
-/// Returns the Endpoints with these addresses; `None` if `found` has them. The ports of existing Endpoints change only
-/// with `correct_ports`, because servers may have different ports (`doReconcile`).
+/// Returns the Endpoints with these addresses; `None` if `found` is already correct. The ports of existing Endpoints
+/// change only if `correct_ports` is set, because servers may have different ports (`doReconcile`).
 fn revised_endpoints(
     found: Option<&Map<String, Value>>,
     addresses: &[String],
@@ -222,7 +222,7 @@ fn ips<'a>(subset: &'a Value, list: &str) -> Vec<&'a str> {
     addresses.iter().map(|address| address["ip"].as_str().unwrap_or_default()).collect()
 }
 
-/// The EndpointSlice of Endpoints (`endpointSliceFromEndpoints`).
+/// Returns the EndpointSlice for Endpoints (`endpointSliceFromEndpoints`).
 fn endpoint_slice(endpoints: &Map<String, Value>) -> Map<String, Value> {
     let subset = endpoints.get("subsets").and_then(|subsets| subsets.get(0)).unwrap_or(&Value::Null);
     let addresses = ips(subset, "addresses");
@@ -235,7 +235,8 @@ fn endpoint_slice(endpoints: &Map<String, Value>) -> Map<String, Value> {
     slice
 }
 
-/// Returns `found` with the labels, endpoints and ports of `wanted`; `None` if it has them.
+/// Returns `found` with the labels, endpoints and ports of `wanted`; `None` if `found` is already equal in these
+/// fields.
 fn revised_slice(found: Option<&Map<String, Value>>, wanted: &Map<String, Value>) -> Option<Map<String, Value>> {
     let Some(found) = found else { return Some(wanted.clone()) };
     let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
@@ -250,7 +251,7 @@ fn revised_slice(found: Option<&Map<String, Value>>, wanted: &Map<String, Value>
     (slice != *found).then_some(slice)
 }
 
-/// An object of the service with these labels.
+/// Returns an object with the name and namespace of the service and these labels.
 fn named(labels: Value) -> Map<String, Value> {
     let metadata = json!({"name": NAME, "namespace": NAMESPACE, "labels": labels});
     Map::from_iter([("metadata".to_owned(), metadata)])
@@ -284,7 +285,7 @@ mod tests {
         found.map(|found| serde_json::from_slice(&found.value).unwrap()).unwrap_or_default()
     }
 
-    /// The addresses in the Endpoints, which the EndpointSlice repeats.
+    /// Returns the addresses in the Endpoints. Asserts that the EndpointSlice has the same addresses.
     async fn published(storage: &MemoryStorage) -> Vec<String> {
         let (endpoints, slice) = (stored(storage, PATH).await, stored(storage, SLICE_PATH).await);
         let found: Vec<String> = ips(&endpoints["subsets"][0], "addresses").into_iter().map(str::to_owned).collect();
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn endpoints_have_the_form_of_kube_apiserver() {
+    async fn kubernetes_endpoints_and_slice_equal_those_of_kube_apiserver() {
         let storage = MemoryStorage::new();
         start(&server(&storage, "192.0.2.1").await);
         rest(1).await;
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn address_of_a_server_that_stops_renewing_disappears() {
+    async fn address_of_a_server_that_stops_renewing_is_removed() {
         let storage = MemoryStorage::new();
         let (one, two) = (server(&storage, "192.0.2.1").await, server(&storage, "192.0.2.2").await);
         let running = start(&one);
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn address_is_published_when_the_server_is_ready() {
+    async fn address_is_published_only_after_the_server_is_ready() {
         let storage = MemoryStorage::new();
         // A former process at this address did not stop cleanly.
         let address = "192.0.2.1".parse().unwrap();
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_other_servers_stay_until_a_server_is_removed() {
+    fn endpoints_keep_ports_of_other_servers_until_a_server_is_removed() {
         let addresses = ["192.0.2.1".to_owned()];
         let port = |found: Option<&Map<String, Value>>, correct| {
             revised_endpoints(found, &addresses, 6443, correct)
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn slice_of_another_family_is_replaced() {
+    async fn endpoint_slice_of_another_ip_family_is_replaced() {
         let storage = MemoryStorage::new();
         let one = server(&storage, "2001:db8::1").await;
         let slices = one.resource(SLICES.0, SLICES.1, SLICES.2).unwrap();

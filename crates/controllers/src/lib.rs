@@ -1,29 +1,29 @@
 //! The controllers inside a Kubernetes API server.
 //!
-//! | controller | does | upstream |
+//! | controller | purpose | upstream |
 //! |---|---|---|
-//! | [`definitions`] | serves CustomResourceDefinitions, writes their status, removes their objects | `apiextensions-apiserver/pkg/controller` |
+//! | [`definitions`] | serves CustomResourceDefinitions, writes their status, deletes their objects | `apiextensions-apiserver/pkg/controller` |
 //! | [`namespaces`] | creates the system namespaces, empties deleted namespaces | `pkg/controller/namespace` |
-//! | [`gc`] | deletes dependents of absent owners, ends foreground and orphaning deletions | `pkg/controller/garbagecollector` |
+//! | [`gc`] | deletes dependents of absent owners, completes foreground and orphan deletions | `pkg/controller/garbagecollector` |
 //! | [`rbac`] | updates the RBAC authorizer, writes the default roles and aggregated ClusterRoles | `pkg/registry/rbac/rest`, `pkg/controller/clusterroleaggregation` |
 //! | [`nodes`] | updates the graph of the Node authorizer | `plugin/pkg/auth/authorizer/node/graph_populator.go` |
-//! | [`flow_control`] | configures priority and fairness, keeps its objects | `util/flowcontrol`, `pkg/registry/flowcontrol/rest` |
+//! | [`flow_control`] | configures priority and fairness, maintains the bootstrap objects | `util/flowcontrol`, `pkg/registry/flowcontrol/rest` |
 //! | [`policy_status`] | writes the type checks of ValidatingAdmissionPolicies | `pkg/controller/validatingadmissionpolicystatus` |
-//! | [`policies`] | keeps admission policies in step, reads their parameters | `admission/plugin/policy/generic` |
-//! | [`webhooks`] | keeps the webhooks of admission in step | `admission/configuration` |
+//! | [`policies`] | updates the admission policies, reads their parameters | `admission/plugin/policy/generic` |
+//! | [`webhooks`] | updates the admission webhooks | `admission/configuration` |
 //! | [`node_ports`] | repairs the allocated node ports from the services | `pkg/registry/core/service/portallocator/controller` |
 //! | [`kubernetes_endpoints`] | publishes the addresses of the running servers in the Service `kubernetes` | `pkg/controlplane/reconcilers` |
-//! | [`identity_lease`] | renews the Lease of this server, deletes those of servers that ended | `pkg/controlplane/controller/apiserverleasegc` |
-//! | [`resource_quotas`] | counts what namespaces use of their quotas | `pkg/controller/resourcequota` |
-//! | [`storage_protection`] | keeps claims, volumes and classes of volume attributes that are in use | `pkg/controller/volume/{pvc,pv,vac}protection` |
-//! | [`storage_migration`] | stores all objects of a resource again, in the current form | `pkg/controller/storageversionmigrator` |
-//! | [`service_accounts`] | creates the account `default` and the root CA of each namespace | `pkg/controller/serviceaccount` |
-//! | [`bootstrap`] | creates the objects that each cluster has, and keeps them | `pkg/controlplane/controller` |
+//! | [`identity_lease`] | renews the Lease of this server, deletes the Leases of stopped servers | `pkg/controlplane/controller/apiserverleasegc` |
+//! | [`resource_quotas`] | counts the usage of resource quotas | `pkg/controller/resourcequota` |
+//! | [`storage_protection`] | keeps PersistentVolumeClaims, PersistentVolumes and VolumeAttributesClasses that are in use | `pkg/controller/volume/{pvc,pv,vac}protection` |
+//! | [`storage_migration`] | rewrites all objects of a resource in the current storage version and encoding | `pkg/controller/storageversionmigrator` |
+//! | [`service_accounts`] | creates the ServiceAccount `default` and the root CA ConfigMap in each namespace | `pkg/controller/serviceaccount` |
+//! | [`bootstrap`] | creates and maintains the objects that each cluster has | `pkg/controlplane/controller` |
 //!
 //! Each controller is a future that runs until it is dropped. Controllers write through a
-//! [`Writer`](listwatch_write::Writer). Creations and deletions pass admission, as those of clients do. Changes by
-//! [`Writer::amend`](listwatch_write::Writer::amend) (status, finalizers, owner references) do not. Several servers on
-//! one store may all run the controllers.
+//! [`Writer`](listwatch_write::Writer). Creations and deletions pass admission, like the writes of clients. Changes by
+//! [`Writer::amend`](listwatch_write::Writer::amend) (status, finalizers, owner references) bypass admission. Several
+//! servers on one store may all run the controllers.
 //!
 //! # Example
 //! ```

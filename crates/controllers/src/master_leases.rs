@@ -1,5 +1,5 @@
-//! The leases of the servers on one store: one key per address below `/masterleases`, which expires unless its server
-//! renews it.
+//! The leases of the servers on one store: one key per server address below `/masterleases`. A key expires unless the
+//! server renews the lease.
 //!
 //! Source: `storageLeases` in `pkg/controlplane/reconcilers/lease.go`. kube-apiserver reads and writes the same keys.
 
@@ -15,10 +15,10 @@ use serde_json::{Map, Value, json};
 const TTL: Duration = Duration::from_secs(15);
 /// The prefix of the keys.
 const PREFIX: &str = "masterleases";
-/// The largest number of attempts for one lease that another server with the same address changes meanwhile.
+/// Maximum number of attempts to write a lease after conflicts with another server that has the same address.
 const ATTEMPTS_MAX: usize = 5;
 
-/// Writes the lease of an address, which then expires after [`TTL`].
+/// Writes the lease of an address. The lease expires after [`TTL`].
 ///
 /// # Errors
 /// 500 when the store fails, or when the lease changed during each attempt.
@@ -61,7 +61,7 @@ pub(crate) async fn remove(storage: &dyn Storage, address: IpAddr) -> Result<boo
     Err(Status::internal(format!("another server uses the address {address} as well")))
 }
 
-/// The addresses of all servers, in the order of their keys.
+/// Returns the addresses of all servers, in the order of their keys.
 ///
 /// # Errors
 /// 500 when the store fails or a lease is unreadable, because the server of an unreadable lease may be running.
@@ -81,7 +81,7 @@ fn key(address: IpAddr) -> Result<Key, Status> {
     Key::new(PREFIX, None, &address.to_string()).map_err(Status::internal)
 }
 
-/// The next value of a lease. The generation counts the renewals.
+/// Returns the next value of a lease. The generation counts the renewals.
 fn renewed(found: Option<&KeyValue>, address: IpAddr) -> Value {
     let stored = found.and_then(|found| serde_json::from_slice::<Map<String, Value>>(&found.value).ok());
     let generation = stored.as_ref().and_then(|lease| lease.get("metadata")?.get("generation")?.as_i64()).unwrap_or(0);
@@ -103,7 +103,7 @@ mod tests {
     const TWO: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
 
     #[tokio::test(start_paused = true)]
-    async fn lease_expires_unless_it_is_renewed() {
+    async fn master_lease_expires_unless_it_is_renewed() {
         let storage = MemoryStorage::new();
         for address in [TWO, ONE] {
             renew(&*storage, address).await.unwrap();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn removed_lease_is_not_listed() {
+    async fn removed_master_lease_is_not_listed() {
         let storage = MemoryStorage::new();
         renew(&*storage, ONE).await.unwrap();
         assert_eq!(remove(&*storage, ONE).await, Ok(true));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unreadable_lease_fails_the_list() {
+    async fn unreadable_master_lease_fails_the_list_of_addresses() {
         let storage = MemoryStorage::new();
         renew(&*storage, ONE).await.unwrap();
         storage.create(&key(TWO).unwrap(), Bytes::from_static(b"?"), None).await.unwrap();

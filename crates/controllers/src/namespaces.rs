@@ -13,12 +13,12 @@
 //!
 //! Several servers on one store may all run this controller, because each step tolerates changes by another server.
 //!
-//! A server does not remove a namespace while the server itself creates an object there. Creations on other servers
-//! have the time [`SETTLE`] (5 s in Kubernetes). A slow creation reads the namespace from the store again directly
-//! before the store write: if its check of the namespace is older than [`NAMESPACE_RECHECK`], half of that time. An
-//! object stays behind in a deleted namespace only in two cases: another server's cache of namespaces lags by more than
-//! a second, or one store write takes that long. A restart loses nothing, because the watch starts with all existing
-//! namespaces.
+//! A server does not remove a namespace while the server itself creates an object there. For creations on other
+//! servers, the controller waits for [`SETTLE`] (5 s in Kubernetes). If a creation checked the namespace longer than
+//! [`NAMESPACE_RECHECK`] ago, half of that time, the creation reads the namespace again directly before the store
+//! write. An object can remain in a deleted namespace only in two cases: another server's cache of namespaces lags by
+//! more than a second, or one store write takes that long. After a restart, the watch starts with all existing
+//! namespaces, so no deletion is forgotten.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ const WATCH_RETRY: Duration = Duration::from_secs(1);
 const NAMESPACES_AT_ONCE: usize = 4;
 /// Number of objects per page of a list.
 const PAGE_ITEMS: usize = 500;
-/// Delay before a namespace with remaining content is emptied again. Each failed attempt doubles the delay.
+/// Delay before the next attempt to empty a namespace with remaining content. Each failed attempt doubles the delay.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 /// Maximum delay between two attempts. A namespace can stay this long after its last object was removed.
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -210,7 +210,8 @@ enum SyncResult {
     Settle,
 }
 
-/// The terminating namespaces and the time of the next attempt for each. Pure: the current time is an argument.
+/// The terminating namespaces, and the time of the next attempt for each. Has no clock: the current time is an
+/// argument.
 #[derive(Debug, Default)]
 struct WorkQueue {
     entries: BTreeMap<String, Entry>,
@@ -375,8 +376,9 @@ impl RemainingContent {
     }
 }
 
-/// Deletes every object of the namespace once: first the pods, and the others only when no pod is left. So no pod outlives
-/// an object that protects it, such as a NetworkPolicy (`OrderedNamespaceDeletion`, KEP-5080).
+/// Deletes every object of the namespace once. Pods are deleted first; other objects are deleted only when no pod is
+/// left. A pod therefore never outlives an object that protects the pod, such as a NetworkPolicy
+/// (`OrderedNamespaceDeletion`, KEP-5080).
 async fn remove_content(writer: &Writer, namespace: &str) -> Result<RemainingContent, Status> {
     let registry = writer.backend().registry();
     let mut content = RemainingContent::default();
@@ -464,7 +466,7 @@ fn finalizers(object: &[u8]) -> Vec<String> {
     finalizers.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// Writes the remaining content to the namespace's conditions if they differ.
+/// Writes the remaining content to the namespace's conditions, if these change.
 async fn report(writer: &Writer, namespaces: &Resource, key: &Key, content: &RemainingContent) -> Result<(), Status> {
     // No condition is written for an empty namespace that never had remaining content.
     let now = Clock::default().now();

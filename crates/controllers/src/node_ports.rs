@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use listwatch_write::{NodePortRepair, REPAIR_INTERVAL, Writer};
 
-/// kube-apiserver's health check of this controller.
+/// The health check of this controller, with the name from kube-apiserver.
 pub const CHECK: &str = "poststarthook/start-service-ip-repair-controllers";
 
-/// The time before the next repair after a failed one.
+/// Delay before the next repair after a failed repair.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// The controller on one server.
@@ -27,7 +27,7 @@ impl NodePortController {
         NodePortController { writer, repair: NodePortRepair::default() }
     }
 
-    /// Runs one repair and returns the time before the next one. A failure fails the health check [`CHECK`].
+    /// Runs one repair and returns the delay before the next repair. A failed repair fails the health check [`CHECK`].
     pub async fn sync(&mut self) -> Duration {
         let done = self.writer.repair_node_ports(&mut self.repair).await;
         let pause = if done.is_ok() { REPAIR_INTERVAL } else { RETRY };
@@ -35,7 +35,7 @@ impl NodePortController {
         pause
     }
 
-    /// Repairs after `pause`, and then periodically until the future is dropped.
+    /// Waits for `pause`, then repairs periodically until the future is dropped.
     pub async fn run(mut self, mut pause: Duration) {
         loop {
             tokio::time::sleep(pause).await;

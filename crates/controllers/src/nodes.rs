@@ -1,5 +1,5 @@
 //! Updates the graph of the Node authorizer from the stored pods, volumes, attachments and slices
-//! (`plugin/pkg/auth/authorizer/node/graph_populator.go`). Lists the rules that the authorizer has for all nodes.
+//! (`plugin/pkg/auth/authorizer/node/graph_populator.go`). [`rules`] returns the rules that apply to all nodes.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::feed::{self, ObjectCopy};
 /// The ClusterRole whose rules the Node authorizer enforces.
 const ROLE: &str = "system:node";
 
-/// The objects of one kind in the graph.
+/// Updates the graph from the objects of one kind.
 struct GraphCopy<'a>(&'a NodeState, NodeGraphKind);
 
 impl ObjectCopy for GraphCopy<'_> {
@@ -39,7 +39,8 @@ fn copies(state: &NodeState) -> [GraphCopy<'_>; 4] {
     NodeGraphKind::ALL.map(|kind| GraphCopy(state, kind))
 }
 
-/// Lists the objects into the graph, so that a server decides correctly from its first request on.
+/// Lists the objects into the graph. A server calls this before the first request, so that no decision is based on an
+/// empty graph.
 ///
 /// # Errors
 /// The error of the store, or 504 if the store does not respond in time.
@@ -52,8 +53,8 @@ pub async fn follow(writer: Arc<Writer>, state: Arc<NodeState>) {
     feed::follow(&writer, &copies(&state)).await;
 }
 
-/// The rules of the default ClusterRole `system:node` (`bootstrappolicy.NodeRules`). A change of the stored role has no
-/// effect on the Node authorizer, as upstream.
+/// Returns the rules of the default ClusterRole `system:node` (`bootstrappolicy.NodeRules`). As in upstream, a change
+/// of the stored role has no effect on the Node authorizer.
 pub fn rules() -> Vec<PolicyRule> {
     crate::rbac::default_rules(ROLE)
 }

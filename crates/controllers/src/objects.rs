@@ -1,4 +1,4 @@
-//! Reads and writes of objects by the server itself.
+//! Reads and writes objects for the controllers.
 
 use std::sync::Arc;
 
@@ -10,14 +10,15 @@ use listwatch_wire::query::Query;
 use listwatch_write::{WriteRequest, WriteVerb, Writer};
 use serde_json::{Map, Value};
 
-/// The stored object, or `None` if there is none.
+/// Returns the stored object, or `None` if the key is absent.
 pub(crate) async fn get(writer: &Writer, key: &Key) -> Result<Option<Map<String, Value>>, Status> {
     let (found, _) = writer.backend().storage().get(key).await.map_err(Status::internal)?;
     let parse = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(Status::internal);
     found.map(|found| parse(&found.value)).transpose()
 }
 
-/// The stored object with its resource version, so that an update fails if the object was changed meanwhile.
+/// Returns the stored object with its resource version. An update of this object fails if another writer changes it
+/// first.
 pub(crate) async fn get_versioned(writer: &Writer, key: &Key) -> Result<Option<Map<String, Value>>, Status> {
     let (found, _) = writer.backend().storage().get(key).await.map_err(Status::internal)?;
     let Some(found) = found else { return Ok(None) };
@@ -29,7 +30,8 @@ pub(crate) async fn get_versioned(writer: &Writer, key: &Key) -> Result<Option<M
     Ok(Some(object))
 }
 
-/// The objects of a kind. An unreadable object is an error, because it must not be treated as deleted.
+/// Returns the objects of a kind. An unreadable object is an error, because callers must not treat that object as
+/// deleted.
 pub(crate) async fn list(writer: &Writer, resource: &Resource) -> Result<Vec<Map<String, Value>>, Status> {
     let query = ListQuery { range: resource.range(None), at: None, limit: 0 };
     let page = writer.backend().storage().list(query).await.map_err(Status::internal)?;
@@ -69,8 +71,9 @@ pub(crate) async fn write(
     writer.write(request).await.map(drop)
 }
 
-/// Writes the status of a cluster-scoped object by a merge patch. `body` has the resource version that the status is for: if
-/// the object was changed or deleted meanwhile, nothing is written, and a further change leads to the next attempt.
+/// Writes the status of a cluster-scoped object with a merge patch. `body` contains the resource version for which the
+/// status was computed. If the object was changed or deleted since then, nothing is written. The change triggers the
+/// next attempt.
 pub(crate) async fn patch_status(
     writer: &Writer,
     resource: &Arc<Resource>,

@@ -1,4 +1,4 @@
-//! Keeps admission policies in step with the stored objects, and reads the parameters of policies.
+//! Updates the admission policies from the stored objects, and reads the parameters of policies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::feed::{self, ObjectCopy};
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
-/// The time in which a cache of parameters must have its first list (`CollectParams`).
+/// Timeout for the first list of a parameter cache (`CollectParams`).
 const PARAMS_READY_MAX: Duration = Duration::from_secs(1);
 
-/// The policies of a server.
+/// The admission policies of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
     /// The ValidatingAdmissionPolicies and their bindings.
@@ -28,13 +28,13 @@ pub struct Policies {
     pub mutating: Arc<AdmissionPolicies<MutatingPolicy>>,
 }
 
-/// The stored objects of one kind.
+/// Updates the policies of one kind, or their bindings.
 enum PolicyCopy<'a> {
     Validating(&'a AdmissionPolicies<ValidatingPolicy>, Part),
     Mutating(&'a AdmissionPolicies<MutatingPolicy>, Part),
 }
 
-/// The part of the policies that a kind holds.
+/// The objects that a copy updates: policies or bindings.
 #[derive(Clone, Copy)]
 enum Part {
     Policies,
@@ -107,7 +107,8 @@ fn copies(policies: &Policies) -> [PolicyCopy<'_>; 4] {
     ]
 }
 
-/// Lists all policies and bindings, so that a server judges from its first request on.
+/// Lists all policies and bindings. A server calls this before the first request, so that policies apply to every
+/// request.
 ///
 /// # Errors
 /// The error of the store, or 504 if the store does not respond in time.
@@ -115,8 +116,8 @@ pub async fn load(writer: &Writer, policies: &Policies) -> Result<(), Status> {
     feed::load(writer, &copies(policies), "the admission policies").await
 }
 
-/// Keeps the policies in step until the future is dropped. While a watch cannot be served, the last known policies have
-/// effect, as with upstream's informers.
+/// Updates the policies until the future is dropped. While a watch fails, the last known policies apply, as in
+/// upstream's informers.
 pub async fn follow(writer: Arc<Writer>, policies: Policies) {
     feed::follow(&writer, &copies(&policies)).await;
 }

@@ -67,7 +67,7 @@ async fn write_status(writer: &Arc<Writer>, name: &str) -> Result<(), Status> {
     patch_status(writer, &resource, name, &body, CONTROLLER).await
 }
 
-/// The warnings of a policy.
+/// Type-checks a policy. Returns the warnings for the status.
 fn check(registry: &Registry, policy: &Tree) -> Vec<Value> {
     let resources = resources_to_check(policy);
     let found = resources.iter().filter_map(|(group, version, plural)| registry.find(group, version, plural));

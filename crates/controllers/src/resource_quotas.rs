@@ -1,4 +1,4 @@
-//! Counts the usage of the objects of a namespace, and writes it to the status of the namespace's quotas
+//! Counts the usage of each namespace's quotas, and writes the usage to the status of the quotas
 //! (`pkg/controller/resourcequota`). The admission plugin ResourceQuota charges each write. This controller sets the
 //! status of new quotas, and subtracts the usage of deleted objects.
 //!
@@ -10,8 +10,9 @@
 //! ```
 //!
 //! An object whose creation is charged but not stored yet would be missing from the count. The controller therefore
-//! reads the quotas first, waits until this server creates nothing in the namespace, and writes only if the quotas have
-//! not changed since the read. Creations on other servers may be missed until the next count, as upstream.
+//! reads the quotas first, then waits until this server creates nothing in the namespace. The status is written only if
+//! the quotas have not changed since the read. Creations on other servers may be missed until the next count, as in
+//! upstream.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -29,22 +30,22 @@ use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// The delay between a change and the count, so that one count serves many changes.
+/// Delay between a change and the count, so that one count covers many changes.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The delay before a count is repeated that failed, or during which a quota changed.
+/// Delay before a count is repeated, after a failure or because a quota changed during the count.
 const RETRY: Duration = Duration::from_millis(200);
-/// The longest wait for creations in progress. After that time, the count may miss some objects.
+/// Maximum wait for creations in progress. After that time, the count may miss some objects.
 const CREATIONS_WAIT: Duration = Duration::from_secs(2);
 /// The interval of the checks whether creations are in progress.
 const CREATIONS_POLL: Duration = Duration::from_millis(5);
-/// The interval after which all quotas are counted again (`--resource-quota-sync-period`).
+/// Interval between two counts of all quotas (`--resource-quota-sync-period`).
 const RESYNC: Duration = Duration::from_secs(300);
 /// The duration of one watch. Any value is correct, because an ended watch is restarted.
 const WATCH_TIME: Duration = Duration::from_secs(3600);
-/// The number of changed namespaces that wait; watches pause above it.
+/// Maximum number of changed namespaces in the channel. When the channel is full, the watches pause.
 const NEWS_MAX: usize = 1024;
 
-/// Keeps the counts of all quotas current until the future is dropped.
+/// Updates the usage in all quotas until the future is dropped.
 pub async fn run(writer: Arc<Writer>) {
     let Some(quotas) = find(&writer, "", "resourcequotas") else { return };
     let (sender, mut news) = channel(NEWS_MAX);
@@ -90,14 +91,14 @@ async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-/// The served resource of a group, in any version.
+/// Returns a served resource with this group and plural, in any version.
 fn find(writer: &Writer, group: &str, plural: &str) -> Option<Arc<Resource>> {
     let registry = writer.backend().registry();
     registry.resources().iter().find(|one| &*one.group == group && &*one.plural == plural).cloned()
 }
 
-/// Reports the namespaces whose counts may have changed, by watching one resource. All quotas are reported again after
-/// [`RESYNC`].
+/// Watches one resource, and reports the namespaces whose usage may have changed. Reports all namespaces with quotas
+/// again after [`RESYNC`].
 async fn follow(writer: Arc<Writer>, (group, plural): (String, String), news: Sender<String>) {
     let is_quota = group.is_empty() && plural == "resourcequotas";
     // A change of these objects can change what they use.

@@ -1,5 +1,6 @@
 //! Creates the objects that kube-controller-manager keeps in each namespace: the service account `default`
-//! (`pkg/controller/serviceaccount`) and the ConfigMap `kube-root-ca.crt` (`pkg/controller/certificates/rootcacertpublisher`).
+//! (`pkg/controller/serviceaccount`) and the ConfigMap `kube-root-ca.crt`
+//! (`pkg/controller/certificates/rootcacertpublisher`).
 //!
 //! ```text
 //!  namespace created ────────────┐
@@ -7,7 +8,7 @@
 //!  ConfigMap changed ────────────┘
 //! ```
 //!
-//! Several servers on one store may all run this controller: an object that another server has created is kept.
+//! Several servers on one store may all run this controller. An object that another server has created is kept.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,17 +32,17 @@ const DESCRIPTION: (&str, &str) = (
     "kubernetes.io/description",
     "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.",
 );
-/// The delay before failed work is retried.
+/// Delay before a retry after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 /// The duration of one watch. Any value is correct, because an ended watch is restarted.
 const WATCH_TIME: Duration = Duration::from_secs(3600);
 
-/// The objects that each namespace gets.
+/// The objects to create in each namespace.
 #[derive(Debug, Clone, Default)]
 pub struct NamespaceObjects {
-    /// Whether each namespace gets the account `default`.
+    /// Whether to create the ServiceAccount `default` in each namespace.
     pub service_account: bool,
-    /// The CA certificates of the ConfigMap `kube-root-ca.crt`, in PEM; `None` for no ConfigMap.
+    /// The CA certificates for the ConfigMap `kube-root-ca.crt`, in PEM. `None`: the ConfigMap is not created.
     pub root_ca: Option<String>,
 }
 
@@ -56,7 +57,7 @@ pub async fn run(writer: Arc<Writer>, wanted: NamespaceObjects) {
     }
 }
 
-/// Watches until a watch ends.
+/// Watches the resources and creates missing objects, until a watch ends.
 async fn follow(writer: &Arc<Writer>, wanted: &NamespaceObjects) -> Result<(), String> {
     let mut namespaces = watch(writer, "namespaces", "").await?;
     let mut accounts = watch(writer, "serviceaccounts", ACCOUNT).await?;

@@ -1,4 +1,4 @@
-//! Carries out StorageVersionMigrations: stores all objects of a resource again, so that each has the current storage
+//! Carries out StorageVersionMigrations: rewrites all objects of a resource, so that each has the current storage
 //! version, encoding and encryption key (`pkg/controller/storageversionmigrator`).
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //!                  Succeeded, or Failed with the error of the first object that cannot be written
 //! ```
 //!
-//! A migration that stops in the middle begins again from the start; objects that are stored in the current form are not
-//! written a second time. Several servers on one store may all run this controller.
+//! An interrupted migration starts again with the first object. Objects that already have the current form are not
+//! written again. Several servers on one store may all run this controller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,14 +37,15 @@ const PLURAL: &str = "storageversionmigrations";
 
 /// The field manager of migrated objects and of the status.
 const CONTROLLER: &str = "storage-version-migrator-controller";
-/// The delay before the next attempt after a failure that may pass.
+/// Delay before the next attempt after a retriable failure.
 const RETRY: Duration = Duration::from_secs(1);
-/// The time in which the definition of the resource may still appear.
+/// Time to wait for the definition of a resource that is not served yet.
 const RESOURCE_WAIT: time::Duration = time::Duration::minutes(1);
-/// The number of objects that are read at once: at most 75 MiB of the largest objects that etcd takes.
+/// Number of objects per page. With the largest objects that etcd accepts, a page has 75 MiB.
 const PAGE: usize = 50;
 
-/// Carries out migrations, one after the other, until the future is dropped. Idle if the server does not serve them.
+/// Carries out migrations, one after the other, until the future is dropped. Does nothing if the server does not serve
+/// StorageVersionMigrations.
 pub async fn run(writer: Arc<Writer>) {
     let changed = ChangedNames::of(GROUP, VERSION, PLURAL);
     let copies = [&changed];
@@ -66,7 +67,7 @@ pub async fn run(writer: Arc<Writer>) {
     tokio::join!(feed::follow(&writer, &copies), migrate_all);
 }
 
-/// Takes a migration to its next state. An error may pass.
+/// Advances a migration to the next state. An error is retriable.
 async fn migrate(writer: &Writer, name: &str) -> Result<(), Status> {
     let registry = writer.backend().registry();
     let Some(resource) = registry.find(GROUP, VERSION, PLURAL) else { return Ok(()) };
@@ -101,7 +102,7 @@ async fn migrate(writer: &Writer, name: &str) -> Result<(), Status> {
     }
 }
 
-/// The resource in its storage version, or in any version if that one is not served.
+/// Returns the resource in its storage version, or in any version if the storage version is not served.
 fn find(registry: &Registry, group: &str, plural: &str) -> Option<Arc<Resource>> {
     let mut versions = registry.resources().iter().filter(|found| found.group == group && found.plural == plural);
     let is_stored =
@@ -110,7 +111,7 @@ fn find(registry: &Registry, group: &str, plural: &str) -> Option<Arc<Resource>>
     versions.find(is_stored).or(first).cloned()
 }
 
-/// Writes each object of a resource that was last written at `begin` or before.
+/// Rewrites each object of a resource whose last write was at `begin` or earlier.
 async fn store_again(writer: &Writer, resource: &Arc<Resource>, begin: Revision) -> Result<(), Status> {
     let mut range = resource.range(None);
     let mut at = None;
@@ -137,7 +138,7 @@ async fn store_again(writer: &Writer, resource: &Arc<Resource>, begin: Revision)
     }
 }
 
-/// The members of an object that a migration needs.
+/// The fields of an object that a migration reads.
 #[derive(Deserialize)]
 struct Identity {
     metadata: IdentityMetadata,
@@ -148,8 +149,8 @@ struct IdentityMetadata {
     uid: Option<String>,
 }
 
-/// Applies a configuration without fields, which changes nothing but the stored form. UID and resource version prevent
-/// that the request creates an object that is gone.
+/// Applies a configuration without fields, which changes only the stored form. The uid and the resource version prevent
+/// the request from creating an object that was deleted.
 async fn apply_nothing(writer: &Writer, resource: &Arc<Resource>, object: &KeyValue) -> Result<(), Status> {
     let identity: Identity = serde_json::from_slice(&object.value).map_err(Status::internal)?;
     let (namespace, name) = (object.key.namespace(), object.key.name());

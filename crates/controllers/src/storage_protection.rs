@@ -1,11 +1,12 @@
-//! Removes the finalizers by which the admission plugin StorageObjectInUseProtection keeps storage objects in use
+//! Maintains the finalizers that keep storage objects while they are in use. The admission plugin
+//! StorageObjectInUseProtection adds the finalizers to new objects
 //! (`pkg/controller/volume/{pvcprotection,pvprotection,vacprotection}`).
 //!
 //! | object | in use |
 //! |---|---|
-//! | claim | a pod that is assigned to a node has a volume of the claim |
-//! | volume | its phase is `Bound` |
-//! | class of volume attributes | a claim or a volume names the class |
+//! | PersistentVolumeClaim | a pod that is assigned to a node has a volume of the claim |
+//! | PersistentVolume | the phase of the volume is `Bound` |
+//! | VolumeAttributesClass | a claim or a volume names the class |
 //!
 //! ```text
 //!  object without finalizer ──▶ add it
@@ -14,7 +15,8 @@
 //!     a user changes or ends ┘  └──▶ wait: watch the users
 //! ```
 //!
-//! Users are watched only while an object waits for them. Several servers on one store may all run this controller.
+//! The objects that can use a protected object are watched only while a protected object is being deleted. Several
+//! servers on one store may all run this controller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,12 +32,12 @@ use listwatch_write::{Amendment, Writer};
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// The delay before failed work is tried again.
+/// Delay before a retry after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 /// The duration of one watch. Any value is correct, because an ended watch is restarted.
 const WATCH_TIME: Duration = Duration::from_secs(3600);
 
-/// The objects of one resource, and what keeps them.
+/// The rules for the protected objects of one resource.
 #[derive(Debug)]
 pub struct Protection {
     group: &'static str,
@@ -45,11 +47,11 @@ pub struct Protection {
     users: &'static [&'static str],
     /// Whether an object of `users` uses a protected object.
     is_used_by: fn(&Object, &str, &Object) -> bool,
-    /// Whether a protected object is in use by its own status.
+    /// Whether the status of a protected object shows that the object is in use.
     is_in_use: fn(&Object) -> bool,
 }
 
-/// Protects claims while pods use them.
+/// Protects PersistentVolumeClaims while pods use them.
 pub static CLAIMS: Protection = Protection {
     group: "",
     plural: "persistentvolumeclaims",
@@ -59,7 +61,7 @@ pub static CLAIMS: Protection = Protection {
     is_in_use: |_| false,
 };
 
-/// Protects volumes while they are bound to claims.
+/// Protects PersistentVolumes while they are bound to claims.
 pub static VOLUMES: Protection = Protection {
     group: "",
     plural: "persistentvolumes",
@@ -69,7 +71,7 @@ pub static VOLUMES: Protection = Protection {
     is_in_use: |volume| text(child(volume, "status"), "phase") == "Bound",
 };
 
-/// Protects classes of volume attributes while claims or volumes name them.
+/// Protects VolumeAttributesClasses while claims or volumes name them.
 pub static ATTRIBUTES_CLASSES: Protection = Protection {
     group: "storage.k8s.io",
     plural: "volumeattributesclasses",
@@ -79,8 +81,8 @@ pub static ATTRIBUTES_CLASSES: Protection = Protection {
     is_in_use: |_| false,
 };
 
-/// Whether a pod uses a claim (`podUsesPVC`). Kubelets start no pod whose claim is being deleted, so a pod without a node
-/// does not count.
+/// Whether a pod uses a claim (`podUsesPVC`). Kubelets start no pod whose claim is being deleted, so a pod without a
+/// node does not count.
 fn uses_claim(pod: &Object, claim: &Object) -> bool {
     let spec = child(pod, "spec");
     let name = text(metadata(claim), "name");
@@ -96,7 +98,7 @@ fn uses_claim(pod: &Object, claim: &Object) -> bool {
     !text(spec, "nodeName").is_empty() && objects(spec, "volumes").any(|(_, volume)| uses(volume))
 }
 
-/// Whether the kubelet is done with a pod, or the pod was deleted by force.
+/// Whether the kubelet has shut down a pod, or the pod was force-deleted.
 fn is_shut_down(pod: &Object) -> bool {
     let metadata = metadata(pod);
     given(metadata, "deletionTimestamp").is_some() && number(metadata, "deletionGracePeriodSeconds") == Some(0)
@@ -117,14 +119,14 @@ fn uses_attributes_class(user: &Object, resource: &str, name: &str) -> bool {
                 || text(child(status, "modifyVolumeStatus"), "targetVolumeAttributesClassName") == name))
 }
 
-/// What happens next to a protected object.
+/// The next action for a protected object.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// Nothing.
+    /// No action.
     Nothing,
-    /// The finalizer is added.
+    /// Add the finalizer.
     Add,
-    /// The finalizer is removed, unless the object is in use.
+    /// Remove the finalizer, unless the object is in use.
     Release,
 }
 
@@ -138,7 +140,7 @@ fn step(object: &Object, finalizer: &str) -> Step {
     }
 }
 
-/// Adds or removes a finalizer in the stored tree, if the tree still needs it.
+/// Adds or removes a finalizer in the stored tree, if the change is still needed.
 fn apply(stored: &mut Object, finalizer: &str, wanted: &Step, holds: bool) -> Amendment {
     if step(stored, finalizer) != *wanted || holds {
         return Amendment::Leave;
@@ -156,7 +158,7 @@ fn apply(stored: &mut Object, finalizer: &str, wanted: &Step, holds: bool) -> Am
     Amendment::Write
 }
 
-/// A key of a protected object: namespace, or the empty text, and name.
+/// The namespace (`""` if cluster-scoped) and the name of a protected object.
 type Name = (String, String);
 
 /// Protects the objects of a resource until the future is dropped.
@@ -198,7 +200,7 @@ impl Controller<'_> {
         self.cacher(resource).watch(&Scope::All, &request, deadline).await.map_err(|error| error.to_string())
     }
 
-    /// Follows the objects, and their users while an object waits, until a watch ends.
+    /// Watches the protected objects, and their users while an object waits for them, until a watch ends.
     async fn follow(&self) -> Result<(), String> {
         let Protection { group, plural, .. } = *self.protection;
         let Some(resource) = self.find(group, plural) else { return std::future::pending().await };
@@ -251,7 +253,8 @@ impl Controller<'_> {
         }
     }
 
-    /// Adds or removes the finalizer of an object. Returns whether the object waits for its users, which are watched then.
+    /// Adds or removes the finalizer of an object. Returns true if the object is still in use; `users` then watches the
+    /// users of the object.
     async fn settle(
         &self,
         resource: &Resource,
@@ -278,7 +281,7 @@ impl Controller<'_> {
         Ok(false)
     }
 
-    /// Whether an object is in use. The watches of the users begin before they are listed, so that no change is missed.
+    /// Whether an object is in use. The watches of possible users start before the lists, so that no change is missed.
     async fn is_used(&self, object: &Object, namespace: &str, users: &mut Vec<Watcher>) -> Result<bool, Status> {
         let resources = self.protection.users.iter().filter_map(|plural| self.find("", plural));
         let resources: Vec<Arc<Resource>> = resources.collect();
@@ -317,7 +320,8 @@ impl Controller<'_> {
     }
 }
 
-/// The name in an event of a watch, and its change. `None` when the watch has ended, `Some(None)` for a bookmark.
+/// Returns the name and the change in an event of a watch. `None` means that the watch has ended, `Some(None)` is a
+/// bookmark.
 #[allow(clippy::option_option, reason = "the three outcomes are named in the documentation")]
 fn event(delivery: Option<Delivery>) -> Result<Option<Option<(Name, Change)>>, String> {
     match delivery {
@@ -331,7 +335,7 @@ fn event(delivery: Option<Delivery>) -> Result<Option<Option<(Name, Change)>>, S
     }
 }
 
-/// The next delivery of any of these watches; never one without watches.
+/// Waits for the next delivery of any of these watches. Never completes without watches.
 async fn next_of(watchers: &mut [Watcher]) -> Option<Delivery> {
     if watchers.is_empty() {
         return std::future::pending().await;
@@ -365,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_is_used_by_scheduled_pods_with_a_volume_of_it() {
+    fn claim_is_in_use_if_a_scheduled_pod_has_a_volume_of_the_claim() {
         let claim = tree(json!({"metadata": {"name": "p-v", "ownerReferences": [{"uid": "1", "controller": true}]}}));
         let ephemeral = json!([{"name": "v", "ephemeral": {}}]);
         for (pod, expected) in [
@@ -386,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn class_is_used_by_the_claims_and_volumes_that_name_it() {
+    fn volume_attributes_class_is_in_use_if_a_claim_or_volume_names_it() {
         for (resource, user, expected) in [
             ("persistentvolumes", json!({"spec": {"volumeAttributesClassName": "c"}}), true),
             ("persistentvolumes", json!({"spec": {"volumeAttributesClassName": "d"}}), false),
@@ -404,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn finalizer_is_changed_only_while_the_stored_object_needs_it() {
+    fn protection_finalizer_is_changed_only_if_the_stored_object_still_needs_it() {
         let object = |finalizers: &[&str], deleting: bool| {
             let deleted = if deleting { json!("x") } else { json!(null) };
             tree(json!({"metadata": {"finalizers": finalizers, "deletionTimestamp": deleted}}))
@@ -473,7 +477,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn deleted_claim_stays_until_its_last_pod_is_gone() {
+    async fn deleted_claim_is_kept_until_its_last_pod_is_deleted() {
         let cluster = Cluster::new();
         let controller = tokio::spawn(run(Arc::clone(&cluster.0), &CLAIMS));
         let named = |name: &str| json!({"name": name, "namespace": "a", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"});
@@ -502,7 +506,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn deleted_volume_stays_while_it_is_bound() {
+    async fn deleted_volume_is_kept_while_it_is_bound() {
         let cluster = Cluster::new();
         let controller = tokio::spawn(run(Arc::clone(&cluster.0), &VOLUMES));
         let metadata = json!({"name": "x", "uid": "x", "finalizers": ["kubernetes.io/pv-protection"],

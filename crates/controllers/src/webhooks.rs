@@ -1,4 +1,4 @@
-//! Updates the admission webhooks from the stored configurations, and reads the services of webhooks.
+//! Updates the admission webhooks from the stored configurations, and reads the Services that webhooks refer to.
 
 use std::sync::{Arc, Weak};
 
@@ -25,7 +25,7 @@ pub struct AdmissionWebhooks {
     pub validating: Arc<WebhookConfigurations>,
 }
 
-/// The configurations of one kind.
+/// Updates the webhooks from the configurations of one kind.
 struct ConfigurationCopy<'a>(&'a WebhookConfigurations, &'static str);
 
 impl ObjectCopy for ConfigurationCopy<'_> {
@@ -54,7 +54,8 @@ fn copies(webhooks: &AdmissionWebhooks) -> [ConfigurationCopy<'_>; 2] {
     ]
 }
 
-/// Lists all configurations, so that a server calls the webhooks from its first request on.
+/// Lists all configurations. A server calls this before the first request, so that webhooks are called for every
+/// request.
 ///
 /// # Errors
 /// The error of the store, or 504 if the store does not respond in time.
@@ -62,8 +63,8 @@ pub async fn load(writer: &Writer, webhooks: &AdmissionWebhooks) -> Result<(), S
     feed::load(writer, &copies(webhooks), "the webhook configurations").await
 }
 
-/// Updates the webhooks until the future is dropped. While a watch cannot be served, the last known configurations are
-/// used, as in upstream's informers.
+/// Updates the webhooks until the future is dropped. While a watch fails, the last known configurations apply, as in
+/// upstream's informers.
 pub async fn follow(writer: Arc<Writer>, webhooks: AdmissionWebhooks) {
     feed::follow(&writer, &copies(&webhooks)).await;
 }
@@ -73,8 +74,8 @@ pub async fn follow(writer: Arc<Writer>, webhooks: AdmissionWebhooks) {
 pub struct CachedServices(Weak<Backend>);
 
 impl CachedServices {
-    /// Creates a reader of the caches of a server. The reader does not keep the server alive, because the server may hold
-    /// the reader.
+    /// Creates a reader of the caches of a server. The reader does not keep the server alive, because the server may
+    /// hold the reader.
     pub fn new(backend: &Arc<Backend>) -> Self {
         CachedServices(Arc::downgrade(backend))
     }

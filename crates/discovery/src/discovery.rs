@@ -9,8 +9,8 @@
 //!  /api/v1, /apis/{g}/{v}  APIResourceList
 //! ```
 //!
-//! Groups have the registry's order; groups of custom resources follow by name. The most stable and newest version is the
-//! first ([`compare_versions`]). The bytes are built once per registry and shared by all responses.
+//! Groups have the registry's order; groups of custom resources follow by name. The most stable and newest version is
+//! the first ([`compare_versions`]). The bytes are built once per registry and shared by all responses.
 //!
 //! Rules: `k8s.io/apiserver/pkg/endpoints/discovery`, `…/discovery/aggregated`, kube-aggregator.
 

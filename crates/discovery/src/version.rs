@@ -22,9 +22,9 @@ pub struct VersionInfo {
     pub git_tree_state: String,
     /// The time of the build (RFC 3339); empty if it is unknown.
     pub build_date: String,
-    /// The toolchain. Clients only print it.
+    /// Always `none`, because Go does not build this server. Clients only print this value.
     pub go_version: String,
-    /// The compiler of the build. Clients only print it.
+    /// The compiler of the build, which clients only print.
     pub compiler: String,
     /// `<os>/<arch>` with Go's names, such as `linux/amd64`.
     pub platform: String,

@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn allocation_equals_the_fair_allocation(
+        fn allocation_is_proportional_to_demand_within_the_bounds_of_each_class(
             parts in prop::collection::vec((0u32..50, 0u32..50, 0u32..200), 1..8),
             fraction in 0.0f64..=1.0,
         ) {

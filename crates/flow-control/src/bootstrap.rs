@@ -5,7 +5,7 @@
 //! |---|---|
 //! | missing | created |
 //! | mandatory, with another spec | the spec is reset |
-//! | suggested, annotation `true` or (without a readable one) generation 1 | the spec is reset |
+//! | suggested, annotation `true`, or generation 1 without a valid annotation | the spec is reset |
 //! | suggested, annotation `false`, or changed by a user | kept; the annotation becomes `false` |
 //! | not a bootstrap object, annotation `true` | deleted |
 
@@ -107,7 +107,7 @@ impl BootstrapObject {
 
 /// Whether a stored object is a bootstrap object of another release, which must be deleted (`RemoveUnwantedObjects`).
 pub fn is_obsolete(kind: BootstrapKind, name: &str, stored: &Map<String, Value>) -> bool {
-    /// The objects are built once, because a server asks for each stored object.
+    /// The names are computed once, because a server calls this function for each stored object.
     static KNOWN: LazyLock<Vec<(BootstrapKind, &'static str)>> =
         LazyLock::new(|| BootstrapObject::all().iter().map(|object| (object.kind, object.name)).collect());
     annotation(stored) == Some(true) && !KNOWN.contains(&(kind, name))

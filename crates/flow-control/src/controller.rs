@@ -63,7 +63,7 @@ pub enum StartError {
         /// The value of the header `Retry-After`.
         retry_after_seconds: u64,
     },
-    /// The level of the schema does not exist anymore. The caller classifies the request again, with the newest
+    /// The priority level of the schema has been removed. The caller classifies the request again, with the newest
     /// classifier.
     LevelRemoved,
 }
@@ -77,7 +77,7 @@ pub struct DanglingCondition {
     pub status: &'static str,
     /// `NotFound` or `Found`.
     pub reason: &'static str,
-    /// The message.
+    /// The message of the condition.
     pub message: String,
 }
 
@@ -86,11 +86,11 @@ pub struct DanglingCondition {
 pub struct Configured {
     /// The classifier of the new configuration.
     pub classifier: Classifier,
-    /// The conditions that have to be written to flow schemas.
+    /// The conditions that the caller must write to flow schemas.
     pub conditions: Vec<DanglingCondition>,
 }
 
-/// The numbers of one level.
+/// The metrics of one priority level.
 #[derive(Clone, Copy, Debug)]
 pub struct LevelView<'a> {
     /// The name of the level.
@@ -99,7 +99,7 @@ pub struct LevelView<'a> {
     pub nominal_seats: u64,
     /// The seats that other levels cannot borrow.
     pub lower_seats: u64,
-    /// The most seats that the level can have.
+    /// The largest number of seats that the level can have.
     pub upper_seats: u64,
     /// The current number of seats of the level.
     pub current_seats: u64,
@@ -120,7 +120,7 @@ struct Level<W> {
     upper: u64,
     current: u64,
     target: f64,
-    /// The most seats of one request, or 0 if only the work estimator has a limit.
+    /// The largest number of seats of one request. 0 if only the work estimator has a limit.
     request_seats_max: u64,
     /// Whether the object of the level was deleted, so that the level is removed when it is idle.
     is_quiescing: bool,

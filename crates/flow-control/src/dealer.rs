@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn dealt_hands_equal_those_of_upstream() {
+    fn dealt_hands_equal_the_hands_of_upstream() {
         // The expected hands follow from the definition: the mixed-radix digits of the hash, then the positions among
         // the cards that are left.
         let mut cards = [0; HAND_MAX];
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn every_hand_of_a_small_deck_is_dealt_equally_often() {
+    fn dealer_deals_every_hand_of_a_small_deck_equally_often() {
         let dealer = Dealer::new(5, 3).unwrap();
         let mut hands: BTreeMap<Vec<usize>, u32> = BTreeMap::new();
         for hash in 0..60 * 7 {

@@ -22,13 +22,13 @@ pub(crate) struct Demand {
 /// The demand of a level over the last period of adjustment, in seats.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DemandStatistics {
-    /// The average over time.
+    /// The average, weighted by time.
     pub average: f64,
-    /// The standard deviation over time.
+    /// The standard deviation, weighted by time.
     pub deviation: f64,
     /// The largest demand.
     pub high_watermark: u64,
-    /// The average plus the deviation, smoothed: increases take effect at once, decreases slowly.
+    /// The average plus the deviation, smoothed: increases take effect immediately, decreases gradually.
     pub smoothed: f64,
 }
 

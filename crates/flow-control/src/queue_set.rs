@@ -427,7 +427,7 @@ impl<W> QueueSet<W> {
         id
     }
 
-    /// Lets a request occupy its seats.
+    /// Starts a request: marks the seats as occupied, and returns the waiter.
     fn execute(&mut self, now: Instant, id: Key) -> Option<W> {
         let request = self.requests.get_mut(id)?;
         if request.queue.is_some() {
@@ -457,7 +457,7 @@ impl<W> QueueSet<W> {
     }
 
     /// Dispatches the waiting request with the smallest virtual finish time (`findDispatchQueueToBoundLocked`). Returns
-    /// `false` if there is none, or if it needs more seats than are free.
+    /// `false` if no request waits, or if the request needs more seats than are free.
     fn dispatch_one(&mut self, now: Instant) -> bool {
         let in_turn = self.with_waiting.range(self.robin + 1..).chain(self.with_waiting.range(..=self.robin));
         let heads = in_turn.filter_map(|index| Some((*index, *self.queues[*index].waiting.front()?)));
@@ -511,7 +511,7 @@ impl<W> QueueSet<W> {
         self.demand.set(now, self.occupancy.seats_in_use + self.occupancy.seats_waiting);
     }
 
-    /// Removes idle queues from the end. New requests choose only from the configured number.
+    /// Removes idle queues above the configured number. New requests are never added to these queues.
     fn remove_idle_queues(&mut self) {
         let wanted = match self.queuing {
             Queuing::Queue { queues, .. } => queues,

@@ -24,7 +24,7 @@ struct Client {
     flow: u64,
     seats: u64,
     service_ms: u32,
-    /// How long the client pauses between its requests.
+    /// The pause between two requests of the client, in milliseconds.
     pause_ms: u32,
 }
 
@@ -42,7 +42,7 @@ enum Event {
     Send(usize),
 }
 
-/// Runs clients for a time. Returns the service that each client received.
+/// Simulates clients for `run_ms` milliseconds. Returns the statistics of each client.
 fn simulate(queuing: Queuing, limit: u64, clients: &[Client], run_ms: u32) -> Vec<Served> {
     let start = Instant::now();
     let mut set: QueueSet<usize> = QueueSet::new(queuing, limit, start);

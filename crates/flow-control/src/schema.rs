@@ -13,13 +13,13 @@ pub struct RequestDigest<'a> {
     pub verb: &'a str,
     /// The API group.
     pub api_group: &'a str,
-    /// The plural of the resource.
+    /// The plural name of the resource.
     pub resource: &'a str,
     /// The subresource, or empty.
     pub subresource: &'a str,
     /// The namespace, or empty.
     pub namespace: &'a str,
-    /// The decoded path.
+    /// The path of the URL, percent-decoded.
     pub path: &'a str,
 }
 
@@ -136,8 +136,8 @@ impl NonResourceRule {
     }
 }
 
-/// Whether a path is below a URL of a rule. A final `*` and a missing final `/` of the URL make no difference
-/// (`matchPolicyRuleNonResourceURL`).
+/// Whether a path equals a URL of a rule, or is below the URL. A final `*` or `/` of the URL is ignored. The URL `*`
+/// matches all paths (`matchPolicyRuleNonResourceURL`).
 fn is_path(url: &str, path: &str) -> bool {
     if url == "*" || url == path {
         return true;

@@ -9,7 +9,7 @@ use crate::flow_hash::FlowHash;
 pub struct WatchScope<'a> {
     /// The API group.
     pub api_group: &'a str,
-    /// The plural of the resource.
+    /// The plural name of the resource.
     pub resource: &'a str,
     /// The namespace, or empty for all namespaces.
     pub namespace: &'a str,

@@ -30,7 +30,7 @@ pub struct WorkEstimate {
 }
 
 impl WorkEstimate {
-    /// The work of most requests.
+    /// One seat without additional latency, the estimate for most requests.
     pub const ONE_SEAT: WorkEstimate = WorkEstimate::of(SEATS_MIN);
 
     const fn of(seats: u64) -> Self {
@@ -43,7 +43,7 @@ impl WorkEstimate {
     }
 }
 
-/// A list, or the initial events of a watch.
+/// The size of a list, or of the initial events of a watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListWork {
     /// The number of objects of the resource.
@@ -79,8 +79,8 @@ impl ListWork {
 }
 
 /// The estimate of a create, update, patch or delete whose event `watches` watches receive, within a level that allows
-/// `level_seats_max` seats for one request. The watches are woken at once, so they are charged as seats after the end of
-/// the request.
+/// `level_seats_max` seats for one request. All watches are served directly after the write. Their seats are therefore
+/// charged after the end of the request.
 pub fn write_estimate(watches: u64, level_seats_max: u64) -> WorkEstimate {
     if watches < WATCHES_PER_SEAT {
         return WorkEstimate::ONE_SEAT;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn write_seats_grow_with_the_watches_of_its_event() {
+    fn write_seats_grow_with_the_number_of_notified_watches() {
         let check = |watches: u64, level: u64, seats: u64, micros: u64| {
             let found = write_estimate(watches, level);
             assert_eq!((found.initial_seats, found.final_seats), (1, seats), "{watches} watches, level {level}");

@@ -1,4 +1,4 @@
-//! Checks recorded histories of list and watch: what clients saw, against what the store did.
+//! Checks recorded histories of list and watch: compares the responses to clients with the changes of the store.
 //!
 //! ```text
 //!  writers, readers, watchers ──Record──▶ lines of JSON ──History::parse──▶ History ──check──▶ [Violation]
@@ -9,12 +9,13 @@
 //! The store's log is the truth: a total order of changes by revision. Each operation of a client must fit into it:
 //!
 //! - an acknowledged write is in the log, and a rejected one is not;
-//! - a read of the most recent state shows each change that anybody knew before the read began;
+//! - a read of the most recent state shows each change that any client knew before the read began;
 //! - a list is the state at its revision;
 //! - a watch shows the changes after its start, each once, in order, with the right type and content;
 //! - `410 Expired` is answered only if changes were compacted, or exceed the window of the server.
 //!
-//! Sources: Kubernetes' [resource versions] and the properties of etcd's robustness tests (`tests/robustness/validate`).
+//! Sources: Kubernetes' [resource versions] and the properties of etcd's robustness tests
+//! (`tests/robustness/validate`).
 //!
 //! [resource versions]: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
 //!
@@ -63,15 +64,16 @@ pub enum Guarantee {
     Complete,
     /// The events of one revision stay together.
     Atomic,
-    /// No event at or below a bookmark follows it.
+    /// After a bookmark, no event at or below the bookmark's revision follows.
     Bookmarkable,
-    /// `410 Expired` is answered only where changes are gone.
+    /// `410 Expired` is answered only if the server no longer has changes that the watch needs.
     Resumable,
-    /// A client sees no older state than before.
+    /// A client never reads a state older than one that it has already read.
     NoTimeTravel,
     /// A read of the most recent state shows each acknowledged write.
     ReadYourWrites,
-    /// Selectors decide the types of events.
+    /// A watch shows only selected objects. An object that begins to match the selector is `ADDED`, and one that
+    /// ceases to match is `DELETED`.
     FilteredTruthfully,
     /// An acknowledged write is in the store, and a rejected one is not.
     Durable,
@@ -82,7 +84,7 @@ pub enum Guarantee {
 pub struct Violation {
     /// The guarantee.
     pub guarantee: Guarantee,
-    /// What contradicts it.
+    /// The contradiction between the records, as text.
     pub evidence: String,
 }
 
@@ -92,26 +94,26 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What justifies `410 Expired`.
+/// The conditions under which a server may answer `410 Expired`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expiry {
-    /// Only a compaction of the store.
+    /// Only after a compaction of the store.
     #[default]
     Compaction,
-    /// A compaction, or more changes after the position of the watch than the server keeps.
+    /// After a compaction, or if more changes than this follow the position of the watch.
     Window(u64),
-    /// Nothing is checked: the server may forget changes at any time.
+    /// At any time. `410 Expired` is not checked.
     Any,
 }
 
 /// Limits of the server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// What justifies `410 Expired`.
+    /// The conditions under which a server may answer `410 Expired`.
     pub expiry: Expiry,
 }
 
-/// A line that is not a record.
+/// The error for a line that is not a record.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line} is not a record: {source}")]
 pub struct ParseError {
@@ -119,15 +121,15 @@ pub struct ParseError {
     source: serde_json::Error,
 }
 
-/// A recording.
+/// A recorded history: the operations of clients, and the changes of the store.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     records: Vec<Record>,
 }
 
 impl History {
-    /// A history of these records. The events of one watch are in the order of their arrival; other records may be in
-    /// any order.
+    /// Creates a history of these records. The events of one watch must be in the order of their arrival; other
+    /// records may be in any order.
     pub fn new(records: Vec<Record>) -> Self {
         History { records }
     }
@@ -149,7 +151,8 @@ impl History {
         &self.records
     }
 
-    /// The broken guarantees, in the order of the records that show them. Empty if the history is legal.
+    /// Returns the broken guarantees, in the order of the records that show them. The result is empty if the history
+    /// is legal.
     pub fn check(&self, limits: &Limits) -> Vec<Violation> {
         let log = StoreLog::new(&self.records);
         let mut violations = check::writes::check(&self.records, &log);

@@ -14,7 +14,7 @@ pub(crate) struct StoreLog {
     compactions: Vec<Compaction>,
 }
 
-/// The event that a watch must show.
+/// An event that a watch must show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expected<'a> {
     pub kind: EventType,
@@ -107,7 +107,7 @@ impl StoreLog {
         events
     }
 
-    /// The oldest revision that could be read at a time, as far as compactions say.
+    /// The oldest readable revision at a time, according to the recorded compactions.
     pub(crate) fn oldest_at(&self, at: u64) -> u64 {
         self.compactions.iter().filter(|one| one.at <= at).map(|one| one.revision).max().unwrap_or(0)
     }

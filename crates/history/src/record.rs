@@ -1,6 +1,6 @@
 //! The records of a recording, one JSON object per line.
 //!
-//! Times are microseconds since the start of the recording, on one clock. Revisions are the store's.
+//! Times are in microseconds since the start of the recording, on one clock. Revisions are those of the store.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub enum Record {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
-    /// The content. Each write needs a content of its own, so that its outcome can be found.
+    /// The content. Each write must have a unique content, so that the checker can find the write in the log.
     pub value: String,
     /// The labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -53,17 +53,17 @@ pub struct Change {
     pub state: Option<State>,
 }
 
-/// The store forgot the changes up to a revision.
+/// A compaction: the store dropped the history before a revision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Compaction {
     /// The time when the compaction began.
     pub at: u64,
-    /// The oldest revision that can still be read. A watch from an older revision may be told that it is expired.
+    /// The oldest revision that can still be read. A watch from an older revision may receive `410 Expired`.
     pub revision: u64,
 }
 
-/// What a client knows about a write.
+/// The outcome of a write, as far as the client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
@@ -74,11 +74,11 @@ pub enum Outcome {
     },
     /// The server rejected the write, so it must not be in the store.
     Rejected,
-    /// The write may have been applied, may be applied later, or never.
+    /// The client does not know. The write may have been applied, may be applied later, or may never be applied.
     Unknown,
 }
 
-/// A write.
+/// A client's create, update or delete of one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Write {
@@ -92,7 +92,7 @@ pub struct Write {
     pub object: String,
     /// The content after the write; `None` for a deletion.
     pub value: Option<String>,
-    /// The revision of the state that the write replaces, if the client demanded one.
+    /// The revision of the state that the write replaces, if the client sent it as a precondition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<u64>,
     /// The outcome.
@@ -115,15 +115,15 @@ pub struct Get {
     pub found: Option<(u64, State)>,
 }
 
-/// How old a list may be (`resourceVersion` and `resourceVersionMatch`).
+/// The freshness that a list requires (`resourceVersion` and `resourceVersionMatch`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Freshness {
     /// The most recent state.
     MostRecent,
-    /// Any state, also one that is older than the client has seen.
+    /// Any state, even if the client has already seen a newer one.
     Any,
-    /// A state of this revision or a later one.
+    /// The state of this revision or a later one.
     NotOlderThan(u64),
     /// The state of this revision.
     Exact(u64),
@@ -152,7 +152,7 @@ impl Selector {
     }
 }
 
-/// A read of a collection. Several pages are one list.
+/// A client's read of a collection. All pages of a list are one record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct List {
@@ -162,7 +162,7 @@ pub struct List {
     pub from: u64,
     /// The time when the last response arrived.
     pub to: u64,
-    /// How old the list may be.
+    /// The freshness that the list requires.
     pub freshness: Freshness,
     /// The selected objects.
     #[serde(default)]
@@ -173,13 +173,13 @@ pub struct List {
     pub items: BTreeMap<String, (u64, State)>,
 }
 
-/// Where a watch starts.
+/// The position at which a watch starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Start {
     /// After a revision.
     After(u64),
-    /// With the state of this revision or a later one as events, which a bookmark ends (`sendInitialEvents`).
+    /// The state of this revision or a later one, as initial events that end with a bookmark (`sendInitialEvents`).
     InitialEvents(u64),
 }
 
@@ -187,13 +187,13 @@ pub enum Start {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Watch {
-    /// A number that no other watch has.
+    /// The number of the watch, which no other watch has.
     pub watch: u64,
     /// The client.
     pub client: String,
     /// The time when the request was sent.
     pub at: u64,
-    /// Where the watch starts.
+    /// The position at which the watch starts.
     pub start: Start,
     /// The selected objects.
     #[serde(default)]
@@ -212,15 +212,15 @@ pub enum EventType {
     Deleted,
 }
 
-/// An event.
+/// An event that a watch received.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// The watch.
+    /// The number of the watch.
     pub watch: u64,
-    /// The time of the arrival.
+    /// The time when the event arrived.
     pub at: u64,
-    /// The type.
+    /// The type of the event.
     #[serde(rename = "type")]
     pub kind: EventType,
     /// The object.
@@ -231,22 +231,22 @@ pub struct Event {
     pub state: State,
 }
 
-/// A bookmark.
+/// A bookmark that a watch received.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bookmark {
-    /// The watch.
+    /// The number of the watch.
     pub watch: u64,
-    /// The time of the arrival.
+    /// The time when the bookmark arrived.
     pub at: u64,
-    /// The revision.
+    /// The revision of the bookmark.
     pub revision: u64,
     /// Whether the bookmark ends the initial events.
     #[serde(default)]
     pub ends_initial_events: bool,
 }
 
-/// Why a watch ended.
+/// The reason why a watch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EndReason {
@@ -264,10 +264,10 @@ pub enum EndReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct End {
-    /// The watch.
+    /// The number of the watch.
     pub watch: u64,
-    /// The time.
+    /// The time when the watch ended.
     pub at: u64,
-    /// The reason.
+    /// The reason why the watch ended.
     pub reason: EndReason,
 }

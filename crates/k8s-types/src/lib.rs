@@ -34,7 +34,7 @@ pub use table::{Id, RELEASE};
 
 use pack::{Constraints, MESSAGES};
 
-/// The cardinality of a field, and the form of its absence.
+/// The cardinality of a field, and whether Go declares the field as a pointer or inline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Shape {
@@ -214,7 +214,7 @@ impl Field {
             && pack::NAME_BYTES.get(at..at + name.len()) == Some(name.as_bytes())
     }
 
-    /// The protobuf field number. Kubernetes has none above 255.
+    /// The protobuf field number. All field numbers of Kubernetes are below 256.
     #[inline]
     pub fn number(&self) -> u8 {
         self.number

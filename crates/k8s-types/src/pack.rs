@@ -24,12 +24,12 @@ pub(crate) const PATCH_MERGE: u8 = 1 << 5;
 pub(crate) const PATCH_REPLACE: u8 = 1 << 6;
 pub(crate) const PATCH_RETAIN_KEYS: u8 = 1 << 7;
 
-/// Bits of `Message::marks`.
+/// The bits of `Message::marks`: the index of the package, and two flags.
 pub(crate) const PACKAGE_BITS: u8 = 0b0011_1111;
 pub(crate) const ATOMIC: u8 = 1 << 6;
 pub(crate) const OBJECT: u8 = 1 << 7;
 
-/// A range in the string of all texts.
+/// A byte range in [`TEXTS`], the string that contains all texts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text {
     at: u16,

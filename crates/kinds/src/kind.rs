@@ -65,7 +65,7 @@ pub struct Kind {
     pub late_defaults: fn(&mut Object),
     /// The status of a new object, for kinds with the status subresource. `None` keeps the status that the client sent.
     pub initial_status: fn() -> Option<serde_json::Value>,
-    /// Whether members that are `null` are kept. In other kinds they are removed before defaults apply.
+    /// Whether `null` members are preserved. For other kinds, `null` members are removed before defaults apply.
     pub keeps_nulls: bool,
     /// Changes a decoded body before defaults apply. The error is the message of upstream's decoder.
     pub normalize: fn(&mut Object) -> Result<(), String>,
@@ -74,8 +74,8 @@ pub struct Kind {
     /// Prepares the new state of an object (`PrepareForUpdate`). Fields that the write cannot change have their old
     /// values already.
     pub prepare_for_update: fn(&mut Object, &Object, UpdateContext<'_>),
-    /// Validates an object (`Validate`). The second argument is the object that it replaces: some rules tolerate
-    /// invalid values that are stored already.
+    /// Validates an object (`Validate`). The second argument is the stored object in an update. Some rules accept an
+    /// invalid value that is already stored.
     pub validate: fn(&Object, Option<&Object>, &mut Errors),
     /// Validates the changes of a write of the whole object (`ValidateUpdate`). Arguments: new, old.
     pub validate_update: fn(&Object, &Object, &mut Errors),
@@ -92,7 +92,7 @@ pub struct Kind {
     pub begin_deletion: fn(&mut Object, &str) -> Deletion,
     /// Whether the object stays in the store even if it has no finalizers and no grace period.
     pub holds_deletion: fn(&Object) -> bool,
-    /// The warning for a client that deletes an object without a propagation policy; `None` if there is none.
+    /// The warning for a deletion without a propagation policy. `None` for no warning.
     pub delete_warning: Option<&'static str>,
     /// Whether deletion orphans dependents by default.
     pub orphans_dependents: bool,

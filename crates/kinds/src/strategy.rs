@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn update_of_invalid_deleted_object_may_only_remove_finalizers() {
+    fn update_of_invalid_deleted_object_can_only_remove_finalizers() {
         let deleted =
             |finalizers: Value| json!({"deletionTimestamp": "2024-01-02T00:00:00Z", "finalizers": finalizers});
         let invalid = |available: i64| json!({"minAvailable": available, "maxUnavailable": 1});

@@ -23,7 +23,7 @@ pub enum MetadataScope {
     Written,
     /// All fields that clients can write, except these members.
     Without(&'static [&'static str]),
-    /// Only managed fields (`ResetObjectMetaForStatus`).
+    /// Only `managedFields`. The other members keep their stored values (`ResetObjectMetaForStatus`).
     Kept,
 }
 

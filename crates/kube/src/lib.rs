@@ -21,7 +21,8 @@
 //! - Unchanged objects are not reported again after a relist.
 //! - Watches use HTTP/2 with pings.
 //!
-//! kube-rs' scheduler stays. An owner is still not reconciled for an object that it lost.
+//! The scheduler of kube-rs is unchanged. When an owner reference is removed, the former owner is still not
+//! reconciled.
 //!
 //! kube-rs requires a program to choose one version of `k8s-openapi`. By default this crate chooses
 //! `v1_36`. For another version, depend on this crate with `default-features = false`.

@@ -58,7 +58,7 @@ where
         self.decode(snapshot.get(key.as_str())?).ok()
     }
 
-    /// All objects in the order of the server's lists. kube-rs' store has no order.
+    /// All objects, in the order of the server's lists. The store of kube-rs has no order.
     pub fn state(&self) -> Vec<Arc<K>> {
         self.state_filter(|_| true)
     }

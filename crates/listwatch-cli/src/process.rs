@@ -33,8 +33,8 @@ pub(crate) struct Shutdown {
     pub(crate) retry_after: bool,
 }
 
-/// Serves until a signal arrives, and then shuts the server down gracefully. Readiness fails first, and the server removes
-/// its address from the cluster. A second signal ends the delay, and another one ends the process.
+/// Serves until a signal arrives, and then shuts the server down gracefully. Readiness fails first, and the server
+/// removes its address from the cluster. A second signal ends the delay, and another one ends the process.
 ///
 /// # Errors
 /// A signal handler cannot be installed.
@@ -71,9 +71,9 @@ pub(crate) async fn serve_until_signal(
     Ok(())
 }
 
-/// The address of this machine for clients on other machines: the bind address, or that of the default route if the bind
-/// address is unspecified or a loopback address (`ResolveBindAddress` in `apimachinery/pkg/util/net`). `None` without
-/// such a route.
+/// The address of this machine for clients on other machines: the bind address, or that of the default route if the
+/// bind address is unspecified or a loopback address (`ResolveBindAddress` in `apimachinery/pkg/util/net`). `None`
+/// without such a route.
 pub(crate) fn advertised(bind: IpAddr) -> Option<IpAddr> {
     if !(bind.is_unspecified() || bind.is_loopback()) {
         return Some(bind);

@@ -12,7 +12,7 @@ use crate::store::{self, EtcdConnection, OpenStore};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// The file that marks a data directory whose objects have moved. It contains their new location.
+/// The file that marks a data directory whose objects have moved. The file contains the new location of the objects.
 const MARKER: &str = "moved-to-etcd";
 
 /// Refuses a data directory whose objects have moved, because its objects are outdated.

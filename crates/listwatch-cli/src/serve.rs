@@ -144,11 +144,11 @@ pub(crate) struct Serve {
     enable_priority_and_fairness: bool,
 
     /// Controllers to run: namespace (empties deleted namespaces), gc (deletes objects without owners),
-    /// clusterrole-aggregation (writes the rules of aggregated ClusterRoles), resourcequota (counts what quotas
-    /// limit), pvc-protection, pv-protection and volumeattributesclass-protection-controller (keep storage objects that
-    /// are in use), validatingadmissionpolicy-status (type checks of policies), storage-version-migrator-controller
-    /// (carries out StorageVersionMigrations, if --runtime-config switches them on), serviceaccount (creates the account
-    /// default in each namespace, and enables the admission plugin ServiceAccount), root-ca-cert-publisher (creates the
+    /// clusterrole-aggregation (writes the rules of aggregated ClusterRoles), resourcequota (counts what quotas limit),
+    /// pvc-protection, pv-protection and volumeattributesclass-protection-controller (keep storage objects that are in
+    /// use), validatingadmissionpolicy-status (type checks of policies), storage-version-migrator-controller (carries
+    /// out StorageVersionMigrations, if --runtime-config switches them on), serviceaccount (creates the account default
+    /// in each namespace, and enables the admission plugin ServiceAccount), root-ca-cert-publisher (creates the
     /// ConfigMap kube-root-ca.crt). * runs all, an empty list none
     #[arg(long, value_name = "LIST", default_value = DEFAULT_CONTROLLERS)]
     controllers: Controllers,

@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// The handlers of the signals. While the value exists, a signal does not end the process, and none is missed between two
-/// calls of [`StopSignals::received`].
+/// The handlers of the signals. While the value exists, a signal does not end the process, and none is missed between
+/// two calls of [`StopSignals::received`].
 pub(crate) struct StopSignals {
     #[cfg(unix)]
     interrupt: tokio::signal::unix::Signal,

@@ -28,7 +28,8 @@ async fn main() -> Result<(), Failure> {
     run().await
 }
 
-/// Reads with listwatch's client, and writes by HTTP.
+/// The connection to the API server: listwatch's client for reads, and plain HTTP requests for
+/// writes.
 #[derive(Clone)]
 struct Cluster {
     client: Client,
@@ -54,7 +55,7 @@ impl Cluster {
     }
 }
 
-/// Creates, updates or deletes the Secret to match the ConfigMap, from any state of both.
+/// Creates, updates or deletes the Secret to match the ConfigMap, whatever state both are in.
 async fn reconcile(cluster: Cluster, secrets: SourceId, request: Request) -> Result<Outcome, Failure> {
     let key = request.key().clone();
     let path = format!("/api/v1/namespaces/{}/secrets", key.namespace());

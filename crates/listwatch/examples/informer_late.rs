@@ -1,5 +1,5 @@
-//! Handlers that join late, are slow, or leave. Each handler first receives the current state and
-//! then the changes, at its own speed. Handlers do not delay each other.
+//! Event handlers of an informer that join late, are slow, or leave. Each handler first receives
+//! the current state and then the changes, at its own speed. Handlers do not delay each other.
 //!
 //! ```text
 //! cargo run -p listwatch --example informer_late
@@ -16,7 +16,7 @@ use listwatch::client::transport::ServiceTransport;
 use listwatch::client::{Client, Scope, SharedInformer};
 use tokio::sync::watch;
 
-/// A time limit that only a hang reaches.
+/// A time limit far above the duration of the example.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]

@@ -1,5 +1,5 @@
 //! A cache of metadata only. The server sends no other fields of large objects, and a projection
-//! drops unneeded metadata before it is copied.
+//! drops unneeded metadata before the metadata is copied.
 //!
 //! ```text
 //! cargo run -p listwatch --example informer_metadata
@@ -16,7 +16,7 @@ use listwatch::client::transport::ServiceTransport;
 use listwatch::client::{Client, Projection, ReflectorConfig, Stored as _};
 use listwatch::meta::LabelSelector;
 
-/// A time limit that only a hang reaches.
+/// A time limit far above the duration of the example.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]

@@ -17,7 +17,7 @@ use listwatch::client::informer::{Event, HandlerOptions, InformerKey, SharedInfo
 use listwatch::client::transport::ServiceTransport;
 use listwatch::client::{Client, ReflectorConfig, Typed};
 
-/// A time limit that only a hang reaches.
+/// A time limit far above the duration of the example.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]

@@ -39,8 +39,8 @@ use tokio::time::{Instant, sleep};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// The additional memory that the last quarter may need beyond a tenth, in MiB. It allows for
-/// memory that the allocator keeps.
+/// The additional memory that the last quarter may need beyond a tenth, in MiB. The addition allows
+/// for memory that the allocator keeps.
 pub(crate) const SLACK_MIB: f64 = 4.0;
 
 const NAMESPACES: [&str; 3] = ["soak-informer-a", "soak-informer-b", "soak-informer-c"];
@@ -305,7 +305,7 @@ impl Mirror {
         format!("{} {}", self.name, self.handler.lag())
     }
 
-    /// A difference from the server's state, if there is one.
+    /// Compares the copy with the server's state. Returns the first difference, if there is one.
     fn difference(&self, truth: &Objects) -> Option<String> {
         let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         let wrong = truth.iter().find(|(key, object)| objects.get(*key) != Some(object));
@@ -341,7 +341,7 @@ fn apply<S: Stored>(objects: &mut Objects, event: &Event<S>) -> Result<(), Strin
     }
 }
 
-/// A handler of any type.
+/// A handler for any type of stored object.
 #[async_trait]
 trait AnyHandler: Send + Sync {
     async fn remove(&self);
@@ -364,7 +364,7 @@ impl<S: Stored> AnyHandler for Handler<S> {
 #[derive(Clone, Default)]
 struct Faults {
     network: watch::Sender<Network>,
-    /// The next watch is rejected as expired.
+    /// Whether the next watch is rejected with `410 Expired`.
     expire: Arc<AtomicBool>,
 }
 
@@ -403,7 +403,7 @@ async fn proxy(server: &http::Uri, faults: Faults) -> Outcome<http::Uri> {
     Ok(own)
 }
 
-/// A list and watch whose versions expire at random, and whose bookmarks may be lost.
+/// A [`ListWatch`] whose versions expire at random, and whose bookmarks may be lost.
 #[derive(Clone)]
 struct Faulty {
     inner: Arc<dyn ListWatch>,

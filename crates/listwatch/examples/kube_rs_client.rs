@@ -1,6 +1,6 @@
 //! Uses kube-rs against any API server over TLS: lists, pages, watches, resumes, runs a reflector
-//! and a controller with finalizers, and defines a custom kind.
-//! `cargo xtask e2e` runs it against the built server.
+//! and a controller with finalizers, and defines a custom kind. `cargo xtask e2e` runs this example
+//! against the built server.
 //!
 //! ```sh
 //! KUBECONFIG=listwatch-data/admin.kubeconfig cargo run -p listwatch --example kube_rs_client
@@ -28,7 +28,7 @@ use serde_json::json;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// A time limit that only a hang reaches.
+/// A time limit far above the duration of the example.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::main(flavor = "current_thread")]

@@ -1,7 +1,8 @@
 //! A custom source of objects for an informer: any implementation of `ListWatch`.
 //!
-//! The source of this example is a table in memory. It must fulfill the contract of an API server.
-//! A list has a version. A watch from a version delivers every later change, or fails with 410.
+//! The source of this example is a table in memory. The source must fulfill the contract of an API
+//! server. A list has a version. A watch from a version delivers every later change, or fails with
+//! 410.
 //!
 //! ```text
 //! cargo run -p listwatch --example own_list_watch
@@ -22,7 +23,7 @@ use listwatch::meta::ListOptions;
 use listwatch::wire::{EventKind, ListMeta};
 use tokio::sync::watch;
 
-/// A time limit that only a hang reaches.
+/// A time limit far above the duration of the example.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sensors with their last measured values.

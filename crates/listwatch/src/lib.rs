@@ -1,6 +1,6 @@
-//! Kubernetes list-watch: the facade that re-exports every library crate except `listwatch-kube`, which needs kube-rs, and
-//! the judge `listwatch-conformance`. The
-//! command `listwatch` is the crate `listwatch-cli`.
+//! Kubernetes list-watch: a facade that re-exports the library crates. Two crates are not included: `listwatch-kube`,
+//! which needs kube-rs, and the conformance suite `listwatch-conformance`. The crate `listwatch-cli` contains the
+//! command `listwatch`.
 //!
 //! ```text
 //!  etcd, embedded ─▶ storage ─▶ cacher ─▶ apiserver ─▶ wire ══TCP══▶ wire ─▶ client ─▶ your code

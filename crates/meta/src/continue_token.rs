@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn decode_rejects_tokens_of_other_servers() {
+    fn decode_rejects_continue_tokens_with_invalid_version_revision_or_start() {
         let token = |json: &str| ContinueToken::decode(&URL_SAFE_NO_PAD.encode(json));
         assert!(token(r#"{"v":"meta.k8s.io/v1","rv":1,"start":"/a/b\u0000"}"#).is_ok());
         for bad in [

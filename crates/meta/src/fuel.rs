@@ -139,7 +139,7 @@ pub fn charge_time(spent: Duration) -> bool {
     charge(1 + u64::try_from(spent.as_nanos() / UNIT.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Takes all remaining units, which ends the computation. Without a tank it has no effect.
+/// Takes all remaining units, which ends the computation. Without a tank the call has no effect.
 pub fn exhaust() {
     charge(u64::MAX);
 }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn charging_without_a_tank_is_free() {
+    fn charge_without_a_tank_always_succeeds() {
         assert!((0..3).all(|_| charge(u64::MAX / 2)) && !is_exhausted());
         assert_eq!(left(), None);
     }

@@ -101,7 +101,8 @@ pub fn print_map(map: &Map<String, Value>) -> String {
     format!("map[{}]", members.join(" "))
 }
 
-/// The Go type to which `encoding/json` decodes a value into an `interface{}`; integers are `int64`.
+/// The Go type of a value that `encoding/json` decodes into an `interface{}`. Integers are `int64`, as in
+/// apimachinery.
 pub fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",

@@ -203,11 +203,11 @@ struct Inner {
     namespaced: bool,
     deleting: bool,
     normalized: bool,
-    /// All spans are relative to `frame`.
+    /// The labels. All spans are positions in `frame`.
     labels: Span,
     uid: Span,
     fields: Fields,
-    /// What another crate keeps with the object.
+    /// A value that another crate attaches to the object.
     attachment: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -221,7 +221,7 @@ impl WeakObject {
         self.0.upgrade().map(Object)
     }
 
-    /// Whether the object was dropped.
+    /// Whether all references that keep the object alive were dropped.
     pub fn is_dropped(&self) -> bool {
         self.0.strong_count() == 0
     }
@@ -259,8 +259,8 @@ impl Fields {
 }
 
 impl Object {
-    /// Builds an object from its stored JSON. `revision` is the revision of the change that
-    /// produced this state; a resource version within `value` is replaced by it.
+    /// Builds an object from its stored JSON. `revision` is the revision of the change that produced this state; that
+    /// revision replaces a resource version within `value`.
     ///
     /// `value` is copied once. Normalization, if the shape has one, costs extra.
     ///
@@ -466,19 +466,19 @@ impl Object {
         }
     }
 
-    /// What was attached to the object with [`Object::attachment_or_default`], if it has this type. Clones of an object
-    /// share it.
+    /// The value that was attached with [`Object::attachment_or_default`], if the value has this type. Clones of an
+    /// object share the value.
     pub fn attachment<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.0.attachment.get()?.downcast_ref()
     }
 
-    /// As [`Object::attachment`]. If nothing is attached yet, attaches the default value of the type. `None` if a value
-    /// of another type is attached: a program has one type for it.
+    /// As [`Object::attachment`]. If nothing is attached yet, attaches the default value of the type. Returns `None`
+    /// if a value of another type is attached, so a program must use one type.
     pub fn attachment_or_default<T: Any + Send + Sync + Default>(&self) -> Option<&T> {
         self.0.attachment.get_or_init(|| Box::new(T::default())).downcast_ref()
     }
 
-    /// Whether there are other references to the object, such as that of a cache.
+    /// Whether other references to the object exist, for example in a cache.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_of_another_version_use_its_labels() {
+    fn selectors_of_another_version_use_the_labels_of_that_version() {
         let whole = pod_shape();
         let shape = whole.with_selector_labels(|field| (field.label == "spec.nodeName").then(|| "node".to_owned()));
         assert!(shape.is_selectable("node") && shape.is_selectable("metadata.name"));

@@ -19,7 +19,8 @@ const MALFORMED: &str = "quantities must match the regular expression '^([+-]?[0
 const BAD_SUFFIX: &str = "unable to parse quantity's suffix";
 /// Nano-units, the smallest representable part, per unit.
 const NANO: i128 = 1_000_000_000;
-/// A quantity with more digits keeps its written form.
+/// The largest number of digits of a quantity that is converted to the canonical form. A longer quantity keeps its
+/// written form.
 const DIGITS_MAX: usize = 18;
 
 /// Compares two quantities. Returns `None` if one is invalid or exceeds about 10^29.
@@ -161,7 +162,7 @@ fn mantissa(whole: &str, fraction: &str) -> Option<i128> {
     digits.try_fold(0_i128, |value, digit| value.checked_mul(10)?.checked_add(digit.into()))
 }
 
-/// Whether Kubernetes keeps the written form without a closer check: `+1`, `5.`, `1.500`.
+/// Whether Kubernetes keeps the written form of a quantity unchanged: `+1`, `5.`, `1.500`.
 fn is_kept(whole: &str, fraction: &str, exponent: i32, form: Form) -> bool {
     if form == Form::Binary {
         // A unit that exceeds 64 bits in bytes always takes the full conversion.

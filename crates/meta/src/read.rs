@@ -24,14 +24,14 @@ use crate::selector::{FieldSelector, FieldTerm, LabelSelector};
 use crate::shard::ShardSelector;
 use crate::status::{FieldError, Status};
 
-/// The `ListOptions` of a request: decoded from the query, nothing checked yet.
+/// The `ListOptions` of a request: decoded from the query, without validation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListOptions {
     /// Stream changes instead of answering once.
     pub watch: bool,
     /// The client understands `BOOKMARK` events.
     pub allow_watch_bookmarks: bool,
-    /// The requested version.
+    /// The requested resource version.
     pub resource_version: ResourceVersion,
     /// `""`, `Exact` or `NotOlderThan`.
     pub resource_version_match: String,
@@ -71,7 +71,7 @@ pub struct ListRequest {
     pub at: ReadAt,
     /// Page size; `None` for all objects.
     pub limit: Option<u64>,
-    /// The request's continue token, if the request is for a further page.
+    /// The continue token of the request; `None` for the first page.
     pub resume: Option<ContinueToken>,
     /// Filter by labels.
     pub labels: LabelSelector,

@@ -148,7 +148,7 @@ pub fn find_first(document: &[u8], paths: &PathSet, spans: &mut [Span]) -> Resul
     Ok(scanner.at)
 }
 
-/// Finds values like [`find`] in one member of a JSON object, and reads nothing behind that member. The paths begin in
+/// Finds values like [`find`] in one member of a JSON object, and stops at the end of that member. The paths begin in
 /// the member. Returns whether the object has the member.
 ///
 /// # Errors
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn find_in_member_reads_nothing_behind_the_member() {
+    fn find_in_member_stops_at_the_end_of_the_member() {
         let mut paths = PathSet::new();
         paths.add(&["b"]);
         let mut spans = [Span::default()];

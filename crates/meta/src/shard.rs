@@ -16,10 +16,10 @@ use std::fmt;
 
 use crate::object::Object;
 
-/// The text for the end of all hashes, 2^64, as the end of a range.
+/// The text of 2^64, the exclusive end of the range of all hashes.
 const END_OF_ALL: &str = "0x10000000000000000";
 
-/// The most nested parentheses; deeper nesting is rejected.
+/// The maximum nesting depth of parentheses. A deeper text is rejected.
 const DEPTH_MAX: usize = 32;
 
 /// The shards of a list or watch. An object belongs to the shards if the hash of its field is in one of the ranges.
@@ -87,7 +87,7 @@ impl ShardSelector {
         Ok(ShardSelector { field, ranges: terms.into_iter().map(|(_, range)| range).collect() })
     }
 
-    /// Returns shard `index` (from 0) of `of` equal ones.
+    /// Returns shard number `index` (from 0) of `of` shards of equal size.
     ///
     /// ```
     /// use listwatch_meta::{ShardField, ShardSelector};
@@ -139,8 +139,7 @@ impl ShardField {
     }
 }
 
-/// Prints the text as `metadata.shardInfo.selector` of a list shows it; it parses to an equal
-/// selector.
+/// Prints the text as `metadata.shardInfo.selector` of a list shows it; the text parses to an equal selector.
 impl fmt::Display for ShardSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, range) in self.ranges.iter().enumerate() {
@@ -243,7 +242,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Takes identifiers with dots between them.
+    /// Takes a field path: identifiers separated by dots.
     fn path(&mut self) -> &'a str {
         let end = self.rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.'));
         let (path, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn equivalent_spellings_parse_to_the_same_shards() {
+    fn equivalent_shard_selector_texts_parse_to_the_same_shards() {
         for text in [
             FIRST.to_owned(),
             format!("  ({FIRST}) "),
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_shard_selector_names_the_problem() {
+    fn shard_selector_parse_error_names_the_problem() {
         for (text, why) in [
             (" ", "empty shard selector is not allowed"),
             ("true", "unexpected expression \"true\""),
@@ -346,13 +345,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn complementary_shards_hold_each_value_once(value in ".{0,40}") {
+        fn complementary_shards_contain_each_value_exactly_once(value in ".{0,40}") {
             let holds = |text| ShardSelector::parse(text).unwrap().holds(&value);
             prop_assert!(holds(FIRST) != holds(SECOND));
         }
 
         #[test]
-        fn equal_shards_hold_each_value_once(value in ".{0,40}", of in 1_u32..50) {
+        fn equal_shards_contain_each_value_exactly_once(value in ".{0,40}", of in 1_u32..50) {
             let parts = (0..of).map(|index| ShardSelector::part(ShardField::Uid, index, of).unwrap());
             let parts: Vec<_> = parts.inspect(|part| assert_eq!(ShardSelector::parse(&part.to_string()).as_ref(), Ok(part))).collect();
             prop_assert_eq!(parts.iter().filter(|part| part.holds(&value)).count(), 1);

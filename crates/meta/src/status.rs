@@ -136,7 +136,8 @@ pub const FIELD_ERROR_BYTES_MAX: usize = 16 * 1024;
 /// truncated and ends in `…`; further causes are omitted, and the message states their number.
 pub const STATUS_TEXT_BYTES_MAX: usize = 256 * 1024;
 
-/// The longest prefix with at most `bytes_max` bytes and whole characters.
+/// The longest prefix of `text` that has at most `bytes_max` bytes and ends at a character
+/// boundary.
 pub fn prefix(text: &str, bytes_max: usize) -> &str {
     let mut end = bytes_max.min(text.len());
     while !text.is_char_boundary(end) {
@@ -145,8 +146,8 @@ pub fn prefix(text: &str, bytes_max: usize) -> &str {
     &text[..end]
 }
 
-/// Formats a value, truncated at `bytes_max` bytes with `…` at the end. Formatting stops there, so
-/// that a long value costs no more than a short one.
+/// Formats a value, truncated at `bytes_max` bytes with `…` at the end. Formatting stops at the
+/// bound, so a long value costs no more than a value of `bytes_max` bytes.
 pub fn cut(value: impl fmt::Display, bytes_max: usize) -> String {
     struct Cut {
         text: String,
@@ -247,7 +248,7 @@ impl FieldError {
         FieldError { field: field.into(), reason: "FieldValueInvalid", message }
     }
 
-    /// As [`FieldError::invalid`], for a text, which is quoted as Go quotes it.
+    /// As [`FieldError::invalid`], for a text that is quoted as by Go's `%q`.
     pub fn invalid_text(field: impl Into<String>, text: &str, detail: impl fmt::Display) -> Self {
         FieldError::invalid(field, crate::go::quote(text), detail)
     }
@@ -639,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn error_classes_are_recognized_by_reason_and_code() {
+    fn expired_and_too_large_statuses_are_recognized_by_reason_and_code() {
         assert!(Status::expired_list().is_expired());
         assert!(Status::failure(410, "", "old server").is_expired());
         assert!(!Status::failure(410, "Other", "").is_expired());

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Backoff {
     /// The first delay.
     pub initial: Duration,
-    /// The factor by which each delay exceeds the previous one.
+    /// The factor by which the delay grows from one attempt to the next.
     pub factor: f64,
     /// The largest random addition to a delay, as a fraction of the delay.
     pub jitter: f64,
@@ -16,12 +16,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Five attempts with delays from 500 ms, as for authentication and authorization webhooks.
+    /// Five attempts, the first delay being 500 ms, as for authentication and authorization webhooks.
     pub fn of_review() -> Self {
         Backoff::starting_at(Duration::from_millis(500))
     }
 
-    /// Five attempts with growing delays from `initial`.
+    /// Five attempts. The first delay is `initial`, and each further delay is 1.5 times as long.
     pub fn starting_at(initial: Duration) -> Self {
         Backoff { initial, factor: 1.5, jitter: 0.2, tries: 5 }
     }

@@ -39,7 +39,7 @@ impl CallError {
     }
 }
 
-/// Calls one server. Clones share its connections and its limit of calls.
+/// Calls one server. Clones share the connections and the limit of concurrent calls.
 #[derive(Clone, Debug)]
 pub struct Client {
     proxy: Proxy,
@@ -48,7 +48,7 @@ pub struct Client {
     calls: Arc<Semaphore>,
 }
 
-/// The settings of a client are not usable.
+/// The error for client settings that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Unusable {
     #[error("{0:?} is not a URL of a server")]
@@ -60,7 +60,7 @@ enum Unusable {
 }
 
 impl Client {
-    /// Creates a client for the server of a kubeconfig. It connects with the first call.
+    /// Creates a client for the server of a kubeconfig. The client connects with the first call.
     ///
     /// # Errors
     /// The URL or the certificates cannot be used.

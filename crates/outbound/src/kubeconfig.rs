@@ -174,7 +174,8 @@ impl Kubeconfig {
         Ok(Kubeconfig { url: cluster.server, tls, authorization })
     }
 
-    /// A server without credentials. If the bundle is empty, the CAs of the system are trusted.
+    /// Creates the settings of a server without credentials. If `ca_bundle` is empty, the CAs of the system are
+    /// trusted.
     pub fn of_url(url: &str, ca_bundle: &[u8]) -> Self {
         let tls = TlsSettings { ca_bundle: ca_bundle.to_vec(), ..TlsSettings::default() };
         Kubeconfig { url: url.to_owned(), tls, authorization: None }

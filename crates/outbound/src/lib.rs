@@ -1,4 +1,4 @@
-//! Calls from an API server to servers in its settings: webhooks by a kubeconfig, documents by a URL
+//! Calls from an API server to other servers: webhooks in a kubeconfig, and documents at a URL
 //! (`apiserver/pkg/util/webhook`).
 //!
 //! ```text

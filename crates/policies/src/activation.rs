@@ -1,11 +1,11 @@
-//! [`Inputs`]: the values that the expressions of a policy see (`admission/plugin/cel/activation.go`).
+//! [`Inputs`]: the values that the expressions of a policy can read (`admission/plugin/cel/activation.go`).
 
 use listwatch_cel::{AuthorizationDecisions, ResourceCheck, Value as CelValue};
 use listwatch_validation::{Object, child};
 use listwatch_webhooks::{Attributes, Invocation, request_without_objects};
 use serde_json::{Map, Value};
 
-/// The values that the expressions of a policy see.
+/// The values that the expressions of a policy can read.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// The request, with its objects in the matched version.
@@ -16,11 +16,11 @@ pub struct Inputs<'a> {
     pub params: Option<&'a Object>,
     /// The namespace of the request; `None` for a cluster-scoped object.
     pub namespace: Option<&'a Object>,
-    /// The known answers of the authorizer.
+    /// The authorizer's decisions that are already known.
     pub decisions: &'a AuthorizationDecisions,
 }
 
-/// The values of one evaluation that are computed from [`Inputs`].
+/// The [`Inputs`] of one evaluation, with the values derived from them.
 pub(crate) struct Activation<'a> {
     inputs: Inputs<'a>,
     request: Object,
@@ -38,7 +38,7 @@ impl<'a> Activation<'a> {
         }
     }
 
-    /// The variables without `variables`.
+    /// Returns the CEL variables of an expression at `place`, without the variable `variables`.
     pub(crate) fn variables(&self, place: Place) -> Vec<(&'static str, CelValue<'_>)> {
         let object = |object: Option<&'a Object>| object.map_or_else(CelValue::null, CelValue::object);
         let Attributes { object: new, old_object: old, .. } = self.inputs.attributes;
@@ -57,18 +57,18 @@ impl<'a> Activation<'a> {
     }
 }
 
-/// The place of an expression, which decides over its variables.
+/// The place of an expression in a policy. The place determines the available CEL variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A match condition, without `namespaceObject`.
+    /// A match condition; the variable `namespaceObject` is null.
     Condition,
     /// A validation or a mutation.
     Rule,
-    /// A message or an audit annotation, without `authorizer`.
+    /// A message or an audit annotation; the variable `authorizer` is not available.
     Text,
 }
 
-/// The fields of a namespace that expressions see (`CreateNamespaceObject`).
+/// Returns the fields of a namespace that expressions can read (`CreateNamespaceObject`).
 fn namespace_object(namespace: &Object) -> Object {
     const METADATA: [&str; 12] = [
         "name",

@@ -1,4 +1,4 @@
-//! Evaluates the expressions of one place within a common budget (`admission/plugin/cel/condition.go`).
+//! Evaluates the expressions of one [`Place`] within a shared cost budget (`admission/plugin/cel/condition.go`).
 
 use listwatch_cel::{EvalError, Expression, LazyVariables, Value as CelValue};
 use listwatch_webhooks::{ConditionResult, EXPRESSION_COST_MAX, FailurePolicy, OUT_OF_BUDGET};
@@ -6,19 +6,21 @@ use listwatch_webhooks::{ConditionResult, EXPRESSION_COST_MAX, FailurePolicy, OU
 use crate::activation::{Activation, Place};
 use crate::policy::Policy;
 
-/// The largest cost of all validations, messages or audit annotations of one policy for one binding and parameter, and of
-/// one mutation, in units of CEL (`RuntimeCELCostBudget`). Above it the failure policy decides.
+/// Maximum cost, in CEL cost units (`RuntimeCELCostBudget`). If the cost is higher, the failure policy applies.
+///
+/// For each binding and parameter, the validations of a policy and their messages share one budget. The audit
+/// annotations share another budget. Each mutation has a budget of its own.
 pub const POLICY_COST_MAX: u64 = 10_000_000;
 
 /// A compiled expression with its source.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub(crate) source: String,
-    /// The expression, or the compiler's text.
+    /// The compiled expression, or the error message of the compiler.
     pub(crate) expression: Result<Expression, String>,
 }
 
-/// The expressions of one place, which share a budget and the values of `variables`.
+/// Evaluates the expressions of one [`Place`], which share a cost budget and the values of `variables`.
 pub(crate) struct Evaluator<'a> {
     variables: Vec<(&'a str, CelValue<'a>)>,
     scope: listwatch_cel::LazyScope<'a>,
@@ -38,10 +40,10 @@ impl<'a> Evaluator<'a> {
         self.left
     }
 
-    /// Evaluates an expression. The inner error is that of the expression.
+    /// Evaluates an expression. The inner result is the value, or the error message of the expression.
     ///
     /// # Errors
-    /// [`OUT_OF_BUDGET`] when the common budget is used up.
+    /// [`OUT_OF_BUDGET`] when the shared budget is used up.
     pub(crate) fn evaluate(&mut self, compiled: &'a Compiled) -> Result<Result<CelValue<'a>, String>, String> {
         let Compiled { source, expression } = compiled;
         let expression = match expression {

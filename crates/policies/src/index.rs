@@ -1,4 +1,4 @@
-//! [`PolicyIndex`]: finds the few policies that can match a request among many.
+//! [`PolicyIndex`]: finds the policies that can match a request without a scan of all policies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ pub struct BoundPolicy<P> {
     pub bindings: Vec<Arc<Binding>>,
 }
 
-/// The policies that have bindings, in the order of their names, indexed by their rules. A policy that does not match
-/// costs nothing.
+/// The policies that have bindings, in the order of their names, indexed by their rules. A lookup does not visit
+/// policies without a rule for the resource.
 #[derive(Debug)]
 pub struct PolicyIndex<P> {
     policies: Vec<BoundPolicy<P>>,
@@ -52,7 +52,7 @@ impl<P: AsRef<Policy>> PolicyIndex<P> {
         PolicyIndex { policies: bound, index }
     }
 
-    /// True without policies that have bindings.
+    /// Returns true if no policy has a binding.
     pub fn is_empty(&self) -> bool {
         self.policies.is_empty()
     }
@@ -62,8 +62,8 @@ impl<P: AsRef<Policy>> PolicyIndex<P> {
         &self.policies
     }
 
-    /// Returns the policies that may match an operation on a resource, in the order of their names. `equivalents` are the
-    /// other versions and groups of the resource.
+    /// Returns the policies that may match an operation on a resource, in the order of their names. `equivalents` are
+    /// the other versions and groups of the resource.
     pub fn candidates(
         &self,
         operation: Operation,
@@ -74,8 +74,8 @@ impl<P: AsRef<Policy>> PolicyIndex<P> {
     }
 }
 
-/// Whether no policy judges objects of this resource: a policy that rejects changes of policies could never be removed,
-/// and reviews are no objects (`policy/generic/plugin.go`, `pkg/kubeapiserver/admission/exclusion`).
+/// Whether the resource is exempt from policies. Otherwise a policy could reject the removal of policies. Reviews are
+/// exempt because the server does not store them (`policy/generic/plugin.go`, `pkg/kubeapiserver/admission/exclusion`).
 pub fn is_exempt(group: &str, resource: &str) -> bool {
     matches!(
         (group, resource),

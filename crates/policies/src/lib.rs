@@ -1,4 +1,5 @@
-//! Kubernetes' admission policies without I/O: ValidatingAdmissionPolicy and MutatingAdmissionPolicy with their bindings.
+//! Kubernetes' admission policies without I/O: ValidatingAdmissionPolicy and MutatingAdmissionPolicy with their
+//! bindings.
 //!
 //! ```text
 //!  policies, bindings ─▶ PolicyIndex ─candidates─▶ MatchCriteria::matching (policy, then binding)
@@ -9,9 +10,9 @@
 //!            MutatingPolicy::patch ─▶ Patch (the caller applies it), MutatingReport
 //! ```
 //!
-//! The rules, texts, codes and cost limits are those of kube-apiserver 1.36 (`apiserver/pkg/admission/plugin/policy`). The
-//! crate has no clock, lock, task or socket. An expression that asks the authorizer ends its evaluation; the caller adds
-//! the decision and evaluates again.
+//! The rules, texts, codes and cost limits are those of kube-apiserver 1.36 (`apiserver/pkg/admission/plugin/policy`).
+//! The crate has no clock, lock, task or socket. An evaluation stops at an authorization check without a known
+//! decision. The caller then adds the decision and evaluates again.
 //!
 //! # Example
 //! ```

@@ -1,4 +1,4 @@
-//! [`MutatingPolicy`]: evaluates mutations to patches (`policy/mutating`).
+//! [`MutatingPolicy`]: evaluates the mutations of a policy and returns patches (`policy/mutating`).
 
 use listwatch_cel::{EvalError, ResultType, Value as CelValue, compile_expression};
 use listwatch_meta::Status;
@@ -13,7 +13,8 @@ use crate::policy::{Binding, Policy};
 use crate::report::forbidden;
 use crate::validating::Reason;
 
-/// The largest number of values in a patch, with one more for each 64 bytes of text. A larger patch fails.
+/// Maximum size of a patch, in steps: one step per JSON value, and one more per 64 bytes of a string. A larger patch
+/// fails.
 pub const PATCH_STEPS_MAX: u64 = 1_000_000;
 
 /// A compiled MutatingAdmissionPolicy.
@@ -37,10 +38,11 @@ enum PatchKind {
     JsonPatch,
 }
 
-/// The patch that a mutation makes.
+/// The patch that a mutation returns.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Patch {
-    /// An apply configuration, without `apiVersion` and `kind`, which the caller merges without ownership.
+    /// An apply configuration without `apiVersion` and `kind`. The caller merges the configuration without a change of
+    /// managed fields.
     ApplyConfiguration(Object),
     /// The operations of a JSON patch (RFC 6902). A failed `test` leaves the object unchanged.
     JsonPatch(Vec<Value>),
@@ -53,7 +55,7 @@ impl AsRef<Policy> for MutatingPolicy {
 }
 
 impl MutatingPolicy {
-    /// Compiles a policy, which has passed validation. An expression that does not compile fails when it is evaluated.
+    /// Compiles a policy that has passed validation. An expression that does not compile fails when it is evaluated.
     pub fn parse(object: &Object) -> Self {
         let ((policy, variables), spec) = (Policy::parse(object), child(object, "spec"));
         let mutations = objects(spec, "mutations").map(|(_, mutation)| {
@@ -72,12 +74,12 @@ impl MutatingPolicy {
         }
     }
 
-    /// The number of mutations, which run in order. Each sees what the earlier ones made.
+    /// The number of mutations. The mutations run in order, each on the result of the previous one.
     pub fn mutations(&self) -> usize {
         self.mutations.len()
     }
 
-    /// Whether the match conditions hold. See [`MutatingPolicy::patch`] about the authorizer and fuel.
+    /// Whether the match conditions hold. See [`MutatingPolicy::patch`] for authorization checks and fuel.
     ///
     /// # Errors
     /// The text of a condition that failed under the failure policy `Fail`.
@@ -91,11 +93,11 @@ impl MutatingPolicy {
 
     /// Evaluates a mutation. `None` if there is no mutation at this position.
     ///
-    /// If the expression needs a decision of the authorizer, the caller adds it to the decisions and calls again; the
-    /// result has no meaning. The same is true after the fuel (`listwatch_meta::fuel`) is used up.
+    /// The result has no meaning if an authorization check is undecided. The caller then adds the decision to
+    /// `decisions` and calls again. The result also has no meaning if the fuel (`listwatch_meta::fuel`) is used up.
     ///
     /// # Errors
-    /// The text of the evaluation's error.
+    /// The error message of the evaluation.
     pub fn patch(&self, position: usize, inputs: &Inputs<'_>) -> Result<Option<Patch>, String> {
         let Some(Mutation { kind, expression }) = self.mutations.get(position) else { return Ok(None) };
         if let Err(why) = &expression.expression {
@@ -111,7 +113,7 @@ impl MutatingPolicy {
     }
 }
 
-/// The apply configuration of a value (`patch/smd.go`).
+/// Converts the value of an expression to an apply configuration (`patch/smd.go`).
 fn apply_configuration(value: &CelValue<'_>) -> Result<Patch, String> {
     if value.type_name() != "Object" {
         return Err(format!("unsupported return type from ApplyConfiguration expression: {}", value.type_name()));
@@ -131,7 +133,7 @@ fn check_types(value: &CelValue<'_>) -> Result<(), String> {
     })
 }
 
-/// The operations of a value (`patch/json_patch.go`).
+/// Converts the value of an expression to JSON patch operations (`patch/json_patch.go`).
 fn json_patch(value: &CelValue<'_>) -> Result<Patch, String> {
     let items = value.items().ok_or("type mismatch: JSONPatchType.expression should evaluate to array")?;
     let mut steps = PATCH_STEPS_MAX;
@@ -173,7 +175,7 @@ fn json_patch(value: &CelValue<'_>) -> Result<Patch, String> {
     Ok(Patch::JsonPatch(operations))
 }
 
-/// The number of values in a value.
+/// Returns the size of a JSON value in steps (see [`PATCH_STEPS_MAX`]).
 fn size_of(json: &Value) -> u64 {
     1 + match json {
         Value::Array(items) => items.iter().map(size_of).sum(),
@@ -188,13 +190,13 @@ fn size_of(json: &Value) -> u64 {
 pub struct MutatingReport(Vec<(Option<Reason>, String)>);
 
 impl MutatingReport {
-    /// Adds an error in the configuration of a policy, or of a binding.
+    /// Adds a configuration error of a policy, or of a binding if `binding` is set.
     pub fn add_configuration_error(&mut self, policy: &Policy, binding: Option<&Binding>, why: &str) {
         let what = if binding.is_some() { "binding" } else { "policy" };
         self.add(policy, binding, None, &format!("failed to configure {what}: {why}"));
     }
 
-    /// Adds an error of a match condition or of a mutation.
+    /// Adds the error of a match condition or of a mutation.
     pub fn add_evaluation_error(&mut self, policy: &Policy, binding: &Binding, why: &str) {
         self.add(policy, Some(binding), Some(Reason::Invalid), why);
     }
@@ -214,7 +216,7 @@ impl MutatingReport {
     /// Rejects the request if there is an error.
     ///
     /// # Errors
-    /// 403 with the text of the first error, and one cause per error. The reason is `Invalid` for an error of an
+    /// 403 with the message of the first error, and one cause per error. The reason is `Invalid` for an error of an
     /// expression.
     pub fn finish(self, attributes: &Attributes<'_>) -> Result<(), Status> {
         let Some((reason, message)) = self.0.first().cloned() else { return Ok(()) };

@@ -9,7 +9,8 @@ use listwatch_cel::{Kind, ListType, Schema};
 use listwatch_k8s_types::{Id, Shape, Type, message_of};
 use serde_json::Value;
 
-/// The nesting of a schema. Deeper values have any type: some kinds contain themselves.
+/// Maximum nesting depth of a schema. Deeper values have the type `dyn`. The limit is needed because some kinds are
+/// recursive.
 const DEPTH_MAX: usize = 16;
 
 /// The types of the fields of a kind.
@@ -17,7 +18,7 @@ const DEPTH_MAX: usize = 16;
 pub struct ObjectSchema {
     kind: Kind,
     format: Format,
-    /// Whether expressions may use values in any way.
+    /// Whether values have the CEL type `dyn`, for which the type check accepts every use.
     is_dynamic: bool,
     properties: BTreeMap<String, ObjectSchema>,
     items: Option<Box<ObjectSchema>>,
@@ -84,7 +85,7 @@ impl ObjectSchema {
         }
     }
 
-    /// Returns the schema of a custom resource from its OpenAPI schema. The metadata is that of every object.
+    /// Returns the schema of a custom resource from its OpenAPI schema. The metadata has the schema of ObjectMeta.
     pub fn of_custom_resource(schema: &Value) -> Self {
         let mut schema = ObjectSchema::of_open_api(schema, DEPTH_MAX);
         schema.kind = Kind::Object;

@@ -1,11 +1,12 @@
-//! The parameters of a policy for one request (`CollectParams` in `policy/generic/policy_dispatcher.go`).
+//! [`param_query`]: determines the parameter objects of a policy for one request (`CollectParams` in
+//! `policy/generic/policy_dispatcher.go`).
 
 use listwatch_meta::Status;
 use listwatch_validation::{Object, child};
 
 use crate::policy::{Binding, ParamRef, Policy};
 
-/// The objects that a binding names as parameters.
+/// The parameter objects that a binding refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct ParamQuery<'a> {
     /// The namespace of the objects; `None` for a cluster-scoped kind.
@@ -15,8 +16,8 @@ pub struct ParamQuery<'a> {
     reference: &'a ParamRef,
 }
 
-/// Returns the objects that the caller reads; `None` if the policy is evaluated once, without parameters.
-/// `namespaced` tells whether objects of the kind live in namespaces, and `namespace` is that of the request.
+/// Returns the query for the parameter objects. `None` means that the policy is evaluated once, without parameters.
+/// `namespaced` states whether the parameter kind is namespaced. `namespace` is the namespace of the request.
 ///
 /// # Errors
 /// The configuration error of the binding.
@@ -49,7 +50,7 @@ pub fn param_query<'a>(
 }
 
 impl ParamQuery<'_> {
-    /// Whether the binding selects an object of the namespace.
+    /// Whether the label selector of the binding matches an object. Without a selector, every object matches.
     ///
     /// # Errors
     /// 500 for a selector with an unknown operator.
@@ -59,10 +60,10 @@ impl ParamQuery<'_> {
         selector.selects(labels).ok_or_else(|| Status::internal("the label selector has an unknown operator"))
     }
 
-    /// Checks the number of objects that were found. Without an object, the binding has no effect.
+    /// Checks the number of parameter objects that were found against `parameterNotFoundAction`.
     ///
     /// # Errors
-    /// The configuration error of a binding that needs an object.
+    /// The configuration error of a binding with the action `Deny` if there is no object.
     pub fn check_found(&self, count: usize) -> Result<(), String> {
         if count == 0 && self.reference.denies_without_params {
             return Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned());

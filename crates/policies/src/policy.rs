@@ -40,7 +40,7 @@ impl ParamKind {
         ParamKind { group: group.to_owned(), version: version.to_owned(), kind: text(reference, "kind").to_owned() }
     }
 
-    /// The configuration error of a policy whose parameters have a kind that the server does not serve.
+    /// Returns the configuration error for a `paramKind` that the server does not serve.
     pub fn not_found(&self) -> String {
         let ParamKind { group, version, kind } = self;
         format!("failed to find resource referenced by paramKind: '{group}/{version}, Kind={kind}'")
@@ -48,7 +48,7 @@ impl ParamKind {
 }
 
 impl Policy {
-    /// Compiles the shared parts. Also returns the variables of the other expressions.
+    /// Compiles the shared parts of a policy. Also returns the variable declarations for the other expressions.
     pub(crate) fn parse(policy: &Object) -> (Self, AdmissionVariables<'static>) {
         let spec = child(policy, "spec");
         let param_kind = given(spec, "paramKind").and_then(serde_json::Value::as_object).map(ParamKind::parse);
@@ -75,7 +75,7 @@ impl Policy {
     }
 }
 
-/// An action after a failed validation.
+/// An action after a failed validation (`validationActions`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The request is rejected.
@@ -87,7 +87,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The name of the action in a binding.
+    /// Returns the name of the action in `validationActions`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Action::Deny => "Deny",
@@ -112,7 +112,7 @@ pub struct Binding {
     pub actions: Vec<Action>,
 }
 
-/// The parameters that a binding names.
+/// The reference of a binding to the parameter objects (`spec.paramRef`).
 #[derive(Debug)]
 pub struct ParamRef {
     pub(crate) name: String,
@@ -122,7 +122,7 @@ pub struct ParamRef {
 }
 
 impl Binding {
-    /// Parses a binding, which has passed validation.
+    /// Parses a binding that has passed validation.
     pub fn parse(binding: &Object) -> Self {
         let spec = child(binding, "spec");
         let action = |name: &str| match name {

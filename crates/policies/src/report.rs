@@ -1,4 +1,4 @@
-//! [`ValidatingReport`]: what the decisions of all policies mean for one request (`policy/validating/dispatcher.go`).
+//! [`ValidatingReport`]: combines the decisions of all policies on one request (`policy/validating/dispatcher.go`).
 
 use listwatch_meta::status::StatusCause;
 use listwatch_meta::{GroupResource, Status};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::policy::{Action, Binding, Policy};
 use crate::validating::{AnnotationResult, Decision, Evaluated, Reason};
 
-/// The largest number of failed validations in the audit annotation of one request. Further ones are left out.
+/// The largest number of failed validations in the audit annotation of one request. Further failures are omitted.
 pub const AUDITED_FAILURES_MAX: usize = 50;
 
 /// The audit annotation that lists failed validations.
@@ -18,7 +18,7 @@ const VALIDATION_FAILURE: &str = "validation.policy.admission.k8s.io/validation_
 /// Collects the decisions of all policies about one request.
 #[derive(Debug, Default)]
 pub struct ValidatingReport {
-    /// The first rejection. Further ones are not told.
+    /// The reason and message of the first denial. Later denials are not reported.
     denial: Option<(Reason, String)>,
     failures: Vec<Value>,
     warnings: Vec<String>,
@@ -28,7 +28,7 @@ pub struct ValidatingReport {
     checks: Vec<PolicyCheck>,
 }
 
-/// One decision, for the metrics.
+/// The metric labels of one decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyCheck {
     /// `allow`, `deny`, `warn` or `audit`.
@@ -48,7 +48,7 @@ pub struct ReportedEffects {
     pub rejection: Option<Status>,
 }
 
-/// The label of an error in metrics (`ErrorType`).
+/// Returns the metric label `error_type` of an error message (`ErrorType`).
 pub fn error_type(why: &str) -> &'static str {
     match why {
         _ if why.starts_with("compilation") => "compile_error",
@@ -58,7 +58,7 @@ pub fn error_type(why: &str) -> &'static str {
 }
 
 impl ValidatingReport {
-    /// Adds an error in the configuration of a policy, or of a binding.
+    /// Adds a configuration error of a policy, or of a binding if `binding` is set.
     pub fn add_configuration_error(&mut self, policy: &Policy, binding: Option<&Binding>, why: &str) {
         if policy.failure_policy == FailurePolicy::Ignore {
             return;
@@ -137,7 +137,7 @@ impl ValidatingReport {
         }
     }
 
-    /// Ends a policy: values of one key for several bindings or parameters become one annotation.
+    /// Finishes a policy. Joins the annotation values of each key over all bindings and parameters.
     pub fn end_policy(&mut self, policy: &Policy) {
         for (key, values) in self.published.drain(..) {
             self.annotations.push((format!("{}/{key}", policy.name), values.join(", ")));
@@ -166,8 +166,8 @@ impl ValidatingReport {
     }
 }
 
-/// Returns the 403 for a request (`admission.NewForbidden`): the name is that of the request, else that of the object, else
-/// the beginning of the generated name.
+/// Returns the 403 for a request (`admission.NewForbidden`). The message contains the first name that is set: the name
+/// in the request, the name in the object, or `generateName`.
 pub(crate) fn forbidden(attributes: &Attributes<'_>, why: &str) -> Status {
     let resource = GroupResource { group: attributes.resource.group, resource: attributes.resource.resource };
     let of = |object: &'_ Object, field| text(child(object, "metadata"), field).to_owned();

@@ -1,5 +1,6 @@
 //! Checks the expressions of a ValidatingAdmissionPolicy against the types of the kinds that the policy names
-//! (`policy/validating/typechecking.go`). The result is for the status of the policy and never affects a request.
+//! (`policy/validating/typechecking.go`). The result is written to the status of the policy and never affects a
+//! request.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::object_schema::ObjectSchema;
 
-/// The largest number of kinds that are checked (`maxTypesToCheck`). Further ones are left out.
+/// Maximum number of kinds that are checked (`maxTypesToCheck`). Further kinds are ignored.
 pub const TYPES_MAX: usize = 10;
 
-/// A kind that is checked.
+/// A kind against which expressions are checked.
 #[derive(Clone, Debug)]
 pub struct CheckedKind {
     /// The API group; empty for the core group.
@@ -25,7 +26,7 @@ pub struct CheckedKind {
     pub schema: ObjectSchema,
 }
 
-/// Returns the resources whose kinds are checked, as group, version and plural. Rules with wildcards name none.
+/// Returns the resources whose kinds are checked, as group, version and plural. Rules with wildcards are skipped.
 pub fn resources_to_check(policy: &Object) -> BTreeSet<(String, String, String)> {
     let mut found = BTreeSet::new();
     let constraints = child(child(policy, "spec"), "matchConstraints");
@@ -45,8 +46,9 @@ pub fn resources_to_check(policy: &Object) -> BTreeSet<(String, String, String)>
     found
 }
 
-/// Checks the validations and message expressions of a policy. Returns the `expressionWarnings` of the status. `kinds` are
-/// at most [`TYPES_MAX`] kinds in the order of group, version and kind; `params` is the schema of the parameters.
+/// Checks the validations and message expressions of a policy. Returns the `expressionWarnings` of the status. `kinds`
+/// are sorted by group, version and kind; only the first [`TYPES_MAX`] are checked. `params` is the schema of the
+/// parameters.
 pub fn type_check(policy: &Object, kinds: &[CheckedKind], params: Option<&ObjectSchema>) -> Vec<Value> {
     let spec = child(policy, "spec");
     let mut warnings = Vec::new();
@@ -67,7 +69,7 @@ pub fn type_check(policy: &Object, kinds: &[CheckedKind], params: Option<&Object
     warnings
 }
 
-/// Checks an expression over one kind. Returns the text of the issues.
+/// Checks an expression against one kind. Returns the error message, or `None` if the expression is valid.
 fn check(spec: &Object, source: &str, kind: &CheckedKind, params: Option<&ObjectSchema>) -> Option<String> {
     let has_params = !child(spec, "paramKind").is_empty();
     let variables = AdmissionVariables::new().with_params(has_params).with_authorizer(true).with_composition();

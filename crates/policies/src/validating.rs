@@ -1,6 +1,7 @@
 //! [`ValidatingPolicy`]: evaluates validations, messages and audit annotations (`policy/validating/validator.go`).
 //!
-//! Message expressions are evaluated only if a validation fails. Upstream evaluates them always, with the same messages.
+//! Message expressions are evaluated only if a validation fails. Upstream always evaluates message expressions, with
+//! the same result.
 
 use listwatch_cel::{AdmissionVariables, ResultType, Value as CelValue, compile_expression};
 use listwatch_validation::{Object, child, objects, text};
@@ -10,8 +11,8 @@ use crate::activation::{Activation, Inputs, Place};
 use crate::evaluation::{Compiled, Conditions, Evaluator, POLICY_COST_MAX, match_conditions};
 use crate::policy::Policy;
 
-/// The largest size of the result of a message expression, in bytes (`MaxEvaluatedMessageExpressionSizeBytes`). A longer
-/// message is replaced by the fixed one.
+/// Maximum size of the result of a message expression, in bytes (`MaxEvaluatedMessageExpressionSizeBytes`). The fixed
+/// message replaces a longer one.
 pub const MESSAGE_BYTES_MAX: usize = 5 * 1024;
 
 /// A compiled ValidatingAdmissionPolicy.
@@ -58,7 +59,7 @@ impl Reason {
         }
     }
 
-    /// The code of the rejection (`reasonToCode`).
+    /// The HTTP status code of the rejection (`reasonToCode`).
     pub(crate) fn code(self) -> u16 {
         match self {
             Reason::Forbidden => 403,
@@ -77,7 +78,7 @@ pub enum Decision {
     Ignore(String),
     /// The validation does not hold, or its evaluation failed under the failure policy `Fail`.
     Deny {
-        /// The text for the client.
+        /// The message for the client.
         message: String,
         /// The reason; [`Reason::Invalid`] after a failed evaluation.
         reason: Reason,
@@ -108,8 +109,8 @@ pub enum AnnotationResult {
 /// The result of a policy for one binding and one parameter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evaluated {
-    /// One decision per validation; one in all if the policy could not be evaluated; none if its match conditions do not
-    /// hold.
+    /// One decision per validation. A single decision if the evaluation of the policy failed. Empty if a match
+    /// condition is false.
     pub decisions: Vec<Decision>,
     /// The audit annotations with a value.
     pub annotations: Vec<AnnotationResult>,
@@ -122,7 +123,7 @@ impl AsRef<Policy> for ValidatingPolicy {
 }
 
 impl ValidatingPolicy {
-    /// Compiles a policy, which has passed validation. An expression that does not compile fails when it is evaluated.
+    /// Compiles a policy that has passed validation. An expression that does not compile fails when it is evaluated.
     pub fn parse(object: &Object) -> Self {
         let ((policy, in_rules), spec) = (Policy::parse(object), child(object, "spec"));
         let in_texts = in_rules.clone().with_authorizer(false);
@@ -151,8 +152,8 @@ impl ValidatingPolicy {
 
     /// Evaluates the policy for one binding and one parameter.
     ///
-    /// If an expression needs a decision of the authorizer, the caller adds it to the decisions and calls again; the
-    /// result has no meaning. The same is true after the fuel (`listwatch_meta::fuel`) is used up.
+    /// The result has no meaning if an authorization check is undecided. The caller then adds the decision to
+    /// `decisions` and calls again. The result also has no meaning if the fuel (`listwatch_meta::fuel`) is used up.
     pub fn evaluate(&self, inputs: &Inputs<'_>) -> Evaluated {
         let activation = Activation::new(inputs);
         let failed = |why: String| Evaluated {
@@ -177,7 +178,7 @@ impl ValidatingPolicy {
     /// Evaluates the validations.
     ///
     /// # Errors
-    /// The text if the budget is used up.
+    /// The error message if the cost budget is used up.
     fn decisions(&self, activation: &Activation<'_>) -> Result<Vec<Decision>, String> {
         let variables = &self.policy.variables;
         let mut evaluator = Evaluator::new(variables, activation, Place::Rule, POLICY_COST_MAX);
@@ -207,10 +208,10 @@ impl ValidatingPolicy {
         Ok(results.into_iter().enumerate().map(decide).collect())
     }
 
-    /// Evaluates the message expressions. `None` where the fixed message is used.
+    /// Evaluates the message expressions. `None` means that the fixed message is used.
     ///
     /// # Errors
-    /// The text if the budget is used up.
+    /// The error message if the cost budget is used up.
     fn messages(&self, activation: &Activation<'_>, budget: u64) -> Result<Vec<Option<String>>, String> {
         let mut evaluator = Evaluator::new(&self.policy.variables, activation, Place::Text, budget);
         let messages = self.validations.iter().map(|validation| match &validation.message_expression {
@@ -224,7 +225,7 @@ impl ValidatingPolicy {
     /// Evaluates the audit annotations.
     ///
     /// # Errors
-    /// The text if the budget is used up.
+    /// The error message if the cost budget is used up.
     fn annotation_results(&self, activation: &Activation<'_>) -> Result<Vec<AnnotationResult>, String> {
         if self.annotations.is_empty() {
             return Ok(Vec::new());
@@ -255,7 +256,7 @@ impl ValidatingPolicy {
 }
 
 impl Validation {
-    /// The message of a failed validation without a usable message expression.
+    /// Returns the message of a failed validation without a usable message expression.
     fn fixed_message(&self) -> String {
         match self.message.as_str() {
             "" => format!("failed expression: {}", self.rule.source.trim()),
@@ -264,7 +265,7 @@ impl Validation {
     }
 }
 
-/// The message that an expression returns, unless the message is blank, too long or has several lines.
+/// Returns the message of a message expression, unless the message is blank, too long or has several lines.
 fn usable_message(value: &CelValue<'_>) -> Option<String> {
     let message = value.as_str()?.trim();
     let usable = !message.is_empty() && message.len() <= MESSAGE_BYTES_MAX && !message.contains('\n');

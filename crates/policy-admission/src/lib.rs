@@ -10,8 +10,8 @@
 //!                                       AuthorizerChain ◀─┘ checks of expressions
 //! ```
 //!
-//! A write without a policy for its resource costs a few hash look-ups, however many policies there are. No lock is held
-//! during an evaluation.
+//! A write without a policy for its resource costs a few hash look-ups, however many policies there are. No lock is
+//! held during an evaluation.
 #![forbid(unsafe_code)]
 
 mod metrics;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 /// The upper bounds of the duration buckets, in seconds, as in kube-apiserver.
 const DURATION_BUCKETS: [f64; 5] = [0.0000005, 0.001, 0.01, 0.1, 1.0];
 
-/// The largest number of series of each metric. Evaluations of further policies are not counted.
+/// Maximum number of series per metric. Evaluations that need a further series are not counted.
 pub const SERIES_MAX: usize = 10_000;
 
 /// The evaluations of one server, by policy and binding.
@@ -26,14 +26,14 @@ struct Labels {
     policy: String,
     binding: String,
     error_type: &'static str,
-    /// Empty for a mutating policy.
+    /// The action, e.g. `deny`; empty for a mutating policy.
     enforcement_action: &'static str,
 }
 
 /// The histogram of one series.
 #[derive(Clone, Debug, Default)]
 struct Series {
-    /// The number of evaluations per bucket of [`DURATION_BUCKETS`]; each is counted in one bucket.
+    /// The number of evaluations per bucket of [`DURATION_BUCKETS`]; each evaluation is counted in one bucket only.
     buckets: [u64; DURATION_BUCKETS.len()],
     count: u64,
     seconds: f64,
@@ -54,7 +54,7 @@ fn observe(all: &Mutex<BTreeMap<Labels, Series>>, labels: Labels, took: Duration
 }
 
 impl PolicyMetrics {
-    /// Counts the decisions of one evaluation of a validating policy, which took this time in all.
+    /// Counts the decisions of one evaluation of a validating policy. `took` is the duration of the whole evaluation.
     pub(crate) fn observe_validations(&self, policy: &str, binding: &str, checks: &[PolicyCheck], took: Duration) {
         for PolicyCheck { enforcement_action, error_type } in checks {
             let (policy, binding) = (policy.to_owned(), binding.to_owned());
@@ -63,7 +63,7 @@ impl PolicyMetrics {
         }
     }
 
-    /// Counts the evaluation of a mutation, with the text of its error.
+    /// Counts the evaluation of a mutation. `error` is the error message if the mutation failed.
     pub(crate) fn observe_mutation(&self, policy: &str, binding: &str, error: Option<&str>, took: Duration) {
         let (policy, binding) = (policy.to_owned(), binding.to_owned());
         let error_type = error.map_or("no_error", error_type);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn series_are_bounded() {
+    fn metric_series_do_not_exceed_the_maximum() {
         let metrics = PolicyMetrics::default();
         let checks = [PolicyCheck { enforcement_action: "deny", error_type: "invalid_error" }];
         for number in 0..=SERIES_MAX {

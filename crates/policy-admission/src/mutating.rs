@@ -1,5 +1,5 @@
-//! [`MutatingAdmissionPolicy`] changes objects as MutatingAdmissionPolicies say (`policy/mutating/dispatcher.go`). Policies
-//! run one after the other, and each sees what the earlier ones made.
+//! [`MutatingAdmissionPolicy`] applies the mutations of MutatingAdmissionPolicies to objects
+//! (`policy/mutating/dispatcher.go`). Policies run one after the other, each on the result of the previous one.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,7 +36,7 @@ impl std::fmt::Debug for MutatingAdmissionPolicy {
     }
 }
 
-/// A policy that matches, for one binding and one parameter.
+/// A matching policy with one of its bindings and one parameter object.
 struct Run<'a, 'p> {
     policy: &'p MutatingPolicy,
     binding: &'p Binding,
@@ -45,7 +45,7 @@ struct Run<'a, 'p> {
 }
 
 impl Run<'_, '_> {
-    /// Identifies the policy, the binding and the parameter between the rounds.
+    /// Returns an identifier of the policy, the binding and the parameter. The identifier is the same in both rounds.
     fn id(&self) -> String {
         let empty = Object::new();
         let metadata = self.params.as_ref().map_or(&empty, |params| child(params, "metadata"));
@@ -56,9 +56,9 @@ impl Run<'_, '_> {
 
 /// The error of a mutation.
 enum MutationError {
-    /// The failure policy decides.
+    /// The evaluation or the patch failed; the failure policy applies.
     Failed(String),
-    /// The request fails.
+    /// The request fails with this status, whatever the failure policy is.
     Request(Box<Status>),
 }
 
@@ -69,7 +69,7 @@ impl From<Status> for MutationError {
 }
 
 impl MutatingAdmissionPolicy {
-    /// Creates the plugin. `authorizers` decide the checks of expressions.
+    /// Creates the plugin. `authorizers` decide the authorization checks in expressions.
     pub fn new(
         policies: Arc<AdmissionPolicies<MutatingPolicy>>,
         params: Arc<dyn ParamReader>,
@@ -200,7 +200,7 @@ impl MutatingAdmissionPolicy {
         Ok(())
     }
 
-    /// The inputs of the expressions of a run.
+    /// Returns the inputs for the expressions of a run.
     fn inputs<'s>(dispatch: &'s Dispatch<'_>, run: &'s Run<'_, '_>, shown: &'s ShownObjects<'_>) -> Inputs<'s> {
         Inputs {
             attributes: dispatch.attributes(shown.object.as_ref(), shown.old_object.as_ref()),
@@ -211,10 +211,10 @@ impl MutatingAdmissionPolicy {
         }
     }
 
-    /// Evaluates the match conditions. The inner error follows the failure policy.
+    /// Evaluates the match conditions. The failure policy applies to the inner error.
     ///
     /// # Errors
-    /// 504 without fuel.
+    /// 504 if the fuel or the time is used up.
     async fn conditions_hold(
         &self,
         dispatch: &mut Dispatch<'_>,
@@ -231,7 +231,7 @@ impl MutatingAdmissionPolicy {
         }
     }
 
-    /// Runs one mutation: changes `object`, and `shown` in the version of the run.
+    /// Runs one mutation. Updates `object`, and `shown`, which is the object in the version of the run.
     async fn mutate<'a>(
         &self,
         dispatch: &mut Dispatch<'a>,

@@ -1,13 +1,13 @@
-//! [`ParamAccess`]: whoever binds parameters to a policy must be able to read them
-//! (`pkg/registry/admissionregistration/{validatingadmissionpolicy,validatingadmissionpolicybinding}/authz.go`). Otherwise
-//! the messages of a policy would show objects to users who may not read them.
+//! [`ParamAccess`]: requires that users who bind parameters to a policy may read those parameters
+//! (`pkg/registry/admissionregistration/{validatingadmissionpolicy,validatingadmissionpolicybinding}/authz.go`).
+//! Otherwise the messages of a policy would show objects to users who may not read them.
 //!
 //! | write | required |
 //! |---|---|
 //! | a policy with a new `paramKind` | `get` on all objects of the kind |
 //! | a binding with a new `paramRef` or `policyName` | `get` on the named object, `list` for a selector |
 //!
-//! Members of `system:masters` need nothing.
+//! Members of `system:masters` are exempt.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl std::fmt::Debug for ParamAccess {
     }
 }
 
-/// The resource of a kind of parameters. A part that is not known is `*`.
+/// The resource of a `paramKind`. An unknown part is `*`.
 struct ParamResource {
     group: String,
     version: String,

@@ -8,7 +8,7 @@ use listwatch_validation::Object;
 /// The number of bytes of a parameter per unit of fuel.
 const BYTES_PER_UNIT: usize = 64;
 
-/// Reads the objects that bindings name as parameters.
+/// Reads the parameter objects that bindings refer to.
 pub trait ParamReader: Send + Sync {
     /// Whether objects of the kind live in namespaces; `None` if the kind is not served.
     fn is_namespaced(&self, kind: &ParamKind) -> Option<bool>;
@@ -16,14 +16,15 @@ pub trait ParamReader: Send + Sync {
     /// The plural name of the resource of the kind; `None` if the kind is not served.
     fn resource(&self, kind: &ParamKind) -> Option<String>;
 
-    /// Reads the JSON of the object with a name, or of all objects in a namespace, in the version of the kind.
+    /// Reads the objects of a query as JSON, in the version of `kind`. Without a name in the query, reads all objects
+    /// of the namespace.
     ///
     /// # Errors
     /// The error of the store, or 504 if the objects cannot be listed in time.
     fn read<'a>(&'a self, kind: &'a ParamKind, query: ParamQuery<'a>) -> AdmissionFuture<'a, Vec<Vec<u8>>>;
 }
 
-/// Reads the parameters of a binding. `None` stands for null.
+/// Reads the parameters of a binding. For `None`, the variable `params` is null.
 ///
 /// # Errors
 /// The configuration error of the binding.

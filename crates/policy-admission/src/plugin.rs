@@ -1,4 +1,4 @@
-//! What the two plugins share.
+//! Code that both plugins share.
 
 use listwatch_admission::AdmissionRequest;
 use listwatch_policies::is_exempt;

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 /// A compiled policy.
 pub trait CompiledPolicy: AsRef<Policy> + Send + Sync + Sized {
-    /// Compiles a policy, which has passed validation.
+    /// Compiles a policy that has passed validation.
     fn compile(policy: &Object) -> Self;
 }
 
@@ -29,8 +29,8 @@ impl CompiledPolicy for MutatingPolicy {
 
 /// The policies of one kind, and their bindings.
 ///
-/// A feed keeps the value in step with the stored objects, and each policy is compiled once per change. A request reads one
-/// snapshot and waits for no lock.
+/// The caller updates the value when a stored object changes. Each policy is compiled once per change. A request reads
+/// one snapshot and does not wait for a lock.
 pub struct AdmissionPolicies<P> {
     objects: Mutex<Objects<P>>,
     index: ArcSwap<PolicyIndex<P>>,
@@ -66,8 +66,8 @@ fn parse(json: &[u8]) -> Option<(String, Object)> {
 }
 
 impl<P: CompiledPolicy> AdmissionPolicies<P> {
-    /// Adds or replaces a stored policy, given as JSON. False for an object that cannot be read; its earlier state then
-    /// stays.
+    /// Adds or replaces a stored policy, given as JSON. Returns false if the object cannot be parsed. The earlier
+    /// version of the object then remains.
     pub fn set_policy(&self, json: &[u8]) -> bool {
         let Some((name, policy)) = parse(json) else { return false };
         let policy = Arc::new(P::compile(&policy));
@@ -80,7 +80,7 @@ impl<P: CompiledPolicy> AdmissionPolicies<P> {
         self.change(|objects| objects.policies.remove(name));
     }
 
-    /// Replaces all stored policies, given as names and JSON. Returns the names of those that cannot be read.
+    /// Replaces all stored policies, given as names and JSON. Returns the names of the objects that cannot be parsed.
     pub fn replace_policies<'a>(&self, policies: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<&'a str> {
         let (policies, unreadable) = parse_all(policies, P::compile);
         self.change(|objects| objects.policies = policies);
@@ -100,14 +100,14 @@ impl<P: CompiledPolicy> AdmissionPolicies<P> {
         self.change(|objects| objects.bindings.remove(name));
     }
 
-    /// Replaces all stored bindings, given as names and JSON. Returns the names of those that cannot be read.
+    /// Replaces all stored bindings, given as names and JSON. Returns the names of the objects that cannot be parsed.
     pub fn replace_bindings<'a>(&self, bindings: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<&'a str> {
         let (bindings, unreadable) = parse_all(bindings, Binding::parse);
         self.change(|objects| objects.bindings = bindings);
         unreadable
     }
 
-    /// The policies at this time.
+    /// Returns the current policies and bindings.
     pub(crate) fn snapshot(&self) -> Arc<PolicyIndex<P>> {
         self.index.load_full()
     }
@@ -125,7 +125,7 @@ impl<P: CompiledPolicy> AdmissionPolicies<P> {
     }
 }
 
-/// Parses objects by their names, and returns the names of those that cannot be read.
+/// Parses objects, given as names and JSON. Also returns the names of the objects that cannot be parsed.
 fn parse_all<'a, T>(
     objects: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     compile: impl Fn(&Object) -> T,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshot_has_the_policies_that_have_bindings() {
+    fn snapshot_contains_only_policies_with_bindings() {
         let all = AdmissionPolicies::<ValidatingPolicy>::default();
         assert!(all.set_policy(&object("p", json!({}))) && all.is_empty());
         assert!(all.set_binding(&object("b", json!({"policyName": "p"}))));

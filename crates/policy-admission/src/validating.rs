@@ -1,5 +1,5 @@
-//! [`ValidatingAdmissionPolicy`] judges writes by ValidatingAdmissionPolicies (`policy/validating/dispatcher.go`). Every
-//! matching policy, binding and parameter is evaluated.
+//! [`ValidatingAdmissionPolicy`] evaluates ValidatingAdmissionPolicies for writes (`policy/validating/dispatcher.go`).
+//! Each matching policy is evaluated for each of its matching bindings and parameters.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,7 +36,7 @@ impl std::fmt::Debug for ValidatingAdmissionPolicy {
 }
 
 impl ValidatingAdmissionPolicy {
-    /// Creates the plugin. `authorizers` decide the checks of expressions.
+    /// Creates the plugin. `authorizers` decide the authorization checks in expressions.
     pub fn new(
         policies: Arc<AdmissionPolicies<ValidatingPolicy>>,
         params: Arc<dyn ParamReader>,
@@ -68,11 +68,11 @@ impl ValidatingAdmissionPolicy {
         rejection.map_or(Ok(()), Err)
     }
 
-    /// Judges the request by one policy.
+    /// Evaluates one policy for the request.
     ///
     /// # Errors
-    /// 404 if the namespace does not exist; 504 without fuel; the error of a conversion. Other errors follow the failure
-    /// policy.
+    /// 404 if the namespace does not exist; 504 if the fuel or the time is used up; the error of a conversion. The
+    /// failure policy applies to all other errors.
     async fn judge<'a>(&self, judged: &mut Judged<'a>, bound: &BoundPolicy<ValidatingPolicy>) -> Result<(), Status> {
         let policy: &Policy = (*bound.policy).as_ref();
         let version = match judged.dispatch.matching(&policy.criteria, judged.object).await {
@@ -138,7 +138,7 @@ impl ValidatingAdmissionPolicy {
     }
 }
 
-/// The state of one request.
+/// The state of the evaluation of one request.
 struct Judged<'a> {
     dispatch: Dispatch<'a>,
     deadline: Option<Instant>,
@@ -149,7 +149,7 @@ struct Judged<'a> {
 }
 
 impl<'a> Judged<'a> {
-    /// The position of the objects in a version.
+    /// Returns the index in `versions` of the objects in a version. Converts the objects at first use.
     async fn show(&mut self, version: listwatch_admission::ResourceName<'a>) -> Result<usize, Status> {
         if let Some(at) = self.versions.iter().position(|shown| shown.version == version) {
             return Ok(at);

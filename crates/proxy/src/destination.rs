@@ -48,7 +48,8 @@ pub enum Redirects {
 }
 
 impl Destination {
-    /// Creates a destination with default rules: no headers, no external location, no client address, redirects rejected.
+    /// Creates a destination with default rules: no headers, no external location, no client address, redirects
+    /// rejected.
     pub fn new(transport: Transport, host: impl Into<String>, port: u16, path_and_query: impl Into<String>) -> Self {
         Destination {
             transport,

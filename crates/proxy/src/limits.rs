@@ -50,8 +50,8 @@ pub struct Limits {
     /// The most connections to all backends, including idle and upgraded ones; 4,096. A request that needs another
     /// connection fails with 429.
     pub connections_max: usize,
-    /// The most connections to one backend, given by host and port; 1,024. A request that needs another connection fails
-    /// with 429.
+    /// The most connections to one backend, given by host and port; 1,024. A request that needs another connection
+    /// fails with 429.
     pub connections_per_backend_max: usize,
     /// The most idle connections to one backend; 25. Any further connection is closed after its response.
     pub idle_connections_per_backend_max: usize,

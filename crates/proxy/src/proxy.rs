@@ -58,8 +58,8 @@ impl Proxy {
         Transport::new(Dialer::plain(connections, Arc::clone(&limits)), limits)
     }
 
-    /// Creates a transport over TLS with these settings. The transport owns the connection pool, so reuse it while the
-    /// settings stay valid.
+    /// Creates a transport over TLS with these settings. The transport owns a connection pool. Keep the transport while
+    /// the settings stay valid, because a new one has no connections.
     ///
     /// # Errors
     /// [`TlsSettingsError`] for unusable certificates.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// The limits of a [`Slots`], and the number of slots in use.
+/// Limits the number of connections, in total and per backend, and counts the connections in use.
 pub(crate) struct Slots {
     max: usize,
     per_backend_max: usize,

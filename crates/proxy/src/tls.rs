@@ -1,8 +1,9 @@
 //! [`TlsSettings`]: TLS toward backends, and the conversion to a rustls configuration.
 //!
 //! Rules: `client-go/transport.TLSConfigFor`. One rule differs from webpki's. As in Go (`x509.Certificate.Verify`), a
-//! certificate in the bundle is accepted as the server's own certificate, whoever issued it, and even if it is a
-//! certificate authority. Self-signed extension servers and the webhooks of envtest suites depend on it.
+//! certificate in the bundle is accepted as the server's own certificate. The issuer does not matter, and the
+//! certificate may be a certificate authority. Self-signed extension servers and the webhooks of envtest suites depend
+//! on this rule.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The state below every request handler: the store, the registry, and one watch cache per resource. The first read
-//! of a resource starts its cache.
+//! [`Backend`]: the state that all request handlers share: the store, the registry, and one watch cache per resource.
+//! The first read of a resource starts the cache of that resource.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::registry::Registry;
 use crate::resource::Resource;
 use crate::tokens::Tokens;
 
-/// The time from the removal or change of a definition to the end of its watches (`customresource_handler.go`:
+/// Delay between the removal or change of a definition and the end of its watches (`customresource_handler.go`:
 /// `tearDown` waits a second before it destroys the storage).
 const TEARDOWN_DELAY: Duration = Duration::from_secs(1);
 
-/// The server's state below HTTP. Each server has one, shared by all requests.
+/// The state of a server below HTTP. All requests of a server share one value.
 pub struct Backend {
     storage: Arc<dyn Storage>,
     builtin: Arc<Registry>,
@@ -41,7 +41,7 @@ pub struct Backend {
     creations: Mutex<HashMap<Box<str>, usize>>,
     watch_cache: bool,
     limits: Limits,
-    /// Memory budget of all caches together. `None` sets no bound.
+    /// Memory budget of all caches together. `None`: no limit.
     budget: Option<Mutex<CacheBudget>>,
 }
 
@@ -87,8 +87,8 @@ impl std::fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// Creates the state over a store, without custom resources. With `watch_cache`, reads are served from one
-    /// cache per resource, and `limits` applies to each cache.
+    /// Creates the state for a store, without custom resources. If `watch_cache` is set, reads are served from one
+    /// cache per resource. `limits` applies to each cache.
     pub fn new(storage: Arc<dyn Storage>, registry: Registry, watch_cache: bool, limits: Limits) -> Self {
         let builtin = Arc::new(registry);
         let conversion = Arc::<ConversionCallers>::default();
@@ -132,14 +132,14 @@ impl Backend {
         self.registry.load_full()
     }
 
-    /// Returns how conversion webhooks and converters in this process are called.
+    /// Returns the converters of custom resources: webhooks and functions in this process.
     pub fn conversion(&self) -> &Arc<ConversionCallers> {
         &self.conversion
     }
 
     /// Returns the watch cache of a resource. The first call starts the cache.
     ///
-    /// A cache costs memory and a store watch, so a resource has none until the first read. All versions of a kind share
+    /// A cache costs memory and a store watch, so a cache starts only at the first read. All versions of a kind share
     /// one cache, unless a webhook converts between them.
     pub fn cacher(&self, resource: &Resource) -> Cacher {
         let resource = resource.stored();
@@ -177,7 +177,8 @@ impl Backend {
         Cacher::direct(self.storage_of(resource, PreviousValues::Converted), self.config(resource))
     }
 
-    /// Returns the store in which a cache finds objects of the version of a resource.
+    /// Returns the store from which a cache reads a resource. If a webhook converts the versions, this store converts
+    /// the objects.
     fn storage_of(&self, resource: &Resource, previous: PreviousValues) -> Arc<dyn Storage> {
         match &resource.form {
             Some(form) if form.converts() => {
@@ -217,8 +218,8 @@ impl Backend {
         self.cachers.lock().get(&resource.cache_name()).map(|kept| kept.cacher.clone())
     }
 
-    /// Compares the caches with the budget and applies the resulting changes. Dropping or restoring a cache ends
-    /// the watches of its resource cleanly, so that their clients reconnect at once.
+    /// Compares the memory of the caches with the budget, and drops or restores caches. Dropping or restoring a cache
+    /// ends the watches of its resource cleanly, so that their clients reconnect at once.
     pub(crate) fn weigh_caches(&self, now: Instant) -> Vec<Change> {
         let Some(budget) = &self.budget else { return Vec::new() };
         let running = self.running_cachers();
@@ -249,7 +250,7 @@ impl Backend {
         changes
     }
 
-    /// Returns the resources without a cache whose object count must be read before they can have a cache again.
+    /// Returns the resources without a cache whose objects must be counted before the cache can be restored.
     pub(crate) fn caches_due(&self, now: Instant) -> Vec<String> {
         self.budget.as_ref().map_or_else(Vec::new, |budget| budget.lock().due(now))
     }
@@ -268,8 +269,8 @@ impl Backend {
         Some((budget.bytes_max(), budget.without()))
     }
 
-    /// Returns the storage prefix of a running cache that is not filled, for readiness. A converter that fails must not
-    /// make the server unready, so caches below a conversion webhook are left out.
+    /// Returns the storage prefix of a running cache that is not filled, for readiness. Caches that read through a
+    /// conversion webhook are ignored, because a failing webhook must not make the server unready.
     pub fn unfilled_cache(&self) -> Option<String> {
         let cachers = self.cachers.lock();
         let unfilled = cachers
@@ -299,12 +300,13 @@ impl Backend {
         &self.tokens
     }
 
-    /// Returns the bootstrap objects that could not be created, by the name of kube-apiserver's health check.
+    /// Returns the errors of creating bootstrap objects, by the name of kube-apiserver's health check.
     pub fn bootstrap(&self) -> &Problems {
         &self.bootstrap
     }
 
-    /// Waits for the next change of the registry. Supports one waiter: a change without a waiter is remembered.
+    /// Waits for the next change of the registry. Supports only one waiter. A change without a waiter completes the
+    /// next call at once.
     pub async fn registry_changed(&self) {
         self.registry_changed.notified().await;
     }
@@ -341,9 +343,9 @@ impl Backend {
         self.builtin.resources().iter().any(|resource| resource.storage_prefix == prefix)
     }
 
-    /// Replaces the custom resources of the registry with these. Stops the caches of resources that were removed or
-    /// changed, and ends their watches, [`TEARDOWN_DELAY`] later: the objects of a deleted definition are deleted right
-    /// before it, and a watch should see that.
+    /// Replaces the custom resources of the registry. After [`TEARDOWN_DELAY`], stops the caches of removed or changed
+    /// resources and ends their watches. With the delay, watches still receive the deletion of the objects of a deleted
+    /// definition.
     pub fn install(&self, custom: &[Arc<Resource>]) {
         self.registry.store(Arc::new(Registry::extended(&self.builtin, custom)));
         self.registry_changed.notify_one();

@@ -1,4 +1,4 @@
-//! The task that keeps the memory of all watch caches of a server below their common budget.
+//! The task that keeps the memory of all watch caches of a server below their shared budget.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -41,13 +41,13 @@ pub(crate) fn unstored() -> &'static Arc<[Arc<Resource>]> {
     &UNSTORED
 }
 
-/// Returns the groups and versions of all built-in resources; one may occur several times.
+/// Returns the group and version of each built-in resource. The result contains duplicates.
 pub(crate) fn group_versions() -> impl Iterator<Item = (&'static str, &'static str)> {
     let second = SECOND_VERSIONS.iter().map(|version| (version.group, version.version));
     kinds().map(|kind| (kind.group, kind.version)).chain(second)
 }
 
-/// Creates the resource of a second version from the resource of the stored version.
+/// Creates the resource for a second served version of a kind from the resource of the stored version.
 fn second_version(version: &'static SecondVersion, stored: &Arc<Resource>) -> Resource {
     let mut resource = Resource::clone(stored);
     version.group.clone_into(&mut resource.group);

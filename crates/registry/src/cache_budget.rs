@@ -1,4 +1,4 @@
-//! The common memory budget of all watch caches of a server. While the caches exceed the budget, some resources are
+//! The shared memory budget of all watch caches of a server. While the caches exceed the budget, some resources are
 //! served without a cache.
 //!
 //! ```text
@@ -8,8 +8,9 @@
 //! ```
 //!
 //! A resource without a cache is served from the store with the same semantics: lists read the store, and each watch is
-//! a watch of the store. These reads are slower, but their memory does not grow with the number of objects. The watches
-//! of the resource end cleanly at the change, and their clients resume from their last resource version.
+//! a watch of the store. These reads are slower, but their memory does not grow with the number of objects. When a
+//! cache is dropped or restored, the watches of the resource end cleanly. Clients then resume from their last resource
+//! version.
 //!
 //! Only filled caches are measured: the size of a cache is unknown while it fills.
 
@@ -50,7 +51,7 @@ pub(crate) enum Change {
     Restore(String),
 }
 
-/// Data about a resource without a cache.
+/// The size estimate of a resource without a cache.
 #[derive(Clone, Copy, Debug)]
 struct UncachedResource {
     /// Estimated size of a cache of the resource, in bytes.
@@ -61,7 +62,7 @@ struct UncachedResource {
     since: Instant,
 }
 
-/// The memory budget and the resources without a cache. A plain value without I/O.
+/// The memory budget and the resources without a cache. Performs no I/O.
 #[derive(Debug)]
 pub(crate) struct CacheBudget {
     bytes_max: usize,
@@ -88,7 +89,7 @@ impl CacheBudget {
         self.bytes_max
     }
 
-    /// Returns the resources whose caches may be restored after their objects have been counted.
+    /// Returns the resources whose objects must be counted to decide whether their caches can be restored.
     pub(crate) fn due(&self, now: Instant) -> Vec<String> {
         self.without.iter().filter(|(_, without)| without.is_due(now)).map(|(prefix, _)| prefix.clone()).collect()
     }
@@ -203,8 +204,7 @@ mod tests {
     }
 
     proptest! {
-        /// After any series of measurements, the remaining caches fit the budget, and no cache is dropped without
-        /// need.
+        /// Random measurements: the remaining caches always fit the budget, and no cache is dropped unnecessarily.
         #[test]
         fn remaining_caches_never_exceed_the_budget(
             bytes in proptest::collection::vec((0usize..100, any::<bool>()), 0..20), bytes_max in 1usize..500,

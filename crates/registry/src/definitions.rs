@@ -1,5 +1,4 @@
-//! [`Definitions`]: the catalog of CustomResourceDefinitions and the requests that wait for a change of the
-//! catalog.
+//! [`Definitions`]: the catalog of CustomResourceDefinitions, and the requests that wait for a catalog update.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +25,7 @@ const CATCH_UP_MAX: Duration = Duration::from_secs(3);
 /// The CustomResourceDefinitions known to this server.
 pub struct Definitions {
     catalog: Mutex<Catalog>,
-    /// Number of times that the catalog has been brought up to date.
+    /// The number of completed updates of the catalog.
     applied: watch::Sender<u64>,
 }
 
@@ -50,7 +49,7 @@ impl Definitions {
         !resource.custom && resource.group == DEFINITIONS_GROUP && resource.plural == DEFINITIONS_PLURAL
     }
 
-    /// Applies a change of one definition to the catalog. Revisions older than the known one are ignored.
+    /// Applies a change of one definition to the catalog. Changes older than the known revision are ignored.
     pub fn handle(&self, change: Change, object: &Object) {
         self.catalog.lock().handle(change, object);
     }

@@ -1,15 +1,15 @@
-//! The resources that a Kubernetes API server serves, and the state below its requests.
+//! The resources that a Kubernetes API server serves, and the state that its request handlers share.
 //!
-//! | to find | see |
+//! | subject | item |
 //! |---|---|
 //! | one served kind in a group and version | [`Resource`] |
-//! | everything that is served at one moment | [`Registry`] |
-//! | which built-in group versions are served | [`RuntimeConfig`] |
+//! | all resources served at one time | [`Registry`] |
+//! | selection of the served built-in group versions | [`RuntimeConfig`] |
 //! | the store, the registry and one watch cache per resource | [`Backend`] |
-//! | how values are encoded and encrypted in the store | [`StoredForm`] |
+//! | encoding and encryption of values in the store | [`StoredForm`] |
 //! | custom resources: definitions, names, schemas, versions | [`Definitions`], [`Form`], [`CustomKind`] |
 //! | conversion webhooks, and converters as functions of this process | [`ConversionCallers`], [`ConversionHandler`] |
-//! | why controllers cannot do their work | [`Problems`] |
+//! | the current errors of controllers | [`Problems`] |
 //!
 //! The crate has no HTTP. `listwatch-write` writes objects through this crate, `listwatch-controllers` applies changes
 //! of stored definitions, and `listwatch-apiserver` serves requests.

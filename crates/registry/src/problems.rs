@@ -1,4 +1,4 @@
-//! [`Problems`]: the current problem of each controller, for readiness checks and the log.
+//! [`Problems`]: the current error of each controller, for readiness checks and the log.
 
 use std::collections::BTreeMap;
 

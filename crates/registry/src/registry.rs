@@ -12,7 +12,7 @@ use crate::builtin;
 use crate::resource::Resource;
 use crate::runtime_config::RuntimeConfig;
 
-/// The lifetime of events (`--event-ttl`).
+/// The default lifetime of events (`--event-ttl`).
 const EVENT_TTL: Duration = Duration::from_secs(3600);
 
 /// The settings of the built-in kinds.
@@ -30,7 +30,7 @@ impl Default for BuiltinOptions {
     }
 }
 
-/// All resources served at one moment. The registry is immutable: a new one replaces it when a definition is added
+/// All resources served at one time. A registry is immutable: the server creates a new one when a definition is added
 /// or removed.
 #[derive(Debug, Default)]
 pub struct Registry {
@@ -127,7 +127,7 @@ impl Registry {
         stored || self.unstored.iter().any(|found| found.group == group && found.version == version)
     }
 
-    /// Returns the resource whose objects are stored at such a key: the first one, of several versions of a kind.
+    /// Returns the resource whose objects are stored under this key. If a kind has several versions, returns the first.
     pub fn find_stored_at(&self, key: &Key) -> Option<&Arc<Resource>> {
         let (parent, _) = key.as_str().strip_prefix('/')?.rsplit_once('/')?;
         let of_cluster = self.find_prefix(parent, false);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn key_belongs_to_the_resource_whose_prefix_and_scope_it_has() {
+    fn find_stored_at_returns_the_resource_with_the_prefix_and_scope_of_the_key() {
         let registry = Registry::builtin();
         let found = |key: &str| {
             let key = Key::from_path(key).expect("a key");

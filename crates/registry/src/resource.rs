@@ -64,22 +64,23 @@ pub struct Resource {
     pub form: Option<Form>,
     /// The conversion from the stored version of a built-in kind. `None` if this is the stored version.
     pub conversion: Option<Conversion>,
-    /// The resource in which objects of a second version are stored; `None` for all others.
+    /// For a second version of a kind: the resource of the stored version. Otherwise `None`.
     pub stored_as: Option<Arc<Resource>>,
-    /// True while the definition is being deleted. The server then rejects the creation of objects.
+    /// True while the definition is being deleted. The server rejects the creation of objects during that time.
     pub terminating: bool,
     /// The `Warning` header text sent with every response of a deprecated version.
     pub deprecation: Option<String>,
-    /// The storage version of a custom resource, if it is served. For a built-in kind, kube-apiserver's storage version,
-    /// if it differs from the version that this server validates.
+    /// For a custom resource: the storage version, if that version is served. For a built-in kind: kube-apiserver's
+    /// storage version, if different from the version that this server validates.
     pub storage_version: Option<String>,
     /// The merge rules of server-side apply, set by the first write of an object.
     pub merging: OnceLock<apply::Kind>,
-    /// The number of this resource in the ids of encodings.
+    /// Identifies this resource in the ids of cached encodings.
     pub encodings: EncodingSerial,
 }
 
-/// A number that no other resource of the process has. A clone has another number, since its fields may change.
+/// A number that is unique in the process. A clone has a different number, because the fields of the cloned resource
+/// may change.
 #[derive(Debug, Default)]
 pub struct EncodingSerial(OnceLock<u64>);
 
@@ -107,13 +108,13 @@ impl Resource {
         (&self.group, &self.version, &self.plural)
     }
 
-    /// Returns the group and resource for error texts.
+    /// Returns the group and resource for error messages.
     pub fn gr(&self) -> GroupResource<'_> {
         GroupResource { group: &self.group, resource: &self.plural }
     }
 
-    /// Returns the resource in which objects are stored, cached and validated. This is `self`, except for a second
-    /// version of a built-in kind.
+    /// Returns the resource of the version in which objects are stored, cached and validated. This is `self`, except
+    /// for a second version of a built-in kind.
     pub fn stored(&self) -> &Resource {
         self.stored_as.as_deref().unwrap_or(self)
     }
@@ -123,8 +124,9 @@ impl Resource {
         self.conversion.is_none() && self.form.as_ref().is_none_or(Form::is_as_cached)
     }
 
-    /// Returns the number that distinguishes encodings in this version of this generation of the definition from all
-    /// others in the process. An encoding depends on them: a Table, for example, has the columns of the definition.
+    /// Returns a number that identifies this version and this generation of the definition in the process. Cached
+    /// encodings are keyed by this number, because they depend on both. For example, a Table has the columns of the
+    /// definition.
     pub fn encoding_serial(&self) -> u64 {
         self.encodings.number()
     }
@@ -153,8 +155,8 @@ impl Resource {
         self.conversion.is_none()
     }
 
-    /// Whether a webhook converts between the versions of the kind. Then [`Resource::shown`] changes nothing: caches and
-    /// responses hold objects of this version.
+    /// Whether a webhook converts between the versions of the kind. If so, caches already hold objects of this version,
+    /// and [`Resource::shown`] returns them unchanged.
     pub fn converts_by_webhook(&self) -> bool {
         self.form.as_ref().is_some_and(Form::converts)
     }
@@ -172,7 +174,7 @@ impl Resource {
         }
     }
 
-    /// Converts a stored tree to this version. A conversion webhook is called until `deadline` at most.
+    /// Converts a stored tree to this version. A call to a conversion webhook ends at `deadline`.
     ///
     /// # Errors
     /// 500 if the webhook fails. Conversions without a webhook never fail.
@@ -191,11 +193,11 @@ impl Resource {
         })
     }
 
-    /// Converts a tree of this version of a custom resource to the storage version. A second version of a built-in
-    /// kind is converted earlier ([`listwatch_kinds::Strategy::to_storage_version`]).
+    /// Converts a tree of this version of a custom resource to the storage version. Built-in kinds are converted
+    /// earlier ([`listwatch_kinds::Strategy::to_storage_version`]).
     ///
     /// # Errors
-    /// As [`Resource::read_stored`].
+    /// See [`Resource::read_stored`].
     pub async fn to_stored(
         &self,
         tree: &mut Map<String, Value>,
@@ -210,10 +212,10 @@ impl Resource {
         }
     }
 
-    /// Converts a tree of this custom resource to another version, for the managers of that version.
+    /// Converts a tree of this custom resource to another version, for field managers of that version.
     ///
     /// # Errors
-    /// The text of the failure.
+    /// The error message of the conversion.
     pub async fn convert_to(
         &self,
         tree: Map<String, Value>,
@@ -233,7 +235,7 @@ impl Resource {
         self.form.as_ref().map(|form| form.kind().creating())
     }
 
-    /// Returns a name for the published state of the definition behind a custom resource.
+    /// Returns a name that identifies the definition and its generation, for the published OpenAPI document.
     pub fn openapi_name(&self) -> Option<String> {
         let form = self.form.as_ref()?;
         Some(format!("{} {} {} {}", self.version, self.plural, self.kind, form.kind().name()))
@@ -263,7 +265,7 @@ impl Resource {
     /// Returns the storage key of one object.
     ///
     /// # Errors
-    /// A [`status::Status`] with code 400 if a part is not valid in a key.
+    /// A [`status::Status`] with code 400 if the namespace or the name is not valid in a key.
     pub fn key(&self, namespace: Option<&str>, name: &str) -> Result<Key, status::Status> {
         Key::new(&self.storage_prefix, namespace.filter(|_| self.namespaced), name)
             .map_err(|error| status::Status::bad_request(error.to_string()))

@@ -8,7 +8,8 @@ use std::fmt;
 use crate::builtin;
 use crate::resource::Resource;
 
-/// Group versions that kube-apiserver 1.36 contains but does not serve by default, and that this server does not contain.
+/// Group versions that kube-apiserver 1.36 contains but does not serve by default, and that this server does not
+/// contain.
 const UNAVAILABLE: [(&str, &str); 41] = [
     ("admissionregistration.k8s.io", "v1alpha1"),
     ("admissionregistration.k8s.io", "v1beta1"),
@@ -53,11 +54,11 @@ const UNAVAILABLE: [(&str, &str); 41] = [
     ("storagemigration.k8s.io", "v1alpha1"),
 ];
 
-/// Keys that select many group versions, in the order of evaluation.
+/// Keys that select all versions of a stability level, in the order of evaluation.
 const LEVELS: [(&str, Level); 4] =
     [("api/all", Level::All), ("api/ga", Level::Stable), ("api/beta", Level::Beta), ("api/alpha", Level::Alpha)];
 
-/// The stability of a version.
+/// The stability level of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     All,
@@ -67,7 +68,7 @@ enum Level {
 }
 
 impl Level {
-    /// Parses the stability from the name of a version; `None` for a name of another form.
+    /// Parses the stability level from the name of a version. Returns `None` for any other name.
     fn of(version: &str) -> Option<Level> {
         let rest = version.strip_prefix('v')?;
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -82,7 +83,7 @@ impl Level {
     }
 }
 
-/// The resources that an item switches on or off.
+/// The resources that an item enables or disables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Scope {
     Level(Level),
@@ -90,12 +91,12 @@ enum Scope {
     Resource { group: String, version: String, plural: String },
 }
 
-/// The group versions and resources that a server serves. By default, all built-in ones in a stable version.
+/// The group versions and resources that a server serves. By default, all built-in resources in stable versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig {
-    /// The switches, general switches first. The last switch that matches a resource decides.
+    /// The switches, from general to specific. The last switch that matches a resource applies.
     switches: Vec<(Scope, bool)>,
-    /// The keys that switch on group versions that this server does not have.
+    /// The keys that enable group versions that this server does not have.
     unavailable: Vec<String>,
 }
 
@@ -112,8 +113,8 @@ impl fmt::Display for InvalidRuntimeConfig {
 impl std::error::Error for InvalidRuntimeConfig {}
 
 impl RuntimeConfig {
-    /// Parses the items of the flag: `api/all=false`, `batch/v1=true`, `batch/v1/jobs=false`. A key without a value is
-    /// on. If a key is repeated, the last item applies.
+    /// Parses the items of the flag: `api/all=false`, `batch/v1=true`, `batch/v1/jobs=false`. A key without a value
+    /// enables. If a key is repeated, the last item applies.
     ///
     /// # Errors
     /// A key that is not of this form, an unknown group or version, a value that is not a boolean, or `api/all=false`
@@ -178,7 +179,7 @@ impl RuntimeConfig {
         Ok(config)
     }
 
-    /// The keys that switch on group versions that this server does not have.
+    /// The keys that enable group versions that this server does not have.
     pub fn unavailable(&self) -> &[String] {
         &self.unavailable
     }
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn switched_off_group_versions_and_resources_are_not_in_the_registry() {
+    fn disabled_group_versions_and_resources_are_not_in_the_registry() {
         let check = |items: &str, group: &str, version: &str, plural: &str, expected: bool| {
             let registry = registry(items);
             let found = registry.find(group, version, plural).is_some()
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn beta_versions_are_served_only_if_they_are_switched_on() {
+    fn beta_versions_are_served_only_if_enabled() {
         let serves = |items: &str| {
             registry(items).find("storagemigration.k8s.io", "v1beta1", "storageversionmigrations").is_some()
         };

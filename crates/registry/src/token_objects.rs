@@ -110,7 +110,7 @@ impl BootstrapTokenSecrets for TokenObjects {
     }
 }
 
-/// The decoded data of a Secret.
+/// Returns the decoded data of a Secret.
 fn data(secret: &Value) -> BTreeMap<String, Vec<u8>> {
     let data = secret.get("data").and_then(Value::as_object).into_iter().flatten();
     data.filter_map(|(name, value)| Some((name.clone(), BASE64.decode(value.as_str()?).ok()?))).collect()

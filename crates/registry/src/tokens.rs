@@ -1,8 +1,8 @@
 //! [`Tokens`]: the keys of service account tokens.
 //!
-//! The rules of tokens are in [`listwatch_access`]. If no signing key is configured, the server signs with a key in the
-//! store, which is encrypted like Secrets. The first server that needs the key creates it. All servers on one store
-//! share the key, so a token stays valid after a server ends. Tokens themselves are not stored.
+//! The token rules are in [`listwatch_access`]. If no signing key is configured, the server signs with a key in the
+//! store, which is encrypted like Secrets. The first server that needs a key creates one. All servers on one store
+//! share the key, so a token remains valid after a server stops. Tokens themselves are not stored.
 
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn signing_key_is_stored_and_a_damaged_key_is_rejected() {
+    async fn generated_signing_key_is_stored_and_a_damaged_key_is_rejected() {
         let storage: Arc<dyn Storage> = MemoryStorage::new();
         let (one, other) = (Tokens::default(), Tokens::default());
         let (one, other) = tokio::join!(one.keys(&storage), other.keys(&storage));

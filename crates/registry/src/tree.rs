@@ -1,4 +1,4 @@
-//! The trees of stored objects: [`parse_tree`] and [`encode_tree`].
+//! Parses and encodes stored objects as JSON trees: [`parse_tree`] and [`encode_tree`].
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use serde::ser::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// The metadata field of the managed fields.
+/// The name of the metadata field with the managed fields.
 pub(crate) const MANAGED_FIELDS: &str = "managedFields";
 
-/// Parses a stored or cached object into a tree without resource version. `metadata.managedFields` stays a text, because
-/// its tree would hold most of the names of an object; an empty or malformed list is left out.
+/// Parses a stored or cached object into a tree without the resource version. `metadata.managedFields` stays a JSON
+/// text in a string, because a tree of the managed fields would be large. An empty or malformed list is omitted.
 ///
 /// # Errors
 /// The bytes are not one JSON object, or its metadata is not an object.
@@ -94,7 +94,8 @@ fn compact_managed_fields(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Encodes a tree as compact JSON for the store. `metadata.managedFields` may be a text, as [`parse_tree`] returns it.
+/// Encodes a tree as compact JSON for the store. `metadata.managedFields` may be a JSON text in a string, as
+/// [`parse_tree`] returns.
 pub fn encode_tree(object: &Map<String, Value>) -> Bytes {
     let mut out = Vec::with_capacity(1024);
     write_members(object, &mut out, |name, value, out| match value {

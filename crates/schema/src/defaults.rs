@@ -7,15 +7,15 @@ use serde_json::{Map, Value};
 use crate::schema::{Node, Schema};
 
 impl Schema {
-    /// Sets missing fields to their defaults, and null fields that are not nullable. A default does
-    /// not create its parent, unless the parent has a default itself.
+    /// Sets missing fields, and null fields that are not nullable, to their defaults. A missing
+    /// parent is created only if the parent itself has a default.
     pub fn default(&self, object: &mut Value) {
         // Without a limit there is no error.
         let _ = self.default_within(object, usize::MAX);
     }
 
-    /// As [`Schema::default`], with defaults of at most `bytes_max` bytes of JSON in total. A small
-    /// object can require large defaults: each item of `[{},{},{}]` may get one.
+    /// Like [`Schema::default`], with defaults of at most `bytes_max` bytes of JSON in total. A
+    /// small object can require large defaults: each item of `[{},{},{}]` may get one.
     ///
     /// # Errors
     /// [`DefaultsTooLarge`]; `object` then has only some of its defaults and must be discarded.

@@ -33,7 +33,7 @@ impl Schema {
     }
 }
 
-/// As [`Schema::coerce_embedded`] for any value; if `is_resource`, the value itself is a resource.
+/// Like [`Schema::coerce_embedded`], for any value. With `is_resource`, the value itself is a resource.
 pub(crate) fn coerce(
     value: &mut Value,
     node: &Node,
@@ -145,7 +145,7 @@ fn cannot(found: &Value, target: &str) -> String {
     format!("json: cannot unmarshal {found} into Go {target}")
 }
 
-/// The value as Go encodes it again; `None` if Go omits it.
+/// Decodes a value and returns the JSON that Go encodes. `None` if Go omits the field.
 fn read_field(value: &Value, field: &Field, of: &str, unknown: &mut Vec<String>) -> Result<Option<Value>, String> {
     let name = field.name();
     let wrong = |value: &Value, kind: &str| cannot(value, &format!("struct field {of}.{name} of type {kind}"));

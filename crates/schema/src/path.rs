@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::limits::STEP_SHOWN_BYTES_MAX;
 
-/// A path element as it is shown, truncated if necessary.
+/// Formats a path element, truncated to [`STEP_SHOWN_BYTES_MAX`] bytes.
 struct TruncatedName<'a>(&'a str);
 
 impl fmt::Display for TruncatedName<'_> {

@@ -29,7 +29,7 @@ pub enum ParseError {
     TooLarge,
 }
 
-/// A schema as it was sent.
+/// A schema as the client sent it, before compilation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Props {
     pub(crate) id: String,
@@ -78,7 +78,7 @@ pub(crate) struct Props {
     pub(crate) rules: Vec<RuleProps>,
 }
 
-/// `items`: one schema, or the number of several, which are rejected later.
+/// `items`: one schema, or the number of schemas in a list. The check of the definition rejects lists.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Items {
     One(Box<Props>),
@@ -92,7 +92,7 @@ pub(crate) enum Additional {
     Schema(Box<Props>),
 }
 
-/// One entry of `x-kubernetes-validations` as it was sent.
+/// One entry of `x-kubernetes-validations` as the client sent it, before compilation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RuleProps {
     pub(crate) rule: String,

@@ -23,7 +23,7 @@ impl Schema {
     }
 }
 
-/// As [`Schema::prune`] for a part of a schema.
+/// Like [`Schema::prune`], for a part of a schema.
 pub(crate) fn prune(value: &mut Value, node: &Node, is_resource: bool) {
     let mut pruner = Pruner { path: String::new(), unknown: Vec::new(), unknown_bytes: 0 };
     match value {

@@ -437,8 +437,8 @@ impl Interner {
 }
 
 impl Node {
-    /// The identity of a node as bytes. Children and strings are already shared, so their addresses
-    /// represent them. The interner keeps them alive.
+    /// The identity of a node as bytes. Equal children and strings are already shared, so the key
+    /// contains only their addresses. The interner keeps the children and strings alive.
     fn key(&self) -> Vec<u8> {
         let mut key = Key(Vec::with_capacity(64));
         let flags = [

@@ -47,7 +47,7 @@ struct Outcome {
 struct OutcomeError {
     text: String,
     error: FieldError,
-    /// Whether the error has a path; otherwise it concerns the whole value.
+    /// Whether the error has a path. An error without a path concerns the whole value.
     has_path: bool,
 }
 
@@ -65,7 +65,7 @@ impl Outcome {
         self.errors.is_empty()
     }
 
-    /// Whether a further error would be kept. If not, it need not be formatted.
+    /// Whether a further error can be stored. Callers do not format errors that cannot be stored.
     fn has_room(&self) -> bool {
         self.errors.len() < FIELD_ERRORS_MAX && self.bytes < FIELD_ERRORS_BYTES_MAX
     }
@@ -124,8 +124,8 @@ struct Validator {
 }
 
 impl Validator {
-    /// Takes steps from the budget, each a unit of fuel. Returns false if the budget or the fuel is
-    /// used up.
+    /// Charges steps to the budget and to the fuel of the task. Each step is one unit of fuel.
+    /// Returns false if the budget or the fuel is used up.
     fn spend(&mut self, steps: usize) -> bool {
         self.steps = self.steps.saturating_add(steps);
         self.steps <= VALIDATION_STEPS_MAX && fuel::charge(steps as u64)

@@ -1,13 +1,14 @@
-//! The planted bugs: each is a plausible mistake, behind [`listwatch_meta::canary!`] in the crate that it breaks.
+//! The planted bugs. Each is a plausible mistake behind [`listwatch_meta::canary!`], in the crate that contains the
+//! mistake.
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug)]
 pub struct Bug {
-    /// The name in [`listwatch_meta::canary!`]; it begins with the crate.
+    /// The name in [`listwatch_meta::canary!`], which begins with the name of the crate.
     pub name: &'static str,
-    /// The guarantees that it may break first.
+    /// The guarantees that a run with the bug may break first.
     pub breaks: &'static [&'static str],
-    /// What is wrong.
+    /// A description of the mistake.
     pub what: &'static str,
 }
 

@@ -27,7 +27,7 @@ use crate::plan::Plan;
 use crate::store::FaultyStore;
 use crate::trace::Recorder;
 
-/// Bytes that a connection holds in each direction.
+/// The capacity of a connection in each direction, in bytes.
 const SOCKET_BYTES: usize = 8 << 10;
 
 /// The number of events that a watch cache with a small window keeps.
@@ -50,10 +50,10 @@ fn limits(plan: &Plan) -> Limits {
     limits
 }
 
-/// The number of starts of a server before the run fails.
+/// The maximum number of attempts to start a server. After them the run fails.
 const STARTS_MAX: usize = 200;
 
-/// The servers. Clones are one cluster.
+/// The API servers of a run. Clones share the servers.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     inner: Arc<Inner>,
@@ -68,7 +68,7 @@ struct Inner {
     has_faults: AtomicBool,
 }
 
-/// A server and its connections. Without a server, connections are refused.
+/// A server and its connections. While no server runs, connections are refused.
 #[derive(Default)]
 struct Node {
     server: Option<ApiServer>,
@@ -89,7 +89,7 @@ impl Cluster {
         Cluster { inner: Arc::new(inner) }
     }
 
-    /// Ends the faults of links that begin from now on.
+    /// Makes all later links free of faults.
     pub(crate) fn heal(&self) {
         self.inner.has_faults.store(false, Ordering::Relaxed);
     }
@@ -98,7 +98,7 @@ impl Cluster {
         self.inner.nodes.len()
     }
 
-    /// Starts a server, as a supervisor does: a server that cannot read the store is started again.
+    /// Starts a server. Retries while the server cannot read the store, as a supervisor does.
     pub(crate) async fn start(&self, node: usize) {
         for _ in 0..STARTS_MAX {
             let storage: Arc<dyn Storage> = Arc::new(self.inner.store.clone());
@@ -119,7 +119,7 @@ impl Cluster {
         self.inner.recorder.broken("Available", format!("server {node} does not start in {STARTS_MAX} attempts"));
     }
 
-    /// Kills a server: its connections break wherever they are.
+    /// Kills a server and breaks its connections.
     pub(crate) async fn crash(&self, node: usize) {
         self.inner.recorder.note(format!("server {node} dies"));
         let mut dying = std::mem::take(&mut *self.inner.nodes[node].lock());
@@ -127,7 +127,7 @@ impl Cluster {
         dying.connections.shutdown().await;
     }
 
-    /// Stops a server in order: watches end, running requests finish.
+    /// Shuts a server down gracefully: watches end, and running requests finish.
     pub(crate) async fn shut_down(&self, node: usize) {
         self.inner.recorder.note(format!("server {node} shuts down"));
         let server = self.inner.nodes[node].lock().server.clone();
@@ -138,7 +138,7 @@ impl Cluster {
         stopping.connections.shutdown().await;
     }
 
-    /// Connects a client to a server: the client's end, if the server runs.
+    /// Connects a client to a server and returns the client's end. Returns `None` if the server is down.
     fn connect(&self, node: usize, is_http2: bool) -> Option<FaultyLink> {
         let number = self.inner.connections.fetch_add(1, Ordering::Relaxed);
         let mut node = self.inner.nodes[node].lock();
@@ -174,7 +174,7 @@ pub(crate) struct RealServer {
     pub(crate) token: Option<HeaderValue>,
 }
 
-/// What requests are sent to.
+/// The servers that receive the requests of a client.
 #[derive(Clone)]
 enum Servers {
     Simulated(Cluster),
@@ -190,8 +190,8 @@ impl Servers {
     }
 }
 
-/// The requests of one client, each to a server that the client chooses. A request to a simulated server has a connection
-/// of its own.
+/// Sends the requests of one client, each to a server that the client chooses. Each request to a simulated server
+/// opens a new connection.
 #[derive(Clone)]
 pub(crate) struct Connector {
     servers: Servers,
@@ -220,7 +220,8 @@ impl Connector {
         Connector { servers, rng: Arc::new(Mutex::new(rng)), node: Arc::new(Mutex::new(node)) }
     }
 
-    /// Sends a request with a JSON body, and returns the status and the whole body. `None` without a response.
+    /// Sends a request with a JSON body, and returns the status and the whole body. Returns `None` if no response
+    /// arrives.
     pub(crate) async fn call(
         &self,
         method: &str,
@@ -322,7 +323,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// A body that keeps its connection.
+/// A response body that keeps its connection open.
 struct ConnectedBody {
     body: hyper::body::Incoming,
     _connection: OpenConnection,

@@ -1,8 +1,8 @@
 //! Makes the randomness of the operating system repeatable on a thread.
 //!
-//! Hash maps, `rand::rng` and UUIDs take their seeds from `getrandom(2)`. The standard library and the crate `getrandom`
-//! call the C function of this name, and this module replaces the function. On a thread with a seed, it returns
-//! the bytes of a generator; on other threads, it reads `/dev/urandom`.
+//! Hash maps, `rand::rng` and UUIDs take their seeds from `getrandom(2)`. The standard library and the crate
+//! `getrandom` call the C function of this name, and this module replaces the function. On a thread with a seed, it
+//! returns the bytes of a generator; on other threads, it reads `/dev/urandom`.
 
 #![allow(unsafe_code)]
 
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_without_a_seed_has_other_random_numbers() {
+    fn thread_without_a_seed_gets_different_random_numbers() {
         assert_ne!(hash_and_random(None), hash_and_random(None));
     }
 }

@@ -56,7 +56,7 @@ pub struct Report {
     pub plan: Plan,
     /// The broken guarantees, each with its name first. Empty if the run is legal.
     pub violations: Vec<String>,
-    /// Everything that happened.
+    /// All recorded entries of the run.
     pub trace: Trace,
 }
 
@@ -82,8 +82,8 @@ pub fn run(plan: &Plan) -> Report {
     run_with_bug(plan, None)
 }
 
-/// Plays a plan with a planted bug, by its name in [`mod@listwatch_meta::canary`]. Bugs exist only in builds with `--cfg
-/// listwatch_canary`.
+/// Plays a plan with a planted bug, by its name in [`mod@listwatch_meta::canary`]. Bugs exist only in builds with
+/// `--cfg listwatch_canary`.
 ///
 /// # Panics
 /// As [`run`].
@@ -118,7 +118,7 @@ fn judge(plan: &Plan, trace: Trace) -> Report {
     Report { plan: plan.clone(), violations, trace }
 }
 
-/// When a server may answer `410 Expired`.
+/// The conditions under which a server may answer `410 Expired`.
 fn justified_expiry(plan: &Plan) -> Expiry {
     let slow_store = [
         FaultKind::StoreDelay,
@@ -163,13 +163,13 @@ pub fn minimize(failing: &Plan, guarantee: &str, runs: usize, mut broken: impl F
 mod tests {
     use super::{FaultKind, Plan, minimize};
 
-    /// A plan with all faults that fails whenever the leader is lost and somebody writes 3 times or more.
+    /// Fails every plan with leader losses and at least 3 writes per writer.
     fn broken(plan: &Plan) -> Option<String> {
         (plan.has(FaultKind::LeaderLoss) && plan.writes >= 3).then(|| "Complete".to_owned())
     }
 
     #[test]
-    fn minimized_plan_keeps_only_what_breaks_the_guarantee() {
+    fn minimized_plan_keeps_only_the_causes_of_the_broken_guarantee() {
         let failing = Plan { faults: FaultKind::ALL.into(), writes: 50, ..Plan::draw(1) };
         let smallest = minimize(&failing, "Complete", 300, broken);
         assert_eq!(smallest.faults, [FaultKind::LeaderLoss].into());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn plan_that_breaks_another_guarantee_is_not_a_smaller_one() {
+    fn minimizing_rejects_plans_that_break_another_guarantee() {
         let failing = Plan { faults: FaultKind::ALL.into(), ..Plan::draw(1) };
         let other = |_: &Plan| Some("Unique".to_owned());
         assert_eq!(minimize(&failing, "Complete", 300, other), failing);

@@ -13,20 +13,20 @@ use tokio::time::{Instant, Sleep};
 
 use crate::plan::{FaultKind, Plan};
 
-/// What ends a connection after some bytes.
+/// The way in which a connection breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Break {
-    /// Both ends notice.
+    /// The connection is cut: both ends receive an error.
     Cut,
-    /// No end notices: nothing arrives any more.
+    /// The connection stays open, but delivers no more bytes in either direction.
     Silent,
 }
 
-/// One end of a connection.
+/// The client's end of a connection with faults.
 pub(crate) struct FaultyLink {
     io: DuplexStream,
     rng: StdRng,
-    /// Whether bytes take time.
+    /// Whether bytes are delayed.
     is_slow: bool,
     /// Whether bytes arrive in small parts.
     is_partial: bool,
@@ -34,7 +34,7 @@ pub(crate) struct FaultyLink {
     breaks: Option<(usize, Break)>,
     bytes: usize,
     delay: Option<Pin<Box<Sleep>>>,
-    /// Whether the delay before the next bytes is over.
+    /// Whether the delay before the next read is over.
     is_delayed: bool,
 }
 
@@ -54,7 +54,7 @@ impl FaultyLink {
         FaultyLink { io, rng, is_slow, is_partial, breaks, bytes: 0, delay: None, is_delayed: false }
     }
 
-    /// Whether the connection is broken, and how.
+    /// The way in which the connection is broken; `None` if it works.
     fn broken(&self) -> Option<Break> {
         self.breaks.filter(|(after, _)| self.bytes >= *after).map(|(_, kind)| kind)
     }

@@ -1,4 +1,4 @@
-//! The program behind `cargo xtask sim`: plays seeds on all processors, replays one, hunts planted bugs.
+//! The program behind `cargo xtask sim`: plays seeds on all processors, replays one seed, or looks for planted bugs.
 //!
 //! Each plan is played by a process of its own, so that its trace does not depend on earlier runs.
 
@@ -40,14 +40,14 @@ Examples:
   sim --replay 17 --writes 5 --faults leader-loss,half-open
   sim --replay 17 --bug cacher-skips-an-event";
 
-/// What the user asks for.
+/// The parsed command line.
 #[derive(Default)]
 struct Arguments {
     from: Option<u64>,
     seeds: Option<u64>,
     bug: Option<&'static Bug>,
     replay: Option<u64>,
-    /// Changes of the drawn plan.
+    /// The arguments that change the plan of the seed.
     changes: Vec<(String, String)>,
     hunts: bool,
     lists: bool,
@@ -117,7 +117,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns whether no guarantee is broken, or each planted bug is found.
+/// Runs the requested command. Returns whether no guarantee is broken, or each planted bug is found.
 fn perform(arguments: &Arguments) -> Result<bool, String> {
     if arguments.lists {
         for bug in BUGS {

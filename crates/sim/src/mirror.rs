@@ -21,7 +21,7 @@ use crate::cluster::Connector;
 use crate::objects::{Objects, state_of_json};
 use crate::trace::Recorder;
 
-/// A copy made of reported changes. Clones are one copy.
+/// A copy made of reported changes. Clones share the copy.
 #[derive(Clone)]
 pub(crate) struct Mirror {
     pub(crate) name: String,
@@ -40,7 +40,7 @@ impl Mirror {
         Mirror { name, objects: Arc::default(), newest: Arc::default(), recorder: recorder.clone() }
     }
 
-    /// The copy.
+    /// Returns the objects of the copy.
     pub(crate) fn objects(&self) -> Objects {
         self.objects.lock().clone()
     }
@@ -178,7 +178,7 @@ pub(crate) fn start_informer(connector: &Connector, recorder: &Recorder, seed: u
     vec![fast, slow, late]
 }
 
-/// Adds a handler that takes up to some milliseconds for an event.
+/// Adds a handler that takes up to `ms_max` milliseconds for an event.
 fn handle(informer: &SharedInformer<Object>, mirror: &Mirror, ms_max: u64, seed: u64) {
     let (mirror, rng) = (mirror.clone(), Arc::new(Mutex::new(StdRng::seed_from_u64(seed))));
     let name = mirror.name.clone();
@@ -198,7 +198,7 @@ fn handle(informer: &SharedInformer<Object>, mirror: &Mirror, ms_max: u64, seed:
     });
 }
 
-/// What a controller has processed: the state of each object at its last reconcile.
+/// The processed states of a controller: the state of each object at its last reconcile.
 #[derive(Clone)]
 pub(crate) struct Processed {
     states: Arc<Mutex<BTreeMap<String, Option<State>>>>,
@@ -215,7 +215,7 @@ impl Processed {
     }
 }
 
-/// Starts a controller with three workers whose reconciles take time, fail and request a repetition.
+/// Starts a controller with three workers. Reconciles take time, fail and request to be repeated.
 pub(crate) fn start_controller(connector: &Connector, recorder: &Recorder, seed: u64) -> Processed {
     let mut rng = StdRng::seed_from_u64(seed);
     let informer = SharedInformer::new(

@@ -8,7 +8,7 @@ use serde_json::Value;
 /// The namespaces. `default` exists on every server.
 pub(crate) const NAMESPACES: [&str; 2] = ["default", "shop"];
 
-/// The names.
+/// The names of the objects.
 pub(crate) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// The values of the label `tier`. Selectors choose among them, so objects enter and leave views.
@@ -33,7 +33,7 @@ pub(crate) fn revision(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// The compared state of an object.
+/// The state of an object that the checks compare.
 pub(crate) fn state(object: &Value) -> State {
     let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
     State {
@@ -42,7 +42,7 @@ pub(crate) fn state(object: &Value) -> State {
     }
 }
 
-/// The compared state of an object's JSON.
+/// The state of an object's JSON that the checks compare.
 pub(crate) fn state_of_json(json: &[u8]) -> State {
     serde_json::from_slice(json).map(|object| state(&object)).unwrap_or_default()
 }

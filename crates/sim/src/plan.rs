@@ -23,7 +23,7 @@ pub enum FaultKind {
     StoreWatchLost,
     /// A watch of the store is up to 300 ms behind its leader, and so are its progress notifications.
     LaggingMember,
-    /// The store forgets its history up to some changes before the latest.
+    /// The store compacts its history up to some changes before the latest.
     Compaction,
     /// Bytes of a connection take up to 50 ms.
     LinkDelay,
@@ -37,12 +37,12 @@ pub enum FaultKind {
     SlowReader,
     /// A server dies: its connections break, its tasks end, and it starts again later.
     ServerCrash,
-    /// A server shuts down in order and starts again later.
+    /// A server shuts down gracefully and starts again later.
     ServerShutdown,
 }
 
 impl FaultKind {
-    /// All kinds.
+    /// All kinds of faults.
     pub const ALL: [FaultKind; 14] = [
         FaultKind::StoreDelay,
         FaultKind::StoreRefusal,
@@ -72,7 +72,7 @@ impl FaultKind {
         name
     }
 
-    /// The kind of a name.
+    /// Returns the kind with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         FaultKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
@@ -87,13 +87,13 @@ pub struct Plan {
     pub faults: BTreeSet<FaultKind>,
     /// The number of servers on the store.
     pub servers: usize,
-    /// The number of clients that write, each one after another.
+    /// The number of clients that write. Each client waits for the outcome of a write before the next one.
     pub writers: usize,
     /// The number of writes of each writer.
     pub writes: usize,
     /// The number of clients that get and list.
     pub readers: usize,
-    /// The number of clients that list and watch by themselves.
+    /// The number of clients that list and watch with requests of their own, without a reflector.
     pub watchers: usize,
     /// The number of reflectors.
     pub reflectors: usize,
@@ -247,7 +247,7 @@ mod tests {
     use super::{FaultKind, Plan};
 
     #[test]
-    fn arguments_of_a_plan_play_the_same_plan() {
+    fn plan_set_from_its_own_arguments_is_unchanged() {
         for seed in 0..200 {
             for plan in Plan::draw(seed).simpler() {
                 let arguments = plan.arguments();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_faults_are_parsed() {
+    fn every_fault_kind_is_parsed_from_its_name() {
         for kind in FaultKind::ALL {
             assert_eq!(FaultKind::from_name(&kind.name()), Some(kind));
         }

@@ -1,4 +1,4 @@
-//! The clients that get and list: the most recent state, any state, one not older than they know, and pages.
+//! The clients that get and list. Their lists request the most recent state, any state, a minimum revision, or pages.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(crate) struct Reader {
     connector: Connector,
     recorder: Recorder,
     rng: StdRng,
-    /// The newest revision of its lists.
+    /// The newest revision of a list that this client has read.
     seen: u64,
 }
 

@@ -35,14 +35,14 @@ const CONVERGENCE_WAIT: Duration = Duration::from_secs(90);
 /// The longest `timeoutSeconds` of a watch.
 const WATCH_SECONDS_MAX: u64 = 12;
 
-/// What is recorded.
+/// The options of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
     /// A kubeconfig for each server; all servers have one store.
     pub kubeconfigs: Vec<PathBuf>,
     /// The seed of the random decisions of clients.
     pub seed: u64,
-    /// The time of the writes.
+    /// The duration of the writes.
     pub time: Duration,
     /// The number of clients that write.
     pub writers: usize,
@@ -135,7 +135,7 @@ async fn play(options: &RecordOptions, begun: impl FnOnce()) -> Result<Trace, St
     Ok(recorder.trace())
 }
 
-/// The most recent list, which a server that comes back may not answer at once.
+/// Reads the most recent list. Retries for about a minute, because a restarted server may not answer at once.
 async fn most_recent(connector: &Connector) -> Option<Value> {
     for _ in 0..600 {
         let path = collection(None);

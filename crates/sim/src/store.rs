@@ -1,4 +1,4 @@
-//! [`FaultyStore`]: the store of the simulation, with the faults of a cluster of etcd.
+//! [`FaultyStore`]: the store of the simulation, with the faults of an etcd cluster.
 //!
 //! ```text
 //!  server ──▶ FaultyStore ──▶ MemoryStorage       every applied write of a ConfigMap ──▶ trace (the truth)
@@ -6,7 +6,7 @@
 //!              watches lag, end and lose their leader
 //! ```
 //!
-//! The truth is recorded where writes are applied, not by a watch of the store.
+//! The true history is recorded when writes are applied, not by a watch of the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,10 +40,10 @@ const REFUSAL: f64 = 0.05;
 /// Probability that a write is ambiguous.
 const AMBIGUITY: f64 = 0.08;
 
-/// Probability that a lagging member pauses before an item of a watch.
+/// Probability that a watch of a lagging member pauses before an item.
 const LAG: f64 = 0.2;
 
-/// The store. Clones are one store.
+/// The store of the simulation. Clones share the store.
 #[derive(Clone)]
 pub(crate) struct FaultyStore {
     inner: Arc<Inner>,
@@ -57,13 +57,13 @@ struct Inner {
     is_healed: AtomicBool,
     /// The term of the leader. Watches end when it changes.
     term: watch::Sender<u64>,
-    /// Without a leader until then.
+    /// The time until which the store has no leader.
     leaderless_until: Mutex<Instant>,
-    /// The number of writes that will be applied after their answer.
+    /// The number of writes that were answered with an error and will be applied later.
     pending: AtomicU64,
 }
 
-/// The two ways of a write.
+/// A write, with the expected revision of the key.
 enum Write {
     Create(Bytes, Option<Duration>),
     Update(Revision, Bytes, Option<Duration>),
@@ -100,7 +100,7 @@ impl FaultyStore {
         *self.inner.leaderless_until.lock() = Instant::now();
     }
 
-    /// Whether acknowledged-as-failed writes are still to be applied.
+    /// Whether no write remains that was answered with an error and will be applied later.
     pub(crate) fn is_settled(&self) -> bool {
         self.inner.pending.load(Ordering::Relaxed) == 0
     }
@@ -110,14 +110,14 @@ impl FaultyStore {
         self.inner.memory.current_revision().await.map_or(0, Revision::get)
     }
 
-    /// Ends all watches, and has no leader for a time.
+    /// Ends all watches, and leaves the store without a leader for `time`.
     pub(crate) fn lose_leader(&self, time: Duration) {
         self.inner.recorder.note(format!("the store has no leader for {time:?}"));
         *self.inner.leaderless_until.lock() = Instant::now() + time;
         self.inner.term.send_modify(|term| *term += 1);
     }
 
-    /// Forgets the history up to some revisions before the latest.
+    /// Compacts the history up to `keep` revisions before the latest.
     pub(crate) async fn forget(&self, keep: u64) {
         let oldest = self.head().await.saturating_sub(keep).max(1);
         let _ = self.compact(Revision::new(oldest)).await;
@@ -138,7 +138,7 @@ impl FaultyStore {
         }
     }
 
-    /// What happens to a call before it has an effect.
+    /// Injects the faults of a call before its effect: a delay, a missing leader or a refusal.
     async fn arrive(&self) -> Result<(), StoreFault> {
         self.delay().await;
         let until = *self.inner.leaderless_until.lock();
@@ -176,7 +176,7 @@ impl FaultyStore {
         written
     }
 
-    /// A write with its faults. `Err` if its answer is lost.
+    /// Applies a write with faults. Returns an error if the call is refused or the answer is lost.
     async fn write(&self, key: &Key, write: Write) -> Result<Written, StoreFault> {
         self.arrive().await?;
         if self.draw(FaultKind::AmbiguousWrite, AMBIGUITY) {
@@ -203,7 +203,7 @@ impl FaultyStore {
         Ok(written)
     }
 
-    /// The items of a watch, with its faults.
+    /// Adds faults to a watch.
     fn faulty(&self, watch: Watch) -> Watch {
         let (items, progress) = watch.into_parts();
         let remaining = match self.has(FaultKind::StoreWatchLost) {

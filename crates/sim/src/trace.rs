@@ -21,12 +21,12 @@ pub enum Entry {
 /// The entries of a run, each with its time in microseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// Time and entry.
+    /// Pairs of a time in microseconds and an entry.
     pub entries: Vec<(u64, Entry)>,
 }
 
 impl Trace {
-    /// A number that differs if any entry or time differs (FNV-1a, 64 bits).
+    /// A hash of all entries and their times (FNV-1a, 64 bits).
     pub fn hash(&self) -> u64 {
         let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
         for (at, entry) in &self.entries {
@@ -35,7 +35,7 @@ impl Trace {
         hash.0
     }
 
-    /// The records.
+    /// The history records of the trace, without faults and notes.
     pub fn records(&self) -> Vec<Record> {
         let record = |(_, entry): &(u64, Entry)| match entry {
             Entry::Record(record) => Some(record.clone()),
@@ -66,7 +66,7 @@ impl fmt::Write for Fnv {
     }
 }
 
-/// Prints the run as a story, one line per entry.
+/// Prints the trace for people, one line per entry.
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, entry) in &self.entries {
@@ -151,7 +151,7 @@ fn selected(selector: &Selector) -> String {
     namespace.chain(labels).collect()
 }
 
-/// Writes the trace of a running world. Clones write the same trace.
+/// Appends entries to the trace of a run. Clones append to the same trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorder {
     start: Instant,

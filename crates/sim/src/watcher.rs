@@ -1,4 +1,4 @@
-//! The clients that list and watch by themselves, and record each event.
+//! The clients that list and watch with requests of their own, and record each event.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::cluster::Connector;
 use crate::objects::{NAMESPACES, Objects, TIERS, collection, label_query, name, revision, selector, state};
 use crate::trace::Recorder;
 
-/// Time within which a watch delivers all changes that happened before it.
+/// Time within which a watch delivers all changes that happened before the watch.
 const WHOLE_WATCH: Duration = Duration::from_secs(10);
 
 /// A client that watches.
@@ -27,14 +27,14 @@ pub(crate) struct Watcher {
     recorder: Recorder,
     rng: StdRng,
     is_slow: bool,
-    /// The longest `timeoutSeconds` of its watches.
+    /// The longest `timeoutSeconds` of this client's watches.
     timeout_max: u64,
     selector: Selector,
     namespace: Option<&'static str>,
-    /// The copy, and the revision up to which it is complete.
+    /// The client's copy of the objects, complete up to `position`.
     copy: Objects,
     position: u64,
-    /// Whether the copy must be read again.
+    /// Whether the client must list again before the next watch.
     must_list: bool,
     /// The revision that the copy must reach, when the run ends.
     last: watch::Receiver<Option<u64>>,
@@ -70,7 +70,7 @@ impl Watcher {
         }
     }
 
-    /// Limits the `timeoutSeconds` of its watches, so that a run in real time ends soon.
+    /// Limits the `timeoutSeconds` of all watches, so that a run in real time ends soon.
     pub(crate) fn with_timeout_max(self, seconds: u64) -> Self {
         Watcher { timeout_max: seconds, ..self }
     }
@@ -80,8 +80,8 @@ impl Watcher {
         &self.selector
     }
 
-    /// Lists and watches until the copy must be complete: it has the last revision, or a whole watch ended in order
-    /// after the last write. Returns the copy.
+    /// Lists and watches until the copy is complete, and returns the copy. The copy is complete at the last revision,
+    /// or after a watch of at least [`WHOLE_WATCH`] that began after the last write and ended normally.
     pub(crate) async fn run(mut self) -> Objects {
         loop {
             let is_last = self.last.borrow().is_some();

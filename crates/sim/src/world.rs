@@ -1,4 +1,4 @@
-//! Plays a plan: starts everything, injects faults, heals, waits for convergence.
+//! Plays a plan: starts all parts, injects faults, ends them, and waits until every copy converges.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const CONVERGENCE_WAIT: Duration = Duration::from_secs(600);
 /// Virtual time in which the servers write their own objects after the faults.
 const OWN_WRITES_WAIT: Duration = Duration::from_secs(60);
 
-/// Virtual time for all writes. A write that is never answered breaks a guarantee.
+/// Virtual time for all writes. A write without an answer after this time breaks a guarantee.
 const WRITES_WAIT: Duration = Duration::from_secs(3_600);
 
 /// Plays a plan on the runtime of the caller, whose clock is virtual.
@@ -108,7 +108,7 @@ pub(crate) async fn create_namespaces(connector: &Connector) {
     }
 }
 
-/// The state of the store after the run, by the recorded changes.
+/// The state of the store after the run, computed from the recorded changes.
 fn final_state(trace: &Trace) -> Objects {
     let mut changes: Vec<_> = trace
         .records()

@@ -27,7 +27,7 @@ impl Writer {
         Writer { name: format!("writer{number}"), connector, recorder: recorder.clone(), rng }
     }
 
-    /// Gives the writer's values another prefix, because a real store may have values of an earlier run.
+    /// Sets another prefix of the written values, because a real store may have values of an earlier run.
     pub(crate) fn named(self, name: String) -> Self {
         Writer { name, ..self }
     }
@@ -71,7 +71,7 @@ impl Writer {
         }
     }
 
-    /// Reads an object and writes it, if no other write came in between.
+    /// Reads an object and updates it at the revision that was read.
     async fn replace(&mut self, item: &str, mut body: Value, object: &str, value: String) {
         let from = self.recorder.now();
         let Some((status, found)) = self.connector.call("GET", item, "application/json", String::new()).await else {

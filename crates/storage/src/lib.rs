@@ -8,7 +8,7 @@
 //!   memory      the executable specification: an MVCC map, nothing on disk
 //!   embedded    the same semantics on a durable engine        (feature `embedded`)
 //!   etcd3       etcd v3 over gRPC, incoming and result channel (feature `etcd3`)
-//!   transfer    copies: a store into a file, a file into a store, two places compared
+//!   transfer    export of a store to a file, import, comparison, relocation
 //!   update      the optimistic write loop, Kubernetes' GuaranteedUpdate
 //!   conformance the suite that all of them pass                (feature `conformance`)
 //! ```

@@ -1,12 +1,12 @@
-//! The store in memory: [`MemoryStorage`]. It is also the executable specification of the [`Storage`] contract; the
-//! other implementations are compared with it.
+//! The store in memory: [`MemoryStorage`]. The store is also the executable specification of the [`Storage`]
+//! contract, with which the other implementations are compared.
 //!
 //! ```text
 //!   create ──┐  one write lock        ┌── Hub: watchers of this key become "behind", are woken
 //!   update ──┼─▶ Mvcc: map + log ─────┤
 //!   delete ──┘  (bytes shared)        └── Deadlines: the reaper task removes what is due
 //!
-//!   watch  ────▶ reads the log from its own place, WATCH_BATCH events at a time
+//!   watch  ────▶ reads the log from its own position, WATCH_BATCH events at a time
 //! ```
 //!
 //! A write costs one lock, one map insertion and one log entry; the map, the log and every reader
@@ -85,7 +85,7 @@ struct Inner {
     hub: Hub,
     /// The origin of this store's millisecond clock.
     origin: Instant,
-    /// Notifies the TTL task of a new next deadline, or of the closing.
+    /// Notifies the TTL task that the next deadline changed or the store is closed.
     rearm: Notify,
     reaper: Mutex<Option<AbortHandle>>,
 }
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn records_are_counted() {
+    async fn record_count_of_an_export_equals_the_number_of_keys() {
         let store = MemoryStorage::new();
         for count in 0..4_u64 {
             assert_eq!(store.records().await.unwrap().count(), Some(count), "existing keys");

@@ -254,9 +254,9 @@ impl<V> Mvcc<V> {
         self.log.push_back(entry);
     }
 
-    /// Adds a state written before this history begins, replacing an older one, which is returned.
-    /// A reopened store uses it to fill in states that are not in its log. To be called before the
-    /// first change.
+    /// Adds a state that was written before this history begins. Returns the older state of the key
+    /// that is replaced. A reopened store fills in the states that are not in its log with this
+    /// method, before the first change.
     pub(crate) fn restore(&mut self, key: &Key, stored: Stored<V>) -> Option<Stored<V>> {
         debug_assert!(self.log.is_empty(), "what is put back comes before what changes it");
         let last = stored.modified;
@@ -266,7 +266,8 @@ impl<V> Mvcc<V> {
         former
     }
 
-    /// Undoes [`Mvcc::restore`], because the key was removed before this history begins.
+    /// Removes a restored state, because the key was removed before this history begins. Returns
+    /// the removed state.
     pub(crate) fn unrestore(&mut self, key: &str) -> Option<Stored<V>> {
         debug_assert!(self.log.is_empty(), "what is taken back comes before what changes it");
         let former = self.keys.remove(key)?.live;

@@ -114,7 +114,7 @@ impl StoreEvent {
     }
 }
 
-/// An item of a watch.
+/// An item of a [`Watch`]: a change, progress, or the reason why the watch ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchItem {
     /// A change. Revisions never decrease. Changes of one revision (one transaction, the keys of
@@ -271,7 +271,7 @@ pub enum Reread {
 }
 
 impl Reread {
-    /// The result for a key that was read as a whole.
+    /// Compares the state that was read with the known revision.
     pub fn of(found: Option<KeyValue>, known: Revision) -> Self {
         match found {
             Some(found) if found.modified == known => Reread::Unchanged,
@@ -394,7 +394,7 @@ pub trait Storage: Send + Sync + 'static {
     /// Checks that the store can serve, within two seconds; for `/healthz` and `/readyz`.
     ///
     /// # Errors
-    /// The fault that prevents it from serving.
+    /// The fault that prevents the store from serving.
     async fn health(&self) -> Result<(), StoreFault>;
 
     /// Statistics of the store.
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn value_has_the_form_in_which_it_was_written_by_default() {
+    async fn normal_form_returns_the_value_unchanged_by_default() {
         let store = crate::MemoryStorage::new();
         assert_eq!(store.normal_form(&entry("").key, "{ }".into()), "{ }");
     }

@@ -57,7 +57,7 @@ pub enum Outcome {
     Updated {
         /// The new state.
         current: KeyValue,
-        /// The state it replaced.
+        /// The replaced state.
         previous: KeyValue,
     },
     /// The key was removed.
@@ -91,7 +91,7 @@ pub enum GuaranteedUpdateError<E> {
     Fault(StoreFault),
 }
 
-/// The bounds of an update.
+/// The limits of a guaranteed update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpdateLimits {
     /// Conflicts after which the update fails with [`GuaranteedUpdateError::Contended`]. In kube-apiserver, only the

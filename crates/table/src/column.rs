@@ -6,7 +6,7 @@ use listwatch_kinds::table::{AGE, Column, NAME};
 
 use listwatch_registry::{PrinterColumn, Resource};
 
-/// The columns of a custom resource, without the name. A definition without columns has the default, the age.
+/// The columns of a custom resource, without the name. The default is one column with the age.
 pub(super) fn custom(resource: &Resource) -> Cow<'_, [PrinterColumn]> {
     if !resource.printer_columns.is_empty() {
         return Cow::Borrowed(&resource.printer_columns);

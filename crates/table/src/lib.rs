@@ -9,9 +9,10 @@
 //!                   partial::object(json, version), partial::list(objects, meta, version)
 //! ```
 //!
-//! All functions are pure in bytes and `now`. Columns and cells are those of `pkg/printers/internalversion`
-//! ([`columns`]). A resource without printers has its name and creation time; a custom resource has its
-//! `additionalPrinterColumns`. A field without a value shows the default that Kubernetes would set.
+//! All functions are pure: the result depends only on the arguments, including `now`. Columns and cells are those of
+//! `pkg/printers/internalversion` ([`columns`]). A resource without printers has the columns name and creation time.
+//! A custom resource has the columns in its `additionalPrinterColumns`. A field without a value shows the default
+//! that Kubernetes would set.
 //!
 //! Status objects (errors, results of deletes) have no Table.
 //!
@@ -68,7 +69,7 @@ pub enum IncludeObject {
 }
 
 impl IncludeObject {
-    /// Parses the query parameter. Absent and empty mean [`IncludeObject::Metadata`].
+    /// Parses the query parameter. An absent or empty parameter means [`IncludeObject::Metadata`].
     ///
     /// # Errors
     /// A 400 [`Status`] for an unsupported value.
@@ -96,7 +97,7 @@ pub enum MetaVersion {
 }
 
 impl MetaVersion {
-    /// The version in the `v=` of an `Accept` clause; `None` for a version without Tables.
+    /// Parses the parameter `v=` of an `Accept` clause. Returns `None` for a version without Tables.
     pub fn parse(version: &str) -> Option<Self> {
         match version {
             "v1" => Some(MetaVersion::V1),
@@ -105,7 +106,7 @@ impl MetaVersion {
         }
     }
 
-    /// The `apiVersion` of the documents.
+    /// The `apiVersion` of Tables and of `PartialObjectMetadata` in this version.
     pub fn api_version(self) -> &'static str {
         match self {
             MetaVersion::V1 => "meta.k8s.io/v1",
@@ -115,7 +116,7 @@ impl MetaVersion {
 }
 
 impl From<bool> for MetaVersion {
-    /// Converts from a flag, of which `true` means `v1beta1`.
+    /// Converts a flag: `true` means `v1beta1`.
     fn from(v1beta1: bool) -> Self {
         if v1beta1 { MetaVersion::V1Beta1 } else { MetaVersion::V1 }
     }
@@ -178,7 +179,7 @@ enum Cells {
     Paths(Vec<PathColumn>),
 }
 
-/// A column of a custom resource. Its cells are empty if the path cannot be parsed.
+/// A column of a custom resource, whose cells are empty if the path cannot be parsed.
 struct PathColumn {
     path: Option<JsonPath>,
     type_: String,
@@ -241,7 +242,7 @@ impl PathColumn {
 /// The bytes after the last row or item of a LIST.
 pub const TAIL: &[u8] = b"]}\n";
 
-/// The form of the Tables of one response or watch.
+/// Writes the Tables of one response or watch, with fixed columns, `includeObject` and version.
 pub struct TableView {
     resource: Arc<Resource>,
     cells: Cells,
@@ -258,7 +259,7 @@ impl std::fmt::Debug for TableView {
 }
 
 impl TableView {
-    /// Creates the form of the Tables of a resource.
+    /// Creates the view of a resource for one response or watch.
     pub fn new(resource: &Arc<Resource>, include: IncludeObject, version: MetaVersion) -> Self {
         let cells = Cells::of(resource);
         let definitions = serde_json::to_vec(&cells.columns(resource)).expect("columns serialize");
@@ -278,8 +279,8 @@ impl TableView {
         out.freeze()
     }
 
-    /// Returns the bytes before the first row of a LIST, for callers that send rows as they make them. The rows follow
-    /// ([`TableView::write_row`]), and [`TAIL`] after the last.
+    /// Returns the bytes before the first row of a LIST, for callers that stream the rows. Such a caller then appends
+    /// each row with [`TableView::write_row`], and finally [`TAIL`].
     pub fn head(&self, meta: &ListMeta) -> BytesMut {
         self.begin(|out| meta.write(out), true)
     }
@@ -368,7 +369,7 @@ impl TableView {
     }
 }
 
-/// Whether a bookmark ends the initial events. Its annotation is sent for every `includeObject`.
+/// Whether a bookmark ends the initial events. The annotation of such a bookmark is sent for every `includeObject`.
 fn ends_initial_events(object: Printed<'_>) -> bool {
     object.metadata().get("annotations").get("k8s.io/initial-events-end").is("true")
 }

@@ -23,7 +23,7 @@ fn metadata(object: &[u8]) -> &[u8] {
     }
 }
 
-/// Appends an object with this metadata.
+/// Appends a `PartialObjectMetadata` with this metadata.
 pub(super) fn write(out: &mut BytesMut, metadata: &[u8], version: MetaVersion) {
     let metadata = if metadata.is_empty() { b"{}" } else { metadata };
     out.reserve(metadata.len() + 96);
@@ -54,8 +54,8 @@ pub fn list<'a>(objects: impl IntoIterator<Item = &'a [u8]>, meta: &ListMeta, ve
     out.freeze()
 }
 
-/// Returns the bytes before the first item of a LIST, for callers that send items as they make them. The items follow
-/// ([`write_object`]), and [`TAIL`](super::TAIL) after the last.
+/// Returns the bytes before the first item of a LIST, for callers that stream the items. Such a caller then appends
+/// each item with [`write_object`], and finally [`TAIL`](super::TAIL).
 pub fn head(meta: &ListMeta, version: MetaVersion) -> BytesMut {
     let mut out = BytesMut::new();
     out.put_slice(b"{\"kind\":\"PartialObjectMetadataList\",\"apiVersion\":\"");

@@ -1,13 +1,14 @@
-//! Keeps rows for later lists.
+//! Keeps the rows of Tables for later lists.
 //!
-//! A row changes while its object does not, because it contains ages. A kept row has two numbers in front, the times
-//! between which its ages have the same text:
+//! The row of an unchanged object still changes, because the row contains ages. A kept row has two numbers in front,
+//! the times between which its ages have the same text:
 //!
 //! ```text
 //!  │ 8 bytes: printed at │ 8 bytes: unchanged until │ {"cells":["web",1,"5m"],"object":…}
 //! ```
 //!
-//! The row of an object that is 3 hours old is the same for a minute, and that of an object of 8 days for a day.
+//! The row of an object that is 3 hours old is unchanged for a minute. The row of an object that is 8 days old is
+//! unchanged for a day.
 
 use bytes::{BufMut, BytesMut};
 use listwatch_cacher::{EncodingCache, EncodingId};
@@ -17,14 +18,15 @@ use time::OffsetDateTime;
 
 use super::TableView;
 
-/// The bytes before a kept row.
+/// The size of the two times before a kept row, in bytes.
 const TIMES_BYTES: usize = 16;
 
 impl TableView {
-    /// Appends the row of an object: the kept one, if its ages are still the same, or else a new one, which is kept.
+    /// Appends the row of an object. Uses the kept row if the ages in it still have the same text. Otherwise formats
+    /// a new row and keeps it.
     ///
-    /// The object must be of the version of the view. `id` must differ for each resource, `includeObject` and version
-    /// of this crate's documents.
+    /// The object must have the API version of the view. `id` must differ for each resource, `includeObject` and
+    /// version of this crate's documents.
     pub fn write_kept_row(
         &self,
         out: &mut BytesMut,
@@ -57,7 +59,7 @@ impl TableView {
     }
 }
 
-/// Nanoseconds since 1970; the nearest number for a time beyond the year 2262.
+/// The time in nanoseconds since 1970, limited to the range of an `i64` (up to the year 2262).
 fn nanoseconds(time: OffsetDateTime) -> i64 {
     let nanoseconds = time.unix_timestamp_nanos();
     i64::try_from(nanoseconds).unwrap_or(if nanoseconds < 0 { i64::MIN } else { i64::MAX })
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn row_of_an_old_object_is_printed_once() {
+    fn row_of_an_old_object_is_formatted_once_while_its_age_text_is_unchanged() {
         let registry = Registry::builtin();
         let resource = registry.find("", "v1", "configmaps").unwrap();
         let json = br#"{"metadata":{"name":"a","creationTimestamp":"1970-01-01T00:00:00Z"}}"#;

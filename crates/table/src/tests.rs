@@ -439,7 +439,7 @@ fn table_of_a_list_has_the_list_metadata() {
 }
 
 #[test]
-fn row_has_the_object_of_include_object() {
+fn row_contains_the_object_requested_by_include_object() {
     let configmaps = resource("configmaps");
     let body = object(json!({"kind": "ConfigMap", "apiVersion": "v1", "data": {"k": "v"}}));
     let whole: Value = serde_json::from_slice(&body).unwrap();

@@ -1,4 +1,5 @@
-//! TCP ports of the loopback for tests that start a server as a process of its own and must name its port beforehand.
+//! Reserves TCP ports on the loopback interface, for tests that start a server process and must choose the port
+//! before.
 //!
 //! ```
 //! let port = listwatch_test_ports::free_port()?;
@@ -7,9 +8,9 @@
 //! ```
 //!
 //! # Why not port 0
-//! The kernel's free port is free only until the next socket takes it: another test, an outgoing connection, or the port
-//! of a server that a test has killed and starts again. So a port is locked by a file until the end of the process that
-//! took it, and lies below the ports that Linux gives to outgoing connections.
+//! A port that the kernel assigns is free only until another socket binds it: in another test, for an outgoing
+//! connection, or while a test restarts its server. This crate therefore locks a file per port until the process
+//! ends. The ports are below the range that Linux assigns to outgoing connections.
 
 use std::fs::File;
 use std::io;
@@ -18,13 +19,15 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// Below Linux' default of `net.ipv4.ip_local_port_range`, and above the ports that services register.
+/// The ports to choose from. The range is below Linux's default `net.ipv4.ip_local_port_range`, and above the ports
+/// of common services.
 const PORTS: Range<u16> = 20_000..32_000;
 
-/// The locks of this process. They end with it.
+/// The file locks of this process. The system releases the locks when the process ends.
 static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
-/// A port on which nothing listens, and which no other call returns, in this or another process, until this process ends.
+/// Returns a port on which no process listens. No other call, in this or another process, returns the same port until
+/// this process ends.
 ///
 /// # Errors
 /// The lock files cannot be written, or every port is taken.
@@ -44,7 +47,7 @@ pub fn free_port() -> io::Result<u16> {
     Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no port of {PORTS:?} is free")))
 }
 
-/// `None` if another test has locked the port, or something listens on it.
+/// Locks a port. Returns `None` if another test has locked the port, or if a process listens on it.
 fn lock(locks: &Path, port: u16) -> io::Result<Option<File>> {
     let lock = File::options().create(true).append(true).open(locks.join(port.to_string()))?;
     Ok((lock.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", port)).is_ok()).then_some(lock))
@@ -56,7 +59,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn port_is_given_to_one_user() {
+    fn free_port_is_locked_against_a_second_user() {
         let port = free_port().unwrap();
         let locks = std::env::temp_dir().join("listwatch-test-ports");
         assert!(lock(&locks, port).unwrap().is_none(), "port {port} has two users");
@@ -66,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn port_with_a_listener_is_not_given() {
+    fn port_with_a_listener_cannot_be_locked() {
         let port = free_port().unwrap();
         let locks = tempfile_dir();
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
@@ -75,7 +78,7 @@ mod tests {
         assert!(lock(&locks, port).unwrap().is_some());
     }
 
-    /// Locks that no other test shares.
+    /// Creates a directory for lock files that no other process uses.
     fn tempfile_dir() -> std::path::PathBuf {
         let dir = std::env::temp_dir().join(format!("listwatch-test-ports-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();

@@ -11,7 +11,7 @@ use listwatch_schema::limits::FIELD_ERRORS_MAX;
 pub struct Errors(Vec<FieldError>);
 
 impl Errors {
-    /// Adds an error, unless the maximum is reached.
+    /// Adds an error, unless the maximum number of errors is reached.
     pub fn push(&mut self, error: FieldError) {
         if self.0.len() < FIELD_ERRORS_MAX {
             self.0.push(error);

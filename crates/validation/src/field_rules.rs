@@ -37,7 +37,7 @@ fn percent(value: Option<&Value>) -> Option<u64> {
     is_number.then(|| digits.parse().unwrap_or(u64::MAX))
 }
 
-/// True if a number or percentage is zero. Other strings are parsed as a number.
+/// True if a number or percentage is zero. A string that is not a percentage is parsed as a number.
 pub fn is_zero(value: Option<&Value>) -> bool {
     match (percent(value), value) {
         (Some(percent), _) => percent == 0,

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equality_is_that_of_serde_json_in_any_order() {
+    fn is_equal_ignores_member_order_like_serde_json() {
         let values = [
             json!(null),
             json!(1),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn child_mut_replaces_other_values_in_their_place() {
+    fn child_mut_replaces_non_objects_without_moving_the_member() {
         let mut object = json!({"a": 1, "b": {"c": 2}, "d": null});
         let object = object.as_object_mut().unwrap();
         child_mut(object, "a").insert("x".to_owned(), json!(1));

@@ -79,7 +79,7 @@ impl Errors {
     }
 }
 
-/// True if no more errors are kept. Loops over large bodies then end.
+/// True if the maximum number of errors is reached. Loops over large bodies can then end.
 pub fn is_full(errors: &Errors) -> bool {
     errors.len() >= listwatch_schema::limits::FIELD_ERRORS_MAX
 }
@@ -244,8 +244,8 @@ impl Range {
         }
     }
 
-    /// True if this range contains all of `other` and more. As in Go, only the prefix lengths are
-    /// compared, for any IP family.
+    /// True if this range contains `other` and has a shorter prefix. Ranges of different IP
+    /// families do not contain each other.
     pub fn is_strictly_above(self, other: Range) -> bool {
         let inner = Range { address: other.network(), prefix: self.prefix };
         let same_family = self.address.is_ipv4() == other.address.is_ipv4();
@@ -534,7 +534,7 @@ fn node_field_requirement(requirement: &Object, at: &Path<'_>, errors: &mut Erro
 
 // Quantities.
 
-/// Compares a quantity with zero, even if it is too large to be represented.
+/// Compares a quantity with zero. The quantity may be too large to be represented.
 pub fn sign(amount: &str) -> Ordering {
     quantities::compare(amount, "0")
         .unwrap_or_else(|| if amount.starts_with('-') { Ordering::Less } else { Ordering::Greater })
@@ -607,12 +607,12 @@ pub fn same(left: Option<&Value>, right: Option<&Value>) -> bool {
     }
 }
 
-/// A node selector in Go's form of upstream's internal type, without JSON names.
+/// Converts a node selector to the Go field names of upstream's internal type, as error messages show them.
 pub fn go_node_selector(selector: &Value) -> Value {
     json!({ "NodeSelectorTerms": selector.get("nodeSelectorTerms").map(go_node_selector_terms) })
 }
 
-/// The terms of a node selector in Go's form of upstream's internal type.
+/// Converts node selector terms to the Go field names of upstream's internal type, as error messages show them.
 pub fn go_node_selector_terms(terms: &Value) -> Value {
     let requirements = |term: &Value, name: &str| {
         let list = term.get(name)?.as_array()?.iter();
@@ -690,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn cidr_ranges_are_compared_by_prefix_length() {
+    fn cidr_range_is_strictly_above_only_the_smaller_ranges_it_contains() {
         let above =
             |outer: &str, inner: &str| Range::parse(outer).unwrap().is_strictly_above(Range::parse(inner).unwrap());
         assert!(above("10.0.0.0/8", "10.1.0.0/16"));

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 pub struct LabelSelector {
     /// The requirements of `matchLabels` and `matchExpressions`, in the order of the object.
     requirements: Vec<Requirement>,
-    /// Whether an unknown operator was used.
+    /// Whether a requirement has an unknown operator.
     broken: bool,
 }
 
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn label_selector_is_formatted_sorted_by_key() {
+    fn formatted_label_selector_is_sorted_by_key() {
         let check = |selector: Value, expected: Option<&str>| {
             assert_eq!(read(&selector).text().as_deref(), expected, "{selector}");
         };

@@ -187,7 +187,8 @@ pub fn finalizers(metadata: &Map<String, Value>) -> Vec<&str> {
 }
 
 /// Converts `metadata` to Kubernetes' member order, without empty and unknown members. A null label
-/// or annotation becomes empty. `resourceVersion` is removed, because it is never stored.
+/// or annotation becomes empty. `resourceVersion` is removed, because the store does not contain
+/// that field.
 pub fn canonical(metadata: Map<String, Value>) -> Map<String, Value> {
     let mut places: [Option<(String, Value)>; FIELDS.len()] = Default::default();
     for (name, mut value) in metadata {

@@ -1,4 +1,4 @@
-//! One call of one webhook: the review, the transport or the handler, and the checks of the response.
+//! Calls one webhook: encodes the review, sends it over HTTPS or to a handler, and checks the response.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::caller::WebhookHandler;
 
-/// The number of bytes of a review that cost one unit of fuel.
+/// Bytes of a review or a response per unit of fuel.
 const BYTES_PER_UNIT: usize = 64;
 
 /// The error text for a webhook that accepts no AdmissionReview version of this server.
@@ -83,7 +83,7 @@ pub(crate) async fn call(
     Ok(response)
 }
 
-/// Ends a task when its call ends early.
+/// Aborts the task when the value is dropped, e.g. because the call was canceled.
 struct AbortOnDrop(JoinHandle<Value>);
 
 impl Drop for AbortOnDrop {

@@ -14,7 +14,8 @@ use crate::caller::WebhookHandler;
 
 /// The configurations of one kind, MutatingWebhookConfiguration or ValidatingWebhookConfiguration.
 ///
-/// The caller updates the value when a stored object changes. A request reads one snapshot and waits for no lock.
+/// The caller updates the value when a stored object changes. A request reads one snapshot and does not wait for a
+/// lock.
 #[derive(Default)]
 pub struct WebhookConfigurations {
     objects: Mutex<Objects>,
@@ -29,7 +30,7 @@ struct Objects {
     handled: Vec<(Arc<Webhook>, Arc<dyn WebhookHandler>)>,
 }
 
-/// All webhooks at one point in time.
+/// An immutable snapshot of all webhooks.
 #[derive(Default)]
 pub(crate) struct Snapshot {
     pub(crate) index: WebhookIndex,
@@ -70,9 +71,9 @@ impl WebhookConfigurations {
         WebhookConfigurations::default()
     }
 
-    /// Adds webhooks that `handler` implements in this process. `configuration` has the form of the stored kind, without
-    /// `clientConfig`; `sideEffects` is `None` and `admissionReviewVersions` is `v1` if they are absent. The order of
-    /// calls is that of the names of all configurations.
+    /// Adds webhooks that `handler` implements in this process. `configuration` has the form of the stored kind,
+    /// without `clientConfig`; `sideEffects` is `None` and `admissionReviewVersions` is `v1` if they are absent.
+    /// Webhooks are called in the order of the names of all configurations.
     ///
     /// # Errors
     /// [`InvalidConfiguration`] without a name or without webhooks.
@@ -106,7 +107,7 @@ impl WebhookConfigurations {
     /// Adds or replaces a stored configuration, given as JSON.
     ///
     /// # Errors
-    /// [`InvalidConfiguration::Unreadable`]. An earlier state of the configuration then stays.
+    /// [`InvalidConfiguration::Unreadable`]. The earlier version of the configuration then remains.
     pub fn set(&self, json: &[u8]) -> Result<(), InvalidConfiguration> {
         let (name, webhooks) = parse(json)?;
         let mut objects = self.objects.lock();
@@ -122,7 +123,8 @@ impl WebhookConfigurations {
         self.rebuild(&objects);
     }
 
-    /// Replaces all stored configurations, given as names and JSON. Returns the names of those that cannot be read.
+    /// Replaces all stored configurations, given as names and JSON. Returns the names of the configurations that cannot
+    /// be parsed.
     pub fn replace<'a>(&self, configurations: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<&'a str> {
         let mut unreadable = Vec::new();
         let mut stored = BTreeMap::new();
@@ -140,7 +142,7 @@ impl WebhookConfigurations {
         unreadable
     }
 
-    /// Returns the current webhooks.
+    /// Returns a snapshot of the current webhooks.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshot_has_the_webhooks_in_the_order_of_their_configurations() {
+    fn snapshot_orders_webhooks_by_the_name_of_their_configuration() {
         let all = WebhookConfigurations::new();
         assert!(all.is_empty());
         all.set(&configuration("b", &["z.b.c", "a.b.c"])).unwrap();
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn handler_needs_a_name_and_webhooks() {
+    fn handler_configuration_without_a_name_or_webhooks_is_rejected() {
         let all = WebhookConfigurations::new();
         let check = |configuration: Value, expected: InvalidConfiguration| {
             let handler = Arc::new(|_: Value| async { json!({}) });

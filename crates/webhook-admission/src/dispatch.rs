@@ -1,5 +1,5 @@
-//! [`Dispatch`]: one request, as webhooks and policies see it: its attributes, the labels of its namespace, and its objects
-//! in the versions that rules name.
+//! [`Dispatch`]: an admission request for webhooks and policies. The value provides the attributes, the namespace, the
+//! matching of criteria, and the conversion of the objects to the versions that rules name.
 
 use listwatch_access::AuthorizerChain;
 use listwatch_admission::{AdmissionRequest, Operation, ResourceName};
@@ -12,23 +12,24 @@ use crate::metered::metered;
 
 const NAMESPACES: GroupResource<'_> = GroupResource { group: "", resource: "namespaces" };
 
-/// One request. What is read or converted is kept, so that it serves all webhooks and policies.
+/// An admission request. The namespace and the authorizer's decisions are cached, so that all webhooks and policies
+/// share them.
 #[derive(Debug)]
 pub struct Dispatch<'a> {
     request: &'a AdmissionRequest<'a>,
-    /// The requested version, then the equivalent ones.
+    /// The resource of the request, then the equivalent resources.
     names: Vec<ResourceName<'a>>,
     options: Option<Object>,
-    /// The namespace of the request, once it was read.
+    /// The namespace of the request; `None` until the namespace is read.
     namespace: Option<Object>,
-    /// The answers of the authorizer to the checks of expressions.
+    /// The authorizer's decisions on the checks in expressions.
     decisions: AuthorizationDecisions,
 }
 
-/// The objects of a request in one version, as a webhook sees them.
+/// The objects of a request in one version, as webhooks and policies receive them.
 #[derive(Debug)]
 pub struct ShownObjects<'a> {
-    /// The version.
+    /// The resource and kind in this version.
     pub version: ResourceName<'a>,
     /// The new object; `None` on delete.
     pub object: Option<Object>,
@@ -37,7 +38,7 @@ pub struct ShownObjects<'a> {
 }
 
 impl<'a> Dispatch<'a> {
-    /// Starts with the facts of the request.
+    /// Creates the value from the request. Does not read the namespace yet.
     pub fn new(request: &'a AdmissionRequest<'a>) -> Self {
         let mut names = vec![request.details.requested()];
         names.extend(request.details.equivalents());
@@ -79,10 +80,11 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// Whether criteria match a request with this object, and in which version. Match conditions come later.
+    /// Returns the version in which the criteria match the request with this object; `None` if they do not match. Match
+    /// conditions are not evaluated.
     ///
     /// # Errors
-    /// 404 if the namespace decides and does not exist; 500 for an unreadable selector.
+    /// 404 if a namespace selector applies and the namespace does not exist; 500 for an invalid selector.
     pub async fn matching(
         &mut self,
         criteria: &MatchCriteria,
@@ -129,8 +131,8 @@ impl<'a> Dispatch<'a> {
         self.namespace.as_ref().filter(|_| !is_namespaces(&self.requested()))
     }
 
-    /// Reads the namespace whose labels a selector judges: that of the request, or the stored state of the Namespace
-    /// itself.
+    /// Reads the namespace whose labels the namespace selector matches. For a Namespace, this is the stored version of
+    /// that Namespace.
     async fn read_namespace(&mut self, name: &str) -> Result<(), Status> {
         if self.namespace.is_none() {
             let found = self.request.objects.get_cached("", "v1", "namespaces", None, name).await?;
@@ -143,7 +145,7 @@ impl<'a> Dispatch<'a> {
     /// Converts the objects of the request to a version.
     ///
     /// # Errors
-    /// 500 if an object cannot be converted; 504 without fuel.
+    /// 500 if an object cannot be converted; 504 if the fuel is used up.
     pub async fn show(&self, object: &Object, version: ResourceName<'a>) -> Result<ShownObjects<'a>, Status> {
         let details = self.request.details;
         let object = match self.request.operation {
@@ -164,7 +166,7 @@ impl<'a> Dispatch<'a> {
     /// Whether the match conditions of a webhook hold.
     ///
     /// # Errors
-    /// 403 if a condition fails under the failure policy `Fail`; 504 without fuel.
+    /// 403 if a condition fails under the failure policy `Fail`; 504 if the fuel or the time is used up.
     pub(crate) async fn conditions_hold(
         &mut self,
         webhook: &Webhook,
@@ -186,18 +188,18 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// The answers of the authorizer that the expressions of this request may use.
+    /// The authorizer's decisions that the expressions of this request can use.
     pub fn decisions(&self) -> &AuthorizationDecisions {
         &self.decisions
     }
 
-    /// Decides the check that ended an evaluation. Returns false if there is none.
+    /// Decides the undecided authorization check that stopped an evaluation. Returns false if no check is undecided.
     pub async fn decide(&mut self, authorizers: &AuthorizerChain) -> bool {
         authorizers.decide_expression(self.request.user, &mut self.decisions).await
     }
 }
 
-/// The result of criteria with the known labels.
+/// The result of matching criteria with the namespace labels known so far.
 enum MatchedNow<'a> {
     Skip,
     NeedsNamespace,

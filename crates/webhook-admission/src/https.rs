@@ -1,7 +1,7 @@
 //! [`HttpsCaller`] calls webhooks over HTTPS (`apiserver/pkg/util/webhook/client.go`).
 //!
-//! Connections are kept alive for each certificate bundle and host. As upstream, the protocol is HTTP/1.1, and redirects
-//! and proxies are not followed.
+//! Connections are kept alive for each CA bundle and host. As in upstream, the protocol is HTTP/1.1, redirects are not
+//! followed, and proxies are not used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use listwatch_proxy::{Destination, Limits, Proxy, ProxyErrorKind, Redirects, Tls
 use listwatch_webhooks::{CallFuture, ServiceTarget, Target, WebhookAnswer, WebhookCall, WebhookCaller};
 use parking_lot::Mutex;
 
-/// The largest body of a response, in bytes. A longer body fails the call. The limit leaves room for a patch that
+/// Maximum size of a response body, in bytes. A call with a larger body fails. The limit leaves room for a patch that
 /// replaces the largest object that etcd stores.
 pub const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The largest number of certificate bundles and hosts whose connections are kept (`defaultCacheSize`). At the limit, all
+/// Maximum number of pairs of CA bundle and host whose connections are kept (`defaultCacheSize`). At the limit, all
 /// idle connections are closed.
 const TRANSPORTS_MAX: usize = 200;
 
@@ -40,7 +40,7 @@ impl std::fmt::Debug for HttpsCaller {
 }
 
 impl HttpsCaller {
-    /// Creates a caller. `services` resolves the endpoints of webhooks that are configured by a service.
+    /// Creates a caller. `services` resolves the endpoints of webhooks whose `clientConfig` names a service.
     pub fn new(services: Arc<dyn ServiceObjects>) -> Self {
         HttpsCaller { proxy: Proxy::new(Limits::default()), services, transports: Mutex::default() }
     }

@@ -11,8 +11,8 @@
 //!                                       WebhookHandler: a Rust function
 //! ```
 //!
-//! A write without a webhook for its resource costs a few hash look-ups, however many webhooks there are. A call ends at
-//! the timeout of the webhook or at the deadline of the request. No lock is held during a call.
+//! A write without a webhook for its resource costs a few hash look-ups, however many webhooks there are. A call ends
+//! at the timeout of the webhook or at the deadline of the request. No lock is held during a call.
 #![forbid(unsafe_code)]
 
 mod call;

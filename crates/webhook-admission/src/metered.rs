@@ -6,16 +6,16 @@ use listwatch_meta::Status;
 use listwatch_meta::fuel::{self, Tank};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// The most units of fuel (50 ns each) that an evaluation uses on an I/O worker if its request has no fuel: about one
-/// millisecond.
+/// Maximum fuel of an evaluation on an I/O worker if the request has no fuel: about 1 ms, at 50 ns per unit.
 const INLINE_UNITS_MAX: u64 = 20_000;
 
-/// The most units of fuel of an evaluation if its request has no fuel: about 10 s. The request then ends with 504.
+/// Maximum fuel of an evaluation if the request has no fuel: about 10 s, at 50 ns per unit. Beyond the limit, the
+/// request ends with 504.
 const UNITS_MAX: u64 = 200_000_000;
 
-/// Runs an evaluation with the fuel of its request. Requests with several effects, such as deletions of collections, and
-/// the server's own writes have no fuel. A cheap evaluation of such a request runs inline, and an expensive one runs again
-/// while other tasks move to another thread.
+/// Runs an evaluation with the fuel of its request. Requests with several effects, such as deletions of collections,
+/// and the server's own writes have no fuel. Such an evaluation first runs inline with little fuel. If that fuel is
+/// used up, the evaluation runs again with `tokio::task::block_in_place` and more fuel.
 ///
 /// # Errors
 /// 504 if the fuel or the time is used up.
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn evaluation_without_fuel_is_bounded() {
+    async fn evaluation_for_a_request_without_fuel_is_bounded() {
         let evaluate = |units: u64, deadline: Option<Instant>| metered(deadline, || fuel::charge(units));
         assert_eq!(evaluate(1, None), Ok(true));
         assert_eq!(evaluate(INLINE_UNITS_MAX + 1, None), Ok(true), "it runs again with more fuel");

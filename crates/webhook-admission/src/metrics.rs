@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 /// The upper bounds of the duration buckets, in seconds, as in kube-apiserver.
 const DURATION_BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
 
-/// The largest number of series of each metric. Calls of further webhooks are not counted.
+/// Maximum number of series per metric. Calls that need a further series are not counted.
 pub const SERIES_MAX: usize = 10_000;
 
-/// The largest rejection code of a series. Larger codes count as this one.
+/// Maximum rejection code in a label. Larger codes are counted under this code.
 const REJECTION_CODE_MAX: u16 = 600;
 
 /// The calls of one server, by webhook.
@@ -25,7 +25,7 @@ struct AllSeries {
     durations: BTreeMap<(String, &'static str, &'static str, bool), CallSeries>,
     /// `apiserver_admission_webhook_request_total`, by name, type, operation, code and rejected.
     requests: BTreeMap<(String, &'static str, &'static str, u16, bool), u64>,
-    /// `apiserver_admission_webhook_rejection_count`.
+    /// `apiserver_admission_webhook_rejection_count`, by the labels of [`RejectionSeries`].
     rejections: BTreeMap<RejectionSeries, u64>,
     /// `apiserver_admission_webhook_fail_open_count`, by name and type.
     failed_open: BTreeMap<(String, &'static str), u64>,
@@ -34,7 +34,7 @@ struct AllSeries {
 /// The histogram of one series.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct CallSeries {
-    /// The number of calls per bucket of [`DURATION_BUCKETS`]; each call is counted in one bucket.
+    /// The number of calls per bucket of [`DURATION_BUCKETS`]; each call is counted in one bucket only.
     buckets: [u64; DURATION_BUCKETS.len()],
     /// The number of calls.
     count: u64,
@@ -87,7 +87,7 @@ impl WebhookMetrics {
         }
     }
 
-    /// Counts a request that a call has rejected.
+    /// Counts a request that was rejected because of a call.
     pub(crate) fn observe_rejection(&self, rejection: RejectionSeries) {
         let rejection = RejectionSeries { code: rejection.code.min(REJECTION_CODE_MAX), ..rejection };
         if let Some(count) = series(&mut self.0.lock().rejections, rejection) {

@@ -31,7 +31,7 @@ impl std::fmt::Debug for MutatingAdmissionWebhook {
 }
 
 impl MutatingAdmissionWebhook {
-    /// Creates the plugin. `authorizers` decide the checks of match conditions.
+    /// Creates the plugin. `authorizers` decide the authorization checks in match conditions.
     pub fn new(
         configurations: Arc<WebhookConfigurations>,
         caller: Arc<dyn WebhookCaller>,
@@ -104,7 +104,8 @@ impl MutatingAdmissionWebhook {
     }
 }
 
-/// Applies the patch of a response to the object. Returns whether the patch changed the object; `None` without a patch.
+/// Applies the patch of a response to the object. Returns whether the object changed; `None` if the response has no
+/// patch.
 ///
 /// # Errors
 /// [`CallError::Denied`] for a denial; [`CallError::Internal`] for a patch that does not apply.

@@ -1,4 +1,4 @@
-//! [`Dispatcher`]: what the two plugins share: the webhooks, metrics and the failure policy.
+//! [`Dispatcher`]: the webhooks, metrics and failure policy handling that both plugins share.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use listwatch_webhooks::{CallError, FailedOpen, FailurePolicy, Webhook, WebhookC
 use crate::configurations::WebhookConfigurations;
 use crate::metrics::{RejectionSeries, WebhookMetrics};
 
-/// The parts of a plugin.
+/// The state that both plugins share.
 #[derive(Clone)]
 pub(crate) struct Dispatcher {
     pub(crate) configurations: Arc<WebhookConfigurations>,
     pub(crate) caller: Arc<dyn WebhookCaller>,
     pub(crate) metrics: Arc<WebhookMetrics>,
-    /// Decides the checks of match conditions.
+    /// The authorizers for the authorization checks in match conditions.
     pub(crate) authorizers: AuthorizerChain,
     /// The label `type` of metrics: `admit` or `validating`.
     pub(crate) webhook_type: &'static str,
@@ -38,7 +38,7 @@ impl Dispatcher {
         candidates.next().is_some()
     }
 
-    /// Counts a call, and applies the failure policy to a failed one.
+    /// Counts a call. Applies the failure policy if the call failed.
     ///
     /// # Errors
     /// The [`Status`] for the client; 504 if a failed call has used up the time of the request.

@@ -31,7 +31,7 @@ impl std::fmt::Debug for ValidatingAdmissionWebhook {
 }
 
 impl ValidatingAdmissionWebhook {
-    /// Creates the plugin. `authorizers` decide the checks of match conditions.
+    /// Creates the plugin. `authorizers` decide the authorization checks in match conditions.
     pub fn new(
         configurations: Arc<WebhookConfigurations>,
         caller: Arc<dyn WebhookCaller>,

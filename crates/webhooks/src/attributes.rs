@@ -35,7 +35,7 @@ impl Attributes<'_> {
         self.resource.group.is_empty() && self.resource.resource == "namespaces"
     }
 
-    /// Whether a rule of scope `Cluster` matches. A Namespace is cluster-scoped, although it has a namespace here.
+    /// Whether a rule of scope `Cluster` matches. Namespaces are cluster-scoped, although `namespace` is set for them.
     pub(crate) fn is_cluster_scoped(&self) -> bool {
         self.is_for_namespaces() || self.namespace.is_empty()
     }

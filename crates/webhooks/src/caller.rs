@@ -16,7 +16,7 @@ pub type CallFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub struct WebhookCall<'a> {
     /// The address of the webhook.
     pub target: &'a Target,
-    /// The CA certificates (PEM) that replace those of the system; if empty, those of the system are used.
+    /// The CA certificates in PEM. If empty, the CA certificates of the system are used.
     pub ca_bundle: &'a [u8],
     /// The review, as JSON.
     pub body: Bytes,
@@ -35,12 +35,12 @@ pub struct WebhookAnswer {
     pub body: Bytes,
 }
 
-/// Sends reviews to webhooks of admission and of conversion. `HttpsCaller` of `listwatch-webhook-admission` is the usual
-/// implementation.
+/// Sends reviews to admission webhooks and conversion webhooks. `HttpsCaller` of `listwatch-webhook-admission` is the
+/// usual implementation.
 pub trait WebhookCaller: Send + Sync {
     /// Sends a review and returns the response.
     ///
     /// # Errors
-    /// The reason of a failed call, in the words of Go's HTTP client.
+    /// The reason of a failed call, with the text of Go's HTTP client.
     fn call<'a>(&'a self, call: WebhookCall<'a>) -> CallFuture<'a, Result<WebhookAnswer, String>>;
 }

@@ -29,24 +29,23 @@ pub struct ServiceTarget {
     pub port: u16,
 }
 
-/// The parts of one request to a webhook.
+/// The destination of one request to a webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The service whose endpoints the caller dials; `None`: the caller dials `host`.
     pub service: Option<ServiceTarget>,
-    /// The name that the certificate must have and that is sent as the host; without brackets for an IPv6 address.
-    /// `<name>.<namespace>.svc` for a service.
+    /// The TLS server name and HTTP host. For a service: `<name>.<namespace>.svc`. An IPv6 address has no brackets.
     pub host: String,
     /// The TCP port.
     pub port: u16,
-    /// The path, and the parameter `timeout` if the webhook gets one.
+    /// The path, with the query parameter `timeout` if the destination has a timeout.
     pub path_and_query: String,
-    /// The URL as error texts show it.
+    /// The URL in error messages.
     pub shown_url: String,
 }
 
 impl Target {
-    /// The text of an error of the transport, as Go's HTTP client shows it: `Post "<url>": <cause>`.
+    /// Formats a transport error as Go's HTTP client does: `Post "<url>": <cause>`.
     pub fn transport_error(&self, cause: impl std::fmt::Display) -> String {
         format!("Post {}: {cause}", listwatch_meta::go::quote(&self.shown_url))
     }
@@ -70,12 +69,13 @@ impl ClientConfig {
         }
     }
 
-    /// The CA certificates (PEM) that replace those of the system; if empty, those of the system are used.
+    /// The CA certificates in PEM. If empty, the CA certificates of the system are used.
     pub fn ca_bundle(&self) -> &[u8] {
         &self.ca_bundle
     }
 
-    /// Returns the parts of a request with a timeout. The webhook receives the timeout in whole seconds, rounded up.
+    /// Returns the destination of a request with a timeout. The query parameter `timeout` has whole seconds, rounded
+    /// up.
     ///
     /// # Errors
     /// The reason why the configuration has no usable address.
@@ -84,10 +84,10 @@ impl ClientConfig {
         self.target_with(&format!("?timeout={seconds}s"))
     }
 
-    /// Returns the parts of a request that tells the webhook no timeout, as conversion webhooks expect.
+    /// Returns the destination of a request without the query parameter `timeout`, as for conversion webhooks.
     ///
     /// # Errors
-    /// The reason why the configuration names no address.
+    /// The reason why the configuration has no usable address.
     pub fn target_without_timeout(&self) -> Result<Target, String> {
         self.target_with("")
     }

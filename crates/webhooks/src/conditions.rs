@@ -1,7 +1,7 @@
 //! The match conditions of a webhook or a policy: CEL over the objects and the request (`matchconditions/matcher.go`).
 //!
-//! One false condition skips the webhook, even beside a failed one. Otherwise a failed condition follows the failure
-//! policy.
+//! One false condition skips the webhook, even if another condition fails. Otherwise the failure policy applies to a
+//! failed condition.
 
 use listwatch_cel::{
     AdmissionVariables, AuthorizationDecisions, EvalError, Expression, ResourceCheck, ResultType, Value as CelValue,
@@ -15,14 +15,14 @@ use crate::matching::Invocation;
 use crate::review::request_without_objects;
 use crate::webhook::{FailurePolicy, Webhook};
 
-/// The largest cost of one condition, in units of CEL (`PerCallLimit`). A condition above it fails.
+/// Maximum cost of one condition, in CEL cost units (`PerCallLimit`). A more expensive condition fails.
 pub const EXPRESSION_COST_MAX: u64 = 1_000_000;
 
-/// The largest cost of all conditions of one webhook or policy, in units of CEL
-/// (`RuntimeCELCostBudgetMatchConditions`). Above it the failure policy decides, and later conditions do not count.
+/// Maximum cost of all conditions of one webhook or policy, in CEL cost units (`RuntimeCELCostBudgetMatchConditions`).
+/// If the cost is higher, the failure policy applies and later conditions are not evaluated.
 pub const MATCH_CONDITIONS_COST_MAX: u64 = 2_500_000;
 
-/// The text for expressions that cost more than their common budget.
+/// The error message for expressions that exceed their shared cost budget.
 pub const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
@@ -46,12 +46,12 @@ pub struct MatchConditions(Vec<Condition>);
 struct Condition {
     name: String,
     source: String,
-    /// The compiled expression, or the compiler's text.
+    /// The compiled expression, or the error message of the compiler.
     compiled: Result<Expression, String>,
 }
 
 impl MatchConditions {
-    /// Compiles the `matchConditions` of an object. The expressions can use these variables.
+    /// Compiles the `matchConditions` of an object. The expressions can use `variables`.
     pub fn compile(holder: &Object, variables: &AdmissionVariables<'_>) -> Self {
         let compiled = objects(holder, "matchConditions").map(|(_, condition)| {
             let source = text(condition, "expression").trim();
@@ -61,17 +61,17 @@ impl MatchConditions {
         MatchConditions(compiled.collect())
     }
 
-    /// True without conditions.
+    /// Returns true if there are no conditions.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Evaluates the conditions in order, within [`MATCH_CONDITIONS_COST_MAX`]. `take_extra_cost` returns the cost of each
-    /// expression that is not its own (`LazyScope::take_cost`).
+    /// Evaluates the conditions in order, within [`MATCH_CONDITIONS_COST_MAX`]. After each expression,
+    /// `take_extra_cost` returns the cost of the lazy variables that were evaluated (`LazyScope::take_cost`).
     ///
     /// # Errors
-    /// The text of the failed conditions, if none is false. After an undecided authorization check the result has no
-    /// meaning.
+    /// The error message of the failed conditions, if no condition is false. The result has no meaning after an
+    /// undecided authorization check.
     pub fn evaluate<'a>(
         &'a self,
         variables: &[(&'a str, CelValue<'a>)],
@@ -113,16 +113,16 @@ impl MatchConditions {
 }
 
 impl Webhook {
-    /// Whether the webhook has match conditions, so that the caller converts the objects for them.
+    /// Whether the webhook has match conditions. Without conditions, the caller need not convert the objects.
     pub fn has_conditions(&self) -> bool {
         !self.conditions.is_empty()
     }
 
-    /// Evaluates the match conditions over objects in the version of `invocation`. If a condition needs a decision of the
-    /// authorizer ([`AuthorizationDecisions::take_undecided`]), the caller adds the decision and calls again; the result
-    /// has no meaning.
+    /// Evaluates the match conditions over objects in the version of `invocation`. The result has no meaning if an
+    /// authorization check is undecided ([`AuthorizationDecisions::take_undecided`]). The caller then adds the decision
+    /// and calls again.
     ///
-    /// The evaluation takes fuel (`listwatch_meta::fuel`).
+    /// The evaluation consumes fuel (`listwatch_meta::fuel`).
     ///
     /// # Errors
     /// 403 if a condition fails under the failure policy `Fail`; 504 if the fuel is used up.

@@ -5,22 +5,22 @@ use listwatch_meta::{Status, go};
 
 use crate::webhook::{FailurePolicy, SideEffects, Webhook};
 
-/// The code that metrics show for a call without an answer (`NewServiceUnavailable`).
+/// The status code in metrics for a call without a response (`NewServiceUnavailable`).
 const UNAVAILABLE: u16 = 503;
 
 /// A call that did not allow the request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CallError {
-    /// The call failed: no connection, an error of HTTP, or an invalid response. The failure policy decides.
+    /// The call failed: no connection, an HTTP error, or an invalid response. The failure policy applies.
     Failed {
         /// The text after `failed calling webhook "<name>": `.
         reason: String,
-        /// The code for metrics.
+        /// The status code for metrics.
         code: u16,
     },
     /// The webhook denied the request. The failure policy has no effect.
     Denied(Box<Status>),
-    /// This server could not use the answer, e.g. its patch does not apply. The failure policy has no effect.
+    /// The server could not use the response, e.g. because the patch does not apply. The failure policy has no effect.
     Internal(Box<Status>),
 }
 
@@ -29,7 +29,7 @@ pub enum CallError {
 pub struct FailedOpen;
 
 impl CallError {
-    /// A failed call with this text.
+    /// Creates the error of a failed call with this message.
     pub fn failed(reason: impl Into<String>) -> Self {
         CallError::failed_with(reason, UNAVAILABLE)
     }
@@ -38,17 +38,17 @@ impl CallError {
         CallError::Failed { reason: reason.into(), code }
     }
 
-    /// A transport error; `cause` is the text of [`crate::Target::transport_error`].
+    /// Creates the error of a failed transport. `cause` is the text of [`crate::Target::transport_error`].
     pub fn transport(cause: impl std::fmt::Display) -> Self {
         CallError::failed(format!("failed to call webhook: {cause}"))
     }
 
-    /// A patch that does not apply to the object, or whose result is no object.
+    /// Creates the error for a patch that does not apply, or whose result is not an object.
     pub fn patch(cause: impl std::fmt::Display) -> Self {
         CallError::Internal(Box::new(Status::internal(cause)))
     }
 
-    /// A patch for an operation without a new object, such as a delete.
+    /// Creates the error for a patch in a response to an operation without a new object, such as a delete.
     pub fn nothing_to_patch(webhook: &str) -> Self {
         CallError::patch(format_args!(
             "admission webhook {} attempted to modify the object, which is not supported for this operation",
@@ -77,7 +77,7 @@ impl CallError {
 ///
 /// # Errors
 /// [`CallError::Internal`] with 400 if the webhook may have side effects, with any failure policy;
-/// [`CallError::Failed`] if the webhook declares nothing.
+/// [`CallError::Failed`] if `sideEffects` is absent.
 pub fn check_dry_run(webhook: &Webhook, dry_run: bool) -> Result<(), CallError> {
     match webhook.side_effects {
         _ if !dry_run => Ok(()),

@@ -1,4 +1,4 @@
-//! [`RuleIndex`] and [`WebhookIndex`]: find the few webhooks or policies that can match a request among many.
+//! [`RuleIndex`] and [`WebhookIndex`]: find the webhooks or policies that can match a request without a scan of all.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::webhook::Webhook;
 /// All operations, in the order of [`RuleIndex::by_operation`].
 const OPERATIONS: [Operation; 4] = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
 
-/// Group, then resource; both may be `*`. The positions are ascending.
+/// Ascending positions by API group and resource. Group and resource may be `*`.
 type ByGroup = HashMap<String, HashMap<String, Vec<usize>>>;
 
 /// Positions of criteria in a list, indexed by operation, group and resource.
 ///
-/// A request costs a few hash look-ups, and one step for each item with a rule for the operation, the group and the
-/// resource. Other items cost nothing.
+/// A lookup takes a few hash lookups, and one step per item with a rule for the operation, group and resource. Other
+/// items are not visited.
 #[derive(Debug, Default)]
 pub struct RuleIndex {
     by_operation: [ByGroup; OPERATIONS.len()],
@@ -46,7 +46,7 @@ impl RuleIndex {
     }
 
     /// Returns the ascending positions of the criteria that may match an operation on a resource. `equivalents` are the
-    /// other versions and groups of the resource. Allocates nothing if there are none.
+    /// other versions and groups of the resource. Does not allocate if there are no candidates.
     pub fn candidates(
         &self,
         operation: Operation,
@@ -87,8 +87,8 @@ pub struct WebhookIndex {
 }
 
 impl WebhookIndex {
-    /// Creates an index of webhooks. Webhooks are called in the order of their configurations' names, and in the order of
-    /// each configuration.
+    /// Creates an index of webhooks. Webhooks are called in the order of their configurations' names, and in the order
+    /// of each configuration.
     pub fn new(webhooks: impl IntoIterator<Item = Arc<Webhook>>) -> Self {
         let mut webhooks: Vec<Arc<Webhook>> = webhooks.into_iter().collect();
         // The sort is stable, so that the webhooks of one configuration keep their order.
@@ -97,7 +97,7 @@ impl WebhookIndex {
         WebhookIndex { webhooks, index }
     }
 
-    /// True without webhooks.
+    /// Returns true if there are no webhooks.
     pub fn is_empty(&self) -> bool {
         self.webhooks.is_empty()
     }
@@ -107,9 +107,9 @@ impl WebhookIndex {
         &self.webhooks
     }
 
-    /// Returns the webhooks that may match an operation on a resource, in the order of their calls, each with its position
-    /// among all webhooks. `equivalents` are the other versions and groups of the resource. Allocates nothing if there is
-    /// no such webhook.
+    /// Returns the webhooks that may match an operation on a resource, in the order of their calls, each with its
+    /// position among all webhooks. `equivalents` are the other versions and groups of the resource. Does not allocate
+    /// if there are no candidates.
     pub fn candidates(
         &self,
         operation: Operation,

@@ -1,8 +1,9 @@
-//! Whether a webhook, a policy or a binding matches a request, and in which version (`generic/webhook.go:ShouldCallHook`,
-//! `policy/matching/matching.go`).
+//! Decides whether a webhook, a policy or a binding matches a request, and in which version
+//! (`generic/webhook.go:ShouldCallHook`, `policy/matching/matching.go`).
 //!
-//! The tests run in this order: object selector, rules, equivalent resources, namespace selector. Upstream looks up the namespace
-//! first, and reports a missing namespace only if everything else matches. The result is the same with fewer look-ups.
+//! The order of the checks is: object selector, rules, equivalent resources, namespace selector. Upstream looks up the
+//! namespace first, and reports a missing namespace only if everything else matches. The result is the same, with fewer
+//! lookups.
 
 use listwatch_admission::{Operation, ResourceName};
 use listwatch_meta::Status;
@@ -23,11 +24,11 @@ pub enum NamespaceLabels<'a> {
     Read(&'a Object),
 }
 
-/// The resource and kind in which a webhook is called. Both differ from those of the request for an equivalent
-/// resource.
+/// The resource and kind in the AdmissionReview. They differ from the resource and kind of the request if a rule
+/// matches an equivalent resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invocation<'a> {
-    /// The resource and kind that the rule of the webhook names.
+    /// The resource and kind that the rule matches.
     pub resource: ResourceName<'a>,
 }
 
@@ -38,7 +39,8 @@ pub enum Matching<'a> {
     Skip,
     /// The webhook is called if its match conditions hold.
     Call(Invocation<'a>),
-    /// The namespace selector decides: the caller reads the namespace and calls again with [`NamespaceLabels::Read`].
+    /// The result depends on the namespace selector. The caller reads the namespace and calls again with
+    /// [`NamespaceLabels::Read`].
     NeedsNamespace,
 }
 
@@ -50,14 +52,14 @@ pub struct MatchCriteria {
     /// Whether criteria without rules match every resource.
     pub(crate) matches_without_rules: bool,
     matches_equivalents: bool,
-    /// `None` if the selector is empty: then nothing is looked up.
+    /// `None` if the selector is empty; the namespace is then not looked up.
     namespace_selector: Option<LabelSelector>,
     object_selector: Option<LabelSelector>,
 }
 
 impl MatchCriteria {
-    /// Parses the criteria of a policy or a binding (`MatchResources`), which have passed validation. Without rules, they
-    /// match every resource.
+    /// Parses validated criteria of a policy or a binding (`MatchResources`). Criteria without rules match every
+    /// resource.
     pub fn parse(resources: &Object) -> Self {
         MatchCriteria {
             excluded: rules(resources, "excludeResourceRules"),
@@ -82,8 +84,8 @@ impl MatchCriteria {
         }
     }
 
-    /// Decides whether the criteria match a request. `equivalents` are the other versions and groups of the resource, in
-    /// the registry's order.
+    /// Decides whether the criteria match a request. `equivalents` are the other versions and groups of the resource,
+    /// in the registry's order.
     ///
     /// # Errors
     /// 500 for a selector with an unknown operator.
@@ -122,7 +124,8 @@ impl MatchCriteria {
         Ok(if is_selected { Matching::Call(Invocation { resource }) } else { Matching::Skip })
     }
 
-    /// The resource of the request if a rule matches it, otherwise the first equivalent that a rule matches.
+    /// Returns the resource of the request if a rule matches. Otherwise returns the first equivalent resource with a
+    /// matching rule.
     fn matched_resource<'a>(
         &self,
         rules: &[Rule],
@@ -146,7 +149,8 @@ impl MatchCriteria {
 }
 
 impl Webhook {
-    /// The requests that the webhook matches. Match conditions come after this decision ([`Webhook::check_conditions`]).
+    /// The requests that the webhook matches. The match conditions are evaluated separately
+    /// ([`Webhook::check_conditions`]).
     pub fn criteria(&self) -> &MatchCriteria {
         &self.criteria
     }
@@ -164,7 +168,7 @@ fn selector(holder: &Object, name: &str) -> Option<LabelSelector> {
     (!is_empty).then(|| LabelSelector::of(given))
 }
 
-/// The labels that a namespace selector judges (`predicates/namespace/matcher.go`).
+/// The source of the labels for a namespace selector (`predicates/namespace/matcher.go`).
 enum OwnLabels<'a> {
     /// The labels of the Namespace that the request creates or updates.
     OfObject(&'a Object),

@@ -34,8 +34,8 @@ impl Reinvocation {
         self.is_second_round.into()
     }
 
-    /// Begins the second round with the object that the webhooks will see. Call this after the other plugins of the second
-    /// round.
+    /// Begins the second round. `object` is the object that the webhooks will receive. Call this after the other
+    /// plugins of the second round.
     pub fn begin_second_round(&mut self, object: &Object) {
         self.is_second_round = true;
         if self.last_output.as_ref() != Some(object) {
@@ -43,12 +43,12 @@ impl Reinvocation {
         }
     }
 
-    /// Whether a webhook that matches is called in this round.
+    /// Whether a matching webhook is called in this round.
     pub fn allows(&self, id: &str) -> bool {
         !self.is_second_round || self.reinvoked.contains(id)
     }
 
-    /// Records a call. `changed`: whether its patch changed the object.
+    /// Records a call. `changed` states whether the patch changed the object.
     pub fn record_call(&mut self, id: &str, reinvoked_if_needed: bool, changed: bool) {
         if changed {
             self.reinvoke_invoked();
@@ -59,7 +59,7 @@ impl Reinvocation {
         }
     }
 
-    /// Ends the round. The argument is the object after the last webhook.
+    /// Ends the round. `object` is the object after the last webhook.
     pub fn end_round(&mut self, object: &Object) {
         self.last_output = Some(object.clone());
     }

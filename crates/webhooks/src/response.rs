@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::failure::CallError;
 use crate::review::ReviewVersion;
 
-/// The field of the patch in Go's errors.
+/// The name of the patch field in Go's error messages.
 const PATCH_FIELD: &str = "Go struct field AdmissionResponse.response.patch";
 
 /// A response that passed the checks.
@@ -21,7 +21,7 @@ pub struct AdmissionResponse {
     pub warnings: Vec<String>,
     /// The annotations for the audit log. The keys lack the name of the webhook.
     pub audit_annotations: BTreeMap<String, String>,
-    /// The operations of the JSON patch, empty without a patch; or the denial. A patch beside a denial is ignored.
+    /// `Ok`: the operations of the JSON patch, or empty. `Err`: the denial; its patch is ignored.
     pub verdict: Result<Vec<Value>, Box<Status>>,
 }
 
@@ -40,7 +40,8 @@ struct Response {
 }
 
 impl AdmissionResponse {
-    /// Reads the body of a successful HTTP response of this `code`. `mutating`: whether the webhook may return a patch.
+    /// Parses the body of a successful HTTP response with the status code `code`. `mutating` states whether the webhook
+    /// may return a patch.
     ///
     /// # Errors
     /// [`CallError::Failed`] for a body that is not a valid response; the failure policy then applies.
@@ -123,7 +124,7 @@ fn byte_array(items: &[Value]) -> Result<Vec<u8>, String> {
     items.iter().map(byte).collect()
 }
 
-/// The group, version and kind in Go's form (`schema.GroupVersionKind.String`).
+/// Formats the group, version and kind as Go does (`schema.GroupVersionKind.String`).
 fn kind_text(review: &Map<String, Value>) -> String {
     let text = |name: &str| review.get(name).and_then(Value::as_str).unwrap_or_default();
     let api_version = text("apiVersion");
@@ -131,7 +132,7 @@ fn kind_text(review: &Map<String, Value>) -> String {
     format!("{group}/{version}, Kind={}", text("kind"))
 }
 
-/// Checks that patch and patch type are allowed, and that neither occurs without the other.
+/// Checks that the patch and the patch type are allowed, and that both or neither are present.
 fn check_patch(version: ReviewVersion, mutating: bool, patch: &[u8], patch_type: Option<&str>) -> Result<(), String> {
     if version == ReviewVersion::V1Beta1 {
         return Ok(());
@@ -148,7 +149,7 @@ fn check_patch(version: ReviewVersion, mutating: bool, patch: &[u8], patch_type:
     Err(why.to_owned())
 }
 
-/// Parses a JSON patch. In `v1beta1`, the patch type may be absent, because there is only one.
+/// Parses a JSON patch. In `v1beta1`, the patch type may be absent, because there is only one patch type.
 fn operations(patch: &[u8], patch_type: Option<&str>, version: ReviewVersion) -> Result<Vec<Value>, CallError> {
     let undecodable = |why: String| CallError::failed(format!("received undecodable patch in webhook response: {why}"));
     let operations: Option<Vec<Value>> =
@@ -167,7 +168,7 @@ fn operations(patch: &[u8], patch_type: Option<&str>, version: ReviewVersion) ->
     }
 }
 
-/// The Status for the client of a request that a webhook denied (`ToStatusErr`).
+/// Returns the Status for the client if a webhook denies the request (`ToStatusErr`).
 fn denial(webhook: &str, result: Option<Value>) -> Status {
     let mut status = Status::failure(400, "", "");
     if let Some(Value::Object(result)) = result {

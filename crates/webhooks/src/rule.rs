@@ -26,7 +26,7 @@ enum Scope {
     All,
     Cluster,
     Namespaced,
-    /// An unknown scope, which matches nothing, as upstream.
+    /// An unknown scope, which matches nothing, as in upstream.
     Unknown,
 }
 
@@ -57,7 +57,7 @@ impl Rule {
         has(&self.operations, operation.as_str())
     }
 
-    /// Whether the rule matches a request as if the request were for `resource`.
+    /// Whether the rule matches the request with `resource` in place of the requested resource.
     pub(crate) fn matches(&self, attributes: &Attributes<'_>, resource: &ResourceName<'_>) -> bool {
         let scope = match self.scope {
             Scope::All => true,

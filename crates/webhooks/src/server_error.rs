@@ -7,11 +7,10 @@ use serde_json::Value;
 
 use crate::failure::CallError;
 
-/// The largest part of a body that an error text repeats, in bytes (`maxUnstructuredResponseTextBytes`). The rest is cut
-/// off.
+/// Maximum number of body bytes in an error message (`maxUnstructuredResponseTextBytes`). The rest is cut off.
 const SHOWN_BODY_BYTES_MAX: usize = 2048;
 
-/// Whether client-go reads the body of a response with this code of HTTP (`transformResponse`).
+/// Whether client-go reads the body of a response with this HTTP status code (`transformResponse`).
 pub fn is_success(code: u16) -> bool {
     (200..=206).contains(&code)
 }
@@ -25,14 +24,14 @@ pub fn response_error(code: u16, content_type: &str, body: &[u8]) -> CallError {
     CallError::failed_with(format!("failed to call webhook: {message}"), code)
 }
 
-/// Returns the text of client-go for a response outside 200 to 206.
+/// Returns client-go's error message for a response outside 200 to 206.
 ///
-/// `code` is the code of HTTP, `content_type` the header or `""`.
+/// `code` is the HTTP status code, `content_type` the header or `""`.
 pub fn response_error_text(code: u16, content_type: &str, body: &[u8]) -> String {
     status_message(body).unwrap_or_else(|| generic_message(code, content_type, body))
 }
 
-/// The message of a Status of failure.
+/// Returns the message of a Status with `status: Failure`.
 fn status_message(body: &[u8]) -> Option<String> {
     let status: Value = serde_json::from_slice(body).ok()?;
     let is = |name: &str, wanted: &str| status.get(name).and_then(Value::as_str).is_none_or(|found| found == wanted);

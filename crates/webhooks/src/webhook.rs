@@ -30,15 +30,15 @@ pub enum SideEffects {
     NoneOnDryRun,
     /// Dry runs may not call the webhook: the deprecated `Some` and `Unknown`.
     Possible,
-    /// The webhook declares nothing, which validation rejects.
+    /// `sideEffects` is absent. Validation rejects such a webhook.
     Undeclared,
 }
 
 /// One webhook, compiled from its configuration.
 #[derive(Debug)]
 pub struct Webhook {
-    /// Identifies the webhook among all others: the name of the configuration, of the webhook, and a number that
-    /// distinguishes webhooks of the same name.
+    /// The unique identifier of the webhook: the configuration name, the webhook name, and a number that distinguishes
+    /// webhooks of the same name.
     pub id: String,
     /// The name of the configuration.
     pub configuration: String,
@@ -61,8 +61,8 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Compiles the webhooks of one configuration, in their order. The configuration has passed validation; a field
-    /// that it lacks has its default.
+    /// Compiles the webhooks of one configuration, in their order. The configuration has passed validation. An absent
+    /// field has the default value.
     pub fn parse(configuration: &Object) -> Vec<Webhook> {
         let configuration_name = text(child(configuration, "metadata"), "name");
         let mut seen: HashMap<&str, usize> = HashMap::new();

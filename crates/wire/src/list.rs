@@ -236,7 +236,8 @@ impl<I: ListSource> Iterator for ListBody<I> {
     }
 }
 
-/// Whether an aligned chunk may begin with an object of this revision: one of sixteen, whatever the pattern of revisions.
+/// Whether an aligned chunk may begin with an object of this revision: one of sixteen, whatever the pattern of
+/// revisions.
 fn begins_chunk(revision: Revision) -> bool {
     revision.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
 }
@@ -258,7 +259,7 @@ pub struct ListDecoder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Start,
-    /// Behind `{` or `,` of the list.
+    /// After the `{` of the list, or after a `,` between its members.
     Key {
         /// Whether a closing brace may follow.
         may_end: bool,
@@ -461,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn aligned_chunks_are_the_same_behind_a_changed_item() {
+    fn most_aligned_chunks_are_unchanged_when_an_item_changes_its_size() {
         let mut objects: Vec<Object> = (1..600).map(|revision| object(revision, 1_000)).collect();
         let aligned = |objects: &[Object]| -> Vec<Bytes> {
             ListBody::new(&meta(), ListStyle::Typed, objects.iter().cloned()).with_aligned_chunks().collect()

@@ -89,15 +89,15 @@ pub enum Purpose {
 /// The representations that an endpoint supports, besides JSON and YAML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// Protobuf, for built-in resources with known messages.
+    /// Whether protobuf is served, for built-in resources with known messages.
     pub protobuf: bool,
-    /// Protobuf of the metadata alone, which custom resources also have.
+    /// Whether protobuf of the metadata alone is served, which custom resources also have.
     pub protobuf_partial: bool,
-    /// CBOR, behind a feature gate.
+    /// Whether CBOR is served, which a feature gate enables.
     pub cbor: bool,
-    /// `as=Table`.
+    /// Whether the view `as=Table` is served.
     pub table: bool,
-    /// `as=PartialObjectMetadata` and `as=PartialObjectMetadataList`.
+    /// Whether the views `as=PartialObjectMetadata` and `as=PartialObjectMetadataList` are served.
     pub partial: bool,
     /// Whether the resource is built in. For built-in resources the router checks the header first.
     pub builtin: bool,
@@ -319,8 +319,8 @@ fn unsupported_media_type(types: &str) -> Status {
     Status::failure(415, reason::UNSUPPORTED_MEDIA_TYPE, message)
 }
 
-/// Whether every parameter has a name and a value; otherwise Go parses no media type at all
-/// (`mime.ParseMediaType`). A trailing semicolon is allowed, and a name with two values too, which Go rejects.
+/// Whether every parameter has a name and a value. Otherwise Go parses no media type at all (`mime.ParseMediaType`). A
+/// trailing semicolon is allowed. A name with two values is also allowed, although Go rejects it.
 fn has_whole_params(content_type: &str) -> bool {
     // The end is trimmed once, so that each character is looked at a few times at most.
     let mut rest = content_type.find(';').map_or("", |at| content_type[at..].trim());
@@ -333,7 +333,7 @@ fn has_whole_params(content_type: &str) -> bool {
     true
 }
 
-/// The text behind `;name=value`; `None` if the text begins with no parameter.
+/// Returns the text after `;name=value`; `None` if the text does not begin with a parameter.
 fn skip_param(text: &str) -> Option<&str> {
     let name = text.trim_start().strip_prefix(';')?.trim_start();
     let value = skip_token(name)?.trim_start().strip_prefix('=')?.trim_start();
@@ -343,14 +343,14 @@ fn skip_param(text: &str) -> Option<&str> {
     }
 }
 
-/// The text behind a token of RFC 2045, which is not empty.
+/// Returns the text after a token of RFC 2045; `None` if the token is empty.
 fn skip_token(text: &str) -> Option<&str> {
     let is_token = |byte: &u8| byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(byte);
     let bytes = text.bytes().take_while(is_token).count();
     (bytes > 0).then(|| &text[bytes..])
 }
 
-/// The text behind the quote that ends a quoted text.
+/// Returns the text after the closing quote of a quoted string.
 fn skip_quoted(text: &str) -> Option<&str> {
     let mut bytes = text.bytes().enumerate();
     while let Some((at, byte)) = bytes.next() {
@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_a_stream_or_a_view_is_a_late_406() {
+    fn only_refusals_of_a_stream_or_a_view_are_late() {
         fn check(accept: &str, purpose: Purpose, served: Served, late: bool) {
             let status = negotiate(Some(accept), purpose, &served).expect_err("406");
             assert_eq!(is_late_refusal(&status), late, "{accept} for {purpose:?}: {}", status.message);

@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn booleans_are_false_only_when_absent_false_or_zero() {
+    fn query_booleans_are_false_only_when_absent_false_or_zero() {
         fn check(query: &str, expected: Option<bool>) {
             assert_eq!(Query::parse(query).bool("watch"), expected, "{query}");
         }

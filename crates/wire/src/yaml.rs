@@ -328,7 +328,7 @@ fn is_break(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Whether the character is not escaped. Characters above the Basic Multilingual Plane are.
+/// Whether go-yaml writes the character without an escape. Characters above the Basic Multilingual Plane are escaped.
 fn is_printable(c: char) -> bool {
     matches!(
         c,

@@ -21,7 +21,7 @@ pub(crate) type ActionFuture<'a> = Pin<Box<dyn Future<Output = Result<WriteRespo
 
 /// Carries out one verb on a resource or a subresource.
 ///
-/// The `Write` arrives with default options. The action parses the options and the body of the request.
+/// `write` has default options. The action parses the options and the body of the request.
 pub(crate) trait Action: Sync {
     /// Carries out the write that `request` describes.
     fn carry_out<'a>(&self, write: &'a Write<'a>, request: &'a WriteRequest<'a>) -> ActionFuture<'a>;

@@ -117,7 +117,7 @@ impl Config {
         Ok(())
     }
 
-    /// Returns one warning per duplicate field, and none with `fieldValidation=Ignore`.
+    /// Returns one warning per duplicate field. With `fieldValidation=Ignore`, returns no warnings.
     pub(super) fn warnings(&self) -> Vec<String> {
         if self.validation == FieldValidation::Ignore {
             Vec::new()

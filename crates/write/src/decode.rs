@@ -1,5 +1,5 @@
-//! Decodes a request body into an object of the expected kind and checks that it agrees with the path: media type, syntax,
-//! kind, shape, strict errors, namespace and name, in this order.
+//! Decodes a request body into an object of the expected kind and checks the object against the path. The order of the
+//! checks is: media type, syntax, kind, shape, strict errors, namespace and name.
 //!
 //! [`Document`] parses JSON and YAML into a tree. Protobuf is converted to JSON first.
 //!
@@ -23,7 +23,7 @@ use listwatch_registry::{DefaultAndPruneError, Form, Registry, Resource};
 /// Maximum bytes of an undecodable body that the error message quotes.
 const QUOTED_BYTES_MAX: usize = 30;
 
-/// Go's name of the type with which kube-apiserver reads the kind of a body.
+/// The name of the Go type from which kube-apiserver reads the kind of a body.
 pub(super) const TYPE_META: &str =
     r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
@@ -90,7 +90,7 @@ fn no_kind(why: String) -> String {
 /// Decodes the body of a create or an update, sets the namespace of the request's path, and removes duplicate owners.
 ///
 /// # Errors
-/// Those of [`decode`], and 400 when the body names another namespace than the path.
+/// The errors of [`decode`], and 400 when the namespaces in the body and in the path differ.
 pub(super) fn decode_body(
     registry: &Registry,
     resource: &Resource,
@@ -183,7 +183,7 @@ pub(super) fn decode(
     Ok(Decoded { object, warnings })
 }
 
-/// Sets the namespace from the path, or removes it from cluster-scoped objects
+/// Sets the namespace from the path, or removes the namespace of cluster-scoped objects
 /// (`EnsureObjectNamespaceMatchesRequestNamespace` of `pkg/registry/rest/meta.go`).
 ///
 /// # Errors
@@ -245,7 +245,7 @@ pub(super) enum KindProblem {
     Kind(String),
 }
 
-/// Compares `kind` and `apiVersion` with the expected ones. An absent field matches; `None` means that both match.
+/// Compares `kind` and `apiVersion` with the expected values. An absent field matches. `None` means that both match.
 pub(super) fn kind_problem(
     registry: &Registry,
     expected: Expected<'_>,
@@ -376,7 +376,7 @@ pub(super) fn cannot_handle(object: &Map<String, Value>, expected: Expected<'_>,
 }
 
 /// Returns the first [`QUOTED_BYTES_MAX`] bytes of a body for an error message: as text if the body starts with `{`,
-/// else in hexadecimal.
+/// otherwise in hexadecimal.
 fn summary(body: &[u8]) -> String {
     let cut = &body[..body.len().min(QUOTED_BYTES_MAX)];
     let more = if body.len() > QUOTED_BYTES_MAX { " ..." } else { "" };

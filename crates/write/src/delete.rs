@@ -48,12 +48,12 @@ pub(super) struct Deleted {
     pub(super) gone: bool,
 }
 
-/// The decision about the deletion of one object.
+/// The decision how to delete one object.
 struct DeletionPlan {
     decision: Decision,
     /// The state of the object after the decision, for the response.
     shown: Map<String, Value>,
-    /// Whether to remove the object right after marking it. Watchers see the marked object first.
+    /// Whether to remove the object directly after it was marked. Watchers receive the marked object first.
     then_remove: bool,
 }
 
@@ -94,7 +94,7 @@ async fn delete(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
     Ok(WriteResponse { code, body, warnings: warnings(resource, &options) })
 }
 
-/// Returns the warning of this kind about a delete that sets no propagation policy.
+/// Returns the warning for a delete of this kind without a propagation policy.
 fn warnings(resource: &Resource, options: &DeleteOptions) -> Vec<String> {
     let warning = resource.builtin.and_then(|kind| kind.delete_warning);
     warning.filter(|_| options.propagation.is_none()).map(str::to_owned).into_iter().collect()
@@ -111,7 +111,8 @@ fn returns_object(resource: &Resource) -> bool {
 }
 
 impl Write<'_> {
-    /// Returns an object that was built from a stored tree in the form that responses hold.
+    /// Converts an object in the stored version to the version that caches and responses contain, if a webhook
+    /// converts.
     async fn cached_form_of(&self, object: Object) -> Result<Object, Status> {
         let resource = self.resource;
         if !resource.converts_by_webhook() {
@@ -129,8 +130,7 @@ impl Write<'_> {
         self.delete_admitted(key, options, None).await
     }
 
-    /// Deletes one object like [`Write::delete`]. The state of the object at the revision `admitted` has already passed
-    /// admission.
+    /// Deletes one object like [`Write::delete`]. The object at the revision `admitted` has already passed admission.
     ///
     /// # Errors
     /// The errors of [`Write::delete`].
@@ -179,8 +179,9 @@ impl Write<'_> {
         Ok(Deleted { object, gone })
     }
 
-    /// Drives the optimistic retry of a deletion. Preconditions and admission check exactly the state that is deleted:
-    /// after a conflict, both check the current state again (`deleteValidation` of `GuaranteedUpdate` and `Delete`).
+    /// Deletes an object with retries after conflicts. After each conflict, preconditions and admission check the new
+    /// state. The deleted state has therefore always passed both (`deleteValidation` of `GuaranteedUpdate` and
+    /// `Delete`).
     async fn try_delete(
         &self,
         key: &Key,
@@ -228,7 +229,7 @@ impl Write<'_> {
         store::done(outcome, "update", resource).map(|done| (done, plan))
     }
 
-    /// Decides about the deletion of the current object.
+    /// Decides how to delete the current object. Checks preconditions and runs admission.
     async fn plan_present(
         &self,
         key: &Key,
@@ -245,7 +246,7 @@ impl Write<'_> {
         plan_deletion(self.resource, object, options, self.clock.time())
     }
 
-    /// Runs the admission plugins that handle deletions of this resource. The object has the revision `revision`.
+    /// Runs the admission plugins that handle deletions of this resource. `revision` is the revision of the object.
     pub(super) async fn admit_deletion(
         &self,
         key: &Key,
@@ -276,8 +277,8 @@ impl Write<'_> {
         self.admission.admit_deletion(&request, &object).await
     }
 
-    /// Removes a marked object unless it was removed or replaced meanwhile. Returns the last state and the revision of
-    /// the removal.
+    /// Removes a marked object, unless another request has removed or replaced the object. Returns the last state and
+    /// the revision of the removal.
     async fn remove_marked(&self, key: &Key, uid: &str) -> Result<Option<(KeyValue, Revision)>, Status> {
         let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
             let Some(found) = found else { return Ok(Decision::Nothing) };
@@ -328,7 +329,7 @@ impl Write<'_> {
     }
 }
 
-/// Decides how to delete one object at the time `now`. Pure function.
+/// Decides how to delete one object at the time `now`. Performs no I/O.
 fn plan_deletion(
     resource: &Resource,
     mut object: Map<String, Value>,
@@ -490,8 +491,8 @@ fn order_metadata(object: &mut Map<String, Value>) {
     *metadata_mut(object) = meta::canonical(metadata);
 }
 
-/// Deletes each object of a collection with its UID as a precondition, so that a replacement created meanwhile stays.
-/// The deletion is not atomic: watchers see each object's deletion separately.
+/// Deletes each object of a collection. The UID of each object is a precondition, so that a new object of the same name
+/// is not deleted. The deletion is not atomic: watchers receive one event per object.
 ///
 /// # Errors
 /// The [`Status`] for the client. Objects deleted before the error stay deleted.

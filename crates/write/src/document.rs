@@ -21,8 +21,8 @@ use super::yaml_reader;
 /// Bytes of YAML parsed per unit of fuel.
 const YAML_BYTES_PER_UNIT: usize = 1;
 
-/// The error of a parser that runs out of fuel. No client sees this message: the server repeats the computation
-/// elsewhere or returns a timeout.
+/// The error of a parser that runs out of fuel. The message is never sent to a client: the server repeats the
+/// computation on another thread or returns a timeout.
 const OUT_OF_FUEL: &str = "the document takes too long to read";
 
 /// A parsed request body.
@@ -130,7 +130,7 @@ impl Report {
         self.memory.take(bytes).map_err(E::custom)
     }
 
-    /// Records a duplicate field, within the limits of the report.
+    /// Records a duplicate field, up to the limits [`DUPLICATES_MAX`] and [`DUPLICATES_BYTES_MAX`].
     fn note(&self, path: &FieldPath<'_>) {
         let mut duplicates = self.duplicates.borrow_mut();
         if duplicates.len() >= DUPLICATES_MAX || self.duplicates_left.get() == 0 {

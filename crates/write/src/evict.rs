@@ -29,7 +29,7 @@ use listwatch_validation::label_selector::LabelSelector;
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{child_mut, metadata};
 
-/// Maximum number of pods in `status.disruptedPods` of a budget. With more, evictions fail with 403
+/// Maximum number of pods in `status.disruptedPods` of a budget. If the status has more, evictions fail with 403
 /// (`MaxDisruptedPodSize`).
 const DISRUPTED_PODS_MAX: usize = 2_000;
 /// Maximum number of attempts of an eviction that conflicts with other writes (`EvictionsRetry`).
@@ -70,7 +70,7 @@ async fn post(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResp
     Ok(success(warnings))
 }
 
-/// Evicts the pod at `key`, deleting it with these options.
+/// Evicts the pod at `key`. `options` are the options of the deletion.
 ///
 /// # Errors
 /// 404 when the pod does not exist, 429 when its budget allows no disruption, 500 when several budgets select the
@@ -188,7 +188,7 @@ fn budget_not_observed(budget: &str) -> Status {
     refused(RETRY_SECONDS, format!("The disruption budget {budget} is still being processed by the server."))
 }
 
-/// Decrements the allowed disruptions of a budget and records the disrupted pod. Pure function.
+/// Decrements the allowed disruptions of a budget and records the disrupted pod. Performs no I/O.
 ///
 /// # Errors
 /// 429 when the budget allows no disruption or its status is not up to date, 403 when its status is invalid.
@@ -258,8 +258,8 @@ async fn count_down(write: &Write<'_>, key: &Key, pod: &str, dry_run: bool) -> R
     store::run(write.backend, resource, key, dry_run, decide).await.map(drop)
 }
 
-/// Sets the `DisruptionTarget` condition of the pod, then deletes the pod. Admission has accepted the deletion of the pod
-/// at the revision `admitted`; after another write, the deletion runs admission again.
+/// Sets the `DisruptionTarget` condition of the pod, then deletes the pod. Admission has already accepted the deletion
+/// at the revision `admitted`. If the pod has changed since then, the deletion runs admission again.
 async fn mark_and_delete(
     write: &Write<'_>,
     key: &Key,

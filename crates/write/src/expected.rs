@@ -29,12 +29,12 @@ impl<'a> Expected<'a> {
         }
     }
 
-    /// Whether the kind is that of a custom resource.
+    /// Whether this is the kind of a custom resource.
     pub(super) fn is_custom(&self) -> bool {
         self.form.is_some()
     }
 
-    /// The media types of bodies. Custom resources do not accept protobuf.
+    /// Returns the accepted media types of bodies. Custom resources do not accept protobuf.
     pub(super) fn served(&self) -> Served {
         if self.is_custom() { Served::CUSTOM_JSON } else { Served::BUILTIN }
     }
@@ -44,7 +44,7 @@ impl<'a> Expected<'a> {
         if self.is_custom() { None } else { message_of(&self.api_version(), self.kind) }
     }
 
-    /// Whether an `apiVersion` is that of the kind.
+    /// Whether `api_version` is the `apiVersion` of the kind.
     pub(super) fn is_api_version(&self, api_version: &str) -> bool {
         match api_version.strip_suffix(self.version) {
             Some("") => self.group.is_empty(),
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_api_version_accepts_the_own_version_only() {
+    fn is_api_version_accepts_only_the_api_version_of_the_kind() {
         for (group, version) in [("", "v1"), ("apps", "v1"), ("a.example.com", "v1beta1"), ("v1", "v1")] {
             let expected = Expected { group, version, kind: "A", form: None, error_style: TypeErrorStyle::Decoder };
             for other in

@@ -21,7 +21,7 @@ pub(super) enum Step<'a> {
 }
 
 impl FieldPath<'_> {
-    /// The path as the decoder shows it in a type error, with fields only: `spec.containers.name`.
+    /// Formats the path as in Go's type errors, with fields only: `spec.containers.name`.
     pub(super) fn typed_path(&self) -> String {
         let mut out = String::new();
         // Writing into a `String` cannot fail.
@@ -46,7 +46,7 @@ impl FieldPath<'_> {
     }
 }
 
-/// The path as the strict decoder shows it: `spec.containers[0].name`.
+/// Formats the path as in Go's strict decoding errors: `spec.containers[0].name`.
 impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(true, f).map(drop)

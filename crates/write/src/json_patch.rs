@@ -2,13 +2,13 @@
 //!
 //! Kubernetes v1.36 uses `gopkg.in/evanphx/json-patch.v4` v4.13.0, which accepts more than the RFC:
 //!
-//! | in the patch | RFC 6902 | here |
+//! | operation | RFC 6902 | here |
 //! |---|---|---|
-//! | `replace` of a member that an object lacks | fails | adds it |
-//! | `test` for null of such a member | fails | succeeds; kube-rs tests for finalizers this way |
-//! | `copy` of such a member | fails | copies null |
-//! | an index below zero | fails | counts from the end |
-//! | the indexes `01` and `+1` | fail | both are 1 |
+//! | `replace` of an absent member | fails | adds the member |
+//! | `test` of an absent member for null | fails | succeeds; kube-rs tests for finalizers this way |
+//! | `copy` of an absent member | fails | copies null |
+//! | index below zero | fails | counts from the end |
+//! | index `01` or `+1` | fails | is index 1 |
 //! | `add`, `remove`, `move`, `copy` of the whole document | succeed | fail |
 //! | `~2` in a pointer | fails | is taken literally |
 //! | text before the first `/` of a pointer | fails | is ignored |
@@ -21,12 +21,13 @@ use serde_json::{Map, Value};
 use super::depth::{OBJECT_DEPTH_MAX, is_deeper};
 use super::memory::{DOCUMENT_BYTES_MAX, bytes_of};
 
-/// The largest total size that all `copy` operations of one JSON patch may add, in bytes of memory. Larger patches fail
+/// Maximum total size that all `copy` operations of one JSON patch may add, in bytes of memory. Larger patches fail
 /// with 422 (`jsonpatch.AccumulatedCopySizeLimit`, which counts bytes of JSON).
 const COPIED_BYTES_MAX: usize = DOCUMENT_BYTES_MAX;
 
-/// The largest number of values that all operations of one JSON patch may shift or visit. Above it, the patch fails
-/// with 422. An insertion at the front of a list shifts all its items. A move to a deeper path visits all moved values.
+/// Maximum number of values that all operations of one JSON patch may shift or visit. A more expensive patch fails with
+/// 422. An insertion at the front of a list shifts all items of the list. A move to a deeper path visits all moved
+/// values.
 const TOUCHED_VALUES_MAX: usize = 100_000_000;
 
 /// Number of values shifted or visited per unit of fuel.
@@ -35,7 +36,7 @@ const VALUES_PER_UNIT: u64 = 16;
 /// Bytes of a tree copied per unit of fuel.
 const BYTES_PER_UNIT: usize = 64;
 
-/// The error of an operation that does not fit the object. The client receives no details.
+/// The error of an operation that cannot be applied to the object. The client receives no details.
 #[derive(Debug)]
 pub(super) struct NotApplicable;
 
@@ -159,7 +160,7 @@ impl Pointer {
         Ok(Pointer { is_whole: text.is_empty(), steps })
     }
 
-    /// Returns the list or object that contains the target, and the name of the target in that container.
+    /// Returns the list or object that contains the target, and the key of the target in that container.
     fn holder<'a>(&self, document: &'a mut Value) -> Result<(&'a mut Value, &str), NotApplicable> {
         let (name, steps) = self.steps.split_last().ok_or(NotApplicable)?;
         let mut holder = document;
@@ -245,7 +246,7 @@ fn replace(document: &mut Value, path: &Pointer, value: Value) -> Result<(), Not
 
 #[cfg(test)]
 mod tests {
-    //! Compares random operations with a model that builds a new tree instead of changing the old one.
+    //! Compares random operations with a model, which builds a new tree for each operation.
 
     use proptest::prelude::*;
     use serde_json::json;
@@ -270,7 +271,8 @@ mod tests {
         }
     }
 
-    /// Normalizes a step to a name that [`parts`] returns. With `beyond`, the index after the last item is valid too.
+    /// Normalizes a step to a name that [`parts`] returns. If `beyond` is set, the index after the last item is also
+    /// valid.
     fn name_of(tree: &Value, step: &str, beyond: bool) -> Option<String> {
         let Value::Array(items) = tree else { return Some(step.to_owned()) };
         let places = i64::try_from(items.len()).ok()? + i64::from(beyond);
@@ -406,7 +408,7 @@ mod tests {
     proptest! {
         /// Compares with the `json-patch` crate, which follows the RFC.
         #[test]
-        fn operation_valid_under_rfc_6902_has_the_result_of_the_rfc(
+        fn json_patch_operation_valid_under_rfc_6902_matches_the_json_patch_crate(
             tree in any_members(any_tree()).prop_map(Value::Object),
             operation in any_operation(),
         ) {
@@ -424,7 +426,7 @@ mod tests {
         }
 
         #[test]
-        fn random_operations_have_the_result_of_the_model(
+        fn random_json_patch_operations_match_the_model(
             tree in any_members(any_tree()).prop_map(Value::Object),
             operations in prop::collection::vec(any_operation(), 1..6),
         ) {

@@ -24,8 +24,8 @@ pub(super) const VALUE_BYTES: usize = size_of::<Value>();
 /// Bytes of memory per member of an object, without the text of the name: hash, name, value and table slot.
 pub(super) const MEMBER_BYTES: usize = size_of::<u64>() + size_of::<String>() + VALUE_BYTES + 2 * size_of::<usize>();
 
-/// Returns the maximum bytes of memory for the tree of a body of `body_bytes` bytes. A write never holds much more
-/// memory than that.
+/// Returns the maximum memory for the tree of a body of `body_bytes` bytes, in bytes. A write never uses much more
+/// memory.
 pub(crate) fn bytes_max(body_bytes: usize) -> usize {
     body_bytes.saturating_mul(BYTES_PER_BYTE).saturating_add(DOCUMENT_BYTES_MIN).min(DOCUMENT_BYTES_MAX)
 }
@@ -51,7 +51,7 @@ pub(super) const DUPLICATES_MAX: usize = 64;
 /// that exceeds the limit. Paths can be long, because each may contain a very long name.
 pub(super) const DUPLICATES_BYTES_MAX: usize = 256 * 1024;
 
-/// The memory limit of one tree, and the bytes that are left.
+/// The memory limit of one tree, and the remaining bytes.
 #[derive(Debug)]
 pub(super) struct Memory {
     pub(super) left: Cell<usize>,

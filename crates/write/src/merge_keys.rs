@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_same_name_have_the_merge_rule_of_their_type() {
+    fn merge_rule_of_a_field_depends_on_the_type_that_contains_the_field() {
         let template = ["spec", "template", "spec"];
         check("", "v1", "Pod", &["spec", "containers", "ports"], Rule::Key("containerPort"));
         check("", "v1", "Service", &["spec", "ports"], Rule::Key("port"));

@@ -1,18 +1,19 @@
-//! Tells from the text of two objects that a write changes something, without building trees: [`changes_an_object`].
+//! [`changes_an_object`]: detects from the JSON text whether a write changes an object, without parsing.
 
-/// The first bytes of the managed fields in compact JSON. Quotes in a string are escaped, so only a member starts so.
+/// The start of the managed fields in compact JSON. Quotes inside a string are escaped, so the text only matches a
+/// member.
 const MANAGED_FIELDS: &[u8] = b"\"managedFields\":[";
 const RESOURCE_VERSION: &[u8] = b"\"resourceVersion\":\"";
 
-/// Whether two objects, compact JSON of the same encoder, differ in more than the resource version and the managed
-/// fields. False says nothing: managed fields may differ in more than their times.
+/// Whether two objects differ outside the resource version and the managed fields. Both must be compact JSON from the
+/// same encoder. False does not mean that nothing changes: the managed fields may differ in more than their times.
 pub(super) fn changes_an_object(new: &[u8], stored: &[u8]) -> bool {
     let ((new_before, new_after), (before, after)) = (around_managed_fields(new), around_managed_fields(stored));
     new_after != after || (new_before != before && !equal_but_version(new_before, before))
 }
 
-/// The text before and after the value of the first managed fields. The second part is empty if there are none, or if
-/// they do not end.
+/// Returns the text before and after the value of the first `managedFields`. The second part is empty if the text has
+/// no complete `managedFields`.
 fn around_managed_fields(json: &[u8]) -> (&[u8], &[u8]) {
     let Some(at) = find(json, MANAGED_FIELDS) else { return (json, b"") };
     let (before, list) = json.split_at(at + MANAGED_FIELDS.len() - 1);
@@ -34,7 +35,7 @@ fn around_managed_fields(json: &[u8]) -> (&[u8], &[u8]) {
     (json, b"")
 }
 
-/// Whether `stored` has one more member than `new`, a resource version, and is equal otherwise.
+/// Whether `stored` equals `new` except for an additional member `resourceVersion`.
 fn equal_but_version(new: &[u8], stored: &[u8]) -> bool {
     let Some(at) = find(stored, RESOURCE_VERSION) else { return false };
     let value = at + RESOURCE_VERSION.len();
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn only_version_and_managed_fields_are_ignored() {
+    fn changes_an_object_ignores_only_resource_version_and_managed_fields() {
         let stored = object(r#""resourceVersion":"7","#, "x", "1", "Running");
         let changes = |new: &str| changes_an_object(new.as_bytes(), stored.as_bytes());
         assert!(!changes(&object("", "x", "1", "Running")), "the same object");
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_without_managed_fields_are_compared_as_a_whole() {
+    fn changes_an_object_compares_objects_without_managed_fields_completely() {
         let (old, new) = (r#"{"metadata":{"resourceVersion":"7"},"a":1}"#, r#"{"metadata":{},"a":1}"#);
         assert!(!changes_an_object(new.as_bytes(), old.as_bytes()));
         assert!(changes_an_object(br#"{"metadata":{},"a":2}"#, old.as_bytes()));

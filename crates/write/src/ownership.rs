@@ -1,10 +1,10 @@
-//! Tracks `metadata.managedFields` for every write and for server-side apply. The rules are those of
-//! [`listwatch_apply`]; this module adds the facts about the resource and the request.
+//! Tracks `metadata.managedFields` for every write and for server-side apply. [`listwatch_apply`] implements the rules;
+//! this module provides the data about the resource and the request.
 //!
-//! In trees that come from the store or go to the store, `metadata.managedFields` is its JSON text. [`super::store`]
-//! reads and writes that text unparsed, because the parsed tree would hold most of the names of an object. Only
-//! [`managed::from_text`] parses the text. A client sends a tree, and [`expand_managed_fields`] restores the tree
-//! where a patch may read the field.
+//! In trees that come from the store or go to the store, `metadata.managedFields` is a string with the JSON text.
+//! [`super::store`] reads and writes that text unparsed, because the parsed tree would be large. Only
+//! [`managed::from_text`] parses the text. A client sends a tree. If a patch may read the field,
+//! [`expand_managed_fields`] replaces the text by the tree.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -68,7 +68,7 @@ pub(super) fn scale_kind() -> &'static Kind {
     &SCALE
 }
 
-/// The fields that admission fills in and that the client left absent.
+/// The fields that the client did not set and that admission may set.
 pub(super) struct Sent {
     absent: Vec<&'static str>,
 }
@@ -87,7 +87,7 @@ pub(super) struct FieldWriter<'a> {
     pub(super) registry: &'a Registry,
     pub(super) resource: &'a Resource,
     pub(super) subresource: Option<&'a Subresource>,
-    /// The conversions to the versions of other managers, if a webhook converts.
+    /// The conversions to the versions of other field managers, if a webhook converts.
     pub(super) conversions: Option<&'a VersionConversions>,
     pub(super) manager: &'a str,
     pub(super) now: OffsetDateTime,
@@ -120,7 +120,7 @@ impl FieldWriter<'_> {
     }
 }
 
-/// Reads the managed fields of a tree. Absent or malformed managed fields give an empty set.
+/// Reads the managed fields of a tree. Returns an empty set if the managed fields are absent or malformed.
 fn managed_fields_of(tree: &Map<String, Value>) -> Managed {
     metadata(tree).get(MANAGED_FIELDS).map(managed_fields_from).unwrap_or_default()
 }
@@ -151,7 +151,7 @@ pub(super) fn remove_managed_fields(tree: &mut Map<String, Value>) -> bool {
     metadata_mut(tree).shift_remove(MANAGED_FIELDS).is_some()
 }
 
-/// Parses the text of the managed fields into a tree, the form that clients see.
+/// Replaces the text of the managed fields by the parsed tree, as in responses.
 pub(super) fn expand_managed_fields(tree: &mut Map<String, Value>) {
     if let Some(Value::Object(metadata)) = tree.get_mut("metadata")
         && let Some(entries) = metadata.get_mut(MANAGED_FIELDS)
@@ -197,8 +197,8 @@ impl ScaleManagedFields {
     }
 }
 
-/// Restores the old times in the managed fields if the times are the only change. Returns true if the write then
-/// changes nothing.
+/// Restores the old timestamps in the managed fields if only timestamps differ. Returns true if the write then changes
+/// nothing.
 pub(super) fn restore_unchanged_timestamps(old: &Map<String, Value>, new: &mut Map<String, Value>) -> bool {
     let Some(before) = metadata(old).get(MANAGED_FIELDS) else { return new == old };
     let Some(after) = metadata_mut(new).insert(MANAGED_FIELDS.to_owned(), before.clone()) else {

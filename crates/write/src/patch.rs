@@ -6,10 +6,10 @@
 //! | `application/merge-patch+json` | RFC 7386, in this module; nulls in new lists are also dropped |
 //! | `application/strategic-merge-patch+json` | [`super::strategic`] |
 //!
-//! No patch makes an object deeper than [`OBJECT_DEPTH_MAX`] levels. A merged object is no deeper than the deeper of
-//! object and patch. Each operation of a JSON patch is measured before it is applied.
+//! No patch can make an object deeper than [`OBJECT_DEPTH_MAX`] levels. A merge result is at most as deep as the object
+//! or the patch. The depth of each JSON patch operation is checked before the operation is applied.
 //!
-//! Rules and texts: `pkg/endpoints/handlers/patch.go`.
+//! Source of rules and error messages: `pkg/endpoints/handlers/patch.go`.
 
 use std::collections::HashSet;
 
@@ -29,7 +29,7 @@ use listwatch_meta::go::{self, TypeErrorStyle};
 /// The maximum number of operations in a JSON patch (`maxJSONPatchOperations`). A larger patch gets a 413.
 pub(super) const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
 
-/// A parsed patch. [`Patch::apply`] consumes the patch, so the rare second attempt parses the body again.
+/// A parsed patch. [`Patch::apply`] consumes the patch, so a retry parses the body again.
 #[derive(Debug)]
 pub(super) enum Patch {
     Json(Vec<Value>),
@@ -37,11 +37,11 @@ pub(super) enum Patch {
     Strategic(Map<String, Value>),
 }
 
-/// A parsed patch and the findings of strict decoding.
+/// A parsed patch and its strict decoding errors.
 #[derive(Debug)]
 pub(super) struct ParsedPatch {
     pub(super) patch: Patch,
-    /// The findings of strict decoding, as texts: `duplicate field "a.b"`.
+    /// The strict decoding errors, e.g. `duplicate field "a.b"`.
     pub(super) strict_errors: Vec<String>,
 }
 
@@ -89,11 +89,11 @@ impl ParsedPatch {
 }
 
 impl Patch {
-    /// Applies the patch to `object`. `at` is the type of the object, which has the merge keys of its lists.
+    /// Applies the patch to `object`. `at` is the type of the object and determines the merge keys of lists.
     ///
     /// # Errors
-    /// 422 when an operation does not fit the object or nests it too deep, 400 when a directive is malformed, 500 for
-    /// the errors in [`StrategicError::Other`]. After an error, `object` is partly changed and must be discarded.
+    /// 422 when an operation cannot be applied or the result nests too deep, 400 when a directive is malformed, 500 for
+    /// [`StrategicError::Other`]. After an error, `object` is partly changed and must be discarded.
     pub(super) fn apply(self, object: &mut Map<String, Value>, at: At) -> Result<(), Status> {
         match self {
             Patch::Json(operations) => {
@@ -122,13 +122,13 @@ impl Patch {
         !matches!(self, Patch::Strategic(_))
     }
 
-    /// The style of decoding errors for the patched object: Go's decoder, or the converter for a strategic merge patch.
+    /// The style of errors about values of the wrong type: Go's decoder, or the converter for a strategic merge patch.
     pub(super) fn error_style(&self) -> TypeErrorStyle {
         if self.may_change_kind() { TypeErrorStyle::Decoder } else { TypeErrorStyle::Converter }
     }
 
-    /// The patch in Go's print format, for the error about a patched object that does not decode. A strategic merge
-    /// patch is shown without its directives.
+    /// Formats the patch as Go prints it, for the error about a patched object that cannot be decoded. A strategic
+    /// merge patch is printed without its directives.
     pub(super) fn shown(&self) -> String {
         match self {
             Patch::Json(operations) => go::print_list(operations),
@@ -162,7 +162,8 @@ fn meets(one: &str, other: &str) -> bool {
     steps.all(|(a, b)| a == b || a.contains('~'))
 }
 
-/// Returns the patch unless it is deeper than [`OBJECT_DEPTH_MAX`]. The parser bounds the depth of all patches.
+/// Returns the patch, or an error if the patch is deeper than [`OBJECT_DEPTH_MAX`]. The parser limits the depth of all
+/// patches.
 fn shallow(patch: Map<String, Value>) -> Result<Map<String, Value>, Status> {
     let members_too_deep = patch.values().any(|value| is_deeper(value, OBJECT_DEPTH_MAX - 1, &mut 0));
     if members_too_deep { Err(unprocessable()) } else { Ok(patch) }
@@ -192,7 +193,7 @@ fn merge(object: &mut Map<String, Value>, patch: Map<String, Value>) {
     }
 }
 
-/// Removes the null members of all objects. Null items of lists stay.
+/// Removes the null members of all objects. Keeps the null items of lists.
 fn prune_nulls(value: &mut Value) {
     match value {
         Value::Object(members) => members.retain(|_, value| {
@@ -286,7 +287,7 @@ mod tests {
     const REJECTED: &str = "the server rejected our request due to an error in our request";
 
     #[test]
-    fn json_patch_that_does_not_fit_returns_422() {
+    fn json_patch_that_cannot_be_applied_returns_422() {
         for body in [
             r#"[{"op":"test","path":"/a/b","value":"x"}]"#,
             r#"[{"op":"test","path":"/a/b","value":null}]"#,

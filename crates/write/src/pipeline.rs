@@ -1,4 +1,4 @@
-//! The write pipeline of every create, update, patch and apply, and the driver of that pipeline.
+//! The write pipeline of creates, updates, patches and applies, and the retry loop that runs the pipeline.
 //!
 //! ```text
 //!           change (per verb: decode a body, apply a patch, merge a configuration)
@@ -15,7 +15,7 @@
 //!  Create │ Update │ Delete │ nothing, at the revision of the decision; a conflict restarts at `change`
 //! ```
 //!
-//! The optimistic retry is [`UpdateLoop`]; [`Write::run`] is the only code that drives it for clients' writes.
+//! [`UpdateLoop`] implements the optimistic retry. [`Write::run`] is the only caller for the writes of clients.
 
 use std::borrow::Cow;
 
@@ -51,13 +51,13 @@ use listwatch_registry::Creating;
 use listwatch_registry::{Backend, CreatingIn};
 use listwatch_registry::{Registry, Resource, Subresource};
 
-/// One write of an object: address, options, user and clock.
+/// The context of one write: the address of the object, the options, the user and the clock.
 pub(super) struct Write<'a> {
     pub(super) backend: &'a Backend,
     pub(super) admission: &'a AdmissionChain,
     /// Reads other objects for admission plugins.
     pub(super) objects: StoredObjects<'a>,
-    /// The deadline, and the recorder of admission plugins.
+    /// The deadline, and the recorder of warnings and audit annotations.
     pub(super) context: &'a WriteContext,
     /// The query of the request; `None` for the server's own writes.
     pub(super) query: Option<&'a Query<'a>>,
@@ -78,7 +78,7 @@ pub(super) struct Write<'a> {
     pub(super) user: &'a UserInfo,
     pub(super) managed_fields: ManagedFields,
     pub(super) clock: &'a Clock,
-    /// The object in the versions of its field managers, if a webhook converts.
+    /// The conversions of the object to the versions of its field managers, if a webhook converts.
     pub(super) conversions: Option<&'a VersionConversions>,
 }
 
@@ -91,7 +91,7 @@ pub(super) enum ManagedFields {
     Tracked,
 }
 
-/// The state of an object before a change: its tree without resource version, and its revision.
+/// The state of an object before a change: the tree without the resource version, and the revision.
 #[derive(Clone, Copy)]
 pub(super) struct Base<'a> {
     pub(super) object: &'a Map<String, Value>,
@@ -99,7 +99,7 @@ pub(super) struct Base<'a> {
 }
 
 impl Base<'_> {
-    /// The tree as a client sees it, with the resource version.
+    /// Returns the tree with the resource version, as clients receive the object.
     pub(super) fn visible(&self) -> Map<String, Value> {
         let mut object = self.object.clone();
         let version = Value::String(self.revision.to_string());
@@ -108,7 +108,7 @@ impl Base<'_> {
     }
 }
 
-/// The stored object that a write changes, in the version that is validated, and its revision.
+/// The existing object that a write changes, in the version that is validated, with its revision.
 #[derive(Clone, Copy)]
 pub(super) struct Present<'a> {
     object: &'a Map<String, Value>,
@@ -139,7 +139,7 @@ enum Interruption {
     Status(Box<Status>),
     /// The object exceeds the size limit of the store.
     TooLarge(Box<Status>),
-    /// The store failed in a way that leaves open whether the object was written.
+    /// The store failed, and it is unknown whether the object was written.
     Unknown(Box<Status>),
     /// The fuel was used up before any write to the store.
     Abandoned(Box<Status>),
@@ -174,13 +174,13 @@ impl From<StoreError> for Interruption {
     }
 }
 
-/// The state that survives from one pass to the next.
+/// The state that is kept from one pass to the next.
 struct Progress {
-    /// The time before the last check of the namespace of a new object.
+    /// The time directly before the last check of the namespace of a new object.
     namespace_checked: Instant,
     /// The addresses and ports that were allocated.
     allocation: Allocation,
-    /// Whether managed fields are omitted, because the object is too large with them.
+    /// Whether the managed fields are omitted, because the object would otherwise be too large.
     without_managed_fields: bool,
     /// The existing object that made a POST fail.
     existing: Option<KeyValue>,
@@ -203,7 +203,7 @@ impl Progress {
 }
 
 impl Write<'_> {
-    /// Changes the object at `key` by `change`. `uid` is a precondition.
+    /// Applies `change` to the object at `key`. `uid` is a precondition.
     ///
     /// # Errors
     /// The errors of `change`; 404 for an absent object that the write may not create; 403 from admission; 409 for a
@@ -278,13 +278,13 @@ impl Write<'_> {
         })
     }
 
-    /// The allocators of addresses and ports.
+    /// Returns the allocators of addresses and ports.
     pub(super) fn allocators(&self) -> Allocators<'_> {
         let Write { backend, registry, ranges, node_ports, .. } = *self;
         Allocators { backend, registry, ranges, node_ports }
     }
 
-    /// The field manager of this write.
+    /// Returns the field manager of this write and the written object.
     pub(super) fn field_writer(&self) -> FieldWriter<'_> {
         FieldWriter {
             registry: self.registry,
@@ -296,8 +296,8 @@ impl Write<'_> {
         }
     }
 
-    /// Checks that objects may be created. The result blocks the removal of the namespace and of the definition while
-    /// it is held. A rejected write blocks neither, so that it cannot delay a removal.
+    /// Checks that objects may be created in the namespace and of this kind. The returned guards block the removal of
+    /// the namespace and of the definition. A rejected write returns no guards, so that it cannot delay a removal.
     async fn may_create(&self) -> Result<(Option<CreatingIn<'_>>, Option<Creating>), Status> {
         let in_namespace = match self.namespace.filter(|_| self.resource.namespaced) {
             Some(namespace) => {
@@ -323,7 +323,7 @@ impl Write<'_> {
         namespace_lifecycle::check_stored(self.backend, self.registry, self.resource, namespace, self.name).await
     }
 
-    /// Drives the optimistic retry until the object is written or needs no change.
+    /// Retries passes until the object is written or needs no change.
     async fn attempt(
         &self,
         key: &Key,
@@ -394,7 +394,8 @@ impl Write<'_> {
         store::done(outcome, if is_post { "create" } else { "update" }, self.resource)
     }
 
-    /// Discards a decision made without fuel. In a dry run, also checks the size of the object.
+    /// Rejects a decision that was computed after the fuel was used up. In a dry run, also checks the size of the
+    /// object.
     fn check(&self, decision: Result<Decision, Interruption>) -> Result<Decision, Interruption> {
         // An error may be wrong, too, once the fuel is used up.
         if fuel::is_exhausted() {
@@ -527,7 +528,7 @@ impl Write<'_> {
         Ok(decision)
     }
 
-    /// Replaces the object by the result of a read after the write. Returns false if both are the same.
+    /// Replaces the object by the object that a read after the write would return. Returns false if both are equal.
     fn normalize(&self, key: &Key, found: &KeyValue, object: &mut Map<String, Value>) -> Result<bool, Status> {
         if self.resource.conversion.is_some() {
             return Ok(false);
@@ -553,7 +554,7 @@ impl Write<'_> {
         Ok(ownership::restore_unchanged_timestamps(&store::parse(found)?, &mut object))
     }
 
-    /// Calls `change`, again after each conversion that it needs.
+    /// Calls `change`. Calls `change` again after each conversion that a call required.
     async fn changed(&self, change: &mut Change<'_>, base: Option<Base<'_>>) -> Result<Map<String, Value>, Status> {
         let Some(conversions) = self.conversions else { return change(base) };
         loop {
@@ -564,7 +565,8 @@ impl Write<'_> {
         }
     }
 
-    /// Prepares the object for validation, again after each conversion that the managed fields need.
+    /// Prepares the object for validation. Repeats the preparation after each conversion that the managed fields
+    /// require.
     async fn prepare(&self, live: Option<&Value>, object: &mut Map<String, Value>) -> Result<(), Status> {
         let Some(conversions) = self.conversions else { return self.prepare_once(live, object) };
         loop {
@@ -634,7 +636,7 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Runs all plugins for an object that was posted to a subresource. Nothing is created under its name.
+    /// Runs all plugins for an object that was posted to a subresource. The posted object is not stored.
     ///
     /// # Errors
     /// The error of the first plugin that rejects the object.
@@ -650,7 +652,7 @@ impl Write<'_> {
         self.admission.validate(&request, object).await
     }
 
-    /// The details of a create, or of the update of a present object.
+    /// Returns the admission details of a create, or of the update of the object `present`.
     pub(super) fn details(&self, present: Option<Present<'_>>) -> Details<'_> {
         Details {
             registry: self.registry,
@@ -666,7 +668,7 @@ impl Write<'_> {
         }
     }
 
-    /// Builds the request that plugins see.
+    /// Builds the request for admission plugins.
     pub(super) fn admission_request<'r>(
         &'r self,
         name: &'r str,
@@ -762,13 +764,13 @@ impl Write<'_> {
         Err(Status::modified(resource.gr(), self.name))
     }
 
-    /// Returns the warnings of the strategy for the client that writes `new`. Subresources have none.
+    /// Returns the warnings of the strategy for a write of `new`. Writes of subresources have no warnings.
     pub(super) fn warnings(&self, new: &Map<String, Value>, old: Option<&Map<String, Value>>) -> Vec<String> {
         if self.subresource.is_some() { Vec::new() } else { self.resource.strategy.warnings(new, old) }
     }
 }
 
-/// Fails when the fuel is used up. Plugins must not see an object that may be incomplete.
+/// Fails if the fuel is used up. Plugins must not receive an object that may be incomplete.
 fn check_fuel() -> Result<(), Interruption> {
     if fuel::is_exhausted() { Err(Interruption::Abandoned(Box::new(Status::request_timed_out()))) } else { Ok(()) }
 }

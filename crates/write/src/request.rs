@@ -25,7 +25,7 @@ pub enum WriteVerb {
     DeleteCollection,
 }
 
-/// A write as it arrived: routed and received within the size limit, but not decoded.
+/// A write request: routed and received within the size limit, but not decoded.
 #[derive(Debug, Clone)]
 pub struct WriteRequest<'a> {
     /// The verb, which selects the operation.
@@ -50,7 +50,7 @@ pub struct WriteRequest<'a> {
     pub body: Bytes,
 }
 
-/// The circumstances of a write beside the request itself. They stay the same if the write starts again on another
+/// The context of a write in addition to the request. The context stays the same if the write is restarted on another
 /// thread.
 #[derive(Debug, Default)]
 pub struct WriteContext {
@@ -76,7 +76,7 @@ pub struct OwnedWriteRequest {
 }
 
 impl OwnedWriteRequest {
-    /// Returns the request as a [`WriteRequest`] that borrows from this one.
+    /// Returns a [`WriteRequest`] that borrows from this value.
     pub fn request(&self) -> WriteRequest<'_> {
         WriteRequest {
             verb: self.verb,
@@ -110,7 +110,8 @@ impl WriteRequest<'_> {
         }
     }
 
-    /// Whether the only effect of the request is its last step. Until then the write can be discarded and restarted.
+    /// Whether the request has a single effect, in its last step. Before that step, the write can be discarded and
+    /// restarted.
     pub fn has_one_effect(&self) -> bool {
         matches!(self.verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch)
             && !matches!(self.subresource, Some("binding" | "eviction" | "token"))
@@ -124,7 +125,7 @@ pub struct WriteResponse {
     pub code: u16,
     /// The body of the response.
     pub body: WriteBody,
-    /// The warning texts, one per `Warning: 299 - "..."` header.
+    /// The texts of the warnings. Each becomes a header `Warning: 299 - "..."`.
     pub warnings: Vec<String>,
 }
 
@@ -133,7 +134,7 @@ pub struct WriteResponse {
 pub enum WriteBody {
     /// An object of the resource. The HTTP layer may render it as a Table or as metadata only.
     Object(Object),
-    /// Another object (Scale, a dry-run result that has no resource version), as JSON.
+    /// Another object as JSON, e.g. a Scale, or a dry-run result without a resource version.
     Json(Bytes),
     /// The removed objects of a deletecollection, with the metadata of their list.
     List(ListMeta, Vec<Object>),

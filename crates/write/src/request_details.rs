@@ -1,7 +1,8 @@
-//! [`Details`]: the served versions of the object of a write, and its options, for admission plugins.
+//! [`Details`]: provides the options of a write and the object in any served version, for admission plugins.
 //!
-//! Plugins hold an object in the form in which the pipeline validates it: the stored version of a built-in kind, the
-//! version of the request of a custom resource. Webhooks see an object as clients do.
+//! Plugins receive an object in the version in which the pipeline validates the object: the stored version for a
+//! built-in kind, the version of the request for a custom resource. Webhooks receive the same version and form as
+//! clients.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -30,12 +31,12 @@ use super::store::MANAGED_FIELDS;
 /// The group and version of the options in an AdmissionReview.
 const META_VERSION: &str = "meta.k8s.io/v1";
 
-/// The details of one write.
+/// The details of one write, for admission plugins.
 pub(super) struct Details<'a> {
     pub(super) registry: &'a Registry,
     pub(super) resource: &'a Resource,
     pub(super) operation: Operation,
-    /// The kind of the body of a subresource; `None` if it is that of the resource.
+    /// The kind of the body of a subresource; `None` if the body has the kind of the resource.
     pub(super) body: Option<Expected<'a>>,
     /// The query of the request; `None` for the server's own writes.
     pub(super) query: Option<&'a Query<'a>>,
@@ -54,7 +55,7 @@ impl<'a> Details<'a> {
         ResourceName { group, version, resource: plural, kind: KindName { group, version, kind } }
     }
 
-    /// The resource with this name, if its objects are those of the request.
+    /// Returns the served resource with this name.
     fn equivalent(&self, name: &ResourceName<'_>) -> Result<&'a Resource, Status> {
         let found = self.registry.find(name.group, name.version, name.resource);
         found.map(|found| &**found).ok_or_else(|| Status::internal("the version is not served"))
@@ -65,8 +66,8 @@ impl<'a> Details<'a> {
             == (&*self.resource.group, &*self.resource.version, &*self.resource.plural)
     }
 
-    /// Converts an object of the pipeline to a version. A built-in kind is in the stored version, a custom resource in
-    /// the version of the request.
+    /// Converts an object of the pipeline to another version. The input is in the stored version for a built-in kind,
+    /// and in the version of the request for a custom resource.
     async fn converted(
         &self,
         object: &Map<String, Value>,
@@ -93,7 +94,7 @@ impl<'a> Details<'a> {
         Ok(other.read_stored(&stored, self.deadline).await?.into_owned())
     }
 
-    /// Converts an object to the form that clients see in a version.
+    /// Converts an object to a version, in the form that clients receive.
     async fn shown(&self, object: &Map<String, Value>, to: &ResourceName<'_>) -> Result<Map<String, Value>, Status> {
         let mut shown = self.converted(object, to).await?;
         ownership::expand_managed_fields(&mut shown);
@@ -107,8 +108,8 @@ impl<'a> Details<'a> {
         Ok(shown)
     }
 
-    /// Writes managed fields in the form of the pipeline. Invalid ones are replaced by those of `original`
-    /// (`fieldmanager/admission.go`).
+    /// Converts the managed fields to the text form of the pipeline. Invalid managed fields are replaced by the managed
+    /// fields of `original` (`fieldmanager/admission.go`).
     fn restore_managed_fields(&self, object: &mut Map<String, Value>, original: &Map<String, Value>) {
         let before = metadata(original).get(MANAGED_FIELDS);
         let Some(after) = metadata(object).get(MANAGED_FIELDS) else { return };
@@ -153,7 +154,7 @@ impl<'a> Details<'a> {
         Ok(object)
     }
 
-    /// The options of a deletion in `meta.k8s.io/v1`.
+    /// Returns the options of a deletion as `DeleteOptions` of `meta.k8s.io/v1`.
     fn delete_options(options: &DeleteOptions) -> Map<String, Value> {
         let mut written = Map::new();
         let mut set = |name: &str, value: Option<Value>| {
@@ -179,7 +180,8 @@ impl<'a> Details<'a> {
     }
 }
 
-/// The error text of an operation that cannot be applied, as in upstream's library (`evanphx/json-patch`).
+/// Returns the error for an operation that cannot be applied, with the text of upstream's library
+/// (`evanphx/json-patch`).
 fn not_applicable(operation: &Value) -> PatchError {
     let text = |name: &str| operation.get(name).and_then(Value::as_str).unwrap_or_default();
     match text("op") {

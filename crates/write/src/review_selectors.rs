@@ -11,17 +11,17 @@ use serde_json::Value;
 /// The path of the attributes in a review.
 const ATTRIBUTES: &str = "spec.resourceAttributes";
 
-/// The requirements of the selectors of a review. Invalid requirements are omitted, so that authorization sees a
-/// broader request.
+/// The requirements of the selectors of a review. Invalid requirements are omitted, so that a broader request is
+/// authorized.
 #[derive(Debug, Default)]
 pub(super) struct ReviewSelectors {
     pub(super) fields: Vec<FieldTerm>,
     pub(super) labels: Vec<LabelRequirement>,
-    /// The evaluation error of the status; empty if everything was parsed.
+    /// The `evaluationError` for the status; empty if all requirements were parsed.
     pub(super) evaluation_error: String,
 }
 
-/// A requirement as a review states it.
+/// A requirement in the review.
 struct Requirement<'a> {
     key: &'a str,
     operator: &'a str,
@@ -36,7 +36,7 @@ fn requirements(selector: &Value) -> impl Iterator<Item = Requirement<'_>> {
     })
 }
 
-/// The text of a raw selector; `None` if it is absent or empty.
+/// Returns the text of `rawSelector`; `None` if absent or empty.
 fn raw(selector: &Value) -> Option<&str> {
     selector["rawSelector"].as_str().filter(|text| !text.is_empty())
 }
@@ -90,7 +90,8 @@ impl ReviewSelectors {
     }
 }
 
-/// Converts a field requirement with one value. Like upstream, does not support other requirements.
+/// Converts a field requirement with one value. Returns `None` for other requirements, which upstream does not support
+/// either.
 fn field_term(requirement: &Requirement<'_>) -> Option<FieldTerm> {
     let ("In" | "NotIn", [value]) = (requirement.operator, requirement.values.as_slice()) else { return None };
     let negated = requirement.operator == "NotIn";
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_of_a_review_are_parsed_or_left_out_with_an_evaluation_error() {
+    fn unparsable_selectors_of_a_review_are_ignored_with_an_evaluation_error() {
         let fields = "spec.resourceAttributes.fieldSelector";
         let labels = "spec.resourceAttributes.labelSelector";
         let one = |operator: &str, values: Value| json!([{"key": "k", "operator": operator, "values": values}]);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_selectors_of_a_review_are_named() {
+    fn review_with_invalid_selectors_is_rejected_with_their_field_paths() {
         for (attributes, expected) in [
             (json!({"fieldSelector": null}), &[][..]),
             (json!({"fieldSelector": {"rawSelector": "a=b"}}), &[]),

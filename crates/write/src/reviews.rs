@@ -1,5 +1,5 @@
-//! Reviews of users, tokens and permissions. A client posts a review, and the response contains the result; reviews are
-//! not stored (`pkg/registry/authentication`, `pkg/registry/authorization`).
+//! Evaluates reviews of users, tokens and permissions. A client posts a review, and the response contains the result.
+//! Reviews are not stored (`pkg/registry/authentication`, `pkg/registry/authorization`).
 //!
 //! The authenticators and authorizers of the server evaluate reviews with the rules for requests.
 
@@ -76,8 +76,8 @@ enum Evaluation {
     Rules(UserRules),
 }
 
-/// A credential without audiences is for the API server (`authenticator/audagnostic.go`). Such a credential is not
-/// valid for a review with only other audiences.
+/// Sets the API server's audiences on a credential without audiences (`authenticator/audagnostic.go`). Such a
+/// credential is not valid for a review that requests only other audiences.
 fn with_api_audiences(authentication: Authentication, requested: &[String], own: &[String]) -> Authentication {
     match authentication {
         Authentication::Authenticated { user, audiences } if audiences.is_empty() => {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn credential_without_audiences_is_valid_for_those_of_the_api_server() {
+    fn token_review_of_a_credential_without_audiences_uses_the_api_server_audiences() {
         let own = ["api".to_owned(), "other-api".to_owned()];
         for (requested, expected) in
             [(&[][..], Some(&["api", "other-api"][..])), (&["x", "api"], Some(&["api"])), (&["x"], None)]
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn reviews_have_the_status_and_errors_of_kube_apiserver() {
+    fn review_status_and_errors_equal_those_of_kube_apiserver() {
         let user = json!({"username": "admin", "groups": ["system:masters", "system:authenticated"]});
         check(
             "SelfSubjectReview",

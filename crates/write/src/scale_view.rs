@@ -1,4 +1,4 @@
-//! The `autoscaling/v1` Scale of an object, pure: builds it, and writes a Scale back into the object.
+//! Builds the `autoscaling/v1` Scale of an object, and writes a Scale back into the object. Performs no I/O.
 
 use bytes::Bytes;
 use listwatch_meta::go::{self, TypeErrorStyle};
@@ -30,7 +30,7 @@ pub fn scale_of(resource: &Resource, object: &Object) -> Result<Bytes, Status> {
     Ok(store::encode(&scale))
 }
 
-/// The value that stands for absent replicas of a custom object, as in kube-apiserver.
+/// The replicas of a custom object if the field is absent, as in kube-apiserver.
 const UNSET: i64 = i32::MIN as i64;
 
 fn wanted(scale: &Map<String, Value>) -> Option<i64> {
@@ -44,7 +44,7 @@ struct Paths<'a> {
     selector: Option<&'a str>,
 }
 
-/// The dotted path of the field of `spec.replicas` of the Scale.
+/// Returns the dotted path of the object's field that `spec.replicas` of the Scale maps to.
 ///
 /// # Errors
 /// 404 when the resource has no scale.
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn selector_of_each_form_is_formatted_as_text() {
+    fn scale_selector_of_each_type_is_formatted_as_text() {
         check(json!("a=b"), "a=b");
         check(json!({"b": "2", "a": "1"}), "a=1,b=2");
         check(json!({"matchLabels": {"b": "2", "a": "1"}}), "a=1,b=2");

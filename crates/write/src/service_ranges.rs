@@ -23,8 +23,9 @@ const ADDRESS_BAND: RangeInclusive<u32> = 16..=256;
 /// The size limits of the static band of node ports, in ports (`calculateRangeOffset` of `portallocator`).
 const PORT_BAND: RangeInclusive<u32> = 16..=128;
 
-/// The maximum number of candidates for an address from one band. A band of at most this size is tried completely; candidates from a
-/// larger band are random. If all candidates of both bands are taken, the client receives a 500.
+/// The maximum number of candidates for an address from one band. All addresses of a band of at most this size are
+/// candidates; candidates from a larger band are random. If all candidates of both bands are taken, the client receives
+/// a 500.
 const CANDIDATES_MAX: u32 = 512;
 
 /// The ranges of cluster addresses (IPv4 only) and node ports.
@@ -56,8 +57,8 @@ impl Default for ServiceRanges {
 }
 
 impl ServiceRanges {
-    /// Replaces the range of cluster addresses (`--service-cluster-ip-range`), e.g. `10.0.0.0/24`. Bits behind the
-    /// prefix are ignored, as kube-apiserver ignores them.
+    /// Replaces the range of cluster addresses (`--service-cluster-ip-range`), e.g. `10.0.0.0/24`. Bits after the
+    /// prefix are ignored, as in kube-apiserver.
     ///
     /// # Errors
     /// [`InvalidRange`] for anything but an IPv4 network with a prefix of 12 to 28 bits.
@@ -72,8 +73,8 @@ impl ServiceRanges {
         Ok(ServiceRanges { network: u32::from(address) & (u32::MAX << (32 - prefix_bits)), prefix_bits, ..self })
     }
 
-    /// Replaces the range of node ports (`--service-node-port-range`): `30000-32767`, or `30000+2767` for a start and
-    /// the number of ports behind it.
+    /// Replaces the range of node ports (`--service-node-port-range`): `30000-32767`, or `30000+2767` for the first
+    /// port and the number of further ports.
     ///
     /// # Errors
     /// [`InvalidRange::Ports`] for anything else, an empty range, or port 0.
@@ -97,7 +98,7 @@ impl ServiceRanges {
         format!("{}/{}", Ipv4Addr::from(self.network), self.prefix_bits)
     }
 
-    /// Returns the address of the service `default/kubernetes`: the first of the range.
+    /// Returns the address of the service `default/kubernetes`, which is the first address of the range.
     pub fn kubernetes_service_address(&self) -> Ipv4Addr {
         Ipv4Addr::from(self.network + 1)
     }
@@ -118,7 +119,7 @@ impl ServiceRanges {
         self.node_ports.contains(&port)
     }
 
-    /// Formats the range of node ports for error texts.
+    /// Formats the range of node ports for error messages.
     pub(crate) fn node_ports(&self) -> impl fmt::Display {
         format!("{}-{}", self.node_ports.start(), self.node_ports.end())
     }
@@ -138,7 +139,7 @@ impl ServiceRanges {
         hosts.map(move |host| Ipv4Addr::from(network + host))
     }
 
-    /// The range of node ports.
+    /// Returns the range of node ports.
     pub(crate) fn node_port_range(&self) -> RangeInclusive<u16> {
         self.node_ports.clone()
     }
@@ -158,8 +159,8 @@ impl ServiceRanges {
     }
 }
 
-/// Returns the candidates of one band: all values of a small band, starting at a random one, or random values of a
-/// large band.
+/// Returns the candidates of one band: all values of a small band, from a random start, or random values of a large
+/// band.
 fn candidates<R: Fn(RangeInclusive<u32>) -> u32>(
     band: RangeInclusive<u32>,
     random: R,
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_of_a_small_range_are_all_of_its_values_once() {
+    fn address_candidates_of_a_small_range_are_all_its_values_once() {
         let check = |cidr: &str, seed: u32| {
             let random = move |range: RangeInclusive<u32>| range.start() + seed % (range.end() - range.start() + 1);
             let ranges = ServiceRanges::default().with_cluster_addresses(cidr).unwrap();
@@ -254,9 +255,9 @@ mod tests {
     }
 
     proptest! {
-        /// Every candidate lies within its range, and is neither the network address nor the broadcast address.
+        /// Every candidate is in the range, and is neither the network address nor the broadcast address.
         #[test]
-        fn candidates_lie_within_their_ranges(
+        fn address_and_port_candidates_are_within_their_ranges(
             network: u32, bits in PREFIX_BITS_MIN..=PREFIX_BITS_MAX, seed: u32,
         ) {
             let cidr = format!("{}/{bits}", Ipv4Addr::from(network));

@@ -1,5 +1,5 @@
-//! Allocates addresses and node ports of services. Claims in the store ensure that no two services share one, even if
-//! several servers use the same store.
+//! Allocates addresses and node ports of services. Claims in the store ensure that no two services share an address or
+//! a node port, even if several servers use the same store.
 //!
 //! ```text
 //!  service wants an address ─▶ create IPAddress 10.96.x.y ─▶ store the service ─▶ (failed: delete it)
@@ -14,8 +14,8 @@
 //! - A service is stored only by the write that made its claims and knows their revisions. Directly before the store
 //!   write, the age of the claims must be below [`STORE_WAIT`] ([`Allocation::check_age`]). Otherwise the write fails
 //!   and deletes its claims. The rule also holds with slow admission plugins and long request timeouts.
-//! - A crash or an unknown outcome can leave a claim without a service. The next write that needs the address takes the
-//!   claim over, but only after [`PENDING_WAIT`]. Until then another server may still store the service.
+//! - A crash or an unknown outcome can leave a claim without a service. The next write that needs the address takes
+//!   over the claim, but only after [`PENDING_WAIT`]. Before that, another server may still store the service.
 //! - A claim is deleted only at the revision at which it was made. After the deletion of a service, a claim is deleted
 //!   only if it is older than that deletion. A claim that was taken over is never deleted by its former owner.
 //!
@@ -47,10 +47,10 @@ use listwatch_registry::{Registry, Resource};
 use listwatch_validation::clock::{Clock, parse_timestamp};
 use listwatch_validation::object_meta as meta;
 
-/// The maximum time between the first claim and the beginning of the store write of the service.
+/// The maximum time between the first claim and the start of the store write of the service.
 const STORE_WAIT: Duration = Duration::from_secs(30);
-/// The minimum age of a claim that may be taken over. The difference to [`STORE_WAIT`] covers the duration of one
-/// store write and clock skew.
+/// The minimum age of a claim that may be taken over. The margin above [`STORE_WAIT`] covers the duration of one store
+/// write and clock skew.
 const PENDING_WAIT: Duration = Duration::from_secs(90);
 
 /// The addresses and ports that a service still needs.
@@ -58,7 +58,7 @@ const PENDING_WAIT: Duration = Duration::from_secs(90);
 pub(super) struct AllocationRequest {
     namespace: String,
     name: String,
-    /// The cluster address: any, or a chosen one; `None` if the service needs no address.
+    /// The requested cluster address: any address or a specific one. `None` if the service needs no address.
     address: Option<Requested<Ipv4Addr>>,
     ports: Vec<PortRequest>,
 }
@@ -271,12 +271,12 @@ impl AllocationRequest {
     }
 }
 
-/// The error text for a port outside the range of node ports.
+/// Returns the error message for a port outside the range of node ports.
 fn out_of_range(ranges: &ServiceRanges) -> String {
     format!("provided port is not in the valid range. The range of valid ports is {}", ranges.node_ports())
 }
 
-/// The error for an unavailable health check port. kube-apiserver reports it as an internal error.
+/// Returns the error for an unavailable health check port. As in kube-apiserver, this is an internal error.
 fn no_health_check_port(port: u16, why: &str) -> Status {
     Status::internal(format_args!("failed to allocate requested HealthCheck NodePort {port}: {why}"))
 }
@@ -309,8 +309,8 @@ fn address_claim(
     Some((key, claim.to_string().into()))
 }
 
-/// Whether a claim is older than [`PENDING_WAIT`] and its service does not exist or does not use it. Returns false for
-/// claims of other resources and for unreadable claims.
+/// Whether a claim is older than [`PENDING_WAIT`], and its service is absent or does not use the claimed value. Returns
+/// false for claims of other resources and for unreadable claims.
 async fn is_abandoned(backend: &Backend, claim: &listwatch_storage::KeyValue, clock: &Clock) -> Result<bool, Status> {
     let Ok(object) = store::parse(claim) else { return Ok(false) };
     let made = parse_timestamp(meta::text(listwatch_validation::metadata(&object), "creationTimestamp"));
@@ -353,7 +353,8 @@ fn allocations_of(service: &Map<String, Value>) -> AllocatedValues {
     }
 }
 
-/// The health check port of a load balancer. Only services with `externalTrafficPolicy: Local` have one.
+/// Returns the health check port of a load balancer. Only services with `externalTrafficPolicy: Local` have such a
+/// port.
 fn health_check_port(spec: &Map<String, Value>) -> Option<u16> {
     if !needs_health_check(spec) {
         return None;
@@ -400,7 +401,8 @@ pub(super) async fn release_unused(
     }
 }
 
-/// Deletes a claim at the revision at which it was made. After a failure the claim remains until it is taken over.
+/// Deletes a claim if its revision is still `made`. After a failure, the claim remains until another write takes it
+/// over.
 async fn delete_claim(backend: &Backend, key: &Key, made: Revision) {
     match backend.storage().delete(key, made).await {
         // Another service took over the claim.
@@ -442,7 +444,7 @@ impl Allocation {
         }
     }
 
-    /// Writes the allocated addresses and ports into a service. `old` is the former state of the service.
+    /// Writes the allocated addresses and ports into a service. `old` is the previous state of the service.
     ///
     /// # Errors
     /// [`AllocationError::Unclaimed`] when an address or port must be claimed first; 422 when a chosen address or port
@@ -473,7 +475,7 @@ impl Allocation {
         Ok(())
     }
 
-    /// Checks that the claims are young enough for a store write to begin now.
+    /// Checks that the claims are not too old for a store write that starts now.
     ///
     /// # Errors
     /// 500 with the reason `ServerTimeout` when the claims are older than [`STORE_WAIT`].

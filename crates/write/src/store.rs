@@ -26,7 +26,7 @@ pub(super) fn new_uid(clock: &Clock) -> String {
     if clock.is_fixed() { uuid::Uuid::nil().to_string() } else { uuid::Uuid::new_v4().to_string() }
 }
 
-/// The metadata field of the managed fields.
+/// The name of the metadata field with the managed fields.
 pub(super) const MANAGED_FIELDS: &str = "managedFields";
 
 /// The outcome of a write.
@@ -34,7 +34,7 @@ pub(super) const MANAGED_FIELDS: &str = "managedFields";
 pub(super) enum WriteOutcome {
     /// The object was created. A dry run has no revision.
     Created { value: Bytes, revision: Option<Revision> },
-    /// The object was updated. A dry run has the former revision.
+    /// The object was updated. A dry run has the previous revision.
     Updated { value: Bytes, revision: Revision },
     /// The object needed no change.
     Unchanged(KeyValue),
@@ -169,8 +169,8 @@ pub(super) fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> O
     })
 }
 
-/// Parses a stored or cached object into a tree without resource version. `metadata.managedFields` stays a text, as
-/// [`super::ownership`] explains.
+/// Parses a stored or cached object into a tree without resource version. `metadata.managedFields` stays a JSON text in
+/// a string; see [`super::ownership`].
 ///
 /// # Errors
 /// 500 when the stored bytes are not an object.
@@ -199,7 +199,7 @@ pub(super) fn is_readable(value: &[u8]) -> bool {
     serde_json::from_slice::<Probe<'_>>(value).is_ok_and(|probe| !probe.metadata.is_empty())
 }
 
-/// Builds the object that clients see.
+/// Builds an object for a response.
 ///
 /// # Errors
 /// 500 when the bytes are not an object, which is a fault of this server.
@@ -213,10 +213,10 @@ pub(super) fn object(
     Object::from_stored(key.clone(), revision, change, value, &resource.shape).map_err(Status::internal)
 }
 
-/// Returns a stored value in the form that caches and responses hold.
+/// Converts a stored value to the version that caches and responses contain, if a webhook converts.
 ///
 /// # Errors
-/// 500 if a conversion webhook fails. The write has taken effect then, as in kube-apiserver.
+/// 500 if the conversion webhook fails. As in kube-apiserver, the write has already taken effect.
 pub(super) async fn cached_form(resource: &Resource, value: Bytes, deadline: Option<Instant>) -> Result<Bytes, Status> {
     if !resource.converts_by_webhook() {
         return Ok(value);
@@ -226,7 +226,7 @@ pub(super) async fn cached_form(resource: &Resource, value: Bytes, deadline: Opt
 }
 
 impl WriteOutcome {
-    /// Builds the response to a create, update or patch. A conversion webhook is called until `deadline` at most.
+    /// Builds the response to a create, update or patch. A call to a conversion webhook ends at `deadline`.
     ///
     /// # Errors
     /// 500 when the stored bytes are not an object, or a conversion webhook fails.
@@ -256,7 +256,7 @@ impl WriteOutcome {
     }
 }
 
-/// The error for a client when a read of the store fails.
+/// Returns the error for the client when a read of the store fails.
 pub(super) fn read_failed(error: &listwatch_storage::ReadError, gr: GroupResource<'_>) -> Status {
     match error {
         listwatch_storage::ReadError::Fault(fault) => store_failed("get", fault, gr),
@@ -264,12 +264,13 @@ pub(super) fn read_failed(error: &listwatch_storage::ReadError, gr: GroupResourc
     }
 }
 
-/// The error for an object above [`VALUE_BYTES_MAX`]. kube-apiserver passes on this text of etcd.
+/// Returns the error for an object larger than [`VALUE_BYTES_MAX`]. The message is etcd's, which kube-apiserver
+/// forwards.
 pub(super) fn too_large() -> Status {
     Status::unknown("etcdserver: request is too large")
 }
 
-/// Checks the size of a value for a dry run, which has no store to check it.
+/// Checks the size of a value in a dry run, which does not reach the store's own check.
 ///
 /// # Errors
 /// [`StoreError::TooLarge`].
@@ -277,7 +278,7 @@ pub(super) fn check_size(value: &Bytes) -> Result<(), StoreError> {
     if value.len() > VALUE_BYTES_MAX { Err(StoreError::TooLarge(too_large())) } else { Ok(()) }
 }
 
-/// The error for a client when a write to the store fails.
+/// Returns the error for the client when a write to the store fails.
 pub(super) fn store_failed(operation: &str, fault: &StoreFault, gr: GroupResource<'_>) -> Status {
     match fault {
         StoreFault::Unavailable(_) => Status::server_timeout(operation, gr),
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn managed_fields_stay_a_text_from_parse_to_encode() {
+    fn parse_and_encode_keep_managed_fields_as_unparsed_text() {
         let entries = r#"[{"manager":"a \"b\"","fieldsV1":{"f:a":{},"k:{\"n\":1}":{}}}]"#;
         let check = |stored: &str, text: Option<&str>, encoded: &str| {
             let object = parsed(stored).unwrap();
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn only_complete_objects_with_metadata_are_readable() {
+    fn is_readable_accepts_only_complete_objects_with_metadata() {
         assert!(is_readable(br#"{"kind":"A","metadata":{"na\u006de":"a","labels":{"a":"b"}},"spec":[1]}"#));
         for broken in
             ["", "{}", "[]", "k8s\0\n", "k8s:enc:aescbc:v1:key1:x", r#"{"metadata":{}}"#, r#"{"metadata":[]}"#]

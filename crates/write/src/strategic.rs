@@ -1,6 +1,6 @@
 //! Applies strategic merge patches, which merge keyed lists item by item (apimachinery `util/strategicpatch`).
 //!
-//! | in the patch | effect |
+//! | directive | effect |
 //! |---|---|
 //! | `"$patch": "replace"` in an object | the object becomes the rest of the patch |
 //! | `"$patch": "delete"` in an object | the object is emptied |
@@ -15,10 +15,10 @@
 //! - A new field loses its nulls and its `$patch` directives. Other directives stay.
 //! - A replaced value and a new item of a keyed list are taken unchanged.
 //!
-//! The decoder handles the remains: it ignores nulls, and reports directives as unknown fields.
+//! Remaining nulls and directives reach the decoder, which ignores nulls and reports directives as unknown fields.
 //!
-//! [`super::merge_keys`] gives the keys of lists. Every step takes time linear in the size of its input, because
-//! removed members are collected and removed in one pass.
+//! [`super::merge_keys`] contains the merge keys of lists. Every step takes time linear in the size of its input,
+//! because removed members are collected and removed in one pass.
 
 use std::collections::{HashMap, HashSet};
 
@@ -58,8 +58,8 @@ pub(super) fn merge(object: &mut Map<String, Value>, patch: Map<String, Value>, 
     Ok(())
 }
 
-/// Returns a patch without the directives of merged objects and without ordered lists, for error texts. The function
-/// assumes that the patch merged each of its objects into an existing one.
+/// Returns a patch without the directives of merged objects and without ordered lists, for error messages. Assumes that
+/// each object in the patch was merged into an existing object.
 pub(super) fn obeyed(patch: &Map<String, Value>) -> Map<String, Value> {
     let ordered: HashSet<&str> = patch.keys().filter_map(|name| strip_prefix(name, SET_ORDER).flatten()).collect();
     let replaces = patch.get(DIRECTIVE).is_some_and(|directive| directive == "replace");
@@ -221,7 +221,7 @@ fn merge_ordered_lists(original: &mut Map<String, Value>, patch: &mut Map<String
     Ok(())
 }
 
-/// Checks that the items of the patch have the sequence of `order`.
+/// Checks that the items of the patch have the same order as in `order`.
 fn check_order(patch: &[Value], order: &[Value], field: Field) -> Result<()> {
     if patch.is_empty() || order.is_empty() {
         return Ok(());
@@ -259,8 +259,8 @@ fn check_order(patch: &[Value], order: &[Value], field: Field) -> Result<()> {
     Ok(())
 }
 
-/// Merges two lists. With `removing`, deletes the scalars of the patch from the list. Also returns the keys that an
-/// order treats as those of the live list, if they differ from the keys of `original`.
+/// Merges two lists. If `removing` is set, deletes the scalars of the patch from the list. Also returns the keys that
+/// `$setElementOrder` treats as the keys of the live list, if they differ from the keys of `original`.
 fn merge_lists(
     original: Vec<Value>,
     patch: Vec<Value>,
@@ -409,8 +409,8 @@ fn check_named(items: &[Value], order: &[Value], field: Field) -> Result<()> {
     Err(StrategicError::Other(format!("value for key {place} is not a map")))
 }
 
-/// Sorts items. Items in `wanted` follow that order. The other items keep the order of the server, each before the
-/// first wanted item that follows it on the server.
+/// Sorts items. Items in `wanted` get that order. The other items keep their live order: each is placed before the
+/// first wanted item that follows in the live list.
 fn in_order(
     items: Vec<Value>,
     wanted: &HashMap<Value, usize>,
@@ -487,7 +487,7 @@ fn bare(value: Value) -> Option<Value> {
     }
 }
 
-/// Prepares items for a new list with an order: as [`bare`], but nulls stay.
+/// Prepares the items of a new list with `$setElementOrder`: like [`bare`], but keeps nulls.
 fn undirected_items(items: Vec<Value>) -> Vec<Value> {
     items.into_iter().filter_map(undirected).collect()
 }

@@ -1,9 +1,9 @@
 //! Sorts strict decoding errors in document order ([`in_document_order`]), as `sigs.k8s.io/json` reports the unknown
 //! and duplicate fields of a typed object in one walk.
 //!
-//! The parser finds duplicate fields, and the walk through the types finds unknown ones. A body with both kinds is read
-//! a second time. This walk visits only the paths of errors, and compares each name only with the errors below its
-//! path. The time is therefore linear in the body at any depth.
+//! The parser finds duplicate fields, and the walk through the types finds unknown fields. If a body has both, a second
+//! walk through the body determines the order. The second walk visits only the paths of errors, and compares each name
+//! only with the errors below the current path. The time is therefore linear in the size of the body at any depth.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,8 +16,9 @@ use super::memory::JSON_BYTES_PER_UNIT;
 const UNKNOWN: &str = "unknown field \"";
 const DUPLICATE: &str = "duplicate field \"";
 
-/// Sorts the strict decoding errors of a typed object by their position in the body. Removes duplicates at or below an
-/// unknown field, because its contents are not decoded. Errors of a body that is not JSON stay unchanged.
+/// Sorts the strict decoding errors of a typed object by their position in the body. Removes duplicate-field errors at
+/// or below an unknown field, because upstream does not decode unknown fields. Errors of a body that is not JSON stay
+/// unchanged.
 pub(super) fn in_document_order(body: &[u8], errors: Vec<String>) -> Vec<String> {
     let has = |kind: &str| errors.iter().any(|error| error.starts_with(kind));
     // Without fuel the answer is discarded, so the order does not matter.
@@ -57,7 +58,7 @@ struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// Returns the path behind the first `prefix` bytes.
+    /// Returns the path after the first `prefix` bytes.
     fn behind(&self, prefix: usize) -> &'a [u8] {
         self.path.as_bytes().get(prefix..).unwrap_or_default()
     }
@@ -73,8 +74,8 @@ struct Walk<'a, 'w> {
 }
 
 impl Walk<'_, '_> {
-    /// Returns the errors whose paths continue with this step, and the new prefix length in bytes. `app-x` also
-    /// continues with `app`, but matches nothing below it.
+    /// Returns the errors whose paths continue with this step, and the new prefix length in bytes. For the step `app`,
+    /// the result also includes paths with `app-x`, but these match no member below `app`.
     fn below(&self, separator: &str, step: &str) -> (Range<usize>, usize) {
         let separator = if self.prefix == 0 { "" } else { separator };
         let goes_on = || separator.bytes().chain(step.bytes());
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_inside_unknown_fields_are_dropped() {
+    fn duplicate_field_errors_inside_unknown_fields_are_dropped() {
         check(
             r#"{"a":{"b":1,"b":2},"a":{},"c":1,"c":2}"#,
             &["duplicate a.b", "duplicate a", "duplicate c", "unknown a"],
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_one_kind_or_of_yaml_bodies_keep_their_order() {
+    fn strict_errors_of_one_kind_or_of_yaml_bodies_keep_their_order() {
         let one = &["duplicate b", "duplicate a"];
         check(r#"{"a":1,"a":2,"b":1,"b":2}"#, one, one);
         let both = &["duplicate b", "unknown a"];

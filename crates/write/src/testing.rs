@@ -1,4 +1,4 @@
-//! Test support: a writer over a store, and the address of a write from its method and path.
+//! Test support: creates a writer for a store, and parses the method and path of a write.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub struct Address<'a> {
 /// Parses a path at `/api/…` or `/apis/…` for a writing method.
 ///
 /// # Panics
-/// Panics if the path is not that of a resource, or if the method is not a write.
+/// Panics if the path is not the path of a resource, or if the method is not a write.
 pub fn address<'a>(registry: &Registry, method: &str, path: &'a str) -> Address<'a> {
     let mut elements = path.split('/').skip(1).peekable();
     let group = if elements.next() == Some("apis") { elements.next().unwrap_or_default() } else { "" };

@@ -1,4 +1,4 @@
-//! Writes from request to response, over the memory store. Each case is a request and the exact response.
+//! Tests writes from request to response, with the in-memory store. Each case is a request and the exact response.
 //!
 //! The clock is fixed at 2024-01-01 and every uid is zero, so responses can be compared as texts. `UID` and `NOW` in an
 //! expected text stand for these values.
@@ -284,7 +284,7 @@ async fn generate_name_appends_a_suffix_unless_a_name_is_given() {
 }
 
 #[tokio::test]
-async fn dry_run_answers_like_a_write_and_stores_nothing() {
+async fn dry_run_returns_the_response_of_a_write_and_stores_nothing() {
     let world = World::new().await;
     world.send(&post(MAPS), r#"{"metadata":{"name":"a"}}"#).await.unwrap();
     let before = world.revision().await;

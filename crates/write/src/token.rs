@@ -23,7 +23,7 @@ const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenRequest";
 const REQUEST: Expected<'static> =
     Expected { group: GROUP, version: "v1", kind: KIND, form: None, error_style: TypeErrorStyle::Decoder };
-/// The group and resource of conflict errors. kube-apiserver shows the kind in place of the resource.
+/// The group and resource in conflict errors. kube-apiserver uses the kind in place of the resource.
 const REQUESTS: GroupResource<'_> = GroupResource { group: GROUP, resource: KIND };
 
 /// The default lifetime of a token, in seconds.
@@ -45,8 +45,9 @@ impl Action for IssueToken {
 /// Issues a token for the service account.
 ///
 /// # Errors
-/// 404 when the account or the bound object is absent; 409 when its uid differs; 422 for another account or a lifetime
-/// out of range; 400 when a token cannot be bound to such an object.
+/// 404 when the service account or the bound object is absent; 409 when the uid of the bound object differs; 422 when
+/// the body names another service account or the lifetime is out of range; 400 when a token cannot be bound to objects
+/// of this kind.
 async fn issue(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
     let SubresourceBody { object: asked, mut warnings, .. } = body(write, request, REQUEST).await?;
     let namespace = write.namespace.unwrap_or_default();
@@ -137,7 +138,7 @@ async fn issue(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRes
     Ok(WriteResponse { code: 201, body: WriteBody::Json(json.into()), warnings })
 }
 
-/// Binds a token to an object, whose deletion invalidates the token.
+/// Binds a token to an object. The deletion of the object invalidates the token.
 async fn bind(
     write: &Write<'_>,
     namespace: &str,

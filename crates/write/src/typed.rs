@@ -2,8 +2,8 @@
 //! quantities are canonicalized, and fields that Go would omit are removed.
 //!
 //! The types come from the protobuf table ([`listwatch_k8s_types`]), so the walk keeps exactly the fields that protobuf
-//! can represent. Error texts are those of `encoding/json` and `sigs.k8s.io/json`, whose strict decoder names unknown
-//! fields. Named Go types such as `v1.RestartPolicy` appear as their underlying types.
+//! can represent. Error messages are those of `encoding/json`, and for unknown fields those of the strict decoder
+//! `sigs.k8s.io/json`. Named Go types such as `v1.RestartPolicy` appear as their underlying types.
 
 use listwatch_k8s_types::{Field, Id, Message, Omit, Shape, Type};
 use listwatch_meta::go::{self, TypeErrorStyle};
@@ -18,7 +18,7 @@ use super::field_path::{FieldPath, Step};
 const NAMED_MAX: usize = 100;
 
 /// Normalizes a decoded body for its type, and returns the paths of the unknown fields that were removed. `metadata` is
-/// checked elsewhere. Definitions of custom resources only lose unknown fields.
+/// checked elsewhere. In CustomResourceDefinitions, only unknown fields are removed.
 ///
 /// # Errors
 /// The text of Go's decoder for the first value of a wrong type. Unknown fields are also removed in that case.
@@ -74,7 +74,7 @@ fn inner(of: Type) -> Option<Id> {
 struct Walk<'a> {
     version: &'a str,
     error_style: TypeErrorStyle,
-    /// Whether values are normalized. False after the first type error, and in types of which only unknown fields are
+    /// Whether values are normalized. False after the first type error, and in types where only unknown fields are
     /// removed.
     fits: bool,
     unknown: Vec<String>,
@@ -210,7 +210,7 @@ impl Walk<'_> {
         self.fits = fits;
     }
 
-    /// Records the first type error. From then on no value is normalized.
+    /// Records the first type error. After the first error, no further value is normalized.
     fn refuse(&mut self, why: String) {
         if self.fits {
             self.verdict = Err(why);
@@ -218,7 +218,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Records that `value` is not of the type `wanted`, as [`Self::refuse`] does.
+    /// Records the type error that `value` does not have the type `wanted`. See [`Self::refuse`].
     fn cannot(&mut self, of: &'static Message, value: &Value, wanted: Option<String>, path: &FieldPath<'_>) {
         if let (true, Some(wanted)) = (self.fits, wanted) {
             if self.error_style == TypeErrorStyle::Converter {
@@ -235,7 +235,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The name of a type in Go's error texts.
+    /// Returns the name of a type in Go's error messages.
     fn name_of(&self, what: Type) -> String {
         match what {
             Type::String => "string".to_owned(),
@@ -257,7 +257,7 @@ impl Walk<'_> {
     }
 }
 
-/// The zero value that Go decodes from a null member of a map.
+/// Returns the zero value that Go decodes from a null member of a map.
 fn nothing(of: Type) -> Value {
     match of {
         Type::String => Value::from(""),

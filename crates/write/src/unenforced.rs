@@ -1,7 +1,7 @@
-//! Warns clients that write a kind which this server stores but does not enforce.
+//! Warnings for writes of kinds that this server stores but does not enforce.
 //!
-//! kube-apiserver enforces these objects in admission, authorization and flow control. An implementation of such a kind
-//! clears [`Kind::unenforced`] in the file of the kind.
+//! kube-apiserver enforces these objects in admission, authorization, and priority and fairness. When this server
+//! implements such a kind, clear [`Kind::unenforced`] in the file of the kind.
 
 use listwatch_admission::AdmissionPlugins;
 use listwatch_kinds::{Kind, Unenforced, UnenforcedPart};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::request::{WriteBody, WriteRequest, WriteVerb};
 
-/// The warning for roles and bindings on a server that does not authorize by them.
+/// The warning for roles and bindings on a server without the RBAC authorizer.
 const RBAC_OFF: Unenforced =
     Unenforced { part: UnenforcedPart::Object, consequence: "the authorization mode RBAC is off" };
 
@@ -17,14 +17,14 @@ const RBAC_OFF: Unenforced =
 const FLOW_CONTROL_OFF: Unenforced =
     Unenforced { part: UnenforcedPart::Object, consequence: "priority and fairness is off" };
 
-/// The kinds with an effect on this server, among those that a flag can turn off.
+/// The kinds that this server enforces. Only includes kinds that a flag can disable.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Enforced {
     /// Roles and bindings.
     pub(super) rbac: bool,
     /// Flow schemas and priority levels.
     pub(super) flow_control: bool,
-    /// What the admission plugins read.
+    /// The kinds that the enabled admission plugins enforce.
     pub(super) plugins: AdmissionPlugins,
 }
 
@@ -34,7 +34,7 @@ impl Default for Enforced {
     }
 }
 
-/// The admission plugin that enforces a kind, or the labels or annotations of a kind.
+/// Returns the admission plugin that enforces a kind, or the labels or annotations of a kind.
 fn plugin_of(kind: &str) -> Option<&'static str> {
     Some(match kind {
         "IngressClass" => "DefaultIngressClass",
@@ -49,7 +49,7 @@ fn plugin_of(kind: &str) -> Option<&'static str> {
     })
 }
 
-/// Returns the warning for a write that stored an object without effect.
+/// Returns the warning for a write that stored an object which this server does not enforce.
 pub(super) fn warning(request: &WriteRequest<'_>, body: &WriteBody, enforced: Enforced) -> Option<String> {
     let resource = &**request.resource;
     let stores = matches!(request.verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch);
@@ -75,7 +75,7 @@ pub(super) fn warning(request: &WriteRequest<'_>, body: &WriteBody, enforced: En
     })
 }
 
-/// The name of the part without effect, for the warning.
+/// Returns the name of the unenforced part, for the warning.
 fn subject(kind: &Kind, part: UnenforcedPart) -> String {
     let kind = kind.kind;
     match part {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unenforced_kind_is_enforced_by_a_plugin_of_that_name_only() {
+    fn kinds_with_an_enforcing_plugin_have_a_warning_without_the_plugin() {
         for kind in ["IngressClass", "LimitRange", "Namespace", "ResourceQuota", "RuntimeClass", "StorageClass"] {
             let plugin = plugin_of(kind).unwrap();
             assert!(AdmissionPlugins::upstream().is_enabled(plugin), "{plugin}");

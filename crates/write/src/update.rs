@@ -1,4 +1,4 @@
-//! PUT and PATCH: the change that each makes to an object. [`super::pipeline`] runs the change.
+//! Carries out PUT and PATCH: computes the changed object. [`super::pipeline`] runs the change.
 
 use listwatch_meta::go::{self, TypeErrorStyle};
 use listwatch_meta::{FieldError, Status};
@@ -152,7 +152,8 @@ impl<'a> Patcher<'a> {
     /// Applies the patch and checks that the result is of the same kind. Returns the warnings.
     ///
     /// # Errors
-    /// 400 for a malformed directive, 422 for a patch that does not fit or a result that is not an object of its kind.
+    /// 400 for a malformed directive, 422 for a patch that cannot be applied or a result that is not an object of the
+    /// kind.
     pub(super) fn apply(&mut self, object: &mut Map<String, Value>, body: Body<'_>) -> Result<Vec<String>, Status> {
         let parsed = match self.parsed.take() {
             Some(parsed) => parsed,
@@ -200,7 +201,7 @@ impl<'a> Patcher<'a> {
         }
     }
 
-    /// Checks that a patched object is of its kind, and normalizes it. Returns the warnings.
+    /// Checks the kind of a patched object, and normalizes the object. Returns the warnings.
     fn check(
         &self,
         object: &mut Map<String, Value>,
@@ -245,7 +246,7 @@ impl<'a> Patcher<'a> {
     }
 }
 
-/// Checks the kind of a patched custom object. Its decoder accepts any kind, but requires one.
+/// Checks the kind of a patched custom object. The decoder of custom resources requires a kind, but accepts any kind.
 ///
 /// # Errors
 /// 422 for a different or missing kind.
@@ -267,10 +268,10 @@ fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>) -> Res
     }
 }
 
-/// The reason why a patched object does not decode as its kind.
+/// The reason why a patched object cannot be decoded as its kind.
 enum Undecodable {
     /// The error text and the object to show; `None` for the patched object itself.
     Text { shown: Option<Map<String, Value>>, why: String },
-    /// The object is too large once it has its defaults.
+    /// The object with its defaults is too large.
     TooLarge,
 }

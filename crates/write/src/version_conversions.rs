@@ -1,8 +1,8 @@
-//! [`VersionConversions`]: the object of one write in the versions of its field managers.
+//! [`VersionConversions`]: the conversions of the object of one write to the versions of its field managers.
 //!
-//! Upstream's field manager calls the converter while it compares objects. Here the comparison is a pure function. It
-//! looks each conversion up, and ends at the first one that is not known yet. The pipeline then converts, and repeats the
-//! comparison:
+//! Upstream's field manager calls the converter during the comparison of objects. Here, the comparison performs no I/O.
+//! The comparison looks up each conversion, and stops at the first unknown conversion. The pipeline then converts the
+//! object and repeats the comparison:
 //!
 //! ```text
 //!  Kind::apply_to ─▶ look up (object, version) ─┬─ known ──▶ goes on
@@ -20,7 +20,8 @@ use serde_json::Value;
 
 use super::ownership;
 
-/// The largest number of conversions for the field managers of one write. Further ones fail, and with them an apply.
+/// Maximum number of conversions for the field managers of one write. Further conversions fail; an apply then fails
+/// too.
 const CONVERSIONS_MAX: usize = 64;
 
 /// The conversions of one write of a custom resource with a conversion webhook.
@@ -34,7 +35,7 @@ pub(super) struct VersionConversions {
 struct State {
     /// Objects, the versions to which they were converted, and the results.
     known: Vec<(Value, String, Result<Value, String>)>,
-    /// The conversion that ended the last comparison.
+    /// The unknown conversion at which the last comparison stopped.
     wanted: Option<(Value, String)>,
 }
 
@@ -63,8 +64,8 @@ impl VersionConversions {
         kind.clone().with_converter(Arc::new(move |object, api_version| state.lock().look_up(object, api_version)))
     }
 
-    /// Converts the object that ended the last comparison. Returns false if all conversions were known: then the result
-    /// of the comparison is valid.
+    /// Runs the conversion at which the last comparison stopped. Returns false if all conversions were known. In this
+    /// case, the result of the comparison is valid.
     pub(super) async fn resolve(&self, resource: &Resource) -> bool {
         let Some((object, api_version)) = self.state.lock().wanted.take() else { return false };
         let tree = ownership::as_map(&object).clone();

@@ -1,4 +1,4 @@
-//! [`Writer`] handles the writes of clients and of controllers.
+//! [`Writer`]: handles the writes of clients and controllers.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer over a server's state with these admission plugins.
+    /// Creates a writer for the state of a server, with these admission plugins.
     pub fn new(backend: Arc<Backend>, admission: AdmissionChain) -> Self {
         Writer {
             backend,
@@ -76,41 +76,43 @@ impl Writer {
         }
     }
 
-    /// Replaces the ranges from which services get addresses and ports. All servers of a store must use the same
-    /// ranges.
+    /// Sets the ranges from which addresses and node ports of services are allocated. All servers on one store must use
+    /// the same ranges.
     #[must_use]
     pub fn with_service_ranges(mut self, ranges: ServiceRanges) -> Self {
         self.ranges = ranges;
         self
     }
 
-    /// Whether roles and bindings have an effect on this server. Without it, their writers get a warning.
+    /// Sets whether this server enforces roles and bindings. If false, writes of these objects return a warning.
     #[must_use]
     pub fn with_enforced_rbac(mut self, enforces_rbac: bool) -> Self {
         self.enforced.rbac = enforces_rbac;
         self
     }
 
-    /// Whether flow schemas and priority levels have an effect on this server. Without it, their writers get a warning.
+    /// Sets whether this server enforces flow schemas and priority levels. If false, writes of these objects return a
+    /// warning.
     #[must_use]
     pub fn with_enforced_flow_control(mut self, enforces_flow_control: bool) -> Self {
         self.enforced.flow_control = enforces_flow_control;
         self
     }
 
-    /// The admission plugins of this server. Without a plugin, the writers of objects that it enforces get a warning.
+    /// Sets the enabled admission plugins of this server. If a plugin is disabled, writes of the objects that the
+    /// plugin would enforce return a warning.
     #[must_use]
     pub fn with_enforced_plugins(mut self, plugins: AdmissionPlugins) -> Self {
         self.enforced.plugins = plugins;
         self
     }
 
-    /// The ranges from which services get addresses and ports.
+    /// Returns the ranges from which addresses and node ports of services are allocated.
     pub fn service_ranges(&self) -> &ServiceRanges {
         &self.ranges
     }
 
-    /// The server state behind this writer.
+    /// Returns the server state that this writer uses.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.backend
     }
@@ -126,7 +128,8 @@ impl Writer {
         Ok(written)
     }
 
-    /// Handles the write of a client in a context, whose recorder collects the warnings of admission plugins.
+    /// Handles the write of a client with a context. The recorder of the context collects the warnings of admission
+    /// plugins.
     ///
     /// # Errors
     /// The [`Status`] for the client.
@@ -183,8 +186,9 @@ impl Writer {
         action(request.verb, resource, subresource)?.carry_out(&write, request).await
     }
 
-    /// Creates the namespace that a rejected creation lacks, if the plugin NamespaceAutoProvision is enabled
-    /// (`plugin/pkg/admission/namespace/autoprovision`). Returns whether the namespace exists then. A dry run creates none.
+    /// Creates the missing namespace of a rejected creation, if the plugin NamespaceAutoProvision is enabled
+    /// (`plugin/pkg/admission/namespace/autoprovision`). Returns whether the namespace exists afterwards. A dry run
+    /// creates no namespace.
     ///
     /// # Errors
     /// 403 with the reason why the namespace cannot be created.
@@ -315,8 +319,9 @@ impl Writer {
         reviews::review(&registry, authenticators, authorizers, api_audiences, request.user, request).await
     }
 
-    /// Changes one object on behalf of a controller: its status, finalizers or owner references. The loop retries
-    /// conflicts as for clients. This is the only write that runs neither validation nor admission. `change` gets the stored tree and may be called several times. An absent object stays absent.
+    /// Changes the status, finalizers or owner references of one object, on behalf of a controller. Conflicts are
+    /// retried as for clients. This is the only write without validation and admission. `change` receives the stored
+    /// tree and may be called several times. An absent object is not created.
     ///
     /// # Errors
     /// A [`Status`] when the store fails or holds an unreadable value.
@@ -353,7 +358,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Repairs the allocated node ports from the stored services. `repair` has the findings of earlier repairs.
+    /// Repairs the allocated node ports from the stored services. `repair` contains the results of earlier repairs.
     ///
     /// # Errors
     /// 500 when the store fails or the allocated ports are unreadable, or when other servers changed them during each
@@ -362,7 +367,7 @@ impl Writer {
         repair.run_once(&self.backend, &self.ranges, &self.node_ports).await
     }
 
-    /// Deletes one object as a client would with `propagationPolicy=Background`.
+    /// Deletes one object like a client's request with `propagationPolicy=Background`.
     ///
     /// # Errors
     /// A [`Status`] when the object cannot be deleted. For an absent object the result is [`Removal::Gone`].
@@ -375,11 +380,11 @@ impl Writer {
         }
     }
 
-    /// Deletes one object on behalf of the garbage collector, which has seen the object with this uid at this
-    /// revision.
+    /// Deletes one object on behalf of the garbage collector. The uid and the revision at which the collector read the
+    /// object are preconditions.
     ///
     /// # Errors
-    /// 409 when the object was replaced or changed, 404 when it is absent, and any other error of a client's
+    /// 409 when the object was replaced or changed, 404 when the object is absent, and any other error of a client's
     /// delete.
     pub async fn collect(
         &self,
@@ -414,7 +419,7 @@ impl Writer {
 /// The change that a controller makes to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amendment {
-    /// The object is stored as the tree is now.
+    /// The changed tree is stored.
     Write,
     /// The object is deleted.
     Remove,
@@ -422,13 +427,13 @@ pub enum Amendment {
     Leave,
 }
 
-/// Whether a key exists and its value is not a readable object.
+/// Whether a key exists with a value that is not a readable object.
 pub async fn is_unreadable(backend: &Backend, key: &Key) -> Result<bool, Status> {
     let (found, _) = backend.storage().get(key).await.map_err(Status::internal)?;
     Ok(found.is_some_and(|found| !store::is_readable(&found.value)))
 }
 
-/// Checks that all objects in a range can be read, before a controller acts on any of them.
+/// Checks that all objects in a range can be read. Controllers call this before they change any of the objects.
 ///
 /// # Errors
 /// The error of the store, or 500 with the reason `StorageReadError` when objects cannot be read.

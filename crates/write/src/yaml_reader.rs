@@ -1,10 +1,10 @@
-//! Parses one YAML document into a tree, as `go.yaml.in/yaml/v2` behind `sigs.k8s.io/yaml` does: YAML 1.1 scalars
-//! (`yes` is a boolean, `017` is 15), merge keys, and only the first of several documents.
+//! Parses one YAML document into a tree, as `sigs.k8s.io/yaml` with `go.yaml.in/yaml/v2` does: YAML 1.1 scalars (`yes`
+//! is a boolean, `017` is 15), merge keys, and only the first of several documents.
 //!
 //! An explicit stack holds the open lists and maps, so the parser never recurses. The time is linear in the body plus
 //! the nodes that aliases repeat. Depth, memory and the share of aliases are limited.
 //!
-//! Rules and texts: `yaml/v2/{decode,resolve}.go`, `sigs.k8s.io/yaml/yaml.go`.
+//! Source of rules and error messages: `yaml/v2/{decode,resolve}.go`, `sigs.k8s.io/yaml/yaml.go`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ pub(super) struct Parsed {
 /// to `memory`.
 ///
 /// # Errors
-/// The error of the Go library, with its prefix `yaml: `.
+/// The error message of the Go library, with the prefix `yaml: `.
 pub(super) fn parse(body: &[u8], depth_max: usize, memory: &Memory) -> Result<Parsed, String> {
     let text = std::str::from_utf8(body).map_err(|_| "yaml: invalid leading UTF-8 octet".to_owned())?;
     let mut options = Options::default();
@@ -307,8 +307,8 @@ fn too_deep(depth_max: usize) -> String {
     format!("yaml: exceeded max depth of {depth_max}")
 }
 
-/// The maximum share of decoded nodes that come from aliases: 0.99 for small documents, 0.10 for large ones
-/// (`allowedAliasRatio`).
+/// Returns the maximum share of decoded nodes that may come from aliases: 0.99 for small documents, 0.10 for large
+/// documents (`allowedAliasRatio`).
 fn aliased_share_max(decoded: usize) -> f64 {
     let above = decoded.clamp(ALIAS_RANGE_LOW, ALIAS_RANGE_HIGH) - ALIAS_RANGE_LOW;
     0.99 - 0.89 * (above as f64 / (ALIAS_RANGE_HIGH - ALIAS_RANGE_LOW) as f64)
@@ -437,7 +437,7 @@ fn float(text: &str) -> Option<Number> {
     Number::from_f64(float)
 }
 
-/// Converts an error of the scanner or parser into the text of the Go library.
+/// Converts an error of the scanner or parser into the error message of the Go library.
 fn scan_error(error: &ScanError, text: &str, depth_max: usize) -> String {
     // The library counts lines from 0. Scanner errors show the line counted from 1, parser errors the line counted from
     // 0. Neither shows the first line.

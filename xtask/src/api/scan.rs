@@ -116,7 +116,7 @@ impl Source {
         (start..limit, None, limit)
     }
 
-    /// The offset behind the bracket that closes the bracket at `open`.
+    /// The offset after the bracket that closes the bracket at `open`.
     fn closing(&self, open: usize, limit: usize) -> usize {
         let mut depth = 0_usize;
         for (at, byte) in self.blank.as_bytes()[open..limit].iter().enumerate() {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn source_is_split_into_items() {
+    fn rust_source_is_split_into_items() {
         let text = "//! Doc {\n#![forbid(unsafe_code)]\nuse a::{b, c};\n/// It's {\n#[derive(Clone)]\npub struct A<'a> {\n    b: &'a str,\n}\n\
                     pub const B: char = '{';\nconst fn f(\n    a: u8,\n) -> [u8; 2] {\n    \"}\\\"\"\n}\nimpl A<'_> {}\npub type X = r#\"{\"#;\n";
         assert_eq!(

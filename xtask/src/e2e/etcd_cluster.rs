@@ -20,7 +20,7 @@ const DOCKER_LIMIT: Duration = Duration::from_secs(60);
 const DATA_IN_CONTAINER: &str = "/tmp/etcd";
 const TLS_IN_CONTAINER: &str = "/tmp/tls";
 
-/// Where members run.
+/// The environment of the members.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     /// In containers of this image.
@@ -29,7 +29,7 @@ pub(crate) enum Place {
     Processes { bin: PathBuf },
 }
 
-/// A cluster. Its members are removed when it is dropped.
+/// A cluster. The members are removed when this value is dropped.
 pub(crate) struct EtcdCluster {
     place: Place,
     dir: PathBuf,
@@ -259,8 +259,8 @@ impl EtcdCluster {
         self.create(number)
     }
 
-    /// Changes the members. etcd rejects the change without a leader, and until the leader has seen all members for some
-    /// seconds.
+    /// Changes the members. etcd rejects the change without a leader, and until the leader has seen all members for
+    /// some seconds.
     fn change_members(&self, through: usize, arguments: &[&str]) -> Outcome<()> {
         let begun = Instant::now();
         loop {

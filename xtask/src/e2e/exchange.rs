@@ -1,8 +1,9 @@
-//! `e2e --exchange`: one server writes every kind into etcd, and the other serves what it finds there.
+//! `e2e --exchange`: one server writes objects of every kind into etcd, and the other server reads them from there.
 //!
 //! kube-apiserver writes for listwatch, and listwatch for kube-apiserver, each in plain protobuf and encrypted with
-//! aescbc. An object must read the same on both, member by member. Then each object is sent back unchanged: the server
-//! that did not write it must find the same bytes as the ones it would store, and so keep its resourceVersion.
+//! aescbc. Both servers must return equal objects, member by member. Then each object is updated without a change on
+//! the second server. This server must encode the object to the stored bytes, so that the resourceVersion stays the
+//! same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,10 +31,10 @@ const DIFFERENCES_SHOWN: usize = 20;
 const NAMESPACE: &str = "exchange";
 /// The time limit until a server has loaded a resource.
 const LOAD_LIMIT: Duration = Duration::from_secs(60);
-/// Parts of the paths of what a server writes by itself while it runs. It can differ from what the other one left: some
-/// distributions of kube-apiserver add rules to the default roles.
+/// Parts of the paths of objects that a server writes on its own. Such an object may differ from the object that the
+/// other server wrote: some distributions of kube-apiserver add rules to the default roles.
 const KEPT_BY_SERVERS: &[&str] = &["/leases/", "/apiservices/", "/ipaddresses/", "/clusterroles/system:"];
-/// Resources that the two servers store in different versions. Both read both, and write their own.
+/// Resources that the two servers store in different versions. Each server reads both versions.
 const STORED_IN_TWO_VERSIONS: &[&str] = &["/customresourcedefinitions/"];
 /// The encryption of the second pass: the flag's file of kube-apiserver.
 const ENCRYPTION: &str = "apiVersion: apiserver.config.k8s.io/v1
@@ -48,7 +49,7 @@ resources:
 
 /// A resource that can be listed.
 struct Resource {
-    /// The path of its group version.
+    /// The path of the resource's group version.
     api: String,
     name: String,
     namespaced: bool,
@@ -67,7 +68,7 @@ impl Resource {
     }
 }
 
-/// All objects of a server by the path of their resource and their own.
+/// All objects of a server, by the path of the object.
 type Objects = BTreeMap<String, Value>;
 
 /// Runs both directions, plain and encrypted. An error only if the run cannot begin.
@@ -192,7 +193,8 @@ fn resources(access: &Access) -> Outcome<Vec<Resource>> {
     Ok(found)
 }
 
-/// Creates the objects of the table, under names of their own, and a custom resource with its definition.
+/// Creates the objects of [`OBJECTS`], and a custom resource with its definition. Placeholder names get a number, so
+/// that names are unique.
 fn create(access: &Access, resources: &[Resource]) -> Outcome<usize> {
     post(access, "/api/v1/namespaces", &json!({"metadata": {"name": NAMESPACE}}))?;
     let table = std::fs::read_to_string(tools::root().join(OBJECTS))?;
@@ -284,12 +286,12 @@ fn list(access: &Access, path: &str) -> Outcome<Value> {
     }
 }
 
-/// Whether the servers themselves write objects of this path at any time.
+/// Whether a server may write the object at this path at any time on its own.
 fn is_kept_by_servers(path: &str) -> bool {
     KEPT_BY_SERVERS.iter().any(|part| path.contains(part))
 }
 
-/// Compares what was written with what is served. Both directions: nothing is lost, and nothing is added.
+/// Compares the written objects with the objects that the other server returns. No object may be missing or differ.
 fn compare(written: &Objects, found: &Objects) -> Outcome<String> {
     let mut wrong = Vec::new();
     let mut equal = 0;
@@ -331,7 +333,7 @@ fn describe(wanted: &Value, found: &Value) -> String {
     all.join("; ")
 }
 
-/// Replaces each object by itself.
+/// Updates each object without a change.
 fn settle(access: &Access, resources: &[Resource]) -> Outcome<()> {
     for (path, object) in read(access, resources)? {
         let can_update = resources.iter().any(|resource| resource.can_update && resource.item(&object) == path);
@@ -353,7 +355,8 @@ fn put(access: &Access, path: &str, object: &Value) -> Outcome<(u16, Value)> {
     Ok((answer.code, answer.json()?))
 }
 
-/// Replaces each object by itself. The server writes nothing if it would store the bytes that are there.
+/// Updates each object without a change, and checks that its resource version stays the same. A server skips the write
+/// if the encoded bytes are equal to the stored bytes.
 fn send_back(access: &Access, resources: &[Resource], written: &Objects, found: &Objects) -> Outcome<String> {
     let mut rewritten = Vec::new();
     let (mut same, mut others) = (0, 0);

@@ -1,5 +1,5 @@
-//! `e2e --faults`: breaks a real etcd and the built server under load, and compares what every client saw with etcd's own
-//! history.
+//! `e2e --faults`: breaks a real etcd and the built server under load, and compares what every client saw with etcd's
+//! own history.
 //!
 //! ```text
 //!  listwatch-sim --record ──▶ servers ──▶ etcd: one or three members ◀── kill, pause, partition, compact, fill, replace
@@ -31,7 +31,7 @@ const BEFORE: Duration = Duration::from_secs(3);
 /// The time limit of a recording after its last write.
 const RECORD_LIMIT: Duration = Duration::from_secs(180);
 
-/// What a scenario starts with.
+/// The initial conditions of a scenario.
 #[derive(Clone, Copy)]
 struct Setup {
     members: usize,
@@ -43,9 +43,9 @@ struct Setup {
     seconds: u64,
     /// Flags of etcd.
     flags: &'static [&'static str],
-    /// etcd requires client certificates.
+    /// Whether etcd requires client certificates.
     has_tls: bool,
-    /// The wall clock of the servers can be set.
+    /// Whether the wall clock of the servers can be set.
     has_clock: bool,
 }
 
@@ -68,7 +68,7 @@ struct Scenario {
     setup: Setup,
     /// Runs before the load.
     before: fn(&mut Stage) -> Outcome<()>,
-    /// Breaks and mends; returns when everything is mended.
+    /// Injects the fault and repairs the system. Returns after the repair.
     fault: fn(&mut Stage) -> Outcome<()>,
 }
 

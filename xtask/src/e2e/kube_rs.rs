@@ -9,10 +9,10 @@
 //! kind: Pod
 //! ==
 //! * pod_watcher                      a story, in a namespace of its own; a row of the table
-//! start WATCHLIST=1 pod_watcher      starts an example; if the story does not end it, it has to run on
-//! says saw a                         it prints a line with this text, since kubectl did the last thing
-//! kubectl apply -f {dir}/pods.yaml   ends well; in the folder of the examples
-//! sh test -e file                    a shell command; ends well. kubectl is on its PATH
+//! start WATCHLIST=1 pod_watcher      starts an example; the example must not end by itself before the story does
+//! says saw a                         the example prints a line with this text after the last kubectl command
+//! kubectl apply -f {dir}/pods.yaml   must succeed; runs in the folder of the examples
+//! sh test -e file                    a shell command, which must succeed; kubectl is on the PATH
 //! home                               from here on, programs run in the story's directory
 //! ends                               the example ends with code 0
 //! stops                              the example is sent SIGTERM, and ends with code 0
@@ -20,7 +20,8 @@
 //! - pod_exec, pod_cp: why            examples that are not run, and why: rows as well
 //! ```
 //!
-//! `{dir}` is the story's directory, `{ns}` its namespace, `{sources}` the folder of the examples. Words are split and quoted as in a shell.
+//! `{dir}` is the directory of the story, `{ns}` the namespace, and `{sources}` the folder of the examples. Words are
+//! split and quoted as in a shell.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -49,9 +50,9 @@ const KUBECTL_LIMIT: Duration = Duration::from_secs(25);
 /// A part of the stories file.
 #[derive(Debug, PartialEq)]
 enum Part {
-    /// A name, and its steps in order.
+    /// A story: its name, and its steps in order.
     Story(&'static str, Vec<(Step, &'static str)>),
-    /// An example that is not run, and why.
+    /// An example that is not run, and the reason.
     NotRun(&'static str, &'static str),
     /// A file, by name and content.
     File(&'static str, String),

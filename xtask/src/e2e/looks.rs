@@ -6,7 +6,7 @@ use crate::failure::{Outcome, ensure, fail};
 
 use super::World;
 
-/// The namespaces that every cluster has.
+/// Compares the namespaces with those that every cluster has.
 pub(crate) fn first_namespaces(world: &mut World) -> Outcome<String> {
     let names = names(&world.access.kube("get namespaces -o name")?);
     for wanted in ["default", "kube-system", "kube-public", "kube-node-lease"] {
@@ -15,7 +15,7 @@ pub(crate) fn first_namespaces(world: &mut World) -> Outcome<String> {
     Ok("default, kube-system, kube-public, kube-node-lease".to_owned())
 }
 
-/// Health and version need no credential; all other paths do.
+/// Checks that health and version need no credential, and that all other paths do.
 pub(crate) fn credentials(world: &mut World) -> Outcome<String> {
     let access = &world.access;
     let ask = |path: &str| access.answer(access.curl_anonymous(path));
@@ -38,7 +38,7 @@ pub(crate) fn credentials(world: &mut World) -> Outcome<String> {
     Ok(format!("401 without a token; /version says {}", version["gitVersion"].as_str().unwrap_or("nothing")))
 }
 
-/// Kinds, short names and scopes as `kubectl api-resources` lists them.
+/// Checks the kinds, short names and scopes in the output of `kubectl api-resources`.
 pub(crate) fn discovery(world: &mut World) -> Outcome<String> {
     let listed = world.access.kube("api-resources --no-headers")?;
     let rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -69,7 +69,7 @@ pub(crate) fn discovery(world: &mut World) -> Outcome<String> {
     Ok(format!("{} resources, {} versions", rows.len(), versions.lines().count()))
 }
 
-/// The category `all`, over all namespaces.
+/// Lists the category `all` in all namespaces.
 pub(crate) fn get_all(world: &mut World) -> Outcome<String> {
     let all = world.access.kube("get all -A")?;
     for wanted in [
@@ -88,7 +88,7 @@ pub(crate) fn get_all(world: &mut World) -> Outcome<String> {
     Ok(format!("{} lines", all.lines().count()))
 }
 
-/// Every kind of the manifests, by its name in lower case, in all namespaces.
+/// Lists every kind of the manifests by its lower-case name, in all namespaces.
 pub(crate) fn get_each_kind(world: &mut World) -> Outcome<String> {
     let kinds = world.model.kinds();
     for (kind, wanted) in &kinds {
@@ -101,7 +101,7 @@ pub(crate) fn get_each_kind(world: &mut World) -> Outcome<String> {
     Ok(format!("{} kinds", kinds.len()))
 }
 
-/// The columns of kubectl come from the server as a Table.
+/// Checks the columns of kubectl, which the server sends as a Table.
 pub(crate) fn columns(world: &mut World) -> Outcome<String> {
     let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"rack-1","labels":{"node-role.kubernetes.io/control-plane":""}}}"#;
     world.access.kubectl(["apply", "-f", "-"]).input(node).text()?;
@@ -152,7 +152,7 @@ pub(crate) fn columns(world: &mut World) -> Outcome<String> {
     Ok(format!("{} tables", checks.len()))
 }
 
-/// Label and field selectors, through kubectl.
+/// Checks label and field selectors with kubectl.
 pub(crate) fn selectors(world: &mut World) -> Outcome<String> {
     let checks = [
         ("pods", "--selector", "app=toolbox", vec!["pod/psql", "pod/toolbox"]),

@@ -72,7 +72,7 @@ impl Model {
 }
 
 /// Lists the members of `wanted` that `found` lacks or contradicts. Members that the server adds
-/// (uid, defaults, status) are no difference.
+/// (uid, defaults, status) are ignored.
 pub(crate) fn differences(wanted: &Value, found: &Value) -> Vec<String> {
     let mut differences = Vec::new();
     compare(wanted, found, "", &mut differences);

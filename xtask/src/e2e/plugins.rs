@@ -12,16 +12,16 @@ use super::World;
 /// The time in which a server takes notice of an object that a plugin reads.
 const NOTICE_LIMIT: Duration = Duration::from_secs(10);
 
-/// One request and what its answer has.
+/// One request, and the expected parts of the response.
 struct Case {
     plugin: &'static str,
     method: &'static str,
     path: &'static str,
     body: Value,
     code: u16,
-    /// Parts of the text of the answer.
+    /// Texts that the response must contain.
     texts: &'static [&'static str],
-    /// Values at JSON pointers of the answer.
+    /// The expected values, by JSON pointers into the response.
     values: Vec<(&'static str, Value)>,
 }
 
@@ -292,7 +292,7 @@ fn cases() -> Vec<Case> {
 /// A certificate request of `O = system:masters`, in PEM and base64.
 const MASTERS: &str = include_str!("masters.csr.base64");
 
-/// What the cases leave behind, which would change later scenarios.
+/// The arguments of `kubectl delete` for objects of the cases. The objects would change later scenarios.
 const LEFT: &[&str] = &[
     "validatingadmissionpolicybinding plugins-names",
     "validatingadmissionpolicy plugins-names",

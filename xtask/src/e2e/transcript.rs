@@ -5,8 +5,8 @@
 //! == web.yaml                        a file of the transcript's own directory, up to the line `==`
 //! kind: Pod
 //! ==
-//! $ kubectl get pod web -o name      a command that ends well; `!` for one that fails
-//! pod/web                            what it prints: standard output, then standard error
+//! $ kubectl get pod web -o name      a command that must succeed; `!` for one that must fail
+//! pod/web                            the expected output: standard output, then standard error
 //! ~ Warning: …                       a line that this server alone adds, and kube-apiserver does not
 //! > uid kubectl get pod web -o …     a command whose output is {uid} from here on
 //! ```

@@ -155,8 +155,8 @@ const HTTP: &[&str] = &[
     "crates/webhook-admission/src/https.rs",
 ];
 
-/// The modules of `apiserver` by layer, the lowest first. A module uses only modules of lower layers, so that there is no
-/// circle between them.
+/// The modules of `apiserver` by layer, the lowest first. A module uses only modules of lower layers, so that no cycles
+/// exist.
 const LAYERS: &[&[&str]] = &[
     &["audit", "auth", "connections", "presence", "request", "store_health", "webhook_client"],
     &["compute", "documents", "flow_control"],
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn code_behind_a_test_module_is_checked() {
+    fn code_after_a_test_module_is_checked() {
         let text = "a\n#[cfg(test)]\nmod tests;\nb\n#[cfg(test)]\nmod more {\n    x\n}\nc\n";
         assert_eq!(production(text).collect::<Vec<_>>(), [(1, "a"), (4, "b"), (9, "c")]);
         let text = "#[cfg(test)]\nmod tests {\n    x;\n}\nuse tokio::x;\n";
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn module_of_apiserver_that_uses_a_higher_one_is_refused() {
+    fn module_of_apiserver_that_uses_a_higher_layer_is_refused() {
         let path = "crates/apiserver/src/filters/planted.rs";
         let text = "use crate::response::body::Body;\nuse crate::filters::audit;\n// crate::chain\nuse crate::shared::Shared;\n";
         planted(path, text, &["4: the module filters must not use shared, which is not below it"]);

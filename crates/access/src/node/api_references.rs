@@ -51,8 +51,8 @@ const PROJECTED_SOURCES: [(&str, &str); 5] = [
     ("podCertificate", "podcertificates"),
 ];
 
-/// Returns the first kind of object that the pod refers to, in upstream's words. `None` for a pod that a node can run
-/// without the API.
+/// Returns the first kind of API object to which the pod refers, in upstream's wording. Returns `None` for a pod
+/// without references, which a kubelet can run without the API.
 ///
 /// # Errors
 /// Upstream's text for a volume of an unknown type; the text of the JSON reader for a malformed pod.

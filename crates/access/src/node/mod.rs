@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A kubelet is a user `system:node:<name>` in the group `system:nodes`. The authorizer has no opinion on other users.
-//! It never denies; its reasons name the missing relation.
+//! The authorizer never denies a request. The reason names the missing relation between node and object.
 
 mod api_references;
 mod authorizer;

@@ -20,7 +20,8 @@ use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator,
 use crate::maybe_future::MaybeFuture;
 use crate::service_account::jwt::{Header, UnverifiedToken};
 
-/// The least time between two fetches of an issuer's keys. Tokens with unknown keys cause no more requests than that.
+/// The least time between two fetches of an issuer's keys. The pause prevents tokens with unknown keys from causing
+/// many requests to the issuer.
 pub const FETCH_PAUSE: Duration = Duration::from_secs(10);
 
 /// The tolerance of `nbf`, in seconds (go-oidc).
@@ -29,7 +30,7 @@ const NOT_BEFORE_LEEWAY_SECONDS: f64 = 300.0;
 /// Reads documents of issuers. An API server implements it with its HTTP client, with limits of time and size.
 pub trait DocumentFetcher: Send + Sync {
     /// Reads the document at an `https` URL. `authorities` are the CA certificates in PEM that verify the server's
-    /// certificate; if empty, those of the system.
+    /// certificate. If empty, the CAs of the system are used.
     fn fetch<'a>(
         &'a self,
         url: &'a str,

@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 /// The largest cost of one expression, in units of CEL: about 5 ms. An expression above it rejects the token.
 pub(crate) const EXPRESSION_COST_MAX: u64 = 100_000;
 
-/// The variable of most expressions.
+/// The CEL variable that contains the claims of the token.
 const CLAIMS: &str = "claims";
-/// The variable of user validation rules.
+/// The CEL variable that contains the user, in user validation rules.
 const USER: &str = "user";
 
 /// The extra key of a token's id.

@@ -65,7 +65,8 @@ pub struct OidcFlags {
     pub certificate_authority: String,
     /// `--oidc-username-claim`.
     pub username_claim: String,
-    /// `--oidc-username-prefix`. Empty is the issuer with `#`, unless the claim is `email`; `-` is no prefix.
+    /// `--oidc-username-prefix`. If empty, the prefix is the issuer URL with `#`, or no prefix for the claim `email`.
+    /// `-` means no prefix.
     pub username_prefix: String,
     /// `--oidc-groups-claim`; empty: no groups.
     pub groups_claim: String,

@@ -17,7 +17,7 @@ pub(super) struct KeySet(Vec<Key>);
 #[derive(Debug)]
 struct Key {
     id: String,
-    /// The only algorithm of the key; empty: any that fits.
+    /// The only algorithm for which the key may be used. If empty, any algorithm of the key type is valid.
     algorithm: String,
     material: Material,
 }

@@ -35,7 +35,7 @@ pub fn uncovered_rules(held: &[PolicyRule], wanted: &[PolicyRule]) -> Result<Vec
     uncovered_by(&held.iter().collect::<Vec<_>>(), wanted)
 }
 
-/// As [`uncovered_rules`], for rules of several roles.
+/// Like [`uncovered_rules`], with borrowed rules, which may belong to several roles.
 pub(super) fn uncovered_by(held: &[&PolicyRule], wanted: &[PolicyRule]) -> Result<Vec<PolicyRule>, TooManyRules> {
     let mut permissions = 0_usize;
     let mut comparisons = 0_usize;

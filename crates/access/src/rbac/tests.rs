@@ -417,7 +417,7 @@ fn unreadable_rbac_object_grants_nothing() {
 }
 
 #[test]
-fn null_lists_and_unknown_subjects_are_read_as_go_does() {
+fn null_lists_and_unknown_subjects_are_decoded_as_in_go() {
     let state = RbacState::default();
     state.set(RbacKind::Role, "a", "r", br#"{"rules":null}"#).unwrap();
     state
@@ -476,7 +476,7 @@ async fn rules_of_a_user_are_listed_up_to_the_size_limit() {
 }
 
 #[test]
-fn change_of_another_kind_during_a_relist_is_kept() {
+fn role_change_during_a_relist_of_bindings_is_not_lost() {
     let state = RbacState::default();
     RbacKind::ALL.iter().for_each(|kind| drop(state.replace(*kind, [])));
     let role: &[u8] = br#"{"rules":[{"verbs":["*"],"apiGroups":["*"],"resources":["*"]}]}"#;
@@ -506,7 +506,7 @@ fn change_of_another_kind_during_a_relist_is_kept() {
 }
 
 #[test]
-fn wildcard_in_an_odd_place_matches_only_as_upstream() {
+fn rbac_wildcards_match_only_where_upstream_allows_them() {
     let bob = user("bob", &[]);
     let pods = Attributes { name: "x", ..Attributes::resource(&bob, "get", "apps.example.com", "pods") };
     let log = Attributes { subresource: "log", ..pods };

@@ -5,20 +5,20 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::names::{service_account_groups, service_account_username};
 
-/// The tolerated clock difference, in seconds. It extends the validity of a token at both ends, and after the deletion
-/// of a bound object (`jwt.DefaultLeeway`).
+/// The tolerated clock difference, in seconds. A token is valid for this time before `nbf`, after `exp` and after the
+/// deletion of a bound object (`jwt.DefaultLeeway`).
 pub(super) const LEEWAY_SECONDS: i64 = 60;
 
 /// The claims of a token. Times are in seconds since the Unix epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
-    /// The audiences.
+    /// The audiences for which the token is valid.
     #[serde(default, deserialize_with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
     pub aud: Vec<String>,
-    /// The time of expiry.
+    /// The time from which the token is no longer valid.
     #[serde(default, deserialize_with = "numeric_date", skip_serializing_if = "Option::is_none")]
     pub exp: Option<i64>,
-    /// The time of issue.
+    /// The time at which the token was issued.
     #[serde(default, deserialize_with = "numeric_date", skip_serializing_if = "Option::is_none")]
     pub iat: Option<i64>,
     /// The issuer.

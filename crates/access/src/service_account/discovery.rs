@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn issuer_without_https_or_with_a_query_has_no_documents() {
+    fn issuer_without_https_or_with_a_query_has_no_discovery_documents() {
         let documents = |issuer: &str| IssuerDocuments::new(issuer, "https://a/openid/v1/jwks", &[]);
         assert!(documents("https://kubernetes.default.svc").is_ok());
         for (issuer, error) in [

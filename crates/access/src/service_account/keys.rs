@@ -285,9 +285,9 @@ impl std::fmt::Debug for SigningKey {
 /// The keys of a server: one signs, all verify.
 #[derive(Clone, Debug)]
 pub struct TokenKeys {
-    /// Signs new tokens.
+    /// The key that signs new tokens.
     pub signing: SigningKey,
-    /// Verify tokens.
+    /// The keys that verify tokens.
     pub verification: Vec<VerificationKey>,
 }
 

@@ -63,7 +63,7 @@ const VERIFIED_MAX: usize = 10_000;
 /// The longest token that is cached, in bytes. Longer ones are verified at each request.
 const VERIFIED_TOKEN_BYTES_MAX: usize = 4 << 10;
 
-/// How service account tokens are issued and accepted.
+/// The options for issuing and verifying service account tokens.
 #[derive(Clone, Debug)]
 pub struct ServiceAccountTokenOptions {
     /// The accepted issuers (`--service-account-issuer`). The first issues tokens.
@@ -118,7 +118,7 @@ pub struct FoundObject {
 /// Reads the objects that the check of a token needs. An API server implements it with its store.
 #[async_trait::async_trait]
 pub trait ServiceAccountObjects: Send + Sync {
-    /// The rules for accepted tokens.
+    /// The options for verifying tokens.
     fn options(&self) -> &ServiceAccountTokenOptions;
 
     /// The keys of the store's servers; `None` if they cannot be read.
@@ -133,7 +133,7 @@ pub trait ServiceAccountObjects: Send + Sync {
         reference: &BoundObjectReference,
     ) -> Option<FoundObject>;
 
-    /// Reads a Secret with a token.
+    /// Reads the Secret that contains a token.
     async fn legacy_secret(&self, namespace: &str, name: &str) -> Option<LegacyTokenSecret>;
 }
 
@@ -214,7 +214,8 @@ impl<O: ServiceAccountObjects> ServiceAccountTokenAuthenticator<O> {
         self.check_claims(&claims, request).await
     }
 
-    /// Checks everything but the signature, in the order of kube-apiserver.
+    /// Checks the audiences, times, service account and bound objects of claims with a verified signature, in the order
+    /// of kube-apiserver.
     async fn check_claims(&self, claims: &Claims, request: &AuthenticationRequest<'_>) -> Checked {
         let audiences = self.audiences(&claims.aud, request)?;
         claims.check_times(request.now)?;
@@ -276,7 +277,8 @@ impl<O: ServiceAccountObjects> ServiceAccountTokenAuthenticator<O> {
         found.ok_or_else(|| format!("serviceaccounts {:?} not found", reference.name))
     }
 
-    /// The requested audiences that the token is for. A token without audiences is valid for this server.
+    /// Returns the audiences that the token and the request have in common. An empty list means the audiences of this
+    /// server.
     fn audiences(&self, token: &[String], request: &AuthenticationRequest<'_>) -> Result<Vec<String>, String> {
         let own = self.objects.options().audiences();
         let token = if token.is_empty() { own } else { token };

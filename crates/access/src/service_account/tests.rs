@@ -295,7 +295,7 @@ async fn user_of_a_token_has_its_uid_groups_and_bound_objects() {
 }
 
 #[tokio::test]
-async fn token_of_a_secret_is_valid_while_the_secret_has_it() {
+async fn secret_based_token_is_valid_while_the_secret_contains_it() {
     let objects = Objects::new(&["serviceaccounts/a/robot"]);
     let legacy = |changes: &[(&str, &str)]| {
         let mut claims = json!({

@@ -1,4 +1,5 @@
-//! [`WebhookAuthorizer`]: asks a webhook with a SubjectAccessReview (`plugin/pkg/authorizer/webhook/webhook.go`).
+//! [`WebhookAuthorizer`]: authorizes requests by sending a SubjectAccessReview to a webhook
+//! (`plugin/pkg/authorizer/webhook/webhook.go`).
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -43,9 +44,10 @@ pub struct AuthorizationWebhookOptions {
     pub refused_for: Duration,
     /// The time limit of one call (`timeout`).
     pub timeout: Duration,
-    /// The decision without an answer.
+    /// The decision if the webhook does not answer (`failurePolicy`).
     pub failure_policy: FailurePolicy,
-    /// The requests about which the webhook is asked (`matchConditions`). It has no opinion on others.
+    /// The conditions of the requests that are sent to the webhook (`matchConditions`). The authorizer has no opinion
+    /// on other requests.
     pub conditions: MatchConditions,
 }
 
@@ -220,8 +222,8 @@ pub(super) fn field_requirement(term: &FieldTerm) -> Value {
     json!({"key": term.field, "operator": operator, "values": [term.value]})
 }
 
-/// Converts a label requirement. Returns `None` for the operators `Gt` and `Lt`, which reviews do not have. Without the
-/// requirement, the request looks broader than it is.
+/// Converts a label requirement. Returns `None` for the operators `Gt` and `Lt`, which reviews do not have. Without
+/// such a requirement, the review describes a broader request.
 pub(super) fn label_requirement(requirement: &LabelRequirement) -> Option<Value> {
     let key = requirement.key();
     Some(match requirement.operator() {

@@ -25,7 +25,7 @@ impl<V: Clone> AnswerCache<V> {
         self.answers.get(key).filter(|(_, until)| now < *until).map(|(answer, _)| answer.clone())
     }
 
-    /// Caches a response until a time.
+    /// Caches a response until the time `until`, in the unit of the caller.
     pub(super) fn insert(&mut self, key: [u8; 32], answer: V, until: u64) {
         if self.answers.insert(key, (answer, until)).is_some() {
             return;

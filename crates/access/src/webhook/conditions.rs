@@ -1,4 +1,4 @@
-//! [`MatchConditions`]: CEL expressions that decide whether a webhook is asked about a request
+//! [`MatchConditions`]: CEL expressions that decide whether a request is sent to a webhook
 //! (`apiserver/pkg/authorization/cel`).
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ pub(crate) const CONDITION_COST_MAX: u64 = 100_000;
 
 const REQUEST: &str = "request";
 
-/// Conditions that a request has to meet for a webhook to be asked. Without conditions, each request does.
+/// The conditions that a request must meet to be sent to a webhook. Without conditions, all requests are sent.
 #[derive(Clone, Debug, Default)]
 pub struct MatchConditions(Arc<[Condition]>);
 
@@ -70,11 +70,11 @@ impl MatchConditions {
         self.0.iter().map(|condition| condition.source.as_str())
     }
 
-    /// Whether the webhook is asked about a request (`CELMatcher.Eval`). A false condition counts more than an error of
-    /// another one.
+    /// Whether a request is sent to the webhook (`CELMatcher.Eval`). A false condition takes precedence over errors of
+    /// other conditions.
     ///
     /// # Errors
-    /// The errors of conditions, if none is false.
+    /// The errors of the conditions, if no condition is false.
     pub(super) fn matches(&self, attributes: &Attributes<'_>) -> Result<bool, String> {
         if self.0.is_empty() {
             return Ok(true);
@@ -111,7 +111,7 @@ fn compile(source: &str) -> Result<Expression, String> {
     Ok(expression)
 }
 
-/// The variable of the conditions. It has all texts, also empty ones (`convertObjectToUnstructured`).
+/// Builds the CEL variable `request`. Empty strings are included (`convertObjectToUnstructured`).
 fn request(attributes: &Attributes<'_>) -> Value {
     let user = attributes.user;
     let mut request = json!({"user": user.username, "groups": user.groups, "uid": user.uid, "extra": user.extra});
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn webhook_is_asked_if_each_condition_is_true_and_skipped_if_one_is_false() {
+    fn webhook_is_called_if_all_conditions_are_true_and_skipped_if_one_is_false() {
         let user = UserInfo {
             username: "alice".to_owned(),
             groups: vec!["dev".to_owned()],
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn condition_that_costs_too_much_is_an_error() {
+    fn condition_above_the_cost_limit_is_an_error() {
         let user = UserInfo { groups: vec!["g".to_owned(); 1_000], ..UserInfo::default() };
         let attributes = Attributes::path(&user, "get", "/");
         let source = "request.groups.all(a, request.groups.all(b, request.groups.all(c, a == b && b == c)))";

@@ -4,7 +4,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `cache` | responses with a lifetime |
-//! | `conditions` | the requests about which a webhook is asked |
+//! | `conditions` | the requests that are sent to a webhook |
 //! | `authorizer` | SubjectAccessReview |
 //! | `authenticator` | TokenReview |
 //!

@@ -30,7 +30,7 @@ struct Check {
     level: Level,
     /// The first minor version of each form of the check.
     versions: &'static [(u32, CheckFn)],
-    /// The baseline check that this check replaces; empty if there is none.
+    /// The id of the baseline check that this check replaces, or an empty string.
     replaces: &'static str,
 }
 
@@ -224,7 +224,7 @@ fn capabilities_baseline(pod: Pod<'_>) -> Option<Violation> {
     })
 }
 
-/// Returns the containers that add capabilities other than `allowed`, and these capabilities.
+/// Returns the containers that add capabilities outside of `allowed`, and the names of these capabilities.
 fn adding_beyond<'a>(pod: Pod<'a>, allowed: &[&str]) -> (Vec<&'a str>, BTreeSet<&'a str>) {
     let mut forbidden = BTreeSet::new();
     let bad = breaking(pod, |container| {

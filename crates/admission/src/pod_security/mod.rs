@@ -76,7 +76,7 @@ pub(super) struct PodSecurity(PodSecurityConfiguration);
 enum Subject {
     Namespace,
     Pod,
-    /// An object with a pod template, which is at this path.
+    /// An object with a pod template at this path.
     Template(&'static [&'static str]),
 }
 
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn new_invalid_namespace_label_is_rejected_and_an_existing_one_is_kept() {
+    async fn new_invalid_pod_security_label_is_rejected_and_an_existing_one_is_kept() {
         let plugin = plugin(json!({}));
         let fixture = Fixture::new(&[]);
         let invalid = object(namespace(json!({"enforce": "strict"})));

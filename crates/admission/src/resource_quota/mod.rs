@@ -10,8 +10,9 @@
 //!                                        └──────────────────────────┘
 //! ```
 //!
-//! The plugin is the last of the chain, so only what passed all others is charged. What is charged for a write that the
-//! store rejects stays charged until the quota controller counts again. A dry run is checked and not charged.
+//! The plugin is the last of the chain, so it charges only writes that all other plugins accepted. If the store then
+//! rejects the write, the charge stays until the quota controller recalculates the usage. A dry run is checked and not
+//! charged.
 
 pub(crate) mod scopes;
 mod usage;
@@ -33,7 +34,7 @@ use super::{AdmissionFuture, AdmissionRequest, LISTED_MAX, LimitedResource, Oper
 
 /// The longest wait of a write for the quotas of its namespace.
 const EVALUATION_TIME: Duration = Duration::from_secs(10);
-/// The number of attempts to write the status of a quota that other servers also change.
+/// The largest number of attempts to write quota statuses, if other servers change the quotas at the same time.
 const TRIES: usize = 4;
 /// The number of locks. Writes of namespaces that share a lock wait for each other.
 const LOCKS: usize = 64;
@@ -41,7 +42,7 @@ const LOCKS: usize = 64;
 /// The plugin that enforces quotas.
 pub(super) struct ResourceQuota {
     limited: Vec<LimitedResource>,
-    /// Writes of one namespace are charged one after the other.
+    /// One lock per group of namespaces, so that writes of one namespace are charged one after the other.
     locks: Vec<Mutex<()>>,
     hasher: RandomState,
 }
@@ -255,7 +256,7 @@ fn difference(new: &Amounts, old: &Amounts) -> Amounts {
     grown.filter(|(_, amount)| amount.nanos() > 0).collect()
 }
 
-/// Returns the status of a quota with other used amounts.
+/// Returns the status of a quota with `used` replaced.
 fn status_with(quota: &Object, used: &Amounts) -> Value {
     let mut status = child(quota, "status").clone();
     status.insert("used".to_owned(), to_json(used));

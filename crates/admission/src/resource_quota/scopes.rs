@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_class_scope_selects_claims_by_requested_and_current_class() {
+    fn volume_attributes_class_scope_selects_claims_by_requested_and_current_class() {
         let requirement = |operator: &str, values: Value| {
             Requirement::read(&object(
                 json!({"scopeName": "VolumeAttributesClass", "operator": operator, "values": values}),

@@ -87,7 +87,7 @@ async fn charge_is_retried_on_the_current_quota_after_a_conflict() {
 }
 
 #[tokio::test]
-async fn dry_run_is_checked_but_not_charged() {
+async fn dry_run_is_checked_against_quotas_but_not_charged() {
     let fixture = Fixture::new(&[quota("q", json!({"pods": "1"}), json!({"pods": "0"}))]);
     let request = AdmissionRequest { dry_run: true, ..create(&fixture, "", "pods", "Pod", "p") };
     let plugin = ResourceQuota::new(Vec::new());
@@ -211,7 +211,7 @@ fn resource_quota_handles_creates_and_updates_that_can_increase_usage() {
 }
 
 #[test]
-fn counted_status_replaces_a_wrong_status_and_keeps_a_correct_one() {
+fn recalculated_quota_status_replaces_only_a_wrong_status() {
     let now = OffsetDateTime::UNIX_EPOCH;
     let spec = json!({"hard": {"pods": "5", "requests.cpu": "2", "count/widgets.example.com": "1"}});
     let mut found = object(json!({"metadata": {"name": "q"}, "spec": spec}));

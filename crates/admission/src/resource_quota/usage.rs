@@ -32,13 +32,13 @@ const OF_STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 
 /// The suffix of devices per device class (`ResourceClaimsPerClass`).
 const OF_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
-/// The number of devices that a request for all devices counts as (`AllocationResultsMaxSize`).
+/// The number of devices that is charged for a request for all devices (`AllocationResultsMaxSize`).
 const ALLOCATED_DEVICES_MAX: usize = 32;
 
 /// The rules by which the objects of one resource are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evaluator {
-    /// Pods: compute resources until a pod ends.
+    /// Pods. The usage contains compute resources until the pod ends.
     Pods,
     /// Services: load balancers and node ports.
     Services,
@@ -98,7 +98,7 @@ impl Evaluator {
         }
     }
 
-    /// Whether the evaluator counts this name of a quota (`MatchingResources`).
+    /// Whether the evaluator computes the usage of this quota resource (`MatchingResources`).
     pub(super) fn counts(&self, name: &str) -> bool {
         match self {
             Evaluator::Pods => {
@@ -133,7 +133,8 @@ impl Evaluator {
         }
     }
 
-    /// Whether a handled write is counted. An update of a pod is, if the pod gets or loses a deadline.
+    /// Whether a handled write is charged. An update of a pod is charged only if the pod gets or loses
+    /// `activeDeadlineSeconds`.
     pub(super) fn evaluates(&self, subresource: Option<&str>, old: Option<&Object>, new: &Object) -> bool {
         match (self, subresource, old) {
             (Evaluator::Pods, None, Some(old)) => is_terminating(old) != is_terminating(new),
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_uses_compute_resources_until_it_ends() {
+    fn pod_quota_usage_contains_compute_resources_until_the_pod_ends() {
         let resources = json!({"requests": {"cpu": "1", "example.com/gpu": "2", "hugepages-2Mi": "4Mi"}, "limits": {"memory": "1Gi"}});
         let spec = json!({"containers": [{"name": "c", "resources": resources}]});
         let all = "count/pods=1,cpu=1,hugepages-2Mi=4Mi,limits.memory=1Gi,pods=1,requests.cpu=1,requests.example.com/gpu=2,requests.hugepages-2Mi=4Mi";
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn service_uses_load_balancers_and_node_ports_of_its_type() {
+    fn service_quota_usage_counts_load_balancers_and_node_ports_by_type() {
         let service = |kind: &str, allocate: Value| json!({"spec": {"type": kind, "allocateLoadBalancerNodePorts": allocate, "ports": [{"nodePort": 1}, {}]}});
         let used = |balancers: u8, ports: u8| {
             format!("count/services=1,services=1,services.loadbalancers={balancers},services.nodeports={ports}")
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_claim_uses_devices_of_its_classes() {
+    fn resource_claim_quota_usage_counts_devices_by_class() {
         let exact = |class: &str, mode: &str, count: i64| json!({"allocationMode": mode, "count": count, "deviceClassName": class});
         let claim = json!({"spec": {"devices": {"requests": [
             {"name": "a", "exactly": exact("gold", "ExactCount", 2)},
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_uses_storage_of_its_class() {
+    fn volume_claim_quota_usage_counts_storage_by_class() {
         let claim = json!({"spec": {"resources": {"requests": {"storage": "1Gi"}}}});
         check(
             &Evaluator::Claims,

@@ -1,4 +1,4 @@
-//! Tables of conversion properties: converted objects and responses that break a rule.
+//! Tests the checks of converted objects and of conversion responses.
 
 use serde_json::json;
 
@@ -21,7 +21,7 @@ fn batch(names: &[&str]) -> ConversionBatch {
     ConversionBatch::new(V2, &objects)
 }
 
-/// The object `name` in v2 with one member replaced (`Null`: removed) at a JSON pointer to an existing parent.
+/// Returns the object `name` in v2, with `value` at the JSON pointer. The parent must exist. `Null` removes the member.
 fn converted(name: &str, pointer: &str, value: Value) -> Value {
     let mut object = Value::Object(object(name));
     object["apiVersion"] = json!(V2);
@@ -69,7 +69,7 @@ fn converted_objects_that_break_a_rule_are_rejected_with_upstreams_texts() {
 }
 
 #[test]
-fn object_without_metadata_must_come_back_without_identity() {
+fn object_without_metadata_is_accepted_only_with_metadata_that_sets_no_identity() {
     let bare = json!({"kind": "Widget", "apiVersion": "example.com/v1", "spec": {}}).as_object().unwrap().clone();
     let accept = |converted: Value| ConversionBatch::new(V2, [&bare]).accept(vec![converted]);
     let error = accept(json!({"kind": "Widget", "apiVersion": V2})).unwrap_err().to_string();
@@ -81,7 +81,7 @@ fn object_without_metadata_must_come_back_without_identity() {
 }
 
 #[test]
-fn errors_in_a_list_name_the_position_as_upstream_counts() {
+fn errors_in_a_list_name_the_index_of_the_object_as_upstream_counts() {
     let two = |second: Value, expected: &str| {
         let error = batch(&["a", "b"]).accept(vec![converted("a", "", Value::Null), second]).unwrap_err();
         assert_eq!(error.to_string(), format!("conversion webhook for {GVK} returned invalid {expected}"));
@@ -99,7 +99,7 @@ fn errors_in_a_list_name_the_position_as_upstream_counts() {
 }
 
 #[test]
-fn response_needs_as_many_objects_as_the_request() {
+fn response_with_a_different_number_of_objects_is_rejected() {
     let check = |returned: usize| {
         let error = batch(&["a", "b"]).accept(vec![converted("a", "", Value::Null); returned]).unwrap_err();
         assert_eq!(error.to_string(), format!("conversion webhook for {GVK} returned {returned} objects, expected 2"));
@@ -111,7 +111,7 @@ fn response_needs_as_many_objects_as_the_request() {
 }
 
 #[test]
-fn accepted_objects_keep_the_metadata_that_was_sent_except_labels_and_annotations() {
+fn accepted_objects_keep_the_original_metadata_except_labels_and_annotations() {
     let mut changed = converted("w", "/metadata/finalizers", Value::Null);
     changed["metadata"]["labels"] = json!({"new": "label"});
     changed["metadata"]["annotations"] = json!({"note": "any text"});
@@ -131,7 +131,7 @@ fn accepted_objects_keep_the_metadata_that_was_sent_except_labels_and_annotation
 }
 
 #[test]
-fn invalid_labels_that_were_there_before_are_kept() {
+fn unchanged_invalid_labels_are_accepted() {
     let mut old = object("w");
     old["metadata"]["labels"] = json!({"a": "no label"});
     let mut new = Value::Object(old.clone());
@@ -141,7 +141,7 @@ fn invalid_labels_that_were_there_before_are_kept() {
 }
 
 #[test]
-fn responses_that_are_no_success_are_rejected_with_upstreams_texts() {
+fn invalid_or_failed_responses_are_rejected_with_upstreams_texts() {
     use ConversionReviewVersion::{V1, V1Beta1};
     let review = |response: Value| {
         json!({"kind": "ConversionReview", "apiVersion": "apiextensions.k8s.io/v1", "response": response}).to_string()
@@ -198,7 +198,7 @@ fn deeply_nested_and_huge_responses_are_rejected_in_bounded_memory() {
 }
 
 #[test]
-fn request_has_the_form_of_upstream() {
+fn conversion_request_has_the_json_of_upstream() {
     let objects = [br#"{"kind":"Widget"}"#.as_slice(), br#"{"kind":"Widget","a":1}"#];
     let body = batch(&["a", "b"]).request(ConversionReviewVersion::V1Beta1, "u-1", objects);
     let review: Value = serde_json::from_slice(&body).unwrap();

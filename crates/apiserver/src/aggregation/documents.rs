@@ -24,15 +24,15 @@ use crate::documents::{Document, Documents, aggregated_or};
 ///                                      └─ registry or APIServices differ ──▶ wait for the merge
 /// ```
 ///
-/// A client that changes the registry or an APIService must see its change in the next response. Documents of extension
-/// servers may appear later. At most one merge runs at a time, on a separate thread.
+/// After a client changes the registry or an APIService, the next response must contain the change. Documents of
+/// extension servers may appear later. At most one merge runs at a time, on a separate thread.
 pub(super) struct MergedDocuments {
     backend: Arc<Backend>,
     /// The documents of this server.
     local: Arc<Documents>,
     aggregator: Arc<Aggregator>,
     present: Mutex<Option<Arc<Merged>>>,
-    /// Held by the running merge.
+    /// A lock that the running merge holds.
     merging: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -52,12 +52,12 @@ pub(super) struct Merged {
     index: V3Index,
     index_document: listwatch_discovery::Document,
     openapi_v2: OnceLock<listwatch_discovery::Document>,
-    /// Held while the OpenAPI v2 document is merged.
+    /// A lock that is held while the OpenAPI v2 document is merged.
     merging_v2: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Sources {
-    /// Whether these sources contain all changes of the registry and of APIServices that the other sources contain.
+    /// Whether both sources have the same registry and the same APIServices. Remote documents may differ.
     fn has_changes_of_clients(&self, others: &Sources) -> bool {
         Arc::ptr_eq(&self.registry, &others.registry) && Arc::ptr_eq(&self.services, &others.services)
     }
@@ -72,7 +72,7 @@ impl MergedDocuments {
         MergedDocuments { backend, local, aggregator, present: Mutex::default(), merging: Arc::default() }
     }
 
-    /// The OpenAPI documents of this server.
+    /// Returns the OpenAPI documents of this server.
     pub(super) fn local_openapi(&self) -> Arc<OpenApi> {
         self.local.openapi(&self.backend.registry())
     }
@@ -155,13 +155,13 @@ impl Merged {
         Document::of(openapi::JSON, &self.index_document)
     }
 
-    /// The APIService whose server has a document below `/openapi/v3/`.
+    /// Returns the name of the APIService whose server provides a document below `/openapi/v3/`.
     pub(super) fn owner(&self, path: &str) -> Option<&str> {
         self.index.owners.get(path).map(String::as_str)
     }
 
-    /// Returns the document of `/openapi/v2`, from the local document. The merge takes tens of milliseconds, on a
-    /// separate thread. Further requests wait for the merge without occupying a thread.
+    /// Returns the document of `/openapi/v2`: the local document merged with the remote documents. The merge takes tens
+    /// of milliseconds on a separate thread. Concurrent requests wait for the merge without occupying a thread.
     pub(super) async fn openapi_v2(self: Arc<Self>, local: listwatch_discovery::Document) -> Document {
         let merging = match self.openapi_v2.get() {
             Some(document) => return Document::of(openapi::JSON, document),
@@ -192,7 +192,7 @@ impl Merged {
     }
 }
 
-/// The remote APIServices, those of the preferred groups and versions first.
+/// Returns the remote APIServices, sorted by the priority of group and version, highest first.
 fn by_priority(services: &[ApiService]) -> impl Iterator<Item = &ApiService> {
     let sorted = listwatch_aggregator::sorted_by_group_and_version(services);
     sorted.into_iter().flatten().filter(|service| service.is_remote())
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn merged_documents_show_a_change_of_the_registry_at_once() {
+    async fn merged_documents_contain_a_registry_change_in_the_next_response() {
         let server = crate::ApiServer::builder().build().await.unwrap();
         let shared = &server.shared;
         let of = async || shared.aggregation.documents.current().await.unwrap();

@@ -1,6 +1,7 @@
-//! Aggregation: requests for group versions that extension servers serve, and the documents that describe all servers.
+//! [`Aggregation`]: forwards requests for group versions of extension servers, and merges the discovery and OpenAPI
+//! documents of all servers.
 //!
-//! The handler of the same name ([`crate::handlers`]) calls [`Aggregation`] for each request. Rules:
+//! The handler of the same name ([`crate::handlers`]) calls [`Aggregation`] for each request. Source of the rules:
 //! `kube-aggregator/pkg/apiserver`.
 
 mod documents;
@@ -24,12 +25,12 @@ pub(crate) struct Aggregation {
     aggregator: Arc<Aggregator>,
     objects: Arc<StoredObjects>,
     documents: Arc<MergedDocuments>,
-    /// The headers in which extension servers expect a user.
+    /// The headers from which extension servers read the user.
     request_header: Option<RequestHeader>,
 }
 
 impl Aggregation {
-    /// Creates the aggregation of a server whose own documents are `local`.
+    /// Creates the aggregation of a server. `local` are the server's own documents.
     pub(crate) fn new(
         writer: &Arc<Writer>,
         local: &Arc<Documents>,
@@ -48,23 +49,24 @@ impl Aggregation {
         self.aggregator.has_remote()
     }
 
-    /// The headers in which extension servers expect a user.
+    /// The headers from which extension servers read the user.
     pub(crate) fn request_header(&self) -> Option<&RequestHeader> {
         self.request_header.as_ref()
     }
 
-    /// The routes to extension servers.
+    /// Returns the routes to extension servers.
     pub(crate) fn aggregator(&self) -> &Aggregator {
         &self.aggregator
     }
 
-    /// Follows APIServices and extension servers, until the future is dropped.
+    /// Watches APIServices and checks extension servers until the future is dropped.
     pub(crate) fn run(&self) -> impl Future<Output = ()> + Send + 'static {
         let objects: Arc<dyn listwatch_aggregator::ApiServiceObjects> = Arc::<StoredObjects>::clone(&self.objects);
         Arc::clone(&self.aggregator).run(objects)
     }
 
-    /// The name of the APIService whose server has a document below `/openapi/v3/`; `None` for a local document.
+    /// Returns the name of the APIService whose server provides a document below `/openapi/v3/`; `None` for a local
+    /// document.
     ///
     /// # Errors
     /// 500 if the documents could not be merged.

@@ -1,4 +1,4 @@
-//! The objects of aggregation in the store: Services, EndpointSlices and APIServices.
+//! Reads and writes the stored objects that aggregation needs: Services, EndpointSlices and APIServices.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ struct Watches {
 }
 
 impl Watches {
-    /// Drops the events that are ready. A watch that has ended is started again.
+    /// Discards the events that are ready. Restarts a watch that has ended.
     fn drain(&mut self) {
         for position in 0..self.running.len() {
             loop {
@@ -60,7 +60,8 @@ impl Watches {
     }
 }
 
-/// Whether a change of an object can change a route or a condition. Other Services and EndpointSlices change often.
+/// Whether an event can change a route or a condition. The filter is needed because other Services and EndpointSlices
+/// change often.
 fn is_relevant(gvr: Gvr, event: &StoreEvent, named: &HashSet<(String, String)>) -> bool {
     let key = event.key();
     let is_named = |name: &str| named.contains(&(key.namespace().to_owned(), name.to_owned()));
@@ -98,7 +99,8 @@ impl StoredObjects {
         found.ok_or_else(|| format!("{plural} are not served"))
     }
 
-    /// The objects of a resource. An unreadable object is an error, because it must not be treated as deleted.
+    /// Lists the objects of a resource. An unreadable object is an error, because callers must not treat the object as
+    /// deleted.
     async fn list(&self, gvr: Gvr, namespace: Option<&str>) -> Result<Vec<Value>, String> {
         let query = ListQuery { range: self.resource(gvr)?.range(namespace), at: None, limit: 0 };
         let page = self.writer.backend().storage().list(query).await.map_err(|error| error.to_string())?;
@@ -203,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_objects_of_services_that_api_services_refer_to_are_relevant() {
+    fn changes_of_services_without_an_api_service_are_ignored() {
         let named = HashSet::from([("ns".to_owned(), "api".to_owned())]);
         let event = |namespace: &str, name: &str, before: Option<&str>, after: Option<&str>| {
             let key = Key::new("x", Some(namespace), name).unwrap();

@@ -1,12 +1,13 @@
-//! The audit log of a server: [`AuditOptions`] are its settings, [`Auditor`] runs it, [`AuditedRequest`] is one request.
+//! The audit log of a server: [`AuditOptions`] are the settings, [`Auditor`] runs the log, [`AuditedRequest`] records
+//! one request.
 //!
 //! ```text
 //!  filter ─▶ AuditedRequest ─event─▶ Auditor ─┬▶ Queue ─▶ task ─encode, write──▶ file
 //!                                             └▶ Queue ─▶ task ─encode, POST───▶ webhook
 //! ```
 //!
-//! Events are encoded and written by the tasks of the backends. In the mode `batch` no request waits for them; in the
-//! blocking modes a request waits until its event is written.
+//! The tasks of the backends encode and write events. In the mode `batch`, no request waits for these tasks. In the
+//! blocking modes, a request waits until its event is written.
 
 mod payload;
 mod queue;
@@ -26,11 +27,11 @@ pub(crate) use self::request::AuditedRequest;
 /// Whether requests wait for the audit log (`--audit-log-mode`, `--audit-webhook-mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditMode {
-    /// Events are written in batches, and no request waits. Events that find the queue full are dropped and counted.
+    /// Events are written in batches, and no request waits. If the queue is full, events are dropped and counted.
     Batch,
     /// A request waits until its event is written. Failed writes are only logged and counted.
     Blocking,
-    /// As `Blocking`, and a request whose first event cannot be written fails with 500.
+    /// Like `Blocking`. In addition, a request fails with 500 if its first event cannot be written.
     BlockingStrict,
 }
 
@@ -60,22 +61,22 @@ pub enum AuditTarget {
 pub struct AuditBackend {
     /// The destination of events.
     pub target: AuditTarget,
-    /// Whether requests wait.
+    /// Whether requests wait until events are written.
     pub mode: AuditMode,
     /// The limits of batches, in the mode `Batch`.
     pub batch: BatchOptions,
-    /// The sizes above which events are shortened; `None`: never.
+    /// The sizes above which events are truncated. `None`: events are never truncated.
     pub truncation: Option<Truncation>,
 }
 
 impl AuditBackend {
-    /// A log file with the defaults of kube-apiserver: blocking, rotated at 100 MiB.
+    /// Creates a log file backend with the defaults of kube-apiserver: blocking, rotated at 100 MiB.
     pub fn log(path: &str) -> Self {
         let target = AuditTarget::Log { path: path.to_owned(), rotation: RotationOptions::default(), legacy: false };
         AuditBackend { target, mode: AuditMode::Blocking, batch: BatchOptions::of_log(), truncation: None }
     }
 
-    /// A webhook with the defaults of kube-apiserver: batches of at most 400 events in 30 s.
+    /// Creates a webhook backend with the defaults of kube-apiserver: batches of at most 400 events in 30 s.
     pub fn webhook(client: Client) -> Self {
         let target = AuditTarget::Webhook { client: Box::new(client), initial_backoff: Duration::from_secs(10) };
         AuditBackend { target, mode: AuditMode::Batch, batch: BatchOptions::of_webhook(), truncation: None }
@@ -112,7 +113,7 @@ pub(crate) struct Counters {
     /// Requests by [`Level`].
     pub(crate) levels: [AtomicU64; 4],
     pub(crate) rejected: AtomicU64,
-    /// The number of events that were lost by a log, a webhook, a full queue, or because of their size.
+    /// The number of lost events, by [`Plugin`].
     pub(crate) errors: [AtomicU64; 4],
 }
 
@@ -129,7 +130,7 @@ enum Plugin {
 }
 
 impl Counters {
-    /// Counts lost events, and logs the cause without the events: they may contain secrets.
+    /// Counts lost events, and logs the cause. The events are not logged, because they may contain secrets.
     fn lost(&self, plugin: Plugin, count: usize, why: &dyn std::fmt::Display) {
         let before = self.errors[plugin as usize].fetch_add(count as u64, Ordering::Relaxed);
         // A full queue loses many events. The log has the first one and every thousandth.
@@ -182,7 +183,7 @@ impl Auditor {
         &self.counters
     }
 
-    /// Passes an event to all backends, and waits for those that block. Returns false if a strict backend failed.
+    /// Passes an event to all backends, and waits for the blocking backends. Returns false if a strict backend failed.
     async fn process(&self, event: Event) -> bool {
         self.counters.events.fetch_add(1, Ordering::Relaxed);
         let mut is_written = true;

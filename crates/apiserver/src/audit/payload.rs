@@ -1,4 +1,5 @@
-//! The objects of requests and responses as payloads of audit events. Conversions to JSON run when the event is written.
+//! The objects of requests and responses as payloads of audit events. Conversions to JSON run when the event is
+//! written.
 
 use bytes::Bytes;
 use listwatch_audit::Payload;
@@ -9,12 +10,12 @@ use parking_lot::Mutex;
 /// The memory that is charged for the snapshot of a list in the audit queue, in bytes: an estimate.
 const LIST_BYTES: usize = 256 << 10;
 
-/// A JSON document.
+/// Creates the payload of a JSON document.
 pub(crate) fn json_payload(json: Bytes) -> Payload {
     Payload::json(json)
 }
 
-/// The body of a request, in any encoding that the server reads.
+/// Creates the payload of a request body, in any encoding that the server accepts.
 pub(crate) fn request_payload(content_type: Option<&str>, body: Bytes) -> Payload {
     let media_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
     match media_type {
@@ -34,7 +35,7 @@ pub(crate) fn request_payload(content_type: Option<&str>, body: Bytes) -> Payloa
     }
 }
 
-/// The chunks of a list in JSON, which are produced once, when the event is written.
+/// Creates the payload of a list in JSON. The chunks are produced once, when the event is written.
 pub(crate) fn list_payload<E: 'static>(chunks: impl Iterator<Item = Result<Bytes, E>> + Send + 'static) -> Payload {
     let chunks = Mutex::new(Some(chunks));
     let produced: Mutex<Option<Bytes>> = Mutex::new(None);

@@ -1,4 +1,5 @@
-//! [`Queue`]: the task of one backend, which takes batches of events, encodes them on a blocking thread and writes them.
+//! [`Queue`]: the event queue of one backend. A task takes batches of events, encodes them on a blocking thread and
+//! writes them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,7 +12,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::{Counters, Plugin};
 
-/// The largest number of batches that are sent to one webhook at once. Further batches wait in the queue.
+/// Maximum number of batches that are sent to one webhook concurrently. Further batches wait in the queue.
 pub(crate) const WEBHOOK_BATCHES_MAX: usize = 16;
 
 /// The time limit of one call of an audit webhook.
@@ -20,7 +21,7 @@ pub(crate) const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The destination of the batches of a queue.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// The file, while no batch is being written.
+    /// The log file; `None` while a batch is being written.
     Log(Option<LogFile>),
     Webhook {
         client: Box<Client>,
@@ -48,7 +49,7 @@ struct State {
 #[derive(Debug)]
 struct Item {
     event: Event,
-    /// Receives whether the event was written.
+    /// The channel for the result: whether the event was written.
     written: Option<oneshot::Sender<bool>>,
 }
 
@@ -91,8 +92,8 @@ impl Queue {
         }
     }
 
-    /// Adds an event, waits for room if the queue is full, and waits until the event is written. Returns false if it
-    /// could not be written.
+    /// Adds an event, waits for room if the queue is full, and waits until the event is written. Returns false if the
+    /// write failed.
     pub(super) async fn write(&self, event: Event) -> bool {
         let (sender, written) = oneshot::channel();
         let mut item = Item { event, written: Some(sender) };
@@ -159,7 +160,7 @@ struct Writer {
     form: EventForm,
     truncation: Option<Truncation>,
     counters: Arc<Counters>,
-    /// Limits the calls of a webhook.
+    /// Limits the concurrent calls of the webhook.
     calls: Arc<Semaphore>,
 }
 
@@ -228,7 +229,7 @@ fn acknowledge(waiting: Vec<Option<oneshot::Sender<bool>>>, is_written: bool) {
     }
 }
 
-/// An EventList of encoded events.
+/// Joins encoded events into an EventList.
 fn event_list(events: &[Vec<u8>]) -> Bytes {
     let mut list = br#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#.to_vec();
     list.extend_from_slice(&events.join(&b','));

@@ -1,4 +1,4 @@
-//! [`AuditedRequest`]: the record of one request. The last holder ends it.
+//! [`AuditedRequest`]: the audit record of one request. When the last reference is dropped, the record ends.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 
 use super::Auditor;
 
-/// A request that the policy records. The filters, the views and the body of the response share it. If the value is
-/// dropped before [`AuditedRequest::complete`], the drop records the last event: at the end of a watch, or after a
-/// disconnect of the client.
+/// A request that the policy records. The filters, the views and the response body share the value. If the value is
+/// dropped before [`AuditedRequest::complete`], the drop records the last event. This happens at the end of a watch, or
+/// after the client disconnects.
 #[derive(Debug)]
 pub(crate) struct AuditedRequest {
     auditor: Arc<Auditor>,
@@ -53,7 +53,7 @@ impl AuditedRequest {
         self.record.lock().set_response_object(payload);
     }
 
-    /// Sets the Status that is the response.
+    /// Sets the Status of the response.
     pub(crate) fn set_status(&self, status: &Status) {
         self.record.lock().set_status(status);
     }
@@ -63,7 +63,7 @@ impl AuditedRequest {
         change(&mut self.record.lock());
     }
 
-    /// Records a stage that is not the last. Returns false if the event is required and could not be written.
+    /// Records a stage before the last. Returns false if the event is required and could not be written.
     pub(crate) async fn record(&self, stage: Stage) -> bool {
         let event = self.record.lock().event(stage, SystemTime::now());
         match event {

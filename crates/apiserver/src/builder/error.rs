@@ -1,4 +1,4 @@
-//! [`BuildError`]: why a server cannot be built.
+//! [`BuildError`]: the error of [`Builder::build`].
 
 #[cfg(doc)]
 use super::Builder;
@@ -27,8 +27,8 @@ pub enum BuildError {
     /// The default roles and bindings could not be created, or roles and bindings could not be read.
     #[error("cannot prepare RBAC: {0}")]
     Rbac(String),
-    /// A configuration of [`Builder::mutating_webhook`] or [`Builder::validating_webhook`] cannot be used, or the stored
-    /// configurations could not be read.
+    /// A configuration of [`Builder::mutating_webhook`] or [`Builder::validating_webhook`] cannot be used, or the
+    /// stored configurations could not be read.
     #[error("cannot prepare the webhooks: {0}")]
     Webhooks(String),
     /// The stored admission policies could not be read.

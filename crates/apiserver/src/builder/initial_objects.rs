@@ -1,4 +1,4 @@
-//! Creates and reads the objects that decide the first requests, before the server answers.
+//! Creates and reads the objects that flow control and RBAC need, before the server accepts requests.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use listwatch_write::Writer;
 
 use crate::flow_control::Fairness;
 
-/// Creates the flow schemas and priority levels that every cluster has, and reads all of them, so that the first request
-/// is classified correctly.
+/// Creates the flow schemas and priority levels that every cluster has, and reads all of them, so that the first
+/// request is classified correctly.
 pub(super) async fn prepare_flow_control(writer: &Arc<Writer>, fairness: &Fairness) -> Result<(), Status> {
     // The controller tries again. An object that cannot be written must not keep the server from starting.
     if let Err(status) = flow_control::ensure_objects(writer).await {

@@ -7,8 +7,8 @@
 //! | `nodes/proxy` | [`node`], [`proxyable`] | `pkg/registry/core/node/strategy.go:ResourceLocation` |
 //! | `services/proxy` | [`service_port`], [`candidates`] | `pkg/registry/core/service/storage/storage.go` |
 //!
-//! A request of a user never reaches this machine or a link-local address by `proxy`: addresses must be global unicast
-//! (`pkg/proxy/util/utils.go`). Only the address that a kubelet reports for its own port is not checked, as upstream.
+//! A `proxy` request can never reach this machine or a link-local address, because addresses must be global unicast
+//! (`pkg/proxy/util/utils.go`). As in upstream, only the address of a kubelet at the kubelet's own port is not checked.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use listwatch_meta::Status;
 use listwatch_meta::go::quote;
 use serde_json::Value;
 
-/// The port of a kubelet that reports none (`ports.KubeletPort`).
+/// The default port of a kubelet (`ports.KubeletPort`), if the node reports no port.
 const KUBELET_PORT: u16 = 10_250;
 
 /// The protocol of a connection, and the credentials of the server.
@@ -24,9 +24,9 @@ const KUBELET_PORT: u16 = 10_250;
 pub(crate) enum Via {
     /// TLS with the certificate for kubelets.
     Kubelet,
-    /// The same, without verification of the kubelet's certificate.
+    /// Like `Kubelet`, without verification of the kubelet's certificate.
     UnverifiedKubelet,
-    /// TLS without a certificate and without verification, as to pods.
+    /// TLS without a client certificate and without verification, used for pods.
     Https,
     /// No TLS.
     Http,
@@ -133,7 +133,7 @@ impl<'a> ProxyId<'a> {
         if self.is_https { Via::Https } else { Via::Http }
     }
 
-    /// The port as a number; the default of the scheme if the path has none.
+    /// Returns the port as a number. If the path has no port, returns the default port of the scheme.
     fn number(&self) -> Result<u16, LocationError> {
         let invalid = || LocationError::InvalidId { kind: self.kind, id: self.id.to_owned() };
         match self.port {
@@ -181,8 +181,8 @@ pub(crate) fn node_of(pod: &Value) -> Result<&str, LocationError> {
     }
 }
 
-/// Returns the location of the kubelet of a node: its first address of the first preferred type that it reports, and
-/// its port (`pkg/kubelet/client/kubelet_client.go:GetConnectionInfo`, `pkg/util/node/node.go`).
+/// Returns the location of the kubelet of a node: the first address of the most preferred type that the node reports,
+/// and the kubelet's port (`pkg/kubelet/client/kubelet_client.go:GetConnectionInfo`, `pkg/util/node/node.go`).
 pub(crate) fn kubelet(node: &Value, preferred_types: &[String]) -> Result<Location, LocationError> {
     let addresses = items(&node["status"]["addresses"]);
     let of_type = |wanted: &String| addresses.iter().find(|address| address["type"] == wanted.as_str());
@@ -200,8 +200,8 @@ pub(crate) fn kubelet(node: &Value, preferred_types: &[String]) -> Result<Locati
     Ok(Location { via: Via::Kubelet, host: host.to_owned(), port })
 }
 
-/// Returns the location of `nodes/proxy`: the kubelet, or another port of its host. The caller checks the addresses of
-/// another port with [`proxyable`].
+/// Returns the location of `nodes/proxy`: the kubelet, or another port of the node. For another port, the caller checks
+/// the addresses with [`proxyable`].
 pub(crate) fn node(node: &Value, id: &ProxyId<'_>, preferred_types: &[String]) -> Result<Location, LocationError> {
     let kubelet = kubelet(node, preferred_types)?;
     if id.port.is_empty() || id.port == kubelet.port.to_string() {
@@ -210,7 +210,7 @@ pub(crate) fn node(node: &Value, id: &ProxyId<'_>, preferred_types: &[String]) -
     Ok(Location { via: id.via(), host: kubelet.host, port: id.number()? })
 }
 
-/// Returns the location of `pods/proxy`: the address of the pod, and the port of the path or else the first declared
+/// Returns the location of `pods/proxy`: the address of the pod with the port of the path, or with the first declared
 /// port.
 pub(crate) fn pod(pod: &Value, id: &ProxyId<'_>) -> Result<Location, LocationError> {
     let containers = items(&pod["spec"]["containers"]).iter();
@@ -243,8 +243,8 @@ pub(crate) struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Whether the pod has the address. The check prevents that users route requests elsewhere by writing Endpoints
-    /// (`isValidAddress`).
+    /// Whether the pod has the address. Without the check, users who write Endpoints could route requests to other
+    /// targets (`isValidAddress`).
     pub(crate) fn is_address_of(&self, pod: &Value) -> bool {
         items(&pod["status"]["podIPs"]).iter().any(|found| found["ip"] == self.location.host.as_str())
     }
@@ -253,8 +253,8 @@ impl Candidate<'_> {
 /// The largest number of addresses of a service that one request tries. The server reads the pod of each address.
 const CANDIDATES_MAX: usize = 100;
 
-/// Returns up to [`CANDIDATES_MAX`] ready addresses of a service in the order in which they are tried. `choose` returns a number below its
-/// argument; a random number spreads the load.
+/// Returns up to [`CANDIDATES_MAX`] ready addresses of a service, in the order in which they are tried. `choose(n)`
+/// returns a number below `n`; a random number spreads the load.
 ///
 /// # Errors
 /// [`LocationError::NoEndpoints`] if the Endpoints object is empty.
@@ -290,7 +290,7 @@ pub(crate) fn candidates<'a>(
     Ok(found)
 }
 
-/// The error if no candidate is the address of a pod.
+/// Returns the error for a service without a candidate that is the address of a pod.
 pub(crate) fn no_candidate(id: &ProxyId<'_>) -> LocationError {
     LocationError::NoEndpoints(id.id.to_owned())
 }
@@ -301,8 +301,8 @@ fn rotated<'a, T>(list: &'a [T], choose: &mut impl FnMut(usize) -> usize) -> Vec
     list.iter().cycle().skip(start).take(list.len()).collect()
 }
 
-/// Checks the addresses of a host name, and returns the address to connect to. A second lookup could return another
-/// address (`IsProxyableHostname`).
+/// Checks the addresses of a host name, and returns the address to connect to. The caller must use this address,
+/// because a second lookup could return another one (`IsProxyableHostname`).
 pub(crate) fn proxyable(addresses: impl IntoIterator<Item = IpAddr>) -> Result<IpAddr, LocationError> {
     let addresses: Vec<IpAddr> = addresses.into_iter().collect();
     if !addresses.iter().copied().all(is_global_unicast) {
@@ -311,8 +311,8 @@ pub(crate) fn proxyable(addresses: impl IntoIterator<Item = IpAddr>) -> Result<I
     addresses.first().copied().ok_or(LocationError::NoAddresses)
 }
 
-/// Whether an address is global unicast, private ones included (Go's `net.IP.IsGlobalUnicast`). An IPv4 address in IPv6
-/// form counts as the IPv4 address.
+/// Whether an address is global unicast, including private addresses (Go's `net.IP.IsGlobalUnicast`). An IPv4-mapped
+/// IPv6 address is treated as the IPv4 address.
 fn is_global_unicast(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(four) => {
@@ -328,9 +328,9 @@ fn is_global_unicast(address: IpAddr) -> bool {
     }
 }
 
-/// Returns the path behind the first `skipped` segments of a request's path, as the backend receives it. `.`, `..` and
-/// empty segments are removed, so that no request leaves the authorized part. Empty if the request has no such path and
-/// no final slash (`getRequestOptions`, `path.Join`).
+/// Returns the path after the first `skipped` segments, as the backend receives it. `.`, `..` and empty segments are
+/// resolved, so that no request leaves the authorized part. Returns an empty path if nothing, not even a slash, follows
+/// (`getRequestOptions`, `path.Join`).
 pub(crate) fn remaining_path(path: &str, skipped: usize) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for segment in path.trim_matches('/').split('/').skip(skipped) {
@@ -347,7 +347,7 @@ pub(crate) fn remaining_path(path: &str, skipped: usize) -> String {
     rest
 }
 
-/// Returns the path of the first segments of a request's path.
+/// Returns the first `segments` segments of a request's path.
 pub(crate) fn leading_path(path: &str, segments: usize) -> String {
     path.trim_matches('/').split('/').take(segments).flat_map(|segment| ["/", segment]).collect()
 }

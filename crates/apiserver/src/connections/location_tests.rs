@@ -8,7 +8,7 @@ fn id<'a>(kind: &'static str, text: &'a str) -> ProxyId<'a> {
     ProxyId::parse(kind, text).unwrap()
 }
 
-/// A location as `via host port`, or the code and the text of the error.
+/// Formats a location as `via host port`, or as the code and the message of the error.
 fn shown(location: Result<Location, LocationError>) -> String {
     match location {
         Ok(Location { via, host, port }) => format!("{via:?} {host} {port}"),
@@ -24,7 +24,7 @@ fn types(types: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn name_in_the_path_has_an_optional_scheme_and_port() {
+fn proxy_name_is_parsed_with_optional_scheme_and_port() {
     let check = |text: &str, expected: &str| {
         let found = match ProxyId::parse("pod", text) {
             Ok(ProxyId { is_https, name, port, .. }) => format!("{is_https} {name} {port}"),
@@ -43,7 +43,7 @@ fn name_in_the_path_has_an_optional_scheme_and_port() {
 }
 
 #[test]
-fn container_defaults_to_the_only_one_and_unknown_names_are_rejected() {
+fn container_defaults_to_the_only_container_and_unknown_names_are_rejected() {
     let pod = |containers: &[&str], others: &[&str]| {
         let named = |names: &[&str]| names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>();
         json!({"metadata": {"name": "p"}, "spec": {"containers": named(containers), "initContainers": named(others)}})
@@ -84,7 +84,7 @@ fn kubelet_has_the_first_preferred_address_and_its_reported_port() {
 }
 
 #[test]
-fn node_proxy_shows_the_certificate_only_to_the_kubelet() {
+fn node_proxy_uses_the_client_certificate_only_for_the_kubelet_port() {
     let object = json!({"status": {"addresses": [{"type": "Hostname", "address": "h"}]}});
     let check = |text: &str, expected: &str| {
         assert_eq!(shown(node(&object, &id("node", text), &types(&["Hostname"]))), expected, "{text}");
@@ -99,7 +99,7 @@ fn node_proxy_shows_the_certificate_only_to_the_kubelet() {
 }
 
 #[test]
-fn pod_proxy_takes_the_port_of_the_path_or_the_first_declared_one() {
+fn pod_proxy_uses_the_port_in_the_path_or_the_first_declared_port() {
     let with = |ip: &str, ports: Value| json!({"spec": {"containers": [{"name": "a"}, {"name": "b", "ports": ports}]}, "status": {"podIPs": [{"ip": ip}]}});
     let declared = || json!([{"containerPort": 8_080}, {"containerPort": 9_090}]);
     let check = |text: &str, ip: &str, ports: Value, expected: &str| {
@@ -173,7 +173,7 @@ fn service_candidates_are_ready_addresses_of_pods_in_the_namespace() {
 }
 
 #[test]
-fn remaining_path_stays_below_the_target() {
+fn remaining_path_with_dots_stays_below_the_proxy_target() {
     let check = |path: &str, expected: &str| {
         let whole = format!("/api/v1/nodes/n/proxy{path}");
         assert_eq!(remaining_path(&whole, 5), expected, "{path}");
@@ -191,7 +191,7 @@ fn remaining_path_stays_below_the_target() {
 }
 
 #[test]
-fn address_of_a_node_cannot_choose_a_path() {
+fn node_address_with_path_user_or_port_is_rejected() {
     for (address, is_allowed) in [
         ("10.0.0.9", true),
         ("fd00::9", true),

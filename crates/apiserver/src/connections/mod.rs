@@ -1,6 +1,7 @@
 //! [`Connections`]: the transports to kubelets, nodes, pods and services.
 //!
-//! Rules: `pkg/kubelet/client/kubelet_client.go:MakeTransport`, `pkg/controlplane/apiserver/config.go:CreateProxyTransport`.
+//! Source of the rules: `pkg/kubelet/client/kubelet_client.go:MakeTransport`,
+//! `pkg/controlplane/apiserver/config.go:CreateProxyTransport`.
 
 pub(crate) mod location;
 mod slots;
@@ -26,7 +27,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(14_400);
 pub struct KubeletOptions {
     /// The certificate chain and the key, in PEM, that identify this server. `None`: no client certificate.
     pub client_certificate: Option<(String, String)>,
-    /// The certificates, in PEM, that sign those of kubelets. `None`: the certificates are not verified.
+    /// The CA certificates, in PEM, that sign the serving certificates of kubelets. `None`: kubelets are not verified.
     pub certificate_authority: Option<String>,
     /// The types of node addresses in the order of preference.
     pub preferred_address_types: Vec<String>,
@@ -43,14 +44,14 @@ impl Default for KubeletOptions {
     }
 }
 
-/// The transports of one server, and the limits of connects.
+/// The transports of one server, and the limits of connections.
 pub(crate) struct Connections {
     pub(crate) proxy: Proxy,
     kubelet: Transport,
     /// The transport to kubelets for requests that skip the verification of the certificate.
     kubelet_unverified: Transport,
-    /// The transport to pods, services and other ports of nodes. Their certificates are not verified, because the
-    /// server does not know their names.
+    /// The transport to pods, services and other ports of nodes. Certificates are not verified, because the server does
+    /// not know the names of the targets.
     https: Transport,
     http: Transport,
     pub(crate) preferred_address_types: Vec<String>,
@@ -90,15 +91,15 @@ impl Connections {
         })
     }
 
-    /// Takes a slot of a request that is not an upgrade, until its response is sent.
+    /// Takes a slot for a request that is not an upgrade. The slot is held until the response is sent.
     ///
     /// # Errors
-    /// 429 if no slot is free, or if the user has taken its share.
+    /// 429 if no slot is free, or if the user holds the maximum number of slots.
     pub(crate) fn take_slot(&self, user: &UserInfo) -> Result<ConnectSlot, Status> {
         self.slots.take(&user.username)
     }
 
-    /// Creates the destination of a path at a location. Redirects are passed to the client and not followed.
+    /// Creates the destination of a path at a location. Redirects are returned to the client and not followed.
     pub(crate) fn destination(&self, location: &Location, path_and_query: String) -> Destination {
         let transport = match location.via {
             Via::Kubelet => &self.kubelet,

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 /// The largest number of concurrent logs and proxied requests that are not upgrades. Further requests fail with 429.
 /// [`Limits::upgrades_max`](listwatch_proxy::Limits::upgrades_max) limits upgrades.
 pub(super) const CONNECTS_MAX: usize = 1_024;
-/// The share of one user in [`CONNECTS_MAX`]. Further requests of the user fail with 429.
+/// Maximum number of slots of one user. Further requests of the user fail with 429.
 const CONNECTS_PER_USER_MAX: usize = 256;
 
 /// The slots of a server.
@@ -23,7 +23,7 @@ struct TakenSlots {
     by_user: HashMap<Arc<str>, usize>,
 }
 
-/// A slot of a user, until it is dropped.
+/// A slot of a user, which is freed when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectSlot {
     slots: Arc<ConnectSlots>,
@@ -34,7 +34,7 @@ impl ConnectSlots {
     /// Takes a slot.
     ///
     /// # Errors
-    /// 429 if no slot is free, or if the user has taken its share.
+    /// 429 if no slot is free, or if the user holds the maximum number of slots.
     pub(super) fn take(self: &Arc<Self>, user: &str) -> Result<ConnectSlot, Status> {
         let mut taken = self.0.lock();
         let own = taken.by_user.get(user).copied().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! [`Documents`]: discovery, OpenAPI, version and index of the current registry, and the selection of one by route.
-//! The crate [`listwatch_discovery`] builds the documents.
+//! [`Documents`]: discovery, OpenAPI, version and index of the current registry. The route selects a document. The
+//! crate [`listwatch_discovery`] builds the documents.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,7 +23,7 @@ pub(crate) struct Document {
     pub(crate) etag: Option<String>,
     pub(crate) cache_control: Option<&'static str>,
     pub(crate) expires: Option<String>,
-    /// The location to which the client is redirected (301).
+    /// The target of a redirect (301).
     pub(crate) location: Option<String>,
 }
 
@@ -39,11 +39,11 @@ impl Document {
     }
 }
 
-/// The time for which clients may cache a document that was requested by its hash, in seconds.
+/// The time for which clients may cache a document with its hash in the URL, in seconds.
 const IMMUTABLE_SECONDS: i64 = 365 * 24 * 3600;
 
 impl Document {
-    /// Marks the document as immutable, because the request contains the hash of its bytes.
+    /// Marks the document as immutable. Used if the request contains the hash of the document.
     fn immutable(mut self) -> Self {
         let expires = OffsetDateTime::now_utc() + time::Duration::seconds(IMMUTABLE_SECONDS);
         // RFC 9110 IMF-fixdate.
@@ -73,7 +73,8 @@ pub(crate) struct Documents(Mutex<Option<Arc<RegistryDocuments>>>);
 #[derive(Debug)]
 struct RegistryDocuments {
     registry: Arc<Registry>,
-    /// The documents of the base registry. Sharing them builds the documents of built-in groups only once.
+    /// The documents of the base registry. They are shared, so that the documents of built-in groups are built only
+    /// once.
     base: Option<Arc<RegistryDocuments>>,
     discovery: OnceLock<Discovery>,
     openapi: OnceLock<Arc<OpenApi>>,
@@ -97,7 +98,7 @@ impl RegistryDocuments {
 }
 
 impl Documents {
-    /// Returns the documents of a registry, and drops the documents of the former one.
+    /// Returns the documents of a registry, and drops the documents of the previous registry.
     fn of(&self, registry: &Arc<Registry>) -> Arc<RegistryDocuments> {
         let mut current = self.0.lock();
         if let Some(documents) = current.as_ref().filter(|documents| Arc::ptr_eq(&documents.registry, registry)) {
@@ -111,12 +112,12 @@ impl Documents {
         Arc::clone(current.insert(RegistryDocuments::new(Arc::clone(registry), base)))
     }
 
-    /// The aggregated form of `/apis`.
+    /// Returns the aggregated form of `/apis`.
     pub(crate) fn aggregated_apis(&self, registry: &Arc<Registry>) -> Bytes {
         self.of(registry).discovery().aggregated_apis().body.clone()
     }
 
-    /// The OpenAPI documents.
+    /// Returns the OpenAPI documents.
     pub(crate) fn openapi(&self, registry: &Arc<Registry>) -> Arc<OpenApi> {
         Arc::clone(self.of(registry).openapi())
     }
@@ -221,7 +222,7 @@ fn discovery_form(accept: Option<&str>) -> Option<DiscoveryForm> {
     })
 }
 
-/// `/`: the served paths.
+/// Creates the document of `/`: the list of served paths.
 fn index(registry: &Registry) -> Bytes {
     let fixed = [
         "/.well-known/openid-configuration",
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_acceptable_form_of_discovery_is_sent() {
+    fn first_supported_discovery_form_in_accept_is_sent() {
         let v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
         for (accept, expected) in [

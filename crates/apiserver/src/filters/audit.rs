@@ -1,4 +1,4 @@
-//! Audit: assigns an id to each request, and records the requests that the policy selects (`filters/audit_init.go`,
+//! Assigns an audit id to each request, and records the requests that the policy selects (`filters/audit_init.go`,
 //! `filters/audit.go`, `filters/authn_audit.go`).
 //!
 //! ```text
@@ -44,7 +44,7 @@ pub(crate) fn add(headers: &mut HeaderMap, id: HeaderValue) {
     headers.insert(AUDIT_ID, id);
 }
 
-/// The audit of one request. Empty until the request is authenticated, and for a request that the policy does not
+/// The audit state of one request. Empty until the request is authenticated, and for a request that the policy does not
 /// select.
 pub(crate) struct RequestAudit<'a> {
     auditor: Option<&'a Arc<Auditor>>,
@@ -54,12 +54,12 @@ pub(crate) struct RequestAudit<'a> {
 }
 
 impl<'a> RequestAudit<'a> {
-    /// Begins a request that arrives now.
+    /// Creates the value for a request that has arrived now.
     pub(crate) fn new(auditor: Option<&'a Arc<Auditor>>, audit_id: &'a HeaderValue) -> Self {
         RequestAudit { auditor, audit_id, received: auditor.map(|_| SystemTime::now()), audited: OnceLock::new() }
     }
 
-    /// The record, if the policy selects the request.
+    /// Returns the record, if the policy selects the request.
     pub(crate) fn audited(&self) -> Option<&Arc<AuditedRequest>> {
         self.audited.get().map(|(audited, _)| audited)
     }
@@ -138,7 +138,7 @@ impl<'a> RequestAudit<'a> {
         Some(Record::new(settings, facts))
     }
 
-    /// Records the response. A long-running response then holds the record.
+    /// Records the response. The body of a long-running response keeps the record.
     pub(crate) async fn respond(&self, response: &mut Response<Body>) {
         let Some((audited, is_long_running)) = self.audited.get() else { return };
         let code = response.status().as_u16();
@@ -159,7 +159,7 @@ impl<'a> RequestAudit<'a> {
     }
 }
 
-/// The kinds of credentials of a request, without the credentials (`getAuthMethods`).
+/// Returns the types of credentials in a request, without their values (`getAuthMethods`).
 fn attempted(parts: &Parts, query: &Query<'_>) -> String {
     let authorization = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let scheme = authorization.trim().split_once(' ').map(|(scheme, _)| scheme).unwrap_or_default();
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn audit_id_of_the_client_is_kept_or_else_generated() {
+    fn audit_id_is_taken_from_the_client_or_generated() {
         let mut request = HeaderMap::new();
         let (one, other) = (id(&request), id(&request));
         assert!(one.len() == 36 && one != other, "{one:?} {other:?}");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn attempted_credentials_are_named_without_their_value() {
+    fn audit_event_names_attempted_credential_types_without_their_values() {
         for (headers, query, expected) in [
             (&[][..], "", "Authentication failed, no credentials provided"),
             (&[("authorization", "Bearer s3cret")], "", "Authentication failed, attempted: bearer"),

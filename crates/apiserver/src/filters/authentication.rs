@@ -20,15 +20,16 @@ pub(crate) struct Sender {
     pub(crate) is_authenticated: bool,
 }
 
-/// The user of a request of an in-process client. The type is private, so a request from a connection cannot carry it.
+/// The user of a request from an in-process client. Only the server can attach this type to a request, so a network
+/// request never has one.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity(pub(crate) Arc<UserInfo>);
 
-/// Finds the sender of a request. A request without credentials is anonymous if `anonymous_auth` allows it, and if its path
-/// is one of `anonymous_paths`, unless these are empty.
+/// Finds the sender of a request. A request without credentials is anonymous if `anonymous_auth` allows this. If
+/// `anonymous_paths` is not empty, the path must also be in that list.
 ///
 /// # Errors
-/// 401 for an invalid credential, or for a missing one where anonymous requests are not allowed.
+/// 401 for an invalid credential, or for a missing credential if anonymous requests are not allowed.
 pub(crate) async fn authenticate(
     authenticators: &AuthenticatorChain,
     (anonymous_auth, anonymous_paths): (AnonymousAuth, &[String]),
@@ -86,7 +87,7 @@ static ANONYMOUS: LazyLock<Arc<UserInfo>> = LazyLock::new(|| {
     Arc::new(UserInfo { username: "system:anonymous".to_owned(), groups, ..UserInfo::default() })
 });
 
-/// The bearer token of a request that has exactly one `Authorization` header.
+/// Returns the bearer token of a request that has exactly one `Authorization` header.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn anonymous_auth_setting_decides_on_requests_without_credentials() {
+    async fn anonymous_auth_setting_allows_or_rejects_requests_without_credentials() {
         use AnonymousAuth::{Disabled, Enabled, HealthOnly};
         let anonymous = || Ok("system:anonymous".to_owned());
         let wrong: &[(&str, &str)] = &[("authorization", "Bearer wrong")];

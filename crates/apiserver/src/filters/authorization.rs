@@ -14,10 +14,10 @@ use super::rejection::Rejection;
 use crate::audit::AuditedRequest;
 use crate::request::info::RequestInfo;
 
-/// Calls the authorizers. The audit event, if there is one, gets their decision.
+/// Calls the authorizers. Records the decision in the audit event, if there is one.
 ///
 /// # Errors
-/// 403 unless an authorizer allows the request; 500 if an authorizer could not decide, and no other allows it.
+/// 403 unless an authorizer allows the request; 500 if an authorizer failed and no other authorizer allows the request.
 pub(crate) async fn authorize(
     authorizers: &AuthorizerChain,
     info: &RequestInfo<'_>,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_that_no_authorizer_can_decide_on_is_an_internal_error() {
+    async fn request_returns_500_if_an_authorizer_fails_and_none_allows_it() {
         let bob = UserInfo { username: "bob".to_owned(), ..UserInfo::default() };
         let authorizers = AuthorizerChain::new().with(ReadOnly);
         let info = RequestInfo::new(&Method::PATCH, "/api/v1/nodes/n", &Query::default());
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_without_permission_is_forbidden_with_upstreams_text() {
+    async fn forbidden_request_returns_403_with_upstreams_text() {
         let bob = UserInfo { username: "bob".to_owned(), ..UserInfo::default() };
         let authorizers = AuthorizerChain::new().with(ReadOnly);
         for (line, expected) in [

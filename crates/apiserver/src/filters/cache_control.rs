@@ -3,7 +3,7 @@
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue};
 
-/// Adds `Cache-Control` to a response without one.
+/// Adds the header `Cache-Control` if the response has none.
 pub(crate) fn add(headers: &mut HeaderMap) {
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
 }
@@ -13,7 +13,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cache_control_header_of_the_handler_is_kept() {
+    fn cache_control_header_set_by_the_handler_is_kept() {
         let mut headers = HeaderMap::new();
         add(&mut headers);
         assert_eq!(headers[CACHE_CONTROL], "no-cache, private");

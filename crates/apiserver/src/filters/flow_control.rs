@@ -16,7 +16,7 @@ pub(crate) fn response(rejected: TooManyRequests) -> Response<Body> {
     response
 }
 
-/// Moves the slot and the memory of a request to its response, which holds them until it is sent.
+/// Moves the slot and the memory permit of a request to the response. The response holds them until it is sent.
 pub(crate) fn hold_until_sent(admission: Admission<'_>, response: &mut Response<Body>, deadline: Instant) {
     let bytes = usize::try_from(http_body::Body::size_hint(response.body()).lower()).unwrap_or(usize::MAX);
     if let Some((slot, memory)) = admission.into_slot(bytes) {

@@ -10,8 +10,8 @@ use super::authorization::forbidden;
 use crate::audit::AuditedRequest;
 use crate::request::info::RequestInfo;
 
-/// Returns the impersonated user, or the sender if the request does not impersonate. The sender needs the permissions of
-/// one of the modes of impersonation. The audit event, if there is one, gets both users and the mode.
+/// Returns the impersonated user, or the sender if the request does not impersonate. The sender needs the permissions
+/// of one impersonation mode. Records both users and the mode in the audit event, if there is one.
 ///
 /// # Errors
 /// 400 for headers without a user name, 403 for a sender that may not impersonate the user.

@@ -1,4 +1,4 @@
-//! Converts a panic to a 500 response of its request (`filters/wrap.go`). Other requests continue.
+//! Converts a panic of a handler to a 500 response (`filters/wrap.go`). Other requests continue.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -20,7 +20,7 @@ pub(crate) async fn recover(handler: impl Future<Output = Response<Body>> + Unpi
     })
 }
 
-/// The response of a request whose handler panicked.
+/// Returns the response for a request whose handler panicked.
 pub(crate) fn response() -> Response<Body> {
     let text = "This request caused apiserver to panic. Look in the logs for details.\n";
     respond::text(StatusCode::INTERNAL_SERVER_ERROR, text.to_owned())

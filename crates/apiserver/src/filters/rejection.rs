@@ -1,4 +1,4 @@
-//! [`Rejection`]: the failure of a request before its handler has a response.
+//! [`Rejection`]: the error of a filter or handler, which becomes the response.
 
 use http::request::Parts;
 use http::{Response, StatusCode};
@@ -12,14 +12,14 @@ use crate::response::preferences::ResponsePreferences;
 use crate::response::respond;
 use crate::response::view::status_response;
 
-/// The failure of a filter or handler.
+/// The error of a filter or handler.
 #[derive(Debug)]
 pub(crate) enum Rejection {
-    /// The failure is a Status object.
+    /// The response is a Status object.
     Status(Box<Status>),
     /// Too many requests are in flight: a 429 in plain text, as in kube-apiserver.
     TooManyRequests(TooManyRequests),
-    /// No decision about the request is possible: a 500 in plain text, as in kube-apiserver.
+    /// The server cannot decide about the request: a 500 in plain text, as in kube-apiserver.
     InternalError(String),
 }
 
@@ -36,13 +36,13 @@ impl From<TooManyRequests> for Rejection {
 }
 
 impl Rejection {
-    /// A 500 with the path of the request and a reason (`responsewriters.InternalError`).
+    /// Creates a 500 with the path of the request and a reason (`responsewriters.InternalError`).
     pub(crate) fn internal_error(parts: &Parts, why: &str) -> Self {
         let uri = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         Rejection::InternalError(format!("Internal Server Error: {}: {why}", quote(uri)))
     }
 
-    /// Converts the failure to a response.
+    /// Converts the error to a response.
     pub(crate) fn response(self, preferences: &ResponsePreferences) -> Response<Body> {
         match self {
             Rejection::Status(status) => status_response(preferences, &status),

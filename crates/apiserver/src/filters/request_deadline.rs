@@ -1,4 +1,5 @@
-//! The deadline of a request: `?timeout=`, or the server's own limit (`filters/request_deadline.go`).
+//! [`RequestDeadline`]: the deadline of a request, from `?timeout=` or from the server's limit
+//! (`filters/request_deadline.go`).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::request::info::RequestInfo;
 
-/// The longest duration of a request, except watches (`--request-timeout`). The client can set a shorter one.
+/// The maximum duration of a request, except watches (`--request-timeout`). The client can set a shorter timeout.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The time at which a request must be complete.
@@ -22,7 +23,7 @@ pub(crate) struct RequestDeadline {
 
 impl RequestDeadline {
     /// Computes the deadline of a request that arrived at `now` and may take `limit`. Watches ignore this deadline,
-    /// because they have their own, later one.
+    /// because they have a later deadline of their own.
     ///
     /// # Errors
     /// 400 for an invalid `?timeout=`. A long-running request ignores an invalid value.
@@ -40,12 +41,12 @@ impl RequestDeadline {
         Ok(RequestDeadline { at: now + asked.map_or(limit, |asked| asked.min(limit)) })
     }
 
-    /// The time of the deadline.
+    /// Returns the time of the deadline.
     pub(crate) fn at(self) -> Instant {
         self.at
     }
 
-    /// Awaits the work, and returns a 504 at the deadline.
+    /// Awaits `work`, and returns a 504 at the deadline.
     ///
     /// The work is passed by reference: an `async fn` would store it twice, as its argument and inside the timeout.
     pub(crate) async fn enforce<T, E, F>(self, mut work: Pin<&mut F>) -> Result<T, E>
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn timeout_of_the_query_shortens_the_deadline() {
+    fn timeout_parameter_shortens_the_request_deadline() {
         let now = Instant::now();
         for (query, seconds) in
             [("", 60), ("timeout=5s", 5), ("timeout=1000h", 60), ("timeout=0", 60), ("timeout=-1s", 60)]
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_past_the_deadline_ends_with_504() {
+    async fn request_past_its_deadline_returns_504() {
         let deadline = RequestDeadline { at: Instant::now() + REQUEST_TIMEOUT };
         let work = async |time| {
             tokio::time::sleep(time).await;

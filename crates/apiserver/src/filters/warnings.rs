@@ -1,4 +1,4 @@
-//! Sends warnings for the user of a client as `Warning` headers (`filters/warning.go`).
+//! Sends warnings to the client in `Warning` headers (`filters/warning.go`).
 
 use std::collections::HashSet;
 
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn long_warnings_are_cut_and_further_ones_left_out() {
+    fn long_warnings_are_truncated_and_excess_warnings_are_omitted() {
         let texts = |warnings: Vec<String>| -> Vec<usize> {
             let mut headers = HeaderMap::new();
             write(&mut headers, &warnings);

@@ -1,5 +1,5 @@
-//! [`Classification`]: the flow schema and the flow of a request. [`CachedClassifier`]: caches classifications for
-//! equal requests.
+//! [`Classification`]: the flow schema and the flow of a request. [`CachedClassifier`]: caches the classifications of
+//! requests with equal attributes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-
 
 /// The number of cached classifications. A new entry replaces the entry at its position.
 const CACHED: usize = 1_024;
-/// The largest key of a cached classification, in bytes. The key contains the names of user, groups and resource.
+/// Maximum size of the key of a cached classification, in bytes. The key contains the names of user, groups and
+/// resource.
 const CACHED_KEY_BYTES_MAX: usize = 1_024;
 
 /// A flow schema with its headers.
@@ -41,20 +42,20 @@ impl Classification {
         &self.class.schema
     }
 
-    /// Whether the level has no limit.
+    /// Whether the priority level has no limit.
     pub(super) fn is_exempt(&self) -> bool {
         self.class.schema.is_exempt()
     }
 
-    /// Adds the headers that identify the schema and the level. UIDs are used because names would tell users their
-    /// priority.
+    /// Adds the headers that identify the flow schema and the priority level. The headers contain UIDs, because names
+    /// would reveal the priority to users.
     pub(crate) fn write_to(&self, headers: &mut HeaderMap) {
         headers.insert(FLOW_SCHEMA_UID, self.class.schema_uid.clone());
         headers.insert(PRIORITY_LEVEL_UID, self.class.level_uid.clone());
     }
 }
 
-/// The classifier of one configuration, with the last classifications.
+/// The classifier of one configuration, with a cache of recent classifications.
 #[derive(Debug)]
 pub(super) struct CachedClassifier {
     classifier: Classifier,
@@ -122,7 +123,7 @@ fn address(schema: &Arc<ActiveSchema>) -> usize {
     Arc::as_ptr(schema) as usize
 }
 
-/// The bytes of a length in a key.
+/// The size of a length field in a key, in bytes.
 const LENGTH_BYTES: usize = 4;
 
 fn length(text: &str) -> [u8; LENGTH_BYTES] {
@@ -130,14 +131,14 @@ fn length(text: &str) -> [u8; LENGTH_BYTES] {
     (text.len() as u32).to_le_bytes()
 }
 
-/// The attributes of a resource request that determine the schema and the flow.
+/// Returns the attributes of a resource request that determine the flow schema and the flow.
 fn texts<'a>(digest: &RequestDigest<'a>) -> impl Iterator<Item = &'a str> {
     let RequestDigest { user, verb, api_group, resource, subresource, namespace, .. } = *digest;
     let of_request = [verb, api_group, resource, subresource, namespace, &user.username];
     of_request.into_iter().chain(user.groups.iter().map(String::as_str))
 }
 
-/// Whether a key is that of a request.
+/// Whether `key` is the key of this request.
 fn is_key(key: &[u8], digest: &RequestDigest<'_>) -> bool {
     let mut rest = key;
     for text in texts(digest) {
@@ -148,7 +149,8 @@ fn is_key(key: &[u8], digest: &RequestDigest<'_>) -> bool {
     rest.is_empty()
 }
 
-/// Computes the position of an entry. If different requests have the same position, one of them is classified again.
+/// Computes the hash that determines the position of an entry. If two requests have the same position, the later one
+/// replaces the entry.
 fn hash(seed: u64, digest: &RequestDigest<'_>) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, word: u64| (hash.rotate_left(23) ^ word).wrapping_mul(FACTOR);
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_classification_equals_that_of_the_classifier() {
+    fn cached_flow_classification_equals_the_uncached_one() {
         let (mut controller, _) = FlowController::<()>::new(std::time::Instant::now(), 600, 1);
         let objects = listwatch_flow_control::BootstrapObject::all();
         let of = |kind| objects.iter().filter(move |object| object.kind() == kind);

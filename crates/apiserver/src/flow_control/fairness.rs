@@ -8,8 +8,9 @@
 //!                    └▶ 429
 //! ```
 //!
-//! [`FlowController`] decides. This module owns its lock, its clock and the channels that wake waiting requests. The
-//! classifier and the configuration change together, when a FlowSchema or PriorityLevelConfiguration changes.
+//! [`FlowController`] makes the decisions. This module contains the lock, the clock and the channels that wake waiting
+//! requests. The classifier and the configuration change together, when a FlowSchema or PriorityLevelConfiguration
+//! changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +29,13 @@ use super::classification::{CachedClassifier, Classification};
 use super::too_many_requests::TooManyRequests;
 use super::work::Work;
 
-/// The longest time that a request waits for a seat. A request with a deadline waits for a quarter of its time
-/// (`getRequestWaitContext`).
+/// The maximum time that a request waits for a seat. A request with a deadline waits for a quarter of the remaining
+/// time (`getRequestWaitContext`).
 pub(crate) const QUEUE_WAIT_MAX: Duration = Duration::from_secs(60);
-/// The divisor of the remaining time of a request that gives its longest wait for a seat.
+/// The remaining time of a request divided by this number is the maximum wait for a seat.
 const QUEUE_WAIT_DIVISOR: u32 = 4;
-/// The largest number of classifications of a request. A request is classified again if its level was removed
-/// meanwhile.
+/// Maximum number of classifications of a request. A request is classified again if its level was removed in the
+/// meantime.
 const CLASSIFICATIONS_MAX: usize = 3;
 
 type Controller = FlowController<oneshot::Sender<()>>;
@@ -45,7 +46,7 @@ pub(crate) struct Fairness {
     classifier: ArcSwap<CachedClassifier>,
     /// Wakes the task that calls [`Fairness::handle_timeout`].
     pub(super) timer: Notify,
-    /// The time of the next timeout when that task last asked for it. Changes only while the controller is locked.
+    /// The timeout for which the task is currently waiting. Changes only while the controller is locked.
     armed: Mutex<std::time::Instant>,
 }
 
@@ -67,8 +68,8 @@ impl Fairness {
         self.classifier.load().classify(digest)
     }
 
-    /// Waits for the seats of a request, at most until `wait_until`. `reclaim` aborts a slow response of the level that
-    /// is passed to it, and returns whether there was one.
+    /// Waits for the seats of a request, at most until `wait_until`. `reclaim(level)` aborts a slow response of the
+    /// level, and returns whether there was one.
     ///
     /// # Errors
     /// [`TooManyRequests`] if the level rejects the request, or if no seat was free in time.
@@ -105,7 +106,7 @@ impl Fairness {
         }
     }
 
-    /// Begins a request. A request that waits has a receiver.
+    /// Starts a request. If the request must wait, returns a receiver.
     fn start(
         self: &Arc<Self>,
         found: &Classification,
@@ -146,7 +147,8 @@ impl Fairness {
         }
     }
 
-    /// The time of the next call of [`Fairness::handle_timeout`]. The timer is woken if a seat must be freed earlier.
+    /// Returns the time of the next call of [`Fairness::handle_timeout`]. The timer is woken if a seat must be freed
+    /// earlier.
     pub(super) fn next_timeout(&self) -> Instant {
         let controller = self.controller.lock();
         let next = controller.next_timeout();
@@ -161,14 +163,14 @@ impl Fairness {
         wake(controller);
     }
 
-    /// The levels in which requests wait, with their number.
+    /// Returns the levels with waiting requests, and the number of waiting requests in each.
     pub(super) fn waiting(&self) -> Vec<(String, usize)> {
         let controller = self.controller.lock();
         let levels = controller.levels().filter(|level| level.occupancy.waiting > 0);
         levels.map(|level| (level.name.to_owned(), level.occupancy.waiting)).collect()
     }
 
-    /// Counts a watch for the estimates of writes.
+    /// Registers a watch, which increases the estimated cost of writes that the watch observes.
     pub(super) fn register_watch(self: &Arc<Self>, scope: &WatchScope<'_>) -> WatchRegistration {
         let key = self.controller.lock().add_watch(scope);
         WatchRegistration { fairness: Arc::clone(self), key: Some(key) }
@@ -196,7 +198,7 @@ impl FlowConfiguration for Fairness {
     }
 }
 
-/// Wakes the requests that were dispatched, after the lock is released.
+/// Releases the lock, then wakes the requests that were dispatched.
 fn wake(mut controller: MutexGuard<'_, Controller>) {
     let Some((_, first)) = controller.poll_dispatched() else { return };
     let others: Vec<_> = std::iter::from_fn(|| controller.poll_dispatched()).collect();
@@ -219,7 +221,7 @@ pub(crate) struct Seat {
     fairness: Arc<Fairness>,
     id: Option<RequestId>,
     schema: Arc<ActiveSchema>,
-    /// Whether the seats stay occupied for a time after the end.
+    /// Whether the seats stay occupied for some time after the request ends.
     lingers: bool,
 }
 
@@ -229,7 +231,7 @@ impl Seat {
         Seat { fairness: Arc::clone(fairness), id: Some(id), schema, lingers: !estimate.additional_latency.is_zero() }
     }
 
-    /// The name of the level.
+    /// Returns the name of the level.
     pub(crate) fn level_name(&self) -> &str {
         self.schema.level_name()
     }
@@ -259,7 +261,7 @@ impl std::fmt::Debug for Seat {
     }
 }
 
-/// A watch that the estimates of writes count until this value is dropped.
+/// The registration of a watch for the cost estimates of writes. Dropping the value removes the registration.
 pub(crate) struct WatchRegistration {
     fairness: Arc<Fairness>,
     key: Option<WatchKey>,

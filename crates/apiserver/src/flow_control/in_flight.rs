@@ -1,9 +1,9 @@
-//! The requests in flight: [`InFlightLimit`]. A request takes a slot when its work begins and frees the slot when the last
-//! byte of its response is sent.
+//! The requests in flight: [`InFlightLimit`]. A request takes a slot when its work begins and frees the slot when the
+//! last byte of its response is sent.
 //!
-//! There are two kinds of slots. A limited slot counts against the maximum of the table. All requests have limited
-//! slots if priority and fairness is off; otherwise only exempt requests do. A seated slot holds the [`Seat`] of its
-//! request, which the priority level limits, and frees the seat at its end.
+//! There are two kinds of slots. A limited slot counts against the maximum of the table. If priority and fairness is
+//! off, all requests have limited slots; otherwise only exempt requests have them. A seated slot holds the [`Seat`] of
+//! a request, which the priority level limits. The seat is freed with the slot.
 //!
 //! ```text
 //!  acquire ─▶ working ── response goes to a connection ─▶ sending ── last byte sent, or dropped ─▶ free
@@ -13,8 +13,8 @@
 //!                                                         └─▶ aborted: the slot is free at once, the stream is reset
 //! ```
 //!
-//! The deadline is kube-apiserver's: its timeout filter aborts a response that is not complete when the time of the
-//! request is over (`apiserver/pkg/server/filters/timeout.go`). Watches take no slot.
+//! The deadline is the same as in kube-apiserver, whose timeout filter aborts a response that is incomplete at the
+//! deadline (`apiserver/pkg/server/filters/timeout.go`). Watches take no slot.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -26,10 +26,10 @@ use tokio::time::Instant;
 
 use super::fairness::Seat;
 
-/// The time for which a response keeps its slot, regardless of its rate.
+/// The time for which a response keeps its slot even if the client reads slowly.
 pub(crate) const SENDING_GRACE: Duration = Duration::from_secs(1);
 /// The minimum rate of a response, in bytes per second, as an average since its start. A slower response is aborted
-/// when another request finds no free slot. Its client sees a reset stream or a closed connection.
+/// when another request finds no free slot. The client receives a stream reset, or the connection is closed.
 pub(crate) const SENDING_BYTES_PER_SECOND_MIN: u64 = 64 * 1024;
 /// The interval of [`InFlightLimit::abort_expired`]. A response is aborted at most this time after its deadline.
 pub(crate) const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(crate) trait Abort: Send + Sync {
     fn abort(&self);
 }
 
-/// The slots of reads or of writes.
+/// The slots of reads, or the slots of writes.
 pub(crate) struct InFlightLimit {
     max: usize,
     table: Mutex<Table>,
@@ -48,9 +48,9 @@ pub(crate) struct InFlightLimit {
 
 #[derive(Default)]
 struct Table {
-    /// The limited slots.
+    /// The number of taken limited slots.
     taken: usize,
-    /// The seated slots.
+    /// The number of taken seated slots.
     seated: usize,
     sending: HashMap<u64, Arc<Sending>>,
     next: u64,
@@ -64,7 +64,7 @@ struct Sending {
     bytes: AtomicU64,
     /// The reference is weak, because the connection owns the slots of its responses.
     response: Weak<dyn Abort>,
-    /// Whether the slot is a seated one.
+    /// Whether the slot is a seated slot.
     is_seated: bool,
     /// The seat, until the slot is free.
     seat: Mutex<Option<Seat>>,
@@ -84,7 +84,7 @@ impl Sending {
         }
     }
 
-    /// The rate in bytes per second if the response is slow, or else `None`.
+    /// Returns the rate in bytes per second if the response is slow; otherwise `None`.
     fn slow_rate(&self, now: Instant) -> Option<u64> {
         let age = now.saturating_duration_since(self.since);
         let rate = (self.bytes.load(Relaxed) as f64 / age.as_secs_f64()) as u64;
@@ -93,7 +93,8 @@ impl Sending {
 }
 
 impl Table {
-    /// Removes the slowest response among some, if there is a slow one, and frees its slot.
+    /// Removes the slowest response for which `among` returns true, and frees its slot. Returns `None` if no such
+    /// response is slow.
     fn take_slowest(&mut self, now: Instant, among: impl Fn(&Sending) -> bool) -> Option<Arc<Sending>> {
         let candidates = self.sending.iter().filter(|(_, sending)| among(sending));
         let slow = candidates.filter_map(|(id, sending)| Some((sending.slow_rate(now)?, *id)));
@@ -137,14 +138,14 @@ impl InFlightLimit {
         InFlightSlot { limit: Arc::clone(self), sending: None, is_seated: true, seat: Some(seat) }
     }
 
-    /// Frees a seat of a level by aborting the slowest response of its requests, if there is a slow one. Returns whether
-    /// there was one.
+    /// Frees a seat of a level by aborting the slowest response of the level. Returns false if no response of the level
+    /// is slow.
     pub(crate) fn reclaim_seat(&self, now: Instant, level: &str) -> bool {
         let slowest = self.table.lock().take_slowest(now, |sending| sending.holds_seat_of(level));
         slowest.inspect(|sending| sending.abort()).is_some()
     }
 
-    /// Frees memory by aborting the slowest response, if there is a slow one.
+    /// Frees memory by aborting the slowest response. Does nothing if no response is slow.
     pub(crate) fn reclaim(&self, now: Instant) {
         let slowest = self.table.lock().take_slowest(now, |_| true);
         if let Some(slowest) = slowest {
@@ -162,14 +163,14 @@ impl InFlightLimit {
         expired.iter().for_each(|sending| sending.abort());
     }
 
-    /// The number of taken slots.
+    /// Returns the number of taken slots.
     pub(crate) fn taken(&self) -> usize {
         let table = self.table.lock();
         table.taken + table.seated
     }
 }
 
-/// A slot, which is freed when it is dropped.
+/// A slot, which is freed when the value is dropped.
 pub(crate) struct InFlightSlot {
     limit: Arc<InFlightLimit>,
     sending: Option<(u64, Arc<Sending>)>,
@@ -179,7 +180,7 @@ pub(crate) struct InFlightSlot {
 }
 
 impl InFlightSlot {
-    /// Adds the seat of an exempt request to its limited slot. Both end together.
+    /// Adds the seat of an exempt request to its limited slot. Both are freed together.
     pub(crate) fn with_seat(mut self, seat: Seat) -> Self {
         self.seat = Some(seat);
         self
@@ -225,7 +226,7 @@ impl Drop for InFlightSlot {
     }
 }
 
-/// A response that continues when its seat is reclaimed.
+/// A response that is not aborted when its seat is reclaimed.
 struct Unabortable;
 
 impl Abort for Unabortable {
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_past_their_deadline_are_aborted() {
+    fn unsent_responses_past_their_deadline_are_aborted() {
         let (limit, start) = (InFlightLimit::new(2), Instant::now());
         let (short, long) = (sending(&limit, start, 1), sending(&limit, start, 60));
         short.0.add_sent(10 << 20);

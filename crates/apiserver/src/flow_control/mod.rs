@@ -1,5 +1,5 @@
 //! Flow control: decides when a request may execute, and limits the total memory of the bodies of writes. The filter of
-//! the same name ([`crate::filters::flow_control`]) writes its responses.
+//! the same name ([`crate::filters::flow_control`]) creates the responses.
 //!
 //! ```text
 //!  read   ──▶ seat ─────────────────────────────────────▶ handler ──▶ response is sent ──▶ free
@@ -9,12 +9,12 @@
 //! ```
 //!
 //! - With priority and fairness (`filters/priority-and-fairness.go`), a request needs seats of its priority level. The
-//!   level `exempt` has no limit. Its requests also take a slot of the limits on requests in flight, so that the memory
-//!   of the server stays bounded.
+//!   level `exempt` has no limit. Exempt requests also take a slot of the limits on requests in flight, so that the
+//!   memory of the server stays bounded.
 //! - Without it, all requests take such slots (`filters/maxinflight.go`).
 //!
-//! A write takes its seat only after its body has arrived, so that a slow client holds no seat. A response holds its seat
-//! until it is sent. If its client reads slowly, the response is aborted when a request of its level finds no seat
+//! A write takes its seat only after its body has arrived, so that a slow client holds no seat. A response holds its
+//! seat until it is sent. If its client reads slowly, the response is aborted when a request of its level finds no seat
 //! ([`in_flight`]). The initial events of a watch are not aborted; the watch only loses its seat.
 
 mod classification;
@@ -42,24 +42,23 @@ pub(crate) use self::too_many_requests::TooManyRequests;
 use self::work::Work;
 use crate::request::info::RequestInfo;
 
-/// The largest number of reads in flight until their responses are sent, without watches (`--max-requests-inflight`). A
-/// further read takes the slot of a slow response, or is answered with 429. With priority and fairness, the limit is that
-/// of exempt reads, and both limits together are the number of seats.
+/// Maximum number of concurrent reads, without watches (`--max-requests-inflight`). A read counts until its response is
+/// sent. A further read takes the slot of a slow response, or receives a 429. With priority and fairness, this limits
+/// only exempt reads, and the sum of both limits is the number of seats.
 pub(crate) const READS_IN_FLIGHT_MAX: usize = 400;
-/// The largest number of writes in flight until their responses are sent (`--max-mutating-requests-inflight`). A
-/// further write takes the slot of a slow response, or is answered with 429. With priority and fairness, the limit is
-/// that of exempt writes, and both limits together are the number of seats.
+/// Maximum number of concurrent writes (`--max-mutating-requests-inflight`). A write counts until its response is sent.
+/// A further write takes the slot of a slow response, or receives a 429. With priority and fairness, this limits only
+/// exempt writes, and the sum of both limits is the number of seats.
 pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
 
-/// The largest total memory of all parsed bodies of writes, and then of their responses until they are sent, in bytes.
-/// A body is charged with the largest memory that a body of its length can need. Further writes wait until their
-/// deadline.
+/// Maximum total memory of all parsed bodies of writes and of their unsent responses, in bytes. A body is charged with
+/// the maximum memory that a body of this length can need. Further writes wait until their deadline.
 const WRITES_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// The largest body that is parsed without a share of [`WRITES_BYTES_MAX`], in bytes.
+/// Maximum size of a body that is parsed without a charge to [`WRITES_BYTES_MAX`], in bytes.
 const SMALL_BODY_BYTES_MAX: usize = 4 * 1024;
-/// The interval in which a write that waits for memory aborts one slow response.
+/// Interval at which a write that waits for memory aborts one slow response.
 const WRITES_BYTES_RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
-/// The interval in which slow responses are aborted while requests of their level wait.
+/// Interval at which slow responses are aborted while requests of the same level wait.
 const SEATS_RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The seats, the slots and the memory of one server.
@@ -114,19 +113,19 @@ impl FlowControl {
         })
     }
 
-    /// The priority and fairness of the server, unless it is off.
+    /// Returns the priority and fairness of the server; `None` if it is off.
     pub(crate) fn fairness(&self) -> Option<&Arc<Fairness>> {
         self.fairness.as_ref()
     }
 
-    /// The flow schema and the flow of a request. `None` without priority and fairness, and for long-running requests
-    /// other than watches.
+    /// Returns the flow schema and the flow of a request. `None` without priority and fairness, and for long-running
+    /// requests other than watches.
     pub(crate) fn classify(&self, info: &RequestInfo<'_>, user: &UserInfo) -> Option<Classification> {
         let fairness = self.fairness.as_ref()?;
         (!info.long_running || info.is_watch()).then(|| fairness.classify(&digest(info, user)))
     }
 
-    /// Admits a request. A read or watch waits for its seat.
+    /// Admits a request. A read or watch waits for a seat.
     ///
     /// # Errors
     /// [`TooManyRequests`] if no seat or slot is free in time.
@@ -145,12 +144,12 @@ impl FlowControl {
         Ok(admission)
     }
 
-    /// Aborts a slow response of a level, so that its seat is free. Returns whether there was one.
+    /// Aborts a slow response of a level to free its seat. Returns false if no response of the level is slow.
     fn reclaim_seat(&self, now: Instant, level: &str) -> bool {
         self.reads.reclaim_seat(now, level) || self.writes.reclaim_seat(now, level)
     }
 
-    /// Calls the timeouts of the priority levels, and aborts slow responses while requests wait, until the future is
+    /// Runs the timers of the priority levels, and aborts slow responses while requests wait. Runs until the future is
     /// dropped.
     pub(crate) async fn run(self: Arc<Self>) {
         let Some(fairness) = &self.fairness else { return };
@@ -180,7 +179,7 @@ impl FlowControl {
         self.writes.abort_expired(now);
     }
 
-    /// The numbers of reads and writes in flight.
+    /// Returns the number of reads and the number of writes in flight.
     pub(crate) fn in_flight(&self) -> (usize, usize) {
         (self.reads.taken(), self.writes.taken())
     }
@@ -196,8 +195,8 @@ pub(crate) struct Admission<'a> {
 }
 
 impl Admission<'_> {
-    /// Takes a slot of a table. A request that has a priority level waits for a seat. `is_limited`: whether a request
-    /// without limited level takes a slot of the table's limit.
+    /// Takes a slot of a table. A request with a priority level waits for a seat. If `is_limited` is set, an exempt
+    /// request, or any request without priority and fairness, takes a limited slot.
     async fn take(
         &self,
         table: &Arc<InFlightLimit>,
@@ -252,8 +251,8 @@ impl Admission<'_> {
         }
     }
 
-    /// Moves the seat to a watch that begins, and counts the watch for the estimates of writes. The result is dropped
-    /// with the watch.
+    /// Moves the seat to a new watch, and registers the watch for the cost estimates of writes. The result must be
+    /// dropped with the watch.
     pub(crate) fn begin_watch(&mut self, request: FlowRequest<'_>) -> WatchAdmission {
         let mut initializing = self.slot.take();
         if let Some(slot) = &mut initializing {
@@ -266,8 +265,8 @@ impl Admission<'_> {
         WatchAdmission { initializing, _registration: registration }
     }
 
-    /// Returns the slot and the memory of a response of `bytes`, which holds them until it is sent. `None` for a
-    /// request without a slot.
+    /// Returns the slot, and the memory permit for a response of `bytes` bytes. The response holds both until it is
+    /// sent. Returns `None` for a request without a slot.
     pub(crate) fn into_slot(self, bytes: usize) -> Option<(InFlightSlot, Option<OwnedSemaphorePermit>)> {
         let memory = self.memory.and_then(|mut memory| memory.split(bytes.min(memory.num_permits())));
         Some((self.slot?, memory))
@@ -285,7 +284,7 @@ impl<T> OrDefault<T> for Option<T> {
     }
 }
 
-/// The resources of a watch: the seat until its initial events are read, and its entry in the counts of watches.
+/// The resources of a watch: the seat until the initial events are read, and the registration for cost estimates.
 #[derive(Default)]
 pub(crate) struct WatchAdmission {
     initializing: Option<InFlightSlot>,
@@ -293,14 +292,14 @@ pub(crate) struct WatchAdmission {
 }
 
 impl WatchAdmission {
-    /// Records that a client takes bytes of the watch.
+    /// Records that the client has accepted bytes of the watch.
     pub(crate) fn note_sent(&self, bytes: usize) {
         if let Some(slot) = &self.initializing {
             slot.add_sent(bytes);
         }
     }
 
-    /// Frees the seat: no further event is ready, so the watch has no further initial events.
+    /// Frees the seat after the last initial event. Called when no further event is ready.
     pub(crate) fn note_initialized(&mut self) {
         if self.initializing.is_some() {
             self.initializing = None;

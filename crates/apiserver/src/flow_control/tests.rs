@@ -1,4 +1,4 @@
-//! Tests of [`FlowControl`].
+//! Tests [`FlowControl`].
 
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
@@ -11,13 +11,13 @@ use crate::filters::request_deadline::{REQUEST_TIMEOUT, RequestDeadline};
 use crate::response::body::Body;
 use crate::{ApiServer, AuthorizationMode};
 
-/// Admits requests without priority and fairness.
+/// Builds a server without priority and fairness.
 async fn without_fairness(reads: usize, writes: usize) -> ApiServer {
     let builder = ApiServer::builder().priority_and_fairness(false).requests_in_flight_max(reads, writes);
     builder.build().await.unwrap()
 }
 
-/// Admits a request, and takes the slot of a write if `has_body`.
+/// Admits a request. If `has_body` is set, also takes the slot of a write.
 async fn admit<'a>(server: &'a ApiServer, line: &str, has_body: bool) -> Result<Admission<'a>, TooManyRequests> {
     let (method, target) = line.split_once(' ').unwrap();
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -89,7 +89,7 @@ async fn large_write_waits_for_memory_and_small_write_does_not() {
     assert_eq!(memory.available_permits(), WRITES_BYTES_MAX);
 }
 
-/// Seats and requests of a level that execute or wait.
+/// Returns the numbers of executing and waiting requests of a level, and their seats.
 fn occupancy(server: &ApiServer, level: &str) -> listwatch_flow_control::Occupancy {
     let fairness = server.shared.flow_control.fairness().unwrap();
     fairness.inspect(|found| found.levels().find(|found| found.name == level).unwrap().occupancy)
@@ -107,7 +107,7 @@ async fn create(server: &ApiServer, path: &str, object: &str) {
     assert_eq!(server.client_as("admin", &["system:masters"]).handle(request).await.status(), 201);
 }
 
-/// A server on which all ordinary users share the level `one`, which has one seat.
+/// Builds a server on which all ordinary users share the level `one`, which has one seat.
 async fn with_one_seat() -> ApiServer {
     let modes = [AuthorizationMode::AlwaysAllow];
     let server = ApiServer::builder().authorization(modes).requests_in_flight_max(6, 4).build().await.unwrap();
@@ -130,7 +130,7 @@ fn seats_of(server: &ApiServer, level: &str) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn response_holds_its_seat_and_the_next_request_waits_for_it() {
+async fn response_holds_its_seat_until_sent_and_the_next_request_waits() {
     let server = with_one_seat().await;
     let first = send(&server, "ann", "GET /api/v1/pods").await;
     assert_eq!((first.status().as_u16(), occupancy(&server, "one").seats_in_use), (200, 1));

@@ -1,4 +1,4 @@
-//! [`Work`]: the facts from which the seats of a request are estimated (`flowcontrol/request/width.go`).
+//! [`Work`]: the data from which the seats of a request are estimated (`flowcontrol/request/width.go`).
 
 use listwatch_flow_control::{FlowController, ListWork, WatchScope, WorkEstimate, write_estimate};
 use listwatch_meta::FieldSelector;
@@ -10,14 +10,14 @@ use crate::request::info::RequestInfo;
 /// The field by which watches of pods are indexed. A watch of one node's pods receives few events.
 const POD_INDEX: &str = "spec.nodeName";
 
-/// The facts from which the seats of a request are estimated.
+/// The data from which the seats of a request are estimated.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work<'a> {
     /// Any other request.
     Plain,
     /// A list, or a watch with initial events.
     List(ListWork),
-    /// A write whose event watches receive.
+    /// A write, whose event is delivered to watches.
     Write(WatchScope<'a>),
 }
 
@@ -45,12 +45,12 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Whether a watch begins with the current objects.
+/// Whether a watch starts with the current objects.
 fn has_initial_events(query: &Query<'_>) -> bool {
     query.bool("sendInitialEvents") == Some(true) || matches!(query.get("resourceVersion"), None | Some("" | "0"))
 }
 
-/// The size of a list. A resource that is not served, or whose cache does not run yet, has size 0.
+/// Returns the size of a list. A resource that is not served, or whose cache is not running yet, has size 0.
 fn list_work(info: &RequestInfo<'_>, query: &Query<'_>, backend: &Backend) -> ListWork {
     let registry = backend.registry();
     let resource = registry.find(&info.api_group, &info.api_version, &info.resource);
@@ -69,12 +69,13 @@ fn list_work(info: &RequestInfo<'_>, query: &Query<'_>, backend: &Backend) -> Li
     }
 }
 
-/// The objects that a request concerns.
+/// Returns the scope of a request: resource, namespace and name.
 fn scope<'a>(info: &'a RequestInfo<'_>) -> WatchScope<'a> {
     WatchScope { api_group: &info.api_group, resource: &info.resource, namespace: &info.namespace, name: &info.name }
 }
 
-/// The objects that a watch can receive; `None` if the index of the resource leaves few of them (`watchTracker`).
+/// Returns the scope of a watch; `None` if the index of the resource lets the watch receive only few events
+/// (`watchTracker`).
 pub(super) fn watched<'a>(info: &'a RequestInfo<'_>, query: &Query<'_>) -> Option<WatchScope<'a>> {
     if info.resource == "pods"
         && let Some(selector) = query.get("fieldSelector")

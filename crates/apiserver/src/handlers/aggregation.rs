@@ -1,4 +1,4 @@
-//! Aggregated requests: those for group versions that extension servers serve, and the documents that describe all servers.
+//! Handles aggregated requests: requests for group versions of extension servers, and requests for merged documents.
 //!
 //! ```text
 //!  filters ─▶ answer ─┬▶ /apis/<group>/<version>… of a service ─▶ listwatch-aggregator ─▶ extension server
@@ -6,7 +6,7 @@
 //!                     └▶ everything else                        ─▶ local handlers
 //! ```
 //!
-//! The request was authenticated and authorized by the ordinary filters. While no APIService names a service, every
+//! The filters have already authenticated and authorized the request. If no APIService refers to a service, every
 //! request is local and this module costs one atomic load.
 
 use std::pin::pin;
@@ -30,7 +30,7 @@ use crate::request::upload::{RequestBody, Upload};
 use crate::response::body::Body;
 use crate::response::preferences::header;
 
-/// Responds to a request for an extension server; `None` for a local one.
+/// Responds to a request for an extension server. Returns `None` for a local request.
 pub(super) async fn answer<B: RequestBody>(
     request: &RequestContext<'_>,
     admission: &mut Admission<'_>,
@@ -65,7 +65,7 @@ pub(super) async fn answer<B: RequestBody>(
     Some(document.map(|document| documents::response(document, &parts.headers)).map_err(Rejection::from))
 }
 
-/// Passes a request on.
+/// Forwards a request to an extension server.
 async fn pass<B: RequestBody>(
     request: &RequestContext<'_>,
     admission: &mut Admission<'_>,

@@ -19,7 +19,7 @@ use crate::shared::Shared;
 /// Components of a control plane that this server does not have.
 const ABSENT_COMPONENTS: [&str; 2] = ["controller-manager", "scheduler"];
 
-/// The name of the store in the list: that of a cluster's first etcd member.
+/// The name of the store in the list: the name of a cluster's first etcd member.
 const STORE: &str = "etcd-0";
 
 /// Responds to a read of the components.

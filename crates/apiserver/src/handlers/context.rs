@@ -1,4 +1,4 @@
-//! [`RequestContext`]: the facts about a request that all handlers use.
+//! [`RequestContext`]: the data about a request that all handlers use.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) preferences: &'a ResponsePreferences,
     /// The effective user: the impersonated user, or the sender.
     pub(crate) user: &'a UserInfo,
-    /// The name of the user who sent the request. It differs from `user` if the request impersonates.
+    /// The name of the user who sent the request. Differs from `user` if the request uses impersonation.
     pub(crate) requester: &'a str,
     pub(crate) deadline: RequestDeadline,
     /// The id of the request in the audit log.
@@ -30,7 +30,7 @@ pub(crate) struct RequestContext<'a> {
 }
 
 impl<'a> RequestContext<'a> {
-    /// The facts for flow control.
+    /// Returns the data for flow control.
     pub(crate) fn flow(&self) -> FlowRequest<'a> {
         let RequestContext { shared, info, query, user, deadline, .. } = *self;
         FlowRequest { info, user, query, backend: &shared.backend, deadline: deadline.at() }

@@ -1,9 +1,9 @@
-//! `/healthz`, `/livez`, `/readyz`: the health checks of the server and the reports on them.
+//! Handles `/healthz`, `/livez` and `/readyz`: runs the health checks of the server and reports the results.
 //!
-//! [`run_checks`] and [`report`] are pure. The rules are those of `apiserver/pkg/server/healthz/healthz.go`: `ok` if
-//! all checks pass; the verbose form on request and on a failure; reasons only in the report of a single check. The
-//! checks have kube-apiserver's names, which clients and probes use in `?exclude=` and `/livez/<check>`. [`CHECKS`]
-//! lists them with their subjects.
+//! [`run_checks`] and [`report`] perform no I/O. The rules are those of `apiserver/pkg/server/healthz/healthz.go`. If
+//! all checks pass, the response is `ok`. The verbose form is returned on request and on a failure. Reasons appear only
+//! in the report of a single check. The checks have kube-apiserver's names, which clients and probes use in `?exclude=`
+//! and `/livez/<check>`. [`CHECKS`] lists all checks with their subjects.
 
 use std::collections::BTreeSet;
 use std::sync::Weak;
@@ -44,7 +44,7 @@ pub(crate) async fn wait_until_ready(server: Weak<Shared>) {
     }
 }
 
-/// The results of the checks of an endpoint.
+/// Runs the checks of an endpoint on the current state of the server.
 async fn check_server(shared: &Shared, endpoint: &str) -> Vec<CheckResult> {
     let backend = &shared.backend;
     // The shutdown ends the background tasks, so their end is not reported.
@@ -65,9 +65,9 @@ async fn check_server(shared: &Shared, endpoint: &str) -> Vec<CheckResult> {
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct CheckResult {
-    /// The check's name, e.g. `etcd`.
+    /// The name of the check, e.g. `etcd`.
     name: &'static str,
-    /// The reason for the failure. Only the report of the single check contains it.
+    /// The reason for the failure. Only the report of a single check contains the reason.
     problem: Option<String>,
 }
 
@@ -83,7 +83,7 @@ struct Problems<'a> {
     loops: Option<String>,
     /// A built-in controller has stopped its work, because it cannot read all objects that its decisions need.
     controllers: Option<String>,
-    /// Returns the reason why an object that every cluster has could not be created, by the name of the health check.
+    /// Returns the error of creating a bootstrap object, by the name of the health check.
     objects: &'a (dyn Fn(&str) -> Option<String> + Sync),
     /// The server is shutting down.
     stopping: bool,
@@ -99,9 +99,9 @@ enum Subject {
     Definitions,
     Loops,
     Controllers,
-    /// The objects that every cluster has, by the name of the check. A problem only fails `/readyz`.
+    /// The bootstrap objects, by the name of the check. A problem only fails `/readyz`.
     Objects(&'static str),
-    /// The shutdown, which fails the check.
+    /// The shutdown. The check fails after the shutdown has started.
     Shutdown,
 }
 
@@ -116,8 +116,8 @@ const SYSTEM_NAMESPACES: Subject = Subject::Objects("poststarthook/start-system-
 const SERVICE_RANGE: Subject = Subject::Objects("poststarthook/start-kubernetes-service-cidr-controller");
 const API_SERVICES: Subject = Subject::Objects("autoregister-completion");
 
-/// All checks in kube-apiserver's order. If kube-apiserver checks one of its controllers, this server checks its own
-/// part with the same purpose.
+/// All checks in kube-apiserver's order. If kube-apiserver checks a controller, this server checks the component with
+/// the same purpose.
 const CHECKS: &[(&str, Endpoints, Subject)] = &[
     ("ping", Endpoints::All, Subject::Process),
     ("log", Endpoints::All, Subject::Process),

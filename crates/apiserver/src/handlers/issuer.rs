@@ -16,7 +16,7 @@ use crate::response::view::status_response;
 /// The time for which clients may cache a document (`GetCacheAgeMaxSeconds`).
 const CACHE_CONTROL: &str = "public, max-age=3600";
 
-/// Responds with a document. An issuer that is not an `https` URL has no documents.
+/// Responds with a document of the token issuer. If the issuer is not an `https` URL, there are no documents.
 pub(crate) async fn answer(request: &RequestContext<'_>, document: IssuerDocument) -> Response<Body> {
     let backend = &request.shared.backend;
     let tokens = backend.tokens();

@@ -84,8 +84,8 @@ pub(crate) async fn handle<B: RequestBody>(
     }
 }
 
-/// Finds the route in the current registry. A custom resource can be unknown if another server has just stored its
-/// definition. The route waits until this server has read the definition.
+/// Finds the route in the current registry. If another server has just stored a definition, this server may not know
+/// the resource yet. In that case, waits until this server has read the definition.
 async fn find_route<'a>(request: &RequestContext<'a>) -> Result<Route<'a>, NoRoute> {
     let backend = &request.shared.backend;
     let find = |registry: &Registry| route(registry, &request.parts.method, request.info);
@@ -104,7 +104,7 @@ async fn find_route<'a>(request: &RequestContext<'a>) -> Result<Route<'a>, NoRou
     found
 }
 
-/// Runs a request for objects, except watches, within its deadline. Connects have no deadline.
+/// Runs a request for objects, except watches, within its deadline. Connect requests have no deadline.
 async fn read_or_write<B: RequestBody>(
     request: &RequestContext<'_>,
     route: &ResourceRoute<'_>,
@@ -142,7 +142,7 @@ fn count(request: &RequestContext<'_>, labels: &Labels, response: &Response<Body
     request.shared.metrics.answered(labels, response.status().as_u16(), began.elapsed(), &registry);
 }
 
-/// The group and plural of a request for a custom resource. The group of a definition contains a dot.
+/// Returns the group and plural of a request that may be for a custom resource: the group contains a dot.
 fn custom_resource<'a>(info: &'a RequestInfo<'_>) -> Option<(&'a str, &'a str)> {
     let (group, plural) = (&*info.api_group, &*info.resource);
     (group.contains('.') && !matches!(plural, "" | "namespaces")).then_some((group, plural))
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn custom_resource_path_yields_group_and_plural() {
+    fn custom_resource_returns_group_and_plural_of_a_custom_resource_path() {
         for (path, expected) in [
             ("/apis/example.com/v1/widgets", Some(("example.com", "widgets"))),
             ("/apis/example.com/v1/watch/widgets", Some(("example.com", "widgets"))),

@@ -59,8 +59,8 @@ pub(crate) async fn list(
     view?.list(resource, list, request.shard.as_ref(), &shared.caches.encodings).await
 }
 
-/// Returns the error of a view. An error that kube-apiserver reports immediately is the outer result. An error that it
-/// reports after the options and the read is the inner result.
+/// Splits the error of a view negotiation. The outer error must be reported immediately. The inner error must be
+/// reported after the options are parsed and the object is read, as in kube-apiserver.
 pub(crate) fn early_error<V>(view: Result<V, Status>) -> Result<Result<V, Status>, Status> {
     match view {
         Err(status) if !is_late_refusal(&status) => Err(status),
@@ -84,7 +84,7 @@ pub(crate) fn check_namespace(route: &ResourceRoute<'_>) -> Result<(), Status> {
 /// Returns the scope of a list or watch: one object, one namespace or all objects.
 ///
 /// # Errors
-/// 400 for a name that cannot be in a key.
+/// 400 for a name that is not valid in a key.
 pub(crate) fn scope(route: &ResourceRoute<'_>) -> Result<Scope, Status> {
     Ok(match (route.name, route.namespace) {
         (Some(name), namespace) => {

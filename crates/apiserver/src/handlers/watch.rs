@@ -24,7 +24,7 @@ use crate::response::watch_stream::WatchStream;
 use crate::response::watch_view::WatchView;
 use crate::shared::Shared;
 
-/// The longest duration of a watch: one year, in seconds. The limit prevents an overflow of the deadline.
+/// The maximum duration of a watch: one year, in seconds. The limit prevents an overflow of the deadline.
 const WATCH_TIMEOUT_SECONDS_MAX: u64 = 365 * 24 * 3600;
 
 /// Responds to a watch request.
@@ -115,8 +115,8 @@ async fn watch_stream(
     Ok(WatchStream::new(watcher, Arc::clone(resource), view?, Arc::clone(&shared.watch_drain), gzip))
 }
 
-/// Returns the duration of a watch: the client's, or a random time between the server's minimum and twice that value.
-/// Watches that begin together therefore do not end together.
+/// Returns the duration of a watch: the client's value, or a random time between `minimum` and twice that value. With
+/// random times, watches that start together do not end together.
 fn timeout(asked: Option<i64>, minimum: Duration) -> Duration {
     match asked {
         // Zero means that no timeout is set, and was filtered out before. A negative timeout ends the watch at once.
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn watch_without_timeout_ends_between_the_minimum_and_twice_that() {
+    fn watch_without_timeout_lasts_between_the_minimum_and_twice_the_minimum() {
         let minimum = Duration::from_secs(1800);
         assert_eq!(timeout(Some(7), minimum), Duration::from_secs(7));
         assert_eq!(timeout(Some(-7), minimum), Duration::ZERO);

@@ -1,4 +1,5 @@
-//! Watches over WebSocket, for browsers: the handshake ([`accept`]) and the connection after it ([`run`]). HTTP/1.1 only.
+//! Watches over WebSocket, for browsers: the handshake ([`accept`]) and the connection after it ([`run`]). HTTP/1.1
+//! only.
 //!
 //! ```text
 //!  GET, Upgrade: websocket ─▶ 101 ─▶ WatchStream ── frame ──▶ one message (text or binary)
@@ -6,7 +7,7 @@
 //! ```
 //!
 //! Other messages of the client are discarded. A connection is closed if the client accepts no byte within
-//! [`WRITE_TIMEOUT`]. Until then the connection holds its buffers and one event.
+//! [`WRITE_TIMEOUT`]. Until then, the connection keeps its buffers and one event in memory.
 
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ use crate::request::websocket::protocols;
 use crate::response::body::Body;
 use crate::response::watch_stream::WatchStream;
 
-/// The largest number of concurrent watches over WebSocket. Any further one is answered with 429.
+/// Maximum number of concurrent watches over WebSocket. Further requests receive a 429.
 pub(crate) const WEBSOCKETS_MAX: usize = 10_000;
 /// The time limit for a client to accept one message.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -80,7 +81,7 @@ fn refusal(refused: Refused) -> Response<Body> {
     response
 }
 
-/// Serves a watch on a connection that becomes a WebSocket. `_slot` is freed at the end.
+/// Serves a watch on a connection that is upgraded to WebSocket. `_slot` is freed when the watch ends.
 pub(crate) async fn run(upgrade: OnUpgrade, stream: WatchStream, encoding: Encoding, _slot: OwnedSemaphorePermit) {
     let io = match upgrade.await {
         Ok(upgraded) => TokioIo::new(upgraded),

@@ -22,8 +22,8 @@ use crate::shared::Shared;
 use listwatch_registry::Resource;
 use listwatch_write::{self as write, WriteBody, WriteContext, WriteRequest, WriteResponse, WriteVerb};
 
-/// Responds to a write. A review is the create of a kind that is not stored; the authenticators and authorizers process
-/// it instead of the store.
+/// Responds to a write or a review. A review is a create of a kind that is not stored; authenticators and authorizers
+/// evaluate the review.
 ///
 /// # Errors
 /// The errors of the body (400, 408, 413, 429), of flow control (429) and of the write.
@@ -78,7 +78,7 @@ fn audit_body(request: &RequestContext<'_>, verb: WriteVerb, body: &Bytes) {
     audited.set_request_object(request_payload(content_type, body.clone()), is_object);
 }
 
-/// Creates the write of a request whose body has arrived.
+/// Creates the [`WriteRequest`] of a request whose body has arrived.
 fn write_request<'r>(
     request: &'r RequestContext<'_>,
     verb: WriteVerb,
@@ -100,7 +100,7 @@ fn write_request<'r>(
     }
 }
 
-/// The most memory that a parsed body can take, in bytes.
+/// Returns the maximum memory of a parsed body, in bytes.
 fn parsed_bytes_max(request: &RequestContext<'_>, body: &Bytes) -> usize {
     let content_type = header(&request.parts.headers, &CONTENT_TYPE).filter(|_| request.shared.cbor);
     write::cbor::parsed_bytes_max(content_type, body.len())
@@ -137,8 +137,8 @@ fn response(
     Ok(response)
 }
 
-/// Returns the object of the cache instead of an equal one, so that the response and the event of a write have one
-/// encoding. The event often arrives before the response is encoded.
+/// Returns the cached object if its revision equals that of the written object. The response and the event of the write
+/// then share one encoding. The event often arrives before the response is encoded.
 fn cached_state(shared: &Shared, resource: &Resource, written: Object) -> Object {
     let cached = shared.backend.running_cacher(resource).and_then(|cacher| cacher.peek(written.key()));
     let is_same =

@@ -1,7 +1,7 @@
 //! The metrics of priority and fairness, with kube-apiserver's names and labels (`flowcontrol/metrics/metrics.go`).
 //!
 //! kube-apiserver's `priority_level_request_utilization`, `priority_level_seat_utilization`, `read_vs_write_*` and
-//! `*_samples` are not here: they are histograms of samples over time.
+//! `*_samples` are not implemented, because they are histograms of samples over time.
 
 use std::fmt::Display;
 
@@ -10,7 +10,7 @@ use listwatch_flow_control::{LevelView, RejectReason, SchemaCounts, WAIT_SECONDS
 use super::Text;
 use crate::flow_control::Fairness;
 
-/// Name, help text, and the value of a level.
+/// A metric family: name, help text, and the function that returns the value of a priority level.
 type LevelFamily = (&'static str, &'static str, fn(&LevelView<'_>) -> f64);
 
 const LEVEL_FAMILIES: &[LevelFamily] = &[
@@ -39,7 +39,7 @@ const LEVEL_FAMILIES: &[LevelFamily] = &[
     ("apiserver_flowcontrol_target_seats", "Seats that the last adjustment aimed at.", |level| level.target_seats),
 ];
 
-/// Name, help text, and the value of a schema.
+/// A metric family: name, help text, and the function that returns the value of a flow schema.
 type SchemaFamily = (&'static str, &'static str, fn(&SchemaCounts) -> u64);
 
 const SCHEMA_FAMILIES: &[SchemaFamily] = &[
@@ -53,10 +53,10 @@ const SCHEMA_FAMILIES: &[SchemaFamily] = &[
     }),
 ];
 
-/// The numbers of a schema with its labels.
+/// The label text and the counts of a flow schema.
 type Schema = (String, SchemaCounts);
 
-/// Copies the numbers under the lock, and writes them without it.
+/// Writes the metrics. Copies the counts while the lock is held, and formats them after the lock is released.
 pub(super) fn text(out: &mut Text, fairness: &Fairness) {
     let (levels, schemas, fair_fraction) = fairness.inspect(|found| {
         let level = |level: LevelView<'_>| {

@@ -1,7 +1,7 @@
-//! The memory of the request bodies that are received or processed: [`BodyBudget`].
+//! [`BodyBudget`]: limits the memory of the request bodies that are received or processed.
 //!
-//! The bytes of a body are charged from their arrival until the response. When the budget is used up, the oldest
-//! incomplete body is rejected first. Complete bodies are kept, because their requests are already being processed.
+//! The bytes of a body are charged from arrival until the response. When the budget is used up, the oldest incomplete
+//! body is rejected first. Complete bodies are kept, because their requests are already being processed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The largest memory of all request bodies together, in bytes, from their first byte until the response. At the limit,
-/// the oldest incomplete body is rejected with 429. If none is older than [`RECEIVING_GRACE`], the body that needs more
-/// memory is rejected.
+/// Maximum memory of all request bodies together, in bytes. A body is charged from the first byte until the response.
+/// At the limit, the oldest incomplete body is rejected with 429. If no incomplete body is older than
+/// [`RECEIVING_GRACE`], the body that needs more memory is rejected.
 pub(crate) const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// The largest total size of the request bodies of one connection, in bytes. A further body is rejected with 429.
 pub(crate) const CONNECTION_BODIES_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// The size of a small body, in bytes. Small bodies may use the whole budget; larger bodies leave a sixteenth of it
-/// free.
+/// The size of a small body, in bytes. Small bodies may use the whole budget; larger bodies must leave one sixteenth of
+/// the budget free.
 const SMALL_BODY_BYTES: usize = 64 * 1024;
 /// The age below which an incomplete body is never rejected in favor of other bodies.
 pub(crate) const RECEIVING_GRACE: Duration = Duration::from_secs(1);
 
-/// The budget has no memory for more bytes of a body.
+/// The error of a body for which the budget has no more memory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
@@ -64,7 +64,7 @@ impl BodyBudget {
         BodyCharge { budget: Arc::clone(self), connection, bytes: 0, incomplete: None }
     }
 
-    /// The number of charged bytes.
+    /// Returns the number of charged bytes.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.state.lock().bytes
@@ -96,7 +96,7 @@ impl State {
     }
 }
 
-/// The charge of one body, which is released when it is dropped.
+/// The charge of one body, which is released when the value is dropped.
 pub(crate) struct BodyCharge {
     budget: Arc<BodyBudget>,
     connection: Option<ConnectionBodies>,
@@ -108,7 +108,7 @@ impl BodyCharge {
     /// Charges more bytes.
     ///
     /// # Errors
-    /// [`Exhausted`] if the budget has no memory for them.
+    /// [`Exhausted`] if the budget has no memory for these bytes.
     pub(crate) fn add(&mut self, bytes: usize, now: impl FnOnce() -> Instant) -> Result<(), Exhausted> {
         let of_connection = self.connection.as_ref().map_or(0, |connection| connection.0.load(Relaxed));
         if of_connection + bytes > CONNECTION_BODIES_BYTES_MAX {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_of_one_connection_have_a_common_limit_below_the_budget() {
+    fn request_bodies_of_one_connection_share_a_limit_below_the_budget() {
         let (budget, now) = (BodyBudget::new(usize::MAX / 2), Instant::now());
         let connection = ConnectionBodies::default();
         let mut first = budget.begin(Some(connection.clone()));

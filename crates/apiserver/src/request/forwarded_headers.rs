@@ -1,5 +1,5 @@
-//! The headers of a request that is forwarded to another server. Headers with credentials, identities and impersonation
-//! are not forwarded.
+//! [`forwarded_headers`]: returns the headers of a request that are forwarded to another server. Headers with
+//! credentials, identities and impersonation are not forwarded.
 //!
 //! Upstream removes them while it authenticates and impersonates (`apiserver/pkg/endpoints/filters/authentication.go`,
 //! `…/filters/impersonation/impersonation.go`, `…/authentication/request/websocket/protocol.go`).
@@ -14,7 +14,7 @@ use listwatch_wire::websocket;
 use crate::request::websocket::protocols;
 
 /// Returns the headers without bearer tokens (in a header or a WebSocket subprotocol), front proxy headers and
-/// impersonation headers. `published` contains the headers in which extension servers expect a user.
+/// impersonation headers. `published` contains the headers from which extension servers read the user.
 pub(crate) fn forwarded_headers(
     sent: &HeaderMap,
     front_proxy: Option<&FrontProxyAuthenticator>,
@@ -46,7 +46,7 @@ pub(crate) fn forwarded_headers(
     headers
 }
 
-/// Whether an extension server reads a part of the user from a header. `name` is in lower case and without `_`.
+/// Whether an extension server reads user information from the header `name`. `name` is in lower case and without `_`.
 fn names_user(published: &RequestHeader, name: &str) -> bool {
     let RequestHeader { username_headers, uid_headers, group_headers, extra_header_prefixes, .. } = published;
     let normal = |text: &String| text.to_ascii_lowercase().replace('_', "-");

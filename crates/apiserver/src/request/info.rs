@@ -1,8 +1,8 @@
-//! [`RequestInfo`]: the facts about a request that follow from its method, path and query, computed once.
+//! [`RequestInfo`]: the information about a request that is derived from method, path and query, computed once.
 //!
-//! Metrics, limits, impersonation, authorization and routing use these facts without computing them again. The rules
-//! are those of kube-apiserver (`apiserver/pkg/endpoints/request/requestinfo.go`). No rule needs the registry, so the
-//! facts also exist for a resource that is not served.
+//! Metrics, limits, impersonation, authorization and routing use the same value. The rules are those of kube-apiserver
+//! (`apiserver/pkg/endpoints/request/requestinfo.go`). No rule needs the registry, so a `RequestInfo` also exists for a
+//! resource that is not served.
 //!
 //! ```text
 //!  /api/{version}[/watch][/namespaces/{namespace}]/{resource}[/{name}[/{subresource}[/…]]]
@@ -18,8 +18,8 @@ use listwatch_meta::{FieldSelector, LabelSelector, UserInfo};
 use listwatch_wire::query::Query;
 use percent_encoding::percent_decode_str;
 
-/// The facts about a request. Strings borrow from the request, unless they are percent-encoded. An absent string is
-/// empty.
+/// The information about a request. Strings borrow from the request, unless they are percent-encoded. An absent string
+/// is empty.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestInfo<'a> {
     /// The decoded path.
@@ -52,8 +52,8 @@ pub(crate) struct RequestInfo<'a> {
     pub(crate) subresource: Cow<'a, str>,
     /// Whether the path has segments after the subresource.
     pub(crate) has_more_segments: bool,
-    /// The field selector of a collection, for authorization. Empty below the prefix `/watch/`, as upstream, and if it
-    /// does not parse: authorization then sees a broader request.
+    /// The field selector of a collection, for authorization. As in upstream, the selector is empty below the prefix
+    /// `/watch/`. An invalid selector is also empty, so that a broader request is authorized.
     field_selector: FieldSelector,
     /// The label selector of a collection, for authorization.
     label_selector: LabelSelector,
@@ -69,7 +69,7 @@ pub(crate) enum PathProblem {
 }
 
 impl<'a> RequestInfo<'a> {
-    /// Computes the facts about a request.
+    /// Computes the information about a request.
     pub(crate) fn new(method: &Method, path: &'a str, query: &Query<'_>) -> Self {
         let all = Segments::of(path);
         let mut info = RequestInfo {
@@ -193,7 +193,8 @@ impl<'a> RequestInfo<'a> {
         self.is_resource_request && !self.long_running && !matches!(&*self.verb, "get" | "list" | "watch")
     }
 
-    /// Whether the request reads the health or the version of the server. It then needs no authentication and no slot.
+    /// Whether the request reads the health or the version of the server. Such a request needs no authentication and no
+    /// slot.
     pub(crate) fn is_health_or_version(&self) -> bool {
         if self.is_resource_request || !matches!(&*self.verb, "get" | "head") {
             return false;
@@ -235,7 +236,7 @@ fn verb_of_resource(method: &Method) -> &'static str {
 #[derive(Clone, Copy)]
 struct Segments<'a> {
     rest: Option<&'a str>,
-    /// Whether the path has percent signs. Other paths are not decoded, because this code runs for each request.
+    /// Whether the path contains percent signs. Other paths are not decoded, to save time.
     is_encoded: bool,
 }
 
@@ -245,7 +246,7 @@ impl<'a> Segments<'a> {
         Segments { rest: (!trimmed.is_empty()).then_some(trimmed), is_encoded: path.as_bytes().contains(&b'%') }
     }
 
-    /// The number of segments.
+    /// Returns the number of segments.
     fn number(self) -> usize {
         self.rest.map_or(0, |rest| 1 + rest.bytes().filter(|byte| *byte == b'/').count())
     }
@@ -284,7 +285,8 @@ impl<'a> Iterator for Segments<'a> {
 mod tests {
     use super::*;
 
-    /// `METHOD path?query` → verb, group/version, namespace, resource, name and subresource.
+    /// Compares the `RequestInfo` of `METHOD path?query` with the expected verb, group/version, namespace, resource,
+    /// name and subresource.
     fn check(line: &str, expected: &str) {
         let (method, target) = line.split_once(' ').unwrap();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_path_yields_the_facts_of_upstreams_request_info() {
+    fn resource_path_is_parsed_as_in_upstreams_request_info() {
         check("GET /api/v1/pods", "list /v1 ns= pods name= sub=");
         check("GET /api/v1/pods?watch", "watch /v1 ns= pods name= sub= long-running");
         check("GET /api/v1/pods?watch=false", "list /v1 ns= pods name= sub=");
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn namespace_object_is_in_the_namespace_of_its_name() {
+    fn request_for_a_namespace_object_has_its_name_as_namespace() {
         check("GET /api/v1/namespaces", "list /v1 ns= namespaces name= sub=");
         check("GET /api/v1/namespaces/a", "get /v1 ns=a namespaces name=a sub=");
         check("PUT /api/v1/namespaces/a/finalize", "update /v1 ns=a namespaces name=a sub=finalize");
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn field_selector_of_one_name_names_the_object() {
+    fn field_selector_on_one_name_sets_the_name_of_the_request() {
         check("GET /api/v1/pods?fieldSelector=metadata.name%3Dx", "list /v1 ns= pods name=x sub=");
         check(
             "GET /api/v1/pods?watch=1&fieldSelector=metadata.name%3Dx",

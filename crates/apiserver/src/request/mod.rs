@@ -1,4 +1,4 @@
-//! Request processing: facts, routes and bodies.
+//! The parts of a request: [`RequestInfo`](info::RequestInfo), route, headers and body.
 
 pub(crate) mod body_budget;
 pub(crate) mod client_address;

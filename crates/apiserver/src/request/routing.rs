@@ -1,7 +1,7 @@
-//! [`route`]: maps the facts about a request to a handler, as a pure function over the registry.
+//! [`route`]: selects the handler of a request from the [`RequestInfo`] and the registry.
 //!
-//! [`RequestInfo`] has split the path. The rules in this module determine the served resources, subresources and
-//! methods (`apiserver/pkg/endpoints/installer.go`).
+//! [`RequestInfo`] contains the parsed path. This module determines which resources, subresources and methods are
+//! served (`apiserver/pkg/endpoints/installer.go`).
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ impl ResourceRoute<'_> {
     }
 }
 
-/// The operation. [`ResourceRoute::is_watch`] distinguishes a list from a watch.
+/// The operation on an object or a collection. [`ResourceRoute::is_watch`] distinguishes a list from a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// GET of one object or subresource.
@@ -228,7 +228,7 @@ fn resource_route<'a>(registry: &Registry, method: &Method, info: &'a RequestInf
     }))
 }
 
-/// The route of a kind that is not stored.
+/// Returns the route of a kind that is not stored.
 fn unstored<'a>(
     registry: &Registry,
     method: &Method,
@@ -320,7 +320,7 @@ fn verb(
     }
 }
 
-/// Returns the verb of a method on a named object; empty if the method has none.
+/// Returns the verb of a method on a named object; empty for unsupported methods.
 fn verb_name(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" | "HEAD" => "get",
@@ -355,7 +355,7 @@ mod tests {
 
     use super::*;
 
-    /// Compares the route of `GET path`, as a short text, with the expected one.
+    /// Compares the route of `GET path`, formatted as a short text, with the expected text.
     fn check(line: &str, expected: &str) {
         let registry = Registry::builtin();
         let (method, path) = line.split_once(' ').unwrap();

@@ -1,6 +1,6 @@
 //! [`Upload`]: the body of a request. A write reads the whole body; other requests drain the body.
 //!
-//! A body is read before its request takes a slot, so that a slow client delays no other request.
+//! A body is read before its request takes a slot, so that a slow client cannot delay other requests.
 //! [`crate::request::body_budget`] limits the memory of bodies. A body must arrive at a minimum rate.
 
 use std::pin::Pin;
@@ -21,14 +21,14 @@ use crate::request::body_budget::{BodyBudget, BodyCharge, ConnectionBodies, Exha
 
 /// The largest request body, in bytes (`MaxRequestBodyBytes`). A larger body is rejected with 413.
 pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
-/// The window in which at least [`RATE_BYTES_MIN`] of an incomplete body must arrive. A slower body is rejected with
-/// 408.
+/// The time window in which at least [`RATE_BYTES_MIN`] bytes of an incomplete body must arrive. A slower body is
+/// rejected with 408.
 const RATE_WINDOW: Duration = Duration::from_secs(10);
-/// The fewest bytes that must arrive in each [`RATE_WINDOW`]: 1 KiB per second. The largest body would take 50 minutes
-/// at this rate, so the deadline of the request ends it earlier.
+/// Minimum number of bytes that must arrive in each [`RATE_WINDOW`]: 1 KiB per second. The largest body would take 50
+/// minutes at this rate, so the request deadline is reached first.
 const RATE_BYTES_MIN: usize = 10 * 1024;
-/// The most bytes of a rejected request that are read and discarded before the response (Go's 256 KiB). If a client
-/// sends more, its stream is reset after the response.
+/// Maximum number of bytes of a rejected request that are read and discarded before the response (256 KiB, as in Go).
+/// If a client sends more, the stream is reset after the response.
 const DRAIN_BYTES_MAX: usize = 256 * 1024;
 /// The largest buffer that is reserved for a body before its bytes arrive, in bytes.
 const RESERVED_BYTES_MAX: usize = 64 * 1024;
@@ -48,13 +48,13 @@ impl<B> RequestBody for B where
 
 /// The body of a request while it is read.
 pub(crate) struct Upload<B> {
-    /// `None` after the body was moved to a forwarded request.
+    /// The body; `None` after it was moved to a forwarded request.
     body: Option<Pin<Box<B>>>,
     ended: bool,
     connection: Option<ConnectionBodies>,
 }
 
-/// A complete body. Its memory is charged until the value is dropped.
+/// A complete body. The memory is charged until the value is dropped.
 pub(crate) struct Received {
     pub(crate) bytes: Bytes,
     _charge: BodyCharge,
@@ -66,7 +66,7 @@ impl<B: RequestBody> Upload<B> {
         Upload { body: Some(Box::pin(body)), ended, connection: None }
     }
 
-    /// Sets the connection of the body, which has its own limit.
+    /// Sets the connection of the body. Each connection has its own limit.
     pub(crate) fn with_connection(mut self, connection: Option<ConnectionBodies>) -> Self {
         self.connection = connection;
         self
@@ -144,7 +144,7 @@ impl<B: RequestBody> Upload<B> {
         }
     }
 
-    /// Takes the body in order to forward it to another server piece by piece. Size and duration are not limited.
+    /// Takes the body, to stream it to another server. Size and duration are not limited.
     pub(crate) fn pass_on(&mut self) -> ForwardedBody<B> {
         let body = self.body.take().filter(|_| !self.ended);
         self.ended = true;
@@ -167,7 +167,7 @@ impl<B: RequestBody> Upload<B> {
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, read).await;
     }
 
-    /// The fewest bytes that the client will send, by the size hint of the body.
+    /// Returns the minimum number of bytes that the client will send, according to the size hint of the body.
     fn announced(&self) -> usize {
         match &self.body {
             Some(body) if !self.ended => usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX),
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(budget.bytes(), 0);
     }
 
-    /// Receives a body at a rate in bytes per second, for a number of seconds.
+    /// Receives a body of `bytes` bytes per second, for `seconds` seconds.
     async fn trickle(bytes: usize, seconds: usize) -> (Result<usize, u16>, Duration) {
         let budget = BodyBudget::new(usize::MAX / 2);
         let tick = move |_| async move {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn body_slower_than_the_minimum_rate_is_refused_with_408() {
+    async fn request_body_below_the_minimum_rate_is_rejected_with_408() {
         assert_eq!(trickle(1, 100).await, (Err(408), RATE_WINDOW));
         assert_eq!(trickle(1_000, 100).await, (Err(408), RATE_WINDOW));
         assert_eq!(trickle(2_000, 100).await, (Ok(200_000), Duration::from_secs(100)));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn short_unread_body_is_drained() {
+    async fn short_unread_request_body_is_drained() {
         let mut little = pieces(vec![vec![0; DRAIN_BYTES_MAX / 2]; 2]);
         little.drain(&HeaderMap::new()).await;
         assert!(little.ended);

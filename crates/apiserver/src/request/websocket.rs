@@ -17,7 +17,7 @@ pub(crate) fn protocols(headers: &HeaderMap) -> String {
     values.filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",")
 }
 
-/// Returns the bearer token among the subprotocols, because browsers cannot send it in a header.
+/// Returns the bearer token among the subprotocols. Browsers send the token there, because they cannot set headers.
 ///
 /// # Errors
 /// [`BearerError`] for a malformed token.

@@ -1,4 +1,4 @@
-//! [`Body`]: the body of a response, which is a short document, a streamed list or a watch.
+//! [`Body`]: the body of a response: a short document, a streamed list, a watch, or a proxied body.
 
 use std::fmt;
 use std::pin::Pin;
@@ -26,8 +26,8 @@ use crate::response::watch_stream::WatchStream;
 /// and items, so only a very large object is split.
 pub(crate) const CHUNK_BYTES_MAX: usize = 128 * 1024;
 
-/// The time to produce a piece after which the task yields. A piece can take milliseconds to convert, compress or
-/// indent, and a connection polls for many pieces in a row.
+/// If a piece took longer than this time to produce, the task yields before the next piece. A piece can take
+/// milliseconds to convert, compress or indent, and a connection polls for many pieces in a row.
 const PIECE_TIME_MAX: Duration = Duration::from_micros(500);
 
 /// A response body. A chunk is produced when the connection polls for it, so a stalled client costs no CPU, and no
@@ -38,7 +38,7 @@ pub struct Body {
     source: Source,
     gzip: bool,
     hold: Option<Box<Hold>>,
-    /// The audit record of a long-running request, which ends with the body.
+    /// The audit record of a long-running request. The record ends with the body.
     audited: Option<Arc<AuditedRequest>>,
     /// Whether the task yields before the next piece.
     yields: bool,
@@ -69,7 +69,7 @@ impl Hold {
 pub(crate) struct Format {
     /// Whether JSON is indented.
     pub(crate) pretty: bool,
-    /// The blocks of former bodies, if the body is compressed when its size is at least [`GZIP_BYTES_MIN`].
+    /// The cache of compressed blocks. If set, bodies of at least [`GZIP_BYTES_MIN`] bytes are compressed.
     pub(crate) gzip: Option<CompressedBlocks>,
 }
 
@@ -81,7 +81,7 @@ fn indented(chunks: Chunks) -> Chunks {
 }
 
 enum Source {
-    /// The body has no bytes besides the rest.
+    /// The body has no bytes after `rest`.
     Empty,
     /// A list, produced chunk by chunk.
     Chunks(Chunks),
@@ -146,12 +146,12 @@ impl Body {
         self.audited = Some(audited);
     }
 
-    /// The resources that the body holds.
+    /// Returns the resources that the body holds until it is sent.
     pub(crate) fn held(&mut self) -> &mut Option<Box<Hold>> {
         &mut self.hold
     }
 
-    /// Whether no second piece of a chunk is waiting.
+    /// Whether no second piece of a chunk is waiting to be sent.
     pub(crate) fn has_no_tail(&self) -> bool {
         self.hold.as_ref().is_none_or(|hold| hold.tail.is_empty())
     }

@@ -1,4 +1,4 @@
-//! [`ResponseCaches`]: what is kept of responses for later requests.
+//! [`ResponseCaches`]: caches of encoded objects and of compressed list blocks.
 
 use std::time::Duration;
 
@@ -6,27 +6,26 @@ use listwatch_cacher::EncodingCache;
 
 use crate::response::compressed_blocks::CompressedBlocks;
 
-/// The memory of all [`ResponseCaches`] of a server, in bytes, unless told otherwise (`--encoding-cache-bytes`).
+/// The default memory limit of the [`ResponseCaches`] of a server, in bytes (`--encoding-cache-bytes`).
 pub const ENCODING_CACHE_BYTES_MAX: usize = 48 << 20;
 
-/// The time after which an encoding is dropped that was not used meanwhile. It is dropped after twice this time at the
-/// latest.
+/// The interval between two sweeps. An unused encoding is dropped after one to two intervals.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The number of objects that are examined before other tasks run: a fraction of a millisecond.
+/// The number of objects that a sweep examines before the task yields: a fraction of a millisecond.
 const SWEPT_AT_ONCE: usize = 1000;
 
-/// Encodings of objects and compressed parts of lists.
+/// The caches of encoded objects and of compressed list blocks.
 #[derive(Clone)]
 pub(crate) struct ResponseCaches {
-    /// Cached objects in protobuf, as rows of Tables and as metadata.
+    /// Objects in protobuf, as Table rows, and as metadata.
     pub(crate) encodings: EncodingCache,
-    /// Compressed parts of lists.
+    /// Compressed blocks of lists.
     pub(crate) blocks: CompressedBlocks,
 }
 
 impl ResponseCaches {
-    /// Creates caches of `bytes_max` bytes together: two thirds for objects, one third for compressed parts.
+    /// Creates caches with a total limit of `bytes_max` bytes: two thirds for objects, one third for compressed blocks.
     pub(crate) fn new(bytes_max: usize) -> Self {
         let compressed = bytes_max / 3;
         ResponseCaches {

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-/// The reason why a body ended before its last byte. The client sees a reset stream or a closed connection, so it does
-/// not mistake the received bytes for the whole body.
+/// The reason why a body ended before its last byte. The client receives a stream reset, or the connection is closed.
+/// The client can therefore detect that the body is incomplete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the response was interrupted: {0}")]
 pub struct BodyError(pub(crate) String);

@@ -1,8 +1,8 @@
-//! [`CompressedBlocks`]: keeps compressed parts of lists for later lists, within a byte bound.
+//! [`CompressedBlocks`]: caches compressed blocks of lists for later lists, up to a limit in bytes.
 //!
-//! Clients that read the same list, or a list that differs in a few objects, receive mostly the same bytes. A block is
-//! found by the SHA-256 of its bytes, which costs a tenth of the compression. Different bytes with one digest are not
-//! feasible, so no client can make another one receive a wrong block.
+//! Clients that read the same list, or a list that differs in a few objects, receive mostly the same bytes. The key of
+//! a block is the SHA-256 digest of its uncompressed bytes. The digest costs a tenth of the compression. Finding two
+//! blocks with the same digest is infeasible, so no client can cause another client to receive a wrong block.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
-/// At the bound, one of so many new blocks may take the place of an old one.
+/// At the limit, one of this number of new blocks may replace old blocks.
 const REPLACED_ONE_OF: usize = 16;
-/// The number of blocks that a new block examines for room.
+/// Maximum number of old blocks that are examined to make room for a new block.
 const EXAMINED_MAX: usize = 8;
-/// The bytes of a kept block besides its own: its places in the map and in the ring.
+/// Bytes of memory per cached block in addition to the block itself: the entries in the map and in the ring.
 const OVERHEAD_BYTES: usize = 160;
 
-/// The SHA-256 of the bytes of a block.
+/// The SHA-256 digest of the uncompressed bytes of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct BlockDigest([u8; 32]);
 
@@ -28,10 +28,10 @@ impl BlockDigest {
     }
 }
 
-/// Compressed blocks of former responses. Cheap to clone; clones share the bound.
+/// A cache of compressed blocks of earlier responses. Cheap to clone; clones share one cache.
 ///
-/// At the bound, most new blocks are not kept, so a list that is larger than the bound does not displace itself. Every
-/// sixteenth one takes the place of the oldest blocks, if these were not used since the ring last passed them.
+/// At the limit, most new blocks are not cached, so that a list larger than the limit does not evict its own blocks.
+/// Every sixteenth new block replaces the oldest blocks, if these were not used since they were last examined.
 #[derive(Clone)]
 pub(crate) struct CompressedBlocks(Arc<Inner>);
 
@@ -43,31 +43,31 @@ struct Inner {
 #[derive(Default)]
 struct State {
     blocks: HashMap<BlockDigest, Kept>,
-    /// The digests of all blocks, the oldest first.
+    /// The digests of all blocks, oldest first.
     ring: VecDeque<BlockDigest>,
     bytes: usize,
-    /// The number of blocks for which there was no room.
+    /// The number of new blocks for which there was no room.
     refused: usize,
 }
 
 struct Kept {
     block: Bytes,
-    /// Whether the block was used since the ring last passed it.
+    /// Whether the block was used since it was last examined.
     used: bool,
 }
 
 impl CompressedBlocks {
-    /// Creates a cache for `bytes_max` bytes; 0 for none.
+    /// Creates a cache with a limit of `bytes_max` bytes; 0 disables the cache.
     pub(crate) fn new(bytes_max: usize) -> Self {
         CompressedBlocks(Arc::new(Inner { bytes_max, state: Mutex::default() }))
     }
 
-    /// The bytes of the kept blocks and their overhead.
+    /// Returns the bytes of the cached blocks and their overhead.
     pub(crate) fn bytes(&self) -> usize {
         self.0.state.lock().bytes
     }
 
-    /// Returns the kept block of the bytes with this digest.
+    /// Returns the cached block for the bytes with this digest.
     pub(crate) fn get(&self, digest: &BlockDigest) -> Option<Bytes> {
         let mut state = self.0.state.lock();
         let kept = state.blocks.get_mut(digest)?;
@@ -75,7 +75,7 @@ impl CompressedBlocks {
         Some(kept.block.clone())
     }
 
-    /// Keeps a block, if there is room.
+    /// Adds a block to the cache, if there is room.
     pub(crate) fn keep(&self, digest: BlockDigest, block: &Bytes) {
         let bytes = block.len() + OVERHEAD_BYTES;
         let mut state = self.0.state.lock();
@@ -111,7 +111,8 @@ impl CompressedBlocks {
 }
 
 impl State {
-    /// Drops the oldest block, or makes it the newest if it was used since the last time.
+    /// Drops the oldest block. If the block was used since it was last examined, moves the block to the end of the ring
+    /// instead.
     fn examine_oldest(&mut self) {
         let Some(digest) = self.ring.pop_front() else { return };
         match self.blocks.get_mut(&digest) {
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_stay_within_their_bound_and_used_blocks_stay() {
+    fn compressed_blocks_stay_within_the_limit_and_used_blocks_are_kept() {
         let blocks = CompressedBlocks::new(10 * (1_000 + OVERHEAD_BYTES));
         for n in 0..100 {
             blocks.keep(digest(n), &block(n));
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_list_of_more_blocks_than_fit_is_served_in_part() {
+    fn repeated_list_larger_than_the_block_cache_finds_some_of_its_blocks() {
         let blocks = CompressedBlocks::new(10 * (1_000 + OVERHEAD_BYTES));
         let list = || {
             (0..30).filter(|n| {
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn sweep_drops_blocks_that_were_not_used_since_the_last_sweep() {
+    fn sweep_drops_compressed_blocks_that_were_not_used_since_the_last_sweep() {
         let blocks = CompressedBlocks::new(10_000);
         blocks.keep(digest(1), &block(1));
         blocks.keep(digest(2), &block(2));

@@ -1,18 +1,18 @@
-//! [`EncodingIds`]: the ids under which encodings of one resource are kept and shared.
+//! [`EncodingIds`]: the cache ids of the encodings of one resource.
 //!
-//! An id is that of the resource's generation ([`Resource::encoding_serial`]) and that of the form. Equal ids mean equal
-//! bytes for an object, regardless of the client.
+//! An id consists of the number of the resource's generation ([`Resource::encoding_serial`]) and the number of the
+//! form. Equal ids mean equal bytes for an object, regardless of the client.
 
 use listwatch_cacher::EncodingId;
 use listwatch_registry::Resource;
 use listwatch_table::{IncludeObject, MetaVersion};
 
-/// The ids of one resource. The encodings of objects in a list and those of events are kept apart, so a form can use one
+/// The ids of one resource. Encodings for lists and encodings for events are in separate caches, so a form can use one
 /// id for both.
 #[derive(Clone, Copy)]
 pub(crate) struct EncodingIds(u64);
 
-/// The bits of the form in an id.
+/// The number of bits of the form in an id.
 const FORM_BITS: u32 = 16;
 
 impl EncodingIds {
@@ -24,37 +24,37 @@ impl EncodingIds {
         EncodingId::new(self.0 | form)
     }
 
-    /// Tables with one row, or rows.
+    /// The id of Table rows.
     pub(crate) fn table(self, include: IncludeObject, version: MetaVersion) -> EncodingId {
         self.id(0x100 + 8 * number(version) + include as u64)
     }
 
-    /// `PartialObjectMetadata`.
+    /// The id of `PartialObjectMetadata` in JSON.
     pub(crate) fn metadata(self, version: MetaVersion) -> EncodingId {
         self.id(0x200 + number(version))
     }
 
-    /// Whole objects in protobuf.
+    /// The id of complete objects in protobuf.
     pub(crate) fn protobuf(self) -> EncodingId {
         self.id(0x300)
     }
 
-    /// `PartialObjectMetadata` in protobuf.
+    /// The id of `PartialObjectMetadata` in protobuf.
     pub(crate) fn protobuf_metadata(self, version: MetaVersion) -> EncodingId {
         self.id(0x400 + number(version))
     }
 
-    /// Whole objects in CBOR.
+    /// The id of complete objects in CBOR.
     pub(crate) fn cbor(self) -> EncodingId {
         self.id(0x500)
     }
 
-    /// `PartialObjectMetadata` in CBOR.
+    /// The id of `PartialObjectMetadata` in CBOR.
     pub(crate) fn cbor_metadata(self, version: MetaVersion) -> EncodingId {
         self.id(0x600 + number(version))
     }
 
-    /// Whole objects in another version than the cached one.
+    /// The id of complete objects in JSON in a version other than the cached version.
     pub(crate) fn converted(self) -> EncodingId {
         self.id(0x700)
     }

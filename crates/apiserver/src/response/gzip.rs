@@ -1,10 +1,10 @@
 //! Compresses the same responses as kube-apiserver: large gets and lists, and WatchLists.
 //!
 //! A body is one gzip member of independent blocks (RFC 1951), compressed while it is sent. No block refers to bytes of
-//! another one, so the blocks of a list are kept for later lists with the same bytes ([`CompressedBlocks`]). A client of
-//! a watch can read each block without the next one, and an idle watch keeps no compressor. Small chunks of a watch,
-//! such as single events, are stored and not compressed, because each of thousands of watchers would pay for the
-//! compression.
+//! another block, so the blocks of a list can be cached for later lists with the same bytes ([`CompressedBlocks`]). The
+//! client of a watch can decode each block without the next block, and an idle watch keeps no compressor. Small chunks
+//! of a watch, such as single events, are stored uncompressed, because the compression would be repeated for each of
+//! thousands of watchers.
 
 use std::io::Write as _;
 
@@ -19,8 +19,8 @@ use crate::response::compressed_blocks::{BlockDigest, CompressedBlocks};
 
 /// The smallest response that is compressed, in bytes.
 pub(crate) const GZIP_BYTES_MIN: usize = 128 * 1024;
-/// The compression level: the fastest one. It has most of the benefit on a slow network at the lowest cost for the
-/// server.
+/// The compression level: the fastest level. This level has most of the benefit on a slow network at the lowest cost
+/// for the server.
 const LEVEL: u32 = 1;
 
 /// Whether the client accepts gzip. Only the first header is used, and only `gzip` without a `q` value.
@@ -47,7 +47,7 @@ const FLUSH: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 /// The last block, which is empty.
 const LAST: [u8; 5] = [1, 0, 0, 0xff, 0xff];
 
-/// Appends blocks that a reader can decode without earlier or later ones, if `compress` is new or was reset.
+/// Appends blocks that a reader can decode without earlier or later blocks. `compress` must be new or reset.
 fn deflate(compress: &mut Compress, chunk: &[u8], out: &mut Vec<u8>) {
     loop {
         if out.len() == out.capacity() {
@@ -107,11 +107,11 @@ impl GzipStream {
     }
 }
 
-/// The smallest block of a list, in bytes. Smaller chunks are joined.
+/// Minimum size of a block of a list, in bytes. Smaller chunks are joined.
 const BLOCK_BYTES_MIN: usize = 24 * 1024;
 
-/// Compresses a body into one gzip member. The iterator holds a chunk, and a compressor (about 300 KB) from the first
-/// block on that is not in `blocks`.
+/// Compresses a body into one gzip member. The iterator holds one chunk. The compressor (about 300 KB) is created for
+/// the first block that is not in `blocks`.
 pub(crate) fn compressed(chunks: Chunks, blocks: CompressedBlocks) -> Chunks {
     Box::new(Compressed {
         chunks,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_body_yields_an_incomplete_gzip_member() {
+    fn failed_body_ends_with_an_incomplete_gzip_member() {
         let chunks = [Ok(Bytes::from_static(b"a")), Err(BodyError("x".to_owned()))];
         let pieces: Vec<_> = compressed(Box::new(chunks.into_iter()), CompressedBlocks::new(1000)).collect();
         assert_eq!(pieces.last(), Some(&Err(BodyError("x".to_owned()))));
@@ -255,7 +255,7 @@ mod tests {
         }
 
         #[test]
-        fn gunzipped_chunks_equal_the_input(
+        fn decompressed_gzip_chunks_equal_the_input(
             chunks in prop::collection::vec((0_u8..9, prop_oneof![0_usize..5_000, 20_000_usize..70_000]), 1..9),
             blocks_bytes_max in prop_oneof![Just(0_usize), Just(1_000), Just(1_000_000)],
         ) {

@@ -1,11 +1,12 @@
-//! [`with_message`]: the protobuf message of a cached object, encoded once for its events, gets and lists.
+//! [`with_message`]: encodes the protobuf message of a cached object once, for events, gets and lists.
 
 use listwatch_cacher::{EncodingCache, EncodingId};
 use listwatch_meta::Object;
 use listwatch_wire::protobuf::{self, EncodeError};
 
-/// Passes the message of an object to `take`: the kept one, or a new one, which is kept if a cache also has the object.
-/// The object must be of the version `api_version`, or `api_version` and `kind` those of its metadata.
+/// Passes the protobuf message of an object to `take`. Uses the cached message, or encodes a new one. A new message is
+/// cached if the watch cache also holds the object. `api_version` must be the version of the object, or `api_version`
+/// and `kind` must be those of its metadata.
 pub(crate) fn with_message<R>(
     (cache, id): (&EncodingCache, EncodingId),
     (api_version, kind): (&str, &str),

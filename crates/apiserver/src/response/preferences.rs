@@ -23,12 +23,13 @@ pub(crate) struct ResponsePreferences {
     include_object: Option<String>,
     gzip: Option<CompressedBlocks>,
     cbor: bool,
-    /// The audit record of the request. Views add the response object to it.
+    /// The audit record of the request. Views add the response object to the record.
     audited: OnceLock<Arc<AuditedRequest>>,
 }
 
 impl ResponsePreferences {
-    /// Reads headers and query. `cbor` is true if the server supports CBOR. `blocks` are the server's.
+    /// Reads the headers and the query. `cbor` states whether the server supports CBOR. `blocks` is the server's cache
+    /// of compressed blocks.
     pub(crate) fn new(
         method: &Method,
         headers: &HeaderMap,
@@ -56,12 +57,12 @@ impl ResponsePreferences {
         }
     }
 
-    /// The audit record of the request, if the policy selects the request.
+    /// Returns the audit record of the request, if the policy selects the request.
     pub(crate) fn audited(&self) -> Option<&Arc<AuditedRequest>> {
         self.audited.get()
     }
 
-    /// The audit record, if the policy records the object of the response.
+    /// Returns the audit record, if the policy records the response object.
     pub(crate) fn audited_response(&self) -> Option<Arc<AuditedRequest>> {
         self.audited().filter(|audited| audited.level() >= Level::RequestResponse).cloned()
     }
@@ -76,12 +77,12 @@ impl ResponsePreferences {
         self.gzip.is_some()
     }
 
-    /// The blocks of former compressed responses, if the response may be compressed.
+    /// Returns the cache of compressed blocks, if the response may be compressed.
     pub(crate) fn compressed_blocks(&self) -> Option<CompressedBlocks> {
         self.gzip.clone()
     }
 
-    /// The `Accept` header, all its lines joined.
+    /// Returns the `Accept` header, with all lines joined.
     pub(crate) fn accept(&self) -> Option<&str> {
         self.accept.as_deref()
     }
@@ -90,12 +91,12 @@ impl ResponsePreferences {
         self.user_agent.as_deref()
     }
 
-    /// The value of `?pretty=`.
+    /// Returns the value of `?pretty=`.
     pub(crate) fn pretty(&self) -> Option<&str> {
         self.pretty.as_deref()
     }
 
-    /// The forms that the server offers for objects of a resource.
+    /// Returns the forms that the server offers for objects of a resource.
     pub(crate) fn served(&self, resource: &Resource) -> Served {
         Served { cbor: self.cbor, ..resource.served() }
     }

@@ -1,5 +1,5 @@
-//! Rejects new requests of a stopping server with 429 and `Retry-After`, so that their clients go to another server while
-//! the running requests finish (`--shutdown-send-retry-after`).
+//! [`RequestDrain`]: while a server shuts down, rejects new requests with 429 and `Retry-After`. Clients then use
+//! another server while the running requests finish (`--shutdown-send-retry-after`).
 //!
 //! Source: `WithRetryAfter` in `apiserver/pkg/server/filters/with_retry_after.go`.
 
@@ -15,20 +15,20 @@ use crate::response::respond;
 
 /// The paths that a stopping server still serves, because load balancers read them.
 const EXEMPT_PATHS: [&str; 2] = ["/readyz", "/livez"];
-/// The prefix of the user agents whose requests are still served: those of other servers.
+/// The user agent prefix of other API servers, whose requests are still served.
 const EXEMPT_USER_AGENT: &str = "kube-apiserver/";
 const MESSAGE: &str = "The apiserver is shutting down, please try again later.\n";
-/// The time after which a client may try again, in seconds.
+/// The value of `Retry-After`, in seconds.
 const RETRY_AFTER_SECONDS: &str = "5";
 
-/// Counts the requests that a server works on, and rejects new ones while it stops.
+/// Counts the running requests of a server, and rejects new requests during the shutdown.
 #[derive(Debug, Default)]
 pub(crate) struct RequestDrain {
     rejects: AtomicBool,
     active: AtomicUsize,
 }
 
-/// A request that the server works on, counted until it is dropped.
+/// A running request, which is counted until the value is dropped.
 pub(crate) struct ActiveRequest<'a>(&'a RequestDrain);
 
 impl Drop for ActiveRequest<'_> {
@@ -43,7 +43,7 @@ impl RequestDrain {
         self.rejects.store(true, Ordering::Release);
     }
 
-    /// Whether the server works on no request.
+    /// Whether no request is running.
     pub(crate) fn is_drained(&self) -> bool {
         self.active.load(Ordering::Acquire) == 0
     }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_server_rejects_new_requests_and_serves_probes() {
+    fn stopping_server_rejects_new_requests_except_health_probes() {
         let drain = RequestDrain::default();
         let Ok(running) = drain.admit(&parts("/api/v1/pods", "kubectl")) else { panic!("a running server admits") };
         drain.start();

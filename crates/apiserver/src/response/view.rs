@@ -1,5 +1,5 @@
-//! Negotiates the form of objects, lists and failures once per request ([`ObjectView`], [`ListView`], [`StatusView`]),
-//! and applies it. [`WatchView`](super::watch_view::WatchView) is the form of events.
+//! Negotiates the form of objects, lists and errors once per request, and applies the form ([`ObjectView`],
+//! [`ListView`], [`StatusView`]). [`WatchView`](super::watch_view::WatchView) is the form of events.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl ObjectView {
         Self::from(preferences, preferences.served(resource))
     }
 
-    /// Negotiates the form of an object that has no Table and no partial form, such as a Scale.
+    /// Negotiates the form of an object without Table and metadata views, such as a Scale.
     ///
     /// # Errors
     /// 406 if the client accepts no form of the server.
@@ -71,12 +71,13 @@ impl ObjectView {
         self.bytes(code, resource, resource.shown(object).json())
     }
 
-    /// Whether the response is a whole object in protobuf.
+    /// Whether the response is a complete object in protobuf.
     pub(crate) fn is_message(&self) -> bool {
         matches!(self.negotiated, Negotiated { encoding: Encoding::Protobuf, view: View::Full, .. })
     }
 
-    /// Returns the response with a stored object. In protobuf, the message is shared with its events and lists.
+    /// Returns the response with a stored object. In protobuf, the message is shared with events and lists of the same
+    /// object.
     ///
     /// # Errors
     /// 500 when the object cannot be encoded.
@@ -134,7 +135,7 @@ impl ObjectView {
     }
 }
 
-/// Returns the response of a failure in a form that the client accepts, or else as indented JSON.
+/// Returns the response with a Status, in a form that the client accepts or otherwise as indented JSON.
 pub(crate) fn status_response(preferences: &ResponsePreferences, status: &Status) -> Response<Body> {
     if let Some(audited) = preferences.audited() {
         audited.set_status(status);
@@ -150,7 +151,7 @@ pub(crate) fn status_response(preferences: &ResponsePreferences, status: &Status
     response
 }
 
-/// The form of a failure: the encoding and whether JSON is indented, or `None` for the default.
+/// The form of a Status: the encoding, and whether JSON is indented. `None` is the default form.
 struct StatusView(Option<(Encoding, bool)>);
 
 impl StatusView {
@@ -273,7 +274,7 @@ mod tests {
     use listwatch_registry::Registry;
 
     #[test]
-    fn every_built_in_kind_has_protobuf() {
+    fn every_built_in_kind_can_be_encoded_as_protobuf() {
         let registry = Registry::builtin();
         let without: Vec<String> = registry
             .resources()

@@ -1,4 +1,4 @@
-//! [`WatchDrain`]: spreads the ends of open watches while a server shuts down
+//! [`WatchDrain`]: ends open watches one after the other while a server shuts down
 //! (`--shutdown-watch-termination-grace-period`).
 //!
 //! Clients whose watches end together reconnect together. The drain therefore assigns a separate end time to each
@@ -10,20 +10,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The longest time over which a stopping server ends its watches, unless another one is set. It is shorter than the ten
-/// seconds that requests have to finish.
+/// Default maximum time in which a stopping server ends all watches. The value is less than the ten seconds in which
+/// requests must finish.
 pub(crate) const WATCH_TERMINATION_GRACE_PERIOD: Duration = Duration::from_secs(5);
-/// The longest time between the ends of two watches, so that at least 200 watches end per second.
+/// Maximum time between the ends of two watches. At least 200 watches end per second.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The open watches of a server, and the schedule of their ends once the server stops.
+/// Counts the open watches of a server, and schedules their end times during the shutdown.
 #[derive(Debug)]
 pub(crate) struct WatchDrain(Mutex<DrainState>);
 
 #[derive(Debug)]
 struct DrainState {
     open: u32,
-    /// The longest time over which the watches end.
+    /// The maximum time in which all watches are ended.
     grace: Duration,
     /// The end time of the next watch and the interval between two watches, while the server stops.
     schedule: Option<(Instant, Duration)>,
@@ -41,7 +41,7 @@ impl WatchDrain {
         WatchDrain(Mutex::new(DrainState { open: 0, grace, schedule: None }))
     }
 
-    /// The longest time over which the watches end.
+    /// Returns the maximum time in which all watches are ended.
     pub(crate) fn grace(&self) -> Duration {
         self.0.lock().grace
     }
@@ -68,7 +68,7 @@ impl WatchDrain {
     }
 }
 
-/// An open watch, counted until it is dropped.
+/// An open watch, which is counted until the value is dropped.
 pub(crate) struct OpenWatch(Arc<WatchDrain>);
 
 impl OpenWatch {
@@ -77,7 +77,8 @@ impl OpenWatch {
         OpenWatch(drain)
     }
 
-    /// Returns the end time of this watch; `None` means at once. Each call takes one time of the schedule.
+    /// Returns the end time of this watch; `None` means that the watch may end at once. Each call takes one time of the
+    /// schedule.
     pub(crate) fn end_time(&self) -> Option<Instant> {
         self.0.next_end()
     }
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn drained_watches_end_one_by_one_within_the_grace() {
+    async fn drained_watches_end_one_by_one_within_the_grace_period() {
         for open in [1, 10, 2_000, 100_000] {
             let drain = Arc::new(WatchDrain::default());
             let grace = WATCH_TERMINATION_GRACE_PERIOD;

@@ -26,8 +26,8 @@ use crate::response::watch_drain::{OpenWatch, WatchDrain};
 use crate::response::watch_view::WatchView;
 use listwatch_registry::Resource;
 
-/// The size at which a chunk is complete, in bytes. A watcher holds at most this much outside of the shared history.
-/// Further deliveries wait for the next chunk.
+/// The size at which a chunk is complete, in bytes. A watcher holds at most this many bytes in addition to the shared
+/// history. Further deliveries wait for the next chunk.
 pub(crate) const BATCH_BYTES_MAX: usize = 64 * 1024;
 
 /// A watch as a source of chunks. The stream ends when the cache ends the watch (deadline, shutdown), or after an
@@ -68,18 +68,18 @@ impl WatchStream {
         }
     }
 
-    /// Sets the resources of the watch in flow control.
+    /// Sets the flow control resources of the watch.
     pub(crate) fn with_admission(mut self, admission: WatchAdmission) -> Self {
         self.admission = admission;
         self
     }
 
-    /// The `Content-Type` of the stream.
+    /// Returns the `Content-Type` of the stream.
     pub(crate) fn content_type(&self) -> &'static str {
         self.view.content_type()
     }
 
-    /// The encoding of the events.
+    /// Returns the encoding of the events.
     pub(crate) fn encoding(&self) -> Encoding {
         self.view.encoding()
     }

@@ -1,7 +1,7 @@
 //! [`WatchView`]: the form of the events of one watch, negotiated once and applied to each event.
 //!
-//! Whole objects in JSON need no encoding, because the cache holds these bytes. Any other form of an event is encoded
-//! at most once for all its watchers.
+//! Complete objects in JSON need no encoding, because the cache holds these bytes. Any other form of an event is
+//! encoded at most once for all watchers.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use listwatch_registry::Resource;
 pub(crate) struct WatchView {
     negotiated: Negotiated,
     form: EventForm,
-    /// The resource, if its version differs from that of the cached objects.
+    /// The resource, if its version differs from the version of the cached objects.
     converted: Option<Arc<Resource>>,
     ids: EncodingIds,
 }
@@ -85,12 +85,12 @@ impl WatchView {
         Ok(WatchView { negotiated, form, converted, ids })
     }
 
-    /// The `Content-Type` of the stream.
+    /// Returns the `Content-Type` of the stream.
     pub(crate) fn content_type(&self) -> &'static str {
         self.negotiated.content_type(Purpose::Watch)
     }
 
-    /// The encoding of the events.
+    /// Returns the encoding of the events.
     pub(crate) fn encoding(&self) -> Encoding {
         self.negotiated.encoding
     }
@@ -198,7 +198,7 @@ impl WatchView {
         })
     }
 
-    /// Returns the frame that ends a watch: a Status, in every form.
+    /// Returns the ERROR frame that ends a watch. The object is a Status in every form.
     pub(crate) fn error(&self, status: &Status) -> Bytes {
         match self.negotiated.encoding {
             Encoding::Protobuf => protobuf::error_frame(status),

@@ -1,5 +1,4 @@
-//! Tests of several servers on one store: published addresses and Leases, shutdown, and the served
-//! APIs.
+//! Tests several servers on one store: published addresses and Leases, shutdown, and the served APIs.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -41,7 +40,7 @@ async fn server(storage: &Arc<MemoryStorage>, address: [u8; 4], host_name: &str)
     builder.advertise_address(IpAddr::from(address)).host_name(host_name).build().await.unwrap()
 }
 
-/// The addresses in the Endpoints and in the EndpointSlice of the service, which are the same.
+/// Returns the addresses in the Endpoints of the service. Asserts that the EndpointSlice has the same addresses.
 async fn published(server: &ApiServer) -> Vec<String> {
     let texts = |list: &Value, field: &str| -> Vec<String> {
         let list = list.as_array().cloned().unwrap_or_default();
@@ -52,7 +51,7 @@ async fn published(server: &ApiServer) -> Vec<String> {
     endpoints
 }
 
-/// The hosts whose servers have an identity Lease.
+/// Returns the hosts whose servers have an identity Lease.
 async fn hosts(server: &ApiServer) -> Vec<String> {
     let leases = get(server, LEASES).await.1["items"].as_array().cloned().unwrap_or_default();
     let host = |lease: &Value| lease["metadata"]["labels"]["kubernetes.io/hostname"].as_str().unwrap().to_owned();
@@ -62,7 +61,7 @@ async fn hosts(server: &ApiServer) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_of_one_store_publish_each_other_until_they_withdraw_or_crash() {
+async fn endpoints_list_all_servers_of_a_store_until_they_withdraw_or_crash() {
     let storage = MemoryStorage::new();
     let one = server(&storage, [192, 0, 2, 1], "one").await;
     let two = server(&storage, [192, 0, 2, 2], "two").await;
@@ -94,7 +93,7 @@ async fn server_without_an_address_publishes_nothing() {
 }
 
 #[tokio::test]
-async fn draining_server_rejects_new_requests_until_the_running_ones_are_answered() {
+async fn draining_server_rejects_new_requests_and_finishes_running_requests() {
     let server = ApiServer::builder().build().await.unwrap();
     let watch = respond(&server, "GET", "/api/v1/pods?watch=true", &Value::Null).await;
     let (parts, ()) = Request::get("/api/v1/pods").body(()).unwrap().into_parts();
@@ -119,7 +118,7 @@ async fn draining_server_rejects_new_requests_until_the_running_ones_are_answere
 }
 
 #[tokio::test]
-async fn switched_off_group_version_is_neither_served_nor_discovered() {
+async fn disabled_group_version_is_neither_served_nor_discovered() {
     let config = RuntimeConfig::parse(["batch/v1=false", "apps/v1/daemonsets=false", "autoscaling/v1=false"]).unwrap();
     let server = ApiServer::builder().runtime_config(config).build().await.unwrap();
     for (path, code) in [

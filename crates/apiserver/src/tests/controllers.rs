@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use crate::ApiServer;
 
-/// A store that panics `panics_left` times: when a key with the suffix `key` is updated, or when a list begins at such
+/// A store that panics `panics_left` times: when a key with the suffix `key` is updated, or when a list starts at such
 /// a key.
 struct PanickingStore {
     inner: Arc<MemoryStorage>,

@@ -1,4 +1,5 @@
-//! Tokens of an issuer over HTTPS: another server of this crate, which signs service account tokens and publishes its keys.
+//! Tests tokens of an issuer over HTTPS. The issuer is another server of this crate, which signs service account tokens
+//! and publishes the keys.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -22,7 +23,7 @@ struct Issuer {
 }
 
 impl Issuer {
-    /// Starts an issuer with this key, which stands for the address in its tokens.
+    /// Starts an issuer with this signing key. The issuer in its tokens is the address.
     async fn start(pki: &Pki, address: SocketAddr, key: &[u8]) -> Self {
         let options = ServiceAccountTokenOptions {
             issuers: vec![format!("https://{address}")],
@@ -42,7 +43,7 @@ impl Issuer {
         self.serving.shutdown().await;
     }
 
-    /// A token for the audience `me`.
+    /// Requests a token for the audience `me`.
     async fn token(&self) -> String {
         let path = "/api/v1/namespaces/default/serviceaccounts/a/token";
         let (_, answer) = post(&self.server, "", path, json!({"spec": {"audiences": ["me"]}})).await;
@@ -61,12 +62,12 @@ async fn post(server: &ApiServer, token: &str, path: &str, body: Value) -> (u16,
     (code, serde_json::from_slice(&bytes).unwrap_or_default())
 }
 
-/// An address that nothing listens on.
+/// Returns an address on which no process listens.
 fn free_address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], listwatch_test_ports::free_port().unwrap()))
 }
 
-/// The configuration of an issuer whose certificate this authority signs.
+/// Returns the configuration of an issuer whose certificate is signed by `authority`.
 fn configured(url: &str, authority: &str) -> JwtIssuer {
     let file = json!({
         "apiVersion": "apiserver.config.k8s.io/v1",
@@ -79,7 +80,7 @@ fn configured(url: &str, authority: &str) -> JwtIssuer {
     AuthenticationConfiguration::parse(&file.to_string(), &[]).unwrap().issuers.remove(0)
 }
 
-/// The user of a token, or why it is rejected.
+/// Authenticates a token. Returns the user, or the reason of the rejection.
 async fn ask(authenticator: &JwtAuthenticator<IssuerClient>, token: &str, now: i64) -> Result<String, String> {
     match authenticator.authenticate(&AuthenticationRequest::of_token(Some(token), now)).await {
         Authentication::Authenticated { user, .. } => Ok(user.username.clone()),
@@ -93,7 +94,7 @@ fn now() -> i64 {
 }
 
 #[tokio::test]
-async fn keys_of_an_issuer_are_read_over_https_and_follow_its_rotation() {
+async fn issuer_keys_are_read_over_https_and_updated_after_rotation() {
     let (pki, other) = (Pki::in_memory(&[]).unwrap(), Pki::in_memory(&[]).unwrap());
     let (old, new) = (SigningKey::generate().unwrap(), SigningKey::generate().unwrap());
     let address = free_address();

@@ -14,7 +14,7 @@ async fn get(server: &ApiServer, path: &str) -> Response<Body> {
 }
 
 #[tokio::test]
-async fn strict_transport_security_is_a_header_of_all_responses() {
+async fn strict_transport_security_header_is_on_all_responses() {
     let builder = ApiServer::builder().auth(Auth::Token("secret".to_owned()));
     let server = builder.strict_transport_security("max-age=31536000; preload").build().await.expect("a server");
     for (path, code) in [("/readyz", 200), ("/api/v1/pods", 401)] {

@@ -201,14 +201,14 @@ async fn token_is_valid_on_all_servers_of_a_store() {
     }
 }
 
-/// The claims of a token.
+/// Returns the claims of the token in a response.
 fn claims_of(answer: &Value) -> Value {
     let token = answer["status"]["token"].as_str().unwrap();
     serde_json::from_slice(&BASE64.decode(token.split('.').nth(1).unwrap()).unwrap()).unwrap()
 }
 
 #[tokio::test]
-async fn tokens_of_pods_live_longer_than_requested_and_others_at_most_the_maximum() {
+async fn pod_tokens_live_longer_than_requested_and_other_tokens_at_most_the_maximum() {
     let options = ServiceAccountTokenOptions {
         issuers: vec!["https://issuer".to_owned()],
         api_audiences: vec!["api".to_owned()],
@@ -290,7 +290,7 @@ async fn published_keys_verify_tokens_for_other_servers() {
 }
 
 #[tokio::test]
-async fn issuer_documents_need_the_role_for_discovery() {
+async fn issuer_documents_require_the_service_account_issuer_discovery_role() {
     let builder = ApiServer::builder().auth(Auth::Token("admin".to_owned()));
     let builder = builder.authorization([crate::AuthorizationMode::Rbac]);
     let server = builder.anonymous_auth(crate::AnonymousAuth::Enabled).build().await.unwrap();
@@ -330,7 +330,7 @@ async fn token_of_a_replaced_key_is_rejected() {
 }
 
 #[tokio::test]
-async fn bootstrap_token_authenticates_only_where_it_is_enabled() {
+async fn bootstrap_token_authenticates_only_if_enabled() {
     let storage: Arc<dyn Storage> = listwatch_storage::MemoryStorage::new();
     let server = async |on: bool| {
         let builder = ApiServer::builder().auth(Auth::Token("admin".to_owned())).bootstrap_tokens(on);
@@ -362,7 +362,7 @@ async fn bootstrap_token_authenticates_only_where_it_is_enabled() {
 }
 
 #[tokio::test]
-async fn in_process_client_acts_as_its_user() {
+async fn requests_of_an_in_process_client_run_as_its_user() {
     let builder = ApiServer::builder().auth(Auth::Token("admin".to_owned()));
     let server = builder.authorization([crate::AuthorizationMode::Rbac]).build().await.unwrap();
     let send = async |service: crate::ApiService, path: &str| {

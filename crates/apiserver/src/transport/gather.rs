@@ -1,16 +1,16 @@
-//! Joins the writes of the streams of an HTTP/2 connection: [`Gather`] is between HTTP/2 and TLS.
+//! [`Gather`]: joins the writes of the streams of an HTTP/2 connection. The value sits between HTTP/2 and TLS.
 //!
 //! ```text
 //!  100 streams ──frame, flush──▶ Gather ── whole records ──▶ TLS ── once per turn of the connection ──▶ socket
 //! ```
 //!
-//! The HTTP/2 codec flushes after every DATA frame. Each flush is a TLS record and a system call. An event for a
-//! hundred watchers of one connection would therefore cost a hundred of each. [`Gather`] joins the frames. When they
-//! fill a TLS record, the record is passed to TLS without a copy. Only the rest of a large frame is copied. The socket
-//! is corked, so that TLS keeps the record.
+//! The HTTP/2 codec flushes after every DATA frame. Each flush is a TLS record and a system call. Without gathering, an
+//! event for a hundred watchers on one connection would cost a hundred TLS records and a hundred system calls.
+//! [`Gather`] joins the frames. When the frames fill a TLS record, the record is passed to TLS without a copy. Only the
+//! rest of a large frame is copied. The socket is corked, so that TLS buffers the record.
 //!
 //! All records are sent when the connection has no more work in this turn, or at [`GATHER_BYTES_MAX`]. No frame waits
-//! for a timer: a turn ends when each task that was ready before it has run.
+//! for a timer. A turn ends when each task that was already ready has run.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -20,8 +20,8 @@ use std::task::{Context, Poll, ready};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The most bytes of frames that wait for the end of the turn, in addition to one frame. At this limit the frames are
-/// sent at once. While the socket accepts no bytes, no further frame is accepted.
+/// Maximum number of frame bytes that wait for the end of the turn, in addition to one frame. At this limit, the frames
+/// are sent at once. While the socket accepts no bytes, no further frame is accepted.
 pub(crate) const GATHER_BYTES_MAX: usize = 64 * 1024;
 /// The size of a full TLS record, in bytes.
 const RECORD_BYTES: usize = 16 * 1024;
@@ -48,7 +48,7 @@ impl<T: Cork> Cork for Box<T> {
     }
 }
 
-/// The side to which HTTP/2 writes.
+/// The side that HTTP/2 writes to.
 pub(crate) struct Gather<T>(Arc<Mutex<Gathered<T>>>);
 
 /// The side that sends the gathered frames.
@@ -67,7 +67,7 @@ struct Gathered<T> {
     yielded: bool,
 }
 
-/// Creates both sides. With `gather: false` they pass writes through.
+/// Creates both sides. If `gather` is false, writes are passed through.
 pub(crate) fn gather<T>(io: T, gather: bool) -> (Gather<T>, Outlet<T>) {
     let gathered = Gathered { io, gather, waiting: Vec::new(), held: 0, yielded: false };
     let shared = Arc::new(Mutex::new(gathered));
@@ -141,7 +141,7 @@ fn nonzero(written: usize) -> io::Result<usize> {
     if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) }
 }
 
-/// A connection that writes to a [`Gather`], with its [`Outlet`]. It sends the gathered frames whenever the connection
+/// A connection that writes to a [`Gather`], with the [`Outlet`]. The gathered frames are sent whenever the connection
 /// has no more work.
 pub(crate) struct Gathering<C, T> {
     pub(crate) connection: Pin<Box<C>>,
@@ -238,8 +238,8 @@ mod tests {
 
     use super::*;
 
-    /// A socket that records writes and flushes. It accepts no write while it is full, and at most `takes` bytes per
-    /// write.
+    /// A test socket that records writes and flushes. A full socket accepts no write; otherwise a write accepts at most
+    /// `takes` bytes.
     struct Socket {
         writes: Vec<Vec<u8>>,
         /// The number of writes before each flush.
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn full_records_are_flushed_at_the_end_of_the_turn() {
+    fn full_tls_records_are_flushed_at_the_end_of_the_turn() {
         let (mut end, outlet) = gather(Socket::default(), true);
         let (head, frame) = ([b'h'; 9], [b'f'; RECORD_BYTES]);
         for _ in 0..3 {

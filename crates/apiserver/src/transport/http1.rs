@@ -1,4 +1,4 @@
-//! [`Http1`]: an HTTP/1.1 connection, which hyper serves except while a watch is open.
+//! [`Http1`]: an HTTP/1.1 connection. hyper serves the connection, except while a watch is open.
 //!
 //! ```text
 //!  request ──▶ hyper ── head of a watch is sent ──▶ hyper's state is dropped ──▶ Watch: chunks of events
@@ -36,7 +36,7 @@ type ConnectionError = Box<dyn std::error::Error + Send + Sync>;
 /// The response to one request.
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Response<SentBody>> + Send>>;
 
-/// The most bytes that are read from a peer while its watch is open. The peer may send its next request early. At this
+/// Maximum number of bytes that are read from a peer during a watch. The peer may send the next request early. At this
 /// limit, the connection is not read until the watch ends.
 const EARLY_BYTES_MAX: usize = 512;
 
@@ -173,7 +173,7 @@ fn wants_close(headers: &HeaderMap) -> bool {
 /// The body that hyper polls.
 enum ResponseBody {
     Hyper(SentBody),
-    /// A watch. hyper polls for the first chunk after it has written the head. That poll moves the watch to the
+    /// A watch. After hyper has written the head, hyper polls for the first chunk. That poll moves the watch to the
     /// handover.
     Over(Option<SentBody>, Arc<Handover>),
 }
@@ -252,7 +252,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for HyperIo<T> {
         self.io.is_write_vectored()
     }
 
-    /// Records that hyper has written its whole buffer, which hyper does before each flush.
+    /// Records that hyper has written the whole buffer, because hyper writes the buffer before each flush.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.io).poll_flush(cx);
         self.handover.flushed.store(matches!(flushed, Poll::Ready(Ok(()))), Relaxed);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn partial_writes_do_not_split_or_lose_chunks() {
+    async fn partial_socket_writes_do_not_split_or_lose_watch_chunks() {
         let long = "long ".repeat(20).leak();
         for room in [1, 2, 3, 7, 1000] {
             let (io, mut peer) = tokio::io::duplex(room);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn early_request_bytes_are_kept_up_to_the_limit() {
+    async fn request_bytes_sent_during_a_watch_are_kept_up_to_the_limit() {
         let (io, mut peer) = tokio::io::duplex(10_000);
         let sent = "next ".repeat(1_000);
         tokio::io::AsyncWriteExt::write_all(&mut peer, sent.as_bytes()).await.unwrap();

@@ -41,9 +41,9 @@ use crate::transport::peer::{
 const CONNECTIONS_MAX: usize = 65_536;
 /// The time limit for a TLS handshake. After that time the connection is closed.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest headers of an HTTP/1.1 request, in bytes. Larger headers are rejected with 431. The limit also applies
-/// to the bytes of a response that wait for a slow peer, because hyper polls the body only below it. kube-apiserver
-/// accepts 1 MiB of headers. In this server a URL has at most 64 KiB, and other headers are small.
+/// Maximum size of the headers of an HTTP/1.1 request, in bytes. Larger headers are rejected with 431. The limit also
+/// applies to the unsent bytes of a response to a slow peer, because hyper polls the body only below this limit.
+/// kube-apiserver accepts 1 MiB of headers. In this server, a URL has at most 64 KiB, and other headers are small.
 const HTTP1_BUFFER_BYTES_MAX: usize = 128 * 1024;
 /// The largest number of streams on one HTTP/2 connection, including watches (`--http2-max-streams-per-connection`);
 /// the same as kube-apiserver's. A further stream is rejected with `REFUSED_STREAM`. Clients read the limit from the
@@ -60,10 +60,10 @@ const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(15);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(180);
 /// The largest headers of an HTTP/2 request, in bytes; the same as for HTTP/1.1.
 const HTTP2_HEADER_BYTES_MAX: u32 = HTTP1_BUFFER_BYTES_MAX as u32;
-/// The time limit for open requests after the start of the shutdown. After that time their connections are closed. Watches
-/// with a longer grace period have that period instead.
+/// The time limit for open requests after the start of the shutdown. After that time their connections are closed.
+/// Watches with a longer grace period have that period instead.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time after the end of the last watch in which its connection closes.
+/// The time limit for closing the connections after the last watch has ended.
 const WATCH_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A listener that accepts connections. Dropping the value closes the listener and its connections at once;
@@ -94,15 +94,14 @@ impl Serving {
         self
     }
 
-    /// The bound address. For port 0, it contains the port that the operating system chose.
+    /// Returns the bound address. If port 0 was requested, the address has the port that the operating system chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Stops accepting connections, and waits up to ten seconds for open requests, or longer for watches with a longer
-    /// grace period. Call
-    /// [`ApiServer::shutdown`](crate::ApiServer::shutdown) first to end the watches, which otherwise take all of that
-    /// time.
+    /// Stops accepting connections, and waits up to ten seconds for open requests, or up to the grace period of watches
+    /// if that is longer. Call [`ApiServer::shutdown`](crate::ApiServer::shutdown) first. Otherwise open watches do not
+    /// end, and this method waits for the whole time.
     pub async fn shutdown(mut self) {
         let _ = self.stop.send(true);
         let _ = (&mut self.task).await;
@@ -115,7 +114,7 @@ impl Drop for Serving {
     }
 }
 
-/// Serves on a bound listener. Without TLS it serves plain HTTP/1.1, and HTTP/2 by prior knowledge.
+/// Serves on a bound listener. Without TLS, serves plain HTTP/1.1, and HTTP/2 by prior knowledge.
 ///
 /// # Errors
 /// The error of the operating system if the listener cannot be used.
@@ -142,7 +141,7 @@ pub(crate) fn serve(
     Ok(Serving { address, stop, task, companion: None })
 }
 
-/// Accepts connections until the stop, and returns those that are open.
+/// Accepts connections until the shutdown. Returns the connections that are still open.
 async fn accept(
     listener: TcpListener,
     service: ApiService,
@@ -274,8 +273,8 @@ impl Connection {
         }
     }
 
-    /// Serves HTTP/2, or the protocol that the first bytes determine. If `many` is set, the frames of the streams of a
-    /// connection are written together.
+    /// Serves HTTP/2, or the protocol that the first bytes determine. If `many` is set, the frames of all streams of a
+    /// connection are gathered and written together.
     async fn serve(
         self,
         io: impl AsyncRead + AsyncWrite + Cork + Send + Unpin + 'static,
@@ -375,8 +374,8 @@ fn bad_request(why: &'static str) -> Response<Body> {
     response
 }
 
-/// Runs a connection until it ends, its peer is idle or stalled, or the server stops. `drain` makes the connection
-/// accept no further request.
+/// Runs a connection until the connection ends, the peer is idle or stalled, or the server stops. `drain` makes the
+/// connection accept no further requests.
 async fn drive<F>(
     mut connection: F,
     drain: impl Fn(&mut F),
@@ -418,8 +417,8 @@ where
     connection.await
 }
 
-/// Rejects plain HTTP on a TLS port. A TLS record begins with byte 22. A client of plain HTTP cannot show a TLS alert,
-/// so it receives the text of Go's server.
+/// Rejects plain HTTP on a TLS port. A TLS record starts with byte 22. A plain HTTP client cannot parse a TLS alert, so
+/// the response is the plain-text error of Go's server.
 async fn refuse_plain_http(mut stream: TcpStream) -> io::Result<Option<TcpStream>> {
     let mut first = [0_u8; 1];
     let peeked = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.peek(&mut first)).await;

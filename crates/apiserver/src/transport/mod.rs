@@ -48,20 +48,19 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// The bound address.
+    /// Returns the bound address.
     pub fn address(&self) -> SocketAddr {
         self.serving.address()
     }
 
-    /// A kubeconfig with the CA and a token.
+    /// Returns a kubeconfig with the CA certificate and a token.
     pub fn kubeconfig(&self) -> &str {
         &self.kubeconfig
     }
 }
 
 impl ApiServer {
-    /// Serves HTTPS on a bound listener: HTTP/2 and HTTP/1.1 by ALPN. Certificates from files are read again while it
-    /// serves.
+    /// Serves HTTPS on a bound listener: HTTP/2 and HTTP/1.1 by ALPN. Certificate files are reloaded periodically.
     ///
     /// # Errors
     /// The error of the operating system if the listener cannot be used.
@@ -77,8 +76,8 @@ impl ApiServer {
         Ok(if certificates.can_change() { serving.with_task(Arc::clone(certificates).follow_files()) } else { serving })
     }
 
-    /// Serves plain HTTP (HTTP/1.1, and HTTP/2 by prior knowledge). Use it on the loopback address only: credentials
-    /// are sent unencrypted.
+    /// Serves plain HTTP (HTTP/1.1, and HTTP/2 by prior knowledge). Use this only on the loopback address, because
+    /// credentials are sent unencrypted.
     ///
     /// # Errors
     /// The error of the operating system if the listener cannot be used.

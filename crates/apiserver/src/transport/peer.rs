@@ -15,10 +15,10 @@
 //! Both are checked once per [`STALL_CHECK`], and are closed if there was no progress between two checks. This is one
 //! to two intervals after the last byte. A watch whose client reads slowly makes progress.
 //!
-//! Any other response has a slot ([`crate::flow_control::in_flight`]) and a deadline. [`SentBody`] keeps the slot until the
-//! last bytes are sent. Over HTTP/1.1 this is the flush of the connection; over HTTP/2 the peer's window must cover all
-//! but [`TAIL_BYTES`]. The response is aborted at its deadline, or if it is slow while another request needs the slot.
-//! Over HTTP/2 its stream is reset; over HTTP/1.1 its connection is closed.
+//! Any other response has a slot ([`crate::flow_control::in_flight`]) and a deadline. [`SentBody`] keeps the slot until
+//! the last bytes are sent. Over HTTP/1.1, this is the flush of the connection. Over HTTP/2, the peer's window must
+//! cover all but [`TAIL_BYTES`]. The response is aborted at its deadline, or if it is slow while another request needs
+//! the slot. Over HTTP/2 the stream is reset; over HTTP/1.1 the connection is closed.
 //!
 //! Until then, a stalled peer costs no CPU, because no task polls for it. The memory of a stalled peer is:
 //!
@@ -59,13 +59,13 @@ pub(crate) const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(32);
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// The time limit for an orderly close of an idle connection.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most bytes of a response over HTTP/2 that may wait in the connection's buffer without a slot. A larger chunk is
-/// sent in two pieces, and the second piece has this size. hyper polls for the second piece when the peer's window
-/// covers the first.
+/// Maximum number of bytes of a response over HTTP/2 that may wait in the connection's buffer without a slot. A larger
+/// chunk is sent in two pieces, and the second piece has this size. hyper polls for the second piece when the peer's
+/// window covers the first.
 const TAIL_BYTES: usize = 4 * 1024;
 /// The largest number of requests without a valid credential on one HTTP/2 connection. After the first one, the
-/// connection accepts no new request. At this number the connection is aborted. The limit is not lower, because so many
-/// requests may be in flight when the first one is rejected.
+/// connection accepts no new request. At this number the connection is aborted. The limit is not lower, because this
+/// number of requests may already be in flight when the first one is rejected.
 const UNAUTHENTICATED_REQUESTS_MAX: u32 = 100;
 /// The time for which a closing connection is still read. A peer that is still sending can then read the response
 /// before the reset of its connection. Go waits 0.5 s and reads nothing.
@@ -76,7 +76,7 @@ const LINGER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The buffer of one read from a closing connection, in bytes.
 const LINGER_BUFFER_BYTES: usize = 8 * 1024;
 
-/// The progress of a socket or stream. Every write updates it; few checks read it.
+/// The progress of a socket or stream. Every write updates the value; only the rare checks read the value.
 #[derive(Debug, Default)]
 struct Progress {
     /// Whether bytes wait for the peer.
@@ -120,8 +120,8 @@ impl Progress {
 pub(crate) struct Peer {
     socket: Progress,
     open: AtomicU32,
-    /// The number of requests since the start. It distinguishes a peer that stayed idle from a peer that became idle
-    /// again.
+    /// The number of requests since the start. The number distinguishes a peer that stayed idle from a peer that became
+    /// idle again.
     begun: AtomicU32,
     /// The next [`Command`] for the task of the connection, or 0.
     command: AtomicU8,
@@ -231,9 +231,9 @@ impl Peer {
         }
     }
 
-    /// Records a request without a valid credential. The connection accepts no further request, because HTTP/2 makes it
-    /// cheap to send many (kube-apiserver's `UnauthenticatedHTTP2DOSMitigation`). Open streams, such as watches,
-    /// continue.
+    /// Records a request without a valid credential. The connection accepts no further requests, because HTTP/2 clients
+    /// can send many requests cheaply (kube-apiserver's `UnauthenticatedHTTP2DOSMitigation`). Open streams, such as
+    /// watches, continue.
     pub(crate) fn note_unauthenticated(&self) {
         match self.unauthenticated.fetch_add(1, Relaxed) {
             0 => self.send(Command::Drain),
@@ -242,7 +242,7 @@ impl Peer {
         }
     }
 
-    /// Drains the connection: it accepts no further request, and open requests finish.
+    /// Drains the connection: no further request is accepted, and open requests finish.
     pub(crate) fn go_away(&self) {
         self.send(Command::Drain);
     }
@@ -446,7 +446,7 @@ impl<F: Future> Future for StreamTask<F> {
     }
 }
 
-/// A socket that records the progress of its peer, and that lingers at its shutdown.
+/// A socket that records the progress of the peer, and lingers when it is shut down.
 #[derive(Debug)]
 pub(crate) struct MonitoredIo<T> {
     io: T,
@@ -466,8 +466,8 @@ pub(crate) struct Linger {
 }
 
 impl Linger {
-    /// Starts to linger. With `sending`, a response was sent before the whole request had arrived. Otherwise lingering
-    /// ends as soon as no bytes are left to read.
+    /// Starts to linger. If `sending` is set, a response was sent before the whole request had arrived. Otherwise,
+    /// lingering ends as soon as no bytes are left to read.
     pub(crate) fn new(sending: bool) -> Self {
         Linger { until: Box::pin(tokio::time::sleep(LINGER_TIMEOUT)), bytes_left: LINGER_BYTES_MAX, sending }
     }

@@ -29,8 +29,7 @@ pub use super::serving_certificates::SniCertificate;
 
 /// The validity period of a new CA, in days.
 const CA_VALIDITY_DAYS: i64 = 3650;
-/// The validity period of a server certificate, in days; the same as that of the CA. A restart creates a new
-/// certificate.
+/// The validity period of a server certificate, in days; the same as for the CA. A restart creates a new certificate.
 const SERVER_VALIDITY_DAYS: i64 = CA_VALIDITY_DAYS;
 
 /// A certificate authority with a server certificate, and the admin's bearer token.
@@ -108,11 +107,11 @@ impl Pki {
     }
 
     /// Adds certificates for host names (`--tls-sni-cert-key`). If several certificates match a name, the first one is
-    /// used. Explicit names take precedence over the names in certificates. A listener reads the files again while it
-    /// serves. Set the TLS options after the certificates.
+    /// used. Explicit names take precedence over the names in certificates. A listener reloads the files periodically.
+    /// Set the TLS options after the certificates.
     ///
     /// # Errors
-    /// As [`Pki::from_files`].
+    /// See [`Pki::from_files`].
     pub fn with_sni_certificates(self, certificates: Vec<SniCertificate>) -> Result<Self, PkiError> {
         Self::new(self.ca_pem, self.token, self.certificates.with_sni(certificates)?)
     }
@@ -141,12 +140,12 @@ impl Pki {
         Ok(self)
     }
 
-    /// The CA certificate that clients trust, in PEM.
+    /// Returns the CA certificate that clients must trust, in PEM.
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
 
-    /// The administrator's bearer token.
+    /// Returns the administrator's bearer token.
     pub fn token(&self) -> &str {
         &self.token
     }
@@ -158,7 +157,7 @@ impl Pki {
         self
     }
 
-    /// The certificates of the listener, for a task that reads changed files.
+    /// Returns the certificates of the listener, for the task that reloads changed files.
     pub(crate) fn certificates(&self) -> &Arc<ServingCertificates> {
         &self.certificates
     }
@@ -168,7 +167,7 @@ impl Pki {
         Arc::clone(&self.tls)
     }
 
-    /// Returns a kubeconfig of the administrator for the server at `url`. It contains the CA certificate and the token.
+    /// Returns a kubeconfig of the administrator for the server at `url`, with the CA certificate and the token.
     pub fn kubeconfig(&self, url: &str) -> String {
         let ca = STANDARD.encode(&self.ca_pem);
         let token = &self.token;
@@ -210,7 +209,7 @@ pub struct TlsOptions {
     /// Whether only HTTP/1.1 is offered (`--disable-http2-serving`).
     pub http1_only: bool,
     /// Whether the server requests client certificates. The handshake accepts every certificate; authenticators verify
-    /// it.
+    /// the certificate.
     pub request_client_certificates: bool,
 }
 
@@ -306,7 +305,7 @@ impl ClientCertVerifier for RequestClientCertificate {
     }
 }
 
-/// Writes a file that only its owner may read (mode 0600). It replaces an existing file atomically.
+/// Writes a file that only its owner may read (mode 0600). Replaces an existing file atomically.
 ///
 /// # Errors
 /// [`PkiError::File`] with the path.
@@ -348,7 +347,7 @@ fn token() -> String {
     URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>())
 }
 
-/// The parameters of the CA, which are constant, so that the issuer can be rebuilt from the key alone.
+/// Returns the parameters of the CA. They are constant, so that the issuer can be rebuilt from the key alone.
 fn ca_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = name("listwatch-ca");
@@ -400,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ca_and_token_are_kept_over_restarts() {
+    fn ca_and_token_are_kept_across_restarts() {
         let directory = tempfile::tempdir().unwrap();
         let first = Pki::load_or_create(directory.path(), &[]).unwrap();
         let second = Pki::load_or_create(directory.path(), &[]).unwrap();

@@ -31,7 +31,7 @@ pub(crate) const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 /// A certificate for the host names that a client requests by SNI (`--tls-sni-cert-key`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SniCertificate {
-    /// The PEM file of the certificate chain. It begins with the certificate of the server.
+    /// The PEM file of the certificate chain, starting with the certificate of the server.
     pub certificate: PathBuf,
     /// The PEM file of the private key.
     pub key: PathBuf,
@@ -58,7 +58,7 @@ enum Source {
 }
 
 impl ServingCertificates {
-    /// One certificate for all names, which never changes.
+    /// Creates one certificate for all names, which never changes.
     pub(crate) fn made(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Self, PkiError> {
         let default = Arc::new(certified(chain, key)?);
         let current = NamedCertificates { default: Arc::clone(&default), by_name: HashMap::new() };
@@ -70,7 +70,7 @@ impl ServingCertificates {
         })
     }
 
-    /// One certificate for all names, from PEM files.
+    /// Loads one certificate for all names from PEM files.
     ///
     /// # Errors
     /// A file cannot be read or has no certificate or key, or the key does not match the certificate.
@@ -78,10 +78,10 @@ impl ServingCertificates {
         Self::load(Source::Files { certificate: certificate.to_owned(), key: key.to_owned() }, Vec::new())
     }
 
-    /// The same default certificate, with these certificates for single names.
+    /// Returns the same default certificate, with additional certificates for specific names.
     ///
     /// # Errors
-    /// As [`ServingCertificates::from_files`].
+    /// See [`ServingCertificates::from_files`].
     pub(crate) fn with_sni(&self, sni: Vec<SniCertificate>) -> Result<Self, PkiError> {
         let default = match &self.default {
             Source::Made(default) => Source::Made(Arc::clone(default)),
@@ -101,11 +101,11 @@ impl ServingCertificates {
         matches!(self.default, Source::Files { .. }) || !self.sni.is_empty()
     }
 
-    /// Reads the files again. Returns whether they changed. After an error the old certificates stay in use, for
-    /// example while only one of two files is written.
+    /// Reads the files again. Returns whether the files changed. After an error, the old certificates remain in use.
+    /// This happens, for example, while only one of two files is written.
     ///
     /// # Errors
-    /// As [`ServingCertificates::from_files`].
+    /// See [`ServingCertificates::from_files`].
     pub(crate) fn reload(&self) -> Result<bool, PkiError> {
         let files = read_files(&self.default, &self.sni)?;
         let mut loaded = self.loaded.lock();
@@ -117,7 +117,7 @@ impl ServingCertificates {
         Ok(true)
     }
 
-    /// Reads the files at an interval, until the future is dropped. Connections that are open keep their certificate.
+    /// Reads the files periodically until the future is dropped. Open connections keep their certificate.
     pub(crate) async fn follow_files(self: Arc<Self>) {
         let mut interval = tokio::time::interval(RELOAD_INTERVAL);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -152,7 +152,7 @@ impl ResolvesServerCert for ServingCertificates {
     }
 }
 
-/// Certificates by host name, and one for all other names.
+/// The certificates by host name, and the default certificate for all other names.
 #[derive(Debug)]
 struct NamedCertificates {
     default: Arc<CertifiedKey>,
@@ -184,8 +184,8 @@ impl NamedCertificates {
         Ok(NamedCertificates { default, by_name })
     }
 
-    /// Returns the certificate of a host name, else that of its wildcard, else the default (`tls.Config.getCertificate`
-    /// of Go).
+    /// Returns the certificate for the host name, for its wildcard, or the default, in this order (Go's
+    /// `tls.Config.getCertificate`).
     fn select(&self, name: Option<&str>) -> Arc<CertifiedKey> {
         let named = name.filter(|_| !self.by_name.is_empty()).and_then(|name| {
             let name = name.to_ascii_lowercase();
@@ -226,7 +226,7 @@ fn certified(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -
     CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())
 }
 
-/// The common name, if it is a host name, and the DNS names of a certificate (`getCertificateNames`).
+/// Returns the DNS names of a certificate, and the common name if that is a host name (`getCertificateNames`).
 fn names_of(certified: &CertifiedKey) -> Vec<String> {
     let Some(certificate) = certified.cert.first().and_then(|der| Certificate::from_der(der).ok()) else {
         return Vec::new();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn old_certificate_stays_in_use_while_the_files_are_not_usable() {
+    fn old_certificate_is_used_while_the_new_files_are_unusable() {
         let directory = tempfile::tempdir().unwrap();
         let (certificate, key, first) = write_pair(directory.path(), "server", &["localhost"], "localhost");
         let certificates = ServingCertificates::from_files(&certificate, &key).unwrap();

@@ -1,7 +1,7 @@
-//! Tricks by which clients try to get around authentication and authorization. Each test is named after its trick.
+//! Tests attempts of clients to bypass authentication and authorization.
 //!
-//! `bob` may read the ConfigMap `mine`, and update and patch ConfigMaps, all in the namespace `default`. `bob` has no
-//! other permissions, and only the administrator may read the Secret. `eve` has the permissions that a test grants.
+//! In the namespace `default`, `bob` may read the ConfigMap `mine`, and update and patch ConfigMaps. `bob` has no other
+//! permissions. Only the administrator may read the Secret. `eve` has the permissions that a test grants.
 
 mod spellings;
 mod wire;
@@ -25,11 +25,11 @@ enum Sender {
     Admin,
     Bob,
     Eve,
-    /// Without a credential.
+    /// The request has no credential.
     Nobody,
 }
 
-/// Where a role counts.
+/// The scope of a role.
 #[derive(Clone, Copy, Debug)]
 enum Scope {
     Default,
@@ -39,7 +39,7 @@ enum Scope {
 struct Target(ApiServer);
 
 impl Target {
-    /// A server with the objects and permissions above. Anonymous requests reach the authorizers.
+    /// Starts a server with the objects and permissions above. Anonymous requests reach the authorizers.
     async fn start() -> Target {
         let server = ApiServer::builder()
             .auth(Auth::Token("admins".to_owned()))
@@ -87,8 +87,8 @@ impl Target {
         assert_eq!(code, 201, "{path}: {text}");
     }
 
-    /// Allows Eve what these rules say, in the namespace `default` or in the whole cluster. Waits until the request of
-    /// `probe` is no longer forbidden to her.
+    /// Grants `eve` these rules, in the namespace `default` or in the whole cluster. Waits until the request `probe` is
+    /// no longer forbidden.
     async fn allow_eve(&self, scope: Scope, rules: &str, probe: (Method, &str)) {
         let (roles, kind) = match scope {
             Scope::Default => ("/apis/rbac.authorization.k8s.io/v1/namespaces/default/role", "Role"),
@@ -155,7 +155,7 @@ impl Target {
 }
 
 #[tokio::test]
-async fn path_with_double_slashes_dots_or_escapes_never_reads_a_secret() {
+async fn path_with_double_slashes_dots_or_escapes_cannot_read_a_secret() {
     let target = Target::start().await;
     for path in [
         SECRET_PATH,
@@ -201,7 +201,7 @@ async fn path_with_double_slashes_dots_or_escapes_never_reads_a_secret() {
 }
 
 #[tokio::test]
-async fn open_path_followed_by_dots_or_escapes_opens_no_other_path() {
+async fn anonymous_path_followed_by_dots_or_escapes_gives_no_access_to_other_paths() {
     let target = Target::start().await;
     for path in [
         "/healthz/../api/v1/namespaces/default/secrets/s",
@@ -220,7 +220,7 @@ async fn open_path_followed_by_dots_or_escapes_opens_no_other_path() {
 }
 
 #[tokio::test]
-async fn unusual_method_never_reads_or_deletes() {
+async fn unusual_http_method_cannot_read_or_delete_objects() {
     let target = Target::start().await;
     for name in
         ["HEAD", "OPTIONS", "TRACE", "get", "Get", "delete", "PROPFIND", "QUERY", "SEARCH", "LIST", "WATCH", "X"]
@@ -251,7 +251,7 @@ async fn method_override_header_is_ignored() {
 }
 
 #[tokio::test]
-async fn upgrade_request_needs_the_same_credential_and_permission() {
+async fn upgrade_request_requires_the_same_credential_and_permission() {
     let target = Target::start().await;
     let websocket = [
         ("connection", "Upgrade"),
@@ -276,7 +276,7 @@ async fn upgrade_request_needs_the_same_credential_and_permission() {
 }
 
 #[tokio::test]
-async fn odd_or_repeated_authorization_headers_authenticate_no_user() {
+async fn malformed_or_repeated_authorization_headers_do_not_authenticate() {
     let target = Target::start().await;
     for values in [
         &["Bearer admins", "Bearer admins"][..],
@@ -310,7 +310,7 @@ async fn odd_or_repeated_authorization_headers_authenticate_no_user() {
 }
 
 #[tokio::test]
-async fn token_outside_the_authorization_header_authenticates_no_user() {
+async fn token_outside_the_authorization_header_does_not_authenticate() {
     let target = Target::start().await;
     for name in
         ["x-authorization", "proxy-authorization", "x-auth-token", "x-access-token", "cookie", "x_authorization"]
@@ -325,7 +325,7 @@ async fn token_outside_the_authorization_header_authenticates_no_user() {
 }
 
 #[tokio::test]
-async fn websocket_subprotocol_token_counts_only_when_well_formed_on_an_upgrade() {
+async fn websocket_subprotocol_token_authenticates_only_well_formed_upgrades() {
     let target = Target::start().await;
     let token = "base64url.bearer.authorization.k8s.io.YWRtaW5z";
     let path = "/api/v1/namespaces/default/secrets?watch=true";
@@ -374,7 +374,7 @@ async fn every_combination_of_impersonation_headers_needs_permission() {
 }
 
 #[tokio::test]
-async fn front_proxy_headers_without_its_certificate_authenticate_no_user() {
+async fn front_proxy_headers_without_the_proxy_certificate_do_not_authenticate() {
     let target = Target::start().await;
     let headers = [
         ("x-remote-user", "admin"),
@@ -403,7 +403,7 @@ async fn impersonation_header_listed_in_connection_still_applies() {
 }
 
 #[tokio::test]
-async fn rewriting_and_forwarding_headers_select_no_other_path_or_client() {
+async fn rewrite_and_forwarding_headers_do_not_change_the_path_or_client() {
     let target = Target::start().await;
     let headers = [
         ("x-original-url", SECRET_PATH),
@@ -423,7 +423,7 @@ async fn rewriting_and_forwarding_headers_select_no_other_path_or_client() {
 }
 
 #[tokio::test]
-async fn field_selector_widens_no_permission_on_a_name() {
+async fn field_selector_does_not_extend_a_permission_on_one_name() {
     let target = Target::start().await;
     let list = |query: &str| format!("{MAPS}?{query}");
     let (code, text) = target.get(Sender::Bob, &list("fieldSelector=metadata.name%3Dmine"), &[]).await;
@@ -452,7 +452,7 @@ async fn field_selector_widens_no_permission_on_a_name() {
 }
 
 #[tokio::test]
-async fn create_by_put_patch_apply_or_dry_run_needs_the_permission_to_create() {
+async fn create_by_put_patch_apply_or_dry_run_requires_the_verb_create() {
     let target = Target::start().await;
     let body = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"new"}}"#;
     for (expected, method, path, content_type) in [

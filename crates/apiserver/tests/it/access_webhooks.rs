@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A webhook on a port, with the reviews that it received.
+/// A webhook on a port, with the received reviews.
 #[derive(Clone, Default)]
 struct Webhook {
     received: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Webhook {
-    /// Starts the webhook, and returns a client of it.
+    /// Starts the webhook, and returns a client.
     async fn start(&self, answer: fn(&Value) -> Value) -> Client {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = client(&format!("http://{}/review", listener.local_addr().unwrap()));
@@ -83,7 +83,7 @@ async fn send(server: &ApiServer, line: &str, token: &str, impersonated: Option<
 }
 
 #[tokio::test]
-async fn authorization_webhook_decides_after_the_other_modes() {
+async fn authorization_webhook_is_asked_only_if_earlier_modes_do_not_decide() {
     let webhook = Webhook::default();
     let client = webhook
         .start(|spec| match spec["resourceAttributes"]["resource"].as_str() {
@@ -113,7 +113,7 @@ async fn authorization_webhook_decides_after_the_other_modes() {
 }
 
 #[tokio::test]
-async fn several_webhooks_decide_in_order_about_the_requests_that_meet_their_conditions() {
+async fn authorization_webhooks_are_asked_in_order_about_requests_that_match_their_conditions() {
     let (first, second) = (Webhook::default(), Webhook::default());
     let of_first = first.start(|_| json!({"denied": true, "reason": "first"})).await;
     let of_second = second.start(|_| json!({"allowed": true})).await;
@@ -147,7 +147,7 @@ async fn several_webhooks_decide_in_order_about_the_requests_that_meet_their_con
 }
 
 #[tokio::test]
-async fn webhook_with_the_failure_policy_deny_keeps_later_modes_from_allowing() {
+async fn failed_authorization_webhook_with_policy_deny_stops_later_modes() {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     for (failure_policy, condition, code) in [
         (FailurePolicy::NoOpinion, "request.resourceAttributes.name == 'x'", 200),
@@ -165,7 +165,7 @@ async fn webhook_with_the_failure_policy_deny_keeps_later_modes_from_allowing() 
 }
 
 #[tokio::test]
-async fn authorization_webhook_without_an_answer_never_allows() {
+async fn unreachable_authorization_webhook_never_allows_a_request() {
     // Nothing listens there any more.
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let client = client(&format!("http://127.0.0.1:{port}/review"));
@@ -179,7 +179,7 @@ async fn authorization_webhook_without_an_answer_never_allows() {
 }
 
 #[tokio::test]
-async fn token_webhook_is_asked_about_unknown_tokens_only() {
+async fn token_webhook_is_asked_only_about_unknown_tokens() {
     let webhook = Webhook::default();
     let client = webhook
         .start(|spec| match spec["token"].as_str() {

@@ -1,4 +1,4 @@
-//! Tests of admission plugins that a program adds to the server.
+//! Tests admission plugins that a program adds to the server.
 
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full};
@@ -150,7 +150,7 @@ async fn mutating_plugin_cannot_rename_an_object() {
 }
 
 #[tokio::test]
-async fn validating_plugin_sees_the_allocated_address_of_a_service() {
+async fn validating_plugin_receives_the_allocated_address_of_a_service() {
     let server = server().await;
     let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
     assert_eq!(send(&server, Method::POST, "/api/v1/namespaces/dev/services", service).await.0, 201);
@@ -174,7 +174,7 @@ impl ValidatingAdmission for KeepPods {
 }
 
 #[tokio::test]
-async fn rejected_eviction_neither_marks_the_pod_nor_uses_up_its_budget() {
+async fn eviction_rejected_by_a_plugin_changes_neither_pod_nor_budget() {
     let server = ApiServer::builder().validating_admission(KeepPods).build().await.unwrap();
     let pods = "/api/v1/namespaces/default/pods";
     let pod = json!({"metadata": {"name": "p", "labels": {"app": "a"}},
@@ -201,7 +201,7 @@ async fn rejected_eviction_neither_marks_the_pod_nor_uses_up_its_budget() {
 }
 
 #[tokio::test]
-async fn name_that_is_invalid_in_a_key_is_rejected_by_validation() {
+async fn object_name_that_is_invalid_in_a_key_is_rejected_by_validation() {
     let server = server().await;
     let maps = "/api/v1/namespaces/prod/configmaps";
     let taken = json!({"metadata": {"name": "unnamed"}});
@@ -212,7 +212,7 @@ async fn name_that_is_invalid_in_a_key_is_rejected_by_validation() {
     assert!(refused["message"].as_str().unwrap().contains("metadata.name"), "{refused}");
 }
 
-/// Allows everything but the creation of Endpoints.
+/// Allows all requests except the creation of Endpoints.
 struct NoNewEndpoints;
 
 impl Authorizer for NoNewEndpoints {
@@ -223,7 +223,7 @@ impl Authorizer for NoNewEndpoints {
 }
 
 #[tokio::test]
-async fn update_that_creates_needs_permission_to_create() {
+async fn update_that_creates_an_object_requires_the_verb_create() {
     let server = ApiServer::builder().authorizer(NoNewEndpoints).build().await.unwrap();
     let item = "/api/v1/namespaces/default/endpoints/e";
     let (code, refused) = send(&server, Method::PUT, item, json!({"metadata": {"name": "e"}})).await;

@@ -44,7 +44,7 @@ impl Extension {
         Extension { process, port: line.trim().parse().unwrap(), certificate: certified.cert.pem() }
     }
 
-    /// The APIService of the extension server.
+    /// Returns the APIService of the extension server.
     fn api_service(&self) -> Value {
         let bundle = base64::engine::general_purpose::STANDARD.encode(&self.certificate);
         json!({"metadata": {"name": "v1.ext.example.com"}, "spec": {"group": "ext.example.com", "version": "v1",
@@ -53,8 +53,8 @@ impl Extension {
     }
 }
 
-/// A service of the type ExternalName that resolves to this machine, because cluster addresses are
-/// not reachable here.
+/// Returns a service of the type ExternalName that resolves to this machine. Cluster addresses are not reachable in
+/// this test.
 fn service() -> Value {
     json!({"metadata": {"name": "things"}, "spec": {"type": "ExternalName", "externalName": "localhost"}})
 }
@@ -152,7 +152,7 @@ async fn requests_and_documents_of_an_extension_server_are_served() {
     panic!("a deleted APIService is still served");
 }
 
-/// A connection is upgraded through both servers, and bytes pass both ways.
+/// Checks that a connection is upgraded through both servers, and that bytes pass both ways.
 async fn upgrade_reaches_the_extension_server(server: &ApiServer) {
     let serving = server.serve_plain(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
     let mut stream = tokio::net::TcpStream::connect(serving.address()).await.unwrap();
@@ -172,7 +172,7 @@ async fn upgrade_reaches_the_extension_server(server: &ApiServer) {
     }
 }
 
-/// Discovery and OpenAPI contain local and remote group versions.
+/// Checks that discovery and OpenAPI contain local and remote group versions.
 async fn documents_describe_both_servers(server: &ApiServer) {
     let get = async |path: &str| send(server, &format!("GET {path}"), Value::Null).await.1;
     let names = |groups: &Value| -> Vec<String> {
@@ -220,7 +220,7 @@ async fn documents_describe_both_servers(server: &ApiServer) {
     assert!(spec["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments"].is_object());
 }
 
-/// A server with an available extension server.
+/// Builds a server with an available extension server.
 async fn with_extension(builder: Builder) -> (ApiServer, Extension, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let extension = Extension::start(folder.path());
@@ -239,7 +239,7 @@ async fn with_extension(builder: Builder) -> (ApiServer, Extension, tempfile::Te
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn extension_server_sees_the_path_that_was_authorized() {
+async fn extension_server_receives_the_authorized_path() {
     let (server, _extension, _folder) = with_extension(ApiServer::builder()).await;
     let base = "/apis/ext.example.com/v1";
     let delete = async |path: &str| send(&server, &format!("DELETE {base}/{path}"), Value::Null).await;
@@ -261,7 +261,7 @@ async fn extension_server_sees_the_path_that_was_authorized() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn proxied_requests_have_slots_and_deadlines() {
+async fn proxied_requests_take_slots_and_have_deadlines() {
     let builder = ApiServer::builder().requests_in_flight_max(400, 1).request_timeout(Duration::from_secs(1));
     let (server, _extension, _folder) = with_extension(builder).await;
     let create = async |name: &str| send(&server, &format!("POST {THINGS}"), json!({"metadata": {"name": name}})).await;

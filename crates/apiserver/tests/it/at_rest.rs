@@ -1,4 +1,5 @@
-//! Stores that a kube-apiserver wrote: protobuf and encrypted values are served unchanged, and written in that form.
+//! Tests stores that a kube-apiserver has written: protobuf and encrypted values are served unchanged, and written in
+//! the same form.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ fn form_of(resources: &str, providers: &[&str], media_type: StorageMediaType) ->
     StoredForm::new(encryption, media_type, "/registry")
 }
 
-/// A server over a store that outlives it.
+/// A server on a store that outlives the server.
 struct World {
     server: ApiServer,
     raw: Arc<MemoryStorage>,
@@ -76,7 +77,7 @@ impl World {
         self.raw.get(&key).await.expect("a read").0.unwrap_or_else(|| panic!("{path} is stored")).value
     }
 
-    /// The events of a watch from a resource version, for a second.
+    /// Returns the events of a watch from a resource version during one second.
     async fn events(&self, path: &str, from: &Value) -> Vec<Value> {
         let from = from.as_str().expect("a version");
         let path = format!("{path}?watch=1&timeoutSeconds=1&resourceVersion={from}");
@@ -95,7 +96,7 @@ fn secret(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn secrets_are_encrypted_and_follow_the_rotation_of_keys() {
+async fn secrets_are_encrypted_and_rewritten_after_key_rotation() {
     for media_type in [StorageMediaType::Json, StorageMediaType::Protobuf] {
         let raw = MemoryStorage::new();
         let item = format!("{SECRETS}/web");
@@ -171,7 +172,7 @@ async fn server_rewrites_its_own_keys_with_the_new_encryption_key() {
 }
 
 #[tokio::test]
-async fn value_of_an_unknown_key_is_unreadable_and_never_absent() {
+async fn value_encrypted_with_an_unknown_key_is_unreadable_and_not_absent() {
     for watch_cache in [true, false] {
         let raw = MemoryStorage::new();
         let world = World::over(&raw, form(&[CBC], StorageMediaType::Json), watch_cache).await;
@@ -199,7 +200,7 @@ async fn value_of_an_unknown_key_is_unreadable_and_never_absent() {
     }
 }
 
-/// The objects of a store, as (collection, prefix of the key in the store, object).
+/// Returns objects as (collection path, prefix of the key in the store, object).
 fn objects() -> Vec<(&'static str, &'static str, Value)> {
     let object = |api_version: &str, kind: &str, rest: Value| {
         let mut object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "web"}});

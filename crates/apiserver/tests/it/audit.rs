@@ -12,7 +12,7 @@ use listwatch_apiserver::{ApiServer, Auth, AuthorizationMode};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// A server with a policy and a log file in the mode `batch`, so that the order of events is that of the requests.
+/// Builds a server with a policy and a log file in the mode `batch`, which preserves the order of the requests.
 async fn server(directory: &Path, rules: &str) -> ApiServer {
     let backend = AuditBackend::log(directory.join("audit.log").to_str().unwrap());
     server_with(rules, AuditBackend { mode: AuditMode::Batch, ..backend }).await
@@ -52,7 +52,7 @@ async fn events(server: &ApiServer, directory: &Path) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn metadata_event_names_user_object_decision_and_response() {
+async fn audit_event_at_level_metadata_has_user_object_decision_and_response() {
     let directory = tempfile::tempdir().unwrap();
     let server = server(directory.path(), "- {level: Metadata, omitStages: [RequestReceived]}").await;
     let map = r#"{"metadata":{"name":"a"},"data":{"k":"s3cret data"}}"#;
@@ -86,7 +86,7 @@ async fn metadata_event_names_user_object_decision_and_response() {
 }
 
 #[tokio::test]
-async fn policy_level_decides_which_bodies_are_recorded() {
+async fn audit_level_determines_which_bodies_are_recorded() {
     let directory = tempfile::tempdir().unwrap();
     let rules = "- {level: None, verbs: [list]}\n- {level: Request, resources: [{resources: [secrets]}]}\n\
                  - {level: RequestResponse, omitManagedFields: true, omitStages: [RequestReceived]}";
@@ -121,7 +121,7 @@ async fn policy_level_decides_which_bodies_are_recorded() {
 }
 
 #[tokio::test]
-async fn list_response_is_recorded_in_the_form_that_the_client_received() {
+async fn audited_list_response_has_the_form_that_the_client_received() {
     let directory = tempfile::tempdir().unwrap();
     let server = server(directory.path(), "- {level: RequestResponse, omitStages: [RequestReceived]}").await;
     let path = "GET /api/v1/namespaces";
@@ -138,7 +138,7 @@ async fn list_response_is_recorded_in_the_form_that_the_client_received() {
 }
 
 #[tokio::test]
-async fn failed_authentication_is_recorded_without_the_credential() {
+async fn failed_authentication_is_audited_without_the_credential() {
     let directory = tempfile::tempdir().unwrap();
     let server = server(directory.path(), "- {level: Metadata}").await;
     for authorization in ["Bearer wr0ng", ""] {
@@ -157,7 +157,7 @@ async fn failed_authentication_is_recorded_without_the_credential() {
 }
 
 #[tokio::test]
-async fn watch_is_recorded_at_its_start_and_at_its_end() {
+async fn watch_is_recorded_in_the_audit_log_at_its_start_and_end() {
     let directory = tempfile::tempdir().unwrap();
     let server = server(directory.path(), "- {level: RequestResponse}").await;
     let request = Request::get("/api/v1/namespaces?watch=true").header("authorization", "Bearer s3cret");
@@ -172,7 +172,7 @@ async fn watch_is_recorded_at_its_start_and_at_its_end() {
 }
 
 #[tokio::test]
-async fn request_dropped_by_its_client_is_recorded() {
+async fn request_of_a_disconnected_client_is_recorded_in_the_audit_log() {
     let directory = tempfile::tempdir().unwrap();
     let server = server(directory.path(), "- {level: Metadata, omitStages: [RequestReceived]}").await;
     // The body never arrives.
@@ -206,7 +206,7 @@ impl ValidatingAdmission for Annotates {
 }
 
 #[tokio::test]
-async fn annotations_of_admission_plugins_are_recorded_also_for_rejected_writes() {
+async fn audit_annotations_of_admission_plugins_are_recorded_even_for_rejected_writes() {
     let directory = tempfile::tempdir().unwrap();
     let backend = AuditBackend::log(directory.path().join("audit.log").to_str().unwrap());
     let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, omitStages: [RequestReceived]}]";
@@ -222,7 +222,7 @@ async fn annotations_of_admission_plugins_are_recorded_also_for_rejected_writes(
 }
 
 #[tokio::test]
-async fn blocking_log_is_written_before_the_response() {
+async fn blocking_audit_log_is_written_before_the_response() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.log");
     let server = server_with("- {level: Metadata}", AuditBackend::log(path.to_str().unwrap())).await;
@@ -251,7 +251,7 @@ async fn unwritable_audit_log_in_blocking_strict_mode_fails_the_request() {
 }
 
 #[tokio::test]
-async fn webhook_receives_batches_as_event_lists() {
+async fn audit_webhook_receives_batches_as_event_lists() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/audit", listener.local_addr().unwrap());
     let received = tokio::spawn(async move {

@@ -1,4 +1,5 @@
-//! A server whose cache budget is smaller than its objects: it serves the same responses from the store.
+//! Tests a server whose cache budget is smaller than its objects. The server must return the same responses from the
+//! store.
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -37,7 +38,7 @@ async fn without(service: &ApiService) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn server_above_its_cache_budget_serves_completely_from_the_store() {
+async fn server_above_its_cache_budget_returns_the_same_responses_from_the_store() {
     let server = ApiServer::builder().cache_bytes_max(Some(BUDGET_BYTES)).build().await.expect("a server");
     let service = server.service();
     let expected: Vec<String> = (0..100).map(|n| format!("{n:03}")).collect();

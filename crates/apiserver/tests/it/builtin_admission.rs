@@ -1,4 +1,4 @@
-//! Tests of the built-in admission plugins and of the controllers that belong to them, over HTTP.
+//! Tests the built-in admission plugins and the controllers that belong to them, over HTTP.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn map(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn creation_in_a_missing_namespace_creates_the_namespace_only_with_its_plugin() {
+async fn create_in_a_missing_namespace_creates_it_only_with_namespace_auto_provision() {
     let plain = ApiServer::builder().build().await.unwrap();
     let maps = "POST /api/v1/namespaces/new/configmaps";
     assert_eq!(send(&plain, maps, map("a")).await.0, 404);
@@ -46,7 +46,7 @@ async fn creation_in_a_missing_namespace_creates_the_namespace_only_with_its_plu
 }
 
 #[tokio::test]
-async fn pods_without_a_class_get_the_default_class_and_keep_it() {
+async fn pod_without_a_priority_class_gets_the_default_class_and_keeps_it() {
     let server = ApiServer::builder().build().await.unwrap();
     let pods = "POST /api/v1/namespaces/default/pods";
     let pod = |name: &str| json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
@@ -103,7 +103,7 @@ async fn events_above_the_configured_rate_are_rejected() {
 }
 
 #[tokio::test]
-async fn deleted_claim_disappears_when_no_pod_uses_it() {
+async fn deleted_claim_is_removed_when_no_pod_uses_it() {
     let server = ApiServer::builder().build().await.unwrap();
     let claim = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}}}});

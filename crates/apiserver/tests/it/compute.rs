@@ -1,4 +1,4 @@
-//! Tests of expensive writes and cheap requests on one thread. Expensive writes run on compute slots, end at their
+//! Tests expensive writes and cheap requests on one thread. Expensive writes run on compute slots, end at their
 //! deadline, and take effect once.
 
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn widget(name: &str, members: Value) -> String {
     widget.to_string()
 }
 
-/// A widget whose validation compares each item with all values.
+/// Returns a widget whose validation compares each item with all values.
 fn expensive(name: &str) -> String {
     widget(name, json!({"items": vec![format!("value-{}", COUNT - 1); COUNT]}))
 }
@@ -111,7 +111,7 @@ async fn expensive_write_does_not_delay_other_writes() {
 }
 
 #[tokio::test]
-async fn timeout_interrupts_an_expensive_write() {
+async fn expensive_write_ends_at_the_timeout_of_its_request() {
     let world = World::new().await;
     let begun = Instant::now();
     let (code, status) = world.send("POST", &format!("{WIDGETS}?timeout=100ms"), expensive("a")).await;
@@ -125,7 +125,7 @@ async fn timeout_interrupts_an_expensive_write() {
 }
 
 #[tokio::test]
-async fn expensive_write_has_its_effect_once() {
+async fn expensive_write_takes_effect_exactly_once() {
     let world = World::new().await;
     let mut generated: Value = serde_json::from_str(&expensive("x")).expect("JSON");
     generated["metadata"] = json!({"generateName": "w-"});
@@ -139,7 +139,7 @@ async fn expensive_write_has_its_effect_once() {
 }
 
 #[tokio::test]
-async fn too_expensive_search_is_rejected_within_the_timeout() {
+async fn expensive_pattern_match_is_rejected_with_504_within_the_timeout() {
     let world = World::new().await;
     let begun = Instant::now();
     let (code, status) = world.send("POST", WIDGETS, widget("a", json!({"text": "ab".repeat(1_000_000)}))).await;
@@ -169,11 +169,11 @@ async fn object_nested_100_levels_deep_is_stored_and_read() {
     assert!(status["message"].as_str().is_some_and(|text| text.contains("exceeded max depth")), "{status}");
 }
 
-/// The longest delay of a response after its deadline, on a busy machine.
+/// Maximum delay of a response after its deadline, on a busy machine.
 const GRACE: Duration = Duration::from_secs(4);
 
 #[tokio::test]
-async fn expensive_hostile_body_is_answered_within_the_request_timeout() {
+async fn expensive_hostile_body_gets_a_response_within_the_request_timeout() {
     let world = World::new().await;
     let strings = |count: usize| (0..count).map(|number| format!("{number}")).collect::<Vec<_>>();
     let patch = |count: usize| vec![json!({"op": "add", "path": "/free/list/0", "value": 1}); count];
@@ -232,7 +232,7 @@ async fn expensive_hostile_body_is_answered_within_the_request_timeout() {
 }
 
 #[tokio::test]
-async fn impersonated_requests_use_the_compute_turns_of_the_authenticated_user() {
+async fn impersonated_requests_use_the_compute_slots_of_the_authenticated_user() {
     const REQUESTS: usize = 190;
     let world = Arc::new(World::new().await);
     let body = Bytes::from(expensive("x").replace(r#""name":"x""#, r#""generateName":"x-""#));

@@ -1,4 +1,4 @@
-//! Custom resources with the conversion strategy `Webhook`, from request to response.
+//! Tests custom resources with the conversion strategy `Webhook`, from request to response.
 //!
 //! Widgets have two versions: `v1` with `spec.hostPort` and `spec.count`, `v2` with `spec.host`, `spec.port` and
 //! `spec.replicas`.
@@ -21,7 +21,7 @@ const V1: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const V2: &str = "/apis/example.com/v2/namespaces/default/widgets";
 const MERGE: &str = "application/merge-patch+json";
 
-/// How the converter of a test answers.
+/// The behavior of the converter in a test.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Mode {
     #[default]
@@ -50,7 +50,7 @@ impl Converter {
         *self.mode.lock().unwrap() = mode;
     }
 
-    /// Calls and objects since the last call of this function.
+    /// Returns the numbers of calls and objects since the last call of this function.
     fn take_counts(&self) -> (usize, usize) {
         (self.calls.swap(0, Ordering::SeqCst), self.objects.swap(0, Ordering::SeqCst))
     }
@@ -120,7 +120,7 @@ fn convert_widget(object: &Value, desired: &str) -> Value {
     converted
 }
 
-/// The definition of widgets with this storage version.
+/// Returns the definition of widgets with this storage version.
 fn definition(storage: &str) -> Value {
     let version = |name: &str, fields: Value, replicas: &str| {
         json!({"name": name, "served": true, "storage": name == storage,
@@ -207,7 +207,7 @@ async fn writes_and_responses_have_the_version_of_their_path() {
 }
 
 #[tokio::test]
-async fn unknown_fields_of_the_version_are_pruned_and_the_write_is_validated_in_it() {
+async fn write_is_pruned_and_validated_in_the_version_of_its_path() {
     let world = Converter::default().world().await;
     let mut unknown = v2("a", "h", "1");
     unknown["spec"]["hostPort"] = json!("x:9");
@@ -222,7 +222,7 @@ async fn unknown_fields_of_the_version_are_pruned_and_the_write_is_validated_in_
 }
 
 #[tokio::test]
-async fn lists_are_converted_in_one_call_and_selected_in_their_version() {
+async fn lists_are_converted_in_one_call_and_filtered_in_their_version() {
     let converter = Converter::default();
     let world = converter.world().await;
     for number in 0..20 {
@@ -314,7 +314,7 @@ async fn watch_list_and_partial_metadata_have_the_version_of_the_path() {
 const FAILED: &str = "conversion webhook for example.com/v1, Kind=Widget failed: the converter is broken";
 
 #[tokio::test]
-async fn failed_conversion_ends_the_watches_of_the_version_and_loses_no_event() {
+async fn failed_conversion_ends_watches_of_the_version_without_losing_events() {
     let converter = Converter::default();
     let world = converter.world().await;
     let from = world.get(V2).await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
@@ -357,7 +357,7 @@ async fn failed_conversion_ends_the_watches_of_the_version_and_loses_no_event() 
 }
 
 #[tokio::test]
-async fn object_that_cannot_be_converted_does_not_hold_back_earlier_events() {
+async fn events_before_an_unconvertible_object_are_delivered() {
     let converter = Converter::default();
     let world = converter.world().await;
     let from = world.get(V2).await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
@@ -389,7 +389,7 @@ async fn object_that_cannot_be_converted_does_not_hold_back_earlier_events() {
 }
 
 #[tokio::test]
-async fn converter_that_breaks_a_rule_fails_the_read_with_upstreams_text() {
+async fn read_fails_with_upstreams_text_if_the_converter_violates_a_rule() {
     let converter = Converter::default();
     let world = converter.world().await;
     world.post(V1, &v1("a", "h:1")).await;
@@ -421,7 +421,7 @@ async fn converter_that_breaks_a_rule_fails_the_read_with_upstreams_text() {
 }
 
 #[tokio::test]
-async fn hanging_converter_delays_only_its_own_version_and_ends_with_the_request() {
+async fn hanging_converter_delays_only_requests_for_the_other_version() {
     let converter = Converter::default();
     let world = converter.world().await;
     world.post(V1, &v1("a", "h:1")).await;
@@ -441,7 +441,7 @@ async fn hanging_converter_delays_only_its_own_version_and_ends_with_the_request
 }
 
 #[tokio::test]
-async fn changed_conversion_takes_effect_at_once_and_ends_watches() {
+async fn changed_conversion_strategy_takes_effect_at_once_and_ends_watches() {
     let converter = Converter::default();
     let world = converter.world().await;
     world.post(V1, &v1("a", "h:1")).await;
@@ -456,7 +456,7 @@ async fn changed_conversion_takes_effect_at_once_and_ends_watches() {
 }
 
 #[tokio::test]
-async fn widgets_without_a_converter_keep_working_beside_one_that_hangs() {
+async fn hanging_converter_does_not_affect_other_custom_resources() {
     let converter = Converter::default();
     let world = converter.world().await;
     let mut other = crate::crds::world::definition();

@@ -62,7 +62,7 @@ async fn created_definition_can_be_updated_without_conflict() {
 }
 
 #[tokio::test]
-async fn conflicting_names_are_reported_and_not_served() {
+async fn definition_with_conflicting_names_is_not_served_and_reports_the_conflict() {
     let world = World::new().await;
     world.define(&definition()).await;
     let mut other = definition();
@@ -267,7 +267,7 @@ async fn versions_of_a_custom_resource_share_stored_objects() {
 }
 
 #[tokio::test]
-async fn new_storage_version_is_stored_at_the_next_write() {
+async fn object_is_stored_in_the_new_storage_version_at_its_next_write() {
     let store = MemoryStorage::new();
     let world = World::over(store.clone()).await;
     world.define(&definition()).await;
@@ -403,7 +403,7 @@ async fn deletion_of_a_definition_deletes_its_objects() {
     assert_eq!(world.post(WIDGETS, &widget("a")).await.0, 201);
 }
 
-/// Replaces a stored value behind the server's back, and returns the old value.
+/// Replaces a value directly in the store, and returns the old value.
 async fn overwrite(storage: &MemoryStorage, path: &str, value: bytes::Bytes) -> bytes::Bytes {
     let key = Key::from_path(path).expect("a key");
     let (found, _) = storage.get(&key).await.expect("read");
@@ -434,7 +434,7 @@ async fn definition_with_unreadable_objects_deletes_none_of_them() {
 }
 
 #[tokio::test]
-async fn unreadable_definition_stays_served_and_is_reported() {
+async fn unreadable_definition_is_still_served_and_reported_in_readyz() {
     let storage = MemoryStorage::new();
     let world = World::over(storage.clone()).await;
     world.define(&definition()).await;
@@ -452,7 +452,7 @@ async fn unreadable_definition_stays_served_and_is_reported() {
 }
 
 #[tokio::test]
-async fn unreadable_definition_does_not_affect_others() {
+async fn unreadable_definition_does_not_affect_other_definitions() {
     let storage = MemoryStorage::new();
     let world = World::over(storage.clone()).await;
     let prefix = "/apiextensions.k8s.io/customresourcedefinitions";
@@ -490,7 +490,7 @@ async fn unreadable_definition_does_not_affect_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deletion_of_a_definition_can_be_watched_to_its_end() {
+async fn watch_started_after_a_definition_delete_receives_the_deletion() {
     let world = World::new().await;
     world.define(&definition()).await;
     world.established("widgets.example.com").await;
@@ -526,7 +526,7 @@ async fn deleted_namespace_deletes_its_custom_objects() {
 }
 
 #[tokio::test]
-async fn invalid_definition_is_rejected_with_its_problems() {
+async fn invalid_definition_is_rejected_with_its_validation_errors() {
     let world = World::new().await;
     let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let mut wrong = definition();
@@ -558,7 +558,8 @@ async fn custom_objects_are_served_in_every_encoding_and_view() {
     assert!(String::from_utf8(body.to_vec()).unwrap().contains("kind: Widget"));
 }
 
-/// Serves hundreds of definitions without a cache for each, in a time that does not grow with their square.
+/// Serves hundreds of definitions without a cache for each. The time must not be quadratic in the number of
+/// definitions.
 #[tokio::test]
 async fn three_hundred_definitions_are_served_within_30_seconds() {
     let server = Arc::new(ApiServer::builder().build().await.expect("a server"));
@@ -575,7 +576,7 @@ async fn three_hundred_definitions_are_served_within_30_seconds() {
     assert!(groups["groups"].as_array().unwrap().len() > 300);
 }
 
-/// A definition whose schema has one example of each feature.
+/// Returns a definition whose schema has one example of each feature.
 fn strict_definition() -> Value {
     let mut defined = definition();
     defined["spec"]["versions"][0]["subresources"] = json!({"status": {}});
@@ -595,7 +596,7 @@ fn strict_definition() -> Value {
 }
 
 #[tokio::test]
-async fn object_is_validated_against_its_schema() {
+async fn custom_object_is_validated_against_its_schema() {
     let world = World::new().await;
     world.define(&strict_definition()).await;
     let mut object = widget("a");
@@ -646,7 +647,7 @@ async fn object_is_validated_against_its_schema() {
 }
 
 #[tokio::test]
-async fn object_of_another_kind_is_rejected_as_in_kubernetes() {
+async fn custom_object_with_another_kind_is_rejected_as_in_kubernetes() {
     let world = World::new().await;
     world.define(&strict_definition()).await;
     for (body, code, message) in [
@@ -712,8 +713,8 @@ async fn default_added_later_applies_to_stored_objects() {
     assert_eq!(again["metadata"]["resourceVersion"], written["metadata"]["resourceVersion"], "now nothing changes");
 }
 
-/// A definition of widgets with a version `v2` that has `spec.extra` and lacks `spec.replicas`. `storage` is the
-/// version in which objects are stored.
+/// Returns a definition of widgets with an additional version `v2`, which has `spec.extra` and lacks `spec.replicas`.
+/// `storage` is the storage version.
 fn two_versions(storage: &str) -> Value {
     let mut defined = definition();
     let mut v2 = defined["spec"]["versions"][0].clone();
@@ -778,7 +779,7 @@ async fn field_unknown_to_the_storage_version_is_not_stored() {
 }
 
 #[tokio::test]
-async fn field_removed_from_its_version_is_not_served_by_another() {
+async fn field_removed_from_the_schema_of_a_version_is_not_served_in_other_versions() {
     let store = MemoryStorage::new();
     let world = World::over(store.clone()).await;
     world.define(&two_versions("v1")).await;

@@ -1,4 +1,4 @@
-//! Tests of HTTP/1.1 with raw bytes, for hostile or incorrect clients.
+//! Tests HTTP/1.1 with raw bytes, as sent by hostile or incorrect clients.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl World {
         TcpStream::connect(self.serving.address()).await.expect("connected")
     }
 
-    /// Sends the bytes of a request, and returns the response, after which the server closes the connection.
+    /// Sends the bytes of a request, and reads the response until the server closes the connection.
     async fn exchange(&self, request: &str) -> String {
         let mut stream = self.connect().await;
         stream.write_all(request.as_bytes()).await.expect("sent");
@@ -107,7 +107,7 @@ async fn collection_of_a_namespace_named_with_dots_is_rejected() {
 }
 
 #[tokio::test]
-async fn slow_bodies_occupy_no_slots_of_other_writes() {
+async fn slow_request_bodies_occupy_no_write_slots() {
     let world = World::new().await;
     let mut slow = Vec::new();
     for _ in 0..220 {
@@ -133,7 +133,7 @@ async fn slow_bodies_occupy_no_slots_of_other_writes() {
 }
 
 #[tokio::test]
-async fn client_that_is_still_sending_receives_the_whole_error() {
+async fn client_that_is_still_sending_receives_the_complete_error_response() {
     let world = World::new().await;
     let bytes = 6 << 20;
     for (path, token, code) in [
@@ -163,7 +163,7 @@ async fn client_that_is_still_sending_receives_the_whole_error() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unread_http1_response_keeps_its_slot_until_its_deadline() {
+async fn unread_http1_response_holds_its_slot_until_the_deadline() {
     let store = MemoryStorage::new();
     let data = "x".repeat(16 * 1024);
     for n in 0..1_000 {

@@ -1,4 +1,4 @@
-//! Tests of the guarantee "Fair": the lists of one user do not delay the leases of another.
+//! Tests the guarantee "Fair": the lists of one user do not delay the lease renewals of another user.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::{ApiServer, ApiService, AuthorizationMode, Body, Builder};
 use serde_json::{Value, json};
 
-/// The text of a broken guarantee.
+/// The error message of a broken guarantee.
 const BROKEN: &str = "Fair: the lists of one user delay the leases of another";
-/// The number of lists that one user begins at once. The lists need more seats than the server has.
+/// The number of lists that one user starts concurrently. The lists need more seats than the server has.
 const LISTS: usize = 700;
 /// The number of renewals of a lease during these lists.
 const RENEWALS: usize = 20;
-/// The longest time of a renewal. A request that has to wait for a list waits for 15 s.
+/// Maximum duration of a renewal. A request that waits for a list would wait for 15 s.
 const RENEWAL_MAX: Duration = Duration::from_secs(2);
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 const FLOW_SCHEMAS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
 const LEVELS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations";
 
-/// A server that allows everything to everyone.
+/// Returns the builder of a server that allows every request.
 fn allowing() -> Builder {
     ApiServer::builder().authorization([AuthorizationMode::AlwaysAllow])
 }
@@ -36,7 +36,7 @@ async fn json_of(response: Response<Body>) -> Value {
     serde_json::from_slice(&bytes).unwrap_or_default()
 }
 
-/// Renews the lease as a client of leader election does.
+/// Renews the lease like a leader election client.
 async fn renew(client: &ApiService) -> Result<(), String> {
     let path = format!("{LEASES}/manager");
     let found = call(client, "GET", &path, None).await;
@@ -49,7 +49,7 @@ async fn renew(client: &ApiService) -> Result<(), String> {
     if renewed.status() == 200 { Ok(()) } else { Err(format!("PUT: {}", renewed.status())) }
 }
 
-/// Renews a lease while another user holds as many lists as the server allows.
+/// Renews a lease while another user sends as many lists as the server allows.
 ///
 /// # Errors
 /// The guarantee, if a renewal fails or takes too long.
@@ -93,7 +93,7 @@ async fn lists_of_one_user_do_not_delay_leases_of_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn check_of_leases_detects_planted_bugs() {
+async fn lease_renewal_check_detects_planted_bugs() {
     // The server has no priority and fairness.
     let server = allowing().priority_and_fairness(false).build().await.expect("a server");
     let found = check_leases_during_a_list_storm(&server).await;

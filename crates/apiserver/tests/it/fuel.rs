@@ -1,4 +1,4 @@
-//! Tests of writes whose fuel is used up at a given step: later steps do not run, and nothing is stored.
+//! Tests writes whose fuel is used up at a given step: later steps do not run, and nothing is stored.
 //!
 //! A plugin that calls [`fuel::exhaust`] simulates a computation that uses all fuel. Each write runs twice, inline and
 //! on a compute slot (`docs/decisions/0008-compute-pool.md`). If the plugin ends both runs, the response is a 504.
@@ -123,7 +123,7 @@ async fn write_that_exhausts_its_fuel_stores_nothing() {
 }
 
 #[tokio::test]
-async fn validating_plugin_is_not_called_without_fuel() {
+async fn validating_plugin_is_not_called_after_the_fuel_is_used_up() {
     let world = World::new().await;
     let (code, status) = world.send(Method::POST, MAPS, map("a", "mutating", json!({})).to_string()).await;
     assert_eq!(code, 504, "{status}");
@@ -132,7 +132,7 @@ async fn validating_plugin_is_not_called_without_fuel() {
 }
 
 #[tokio::test]
-async fn mutating_plugin_is_not_called_without_fuel() {
+async fn mutating_plugin_is_not_called_after_the_fuel_is_used_up() {
     let world = World::new().await;
     // The body takes 15,000 units to read. Sorting the warnings about two kinds of fields takes as many units again.
     // That exceeds the inline fuel, but the decoder continues without an error.
@@ -145,7 +145,7 @@ async fn mutating_plugin_is_not_called_without_fuel() {
 }
 
 #[tokio::test]
-async fn address_is_not_allocated_without_fuel() {
+async fn service_address_is_not_allocated_after_the_fuel_is_used_up() {
     let world = World::new().await;
     let before = world.store.current_revision().await.expect("a read");
     let service = |name: &str, stage: &str| {

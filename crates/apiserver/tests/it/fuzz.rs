@@ -1,5 +1,5 @@
-//! Runs the fuzz targets on random bytes by proptest, which needs no nightly compiler. `PROPTEST_CASES=20000` runs more
-//! cases.
+//! Runs the fuzz targets on random bytes with proptest, which needs no nightly compiler. `PROPTEST_CASES=20000` runs
+//! more cases.
 
 mod targets;
 
@@ -82,7 +82,7 @@ proptest! {
     }
 }
 
-/// Bodies of which each target accepts at least one, so that the code behind the parser runs.
+/// Checks with valid bodies that each target accepts at least one, so that the code after the parser runs.
 #[test]
 fn fuzz_target_accepts_valid_bodies() {
     for body in [

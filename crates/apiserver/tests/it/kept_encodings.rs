@@ -1,6 +1,6 @@
-//! Lists in forms that the server keeps for later requests: they always show the current objects.
+//! Tests lists in forms that the server caches for later requests. The lists must always contain the current objects.
 //!
-//! Two servers have one store. One keeps encodings, the other encodes each list anew.
+//! Two servers share one store. One server caches encodings, the other encodes each list again.
 
 use std::io::Read as _;
 use std::sync::Arc;
@@ -80,8 +80,8 @@ async fn kept_bytes(server: &ApiServer, form: &str) -> u64 {
     line.parse().expect("a number")
 }
 
-/// Compares a list of both servers in every form. An age may change between the two requests, so a difference must
-/// remain.
+/// Compares a list of both servers in every form. The comparison is repeated up to five times, because an age in a
+/// Table may change between the two requests.
 async fn compare(keeping: &ApiServer, plain: &ApiServer, path: &str) {
     for form in FORMS {
         let mut lists = (Value::Null, Value::Null);
@@ -108,7 +108,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
-    fn lists_in_kept_forms_equal_new_ones_after_any_writes(
+    fn lists_from_cached_encodings_equal_uncached_lists_after_random_writes(
         steps in prop::collection::vec((0_u8..4, 0_u8..6, prop_oneof![1_usize..50, 40_000_usize..90_000]), 1..14),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -133,7 +133,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn lists_keep_encodings_and_give_them_up_with_the_objects() {
+async fn cached_encodings_are_dropped_after_their_objects_are_deleted() {
     let (keeping, plain) = servers().await;
     for n in 0..20 {
         let object = json!({"metadata": {"name": format!("map-{n}")}, "data": {"d": "d".repeat(20_000)}});
@@ -151,7 +151,7 @@ async fn lists_keep_encodings_and_give_them_up_with_the_objects() {
 }
 
 #[tokio::test]
-async fn event_response_and_get_of_one_revision_have_the_same_message() {
+async fn event_write_response_and_get_of_one_revision_have_the_same_protobuf_message() {
     let (keeping, plain) = servers().await;
     let watch = Request::get(format!("{CONFIG_MAPS}?watch=true"))
         .header("accept", "application/vnd.kubernetes.protobuf;stream=watch")
@@ -185,7 +185,7 @@ async fn event_response_and_get_of_one_revision_have_the_same_message() {
 }
 
 #[tokio::test]
-async fn rows_of_a_custom_resource_follow_its_definition() {
+async fn table_rows_of_a_custom_resource_change_with_its_definition() {
     let (keeping, plain) = servers().await;
     let mut definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

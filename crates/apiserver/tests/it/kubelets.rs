@@ -1,4 +1,4 @@
-//! Connects to a kubelet over TLS: logs, streams and proxied requests, and kubelets that do not answer.
+//! Tests connections to a kubelet over TLS: logs, streams and proxied requests, and kubelets that do not respond.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Authority {
         (params.signed_by(&key, &self.0).unwrap(), key)
     }
 
-    /// The options of a server whose client certificate for kubelets is signed by this CA.
+    /// Returns the options of a server whose client certificate for kubelets is signed by this CA.
     fn options(&self, trusted: &Authority) -> KubeletOptions {
         let (certificate, key) = self.leaf("apiserver");
         KubeletOptions {
@@ -65,7 +65,7 @@ enum Event {
     StreamEnded(String),
 }
 
-/// A kubelet that accepts only clients with a certificate of its CA.
+/// A kubelet that accepts only clients with a certificate from its CA.
 struct Kubelet {
     port: u16,
     /// The lines of a followed log.
@@ -203,7 +203,7 @@ async fn get(server: &ApiServer, path: &str) -> (u16, String) {
     send(server, &format!("GET {path}"), Bytes::new()).await
 }
 
-/// A server with the pod `p` on the node `n`, whose kubelet listens on this port of this machine.
+/// Builds a server with the pod `p` on the node `n`. The kubelet of `n` listens on this port of this machine.
 async fn server(options: KubeletOptions, port: u16) -> ApiServer {
     let server = ApiServer::builder().kubelet(options).build().await.unwrap();
     let pod =
@@ -258,7 +258,7 @@ async fn log_is_streamed_from_the_kubelet_with_its_options() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubelet_that_does_not_answer_or_is_not_trusted_yields_upstreams_error() {
+async fn unreachable_or_untrusted_kubelet_returns_upstreams_error() {
     let (authority, other) = (Authority::new(), Authority::new());
     let kubelet = Kubelet::start(&authority).await;
     let log = format!("{POD}/log");
@@ -294,7 +294,7 @@ async fn kubelet_that_does_not_answer_or_is_not_trusted_yields_upstreams_error()
 }
 
 #[test]
-fn unusable_kubelet_certificate_fails_the_start() {
+fn server_with_an_unusable_kubelet_certificate_does_not_start() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let options = KubeletOptions { certificate_authority: Some("garbage".to_owned()), ..KubeletOptions::default() };
     let built = runtime.block_on(ApiServer::builder().kubelet(options).build());
@@ -324,7 +324,7 @@ async fn expect(stream: &mut TcpStream, expected: impl AsRef<[u8]>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_are_relayed_byte_by_byte_until_one_side_ends() {
+async fn exec_streams_are_relayed_unchanged_until_one_side_closes() {
     let authority = Authority::new();
     let kubelet = Kubelet::start(&authority).await;
     let server = server(authority.options(&authority), kubelet.port).await;
@@ -344,7 +344,7 @@ async fn streams_are_relayed_byte_by_byte_until_one_side_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn end_of_a_stream_reaches_the_other_side() {
+async fn end_of_a_relayed_stream_is_forwarded_to_the_other_side() {
     let authority = Authority::new();
     let mut kubelet = Kubelet::start(&authority).await;
     let server = server(authority.options(&authority), kubelet.port).await;
@@ -372,7 +372,7 @@ async fn end_of_a_stream_reaches_the_other_side() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn node_proxy_passes_requests_of_any_size_and_method() {
+async fn node_proxy_forwards_requests_of_any_size_and_method() {
     let authority = Authority::new();
     let kubelet = Kubelet::start(&authority).await;
     let server = server(authority.options(&authority), kubelet.port).await;
@@ -399,7 +399,7 @@ async fn node_proxy_passes_requests_of_any_size_and_method() {
     );
 }
 
-/// An address of this machine that is not loopback; `None` without a network.
+/// Returns an address of this machine that is not a loopback address; `None` without a network.
 fn own_address() -> Option<std::net::IpAddr> {
     // Connecting a datagram socket sends nothing: it only chooses the local address.
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
@@ -408,7 +408,7 @@ fn own_address() -> Option<std::net::IpAddr> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pod_and_service_proxies_reach_a_pod_of_the_namespace() {
+async fn pod_and_service_proxies_forward_to_a_pod_of_the_namespace() {
     let Some(ip) = own_address() else {
         eprintln!("skipped: loopback addresses are refused, and this machine has no other");
         return;

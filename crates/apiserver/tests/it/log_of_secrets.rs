@@ -1,4 +1,4 @@
-//! The log of a server contains nothing of a token, a key or a Secret, also at its most verbose level.
+//! Checks that the log of a server contains no part of a token, a key or a Secret, even at the most verbose level.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::span;
 
-/// Keeps the text of all events and spans.
+/// Collects the text of all events and spans.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<String>>);
 

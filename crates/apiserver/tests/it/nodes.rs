@@ -1,4 +1,4 @@
-//! Tests the Node authorizer and NodeRestriction on a whole server: allowed and forbidden requests of a kubelet.
+//! Tests the Node authorizer and NodeRestriction on a complete server: allowed and forbidden requests of a kubelet.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ impl Server {
         assert_eq!(code, expected, "the graph must follow within 10 s: {} {line}", who.0);
     }
 
-    /// Checks the code of a request, and that the message of a refusal contains a text.
+    /// Checks the code of a response, and that the message of an error contains a text.
     async fn check(&self, who: (&str, &str), line: &str, body: Value, expected: (u16, &str)) {
         let (code, answer) = self.send(who, line, body).await;
         assert_eq!(code, expected.0, "{} {line}: {answer}", who.0);
@@ -156,7 +156,7 @@ async fn kubelet_reads_only_the_objects_that_its_pods_reference() {
 }
 
 #[tokio::test]
-async fn deleted_pod_ends_the_access_of_its_node() {
+async fn node_loses_access_to_objects_of_a_deleted_pod() {
     let server = Server::start().await;
     let line = "DELETE /api/v1/namespaces/default/pods/pod-a?gracePeriodSeconds=0";
     server
@@ -168,7 +168,7 @@ async fn deleted_pod_ends_the_access_of_its_node() {
 }
 
 #[tokio::test]
-async fn access_review_sees_the_selectors_of_a_request() {
+async fn access_review_evaluates_the_selectors_of_a_request() {
     let server = Server::start().await;
     let ask = async |selector: Value| {
         let attributes = json!({"verb": "list", "resource": "pods", "fieldSelector": selector});
@@ -318,7 +318,7 @@ async fn mirror_pod_of_another_node_or_with_api_references_is_rejected() {
 }
 
 #[tokio::test]
-async fn kubelet_requests_tokens_for_its_own_pods_only() {
+async fn kubelet_can_request_tokens_only_for_its_own_pods() {
     let server = Server::start().await;
     let [own, other] = [server.uid(&format!("{PODS}/pod-a")).await, server.uid(&format!("{PODS}/pod-b")).await];
     let line = "POST /api/v1/namespaces/default/serviceaccounts/sa-a/token";

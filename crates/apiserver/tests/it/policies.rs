@@ -1,4 +1,4 @@
-//! Admission policies from request to response.
+//! Tests admission policies from request to response.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ async fn register(server: &ApiServer, plural: &str, name: &str, spec: Value) {
     assert_eq!((code, warnings), (201, Vec::new()), "{body}");
 }
 
-/// Rules for ConfigMaps of the namespace `default`.
+/// Returns match rules for ConfigMaps of the namespace `default`.
 fn config_maps(operations: &[&str]) -> Value {
     json!({
         "resourceRules": [
@@ -67,7 +67,8 @@ fn config_map(name: &str, data: Value) -> Value {
     json!({"metadata": {"name": name}, "data": data})
 }
 
-/// Sends a request until its answer fulfils a condition: policies act a little after they were written.
+/// Repeats a request until the response satisfies a condition, because policies take effect shortly after they are
+/// written.
 async fn eventually(server: &ApiServer, line: &str, body: &Value, fulfils: impl Fn(&Answer) -> bool) -> Answer {
     for _ in 0..200 {
         let answer = send(server, line, body.clone()).await;
@@ -80,7 +81,7 @@ async fn eventually(server: &ApiServer, line: &str, body: &Value, fulfils: impl 
 }
 
 #[tokio::test]
-async fn failed_validation_denies_with_upstreams_status() {
+async fn failed_policy_validation_rejects_the_request_with_upstreams_status() {
     let server = ApiServer::builder().build().await.unwrap();
     let spec = json!({"validations": [
         {"expression": "!has(object.data.bad)", "message": "bad is forbidden", "reason": "Forbidden"},
@@ -127,7 +128,7 @@ async fn failed_validation_denies_with_upstreams_status() {
 }
 
 #[tokio::test]
-async fn actions_warn_and_audit_without_a_denial() {
+async fn validation_actions_warn_and_audit_do_not_reject_the_request() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("audit.log");
     let rules = "- {level: Metadata, omitStages: [RequestReceived], resources: [{group: '', resources: [configmaps]}]}";
@@ -157,7 +158,7 @@ async fn actions_warn_and_audit_without_a_denial() {
 }
 
 #[tokio::test]
-async fn parameters_come_from_named_or_selected_objects() {
+async fn policy_parameters_are_read_from_named_or_selected_objects() {
     let server = ApiServer::builder().build().await.unwrap();
     let spec = |kind: &str| {
         json!({
@@ -210,7 +211,7 @@ async fn parameters_come_from_named_or_selected_objects() {
 }
 
 #[tokio::test]
-async fn broken_and_expensive_expressions_follow_the_failure_policy() {
+async fn failure_policy_applies_to_failing_and_expensive_policy_expressions() {
     let server = ApiServer::builder().build().await.unwrap();
     let list: Vec<u32> = (0..2000).collect();
     let object = json!({"metadata": {"name": "a"}, "data": {"list": json!(list).to_string(), "n": "1"}});
@@ -246,7 +247,7 @@ async fn broken_and_expensive_expressions_follow_the_failure_policy() {
 }
 
 #[tokio::test]
-async fn expressions_ask_the_authorizer_about_the_user() {
+async fn policy_expressions_can_check_permissions_of_the_user() {
     let server = ApiServer::builder().authorization([AuthorizationMode::Rbac]).build().await.unwrap();
     let may =
         |verb: &str| format!("authorizer.group('').resource('secrets').namespace('default').check('{verb}').allowed()");
@@ -276,7 +277,7 @@ async fn expressions_ask_the_authorizer_about_the_user() {
 }
 
 #[tokio::test]
-async fn policies_judge_deletions_and_never_policies() {
+async fn policies_apply_to_deletions_but_not_to_policies() {
     let server = ApiServer::builder().build().await.unwrap();
     let everything = json!({"resourceRules": [
         {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]});
@@ -300,7 +301,7 @@ async fn policies_judge_deletions_and_never_policies() {
 }
 
 #[tokio::test]
-async fn status_of_a_policy_has_its_type_checks() {
+async fn policy_status_contains_type_check_warnings() {
     let server = ApiServer::builder().build().await.unwrap();
     let rules = json!({"resourceRules": [{"operations": ["CREATE"], "apiGroups": ["apps"], "apiVersions": ["v1"],
         "resources": ["deployments"]}]});
@@ -321,7 +322,7 @@ async fn status_of_a_policy_has_its_type_checks() {
 }
 
 #[tokio::test]
-async fn user_who_binds_parameters_must_be_able_to_read_them() {
+async fn binding_policy_parameters_requires_permission_to_read_them() {
     let server = ApiServer::builder().authorization([AuthorizationMode::Rbac]).build().await.unwrap();
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let rules = json!([{"apiGroups": ["admissionregistration.k8s.io"], "resources": ["*"], "verbs": ["*"]}]);
@@ -387,7 +388,7 @@ fn json_patch(expression: &str) -> Value {
 }
 
 #[tokio::test]
-async fn mutations_change_the_object_in_order() {
+async fn policy_mutations_are_applied_in_order() {
     let server = ApiServer::builder().build().await.unwrap();
     let spec = json!({
         "variables": [{"name": "team", "expression": "'team-' + object.metadata.name"}],
@@ -418,7 +419,7 @@ async fn mutations_change_the_object_in_order() {
 }
 
 #[tokio::test]
-async fn failed_mutation_rejects_with_upstreams_text() {
+async fn failed_policy_mutation_rejects_the_request_with_upstreams_text() {
     let server = ApiServer::builder().build().await.unwrap();
     let labeled = |key: &str| json!([{"name": "c", "expression": format!("has(object.metadata.labels) && '{key}' in object.metadata.labels")}]);
     let rules = json!({"resourceRules": [{"operations": ["CREATE"], "apiGroups": ["", "apps"], "apiVersions": ["v1"],
@@ -490,7 +491,7 @@ async fn failed_mutation_rejects_with_upstreams_text() {
 }
 
 #[tokio::test]
-async fn policy_runs_again_if_a_later_plugin_changes_the_object() {
+async fn mutating_policy_runs_again_if_a_later_plugin_changes_the_object() {
     let webhook = json!({"metadata": {"name": "w"}, "webhooks": [{"name": "w.example.com",
         "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}],
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}}}]});

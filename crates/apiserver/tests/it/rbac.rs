@@ -1,4 +1,4 @@
-//! RBAC through the whole server: a table of decisions, tricks with requests, escalation checks, reviews of rules.
+//! Tests RBAC on a complete server: decisions for identities, bypass attempts, escalation checks, and rules reviews.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ type Identity<'a> = (&'a str, &'a [&'a str]);
 
 const ADMIN: Identity<'_> = ("root", &["system:masters"]);
 
-/// A server with RBAC, and requests to it.
+/// A server with RBAC, with helpers for requests.
 struct Server(ApiServer);
 
 impl Server {
@@ -74,8 +74,8 @@ impl Server {
         self.create(&path, json!({"metadata": {"name": name}, "rules": rules})).await;
     }
 
-    /// Waits until the authorizer has read everything written before. Each kind has a watch of its own, so one object of
-    /// each of the four kinds is written last.
+    /// Waits until the authorizer has read all earlier writes. Each of the four kinds has a separate watch, so one
+    /// object of each kind is written last.
     async fn wait_until_roles_apply(&self) {
         let rule = json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["secrets", "nodes"]}]);
         self.role(None, "last", rule.clone()).await;
@@ -98,7 +98,7 @@ impl Server {
     }
 }
 
-/// The paths of bindings and of roles.
+/// Returns the paths of bindings and of roles.
 fn paths(namespace: Option<&str>) -> (String, String) {
     match namespace {
         Some(namespace) => {
@@ -151,14 +151,14 @@ fn identity(column: char) -> Identity<'static> {
     }
 }
 
-/// Whether RBAC refused the request. Other errors come after the decision.
+/// Whether RBAC rejected the request. Other errors occur after the authorization.
 fn is_refused((code, status): &(u16, Value)) -> bool {
     // The response to a HEAD has no message.
     *code == 403 && (status.is_null() || status["message"].as_str().is_some_and(|text| text.contains(" cannot ")))
 }
 
 #[tokio::test]
-async fn default_roles_decide_as_upstream_for_each_identity_and_request() {
+async fn default_roles_give_upstreams_decision_for_each_identity_and_request() {
     let server = with_identities().await;
     let columns = DECISIONS.lines().find_map(|line| line.strip_prefix("#M")).map(|rest| format!("M{rest}")).unwrap();
     let mut wrong = Vec::new();
@@ -181,7 +181,7 @@ async fn default_roles_decide_as_upstream_for_each_identity_and_request() {
 }
 
 #[tokio::test]
-async fn encoded_or_unusual_requests_do_not_get_around_rbac() {
+async fn encoded_or_unusual_requests_do_not_bypass_rbac() {
     let server = with_identities().await;
     let secret = json!({"metadata": {"name": "s"}, "stringData": {"password": "hunter2"}});
     server.create("/api/v1/namespaces/a/secrets", secret).await;
@@ -273,7 +273,7 @@ async fn encoded_or_unusual_requests_do_not_get_around_rbac() {
 }
 
 #[tokio::test]
-async fn constrained_impersonation_allows_only_its_verbs_for_only_its_user() {
+async fn constrained_impersonation_allows_only_the_granted_verbs_and_users() {
     let server = Server::start().await;
     server.namespace("a").await;
     server.namespace("b").await;
@@ -322,7 +322,7 @@ async fn constrained_impersonation_allows_only_its_verbs_for_only_its_user() {
 }
 
 #[tokio::test]
-async fn refusal_names_the_missing_role() {
+async fn forbidden_error_names_the_missing_role() {
     let server = Server::start().await;
     server.bind(None, "gone", ("ClusterRole", "gone"), user("bob")).await;
     server.wait_until_roles_apply().await;
@@ -333,7 +333,7 @@ async fn refusal_names_the_missing_role() {
 }
 
 #[tokio::test]
-async fn create_by_update_or_apply_needs_the_verb_create() {
+async fn create_by_update_or_apply_requires_the_verb_create() {
     let server = Server::start().await;
     let rule = json!({"verbs": ["update", "patch"], "apiGroups": ["coordination.k8s.io"], "resources": ["leases"]});
     server.role(Some("default"), "updater", json!([rule])).await;
@@ -350,7 +350,7 @@ async fn create_by_update_or_apply_needs_the_verb_create() {
 }
 
 #[tokio::test]
-async fn writer_of_roles_grants_only_held_permissions() {
+async fn role_writer_can_grant_only_permissions_that_the_writer_has() {
     let server = Server::start().await;
     let writes = json!({"verbs": ["create", "update"], "apiGroups": [GROUP], "resources": ["roles", "rolebindings", "clusterroles"]});
     let pods = json!({"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods"]});

@@ -1,4 +1,4 @@
-//! Tests of LIST, GET and WATCH: whole requests and responses, through the service and without a network.
+//! Tests LIST, GET and WATCH: complete requests and responses, through the service and without a network.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,7 +102,7 @@ fn event(kind: &str, object: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn list_equals_the_joined_stored_bytes() {
+async fn list_response_consists_of_the_stored_bytes() {
     let world = World::new().await;
     let b = world.create("b", "web").await;
     let a = world.create("a", "db").await;
@@ -146,7 +146,7 @@ async fn list_pages_have_one_revision_and_the_remaining_item_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watch_list_begins_with_the_state_and_marks_its_end() {
+async fn watch_list_starts_with_current_objects_and_marks_their_end_with_a_bookmark() {
     let world = World::new().await;
     let b = world.create("b", "web").await;
     let a = world.create("a", "db").await;
@@ -193,7 +193,7 @@ async fn watch_from_version_delivers_every_later_change_of_its_selector() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn event_arrives_at_once_in_its_own_chunk() {
+async fn watch_event_is_sent_at_once_in_its_own_chunk() {
     let world = World::new().await;
     let start = world.create("a", "web").await;
     let path = format!("/api/v1/namespaces/shop/configmaps?watch=true&resourceVersion={start}");
@@ -302,7 +302,7 @@ async fn read_at_future_version_waits_then_fails_with_504() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uncached_watch_equals_a_cached_one() {
+async fn uncached_watch_delivers_the_same_events_as_a_cached_watch() {
     let store = MemoryStorage::new();
     let server = ApiServer::builder().storage(store.clone()).watch_cache(false).build().await.expect("a server");
     let world = World { server, store };
@@ -485,7 +485,7 @@ async fn every_view_of_a_long_list_is_streamed_completely() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn event_is_sent_without_waiting_for_a_timer() {
+async fn watch_event_is_sent_without_waiting_for_a_timer() {
     let world = World::new().await;
     let start = world.create("a", "web").await;
     let path = format!("/api/v1/namespaces/shop/configmaps?watch=true&resourceVersion={start}");
@@ -668,10 +668,10 @@ async fn thousand_watchers_see_thousand_updates_in_one_order() {
     }
 }
 
-/// Two replicas of a client have one half of the hashes each. Together they receive each object exactly once, in lists,
-/// pages and watches.
+/// Two replicas of a client each select half of the hash range. Together, they receive each object exactly once, in
+/// lists, pages and watches.
 #[tokio::test(start_paused = true)]
-async fn shards_together_return_each_object_once() {
+async fn shard_selectors_together_return_each_object_once() {
     let world = World::new().await;
     let stored = |n: u32, text: &str| -> Bytes {
         format!(

@@ -1,4 +1,4 @@
-//! Tests of kinds with two versions over one store. No field may be lost in a conversion.
+//! Tests kinds with two versions on one store. No field may be lost in a conversion.
 
 use bytes::Bytes;
 use http::Request;
@@ -380,9 +380,9 @@ async fn managed_fields_are_converted_between_versions_of_a_group() {
     assert_eq!((&applied["spec"]["minReplicas"], &applied["spec"]["maxReplicas"]), (&json!(1), &json!(5)));
 }
 
-/// As seen with kube-apiserver 1.36.2, which converts managed fields only within a group.
+/// Like kube-apiserver 1.36.2, which converts managed fields only within a group.
 #[tokio::test(start_paused = true)]
-async fn apply_of_an_event_drops_the_managers_of_its_other_group() {
+async fn apply_of_an_event_drops_the_managers_of_the_other_api_group() {
     let world = World::new().await;
     let apply = |path: &str, query: &str| format!("PATCH {path}/a?fieldManager={query} application/apply-patch+yaml");
     let mut config = new_event("a");
@@ -446,7 +446,7 @@ fn of_cpu(utilization: i64) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn autoscaler_of_the_old_version_is_readable_in_the_new_one() {
+async fn autoscaler_written_in_v1_is_readable_in_v2() {
     let world = World::new().await;
     let old = json!({
         "metadata": {"name": "web"},
@@ -481,7 +481,7 @@ async fn autoscaler_of_the_old_version_is_readable_in_the_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn annotations_keep_fields_that_the_old_version_lacks() {
+async fn autoscaler_fields_unknown_to_the_old_version_are_kept_in_annotations() {
     let world = World::new().await;
     let memory = json!({"type": "Resource", "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "1Gi"}}});
     let mut new = scaler(json!([memory, of_cpu(60)]));
@@ -608,8 +608,8 @@ fn identifier() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Generates a valid metric of the new version, for the spec or for the status. The utilization of CPU is the last
-/// metric, as in objects that the old version converts.
+/// Generates a valid metric of the new version, for the spec or for the status. The CPU utilization is the last metric,
+/// as in objects that are converted from the old version.
 fn metric(wanted: bool) -> impl Strategy<Value = Value> {
     let numbers = move |of: &'static str, number: Value| {
         if wanted { json!({"type": of, "x": number}) } else { json!({"x": number}) }
@@ -712,7 +712,7 @@ fn stored_event() -> impl Strategy<Value = Value> {
 proptest! {
     /// Checks that an object stays the same in both versions after it is read and written in the second version.
     #[test]
-    fn conversion_between_versions_loses_no_field(event in stored_event(), scaler in stored_scaler()) {
+    fn random_objects_lose_no_field_in_version_conversion(event in stored_event(), scaler in stored_scaler()) {
         for (version, stored) in [(SECOND_VERSIONS[0], event), (SECOND_VERSIONS[1], scaler)] {
             let shown = version.from_storage_version(stored.as_object().unwrap().clone());
             let kept = version.to_storage_version(shown.clone());

@@ -1,4 +1,4 @@
-//! Tests of a server on a port: TLS, raw HTTP/1.1, and misbehaving peers.
+//! Tests a server on a port: TLS, raw HTTP/1.1, and misbehaving peers.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -450,7 +450,7 @@ async fn kubeconfig_of_a_test_server_connects_to_its_port() {
 }
 
 #[tokio::test]
-async fn protobuf_body_is_decoded_and_invalid_one_rejected() {
+async fn protobuf_body_is_decoded_and_an_invalid_protobuf_body_is_rejected() {
     let world = World::new().await;
     // The bytes of `kubectl create namespace web`: k8s\0, then Unknown{TypeMeta, raw}.
     let namespace: &[u8] =

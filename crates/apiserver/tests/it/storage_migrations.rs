@@ -1,4 +1,5 @@
-//! StorageVersionMigrations: all objects of a resource are stored again in the current version, encoding and key.
+//! Tests StorageVersionMigrations: all objects of a resource are rewritten in the current version and encoding, with
+//! the current key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 const MIGRATIONS: &str = "/apis/storagemigration.k8s.io/v1beta1/storageversionmigrations";
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";
-/// More than the controller reads at once.
+/// A number of objects that is larger than a page of the controller.
 const MANY: usize = 120;
 const ENCRYPTION: &str = "apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
@@ -89,7 +90,7 @@ fn definition(storage: &str) -> Value {
 }
 
 #[tokio::test]
-async fn migration_stores_each_custom_resource_in_the_new_storage_version_once() {
+async fn migration_rewrites_each_custom_resource_once_in_the_new_storage_version() {
     let raw = MemoryStorage::new();
     let server = server(&raw, StoredForm::default()).await;
     let collection = DEFINITION.trim_end_matches("/widgets.example.com");
@@ -148,7 +149,7 @@ async fn migration_encrypts_secrets_with_the_new_key() {
 }
 
 #[tokio::test]
-async fn migration_fails_with_the_error_of_an_object_that_is_invalid_now() {
+async fn migration_fails_with_the_error_of_an_object_that_became_invalid() {
     let raw = MemoryStorage::new();
     let server = server(&raw, StoredForm::default()).await;
     let collection = DEFINITION.trim_end_matches("/widgets.example.com");
@@ -171,7 +172,7 @@ async fn migration_fails_with_the_error_of_an_object_that_is_invalid_now() {
 }
 
 #[tokio::test]
-async fn migrations_are_not_served_unless_they_are_switched_on() {
+async fn storage_version_migrations_are_served_only_if_enabled() {
     let server = ApiServer::builder().build().await.unwrap();
     assert_eq!(call(&server, "GET", MIGRATIONS, &Value::Null).await.0, 404);
     let groups = expect(&server, 200, "GET", "/apis", &Value::Null).await.to_string();

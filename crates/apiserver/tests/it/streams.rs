@@ -1,4 +1,4 @@
-//! Tests of many requests on one HTTP/2 connection.
+//! Tests many requests on one HTTP/2 connection.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -186,7 +186,8 @@ async fn rejected_upload_is_drained_then_answered() {
     assert_eq!(client.get("/api/v1/namespaces/shop/configmaps").await.status(), 200);
 }
 
-/// The number of reads in flight by `/metrics`, without this request; `None` if it finds no free slot.
+/// Returns the number of reads in flight from `/metrics`, without this request; `None` if no slot is free for the
+/// request.
 async fn reads_in_flight(client: &Client) -> Option<usize> {
     let response = client.get("/metrics").await;
     if response.status() != 200 {
@@ -199,7 +200,7 @@ async fn reads_in_flight(client: &Client) -> Option<usize> {
     Some(figure.parse::<usize>().expect("a number") - 1)
 }
 
-/// Opens requests whose responses the clients accept for a few bytes and never read.
+/// Sends requests from clients that accept only a few bytes of the responses and never read them.
 async fn stalled(world: &World, answers: usize, path: &str) -> Vec<Response<Incoming>> {
     let mut stalled = Vec::new();
     while stalled.len() < answers {
@@ -214,7 +215,7 @@ async fn stalled(world: &World, answers: usize, path: &str) -> Vec<Response<Inco
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unread_responses_lose_their_slots_to_waiting_requests() {
+async fn unread_responses_are_aborted_when_requests_wait_for_slots() {
     let world = World::with_streams(100).await;
     for n in 0..4 {
         world.create(&format!("large-{n}"), 32 * 1024).await;
@@ -266,7 +267,7 @@ async fn unread_response_is_aborted_at_its_request_deadline() {
 }
 
 #[tokio::test]
-async fn connection_has_the_configured_number_of_streams() {
+async fn http2_connection_has_the_configured_number_of_streams() {
     let world = World::with_streams(3).await;
     let client = world.connect().await;
     let mut watches = Vec::new();
@@ -281,7 +282,7 @@ async fn connection_has_the_configured_number_of_streams() {
 }
 
 #[tokio::test]
-async fn connection_after_an_unauthenticated_request_accepts_no_request_but_keeps_its_watches() {
+async fn http2_connection_accepts_no_requests_after_an_unauthenticated_one_but_keeps_watches() {
     let world = World::new().await;
     for (path, token, code) in [("/api/v1/namespaces/shop/configmaps", "wrong", 401), ("/readyz", "", 200)] {
         let client = world.connect().await;
@@ -304,7 +305,7 @@ async fn connection_after_an_unauthenticated_request_accepts_no_request_but_keep
 }
 
 #[tokio::test]
-async fn shutdown_ends_every_watch_cleanly_in_turn() {
+async fn shutdown_ends_all_watches_cleanly_one_after_the_other() {
     let world = World::new().await;
     let client = world.connect().await;
     let mut watches = Vec::new();

@@ -1,4 +1,4 @@
-//! Tests of warnings for objects that are stored and have no effect.
+//! Tests the warnings for objects that are stored but not enforced.
 
 use bytes::Bytes;
 use http::Request;
@@ -60,7 +60,7 @@ async fn quota_is_stored_without_a_warning_if_its_plugin_is_enabled() {
 }
 
 #[tokio::test]
-async fn role_is_stored_without_a_warning_where_rbac_authorizes() {
+async fn role_is_stored_without_a_warning_if_rbac_is_enabled() {
     let modes = [AuthorizationMode::Rbac];
     let server = ApiServer::builder().authorization(modes).build().await.unwrap();
     let body = Full::new(Bytes::from(json!({"metadata": {"name": "r"}}).to_string()));

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const VALIDATING: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
-/// Code, body and warnings of a response.
+/// Sends a request. Returns code, body and warnings of the response.
 async fn send(server: &ApiServer, line: &str, body: Value) -> (u16, Value, Vec<String>) {
     let (method, path) = line.split_once(' ').unwrap();
     let content_type = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
@@ -27,7 +27,8 @@ async fn send(server: &ApiServer, line: &str, body: Value) -> (u16, Value, Vec<S
     (code, serde_json::from_slice(&bytes).unwrap_or_else(|_| text()), warnings)
 }
 
-/// The configuration `name` of one webhook, which matches everything; `fields` replace its fields.
+/// Returns the configuration `name` with one webhook that matches every request. `fields` replace fields of the
+/// webhook.
 fn configuration(name: &str, fields: Value) -> Value {
     let mut hook = json!({
         "name": format!("{name}.example.com"),
@@ -37,8 +38,8 @@ fn configuration(name: &str, fields: Value) -> Value {
     json!({"metadata": {"name": name}, "webhooks": [hook]})
 }
 
-/// The fields of a webhook for one resource. Namespaced objects match only in the namespace `default`, because the
-/// server writes objects in other namespaces.
+/// Returns the fields of a webhook for one resource. Namespaced objects match only in the namespace `default`, because
+/// the server itself writes objects in other namespaces.
 fn only(group: &str, version: &str, resource: &str) -> Value {
     json!({
         "rules": [{"operations": ["*"], "apiGroups": [group], "apiVersions": [version], "resources": [resource]}],
@@ -49,7 +50,7 @@ fn only(group: &str, version: &str, resource: &str) -> Value {
 /// The requests that a webhook has received.
 type Seen = Arc<Mutex<Vec<Value>>>;
 
-/// A builder with webhooks that record requests for one resource and allow them.
+/// Returns a builder with webhooks that record and allow the requests for one resource.
 fn recording(group: &str, version: &str, resource: &str) -> (Builder, Seen, Seen) {
     let (mutating, validating) = (Seen::default(), Seen::default());
     let record = |seen: &Seen| {
@@ -73,7 +74,7 @@ fn take_one(seen: &Seen) -> Value {
 }
 
 #[tokio::test]
-async fn webhooks_see_every_field_of_a_write() {
+async fn admission_webhooks_receive_every_field_of_a_write() {
     let (builder, mutating, validating) = recording("", "v1", "configmaps");
     let server = builder.build().await.unwrap();
     mutating.lock().unwrap().clear();
@@ -147,7 +148,7 @@ async fn webhooks_see_every_field_of_a_write() {
 }
 
 #[tokio::test]
-async fn subresources_have_the_kind_of_their_bodies() {
+async fn admission_review_of_a_subresource_has_the_kind_of_its_body() {
     let (builder, mutating, validating) = recording("*", "*", "*/*");
     let server = builder.build().await.unwrap();
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
@@ -247,7 +248,7 @@ async fn webhook_patches_are_applied_in_order_with_defaults() {
 }
 
 #[tokio::test]
-async fn webhook_rejections_have_upstreams_codes_and_texts() {
+async fn webhook_rejections_have_upstreams_codes_and_messages() {
     let response = Arc::new(Mutex::new(Value::Null));
     let current = Arc::clone(&response);
     let handler = move |_: Value| {
@@ -348,7 +349,7 @@ async fn stored_webhook_configuration_takes_effect_and_is_exempt_from_webhooks()
 }
 
 #[tokio::test]
-async fn webhook_for_another_version_sees_and_patches_that_version() {
+async fn webhook_for_another_version_receives_and_patches_that_version() {
     let seen = Seen::default();
     let recorded = Arc::clone(&seen);
     let handler = move |request: Value| {
@@ -440,7 +441,7 @@ async fn webhook_may_call_the_server_during_its_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_and_panicking_webhooks_follow_the_failure_policy() {
+async fn failure_policy_applies_to_slow_and_panicking_webhooks() {
     let slow = |_: Value| std::future::pending::<Value>();
     let panicking = |request: Value| async move {
         assert!(request.is_null(), "on purpose");
@@ -476,7 +477,7 @@ async fn slow_and_panicking_webhooks_follow_the_failure_policy() {
 }
 
 #[tokio::test]
-async fn custom_resource_is_shown_in_the_version_of_the_rule() {
+async fn webhook_receives_a_custom_resource_in_the_version_of_its_rule() {
     let seen = Seen::default();
     let recorded = Arc::clone(&seen);
     let handler = move |request: Value| {

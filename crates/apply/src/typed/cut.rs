@@ -10,7 +10,7 @@ use crate::typing::{Relation, Schema, TypeId};
 /// Returns the value without `fields`. `None` if the value is a list or map that is now empty, and
 /// no field below its items was removed.
 pub(super) fn remove(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -> Option<Value> {
-    /// Returns the rest of a list or map after the removal of some of its content.
+    /// Removes fields inside of a list or map. If nothing is left, returns an empty list or map.
     fn within(schema: &Schema, of: TypeId, value: &Value, fields: &Set) -> Value {
         remove(schema, of, value, fields).unwrap_or_else(|| match value {
             Value::Object(_) => Value::Object(Object::new()),

@@ -6,8 +6,9 @@ use crate::path::PathElement;
 use crate::set::Set;
 use crate::typing::{Relation, Schema, TypeId};
 
-/// Adds the fields below a value that is now atomic to `gone`, and the value itself, which replaces
-/// them, to `come`. A field without fields below it stays as it is, so only the others are visited.
+/// Finds owned fields below values that are now atomic, and adds the paths of these values to
+/// `gone` and `come`. The caller removes everything below `gone` and adds `come`. Leaves are not
+/// visited, because they do not change.
 pub(super) fn reconcile<'a>(
     schema: &Schema,
     of: TypeId,

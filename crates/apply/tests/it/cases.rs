@@ -377,7 +377,7 @@ fn client_can_reset_and_set_managed_fields() {
 }
 
 #[test]
-fn oldest_update_entries_are_merged_above_the_bound() {
+fn oldest_update_entries_are_merged_above_the_maximum() {
     let mut story = maps();
     story.update("c", |object| *object = map(json!({"z": "1"})));
     for at in 0..managed::UPDATE_MANAGERS_MAX + 3 {
@@ -488,7 +488,7 @@ fn duplicate_list_items_are_owned_as_one_leaf() {
 }
 
 #[test]
-fn scale_shares_the_managers_of_replicas() {
+fn scale_subresource_shares_the_managers_of_spec_replicas() {
     let replicas = Path::of_fields(&["spec", "replicas"]);
     let entry = |manager: &str, operation: &str, fields: Value| json!({"manager": manager, "operation": operation, "apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": fields});
     let parent = managed::decode(&json!([

@@ -127,7 +127,7 @@ fn invalid_configuration_fields_have_upstreams_messages() {
 }
 
 #[test]
-fn rule_below_a_wider_rule_is_masked() {
+fn rule_after_a_rule_that_covers_it_is_rejected_as_masked() {
     let check = |first: &str, second: &str, by: &str| {
         let error = error_of(&yaml(&[(first, &[IDENTITY]), (second, &[IDENTITY])]));
         let second = second.trim_matches('\'');

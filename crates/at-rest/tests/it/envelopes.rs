@@ -23,8 +23,8 @@ fn ascending(first: u8) -> impl FnMut(&mut [u8]) {
     move |nonce| nonce.iter_mut().enumerate().for_each(|(at, byte)| *byte = first.wrapping_add(at as u8))
 }
 
-/// The ciphertexts were made with OpenSSL (Python's `cryptography`): AES of 128, 192 and 256 bits with keys of ascending
-/// bytes, padded by PKCS #7, and GCM with [`KEY`] as associated data.
+/// The ciphertexts were made with OpenSSL (Python's `cryptography`): AES of 128, 192 and 256 bits with keys of
+/// ascending bytes, padded by PKCS #7, and GCM with [`KEY`] as associated data.
 #[test]
 fn aes_envelopes_equal_those_of_openssl() {
     let check = |name: &str, key_bytes: u8, first: u8, hex: &str| {
@@ -189,7 +189,7 @@ proptest! {
         prop_assert_eq!(transformer.decrypt(&stored, KEY).unwrap().value, value);
     }
 
-    /// AES-CBC authenticates nothing, so only its length and padding are checked.
+    /// AES-CBC has no authentication tag. Decryption therefore checks only the length and the padding of a value.
     #[test]
     fn authenticated_providers_reject_wrong_keys_flipped_bits_and_truncation(
         (name, bytes) in any_provider(),
@@ -211,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_never_panic(
+    fn decrypting_arbitrary_bytes_never_panics(
         (name, bytes) in any_provider(),
         data in proptest::collection::vec(any::<u8>(), 0..100),
     ) {

@@ -176,7 +176,7 @@ async fn uncached_watch_far_ahead_of_etcd_receives_nothing_and_affects_no_other_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restored_etcd_expires_every_watch_and_is_then_served() {
+async fn watches_expire_when_etcd_is_restored_and_new_reads_show_the_restored_state() {
     let Some((mut member, store)) = start().await else { return };
     let create = async |path: &str| {
         let begun = Instant::now();

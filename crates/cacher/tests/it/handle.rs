@@ -17,7 +17,7 @@ fn json(path: &str, fields: &[&str]) -> Bytes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cached_objects_are_peeked_at_and_counted() {
+async fn peek_and_totals_return_the_cached_objects() {
     let store = TestStore::new();
     let cacher = Cacher::start(store.clone(), config(quiet()));
     cacher.wait_ready().await.unwrap();
@@ -41,7 +41,7 @@ async fn cached_objects_are_peeked_at_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stopped_cache_is_neither_ready_nor_read() {
+async fn stopped_cache_is_not_ready_and_fails_reads_and_watches() {
     for start in [Cacher::start, Cacher::direct] {
         let store = TestStore::new();
         store.create(&key("a/x"), json("a/x", &[]), None).await.unwrap();
@@ -68,7 +68,7 @@ async fn stopped_cache_is_neither_ready_nor_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_for_an_unreachable_store_ends_with_a_stop() {
+async fn wait_ready_with_an_unreachable_store_returns_when_the_cache_is_stopped() {
     let store = TestStore::new();
     store.down(true);
     let cacher = Cacher::start(store, config(quiet()));
@@ -84,7 +84,7 @@ async fn wait_for_an_unreachable_store_ends_with_a_stop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uncached_list_not_older_than_the_latest_revision_is_served() {
+async fn uncached_list_not_older_than_a_revision_is_served_up_to_the_latest_revision() {
     let store = TestStore::new();
     let revision = store.create(&key("a/x"), json("a/x", &[]), None).await.unwrap();
     let cacher = Cacher::direct(store, config(quiet()));

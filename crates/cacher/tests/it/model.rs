@@ -35,7 +35,7 @@ enum Op {
     Release,
     Lose,
     Expire,
-    /// Replaces the cache, as after a restart of its process. Its clients resume at the revisions
+    /// Replaces the cache, as after a restart of its process. The clients resume at the revisions
     /// that they have received.
     Restart,
     Advance {

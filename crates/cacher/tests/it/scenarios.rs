@@ -1,4 +1,4 @@
-//! Scenarios of a cache. `support/script.rs` describes their language.
+//! Scenarios of a cache, written in the script language of `support/script.rs`.
 
 mod losses;
 mod reads;

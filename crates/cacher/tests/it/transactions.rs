@@ -99,7 +99,7 @@ fn uncached_watch_with_initial_events_misses_nothing_between_its_list_and_its_wa
 }
 
 #[test]
-fn uncached_watch_expires_at_an_unknown_deletion_in_a_revision_of_which_it_delivered_a_part() {
+fn uncached_watch_expires_at_an_undecodable_deletion_in_a_partly_delivered_revision() {
     // A client that resumes after the revision would miss the deletion, and a list shows it.
     for (path, expected) in [("a/w", vec!["ADDED a/v@3", "error 410", "end"]), ("a/u", vec!["error 500", "end"])] {
         run(async {

@@ -47,7 +47,7 @@ impl fmt::Debug for Certificate {
 
 /// A client certificate: its chain and its private key.
 pub struct Identity {
-    /// The client's own certificate first.
+    /// The chain, which begins with the client's own certificate.
     certificates: Vec<Certificate>,
     key: PrivateKeyDer<'static>,
 }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn identity_is_equal_if_its_chain_and_its_key_are() {
+    fn identities_are_equal_only_with_equal_chain_and_key() {
         let identity = |certificates: &[u8], key: u8| {
             let chain: String = certificates.iter().map(|byte| pem("CERTIFICATE", *byte)).collect();
             Identity::from_pem(chain.as_bytes(), pem("PRIVATE KEY", key).as_bytes()).unwrap()

@@ -110,7 +110,8 @@ struct Exec {
     provide_cluster_info: bool,
 }
 
-/// Without the feature `exec`: the fields that the error message needs.
+/// Replaces the full type in builds without the feature `exec`. The error message needs only these
+/// fields.
 #[cfg(not(feature = "exec"))]
 #[derive(Clone, Deserialize)]
 struct Exec {
@@ -402,7 +403,8 @@ impl User {
     }
 }
 
-/// Embedded data precedes a file. The second value names the source for error messages.
+/// Reads embedded data, or else a file, in PEM. The second value names the source for error
+/// messages.
 fn pem(
     data: Option<&str>,
     file: Option<&Path>,

@@ -103,7 +103,7 @@ pub enum Auth {
     Exec(Box<ExecPlugin>),
     /// HTTP basic authentication: `Authorization: Basic …`.
     Basic {
-        /// The user.
+        /// The user name.
         username: String,
         /// The password.
         password: String,

@@ -3,7 +3,7 @@
 //! ```text
 //!   own objects   ─ their key ───────────────┐
 //!   owned objects ─ key of the owner ────────┼─▶ WorkQueue ─▶ N workers ─▶ reconcile(key, caches)
-//!   other objects ─ whatever you map them to ┘       ▲                        │
+//!   other objects ─ keys of your function ───┘       ▲                        │
 //!                                                    └─ error: back-off ◀─────┤
 //!                                                    └─ requeue after ◀───────┘
 //! ```

@@ -53,7 +53,7 @@ impl<L: ListWatch> EventSource for Reflection<L> {
 pub struct OwnerType {
     /// The API group; empty for core.
     pub group: String,
-    /// E.g. `Deployment`.
+    /// The kind, e.g. `Deployment`.
     pub kind: String,
     /// Whether the owner's kind is namespaced. A cluster-scoped owner has a key without a
     /// namespace.

@@ -19,9 +19,9 @@
 //!   compared with the state at the end of the queue, queued deltas included. A missing object is a
 //!   delete; a name with another uid is a delete and an add.
 //! - **No time travel.** An event older than the known state of its object is dropped.
-//! - **Quarantine.** An object that cannot be decoded affects no other object. Its key is quarantined
-//!   with the error and (up to [`QUARANTINE_BYTES_MAX`]) its bytes; the store keeps the last good
-//!   state of the same uid, if there was one. A version that can be decoded, the deletion, or
+//! - **Quarantine.** An object that cannot be decoded affects no other object. The key of the object
+//!   is quarantined with the error and (up to [`QUARANTINE_BYTES_MAX`]) the bytes; the store keeps
+//!   the last good state of the same uid, if there was one. A version that can be decoded, the deletion, or
 //!   [`DeltaFifo::retry_quarantined`] releases the key.
 //! - **Bounded.** [`DeltaFifo::has_room`] turns false at [`FifoConfig::bytes_max`]; the producer
 //!   then stops reading from the network until the consumer has caught up. Nothing is dropped.

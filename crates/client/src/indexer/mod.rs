@@ -82,7 +82,7 @@ pub struct Indexer<S: Stored = Object> {
     shared: Arc<Shared<S>>,
     /// Wakes waiting readers at each publication.
     publications: watch::Sender<()>,
-    /// The readers do not see the newest state of `current` yet.
+    /// Whether `current` has changes that readers do not see yet.
     unpublished: bool,
 }
 

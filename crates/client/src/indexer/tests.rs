@@ -455,7 +455,7 @@ fn own_deletions_hide_objects_until_the_store_catches_up() {
 }
 
 #[test]
-fn newest_own_write_of_an_object_counts() {
+fn late_response_does_not_replace_a_newer_own_write() {
     let mut copy = Copy::new();
     let mut writes = OwnWrites::new(copy.indexer.reader());
     let key = ObjectKey::new("n", "a");

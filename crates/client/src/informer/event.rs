@@ -166,7 +166,7 @@ mod tests {
     use crate::stored::Typed;
 
     #[test]
-    fn event_names_its_key_object_and_reason() {
+    fn event_accessors_return_key_newest_object_and_reason() {
         let item = |name: &str, version: u32| {
             let json = format!(r#"{{"metadata":{{"name":"{name}","uid":"u","resourceVersion":"{version}"}}}}"#);
             Typed::new(&RawObject::new(Bytes::from(json)).unwrap(), version)

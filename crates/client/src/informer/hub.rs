@@ -30,7 +30,7 @@ pub(crate) struct Hub<S: Stored> {
 struct HubState<S: Stored> {
     /// The last distributed state; `None` before the first.
     distributed: Option<Arc<Snapshot<S>>>,
-    /// The first distributed state was complete, or has become complete.
+    /// Whether the distributed state contains the complete initial state.
     whole: bool,
     stopped: Option<StopReason>,
     closed: bool,

@@ -10,11 +10,11 @@
 //!
 //! - A handler receives a legal history of each object, however slow it is. [`view`] has the rules.
 //! - A [`Policy`] decides what happens to a slow handler. By default it delays no other handler.
-//! - A handler may join at any time. It receives the current state first, then the changes.
+//! - A handler may join at any time, and receives the current state first, then the changes.
 //! - Each [`Event`] carries a [`Reason`].
 //! - [`SharedInformer::wait_until_synced`] and [`SharedInformer::status`] name the reason when an
 //!   informer is not synced. Every handler receives [`Event::Stopped`] when the informer stops.
-//! - An informer can be stopped and started again. Its handlers stay registered, and receive the
+//! - An informer can be stopped and started again. The handlers stay registered, and receive the
 //!   changes that happened in between.
 //! - [`SharedInformerFactory`] shares one informer per resource, scope and projection while at least
 //!   one handle to it exists.

@@ -138,7 +138,7 @@ pub(super) struct Shared<S: Stored> {
     parts: Mutex<BTreeMap<Arc<str>, PartRecord>>,
     /// The worker while it does not run.
     parked: Mutex<Option<Worker<S>>>,
-    /// The informer has no handle. Set under the lock of `parked`.
+    /// Whether the informer has no handle. Set under the lock of `parked`.
     unheld: AtomicBool,
 }
 

@@ -68,15 +68,15 @@ impl<S: Stored> Drop for Inner<S> {
 }
 
 impl SharedInformer<Object> {
-    /// An informer that keeps objects as JSON. The informer is not started.
+    /// Creates an informer that stores objects as JSON. The informer is not started.
     pub fn new(list_watch: impl ListWatch, config: InformerConfig) -> Self {
         SharedInformer::with_decoder(list_watch, config, KeepJson)
     }
 }
 
 impl<S: Stored> SharedInformer<S> {
-    /// An informer that keeps the values of a decoder: Rust types, some fields, or JSON. The informer
-    /// is not started.
+    /// Creates an informer that stores the values of a decoder: Rust types, some fields, or JSON. The informer is not
+    /// started.
     pub fn with_decoder<D: Decode<Stored = S>>(list_watch: impl ListWatch, config: InformerConfig, decoder: D) -> Self {
         let reflection = Reflection::with_decoder(list_watch, config.reflector, decoder);
         SharedInformer::over(reflection, &config.name)

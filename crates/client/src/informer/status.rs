@@ -44,7 +44,7 @@ pub struct PartStatus {
 /// The status of one handler of an informer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandlerStatus {
-    /// The name.
+    /// The name of the handler.
     pub name: String,
     /// Whether the handler has processed the initial state.
     pub synced: bool,
@@ -57,7 +57,7 @@ pub struct HandlerStatus {
 /// The status of an informer at one time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InformerStatus {
-    /// The name.
+    /// The name of the informer.
     pub name: String,
     /// Whether the informer runs.
     pub phase: Phase,
@@ -85,7 +85,7 @@ pub enum NotSynced {
     },
     /// The informer stopped.
     Stopped(StopReason),
-    /// The handler ended before.
+    /// The handler ended before it had processed the initial state.
     Ended {
         /// The reason.
         why: HandlerEnd,

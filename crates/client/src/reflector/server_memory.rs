@@ -31,7 +31,7 @@ struct Memory {
 }
 
 impl ServerMemory {
-    /// Knowledge about a new server.
+    /// Creates a memory without any knowledge about the server.
     pub fn new() -> Self {
         ServerMemory::default()
     }

@@ -1,8 +1,8 @@
 //! Decompresses response bodies: [`decompressed`].
 //!
 //! Compression reduces lists of objects to about a tenth of their size. Compression pays on slow or
-//! metered connections. Close to the server it costs both sides more than it saves, so each request
-//! decides. Compressed responses are always accepted.
+//! metered connections. Close to the server, compression costs both sides more than it saves, so
+//! each request decides. Compressed responses are always accepted.
 
 use std::io::Write as _;
 use std::pin::Pin;
@@ -20,7 +20,8 @@ use super::{BoxError, ResponseBody};
 /// large, which bounds memory for any body.
 const STEP_BYTES: usize = 2 * 1024;
 
-/// Decompresses the body of a response if it is gzip.
+/// Decompresses the body of a response with `Content-Encoding: gzip`. Other responses are
+/// unchanged.
 pub(crate) fn decompressed(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     let coded = response.headers().get(CONTENT_ENCODING);
     if !coded.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"gzip")) {

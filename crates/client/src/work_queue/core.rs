@@ -92,7 +92,7 @@ pub struct TakenKey<K> {
     pub priority: i32,
     /// The number of failures in a row.
     pub failures: u32,
-    /// The time for which the key was ready.
+    /// The time that the key waited between becoming ready and being taken by a worker.
     pub waited: Duration,
 }
 

@@ -206,7 +206,7 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         self.taken.priority
     }
 
-    /// The time for which the key was ready.
+    /// The time that the key waited between becoming ready and being taken by a worker.
     pub fn waited(&self) -> Duration {
         self.taken.waited
     }

@@ -125,7 +125,7 @@ impl Server {
     }
 }
 
-/// The open request.
+/// The open request of the simulated client, if there is one.
 #[derive(Debug)]
 enum Exchange {
     Idle,
@@ -140,7 +140,7 @@ struct World {
     fifo: DeltaFifo<Versions>,
     indexer: Indexer<Typed<u64>>,
     by_parity: Index<Typed<u64>, u64>,
-    /// Every state must be reported: the queue may not compact.
+    /// Whether every state must be reported, because the queue may not compact.
     every: bool,
     /// The number of deltas that one step applies.
     pace: usize,
@@ -737,7 +737,7 @@ fn checker_detects_a_duplicate_change() {
 
 #[test]
 #[should_panic(expected = "broke no time travel")]
-fn checker_detects_time_travel() {
+fn checker_detects_a_change_back_to_an_older_state() {
     with(PlantedBug::SwapStates);
 }
 

@@ -163,7 +163,7 @@ async fn play(steps: Vec<Step>, watch_list: bool) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
     #[test]
-    fn copy_at_a_version_is_the_servers_state_at_that_version(
+    fn copy_equals_the_servers_state_at_its_version(
         steps in prop::collection::vec(any_step(), 0..50),
         watch_list in prop::bool::weighted(0.8),
     ) {

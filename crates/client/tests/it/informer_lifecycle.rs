@@ -61,7 +61,7 @@ async fn informers_and_handlers_have_their_given_names_or_numbers() {
 // ===== handlers =====
 
 #[tokio::test(start_paused = true)]
-async fn handler_is_synced_when_it_takes_synced_also_if_more_events_wait() {
+async fn handler_is_synced_when_it_takes_synced_even_if_more_events_wait() {
     let server = Fake::new();
     server.put("n/a");
     let informer = informer(&server);
@@ -170,7 +170,7 @@ async fn shutdown_reports_the_stop_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn handler_that_joins_after_a_restart_is_not_told_of_the_stop() {
+async fn handler_that_joins_after_a_restart_receives_no_stopped_event() {
     let server = Fake::new();
     server.put("n/a");
     let informer = informer(&server);
@@ -238,7 +238,7 @@ async fn synced_part_stays_synced_over_a_stop_with_undelivered_changes() {
 // ===== waits =====
 
 #[tokio::test(start_paused = true)]
-async fn wait_of_a_stopped_informer_tells_whether_it_was_synced() {
+async fn wait_until_synced_on_a_stopped_informer_reports_whether_it_was_synced() {
     let server = Fake::new();
     let informers = [informer(&server), informer(&server)];
     informers[0].start().unwrap();

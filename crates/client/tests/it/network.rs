@@ -496,7 +496,7 @@ async fn unknown_certificate_is_accepted_only_if_verification_is_off() {
 }
 
 #[tokio::test]
-async fn response_body_states_its_length_and_its_end() {
+async fn response_body_reports_its_exact_length_and_an_empty_body_is_at_its_end() {
     let answer = |request: &Request<Incoming>, _| json(if request.uri().path() == "/empty" { "" } else { NO_PODS });
     let server = serve(None, Arc::new(answer)).await;
     let url = format!("http://{server}").parse().unwrap();

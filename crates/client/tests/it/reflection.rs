@@ -332,7 +332,7 @@ async fn suspended_reflection_closes_its_request_and_resumes_at_its_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelled_next_loses_no_notice() {
+async fn canceled_next_loses_no_notice() {
     let batch = |version| vec![event(EventKind::Modified, "a", version)];
     let (_, mut reflection) =
         start([Answer::List(vec![object("a", 1)], "1"), Answer::Watch((2..30).map(batch).collect(), End::Never)]);

@@ -689,7 +689,7 @@ fn resume_version_never_decreases() {
 }
 
 #[test]
-fn one_hour_of_outage_causes_less_than_200_requests() {
+fn one_hour_of_outage_causes_fewer_than_200_requests() {
     let mut talk = ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
     let begun = talk.now;
     let mut requests = 1;

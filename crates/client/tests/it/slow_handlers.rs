@@ -191,7 +191,7 @@ async fn stuck_handler_receives_the_latest_state_when_it_continues() {
     assert!(matches!(last, Some(Event::Updated { new, .. }) if new.resource_version() == "50"));
 }
 
-/// An object that can or cannot be decoded.
+/// An object with a number. An object whose `size` is not a number cannot be decoded.
 #[derive(Debug, Deserialize)]
 struct Widget {
     #[expect(dead_code, reason = "a wrong type is what counts")]

@@ -41,11 +41,11 @@ struct Handler {
     /// The versions that must be delivered, in order.
     owed: Vec<u64>,
     received: Vec<u64>,
-    /// The informer never stopped waiting for this handler since its replay ended.
+    /// Whether the informer has never stopped waiting for this handler since the end of its replay.
     patient: bool,
     began: bool,
     ended_initial: bool,
-    /// `Synced` is expected, initially or after a reset.
+    /// Whether `Synced` is expected, initially or after a reset.
     unsynced: bool,
     resyncs: u64,
 }
@@ -140,7 +140,8 @@ impl Handler {
         }
     }
 
-    /// The informer waits for this handler, or stops waiting after the timeout.
+    /// Pushes the rest of a batch while the informer waits for this handler. Without `patient`, the
+    /// wait has reached its timeout.
     fn push_rest(&mut self, now: Instant, patient: bool) {
         while !self.rest.is_empty() {
             if !self.view.has_room() {
@@ -528,7 +529,7 @@ fn object_that_was_never_delivered_keeps_its_first_reason() {
 }
 
 #[test]
-fn synced_follows_the_changes_before_the_end_of_the_initial_state_and_no_later_ones() {
+fn synced_is_delivered_after_the_initial_changes_and_before_live_ones() {
     let now = Instant::now();
     let mut view = View::new(Policy::Coalesce, None);
     view.begin(now, state(&[], 0));

@@ -122,14 +122,14 @@ mod tests {
     use super::super::tests::example;
 
     #[test]
-    fn page_escapes_what_the_server_sent() {
+    fn html_report_escapes_text_of_the_server() {
         let page = example().to_html();
         assert!(!page.contains("<script>"), "{page}");
         assert!(page.contains("&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;"), "{page}");
     }
 
     #[test]
-    fn page_refers_to_nothing_outside_of_it() {
+    fn html_report_references_no_other_file() {
         let page = example().to_html();
         for reference in ["src=", "url(", "@import", "<link", "<script"] {
             assert!(!page.contains(reference), "{reference}");

@@ -78,7 +78,7 @@ mod tests {
     use super::super::tests::example;
 
     #[test]
-    fn json_has_every_case_with_its_outcome() {
+    fn json_report_has_every_case_with_its_outcome() {
         let document: serde_json::Value = serde_json::from_str(&example().to_json()).unwrap();
         let outcomes: Vec<&str> =
             document["cases"].as_array().unwrap().iter().map(|case| case["outcome"].as_str().unwrap()).collect();

@@ -67,7 +67,7 @@ impl Report {
     }
 }
 
-/// Text for XML 1.0 and HTML. Characters that XML forbids become U+FFFD.
+/// Escapes a text for XML 1.0 and HTML. Characters that XML forbids become U+FFFD.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -93,12 +93,12 @@ mod tests {
     use super::escape;
 
     #[test]
-    fn markup_and_forbidden_characters_are_escaped() {
+    fn junit_report_escapes_markup_and_forbidden_characters() {
         assert_eq!(escape("<a b='\"'>&\u{0}\u{1b}\r\n"), "&lt;a b=&#39;&quot;&#39;&gt;&amp;\u{fffd}\u{fffd}\u{fffd}\n");
     }
 
     #[test]
-    fn junit_counts_failures_and_skipped_cases() {
+    fn junit_report_counts_failures_and_skipped_cases() {
         let xml = example().to_junit();
         assert!(xml.contains("<testsuite name=\"core\" tests=\"2\" failures=\"1\" skipped=\"0\""), "{xml}");
         assert!(xml.contains("<skipped message=\"unsupported: the server answers with 406\"/>"), "{xml}");

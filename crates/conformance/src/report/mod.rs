@@ -1,4 +1,4 @@
-//! [`Report`]: the outcome of each case, and the score. Text, JSON, JUnit XML and one HTML page.
+//! [`Report`]: the outcome of each case, and the score, as text, JSON, JUnit XML or one HTML page.
 
 mod html;
 mod json;
@@ -9,28 +9,29 @@ use std::time::Duration;
 
 use crate::suite::{Capability, Level, Profile};
 
-/// How a case ended.
+/// The outcome of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every step held.
+    /// Every step met its expectations.
     Passed,
-    /// A step did not hold.
+    /// A step did not meet its expectations.
     Failed {
-        /// The number of the step; the numbers inside of `repeat` and `parallel` stand behind it.
+        /// The number of the step, such as `2`. Inside of `repeat` and `parallel`, the inner numbers follow, such as
+        /// `2.1`.
         step: String,
-        /// What was expected, and what was found.
+        /// The expected and the found value.
         why: String,
         /// The request and the response.
         exchange: Option<String>,
     },
-    /// The server does not have the capability, and says so.
+    /// The server does not support the capability.
     Unsupported {
-        /// How the server said so.
+        /// The reason, such as the code of a response.
         why: String,
     },
-    /// The run cannot perform an action that the case needs.
+    /// The run cannot perform an action that the case needs, or the rule does not apply to the server.
     Skipped {
-        /// The action.
+        /// The reason.
         why: String,
     },
 }
@@ -50,7 +51,7 @@ impl Outcome {
 /// One case and its outcome.
 #[derive(Clone, Debug)]
 pub struct CaseResult {
-    /// The case's name.
+    /// The id of the case.
     pub id: String,
     /// The case's title.
     pub title: String,
@@ -60,15 +61,15 @@ pub struct CaseResult {
     pub rule: String,
     /// The source of the rule.
     pub source: String,
-    /// How much a failure weighs.
+    /// The importance of the case.
     pub level: Level,
-    /// How the case ended.
+    /// The outcome of the case.
     pub outcome: Outcome,
-    /// How long the case took.
+    /// The duration of the case.
     pub time: Duration,
 }
 
-/// The outcome of a run.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The server's URL.
@@ -77,26 +78,26 @@ pub struct Report {
     pub version: String,
     /// The HTTP version of the run.
     pub http: String,
-    /// The profile that the server is measured by.
+    /// The profile whose capabilities the server is expected to support.
     pub profile: Profile,
     /// The capabilities in the order of the report.
     pub capabilities: Vec<Capability>,
-    /// The cases in the order of the table.
+    /// The results of the cases, in the order of the suite.
     pub results: Vec<CaseResult>,
-    /// How long the run took.
+    /// The duration of the run.
     pub time: Duration,
 }
 
 /// Numbers of cases by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Cases that hold.
+    /// The number of passed cases.
     pub passed: usize,
-    /// Cases that do not hold.
+    /// The number of failed cases.
     pub failed: usize,
-    /// Cases about something that the server does not have.
+    /// The number of cases whose capability the server does not support.
     pub unsupported: usize,
-    /// Cases that the run could not perform.
+    /// The number of cases that were skipped.
     pub skipped: usize,
 }
 
@@ -110,7 +111,7 @@ impl Counts {
         }
     }
 
-    /// All cases.
+    /// The number of all cases.
     pub fn total(self) -> usize {
         self.passed + self.failed + self.unsupported + self.skipped
     }
@@ -130,16 +131,16 @@ pub struct Row {
     pub capability: String,
     /// The capability's title.
     pub title: String,
-    /// Whether the profile has it.
+    /// Whether the profile includes the capability.
     pub in_profile: bool,
-    /// Cases of level `must`.
+    /// The counts of the cases of level `must`.
     pub must: Counts,
-    /// Cases of level `detail`.
+    /// The counts of the cases of level `detail`.
     pub detail: Counts,
 }
 
 impl Row {
-    /// The cases of both levels.
+    /// Adds the counts of both levels.
     pub fn all(&self) -> Counts {
         let (a, b) = (self.must, self.detail);
         Counts {
@@ -171,7 +172,7 @@ impl Report {
         rows.filter(|row| row.all().total() > 0).collect()
     }
 
-    /// The cases of the profile's capabilities, of one level.
+    /// Counts the cases of one level, in the profile's capabilities.
     pub fn counts(&self, level: Level) -> Counts {
         let mut counts = Counts::default();
         for result in self.results.iter().filter(|result| result.level == level) {
@@ -182,20 +183,20 @@ impl Report {
         counts
     }
 
-    /// Whether the server keeps every rule of level `must` of the profile, and has all of its capabilities. Skipped cases
-    /// say nothing.
+    /// Whether no case of level `must` in the profile's capabilities failed or was unsupported, and at least one
+    /// passed. Skipped cases do not count.
     pub fn conforms(&self) -> bool {
         let must = self.counts(Level::Must);
         must.failed == 0 && must.unsupported == 0 && must.passed > 0
     }
 
-    /// The cases that do not hold, in the order of the table.
+    /// The failed cases, in the order of the suite.
     pub fn failures(&self) -> impl Iterator<Item = &CaseResult> {
         self.results.iter().filter(|result| matches!(result.outcome, Outcome::Failed { .. }))
     }
 }
 
-/// A percentage for people.
+/// Formats the score as a percentage.
 fn percent(counts: Counts) -> String {
     counts.score().map_or("–".to_owned(), |score| format!("{score:.1} %"))
 }
@@ -251,7 +252,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn score_counts_only_what_passed_or_failed() {
+    fn score_counts_only_passed_and_failed_cases() {
         let counts = Counts { passed: 2, failed: 1, unsupported: 5, skipped: 7 };
         assert_eq!(counts.score(), Some(66.6));
         assert_eq!(Counts { passed: 2999, failed: 1, ..Counts::default() }.score(), Some(99.9));

@@ -6,7 +6,7 @@ use super::{Outcome, Report, percent};
 use crate::suite::Level;
 
 impl Report {
-    /// The report for a terminal.
+    /// The report, formatted for a terminal.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
         let version = if self.version.is_empty() { String::new() } else { format!(" ({})", self.version) };
@@ -67,7 +67,7 @@ mod tests {
     use super::super::tests::example;
 
     #[test]
-    fn text_has_the_matrix_the_failure_and_the_verdict() {
+    fn text_report_has_the_matrix_the_failures_and_the_verdict() {
         let text = example().to_text();
         assert!(text.contains("core             1/1     0/1       1   50.0 %"), "{text}");
         assert!(text.contains("FAILED core/b [detail]: title of core/b"), "{text}");

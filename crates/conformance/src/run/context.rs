@@ -20,16 +20,16 @@ use crate::value::matcher;
 use crate::value::shorten;
 use crate::value::template::{Variables, merge};
 
-/// The bytes of a body that a failure shows.
+/// The number of bytes of a body that a failure shows.
 const SHOWN_BYTES: usize = 2048;
-/// The pause between two tries of a request that has to hold eventually.
+/// The pause between two attempts of a request that is repeated until it meets its expectations.
 const TRY_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause that a server's `Retry-After` causes.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
-/// Writes that lose a race are tried again this often.
+/// The number of attempts of an update that fails with a conflict.
 const CONFLICTS_MAX: usize = 50;
 
-/// The objects that a case created, for their removal.
+/// The objects that a case created. They are removed after the case.
 pub(super) type Created = Arc<Mutex<Vec<CreatedObject>>>;
 
 /// An object that a case created.
@@ -109,7 +109,8 @@ impl Context {
         }
     }
 
-    /// Runs branches at once. Each has a copy of the variables, and the connections of the case.
+    /// Runs branches concurrently. Each branch has a copy of the variables, and all branches share the connections of
+    /// the case.
     async fn parallel(&mut self, branches: &[Vec<Step>], variable: &str) -> Result<(), Stop> {
         let running = branches.iter().enumerate().map(|(number, steps)| {
             let mut branch = self.branch();
@@ -220,7 +221,7 @@ impl Context {
         Ok(())
     }
 
-    /// Whether an expectation holds.
+    /// Checks whether a response meets an expectation. The error is the first difference.
     fn holds(&self, expectation: &Expectation, answer: &Exchange, document: Option<&Value>) -> Result<(), String> {
         let code = answer.status;
         let accepted = match expectation.status.as_slice() {
@@ -288,7 +289,7 @@ impl Context {
         Ok(Outgoing { method: step.method.clone(), path, headers, body })
     }
 
-    /// Remembers objects that a request created.
+    /// Records the object that a request created, for the removal after the case.
     fn track(&self, outgoing: &Outgoing, answer: &Exchange) {
         if answer.status != 201 || outgoing.path.contains("dryRun") {
             return;
@@ -306,7 +307,8 @@ impl Context {
         self.created.lock().unwrap_or_else(PoisonError::into_inner).push(created);
     }
 
-    /// A new object of the case's resource. It names its namespace, as typed clients do; a case of its own leaves it out.
+    /// Creates an object of the case's resource. Its metadata contains the namespace, as typed clients send it. A
+    /// separate case omits the namespace.
     fn new_object(&self, name: &str, set: &Value) -> Value {
         let resource = &self.resource;
         let mut object = serde_json::json!({
@@ -348,7 +350,7 @@ impl Context {
         Err(Stop::failed(format!("{name} was changed by others {CONFLICTS_MAX} times in a row")))
     }
 
-    /// Sends a JSON document, again after 429.
+    /// Sends a JSON document, and repeats the request after 429.
     async fn write(&self, method: &str, path: String, body: &Value) -> Result<(Outgoing, Exchange), Stop> {
         let json = |name: &http::HeaderName| (name.to_string(), "application/json".to_owned());
         let (body, mut headers) = match body {
@@ -370,8 +372,8 @@ impl Context {
         }
     }
 
-    /// Saves `rv.NAME` and `uid.NAME` of a written object, and what the step saves. Any 2xx is a success here: a case of
-    /// its own is about the code, and one about what is in the object.
+    /// Saves `rv.NAME`, `uid.NAME` and the variables of the step from a written object. Any code 2xx is accepted here,
+    /// because other cases test the exact code.
     fn saved(&mut self, name: &str, step: &WriteStep, (outgoing, answer): &(Outgoing, Exchange)) -> Result<(), Stop> {
         let document = decode(&answer.headers, &answer.body).ok().flatten();
         let failed = |why: String| Stop::failed(why).with_exchange(|| show(outgoing, answer));
@@ -392,7 +394,7 @@ impl Context {
     }
 }
 
-/// The HTTP version that a step insists on.
+/// The HTTP version that a step requires.
 pub(super) fn version(via: Via) -> HttpVersion {
     match via {
         Via::Default => HttpVersion::Any,
@@ -401,7 +403,7 @@ pub(super) fn version(via: Via) -> HttpVersion {
     }
 }
 
-/// Appends a query to a path, which may have one already. `null` leaves a parameter out.
+/// Appends parameters to the query of a path. A parameter with the value `null` is omitted.
 fn with_query(mut path: String, query: &Map<String, Value>, variables: &Variables) -> Result<String, Stop> {
     for (name, value) in query {
         let values = match variables.value(value).map_err(Stop::failed)? {
@@ -421,13 +423,13 @@ fn with_query(mut path: String, query: &Map<String, Value>, variables: &Variable
     Ok(path)
 }
 
-/// The pause that a response asks for.
+/// The pause that the header `Retry-After` requests, at least [`TRY_PAUSE`] and at most [`RETRY_AFTER_MAX`].
 fn retry_after(headers: &http::HeaderMap) -> Duration {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(0)).clamp(TRY_PAUSE, RETRY_AFTER_MAX)
 }
 
-/// The code of a response with the reason and message of its Status.
+/// Formats the code of a response, with the reason and the message of its Status.
 fn summary(answer: &Exchange) -> String {
     let document = decode(&answer.headers, &answer.body).ok().flatten();
     let member = |name: &str| document.as_ref().and_then(|document| document[name].as_str()).unwrap_or_default();
@@ -437,7 +439,7 @@ fn summary(answer: &Exchange) -> String {
     }
 }
 
-/// A request for people. Credentials are not part of it.
+/// Formats a request for the text of a failure. Credentials are omitted.
 pub(super) fn show_request(outgoing: &Outgoing) -> String {
     let mut text = format!("{} {}\n", outgoing.method, outgoing.path);
     for (name, value) in &outgoing.headers {
@@ -449,7 +451,7 @@ pub(super) fn show_request(outgoing: &Outgoing) -> String {
     text
 }
 
-/// A request and its response for people.
+/// Formats a request and its response for the text of a failure.
 fn show(outgoing: &Outgoing, answer: &Exchange) -> String {
     let mut text = show_request(outgoing);
     let _ = writeln!(text, "\n{} {}", answer.http, answer.status);

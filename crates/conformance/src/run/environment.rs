@@ -1,4 +1,4 @@
-//! [`Environment`]: what a case may do to the server besides requests.
+//! [`Environment`]: actions on the server that are not requests of its API.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -27,7 +27,7 @@ pub trait Environment: Send + Sync {
         None
     }
 
-    /// Stops the server and starts it again with the same data. Returns when the new process was started.
+    /// Stops the server and starts it again with the same data. Returns when the new process has started.
     fn restart(&self) -> Option<ActionFuture<'_>> {
         None
     }
@@ -40,7 +40,7 @@ pub struct Actions {
     pub etcd: Option<String>,
     /// A command that restarts the server, for `sh -c`.
     pub restart_command: Option<String>,
-    /// The directory of that command.
+    /// The working directory of `restart_command`.
     pub directory: Option<PathBuf>,
 }
 

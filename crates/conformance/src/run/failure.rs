@@ -1,25 +1,26 @@
-//! Why a case ended before its last step.
+//! [`Stop`]: the reason for the end of a case before its last step.
 
 use crate::transport::SendError;
 
-/// Why a case ended before its last step.
+/// The reason for the end of a case before its last step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     Failed(Failure),
-    /// The server does not have what the case tests.
+    /// The server does not support the tested capability.
     Unsupported(String),
     /// The environment lacks an action, or the rule does not apply to the server.
     Skipped(String),
 }
 
-/// A step that did not hold.
+/// A step that did not meet its expectations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// The number of the step, with the numbers inside of `repeat` and `parallel` behind it.
+    /// The number of the step, with the numbers of steps inside of `repeat` and `parallel` after
+    /// it, such as `2.1`.
     pub(crate) step: String,
-    /// What was expected, and what was found.
+    /// The expected and the found value.
     pub(crate) why: String,
-    /// The request and the response, for people.
+    /// The request and the response, as text.
     pub(crate) exchange: Option<String>,
 }
 

@@ -31,19 +31,19 @@ use crate::value::template::Variables;
 const CASE_LIMIT: Duration = Duration::from_secs(180);
 /// The time limit of the removal of a case's objects.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(20);
-/// The time limit of one request of the kit's own.
+/// The time limit of a request that is not a step of a case.
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
-/// How long a definition may take until its resource is served.
+/// The time limit from the creation of a CustomResourceDefinition until its resource is served.
 const DEFINITION_WAIT: Duration = Duration::from_secs(60);
 
 /// The options of a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// The cases that run at once.
+    /// The number of cases that run concurrently.
     pub jobs: usize,
-    /// The texts of which a case's id or capability contains one. Empty for all cases.
+    /// Runs only the cases whose id contains one of these texts. Empty for all cases.
     pub only: Vec<String>,
-    /// The profile of the report.
+    /// The id of the profile in the report.
     pub profile: String,
 }
 
@@ -53,18 +53,18 @@ impl Default for RunOptions {
     }
 }
 
-/// A run that cannot begin.
+/// The error of a run that cannot begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// There is no such profile.
+    /// The suite has no profile of this name.
     #[error("there is no profile {name:?}; there are: {}", known.join(", "))]
     UnknownProfile {
-        /// The name.
+        /// The requested name.
         name: String,
         /// The existing profiles.
         known: Vec<String>,
     },
-    /// No case has a name that was asked for.
+    /// No case has this text of [`RunOptions::only`] in its id.
     #[error("no case contains {0:?} in its id")]
     NoCase(String),
     /// The server does not answer.
@@ -80,7 +80,7 @@ pub enum RunError {
 /// Selects the cases of a run.
 ///
 /// # Errors
-/// [`RunError::NoCase`] if one of the texts selects nothing.
+/// [`RunError::NoCase`] if one of the texts selects no case.
 pub fn select<'a>(suite: &'a Suite, only: &[String]) -> Result<Vec<&'a Case>, RunError> {
     let selects = |case: &Case, text: &str| case.id().contains(text);
     if let Some(text) = only.iter().find(|text| !suite.cases().iter().any(|case| selects(case, text))) {
@@ -90,16 +90,16 @@ pub fn select<'a>(suite: &'a Suite, only: &[String]) -> Result<Vec<&'a Case>, Ru
     Ok(suite.cases().iter().filter(chosen).collect())
 }
 
-/// What all cases of a run share.
+/// The state that all cases of a run share.
 struct Shared {
     suite: Suite,
     target: Arc<Target>,
     environment: Arc<dyn Environment>,
-    /// The identity of the run, in the names of its namespaces.
+    /// The random id of the run, which is part of the names of its namespaces.
     run: String,
-    /// Why a capability is not supported, by capability.
+    /// The capabilities that the server does not support, each with the reason.
     unsupported: HashMap<String, String>,
-    /// The definitions that cases need, by resource: created once, or the reason why not.
+    /// The CustomResourceDefinitions of the cases, by resource. Each is created once; an error is kept for later cases.
     definitions: BTreeMap<String, OnceCell<Result<(), Stop>>>,
     created: Created,
 }
@@ -107,7 +107,7 @@ struct Shared {
 /// Runs the cases of a suite against a server, and calls `progress` after each.
 ///
 /// # Errors
-/// [`RunError`] if the run cannot begin. A server that fails cases is no error.
+/// [`RunError`] if the run cannot begin. Failed cases are part of the report and not an error.
 pub async fn judge(
     suite: &Suite,
     target: Target,
@@ -170,12 +170,12 @@ pub async fn judge(
     })
 }
 
-/// A random identity with letters and digits that names may have.
+/// Creates a random id of six lower-case letters, which names of namespaces may contain.
 fn run_id() -> String {
     (0..6).map(|_| char::from(b'a' + rand::random_range(0..26_u8))).collect()
 }
 
-/// The server's `/version`, or nothing if it has none.
+/// Reads the `gitVersion` from the server's `/version`. The result is empty if the response has none.
 async fn server_version(target: &Arc<Target>) -> Result<String, RunError> {
     let outgoing = get("/version");
     let answer = Session::new(target.clone()).exchange(&outgoing, HttpVersion::Any, REQUEST_LIMIT).await;
@@ -190,7 +190,7 @@ fn get(path: &str) -> Outgoing {
     Outgoing { method: "GET".to_owned(), path: path.to_owned(), headers: vec![accept], body: Bytes::new() }
 }
 
-/// Runs the probes. Returns the capabilities that the server does not have, with the reasons.
+/// Runs the probes. Returns the capabilities that the server does not support, with the reasons.
 async fn probe(shared: &Shared) -> HashMap<String, String> {
     let mut unsupported = HashMap::new();
     for (number, capability) in shared.suite.capabilities().iter().enumerate() {
@@ -245,7 +245,7 @@ async fn run_with_resource(shared: &Shared, case: &Case, number: usize) -> Resul
     run_steps(shared, &case.steps, resource, &case.variables, &number.to_string()).await
 }
 
-/// Runs steps in a namespace of their own, and removes what they created.
+/// Runs steps in a new namespace, and then removes the created objects.
 async fn run_steps(
     shared: &Shared,
     steps: &[Step],
@@ -313,8 +313,8 @@ impl Shared {
     }
 }
 
-/// Creates the namespace of a case. A server that refuses has no namespaces, or none that have to be created; the cases show
-/// whether it is wrong.
+/// Creates the namespace of a case. An error response is ignored, because some servers need no namespace objects. If
+/// the namespace is missing, the steps of the case fail.
 async fn create_namespace(session: &Session, name: &str) -> Result<(), Stop> {
     let body = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
     session.exchange(&post("/api/v1/namespaces", &body), HttpVersion::Any, REQUEST_LIMIT).await?;
@@ -364,7 +364,7 @@ fn unserved(what: &str, answer: &Exchange) -> String {
     format!("the custom resource of the cases: {what}: {}", String::from_utf8_lossy(&answer.body).trim())
 }
 
-/// Removes objects that cases created. Errors are ignored: the server may be anything.
+/// Removes objects that cases created. Errors are ignored, because the tested server may be faulty.
 async fn remove_created(session: &Session, created: &Mutex<Vec<context::CreatedObject>>) {
     let created = std::mem::take(&mut *created.lock().unwrap_or_else(PoisonError::into_inner));
     let mut collections: Vec<String> = Vec::new();

@@ -1,7 +1,7 @@
-//! Watches of a case: opening them, and comparing their events with what is expected.
+//! Opens the watches of a case, and compares their events with the expected events.
 //!
-//! Bookmarks are optional and may come at any time, so they are passed over unless one is expected next. A bookmark on a
-//! watch that did not ask for bookmarks is a failure.
+//! Bookmarks are optional and may come at any time. A bookmark is therefore skipped unless it is the expected event. A
+//! bookmark on a watch that did not request bookmarks is a failure.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::value::{compare_resource_versions, excerpt};
 
 /// The time limit for the head of a watch's response.
 const HEAD_WAIT: Duration = Duration::from_secs(15);
-/// The bytes of an event that a failure shows.
+/// The number of bytes of an event that a failure shows.
 const SHOWN_BYTES: usize = 600;
 
 /// A watch in the background.
@@ -28,7 +28,7 @@ pub(super) struct OpenWatch {
     stream: Stream,
     wants_bookmarks: bool,
     request: String,
-    /// The last events, for people.
+    /// The last events, for the text of a failure.
     seen: Vec<String>,
 }
 
@@ -36,8 +36,8 @@ pub(super) struct OpenWatch {
 const SEEN_MAX: usize = 12;
 
 impl Context {
-    /// Opens a watch. Its expectation is about the head of the response, or about the whole response if the code is none
-    /// of a stream.
+    /// Opens a watch. The expectations of the step apply to the response header if the response is a stream, and
+    /// otherwise to the whole response.
     pub(super) async fn open_watch(&mut self, step: &WatchStep) -> Result<(), Stop> {
         let request = &step.request;
         let name = self.text(&step.watch)?;
@@ -88,7 +88,7 @@ impl Context {
         }
     }
 
-    /// Compares a response that is no stream.
+    /// Checks a response that is not a stream against the expectations of the step.
     async fn judge_refusal(&mut self, request: &RequestStep, response: StreamResponse) -> Result<(), Stop> {
         use http_body_util::BodyExt as _;
         let StreamResponse { status, headers, http, response, sender: _sender } = response;
@@ -100,7 +100,8 @@ impl Context {
         self.judge(request, &Exchange { status, headers, http, body })
     }
 
-    /// Compares the head of a stream. Expectations on the body are left out, as there is none yet.
+    /// Checks the response header of a stream. Expectations about the body are ignored, because the body has not
+    /// arrived.
     fn judge_head(&mut self, request: &RequestStep, response: &StreamResponse, upgrade: bool) -> Result<(), Stop> {
         let head = |one: &Expectation| {
             let mut one = one.clone();
@@ -120,7 +121,7 @@ impl Context {
         self.judge(&request, &Exchange { status, headers, http, body: bytes::Bytes::new() })
     }
 
-    /// Compares the next events of a watch.
+    /// Compares the next events of a watch with the expected events.
     pub(super) async fn events(&mut self, step: &EventsStep) -> Result<(), Stop> {
         let name = self.text(&step.watch)?;
         let Some(mut watch) = self.watches.remove(&name) else {
@@ -203,7 +204,8 @@ impl Context {
         Ok(())
     }
 
-    /// Compares events with those sequences that still match, until one of them is complete.
+    /// Compares events with all alternative sequences at once, until one sequence is complete. A sequence that does not
+    /// match is dropped.
     async fn one_of(
         &mut self,
         alternatives: &[Vec<ExpectedEvent>],
@@ -270,7 +272,7 @@ impl Context {
 }
 
 impl OpenWatch {
-    /// The next event. Bookmarks are passed over unless one is expected.
+    /// Returns the next event. Bookmarks are skipped unless `bookmark` is set.
     async fn next(&mut self, deadline: Instant, bookmark: bool, expected: &str) -> Result<Event, Stop> {
         loop {
             let event = match timeout_at(deadline, self.stream.next()).await {
@@ -292,7 +294,7 @@ impl OpenWatch {
         }
     }
 
-    /// Waits for the end of the stream. Further events are failures.
+    /// Waits for the end of the stream. Any further event except a bookmark is a failure.
     async fn end(&mut self, deadline: Instant) -> Result<(), Stop> {
         loop {
             match timeout_at(deadline, self.stream.next()).await {
@@ -320,7 +322,7 @@ impl OpenWatch {
     }
 }
 
-/// Whether the request asks for bookmarks, by the server's rule for booleans.
+/// Whether the request enables bookmarks, by the server's rule for booleans.
 fn wants_bookmarks(path: &str) -> bool {
     let query = path.split_once('?').map_or("", |(_, query)| query);
     let value = query.split('&').find_map(|pair| {
@@ -352,7 +354,7 @@ fn replay(from: &Value, events: &[Event]) -> Result<Value, Stop> {
     Ok(names.into_iter().collect::<Vec<_>>().into())
 }
 
-/// Resource versions of a watch increase strictly.
+/// Checks that the resource versions of the events increase strictly.
 fn increasing(events: &[Event]) -> Result<(), Stop> {
     for pair in events.windows(2) {
         let (before, after) = (pair[0].resource_version(), pair[1].resource_version());
@@ -403,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn replay_rejects_events_that_contradict_the_objects() {
+    fn replay_rejects_an_event_that_contradicts_the_list() {
         let event = |kind: &str, name: &str| Event {
             kind: kind.to_owned(),
             object: json!({"metadata": {"name": name, "resourceVersion": "1"}}),

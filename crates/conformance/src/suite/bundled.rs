@@ -1,4 +1,4 @@
-//! The files of `cases/`, inside the program.
+//! The files of `cases/`, compiled into the program.
 
 macro_rules! files {
     ($($name:literal),* $(,)?) => {

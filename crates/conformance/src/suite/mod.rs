@@ -17,7 +17,7 @@ pub(crate) use self::step::{
 /// The version of the format that this crate reads.
 pub const FORMAT_VERSION: u64 = 1;
 
-/// The files that have no cases.
+/// The names of the files that contain no cases.
 const CAPABILITIES_FILE: &str = "capabilities.yaml";
 const RESOURCES_FILE: &str = "resources.yaml";
 
@@ -35,7 +35,7 @@ pub struct Suite {
 pub struct Capability {
     pub(crate) id: String,
     pub(crate) title: String,
-    /// The steps that tell whether the server has it; empty if every server has it.
+    /// The steps that test whether the server supports the capability; empty if every server supports it.
     pub(crate) probe: Vec<Step>,
 }
 
@@ -45,18 +45,18 @@ impl Capability {
         &self.id
     }
 
-    /// The name for people.
+    /// The title in reports.
     pub fn title(&self) -> &str {
         &self.title
     }
 }
 
-/// A named set of capabilities: what a kind of server is expected to have.
+/// A named set of capabilities that a kind of server is expected to support.
 #[derive(Clone, Debug)]
 pub struct Profile {
     pub(crate) id: String,
     pub(crate) title: String,
-    /// Empty for all.
+    /// The ids of the capabilities; empty for all capabilities.
     pub(crate) capabilities: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ impl Profile {
         &self.id
     }
 
-    /// The name for people.
+    /// The title in reports.
     pub fn title(&self) -> &str {
         &self.title
     }
@@ -89,12 +89,12 @@ pub(crate) struct TestResource {
     pub(crate) definition: Option<Value>,
 }
 
-/// How much a failure weighs.
+/// The importance of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// The API's documentation promises it, or clients depend on it.
+    /// The documentation of the API promises the behavior, or clients depend on it.
     Must,
-    /// kube-apiserver does it and clients can see it: texts, codes without a promise, orders.
+    /// A visible behavior of kube-apiserver that is not promised, such as a text, a code or an order.
     Detail,
 }
 
@@ -108,7 +108,7 @@ impl Level {
     }
 }
 
-/// One case of the table.
+/// One case of the suite.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub(crate) id: String,
@@ -126,7 +126,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// The name: `capability/case`, with `/resource` or `/variant` behind it where the case has several.
+    /// The id: `capability/case`, followed by `/resource` and `/variant` if the case has several of them.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -141,40 +141,40 @@ impl Case {
         &self.capability
     }
 
-    /// The rule that the server has to keep.
+    /// The rule that the case tests.
     pub fn rule(&self) -> &str {
         &self.rule
     }
 
-    /// Where the rule comes from.
+    /// The source of the rule, such as a KEP or a page of the API reference.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// How much a failure weighs.
+    /// The importance of the case.
     pub fn level(&self) -> Level {
         self.level
     }
 }
 
-/// A table that cannot be used. The text names the file, the case and the step.
+/// The error of invalid case files. The text names the file, the case and the step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SuiteError(String);
 
 impl Suite {
-    /// The cases of this crate.
+    /// Parses the cases that are compiled into this crate.
     ///
     /// # Errors
-    /// None, as a test reads them; an error would be a defect of the crate.
+    /// Never: a test of this crate parses the same files.
     pub fn bundled() -> Result<Self, SuiteError> {
         Suite::parse(bundled::FILES)
     }
 
-    /// The cases of a directory: `capabilities.yaml`, `resources.yaml`, and files of cases.
+    /// Reads the cases of a directory: `capabilities.yaml`, `resources.yaml`, and files of cases.
     ///
     /// # Errors
-    /// A file cannot be read, or is not in the format.
+    /// A file cannot be read, or does not have the format of `cases/README.md`.
     pub fn read(directory: &Path) -> Result<Self, SuiteError> {
         let unreadable =
             |path: &Path, error: std::io::Error| SuiteError(format!("cannot read {}: {error}", path.display()));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn mistake_in_a_case_is_an_error_that_names_the_place() {
+    fn invalid_case_is_rejected_with_its_file_case_and_step() {
         #[track_caller]
         fn check(rest: &str, expected: &str) {
             let error = parse(&format!("{HEAD}{rest}}}")).unwrap_err();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn two_cases_with_one_id_are_an_error() {
+    fn two_cases_with_the_same_id_are_rejected() {
         let case = format!("{HEAD}, steps: [{{list: {{}}}}]}}\n");
         assert_eq!(parse(&format!("{case}{case}")).unwrap_err(), "two cases have the id core/a");
     }

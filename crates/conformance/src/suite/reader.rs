@@ -1,4 +1,4 @@
-//! Reads members of a YAML document with errors that name the place, and rejects members that nobody reads.
+//! Reads the members of a YAML document. Errors name the location, and unknown members are rejected.
 
 use std::collections::BTreeSet;
 

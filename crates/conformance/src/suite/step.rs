@@ -11,7 +11,7 @@ use crate::value::path::Path;
 /// The largest number of repetitions or branches of one step.
 const REPEAT_MAX: u64 = 10_000;
 
-/// The deadline of a step that names none.
+/// The default deadline of a step.
 pub(crate) const STEP_WAIT: Duration = Duration::from_secs(15);
 
 /// One step.
@@ -30,7 +30,7 @@ pub(crate) enum Step {
     Restart,
 }
 
-/// The protocol that a step insists on.
+/// The protocol that a step requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
     /// The protocol of the run.
@@ -47,11 +47,11 @@ pub(crate) enum BodyEncoding {
     Yaml,
     Protobuf,
     Cbor,
-    /// The text as it is written.
+    /// The text, unchanged.
     Raw,
 }
 
-/// A request and what is expected of its response.
+/// A request, and the expectations of its response.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestStep {
     pub(crate) method: String,
@@ -61,22 +61,22 @@ pub(crate) struct RequestStep {
     pub(crate) body: Option<Value>,
     pub(crate) encoding: BodyEncoding,
     pub(crate) via: Via,
-    /// One of them has to hold.
+    /// The alternative expectations, of which one must be met.
     pub(crate) expect: Vec<Expectation>,
-    /// If one of these holds, the server does not support what the case tests.
+    /// If the response meets one of these expectations, the server does not support the tested capability.
     pub(crate) unsupported: Vec<Expectation>,
-    /// If one of these holds, the rule of the case does not apply to the server, and the case is skipped.
+    /// If the response meets one of these expectations, the rule does not apply to the server, and the case is skipped.
     pub(crate) not_applicable: Vec<Expectation>,
     pub(crate) save: Vec<(String, Path)>,
-    /// Whether the request is sent again until the expectation holds.
+    /// Whether the request is repeated until the response meets an expectation.
     pub(crate) eventually: bool,
     pub(crate) within: Duration,
 }
 
-/// What is expected of a response. Each member that is present has to hold.
+/// The expected properties of a response. Every given property must match.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expectation {
-    /// Codes; empty for any 2xx, unless `any_status`.
+    /// The accepted codes. An empty list accepts any 2xx, or any code if `any_status` is set.
     pub(crate) status: Vec<u16>,
     pub(crate) any_status: bool,
     pub(crate) headers: Vec<(String, Value)>,
@@ -89,7 +89,7 @@ pub(crate) struct Expectation {
 #[derive(Clone, Debug)]
 pub(crate) struct WriteStep {
     pub(crate) name: String,
-    /// Merged into the object (RFC 7396).
+    /// A JSON merge patch (RFC 7396), which is applied to the object before the write.
     pub(crate) set: Value,
     pub(crate) save: Vec<(String, Path)>,
 }
@@ -102,24 +102,24 @@ pub(crate) struct WatchStep {
     pub(crate) request: RequestStep,
 }
 
-/// Events that are expected of an open watch.
+/// The expected events of an open watch.
 #[derive(Clone, Debug)]
 pub(crate) struct EventsStep {
     pub(crate) watch: String,
     pub(crate) expected: Vec<ExpectedEvent>,
-    /// Instead of `expected`: sequences, of which the first event selects one.
+    /// Alternative sequences of events, of which one must match. They follow after `expected`.
     pub(crate) alternatives: Vec<Vec<ExpectedEvent>>,
     pub(crate) unordered: bool,
-    /// Takes this number of events, or goes on until the event of this name.
+    /// Takes this number of further events, of any type except bookmarks.
     pub(crate) count: Option<Value>,
     pub(crate) until: Option<ExpectedEvent>,
-    /// The resource versions of the events that are taken increase.
+    /// Whether the resource versions of the taken events must increase.
     pub(crate) increasing: bool,
     /// Applies the events to a list of names, and saves the names that remain, in order.
     pub(crate) replay: Option<(Value, String)>,
     /// Saves the taken events as `TYPE name version`.
     pub(crate) save: Option<String>,
-    /// The stream ends after these events.
+    /// Whether the stream must end after these events.
     pub(crate) end: bool,
     pub(crate) within: Duration,
 }
@@ -384,7 +384,7 @@ impl EventsStep {
     }
 }
 
-/// The annotation of the bookmark behind the initial events (KEP-3157).
+/// The annotation of the bookmark after the initial events (KEP-3157).
 const INITIAL_EVENTS_END: &str = "metadata.annotations['k8s.io/initial-events-end']";
 
 impl ExpectedEvent {
@@ -405,7 +405,7 @@ impl ExpectedEvent {
         ExpectedEvent { kind, name, body, save }.completed(place)
     }
 
-    /// Replaces `SYNC`, the bookmark behind the initial events, by what it means.
+    /// Replaces the abbreviation `SYNC` by the bookmark after the initial events.
     fn completed(mut self, place: &str) -> Result<Self, String> {
         match self.kind.as_str() {
             "SYNC" => {
@@ -436,7 +436,7 @@ fn saves(members: &mut Members<'_>) -> Result<Vec<(String, Path)>, String> {
     Ok(out)
 }
 
-/// Rejects operators that do not exist, so that a mistyped one does not become an expectation that never holds.
+/// Rejects unknown operators, because an expectation with a mistyped operator would never match.
 fn checked(members: &Members<'_>, expected: &Value) -> Result<Value, String> {
     fn unknown(expected: &Value) -> Option<String> {
         match expected {

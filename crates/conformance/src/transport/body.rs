@@ -1,4 +1,5 @@
-//! Bodies to documents and back: JSON, YAML, protobuf and CBOR, by media type.
+//! Converts bodies to documents and documents to bodies, by media type: JSON, YAML, protobuf and
+//! CBOR.
 
 use std::io::Read as _;
 
@@ -27,7 +28,7 @@ pub(crate) fn media_type(headers: &HeaderMap) -> String {
 /// Decodes the body of a response by its headers. `None` for text, and for an empty body.
 ///
 /// # Errors
-/// The body is not what its headers say.
+/// The body does not have the encoding that its headers name.
 pub(crate) fn decode(headers: &HeaderMap, body: &Bytes) -> Result<Option<Value>, String> {
     if body.is_empty() {
         return Ok(None);
@@ -66,7 +67,7 @@ fn decode_as(media_type: &str, body: &[u8]) -> Result<Option<Value>, String> {
     }
 }
 
-/// An object of a protobuf body with the kind of its envelope.
+/// Adds the `apiVersion` and `kind` of a protobuf envelope to the decoded object.
 pub(crate) fn typed(mut document: Value, api_version: &str, kind: &str) -> Value {
     if let Value::Object(members) = &mut document {
         members.entry("apiVersion").or_insert_with(|| Value::from(api_version));
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn every_encoding_returns_what_was_encoded() {
+    fn body_round_trips_in_every_encoding() {
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "1"}});
         for encoding in [BodyEncoding::Json, BodyEncoding::Yaml, BodyEncoding::Protobuf, BodyEncoding::Cbor] {
             let (body, media_type) = encode(&object, encoding).unwrap();

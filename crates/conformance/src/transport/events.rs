@@ -16,7 +16,8 @@ use tokio::sync::mpsc;
 use super::body::{header, media_type, typed};
 use super::session::Sender;
 
-/// The events that a watch receives before the case reads them. A watch with more ends with an error.
+/// The maximum number of events that a watch receives before the case reads them. A watch with more events ends with an
+/// error.
 const EVENTS_MAX: usize = 200_000;
 
 /// An event of a watch.
@@ -45,7 +46,7 @@ impl Event {
     }
 }
 
-/// What a watch reports: an event, or a text that says how the stream broke the protocol.
+/// An event of a watch, or a text about a protocol violation.
 pub(crate) type Received = Result<Event, String>;
 
 /// Splits the bytes of a watch into events.
@@ -56,10 +57,10 @@ pub(crate) struct EventDecoder {
 }
 
 impl EventDecoder {
-    /// A decoder for a response with these headers.
+    /// Creates a decoder for a response with these headers.
     ///
     /// # Errors
-    /// The media type is none of a watch.
+    /// The media type is not that of a watch.
     pub(crate) fn new(headers: &HeaderMap) -> Result<Self, String> {
         let encoding = match media_type(headers).as_str() {
             "application/json" => Encoding::Json,

@@ -1,4 +1,5 @@
-//! HTTP without a client library's help: the kit decides about the protocol, the connection, the encoding and each header.
+//! HTTP without a Kubernetes client library, because a case selects the protocol, the connection, the encoding and each
+//! header.
 
 mod body;
 mod events;

@@ -53,7 +53,7 @@ pub(crate) struct StreamResponse {
 /// A request without a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SendError {
-    /// The server does not speak the protocol that the step asks for.
+    /// The server does not support the protocol that the step requires.
     NotNegotiated(&'static str),
     Failed(String),
 }
@@ -65,7 +65,7 @@ pub(crate) enum Sender {
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// The connections of one case. They close with it.
+/// The connections of one case. They are closed when the session is dropped.
 pub(crate) struct Session {
     target: Arc<Target>,
     idle: Mutex<Vec<Sender>>,
@@ -109,7 +109,7 @@ impl Session {
         }
     }
 
-    /// Sends a request, and returns at the head of the response.
+    /// Sends a request, and returns when the response header has arrived.
     pub(crate) async fn open(&self, outgoing: &Outgoing, version: HttpVersion) -> Result<StreamResponse, SendError> {
         let version = if version == HttpVersion::Any { self.target.version } else { version };
         if let Some(sender) = self.reusable(version) {

@@ -1,4 +1,5 @@
-//! [`Target`]: the judged server, how it is reached and with which credentials.
+//! [`Target`]: the tested server, with its address, its connections and the credentials of the
+//! user.
 
 use base64::Engine as _;
 use http::HeaderValue;
@@ -6,7 +7,7 @@ use listwatch_client::Config;
 use listwatch_client::config::Auth;
 use listwatch_client::transport::{Dialer, Protocols};
 
-/// The HTTP version of a run. Cases about transports choose their own.
+/// The HTTP version of a run. Cases about transports select the version themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HttpVersion {
     /// HTTP/2 if the server offers it over TLS, otherwise HTTP/1.1.
@@ -29,12 +30,12 @@ impl HttpVersion {
     }
 }
 
-/// The judged server cannot be reached as configured.
+/// The error of a server that cannot be reached as configured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TargetError(String);
 
-/// The judged server.
+/// The tested server.
 #[derive(Debug)]
 pub struct Target {
     dialers: [Dialer; 3],
@@ -48,7 +49,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// A server with the credentials of a configuration. A credential plugin runs once, here.
+    /// Creates the target of a configuration. A credential plugin runs once, in this call.
     ///
     /// # Errors
     /// [`TargetError`] if the address, the certificates or the credentials cannot be used.

@@ -1,6 +1,7 @@
-//! Expectations on one value. Any value expects itself. An object with one member that begins with `$` is an operator:
+//! Expectations of one value. A plain value expects an equal value. An object with one member that begins with `$` is
+//! an operator:
 //!
-//! | operator | holds if |
+//! | operator | matches if |
 //! |---|---|
 //! | `$exists: true` | there is a value, also `null` |
 //! | `$absent: true` | there is no value |
@@ -18,7 +19,7 @@
 //! | `$sorted: true` | a list of strings is in byte order |
 //! | `$distinct: true` | no element of a list is equal to another |
 //! | `$type: NAME` | the value is a `string`, `number`, `boolean`, `list`, `object` or `null` |
-//! | `$any: [X, …]`, `$all: [X, …]`, `$not: X` | at least one, every one, not this one |
+//! | `$any: [X, …]`, `$all: [X, …]`, `$not: X` | the value matches at least one of these, all of these, not this one |
 
 use std::cmp::Ordering;
 
@@ -27,7 +28,7 @@ use serde_json::Value;
 
 use super::{compare_resource_versions, excerpt};
 
-/// The bytes of a value that a message shows.
+/// The number of bytes of a value that a message shows.
 const SHOWN_BYTES: usize = 300;
 
 /// The names of the operators, for checks of cases before they run.
@@ -54,10 +55,10 @@ pub(crate) const OPERATORS: &[&str] = &[
     "$not",
 ];
 
-/// Compares a value with what is expected of it.
+/// Compares a value with its expectation.
 ///
 /// # Errors
-/// A text that says what was expected and what was found.
+/// A text with the expected and the found value.
 pub(crate) fn check(expected: &Value, found: Option<&Value>) -> Result<(), String> {
     let shown = || found.map_or("nothing".to_owned(), |found| excerpt(found, SHOWN_BYTES));
     if let Some((operator, operand)) = operator(expected) {
@@ -86,14 +87,14 @@ pub(crate) fn check(expected: &Value, found: Option<&Value>) -> Result<(), Strin
     }
 }
 
-/// The operator of an expectation, if it is one.
+/// Returns the operator of an expectation and its argument; `None` for a plain value.
 pub(crate) fn operator(expected: &Value) -> Option<(&str, &Value)> {
     let members = expected.as_object().filter(|members| members.len() == 1)?;
     let (name, operand) = members.iter().next()?;
     name.starts_with('$').then_some((name.as_str(), operand))
 }
 
-/// Equality of values; `1` and `1.0` are the same number.
+/// Whether two values are equal. The numbers `1` and `1.0` are equal.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operators_accept_and_reject() {
+    fn each_operator_accepts_matching_values_and_rejects_others() {
         #[track_caller]
         fn expect(expected: Value, accepted: &[Value], rejected: &[Value]) {
             for value in accepted {
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn message_says_what_was_expected_and_found() {
+    fn mismatch_message_has_the_expected_and_the_found_value() {
         let error = check(&json!({"a": [1, 2]}), Some(&json!({"a": [1, 3]}))).unwrap_err();
         assert_eq!(error, "a: [1]: expected 2, found 3");
         let error = check(&json!({"$later_than": "5"}), None).unwrap_err();

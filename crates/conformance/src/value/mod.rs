@@ -16,7 +16,7 @@ pub(crate) fn compare_resource_versions(a: &str, b: &str) -> Option<Ordering> {
     (is_number(a) && is_number(b)).then(|| a.len().cmp(&b.len()).then_with(|| a.cmp(b)))
 }
 
-/// A value as text for people, at most about `limit` bytes long.
+/// Formats a value as text of at most about `limit` bytes.
 pub(crate) fn excerpt(value: &Value, limit: usize) -> String {
     let text = match value {
         Value::String(text) => format!("{text:?}"),
@@ -25,7 +25,7 @@ pub(crate) fn excerpt(value: &Value, limit: usize) -> String {
     shorten(&text, limit)
 }
 
-/// The text, with an ellipsis for what is beyond `limit` bytes.
+/// Truncates a text to `limit` bytes, and adds an ellipsis if text was removed.
 pub(crate) fn shorten(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn long_text_is_cut_at_a_character() {
+    fn long_text_is_truncated_at_a_character_boundary() {
         assert_eq!(shorten("äöü", 3), "ä… (6 bytes)");
         assert_eq!(shorten("abc", 3), "abc");
     }

@@ -1,5 +1,5 @@
-//! Paths into documents: `metadata.name`, `items[0].metadata`, `items[*].metadata.name`, `annotations['a.b/c']`, and `$`
-//! for the whole document.
+//! Paths into documents: `metadata.name`, `items[0].metadata`, `items[*].metadata.name`, `annotations['a.b/c']`, and
+//! `$` for the whole document.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Placeholders in cases: `{{name}}`, `{{name+N}}` for a number that is `N` greater, and `{{name*N}}` for a text that is
-//! repeated `N` times.
+//! Placeholders in cases: `{{name}}`, `{{name+N}}` for a number that is `N` greater, and `{{name*N}}` for a text that
+//! is repeated `N` times.
 
 use std::collections::BTreeMap;
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_become_values() {
+    fn placeholders_are_replaced_by_values() {
         let replace = |value: Value| variables().value(&value).unwrap();
         assert_eq!(replace(json!("{{rv}}")), json!("41"));
         assert_eq!(replace(json!("x-{{ i }}-{{rv+1}}")), json!("x-3-42"));

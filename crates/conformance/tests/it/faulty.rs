@@ -1,5 +1,5 @@
-//! Deliberately wrong servers: ours behind a proxy that falsifies requests and responses. Each fault fails the cases of
-//! the rule that it breaks, and a case of another rule still passes.
+//! Tests that the cases detect wrong servers. The server is listwatch behind a proxy that falsifies requests and
+//! responses. Each fault fails the cases of the violated rule, and a case of another rule still passes.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -20,40 +20,40 @@ use listwatch_conformance::{ActionFuture, Environment, HttpVersion, Outcome, Run
 use listwatch_wire::JsonFrames;
 use serde_json::{Value, json};
 
-/// How a server is wrong.
+/// The fault of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// The second event of each watch is lost.
     EventLost,
-    /// The second event of each watch comes twice.
+    /// The second event of each watch is sent twice.
     EventRepeated,
-    /// The second and the third event of each watch are exchanged.
+    /// The second and the third event of each watch are swapped.
     EventsExchanged,
     /// DELETED events carry the version of the last update instead of that of the deletion.
     DeletionWithOldVersion,
-    /// Watches do not look at their label selector.
+    /// Watches ignore their label selector.
     SelectorOfWatchIgnored,
-    /// The bookmark behind the initial events has no mark.
+    /// The bookmark after the initial events has no annotation `k8s.io/initial-events-end`.
     MarkMissing,
-    /// The mark comes before the initial events.
+    /// The bookmark with the annotation `k8s.io/initial-events-end` comes before the initial events.
     MarkTooEarly,
-    /// Watches from a lost version begin with the changes from now on.
+    /// A watch from a compacted version does not fail, and sends only new changes.
     ExpiredWatchStaysSilent,
-    /// Watches get bookmarks without asking.
+    /// Watches receive bookmarks that they did not request.
     UnwantedBookmarks,
     /// A watch that times out ends with an error event.
     TimeoutIsAnError,
-    /// Lists show a version that is too old.
+    /// Lists have a resource version that is too old.
     ListVersionTooOld,
-    /// Lists have null instead of an empty array.
+    /// Empty lists have `null` instead of an empty array.
     NullItems,
     /// Lists are in the reverse order.
     ItemsReversed,
-    /// Pages repeat the last item of the page before: each page begins with the first one.
+    /// The continue token is ignored, so that every page begins with the first item.
     TokenIgnored,
-    /// Exact lists show the newest state.
+    /// Lists at an exact version return the newest state.
     ExactIgnored,
-    /// Conflicts are successes.
+    /// Conflicts are answered with 200 instead of 409.
     ConflictIsSuccess,
     /// Dry runs are stored.
     DryRunStored,
@@ -61,11 +61,11 @@ enum Fault {
     PreconditionsIgnored,
     /// Errors have no reason.
     ReasonMissing,
-    /// Finalizers are forgotten on creation.
+    /// Finalizers are removed from created objects.
     FinalizersForgotten,
 }
 
-/// The environment of servers that keep their whole history: a compaction removes nothing.
+/// The environment of a server that never compacts its history.
 struct UnlimitedHistory;
 
 impl Environment for UnlimitedHistory {
@@ -78,7 +78,7 @@ impl Environment for UnlimitedHistory {
     }
 }
 
-/// A proxy with one fault. Returns the failed ones of the cases that were asked for.
+/// Runs the cases that `only` selects against a server with one fault. Returns the ids of the failed cases.
 async fn failed_cases(fault: Fault, only: &[&str]) -> HashSet<String> {
     let server = ApiServer::builder().build().await.expect("a server");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -106,7 +106,7 @@ async fn failed_cases(fault: Fault, only: &[&str]) -> HashSet<String> {
     failures.map(|result| result.id).collect()
 }
 
-/// Asserts that the first cases fail and the second pass.
+/// Asserts that the cases in `failing` fail and that the cases in `passing` pass.
 #[track_caller]
 fn check(fault: Fault, failing: &[&str], passing: &[&str]) {
     let runtime =
@@ -176,7 +176,7 @@ async fn answer(fault: Fault, service: &ApiService, request: Request<Incoming>) 
     Response::from_parts(head, Full::new(body).map_err(|never| match never {}).boxed_unsync())
 }
 
-/// Falsifies a response that is no watch.
+/// Falsifies a response that is not a watch.
 fn falsify(fault: Fault, document: &mut Value, code: &mut StatusCode, is_patch: bool) {
     match fault {
         Fault::ListVersionTooOld if document["items"].is_array() => {
@@ -202,17 +202,17 @@ fn falsify(fault: Fault, document: &mut Value, code: &mut StatusCode, is_patch: 
 struct WatchState {
     fault: Fault,
     frames: JsonFrames,
-    /// Events so far, without bookmarks.
+    /// The number of events before this one and including it, without bookmarks.
     count: usize,
     held: Option<Value>,
-    /// The version of the last event before a deletion.
+    /// The resource version of the last event.
     version: Value,
     early: Vec<Value>,
     synced: bool,
 }
 
 impl WatchState {
-    /// The events to send in place of this one.
+    /// Returns the events to send in place of this event.
     fn pass(&mut self, mut event: Value) -> Vec<Value> {
         let is_bookmark = event["type"] == "BOOKMARK";
         self.count += usize::from(!is_bookmark);
@@ -300,7 +300,7 @@ const EMPTY_LIST: &str = "core/empty-list-has-an-empty-array/configmaps";
 const MARK: &str = "watch-list/initial-events-end-with-a-bookmark/configmaps/unset";
 
 #[test]
-fn lost_event_fails_the_cases_of_completeness() {
+fn server_that_loses_an_event_fails_the_completeness_cases() {
     let failing = [
         ORDER,
         "watch/history-is-replayed/configmaps",
@@ -311,25 +311,25 @@ fn lost_event_fails_the_cases_of_completeness() {
 }
 
 #[test]
-fn repeated_event_fails_the_cases_of_order() {
+fn server_that_repeats_an_event_fails_the_event_order_cases() {
     let failing = [ORDER, "ordering/list-and-watch-have-no-gap/configmaps"];
     check(Fault::EventRepeated, &failing, &[EMPTY_LIST]);
 }
 
 #[test]
-fn exchanged_events_fail_the_cases_of_order() {
+fn server_that_swaps_events_fails_the_event_order_cases() {
     let failing = [ORDER, "ordering/concurrent-creates-arrive-once-in-order/configmaps"];
     check(Fault::EventsExchanged, &failing, &[EMPTY_LIST]);
 }
 
 #[test]
-fn deletion_with_an_old_version_fails_its_cases() {
+fn server_that_sends_old_versions_in_deletions_fails_the_deletion_event_cases() {
     let failing = [ORDER, "watch/version-of-a-deletion-resumes-behind-it/configmaps"];
     check(Fault::DeletionWithOldVersion, &failing, &["watch/earlier-changes-are-not-sent/configmaps"]);
 }
 
 #[test]
-fn ignored_selector_fails_the_cases_of_selectors_in_watches() {
+fn server_that_ignores_selectors_of_watches_fails_the_watch_selector_cases() {
     let failing = [
         "selectors/watch-sees-objects-enter-and-leave-the-labels/configmaps",
         "selectors/deletion-outside-of-the-selector-is-silent/configmaps",
@@ -338,66 +338,66 @@ fn ignored_selector_fails_the_cases_of_selectors_in_watches() {
 }
 
 #[test]
-fn missing_mark_fails_watch_lists_and_no_other_watch() {
+fn missing_initial_events_end_annotation_fails_the_watch_list_cases_only() {
     check(Fault::MarkMissing, &[MARK, "bookmarks/bookmark-has-no-content/configmaps"], &[ORDER]);
 }
 
 #[test]
-fn early_mark_fails_watch_lists() {
+fn early_initial_events_end_bookmark_fails_the_watch_list_cases() {
     check(Fault::MarkTooEarly, &["watch-list/mark-is-a-version-to-resume-from/configmaps"], &[EMPTY_LIST]);
 }
 
 #[test]
-fn silent_watch_from_a_lost_version_fails_expiry() {
+fn watch_from_a_compacted_version_without_an_error_fails_the_expiry_cases() {
     let failing = ["expiry/watch-from-a-lost-version-expires/configmaps"];
     check(Fault::ExpiredWatchStaysSilent, &failing, &[ORDER]);
 }
 
 #[test]
-fn unwanted_bookmarks_fail_their_case() {
+fn bookmarks_that_were_not_requested_fail_the_bookmark_case() {
     check(Fault::UnwantedBookmarks, &["watch-list/without-bookmarks-there-is-no-mark"], &[EMPTY_LIST]);
 }
 
 #[test]
-fn error_at_the_timeout_fails_its_case() {
+fn error_event_at_the_watch_timeout_fails_the_timeout_case() {
     check(Fault::TimeoutIsAnError, &["watch/timeout-ends-the-stream-cleanly/configmaps"], &[ORDER]);
 }
 
 #[test]
-fn old_version_of_a_list_fails_the_cases_of_freshness() {
+fn list_with_an_old_resource_version_fails_the_freshness_cases() {
     let failing =
         ["core/items-equal-what-get-returns/configmaps", "versions/list-not-older-than-has-the-write/configmaps"];
     check(Fault::ListVersionTooOld, &failing, &["core/get-of-a-missing-name-is-404/configmaps"]);
 }
 
 #[test]
-fn null_instead_of_an_empty_list_fails_its_case() {
+fn null_items_fail_the_empty_list_case() {
     check(Fault::NullItems, &[EMPTY_LIST], &["core/list-returns-every-object-in-order/configmaps"]);
 }
 
 #[test]
-fn reversed_list_fails_the_cases_of_order() {
+fn reversed_list_fails_the_list_order_case() {
     check(Fault::ItemsReversed, &["core/list-returns-every-object-in-order/configmaps"], &[EMPTY_LIST]);
 }
 
 #[test]
-fn ignored_token_fails_paging() {
+fn ignored_continue_token_fails_the_paging_cases() {
     let failing = ["paging/pages-have-every-object-once/configmaps", "paging/pages-show-one-moment/configmaps"];
     check(Fault::TokenIgnored, &failing, &[ORDER]);
 }
 
 #[test]
-fn wrong_page_for_a_token_of_lost_history_fails_expiry() {
+fn page_instead_of_410_for_an_expired_token_fails_the_expiry_case() {
     check(Fault::TokenIgnored, &["expiry/expired-token-comes-with-a-new-one/configmaps"], &[ORDER]);
 }
 
 #[test]
-fn newest_state_in_an_exact_list_fails_exact_reads() {
+fn newest_state_in_an_exact_list_fails_the_exact_list_case() {
     check(Fault::ExactIgnored, &["versions/exact-list-shows-the-past/configmaps"], &[EMPTY_LIST]);
 }
 
 #[test]
-fn success_instead_of_a_conflict_fails_the_cases_of_conflicts() {
+fn code_200_instead_of_409_fails_the_conflict_cases() {
     let failing = [
         "core/create-of-an-existing-name-conflicts/configmaps",
         "core/update-with-a-stale-version-conflicts/configmaps",
@@ -406,13 +406,13 @@ fn success_instead_of_a_conflict_fails_the_cases_of_conflicts() {
 }
 
 #[test]
-fn stored_dry_run_fails_the_cases_of_dry_runs() {
+fn stored_dry_run_fails_the_dry_run_cases() {
     let failing = ["core/dry-run-create-stores-nothing/configmaps", "watch/failed-writes-are-no-events/configmaps"];
     check(Fault::DryRunStored, &failing, &[ORDER]);
 }
 
 #[test]
-fn ignored_precondition_fails_deletions_with_preconditions() {
+fn ignored_precondition_of_a_deletion_fails_the_precondition_cases() {
     let failing = [
         "deletes/wrong-uid-precondition-conflicts/configmaps",
         "deletes/stale-version-precondition-conflicts/configmaps",
@@ -421,11 +421,11 @@ fn ignored_precondition_fails_deletions_with_preconditions() {
 }
 
 #[test]
-fn missing_reason_fails_the_cases_of_errors() {
+fn status_without_a_reason_fails_the_error_cases() {
     check(Fault::ReasonMissing, &["core/get-of-a-missing-name-is-404/configmaps"], &[EMPTY_LIST]);
 }
 
 #[test]
-fn forgotten_finalizer_fails_its_cases() {
+fn removed_finalizer_fails_the_finalizer_case() {
     check(Fault::FinalizersForgotten, &["deletes/finalizer-delays-the-deletion/configmaps"], &[ORDER]);
 }

@@ -1,4 +1,4 @@
-//! Runs the kit against servers of this process: right ones, and deliberately wrong ones.
+//! Runs the conformance cases against listwatch, and against deliberately faulty servers.
 
 mod faulty;
 mod ours;

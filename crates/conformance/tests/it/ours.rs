@@ -1,4 +1,4 @@
-//! listwatch passes every case, over its stores and over both HTTP versions.
+//! Tests that listwatch passes every case, over its stores and over both HTTP versions.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A server on a free port, and what the kit may do to it.
+//! A server on a free port, and the [`Environment`] through which cases compact and restart it.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};

@@ -1,10 +1,10 @@
 //! The APIServices of the group versions that this server serves itself
 //! (`kube-aggregator/pkg/controllers/autoregister`).
 //!
-//! | group version | label `kube-aggregator.kubernetes.io/automanaged` | maintenance |
+//! | group version | label `kube-aggregator.kubernetes.io/automanaged` | updates |
 //! |---|---|---|
 //! | built-in | `onstart` | created and corrected at the start of a server, then not changed |
-//! | of custom resources | `true` | always corrected; deleted when no definition serves the group version |
+//! | custom resources | `true` | always corrected; deleted when no definition serves the group version |
 //!
 //! An APIService without the label belongs to a user and is never changed. This server serves every APIService without
 //! a service, and sets its condition `Available`.
@@ -31,7 +31,7 @@ const LABEL: &str = "kube-aggregator.kubernetes.io/automanaged";
 /// Priorities of custom resource group versions.
 const CUSTOM: Priority = Priority { group: 1_000, version: 100 };
 
-/// Priority of a group version; the highest number comes first in discovery.
+/// Priority of a group version. Discovery lists the highest number first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Priority {
     group: i64,
@@ -130,7 +130,7 @@ impl Desired {
         spec
     }
 
-    /// Reports whether a stored spec equals the desired one. Absent members and zero values are ignored.
+    /// Reports whether a stored spec equals the desired spec. Absent fields and zero values are equal.
     fn fits(&self, service: &Map<String, Value>) -> bool {
         let Some(spec) = service.get("spec").and_then(Value::as_object) else { return false };
         let says = |value: &Value| !matches!(value, Value::Null | Value::Bool(false)) && value != "";
@@ -180,8 +180,8 @@ enum Action {
     Delete,
 }
 
-/// Returns the action for one name. `synced` is true if the APIService matched the desired state once since this
-/// server started.
+/// Returns the action for one name. `synced` is true if the APIService has matched the desired state at least once
+/// since this server started.
 fn decide(desired: Option<Managed>, current: Option<Current>, synced: bool) -> Action {
     let Some(current) = current else {
         return match desired {
@@ -375,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn built_in_group_versions_all_have_a_priority() {
+    fn every_built_in_group_version_has_a_priority() {
         let registry = Registry::builtin();
         let desired = desired(&registry);
         for resource in registry.resources().iter().chain(registry.unstored()) {

@@ -1,9 +1,10 @@
-//! The ConfigMap `extension-apiserver-authentication` holds the CA certificates with which extension servers verify
-//! the clients of this cluster. Each server adds its own CA if it is missing.
+//! The ConfigMap `extension-apiserver-authentication` holds the CA certificates with which extension servers verify the
+//! clients of this cluster. Each server adds its own CA.
 //!
 //! Each of the two lists of the map (client CAs, and CAs of front proxies) holds at most [`CERTIFICATES_MAX`]
-//! certificates. If there are more CAs, the newest certificates stay. A server adds its CA once, and never adds it
-//! again to a full map. Servers therefore do not replace each other's certificates forever.
+//! certificates. If there are more CAs, only the newest certificates are kept. A server adds its own CA once. If newer
+//! certificates replace that CA, the server does not add the CA again. Servers therefore do not replace each other's
+//! certificates forever.
 
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ use listwatch_write::Writer;
 
 const NAME: &str = "extension-apiserver-authentication";
 const CLIENT_CA: &str = "client-ca-file";
-/// The maximum number of certificates in each list; the oldest are dropped. The bound limits the size of the object if
-/// a server creates a new CA at each start.
+/// The maximum number of certificates in each list. The oldest certificates are dropped. The limit bounds the size of
+/// the object if a server creates a new CA at each start.
 const CERTIFICATES_MAX: usize = 16;
 /// Time between the expiry of a certificate and its removal from the map.
 const EXPIRED_SLACK: Duration = Duration::minutes(5);
@@ -127,7 +128,7 @@ fn merge(map: &mut Map<String, Value>, client_ca: &str, now: OffsetDateTime, bef
 }
 
 /// Adds this server's certificates to a list in the map. `before` is the membership at the last sync. Returns the new
-/// list, or `None` if the list stays, and the new membership.
+/// list and the new membership. The list is `None` if nothing changed.
 pub(super) fn merge_certificates(
     present: &str,
     own: &str,
@@ -190,7 +191,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn merged_certificates_of_all_servers_stay_until_they_expire() {
+    fn merged_certificates_of_all_servers_are_kept_until_they_expire() {
         let now = rcgen::date_time_ymd(2030, 1, 1);
         let (one, other, old, far) = (certificate(2031), certificate(2032), certificate(2029), certificate(2060));
         let first = merged("", &one, now);
@@ -216,7 +217,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn servers_beyond_the_certificate_limit_write_their_ca_once() {
+    fn server_adds_its_ca_only_once_if_the_certificate_list_is_full() {
         let now = rcgen::date_time_ymd(2030, 1, 1);
         let mut servers: Vec<(String, Membership)> =
             (0..CERTIFICATES_MAX + 4).map(|_| (certificate(2040), Membership::Unknown)).collect();

@@ -41,8 +41,8 @@ pub(super) async fn ensure(writer: &Arc<Writer>, wanted: &BootstrapObject) -> Re
     }
 }
 
-/// Changes an object as [`Writer::amend`] does. An unreadable object is left unchanged without an error: another
-/// server stored the object, so this server must not replace it.
+/// Changes an object with [`Writer::amend`]. An unreadable object stays unchanged without an error. Another server may
+/// have stored that object, so this server must not replace the object.
 pub(super) async fn amend(
     writer: &Writer,
     resource: &Resource,

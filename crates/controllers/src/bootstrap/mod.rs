@@ -1,4 +1,4 @@
-//! Creates the objects that every cluster has, and maintains them as kube-apiserver's own controllers do.
+//! Creates the objects that every cluster has, and maintains these objects as kube-apiserver's own controllers do.
 //!
 //! | object | after the start | rule's source in Kubernetes |
 //! |---|---|---|
@@ -37,8 +37,8 @@ pub use self::request_header::RequestHeader;
 use crate::namespaces;
 use listwatch_write::Writer;
 
-/// Interval between two syncs of all objects, which is kube-apiserver's period for the service and its range. A
-/// known change triggers a sync earlier.
+/// Interval between two syncs of all objects. kube-apiserver uses the same interval for the service and the
+/// ServiceCIDR. A known change triggers an earlier sync.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 /// Minimum time between two syncs. Limits the load caused by a client that changes these objects constantly.
 const SYNC_PAUSE: Duration = Duration::from_millis(100);

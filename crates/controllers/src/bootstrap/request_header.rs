@@ -17,7 +17,7 @@ const ENTRIES_MAX: usize = 64;
 /// The headers and certificates by which a front proxy identifies the user of a request (`--requestheader-*`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// The certificates, in PEM, that sign the front proxy's.
+    /// The CA certificates, in PEM, that sign the front proxy's certificate.
     pub client_ca: String,
     /// The headers with the user's name, e.g. `X-Remote-User`.
     pub username_headers: Vec<String>,
@@ -25,14 +25,14 @@ pub struct RequestHeader {
     pub uid_headers: Vec<String>,
     /// The headers with the user's groups, e.g. `X-Remote-Group`.
     pub group_headers: Vec<String>,
-    /// The beginnings of headers with extra values, e.g. `X-Remote-Extra-`.
+    /// The prefixes of headers with extra values, e.g. `X-Remote-Extra-`.
     pub extra_header_prefixes: Vec<String>,
     /// The common names of the front proxy's certificate. Empty: any name.
     pub allowed_names: Vec<String>,
 }
 
-/// Unites a map's data with this server's values. `before` is the membership of this server's CA at the last sync.
-/// Returns whether the map changed, and the new membership.
+/// Merges this server's values into the data of the map. `before` is the membership of this server's CA at the last
+/// sync. Returns whether the map changed, and the new membership.
 pub(super) fn merge(
     map: &mut Map<String, Value>,
     own: &RequestHeader,
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn request_header_list_stops_at_its_limit() {
+    fn request_header_list_does_not_grow_beyond_its_limit() {
         let now = rcgen::date_time_ymd(2030, 1, 1);
         let mut map = Map::new();
         for number in 0..ENTRIES_MAX + 5 {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_beyond_the_certificate_limit_write_their_front_proxy_ca_once() {
+    fn server_adds_its_front_proxy_ca_only_once_if_the_certificate_list_is_full() {
         const SERVERS: usize = 20;
         const HELD: usize = 16;
         let now = rcgen::date_time_ymd(2030, 1, 1);

@@ -1,4 +1,4 @@
-//! Tests of bootstrap objects on one store: after a start, after a deletion and after a change.
+//! Tests the bootstrap objects on one store: after a start, after a deletion and after a change.
 
 use listwatch_meta::Key;
 use listwatch_storage::{MemoryStorage, Storage};

@@ -110,7 +110,7 @@ fn release(tree: &mut Map<String, Value>) -> Amendment {
     Amendment::Remove
 }
 
-/// Deletes the objects of a definition and retries until none is left.
+/// Deletes the objects of a definition and retries until no object is left.
 async fn remove_objects(
     writer: &Writer,
     definitions: &Resource,

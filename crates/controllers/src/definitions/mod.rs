@@ -1,5 +1,5 @@
-//! Updates the registry from the stored CustomResourceDefinitions and writes their status. This controller is a thin
-//! shell around [`Definitions`](listwatch_registry::Definitions).
+//! Updates the registry from the stored CustomResourceDefinitions and writes their status. This controller performs the
+//! I/O for [`Definitions`](listwatch_registry::Definitions).
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ const RETRY_UNREADABLE: Duration = Duration::from_secs(10);
 const REPORT_UNREADABLE: Duration = Duration::from_secs(5);
 /// Delay before the next attempt after a failed watch or a failed status update.
 const RETRY: Duration = Duration::from_secs(1);
-/// Delay before the next job for a definition after a job for it panicked.
+/// Delay before the next job for a definition after a job for that definition panicked.
 const RETRY_BROKEN: Duration = Duration::from_secs(5);
 /// Timeout for reading the definitions at start. The server does not start after this timeout.
 const LOAD_MAX: Duration = Duration::from_secs(60);
@@ -45,8 +45,8 @@ const LOAD_PAUSE_MIN: Duration = Duration::from_millis(20);
 const LOAD_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of definitions with a running job; the others wait.
 const JOBS_AT_ONCE: usize = 8;
-/// Length of the pause after an update of the registry, in durations of the update: at most a fifth of the time is
-/// spent in updates.
+/// Length of the pause after an update of the registry, as a multiple of the duration of the update. Updates therefore
+/// take at most one fifth of the time.
 const INSTALL_PAUSES: u32 = 4;
 /// Maximum pause after an update of the registry.
 const INSTALL_PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -144,9 +144,9 @@ fn install(writer: &Writer) -> Vec<Work> {
     backend.definitions().apply_changes(|resources| backend.install(resources))
 }
 
-/// Updates the registry, then waits for [`INSTALL_PAUSES`] times the duration of the update. An update takes longer the
-/// more definitions exist, so that many definitions in a row would take quadratic time if each had an update of its own.
-/// Events that arrive during the pause share the next update.
+/// Updates the registry, then waits for [`INSTALL_PAUSES`] times the duration of the update. The duration of an update
+/// grows with the number of definitions. Without the pause, the creation of many definitions would take quadratic time.
+/// All events that arrive during the pause share the next update.
 async fn install_and_pause(writer: &Writer, jobs: &mut Jobs) {
     let begun = Instant::now();
     jobs.add(install(writer));

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::resource;
 
-/// The largest number of status writes of one schema in [`WRITES_PERIOD`]. The limit ends conflicts between servers
-/// whose configurations differ.
+/// Maximum number of status writes for one schema in [`WRITES_PERIOD`]. Without the limit, servers with different
+/// configurations would overwrite each other's conditions continuously.
 const WRITES_MAX: u32 = 6;
 const WRITES_PERIOD: Duration = Duration::from_secs(60);
 
@@ -27,7 +27,7 @@ pub(super) struct ConditionWriter {
 }
 
 impl ConditionWriter {
-    /// Writes conditions. Returns false if a condition must be written later because of the limit.
+    /// Writes conditions. Returns false if the rate limit delays a condition.
     pub(super) async fn write(&mut self, writer: &Writer, conditions: Vec<DanglingCondition>) -> bool {
         let now = Instant::now();
         if self.period_end.is_none_or(|end| end <= now) {

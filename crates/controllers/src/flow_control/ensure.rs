@@ -1,5 +1,5 @@
-//! Creates the flow schemas and levels that every cluster has, and resets them unless users maintain them.
-//! [`BootstrapObject`] has the rules.
+//! Creates the flow schemas and priority levels that every cluster has. Resets changed objects unless users maintain
+//! them. [`BootstrapObject`] contains the rules.
 //!
 //! Source: `ensureAPFBootstrapConfiguration` and `runMaintenance` in
 //! `pkg/registry/flowcontrol/rest/storage_flowcontrol.go`.
@@ -24,10 +24,10 @@ const INTERVAL: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(1);
 /// Number of objects that are written concurrently.
 const WRITES_AT_ONCE: usize = 16;
-/// The largest number of attempts for one object that other writers change meanwhile.
+/// Maximum number of attempts to write one object after conflicts with other writers.
 const ATTEMPTS_MAX: usize = 5;
 
-/// Creates the missing objects, resets changed objects, and deletes those of other releases.
+/// Creates the missing objects, resets changed objects, and deletes the objects of other releases.
 ///
 /// # Errors
 /// The error of the store or of a write.

@@ -1,4 +1,4 @@
-//! Configures the server's flow control from the watch caches of both kinds.
+//! Configures the server's priority and fairness from the watch caches of FlowSchemas and PriorityLevelConfigurations.
 //!
 //! ```text
 //!  FlowSchemas ─────────────────┐
@@ -30,9 +30,9 @@ const WATCH_TIME: Duration = Duration::from_secs(3600);
 const RETRY: Duration = Duration::from_secs(1);
 /// Timeout for the first lists. The server does not start after this timeout.
 const LOAD_MAX: Duration = Duration::from_secs(60);
-/// Minimum time between two configurations. One configuration covers all changes that arrive meanwhile.
+/// Minimum time between two configurations. Changes that arrive during this time are applied together.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Interval of the checks for deleted levels that became idle, and for conditions that could not be written.
+/// Interval between two checks for deleted levels that are now idle, and for conditions that could not be written.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 const KINDS: [BootstrapKind; 2] = [BootstrapKind::PriorityLevel, BootstrapKind::FlowSchema];
@@ -48,7 +48,7 @@ struct Configuration {
 struct Objects {
     levels: BTreeMap<String, PriorityLevel>,
     schemas: BTreeMap<String, FlowSchema>,
-    /// Whether each kind was listed. Until then, a missing object may still exist in the store.
+    /// Whether priority levels were listed. Until then, a missing object may still exist in the store.
     are_levels_listed: bool,
     are_schemas_listed: bool,
 }
@@ -75,7 +75,7 @@ impl Objects {
         }
     }
 
-    /// Begins a new list of a kind.
+    /// Removes all objects of a kind, before the objects of a new list are set.
     fn clear(&mut self, kind: BootstrapKind) {
         match kind {
             BootstrapKind::PriorityLevel => {
@@ -121,7 +121,7 @@ impl Configuration {
         self.changed.notify_one();
     }
 
-    /// The levels and schemas, or `None` before both kinds were listed.
+    /// Returns the levels and schemas, or `None` before both kinds were listed.
     fn parts(&self) -> Option<(Vec<PriorityLevel>, Vec<FlowSchema>)> {
         let objects = self.objects();
         let is_listed = objects.are_levels_listed && objects.are_schemas_listed;
@@ -129,8 +129,9 @@ impl Configuration {
     }
 }
 
-/// Lists the objects, configures the flow control and writes the conditions of the schemas, so that a server classifies
-/// correctly from its first request on. A failing store is retried for [`LOAD_MAX`].
+/// Lists the objects, configures priority and fairness, and writes the conditions of the schemas. A server calls this
+/// before the first request, so that every request is classified correctly. A failing store is retried for
+/// [`LOAD_MAX`].
 ///
 /// # Errors
 /// The last error of the store, or 504 if the store does not respond in time.
@@ -165,8 +166,8 @@ async fn list_all(writer: &Writer, configuration: &Configuration) -> Result<(), 
     join_all(lists).await.into_iter().collect()
 }
 
-/// Follows the objects until the future is dropped. While a watch cannot be served, the last known objects are used, as
-/// in upstream's informers.
+/// Updates the configuration until the future is dropped. While a watch fails, the last known objects are used, as in
+/// upstream's informers.
 pub async fn follow(writer: Arc<Writer>, target: Arc<dyn FlowConfiguration>) {
     let configuration = Configuration::default();
     let follow_all = join_all(KINDS.map(|kind| follow_kind(&writer, &configuration, kind)));

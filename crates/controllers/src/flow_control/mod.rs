@@ -1,11 +1,12 @@
 //! The controllers of API priority and fairness.
 //!
-//! | part | does | upstream |
+//! | functions | purpose | upstream |
 //! |---|---|---|
 //! | [`load`], [`follow`] | configure the server's flow control from the stored objects, and write the condition `Dangling` | `configController` in `util/flowcontrol/apf_controller.go` |
 //! | [`ensure_objects`], [`maintain_objects`] | create and reset the objects that every cluster has | `pkg/registry/flowcontrol/rest/storage_flowcontrol.go` |
 //!
-//! The server's flow control is a [`FlowConfiguration`]. Several servers on one store may all run these controllers.
+//! The server's priority and fairness implements [`FlowConfiguration`]. Several servers on one store may all run these
+//! controllers.
 
 mod conditions;
 mod ensure;
@@ -26,12 +27,12 @@ pub use self::feed::{follow, load};
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const VERSION: &str = "v1";
 
-/// The flow control of a server, which the stored objects configure.
+/// The priority and fairness of a server, which is configured from the stored objects.
 pub trait FlowConfiguration: Send + Sync {
-    /// Replaces the configuration. Returns the conditions that the schemas lack.
+    /// Replaces the configuration. Returns the conditions that must be written to the schemas.
     fn configure(&self, levels: Vec<PriorityLevel>, schemas: Vec<FlowSchema>) -> Vec<DanglingCondition>;
 
-    /// Whether a deleted level is idle, so that the next [`FlowConfiguration::configure`] removes it.
+    /// Whether a deleted level is idle. The next [`FlowConfiguration::configure`] then removes the level.
     fn has_removable_level(&self) -> bool;
 }
 

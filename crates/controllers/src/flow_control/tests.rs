@@ -1,4 +1,4 @@
-//! Tests of the controllers of flow control on one store.
+//! Tests the controllers of priority and fairness on one store.
 
 use std::sync::Mutex;
 use std::time::Duration;

@@ -20,7 +20,7 @@ pub(super) struct OwnerRef {
     pub(super) blocks: bool,
 }
 
-/// The deletion state of an object, reduced to the distinctions that the collector needs.
+/// The deletion state of an object, as far as the collector needs to know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DeletionState {
     /// The object is not being deleted.
@@ -51,8 +51,8 @@ impl Facts {
     /// Reads the facts of a stored object. Returns `None` if the value is unreadable; the object exists
     /// nevertheless.
     ///
-    /// Stored objects have their metadata before the rest. Nothing behind the metadata is read, so a large object
-    /// costs no more than a small one.
+    /// Stored objects begin with their metadata. Nothing after the metadata is read, so a large object costs no more
+    /// than a small one.
     pub(super) fn read(object: &[u8]) -> Option<Facts> {
         let mut spans = [Span::default(); 4];
         if !scan::find_in_member(object, "metadata", &PATHS, &mut spans).ok()? {
@@ -91,7 +91,7 @@ static PATHS: LazyLock<PathSet> = LazyLock::new(|| {
     paths
 });
 
-/// Parses a member; an absent one is null. Returns `None` if the member has another type.
+/// Parses a field. An absent field is parsed as null. Returns `None` if the field has another type.
 fn parse<T: DeserializeOwned>(member: &[u8]) -> Option<Option<T>> {
     if member.is_empty() { Some(None) } else { serde_json::from_slice(member).ok() }
 }

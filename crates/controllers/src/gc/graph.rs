@@ -1,5 +1,5 @@
-//! [`Graph`]: the owner references of all objects, and the jobs that they require. Pure: facts of objects, results of
-//! jobs and the current time are the input; jobs are the output.
+//! [`Graph`]: the owner references of all objects, and the resulting jobs. The graph performs no I/O: the input is
+//! facts of objects, results of jobs and the current time. The output is jobs.
 //!
 //! ```text
 //!   begin_sync, handle_put …, end_sync     a list of the store
@@ -10,10 +10,9 @@
 //! The graph remembers only references. An object without owners costs no memory unless the object waits for its
 //! dependents.
 //!
-//! Dependents in one namespace that describe an owner with the same fields share one [`Claim`]. One live read
-//! verifies the claim when the first dependent makes it. The graph therefore does not need to have seen the owner.
-//! A reference with the right uid but another kind, name or namespace is treated like a reference to an absent
-//! owner.
+//! Dependents in one namespace that describe an owner with the same fields share one [`Claim`]. One live read verifies
+//! the claim when its first dependent appears. The graph therefore works even if it has received no event of the owner.
+//! A reference with the right uid but another kind, name or namespace is treated like a reference to an absent owner.
 //!
 //! Correctness depends on the single order of the store's events. The event that marks a foreground deletion
 //! follows the events of all references that existed at that time.
@@ -32,8 +31,8 @@ use super::work_queue::{Outcome, WorkQueue};
 pub(super) struct Claim {
     pub(super) api_version: String,
     pub(super) kind: String,
-    /// The namespace of the dependents, `""` for cluster-scoped ones. An owner of a namespaced kind must be in the
-    /// same namespace.
+    /// The namespace of the dependents, `""` for cluster-scoped dependents. An owner of a namespaced kind must be in
+    /// the same namespace.
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: Arc<str>,
@@ -42,9 +41,9 @@ pub(super) struct Claim {
 /// A job to be done outside the graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Job {
-    /// Find out whether the owner exists.
+    /// Check whether the owner exists.
     Verify(Arc<Claim>),
-    /// Find out whether the object has existing owners, and delete or unlink the object accordingly.
+    /// Check the owners of the object. Delete the object or remove references to absent owners, as the result requires.
     Examine {
         key: Key,
         uid: Arc<str>,
@@ -83,7 +82,7 @@ pub(super) enum Report {
     Absent,
 }
 
-/// A dependent whose owner is in another namespace, to be reported by an event.
+/// A dependent whose owner is in another namespace. The collector reports the dependent in an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CrossNamespaceReference {
     pub(super) key: Key,
@@ -93,7 +92,7 @@ pub(super) struct CrossNamespaceReference {
 /// Maximum number of dependents in one [`Job::Orphan`]; further dependents get another job.
 pub(super) const ORPHANS_AT_ONCE: usize = 256;
 
-/// An entry of the work queue. The details of the job are computed when the job begins.
+/// An entry of the work queue. The arguments of the job are computed when the job starts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Task {
     Verify(Arc<Claim>),
@@ -115,7 +114,7 @@ struct Node {
 #[derive(Default)]
 struct Owner {
     dependents: HashSet<Key>,
-    /// Whether a read has found no owner with this uid. This is final, because uids are never reused.
+    /// Whether a live read found no owner with this uid. The result stays valid, because uids are never reused.
     absent: bool,
     /// True if the dependents have been reported as cross-namespace references.
     is_reported: bool,
@@ -152,8 +151,8 @@ impl Graph {
         self.synced = false;
     }
 
-    /// Ends a list. Removes the objects that the list did not contain. Verifies all claims again, because an owner
-    /// may have been created and deleted unseen.
+    /// Ends a list. Removes the objects that the list did not contain. Verifies all claims again, because the graph may
+    /// have missed the creation and deletion of an owner.
     pub(super) fn end_sync(&mut self) {
         let epoch = self.epoch;
         let gone: Vec<Key> =
@@ -235,7 +234,7 @@ impl Graph {
         }
     }
 
-    /// Records that the value at this key is unreadable. The remembered references stay.
+    /// Records that the value at this key is unreadable. The known references of the object are kept.
     pub(super) fn handle_unreadable(&mut self, key: &Key) {
         if let Some(node) = self.nodes.get_mut(key) {
             node.epoch = self.epoch;
@@ -284,7 +283,7 @@ impl Graph {
         }
     }
 
-    /// Returns the remembered claim that equals this one, so all dependents share one allocation.
+    /// Returns the existing claim that equals `claim`, so that all dependents share one allocation.
     fn shared(&self, claim: Claim) -> Arc<Claim> {
         match self.owners.get_key_value(&claim) {
             Some((claim, _)) => Arc::clone(claim),
@@ -325,14 +324,14 @@ impl Graph {
         self.wake(&claim.uid);
     }
 
-    /// Schedules the waiting owner of this uid after a dependent was removed or stopped blocking.
+    /// Schedules the waiting owner with this uid after a dependent was removed or no longer blocks.
     fn wake(&mut self, uid: &str) {
         if let Some(key) = self.waiting.get(uid) {
             self.work_queue.add(&Task::Tend(key.clone()));
         }
     }
 
-    /// Returns the next job to begin. The caller reports the job's end to [`Graph::handle_outcome`].
+    /// Returns the next job to start. The caller reports the job's end to [`Graph::handle_outcome`].
     pub(super) fn poll_job(&mut self, now: Instant) -> Option<Job> {
         if !self.synced {
             return None;
@@ -454,9 +453,8 @@ impl Graph {
         owner.is_reported |= elsewhere;
     }
 
-    /// Returns the next dependent whose owner is in another namespace. The location of an owner is known only if
-    /// other references to it are valid, or if the owner changed while it had references. A cross-namespace reference is
-    /// invalid in either case.
+    /// Returns the next dependent whose owner is in another namespace. The graph knows the namespace of an owner in two
+    /// cases: another reference to the owner is valid, or the owner changed while it had references.
     pub(super) fn poll_cross_namespace_reference(&mut self) -> Option<CrossNamespaceReference> {
         self.cross_namespace_references.pop_front()
     }
@@ -466,7 +464,7 @@ impl Graph {
         self.work_queue.due(now).filter(|_| self.synced)
     }
 
-    /// Returns the number of remembered objects and the number of claims.
+    /// Returns the number of objects and the number of claims in the graph.
     #[cfg(test)]
     pub(super) fn len(&self) -> (usize, usize) {
         (self.nodes.len(), self.owners.len())

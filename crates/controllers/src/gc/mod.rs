@@ -10,14 +10,14 @@
 //! - An object deleted with `propagationPolicy=Foreground` stays until its blocking dependents are deleted.
 //! - An object deleted with `propagationPolicy=Orphan` stays until its dependents no longer refer to the object.
 //!
-//! The collector watches all kinds with one watch of the store. The watch has one order, starts no cache for kinds that
-//! no client reads, and includes kinds that are defined later. The collector remembers only references, no objects; see
-//! [`graph`].
+//! The collector watches all kinds with one watch of the store. The watch delivers all events in one order, starts no
+//! cache for kinds that no client reads, and includes kinds that are defined later. The collector keeps only references
+//! in memory, no objects; see [`graph`].
 //!
-//! This memory never suffices for a deletion. Every deletion follows live reads of the object and of each owner,
-//! and has the uid and resource version of the read as preconditions. A reference written meanwhile makes the
-//! deletion fail with a conflict. Several servers on one store may therefore all run the collector. Events are
-//! neither owners nor dependents.
+//! The collector never deletes an object based on the references in memory alone. Before a deletion, the collector
+//! reads the object and each owner from the store. The deletion has the uid and resource version of that read as
+//! preconditions. If another client writes a reference in between, the deletion fails with a conflict. Several servers
+//! on one store may therefore all run the collector. Events are neither owners nor dependents.
 //!
 //! An unreadable value is an existing object and is never treated as absent: see [`unreadable`].
 
@@ -58,8 +58,8 @@ const PAGE_ITEMS: usize = 500;
 const EVENTS_AT_ONCE: usize = 1_024;
 /// Delay before the next list or watch after a failed one.
 const WATCH_RETRY: Duration = Duration::from_secs(1);
-/// Maximum number of immediate attempts of a change after conflicts with other writers. Afterwards the job is
-/// retried with backoff, like a failed one.
+/// Maximum number of immediate attempts of a write after conflicts with other writers. After that, the job is retried
+/// with backoff, like a failed job.
 const OVERTAKEN_MAX: usize = 5;
 /// The name of this controller in the output of `/readyz`.
 const NAME: &str = "garbage collector";
@@ -89,7 +89,7 @@ struct Collector {
     writer: Arc<Writer>,
     graph: Graph,
     unreadable: Unreadable,
-    /// Whether all values have been readable at one time since the server started. No job begins before that.
+    /// Whether all values were readable at some time since the server started. No job starts before that.
     started: bool,
     jobs: JoinSet<(Job, Report)>,
 }
@@ -118,7 +118,7 @@ impl Collector {
         Ok(at.unwrap_or(Revision::ZERO))
     }
 
-    /// Watches the store from a revision on. Returns the reason why the watch cannot continue.
+    /// Watches the store from a revision. Returns the reason why the watch cannot continue.
     async fn follow(&mut self, mut after: Revision) -> String {
         loop {
             let mut watch = match self.writer.backend().storage().watch(KeyRange::below("/"), after).await {
@@ -179,7 +179,7 @@ impl Collector {
         }
     }
 
-    /// Allows jobs to begin once all values are readable, and reports unreadable values as a problem.
+    /// Allows jobs to start once all values are readable. Reports unreadable values as the problem of this controller.
     fn update_readiness(&mut self) {
         self.unreadable.handle_registry(&self.writer.backend().registry());
         let problem = self.unreadable.problem();
@@ -326,7 +326,7 @@ enum Step<'a> {
     RemoveOwner { key: &'a Key, owner: &'a str },
 }
 
-/// Runs a step, and repeats the step after a conflict with another writer.
+/// Runs a step. Repeats the step after a conflict with another writer, up to [`OVERTAKEN_MAX`] attempts.
 async fn retry_on_conflict(context: &JobContext, step: Step<'_>) -> Result<Report, Status> {
     for _ in 0..OVERTAKEN_MAX {
         let taken = match step {
@@ -344,7 +344,7 @@ async fn retry_on_conflict(context: &JobContext, step: Step<'_>) -> Result<Repor
     Ok(Report::Again)
 }
 
-/// An object as read from the store for a step.
+/// An object that a step has read from the store.
 struct Live {
     resource: Arc<Resource>,
     facts: Facts,
@@ -390,7 +390,8 @@ fn is_namespaced(writer: &Writer, owner: &OwnerRef) -> bool {
     resource_of_owner(&writer.backend().registry(), owner).is_some_and(|resource| resource.namespaced)
 }
 
-/// Looks up an owner (`isDangling`). `namespace` is the namespace of the dependent, `""` for a cluster-scoped one.
+/// Looks up an owner (`isDangling`). `namespace` is the namespace of the dependent, `""` for a cluster-scoped
+/// dependent.
 async fn find_owner(context: &JobContext, owner: &OwnerRef, namespace: &str) -> Result<OwnerState, Status> {
     let registry = context.writer.backend().registry();
     let Some(resource) = resource_of_owner(&registry, owner) else { return Ok(OwnerState::Unknown) };

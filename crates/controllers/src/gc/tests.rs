@@ -1,5 +1,5 @@
-//! Scenario tests and random histories on the memory store with a paused clock. A sleep of two minutes ends after
-//! all pending jobs, so a test sees the collector's final state.
+//! Scenario tests and random histories on the in-memory store with a paused clock. A sleep of two minutes ends after
+//! all pending jobs, so a test observes the collector's final state.
 
 mod random;
 mod unreadable;
@@ -263,7 +263,7 @@ async fn collector_started_after_a_foreground_deletion_completes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dependent_with_the_orphan_finalizer_orphans_its_own_dependents() {
+async fn deleted_dependent_with_the_orphan_finalizer_orphans_its_own_dependents() {
     let world = World::new(1).await;
     world.map("owner", &[]).await;
     let owner = world.owner(&format!("{MAPS}/owner"), false).await;
@@ -275,7 +275,7 @@ async fn dependent_with_the_orphan_finalizer_orphans_its_own_dependents() {
 }
 
 #[test]
-fn decide_dependent_deletes_only_without_a_solid_owner() {
+fn decide_dependent_deletes_only_if_every_owner_is_absent_or_waiting() {
     use OwnerState::{Absent, Invalid, Solid, Unknown, Waiting};
     for (owner_states, owns, expected) in [
         (&[][..], false, DependentAction::Leave),
@@ -294,7 +294,7 @@ fn decide_dependent_deletes_only_without_a_solid_owner() {
 }
 
 #[test]
-fn graph_remembers_only_objects_with_owner_references() {
+fn gc_graph_stores_only_objects_with_owner_references() {
     let mut graph = Graph::default();
     graph.begin_sync();
     let facts = |uid: usize, owner: Option<usize>| Facts {

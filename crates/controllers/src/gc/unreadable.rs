@@ -1,9 +1,9 @@
-//! [`Unreadable`]: the stored values that the collector cannot read, and the work that is blocked by them. Pure:
-//! the content of the store is the input.
+//! [`Unreadable`]: the stored values that the collector cannot read, and the jobs that they block. Performs no I/O: the
+//! input is the content of the store.
 //!
 //! The collector cannot know whether an unreadable object owns others, has owners, or blocks the deletion of an owner.
-//! A store is full of such values if the server lacks the keys with which a kube-apiserver encrypted it (`k8s:enc:…`).
-//! One damaged value has the same effect.
+//! A store contains many such values if the server lacks the encryption keys of a kube-apiserver (`k8s:enc:…`). One
+//! damaged value has the same effect.
 //!
 //! | unreadable values | the collector |
 //! |---|---|
@@ -21,7 +21,7 @@ use listwatch_registry::Registry;
 /// Maximum number of keys that are logged when values become unreadable. Further keys are only counted.
 const KEYS_LOGGED_MAX: usize = 10;
 
-/// The kinds that the collector does not touch, as known when a job begins.
+/// The kinds that the collector must not change, as known when a job starts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocked {
     prefixes: Arc<HashSet<String>>,
@@ -44,7 +44,7 @@ impl Blocked {
 #[derive(Default)]
 pub(super) struct Unreadable {
     /// The keys by directory, which is a key without its last element. The kind depends only on the directory, so a
-    /// new registry costs one lookup per directory.
+    /// registry change needs one lookup per directory.
     directories: BTreeMap<String, Directory>,
     /// The served kinds with unreadable values, by storage prefix.
     served: BTreeMap<String, Kind>,

@@ -1,5 +1,5 @@
-//! [`WorkQueue`]: the queue of jobs. Runs each job once at a time and retries failed jobs with backoff. A plain value;
-//! the current time is an argument.
+//! [`WorkQueue`]: the queue of jobs. Each job runs at most once at the same time. Failed jobs are retried with backoff.
+//! The queue has no clock: the current time is an argument.
 //!
 //! ```text
 //!   add ─▶ Ready ──pop──▶ Running ──finish(Done)──▶ removed, or Ready if added meanwhile

@@ -1,4 +1,4 @@
-//! Tests of the work queue as a plain value, and of complete namespace deletions on the memory store.
+//! Tests the work queue without I/O, and complete namespace deletions on the in-memory store.
 
 use listwatch_meta::{ObjectShape, Revision};
 use listwatch_storage::{MemoryStorage, Storage};
@@ -142,7 +142,7 @@ async fn servers_starting_together_create_each_system_namespace_once() {
     }
 }
 
-/// Creates the namespace `n` with a few objects, one of which has a finalizer.
+/// Creates the namespace `n` with a few objects. One of them has a finalizer.
 async fn furnished(world: &World) {
     world.send(WriteVerb::Create, NAMESPACES, None, None, r#"{"metadata":{"name":"n"}}"#).await;
     world.send(WriteVerb::Create, NAMESPACES, None, None, r#"{"metadata":{"name":"nn"}}"#).await;
@@ -341,7 +341,7 @@ async fn rejected_deletions_of_one_resource_are_reported_once_with_their_number(
 }
 
 #[tokio::test]
-async fn long_failure_texts_are_cut_in_the_condition() {
+async fn long_error_messages_are_truncated_in_the_namespace_condition() {
     let world = World::over(MemoryStorage::new());
     furnished(&world).await;
     let registry = world.writer.backend().registry();

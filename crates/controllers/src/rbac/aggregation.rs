@@ -1,4 +1,4 @@
-//! Writes the rules of aggregated ClusterRoles: the union of the rules of the roles that their selectors match.
+//! Writes the rules of aggregated ClusterRoles: the union of the rules of all roles that match their selectors.
 //!
 //! Source: `pkg/controller/clusterroleaggregation/clusterroleaggregation_controller.go`.
 
@@ -26,13 +26,13 @@ const MANAGER: &str = "clusterrole-aggregation-controller";
 const WATCH_TIME: Duration = Duration::from_secs(3600);
 /// Delay before the next attempt after a failure.
 const RETRY: Duration = Duration::from_secs(1);
-/// The delay that joins several changes into one pass. A pass reads all ClusterRoles.
+/// Delay between a change and a pass, so that one pass handles several changes. A pass reads all ClusterRoles.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest chain of aggregated roles that one pass completes. The limit also ends cycles.
+/// Maximum length of a chain of aggregated roles that one pass completes. The limit also ends cycles.
 const ROUNDS_MAX: usize = 8;
 
-/// Writes the rules of all aggregated ClusterRoles once, until nothing changes. A role that cannot be written does not
-/// keep the others from being written.
+/// Runs one pass: writes the rules of all aggregated ClusterRoles until nothing changes. If one role cannot be written,
+/// the other roles are still written.
 ///
 /// # Errors
 /// The error of the store, or the last error of a write.
@@ -124,7 +124,7 @@ struct NewRules {
     rules: Vec<PolicyRule>,
 }
 
-/// The aggregated roles whose rules are not the union of the matching roles.
+/// Returns the new rules of the aggregated roles whose rules differ from the union of the matching roles.
 fn stale(roles: &[Map<String, Value>]) -> Vec<NewRules> {
     let text = |role: &Map<String, Value>, field: &str| {
         let value = role.get("metadata").and_then(|metadata| metadata.get(field)?.as_str());
@@ -168,7 +168,7 @@ fn rules_of(role: &Map<String, Value>) -> Vec<PolicyRule> {
     serde_json::from_value(rules).unwrap_or_default()
 }
 
-/// Writes the rules by a forced server-side apply, as upstream does.
+/// Writes the rules with a forced server-side apply, as upstream does.
 async fn write(writer: &Arc<Writer>, resource: &Arc<Resource>, new: &NewRules) -> Result<(), Status> {
     let body = json!({
         "apiVersion": format!("{GROUP}/{VERSION}"),

@@ -1,4 +1,4 @@
-//! Updates an [`RbacState`] from the watch caches of the four kinds.
+//! Updates an [`RbacState`] from the watch caches of the four RBAC kinds.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::feed::{self, ObjectCopy};
 pub(super) const GROUP: &str = "rbac.authorization.k8s.io";
 pub(super) const VERSION: &str = "v1";
 
-/// The objects of one kind in the state.
+/// Updates the state from the objects of one kind.
 struct RbacCopy<'a>(&'a RbacState, RbacKind);
 
 impl ObjectCopy for RbacCopy<'_> {
@@ -35,7 +35,7 @@ impl ObjectCopy for RbacCopy<'_> {
     }
 }
 
-/// The resource of a kind.
+/// Returns the resource of a kind.
 pub(super) fn resource(writer: &Writer, kind: RbacKind) -> Option<Arc<Resource>> {
     writer.backend().registry().find(GROUP, VERSION, kind.resource()).cloned()
 }
@@ -44,7 +44,8 @@ fn copies(state: &RbacState) -> [RbacCopy<'_>; 4] {
     RbacKind::ALL.map(|kind| RbacCopy(state, kind))
 }
 
-/// Lists all roles and bindings into the state, so that a server decides correctly from its first request on.
+/// Lists all roles and bindings into the state. A server calls this before the first request, so that no decision is
+/// based on an empty state.
 ///
 /// # Errors
 /// The error of the store, or 504 if the store does not respond in time.
@@ -52,8 +53,8 @@ pub async fn load(writer: &Writer, state: &RbacState) -> Result<(), Status> {
     feed::load(writer, &copies(state), "the roles and bindings").await
 }
 
-/// Updates the state until the future is dropped. While a watch cannot be served, the state keeps the last known
-/// objects, as upstream's informers do.
+/// Updates the state until the future is dropped. While a watch fails, the state keeps the last known objects, like
+/// upstream's informers.
 pub async fn follow(writer: Arc<Writer>, state: Arc<RbacState>) {
     feed::follow(&writer, &copies(&state)).await;
 }

@@ -1,6 +1,6 @@
 //! The controllers of role-based access control.
 //!
-//! | part | does | upstream |
+//! | functions | purpose | upstream |
 //! |---|---|---|
 //! | [`load`], [`follow`] | update the authorizer's [`RbacState`](listwatch_access::rbac::RbacState) from the stored roles and bindings | the informers of `plugin/pkg/auth/authorizer/rbac` |
 //! | [`ensure_policy`] | creates and amends the default roles and bindings | `pkg/registry/rbac/rest/storage_rbac.go` |

@@ -18,17 +18,17 @@ pub(super) struct DefaultObject {
     pub(super) kind: RbacKind,
     pub(super) namespace: Option<&'static str>,
     pub(super) name: String,
-    /// The labels in addition to those of all default objects.
+    /// The labels in addition to the labels that all default objects have.
     labels: Vec<&'static str>,
     /// The suffix of the aggregation label that this role selects (`aggregate-to-<name>`), if the role is aggregated.
     aggregates: Option<&'static str>,
     rules: Vec<Value>,
-    /// The name of the role, and the subjects.
+    /// For a binding: the name of the role.
     role: String,
     subjects: Vec<Value>,
 }
 
-/// The default objects, in the order in which they are created: roles before the bindings that refer to them.
+/// Returns the default objects in the order of their creation: roles before the bindings that refer to them.
 pub(super) fn all() -> Vec<DefaultObject> {
     let mut objects = Vec::new();
     let mut bindings = Vec::new();
@@ -81,7 +81,7 @@ pub(super) fn all() -> Vec<DefaultObject> {
     objects
 }
 
-/// The rules of a default ClusterRole; empty if there is none of this name.
+/// Returns the rules of a default ClusterRole. Empty if there is no default ClusterRole with this name.
 pub(crate) fn default_rules(role: &str) -> Vec<PolicyRule> {
     let is_role = |object: &DefaultObject| object.kind == RbacKind::ClusterRole && object.name == role;
     let rules = all().into_iter().filter(is_role).flat_map(|object| object.rules);
@@ -144,7 +144,7 @@ impl DefaultObject {
         }
     }
 
-    /// The object in its JSON form.
+    /// Returns the object as JSON.
     pub(super) fn body(&self) -> Value {
         let mut labels = json!({"kubernetes.io/bootstrapping": "rbac-defaults"});
         for label in &self.labels {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_lists_of_default_roles_are_sorted_as_upstream() {
+    fn rule_lists_of_default_roles_are_sorted_as_in_upstream() {
         for object in all() {
             for rule in object.rules {
                 for list in rule.as_object().unwrap().values() {
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// One line per object, role reference, subject and combination of verb, group, resource and name.
+    /// Returns one line per object, role reference, subject, and combination of verb, group, resource and name.
     fn atoms(object: &DefaultObject) -> Vec<String> {
         let body = object.body();
         let texts = |value: &Value| -> Vec<String> {
@@ -262,8 +262,8 @@ mod tests {
         atoms
     }
 
-    /// The numbers were taken after a comparison with upstream's `bootstrappolicy/testdata` of 1.36 that found no
-    /// difference. After a change of the policy, repeat the comparison.
+    /// The expected numbers were recorded when the policy was equal to upstream's `bootstrappolicy/testdata` of 1.36.
+    /// After a change of the policy, repeat the comparison with upstream.
     #[test]
     fn default_policy_grants_exactly_what_kubernetes_1_36_grants() {
         let objects = all();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_each_default_role_can_be_read() {
+    fn rules_of_each_default_role_can_be_parsed() {
         for object in all().iter().filter(|object| object.kind == RbacKind::ClusterRole) {
             assert_eq!(default_rules(&object.name).len(), object.rules.len(), "{}", object.name);
         }

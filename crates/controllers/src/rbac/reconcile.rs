@@ -1,12 +1,13 @@
 //! Creates the default roles and bindings, and adds missing rules and subjects to stored ones.
 //!
-//! Source: `ensureRBACPolicy` in `pkg/registry/rbac/rest/storage_rbac.go`, `component-helpers/auth/rbac/reconciliation`.
+//! Source: `ensureRBACPolicy` in `pkg/registry/rbac/rest/storage_rbac.go`,
+//! `component-helpers/auth/rbac/reconciliation`.
 //!
 //! | stored object | action |
 //! |---|---|
 //! | missing | created |
 //! | annotation `rbac.authorization.kubernetes.io/autoupdate: "false"` | not changed |
-//! | lacks rules, subjects, labels, annotations or aggregation selectors | they are added; nothing is removed |
+//! | lacks rules, subjects, labels, annotations or aggregation selectors | missing parts are added; nothing is removed |
 //! | binding refers to another role | deleted and created again |
 
 use std::sync::Arc;
@@ -28,9 +29,9 @@ const USER_AGENT: &str = "kube-apiserver";
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 /// Number of objects that are written concurrently.
 const WRITES_AT_ONCE: usize = 16;
-/// The largest number of attempts for one object that other writers change meanwhile.
+/// Maximum number of attempts to write one object after conflicts with other writers.
 const ATTEMPTS_MAX: usize = 5;
-/// The time limit of retries at the start (30 s in kube-apiserver).
+/// Time limit for retries when the server starts. kube-apiserver has the same limit.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Delay between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
@@ -91,12 +92,12 @@ async fn ensure(writer: &Arc<Writer>, default: &DefaultObject) -> Result<(), Sta
     outcome
 }
 
-/// The result of a comparison with a stored object.
+/// The result of comparing a default object with the stored object.
 #[derive(Debug, PartialEq)]
 enum Reconciled {
     /// The object has all parts, or its annotation disables updates.
     Same,
-    /// The object with the missing parts.
+    /// Parts were missing. Contains the object with the added parts.
     Changed(Map<String, Value>),
     /// The binding refers to another role.
     OtherRole,
@@ -143,7 +144,7 @@ fn reconciled(default: &DefaultObject, stored: &Map<String, Value>) -> Result<Re
     Ok(if object == *stored { Reconciled::Same } else { Reconciled::Changed(object) })
 }
 
-/// Adds the elements of a list below `object[field]` that are missing.
+/// Adds the missing elements to the list `object[field][list]`.
 fn add_missing(object: &mut Map<String, Value>, field: &str, list: &str, wanted: &Value) {
     let present = object.entry(field).or_insert_with(|| json!({}));
     if !present.is_object() {
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_default_rules_are_added_and_extra_rules_stay() {
+    fn missing_default_rules_are_added_and_extra_rules_are_kept() {
         let kind = RbacKind::ClusterRole;
         check(kind, "system:basic-user", |_| {}, |found| assert_eq!(found, Reconciled::Same));
         let own = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});

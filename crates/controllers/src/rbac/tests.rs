@@ -1,4 +1,4 @@
-//! Tests of the controllers of RBAC on one store.
+//! Tests the RBAC controllers on one store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,7 +100,7 @@ async fn binding_to_another_role_with_finalizers_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn aggregated_role_follows_the_selected_roles() {
+async fn aggregated_role_is_updated_when_a_selected_role_changes() {
     let storage = MemoryStorage::new();
     let server = writer(&storage).await;
     tokio::spawn(run_aggregation(Arc::clone(&server)));
@@ -122,7 +122,7 @@ async fn aggregated_role_follows_the_selected_roles() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cycle_of_aggregated_roles_has_the_rules_of_its_parts_and_settles() {
+async fn cycle_of_aggregated_roles_converges_to_the_union_of_rules() {
     let storage = MemoryStorage::new();
     let server = writer(&storage).await;
     tokio::spawn(run_aggregation(Arc::clone(&server)));
@@ -152,7 +152,7 @@ async fn cycle_of_aggregated_roles_has_the_rules_of_its_parts_and_settles() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rbac_index_follows_the_stored_objects() {
+async fn rbac_state_is_updated_when_stored_objects_change() {
     let storage = MemoryStorage::new();
     let server = writer(&storage).await;
     let state = Arc::new(RbacState::default());

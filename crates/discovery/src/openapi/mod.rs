@@ -47,7 +47,7 @@ use crate::document::Document;
 
 /// The `Content-Type` of `/openapi/v2` as protobuf.
 const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-/// The deprecated media type, which clients still accept.
+/// The deprecated media type of `/openapi/v2` as protobuf. Clients still send it in `Accept`.
 const V2_PROTOBUF_DEPRECATED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// The `Content-Type` of all other documents.
 pub const JSON: &str = "application/json";
@@ -126,8 +126,8 @@ fn make(resources: &[Arc<Resource>]) -> Document {
 /// The response to a request for a version 3 document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// The document. It is `immutable` if the request contains its hash: clients may then cache it without limit
-    /// (`Cache-Control: public, immutable`, `Expires` in a year).
+    /// The document. `immutable` is true if the request contains the hash of the document: clients may then cache the
+    /// document without limit (`Cache-Control: public, immutable`, `Expires` in a year).
     Document {
         /// The bytes and their ETag.
         document: Cow<'a, Document>,

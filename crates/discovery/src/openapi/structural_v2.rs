@@ -51,8 +51,8 @@ fn is_nullable(schema: &Value) -> bool {
     is_set(schema, "nullable")
 }
 
-/// Whether the root of a schema accepts any members. Its object is published without properties, because kubectl would
-/// reject members that are not in the properties.
+/// Whether the root of a schema accepts any members. An object of such a schema is published without properties,
+/// because kubectl would reject members that are not in the properties.
 pub(super) fn is_open(schema: &Value) -> bool {
     is_set(schema, PRESERVE)
 }

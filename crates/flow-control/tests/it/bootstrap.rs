@@ -54,7 +54,7 @@ fn default_objects_classify_the_requests_of_a_cluster_as_upstream() {
 }
 
 #[test]
-fn new_bootstrap_object_is_not_revised() {
+fn unchanged_bootstrap_object_is_not_updated() {
     for object in BootstrapObject::all() {
         let mut stored = map(object.manifest());
         stored["metadata"]["generation"] = json!(3);
@@ -95,7 +95,7 @@ fn stored_bootstrap_object_is_reset_unless_a_user_maintains_it() {
 }
 
 #[test]
-fn shares_of_the_exempt_level_are_kept() {
+fn update_of_the_exempt_level_keeps_its_stored_shares() {
     let object = object(BootstrapKind::PriorityLevel, "exempt");
     let mut stored = map(object.manifest());
     stored["spec"]["exempt"] = json!({"nominalConcurrencyShares": 50, "lendablePercent": 10});
@@ -106,7 +106,7 @@ fn shares_of_the_exempt_level_are_kept() {
 }
 
 #[test]
-fn only_unknown_objects_that_the_server_maintains_are_obsolete() {
+fn unknown_bootstrap_object_is_obsolete_only_with_auto_update() {
     let check = |kind, name: &str, annotation: Value, expected: bool| {
         let stored = map(json!({"metadata": {"annotations": annotation}}));
         assert_eq!(is_obsolete(kind, name, &stored), expected, "{kind:?} {name} {stored:?}");

@@ -38,7 +38,7 @@ fn fill(controller: &mut Controller, now: Instant, schema: &ActiveSchema) -> Vec
 }
 
 #[test]
-fn waiting_request_that_is_cancelled_leaves_its_queue_and_is_counted() {
+fn canceled_waiting_request_leaves_its_queue_and_is_counted() {
     let now = Instant::now();
     let (mut controller, _) = Controller::new(now, 10, 7);
     let classifier =
@@ -68,7 +68,7 @@ fn waiting_request_that_is_cancelled_leaves_its_queue_and_is_counted() {
 }
 
 #[test]
-fn request_that_ends_before_its_dispatch_is_polled_is_not_reported() {
+fn dispatch_of_a_request_that_ends_before_polling_is_not_reported() {
     let now = Instant::now();
     let (mut controller, _) = Controller::new(now, 10, 7);
     let configured =
@@ -116,7 +116,7 @@ fn removed_level_drains_before_it_is_dropped() {
 }
 
 #[test]
-fn condition_is_written_only_when_it_changes() {
+fn dangling_condition_is_written_only_when_it_changes() {
     let now = Instant::now();
     let (mut controller, _) = Controller::new(now, 10, 7);
     let message = "This FlowSchema references the PriorityLevelConfiguration object named \"a\" and it exists";

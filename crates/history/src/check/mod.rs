@@ -1,4 +1,4 @@
-//! The checks, by what they look at.
+//! Checks the records against the store's log, with one module per kind of record.
 
 pub(crate) mod reads;
 pub(crate) mod watches;
@@ -11,9 +11,9 @@ fn violation(guarantee: Guarantee, evidence: String) -> Violation {
     Violation { guarantee, evidence }
 }
 
-/// The newest revision that was known at a time, by all that clients had seen.
+/// The newest revision that any client knew at each time, from all responses and events.
 struct KnownRevisions {
-    /// The time and the newest revision up to then, both increasing.
+    /// Pairs of a time and the newest revision known up to that time. Both numbers increase.
     steps: Vec<(u64, u64)>,
 }
 
@@ -42,7 +42,7 @@ impl KnownRevisions {
         KnownRevisions { steps: seen }
     }
 
-    /// The newest revision that somebody knew before a time.
+    /// The newest revision that any client knew before a time.
     fn before(&self, at: u64) -> u64 {
         match self.steps.partition_point(|(time, _)| *time < at) {
             0 => 0,

@@ -1,4 +1,4 @@
-//! Gets and lists against the store's log.
+//! Checks gets and lists against the store's log.
 
 use std::collections::BTreeMap;
 

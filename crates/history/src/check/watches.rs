@@ -1,4 +1,4 @@
-//! Watches against the store's log.
+//! Checks watches against the store's log.
 
 use std::collections::BTreeMap;
 
@@ -43,20 +43,21 @@ enum Item<'a> {
     End(&'a End),
 }
 
-/// Follows one watch.
+/// Checks the events of one watch, in the order of their arrival.
 struct Reader<'a> {
     watch: &'a Watch,
     log: &'a StoreLog,
-    /// The events of a watch with this selector, from the beginning of the history on.
+    /// The events that a watch with this selector must show, from the beginning of the history.
     events: &'a [Expected<'a>],
     limits: &'a Limits,
-    /// The objects of the initial events, until their end.
+    /// The objects of the initial events so far; `None` after the initial events.
     initial: Option<BTreeMap<&'a str, (u64, &'a State)>>,
     /// The revision up to which all changes were shown.
     position: u64,
     /// The revision of the last event after the initial events.
     last_event: u64,
-    /// The events of that revision that were not shown yet: a transaction changes several objects at one revision.
+    /// The events of that revision that the watch has not shown yet. A transaction changes several objects at one
+    /// revision.
     rest: Vec<Expected<'a>>,
     /// The revision of the last bookmark; 0 before the first.
     bookmark: u64,
@@ -132,7 +133,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The expected event for the first event of a revision. The other events of the revision become the rest.
+    /// The expected event for the first event of a revision. The other events of the revision are stored in `rest`.
     fn next_revision(&mut self, event: &Event) -> Result<Expected<'a>, Violation> {
         let (object, revision, position) = (&event.object, event.revision, self.position);
         self.whole_revision()?;
@@ -154,7 +155,7 @@ impl<'a> Reader<'a> {
         Ok(expected)
     }
 
-    /// Fails if a revision was shown in part.
+    /// Fails if the watch has shown only a part of a revision.
     fn whole_revision(&self) -> Result<(), Violation> {
         match self.rest.first() {
             None => Ok(()),
@@ -164,14 +165,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The events after one revision and up to another.
+    /// The events at revisions above `after`, up to and including `through`.
     fn between(&self, after: u64, through: u64) -> &'a [Expected<'a>] {
         let index = |revision: u64| self.events.partition_point(|event| event.revision <= revision);
         let (from, to) = (index(after), index(through));
         &self.events[from.min(to)..to]
     }
 
-    /// Fails if an event after the position and up to a revision was not shown.
+    /// Fails if the watch has not shown an event after its position, up to and including `through`.
     fn skipped(&self, through: u64) -> Result<(), Violation> {
         match self.between(self.position, through).first() {
             None => Ok(()),

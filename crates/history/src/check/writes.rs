@@ -1,4 +1,5 @@
-//! Writes against the store's log: acknowledged writes are in it, once; rejected writes are not.
+//! Checks writes against the store's log: an acknowledged write is in the log once, and a rejected
+//! write is not.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -89,7 +90,7 @@ fn deletion(write: &Write, log: &StoreLog, known: &KnownRevisions) -> Option<Vio
         .then(|| violation(Guarantee::Durable, format!("{} was acknowledged, and is lost", describe(write))))
 }
 
-/// Each acknowledged deletion of an object is a deletion of its own in the log.
+/// Reports objects with more acknowledged deletions than the log has.
 fn too_few_deletions<'a>(writes: impl Iterator<Item = &'a Write>, log: &StoreLog) -> Vec<Violation> {
     let mut acknowledged: BTreeMap<&str, usize> = BTreeMap::new();
     for write in writes.filter(|write| write.value.is_none() && matches!(write.outcome, Outcome::Applied { .. })) {

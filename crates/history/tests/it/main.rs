@@ -1,4 +1,4 @@
-//! Legal histories pass, and each kind of defect is found under the guarantee that it breaks.
+//! Tests the checker: legal histories pass, and each kind of defect is reported under the guarantee that it breaks.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use listwatch_history::{
 };
 use proptest::prelude::*;
 
-/// A change: the number of the object, and the tier, or `None` for a deletion.
+/// A change: the number of the object, and the new tier or `None` for a deletion.
 type Step = (u8, Option<u8>);
 
 /// The first revision of a history.
@@ -123,16 +123,16 @@ proptest! {
     }
 
     #[test]
-    fn recording_survives_its_lines(steps in steps()) {
+    fn recording_parsed_from_its_json_lines_is_unchanged(steps in steps()) {
         let records = recording(&steps, &selector());
         let lines: Vec<String> = records.iter().map(|record| serde_json::to_string(record).unwrap()).collect();
         let parsed = History::parse(&lines.join("\n")).unwrap();
         prop_assert_eq!(parsed.records(), &records[..]);
     }
 
-    /// Whichever event is removed from a watch, the checker names its revision.
+    /// The checker names the revision of the missing event, for any event of a watch.
     #[test]
-    fn missing_event_breaks_complete(steps in steps(), which in any::<prop::sample::Index>()) {
+    fn missing_event_violates_guarantee_complete(steps in steps(), which in any::<prop::sample::Index>()) {
         let mut records = recording(&steps, &Selector::default());
         let events: Vec<usize> = positions(&records, |record| matches!(record, Record::Event(_)));
         prop_assume!(!events.is_empty());
@@ -148,7 +148,7 @@ fn positions(records: &[Record], wanted: impl Fn(&Record) -> bool) -> Vec<usize>
     (0..records.len()).filter(|&at| wanted(&records[at])).collect()
 }
 
-/// Changes a legal recording, and returns the guarantees that are broken then.
+/// Changes a legal recording, and returns the guarantees that the changed recording breaks.
 fn after(change: impl FnOnce(&mut Vec<Record>, &[usize])) -> Vec<Guarantee> {
     let mut records = recording(&eventful(), &selector());
     let events = positions(&records, |record| matches!(record, Record::Event(_)));
@@ -164,19 +164,19 @@ fn event(record: &mut Record) -> &mut Event {
 }
 
 #[test]
-fn swapped_events_break_order() {
+fn swapped_events_violate_guarantee_ordered_or_complete() {
     let broken = after(|records, events| records.swap(events[1], events[2]));
     assert!(broken.contains(&Guarantee::Ordered) || broken.contains(&Guarantee::Complete), "{broken:?}");
 }
 
 #[test]
-fn repeated_event_breaks_unique() {
+fn repeated_event_violates_guarantee_unique() {
     let broken = after(|records, events| records.insert(events[1], records[events[1]].clone()));
     assert_eq!(broken, [Guarantee::Unique]);
 }
 
 #[test]
-fn event_of_the_start_revision_breaks_unique() {
+fn event_of_the_start_revision_violates_guarantee_unique() {
     let broken = after(|records, _| {
         for record in records.iter_mut() {
             if let Record::Watch(watch) = record {
@@ -188,13 +188,13 @@ fn event_of_the_start_revision_breaks_unique() {
 }
 
 #[test]
-fn wrong_type_breaks_filtering() {
+fn wrong_event_type_violates_guarantee_filtered_truthfully() {
     let broken = after(|records, events| event(&mut records[events[0]]).kind = EventType::Modified);
     assert_eq!(broken, [Guarantee::FilteredTruthfully]);
 }
 
 #[test]
-fn event_of_an_unselected_object_breaks_filtering() {
+fn event_of_an_unselected_object_violates_guarantee_filtered_truthfully() {
     let broken = after(|records, events| {
         let mut other = event(&mut records[events[2]]).clone();
         (other.object, other.revision, other.at) = (name(1), FIRST + 4, (FIRST + 4) * 10 + 7);
@@ -205,7 +205,7 @@ fn event_of_an_unselected_object_breaks_filtering() {
 }
 
 #[test]
-fn deletion_with_another_state_breaks_complete() {
+fn deletion_event_with_another_state_violates_guarantee_complete() {
     let broken = after(|records, events| {
         let deleted = events.iter().find(|&&at| event(&mut records[at]).kind == EventType::Deleted).unwrap();
         event(&mut records[*deleted]).state.value = "other".to_owned();
@@ -214,7 +214,7 @@ fn deletion_with_another_state_breaks_complete() {
 }
 
 #[test]
-fn event_after_its_bookmark_breaks_bookmarkable() {
+fn event_at_the_revision_of_an_earlier_bookmark_violates_guarantee_bookmarkable() {
     let broken = after(|records, events| {
         let Event { at, revision, .. } = *event(&mut records[events[2]]);
         let bookmark = Bookmark { watch: 1, at, revision, ends_initial_events: false };
@@ -224,7 +224,7 @@ fn event_after_its_bookmark_breaks_bookmarkable() {
 }
 
 #[test]
-fn expired_breaks_resumable_unless_changes_are_gone() {
+fn expired_response_violates_guarantee_resumable_unless_changes_are_gone() {
     let expired = |compacted: Option<u64>, limits: Limits| {
         let mut records = recording(&eventful(), &Selector::default());
         let first = positions(&records, |record| matches!(record, Record::Event(_)))[1];
@@ -243,7 +243,7 @@ fn expired_breaks_resumable_unless_changes_are_gone() {
 }
 
 #[test]
-fn part_of_a_revision_breaks_atomic() {
+fn partly_delivered_revision_violates_guarantee_atomic() {
     let change = |object: &str| {
         let state = Some(State { value: object.to_owned(), labels: BTreeMap::new() });
         Record::Change(Change { revision: 5, object: object.to_owned(), state })
@@ -265,7 +265,7 @@ fn part_of_a_revision_breaks_atomic() {
 }
 
 #[test]
-fn initial_events_that_are_no_state_break_complete() {
+fn initial_events_that_match_no_state_violate_guarantee_complete() {
     let initial = |drop: bool, revision: u64| {
         let mut records = recording(&eventful(), &selector());
         records.retain(|record| !matches!(record, Record::Event(_) | Record::Bookmark(_) | Record::End(_)));
@@ -310,7 +310,7 @@ fn write(records: &mut [Record], number: usize) -> &mut Write {
 }
 
 #[test]
-fn lost_or_rejected_or_repeated_write_breaks_durable() {
+fn lost_rejected_or_repeated_write_violates_guarantee_durable() {
     let lost = after(|records, _| write(records, 2).value = Some("never stored".to_owned()));
     assert_eq!(lost, [Guarantee::Durable]);
     let rejected = after(|records, _| write(records, 2).outcome = Outcome::Rejected);
@@ -335,7 +335,7 @@ fn lost_or_rejected_or_repeated_write_breaks_durable() {
 }
 
 #[test]
-fn stale_reads_break_read_your_writes() {
+fn stale_read_violates_guarantee_read_your_writes() {
     let stale_list = after(|records, _| {
         for record in records.iter_mut() {
             if let Record::List(list) = record {
@@ -369,7 +369,7 @@ fn stale_reads_break_read_your_writes() {
 }
 
 #[test]
-fn list_that_is_no_state_breaks_complete() {
+fn list_that_matches_no_state_violates_guarantee_complete() {
     let broken = after(|records, _| {
         for record in records.iter_mut() {
             if let Record::List(list) = record {
@@ -387,7 +387,7 @@ fn watch_without_a_recorded_start_is_reported() {
 }
 
 #[test]
-fn revision_zero_does_not_panic() {
+fn check_of_a_record_at_revision_zero_does_not_panic() {
     let zero = after(|records, events| event(&mut records[events[0]]).revision = 0);
     assert!(zero.contains(&Guarantee::Unique), "{zero:?}");
     let state = State { value: "v".to_owned(), labels: BTreeMap::new() };
@@ -405,7 +405,7 @@ fn revision_zero_does_not_panic() {
 }
 
 #[test]
-fn line_that_is_no_record_is_named() {
+fn parse_error_names_the_line_that_is_not_a_record() {
     let error = History::parse("\n{\"record\":\"change\"}").unwrap_err();
     assert!(error.to_string().starts_with("line 2 is not a record: missing field"), "{error}");
 }

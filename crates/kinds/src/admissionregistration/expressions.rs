@@ -23,8 +23,8 @@ pub(crate) struct Expressions {
 }
 
 impl Expressions {
-    /// Starts with the whole budget. `params` and `composition` tell whether the CEL variables `params` and `variables`
-    /// exist.
+    /// Creates a value with the full cost budget. `params` and `composition` tell whether the CEL variables `params`
+    /// and `variables` exist.
     pub(crate) fn new(params: bool, composition: bool) -> Expressions {
         let variables = AdmissionVariables::new().with_params(params);
         let variables = if composition { variables.with_composition() } else { variables };

@@ -1,7 +1,8 @@
 //! The rules that MutatingWebhookConfiguration and ValidatingWebhookConfiguration share.
 //!
-//! Some rules are newer than the kinds. They apply to an update only if the old object satisfies them. Upstream:
-//! `pkg/apis/admissionregistration/validation`, `pkg/apis/admissionregistration/v1/defaults.go`.
+//! Some rules were added after the first release of the kinds. Updates of an object that already violates such a rule
+//! skip the rule. Upstream: `pkg/apis/admissionregistration/validation`,
+//! `pkg/apis/admissionregistration/v1/defaults.go`.
 
 use std::collections::HashSet;
 

@@ -60,7 +60,7 @@ static STRATEGY_DEFAULTS: Defaults = Defaults(&[
 
 static ROLLING_UPDATE_DEFAULTS: Defaults = Defaults(&[("maxUnavailable", Number(1)), ("maxSurge", Number(0))]);
 
-/// The annotation that counts changes of the template, in place of a field of `extensions/v1beta1`.
+/// The annotation that counts changes of the template. The API group `extensions/v1beta1` had a field for this number.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 /// Sets the template generation to 1.

@@ -16,7 +16,7 @@ pub(crate) struct StatusCounts {
     /// Pairs of counts, of which the first must not exceed the second. The third text is the name of the second count
     /// in errors.
     pub(crate) at_most: &'static [(&'static str, &'static str, &'static str)],
-    /// The count that an update cannot decrease; `""` if there is none.
+    /// The count that an update cannot decrease, or an empty string.
     pub(crate) never_decreases: &'static str,
 }
 

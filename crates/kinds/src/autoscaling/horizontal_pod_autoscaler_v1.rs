@@ -485,7 +485,7 @@ fn number(object: &Object, name: &str) -> Option<Option<Value>> {
     }
 }
 
-/// A number that fits into 32 bits; `None` for other values.
+/// Returns an integer in the range of `i32`. `None` for other values.
 fn whole(number: &Value) -> Option<Value> {
     i32::try_from(number.as_i64()?).ok().map(Value::from)
 }

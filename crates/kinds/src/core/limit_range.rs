@@ -32,7 +32,8 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[("limits", Each(&LIMIT_DEFAULTS))]);
 
 static DEFAULTS: Defaults = Defaults(&[("spec", If(&SPEC_DEFAULTS))]);
 
-/// Applies the defaults of limits for containers: `default` is `max`, and `defaultRequest` is `default` or else `min`.
+/// Applies the defaults of limits for containers: `default` defaults to `max`. `defaultRequest` defaults to `default`,
+/// then to `min`.
 fn default_container_limits(item: &mut Map<String, Value>) {
     if item.get("type").and_then(Value::as_str) != Some("Container") {
         return;

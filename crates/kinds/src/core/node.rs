@@ -119,7 +119,7 @@ fn validate(node: &Object, old: Option<&Object>, errors: &mut Errors) {
     }
 }
 
-/// Validates only the changes. As in upstream, the rules of [`validate`] do not apply to writes of the status.
+/// Validates only the changes of the status. As in upstream, the rules of [`validate`] do not apply.
 fn validate_status(node: &Object, old: Option<&Object>, errors: &mut Errors) {
     if let Some(old) = old {
         validate_changes(node, old, errors);

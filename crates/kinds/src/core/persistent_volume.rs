@@ -61,7 +61,7 @@ fn prepare_for_create(volume: &mut Object, _: CreateContext<'_>) {
     child_mut(volume, "status").insert("lastPhaseTransitionTime".to_owned(), since);
 }
 
-/// Sets the time of a phase change to now, unless the client sets another time.
+/// Sets `lastPhaseTransitionTime` to the current time when the phase changes, unless the client sets another time.
 fn prepare_for_update(volume: &mut Object, old: &Object, context: UpdateContext<'_>) {
     const SINCE: &str = "lastPhaseTransitionTime";
     if context.subresource != Some(&Subresource::Status) {

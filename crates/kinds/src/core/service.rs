@@ -1,4 +1,4 @@
-//! Service (`v1`): a name and addresses in front of pods.
+//! Service (`v1`): a stable name and IP addresses for a set of pods.
 //!
 //! Source: `pkg/registry/core/service/strategy.go`, `ValidateService` in `pkg/apis/core/validation`. Upstream
 //! allocates node ports and addresses before it validates; this server allocates afterwards. The rules about allocated
@@ -59,7 +59,7 @@ static PORT_DEFAULTS: Defaults = Defaults(&[
     ("targetPort", Do(default_zero_target)),
 ]);
 
-/// Applies the default of a target port that is 0.
+/// Sets a target port of 0 to the number of the port.
 fn default_zero_target(port: &mut Map<String, Value>) {
     if port.get("targetPort") == Some(&json!(0))
         && let Some(number) = port.get("port").cloned()

@@ -54,8 +54,8 @@ static DEFAULTS: Defaults = Defaults(&[
     ("ports", NULL),
 ]);
 
-/// Removes `deprecatedTopology` unless the endpoints are unchanged (`dropTopologyOnV1`). The host name becomes the
-/// `nodeName` if the stored object had it in its topology.
+/// Removes `deprecatedTopology` unless the endpoints are unchanged (`dropTopologyOnV1`). An endpoint without `nodeName`
+/// gets the host name of its topology, if the stored object contains that host name.
 fn drop_topology(slice: &mut Object, old: Option<&Object>) {
     const HOST: &str = "kubernetes.io/hostname";
     const TOPOLOGY: &str = "deprecatedTopology";

@@ -39,7 +39,8 @@ pub(crate) fn labels(map: Json<'_>) -> String {
     or(pairs.join(","), NONE)
 }
 
-/// A LabelSelector as `a=1,b in (2,3)`. Empty if it is absent or selects everything; `None` if an operator is unknown.
+/// A LabelSelector as `a=1,b in (2,3)`. Empty if the selector is absent or selects everything. `None` if an operator is
+/// unknown.
 pub(crate) fn selector(selector: Json<'_>) -> Option<String> {
     let mut read = LabelSelector::default();
     for (name, value) in selector.get("matchLabels").entries() {
@@ -52,7 +53,7 @@ pub(crate) fn selector(selector: Json<'_>) -> Option<String> {
     read.text()
 }
 
-/// A LabelSelector as a cell: `<none>` if it selects everything, `<error>` if an operator is unknown.
+/// A LabelSelector as a cell. `<none>` for a selector that selects everything, `<error>` for an unknown operator.
 pub(crate) fn selector_cell(json: Json<'_>) -> String {
     selector(json).map_or_else(|| "<error>".to_owned(), |text| or(text, NONE))
 }

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn migration_names_a_resource_that_never_changes() {
+    fn migration_resource_is_required_and_immutable() {
         let of =
             |group: &str, resource: &str| map(json!({"spec": {"resource": {"group": group, "resource": resource}}}));
         assert_eq!(texts(|errors| validate(&of("apps", "deployments"), None, errors)), Vec::<String>::new());
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn status_of_a_migration_moves_only_forward() {
+    fn migration_status_rejects_reverted_or_contradictory_conditions() {
         let of = |version: &str, conditions: Value| {
             map(json!({"status": {"resourceVersion": version, "conditions": conditions}}))
         };

@@ -35,7 +35,7 @@ pub fn human_duration(duration: Duration) -> String {
     }
 }
 
-/// How long the text of an age stays the same while time passes.
+/// The time until the text of an age changes.
 fn unchanged_for(age: Duration) -> Duration {
     let seconds = age.whole_nanoseconds().div_euclid(1_000_000_000) as i64;
     // The smallest unit of the text. Each bound is a multiple of the next unit.
@@ -49,7 +49,8 @@ fn unchanged_for(age: Duration) -> Duration {
     Duration::seconds((seconds / unit + 1) * unit) - age
 }
 
-/// The time at which a row is printed. The only way to print an age, so that it knows how long the row stays the same.
+/// The time at which a row is printed. All ages of a row are formatted by this clock, which records the time at which
+/// the first age changes.
 #[derive(Debug)]
 pub struct RowClock {
     now: OffsetDateTime,
@@ -62,7 +63,7 @@ impl RowClock {
         RowClock { now, unchanged_until: Cell::new(None) }
     }
 
-    /// The time since `time`: `5m`.
+    /// Formats the time since `time`, e.g. `5m`.
     pub fn age(&self, time: OffsetDateTime) -> String {
         let age = self.now - time;
         let until = self.now.saturating_add(unchanged_for(age));
@@ -70,12 +71,12 @@ impl RowClock {
         human_duration(age)
     }
 
-    /// The time since `time`; `<unknown>` without a time.
+    /// Formats the time since `time`. Returns `<unknown>` for `None`.
     pub fn age_or_unknown(&self, time: Option<OffsetDateTime>) -> String {
         time.map_or_else(|| "<unknown>".to_owned(), |time| self.age(time))
     }
 
-    /// The time from which on a printed age has another text. `None` if no age was printed.
+    /// The earliest time at which the text of a printed age changes. `None` if no age was printed.
     pub fn unchanged_until(&self) -> Option<OffsetDateTime> {
         self.unchanged_until.get()
     }
@@ -121,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn age_has_one_text_until_the_announced_time(
+        fn printed_age_stays_the_same_until_unchanged_until(
             seconds in prop_oneof![-5_i64..700, 0_i64..200_000, 0_i64..400_000_000],
             nanoseconds in prop_oneof![Just(0_i64), 0_i64..1_000_000_000],
             part in 0.0_f64..1.0,
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_the_age_of_an_old_object_seldom_changes() {
+    fn age_of_an_older_object_stays_unchanged_for_longer() {
         let unchanged = |seconds| unchanged_for(Duration::seconds(seconds)).whole_seconds();
         assert_eq!(
             [unchanged(1), unchanged(601), unchanged(8 * 3600), unchanged(9 * 24 * 3600)],

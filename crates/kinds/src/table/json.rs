@@ -1,6 +1,6 @@
 //! [`Json`]: lazy access to values in JSON bytes.
 //!
-//! A Table row needs a dozen values of an object that can have a megabyte. A look-up scans the members of one JSON
+//! A Table row needs about twelve values of an object, whose size can be 1 MiB. A look-up scans the members of one JSON
 //! object once, and skips the others by counting brackets. Only strings with escapes are copied. Values that are
 //! absent, `null` or of another type are treated as absent, so that even an object that was never validated has a row.
 

@@ -18,7 +18,7 @@ use listwatch_client::transport::ServiceTransport;
 use listwatch_client::{HttpListWatch, Reflection, ReflectorConfig, Scope, SharedInformer};
 use listwatch_kube::KubeStore;
 
-/// A time limit that only a hang reaches.
+/// A time limit far above the duration of the test.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn source(server: &ApiServer, resource: &str) -> Reflection<HttpListWatch> {

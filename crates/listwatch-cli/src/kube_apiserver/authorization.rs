@@ -29,7 +29,7 @@ pub(super) struct AuthorizationSettings {
     pub(super) policy_file: Option<PathBuf>,
 }
 
-/// What names the authorizers.
+/// The source of the list of authorizers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AuthorizationSource {
     /// The modes decide, in this order.
@@ -130,8 +130,8 @@ fn with_file(builder: Builder, file: &Path) -> Result<(Builder, Vec<Authorizatio
     Ok((builder, modes))
 }
 
-/// Who may send anonymous requests. With anonymous requests, `AlwaysAllow` would allow everything to everyone
-/// (`BuiltInAuthenticationOptions.ApplyAuthorization`).
+/// Returns the treatment of anonymous requests. If the authorizers allow everything to everyone, anonymous requests are
+/// disabled (`BuiltInAuthenticationOptions.ApplyAuthorization`).
 pub(super) fn anonymous_auth(wanted: AnonymousAuth, allows_everything: bool) -> AnonymousAuth {
     if allows_everything { AnonymousAuth::Disabled } else { wanted }
 }

@@ -126,8 +126,8 @@ impl Default for FeatureGates {
 }
 
 impl FeatureGates {
-    /// Parses the items of the flag: `Name=true`, or with the component `kube:Name=true`. If a gate is repeated, the last
-    /// item applies.
+    /// Parses the items of the flag: `Name=true`, or with the component `kube:Name=true`. If a gate is repeated, the
+    /// last item applies.
     ///
     /// # Errors
     /// An unknown gate, a missing value, or a value that is not a boolean, with kube-apiserver's text.

@@ -60,8 +60,9 @@ pub(crate) struct KubeApiserver {
     #[arg(long, value_name = "FILE", conflicts_with = "tls-cert-file", help_heading = "Flags of listwatch")]
     kubeconfig_out: Option<PathBuf>,
 
-    /// Controllers to run in the server: namespace, gc, clusterrole-aggregation, serviceaccount, root-ca-cert-publisher,
-    /// resourcequota, validatingadmissionpolicy-status. In a cluster, kube-controller-manager runs them
+    /// Controllers to run in the server: namespace, gc, clusterrole-aggregation, serviceaccount,
+    /// root-ca-cert-publisher, resourcequota, validatingadmissionpolicy-status. In a cluster, kube-controller-manager
+    /// runs them
     #[arg(long, value_name = "LIST", default_value = "", help_heading = "Flags of listwatch")]
     controllers: Controllers,
 }
@@ -268,7 +269,7 @@ fn refusal(obstacles: &[&Notice]) -> String {
     text
 }
 
-/// Reads the configuration of admission plugins. Paths in the file are relative to it.
+/// Reads the configuration of admission plugins. Relative paths in the file begin at the directory of the file.
 fn admission_configuration(file: Option<&Path>, plugins: AdmissionPlugins) -> Result<AdmissionConfiguration, Failure> {
     let configuration = match file {
         Some(file) => read_admission_configuration(file)?,

@@ -23,7 +23,7 @@ use crate::store::{EtcdConnection, parse_media_type};
 /// The highest `--goaway-chance` (`ServerRunOptions.Validate`).
 const GOAWAY_CHANCE_MAX: f64 = 0.02;
 
-/// The least `--service-account-max-token-expiration`.
+/// The smallest `--service-account-max-token-expiration`.
 const TOKEN_EXPIRATION_LEAST: Duration = Duration::from_secs(60 * 60);
 /// The largest `--service-account-max-token-expiration`.
 const TOKEN_EXPIRATION_MOST: Duration = Duration::from_secs(1 << 32);
@@ -87,7 +87,8 @@ pub(super) struct Settings {
     pub(super) authentication_config: Option<PathBuf>,
     /// Whether a flag sets the treatment of requests without credentials.
     pub(super) anonymous_auth_given: bool,
-    /// The treatment of requests without credentials that the flag asks for. `AlwaysAllow` disables them.
+    /// The treatment of requests without credentials that the flag requests. The authorization mode `AlwaysAllow`
+    /// disables such requests.
     pub(super) anonymous_auth: AnonymousAuth,
     /// The longest duration of a request, except watches.
     pub(super) request_timeout: Duration,

@@ -28,7 +28,8 @@ fn notices(line: &str) -> Vec<String> {
 
 const MEMORY: &str = "--storage-backend=memory";
 
-/// The command line of kubeadm's static Pod (`cmd/kubeadm/app/phases/controlplane/manifests.go`, `getAPIServerCommand`).
+/// The command line of kubeadm's static Pod (`cmd/kubeadm/app/phases/controlplane/manifests.go`,
+/// `getAPIServerCommand`).
 const KUBEADM: &str = "
     --advertise-address=192.168.102.134
     --allow-privileged=true

@@ -1,5 +1,5 @@
-//! `listwatch storage`: back up, restore, move, check, compact and measure stores. This module has the flags, the output
-//! and the exit codes; `listwatch_storage::transfer` does the work.
+//! `listwatch storage`: back up, restore, move, check, compact and measure stores. This module has the flags, the
+//! output and the exit codes; `listwatch_storage::transfer` does the work.
 
 mod commands;
 mod location;

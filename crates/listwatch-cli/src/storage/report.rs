@@ -86,7 +86,7 @@ fn line(progress: Progress, elapsed: Duration, progress_line: bool) -> String {
     format!("{what:<10} {drawn}{}{of}, {}/s{left}", count(done), count(rate as u64))
 }
 
-/// A number with separators: `1,234,567`.
+/// Formats a number with separators: `1,234,567`.
 pub(super) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -99,7 +99,7 @@ pub(super) fn count(number: u64) -> String {
     text
 }
 
-/// Bytes in decimal units, as on disks: `1.5 MB`.
+/// Formats a number of bytes in decimal units: `1.5 MB`.
 pub(super) fn bytes(number: u64) -> String {
     let mut value = number as f64;
     for unit in ["B", "kB", "MB", "GB"] {
@@ -111,7 +111,7 @@ pub(super) fn bytes(number: u64) -> String {
     format!("{value:.1} TB")
 }
 
-/// A duration in seconds or minutes.
+/// Formats a duration in seconds or minutes.
 pub(super) fn seconds(duration: Duration) -> String {
     match duration.as_secs() {
         0..10 => format!("{:.1} s", duration.as_secs_f64()),

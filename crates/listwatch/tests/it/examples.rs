@@ -1,4 +1,4 @@
-//! Runs the examples that end by themselves.
+//! Runs the examples that terminate without user action.
 
 // The example's `main` is not called here.
 #[allow(dead_code)]

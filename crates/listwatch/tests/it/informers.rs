@@ -1,5 +1,5 @@
-//! Runs a short informer soak test over the network against a server in this process, while the
-//! server is restarted and its store compacted.
+//! Runs a short informer soak test over the network. Meanwhile the server in this process is
+//! restarted and the store is compacted.
 
 // The example's `main` is not called here.
 #[allow(dead_code)]

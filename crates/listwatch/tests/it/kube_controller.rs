@@ -14,7 +14,7 @@ use kube::runtime::{Controller, WatchStreamExt as _, watcher};
 use kube::{Client, ResourceExt as _};
 use listwatch::apiserver::ApiServer;
 
-/// A time limit that only a hang reaches.
+/// A time limit far above the duration of the test.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn client() -> (ApiServer, Client) {
@@ -31,7 +31,7 @@ fn config_map(name: &str, data: &[(&str, &str)]) -> ConfigMap {
     }
 }
 
-/// The controller under test: keeps a Secret beside every ConfigMap, with the same keys.
+/// The reconcile function under test: keeps a Secret with the same keys for every ConfigMap.
 async fn mirror(map: Arc<ConfigMap>, client: Arc<Client>) -> Result<Action, kube::Error> {
     let secrets: Api<Secret> = Api::default_namespaced((*client).clone());
     let name = map.name_any();

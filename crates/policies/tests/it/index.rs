@@ -1,4 +1,4 @@
-//! The policies that can match a request.
+//! Tests the selection of policies for a request.
 
 use listwatch_admission::Operation;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ fn match_resources_select_by_rules_names_and_selectors() {
 }
 
 #[test]
-fn policies_bindings_and_reviews_are_exempt() {
+fn policies_bindings_and_reviews_are_exempt_from_policies() {
     for (group, resource, expected) in [
         ("admissionregistration.k8s.io", "validatingadmissionpolicies", true),
         ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", true),

@@ -1,4 +1,4 @@
-//! All integration tests of this crate in one program, which is linked once.
+//! All integration tests of this crate, in one binary to save link time.
 
 mod index;
 mod mutating;

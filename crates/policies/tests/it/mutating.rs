@@ -1,4 +1,4 @@
-//! Mutations: their patches and errors.
+//! Tests mutations: patches and errors.
 
 use listwatch_policies::{MutatingReport, Patch};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn mutation(kind: &str, expression: &str) -> Value {
 }
 
 #[test]
-fn apply_configuration_is_an_object() {
+fn apply_configuration_expression_must_return_an_object() {
     let check = |expression: &str, expected: Result<Value, &str>| {
         let found = patch(&mutating(mutation("ApplyConfiguration", expression)));
         let expected = expected.map(|object| Patch::ApplyConfiguration(object.as_object().unwrap().clone()));
@@ -42,7 +42,7 @@ fn apply_configuration_is_an_object() {
 }
 
 #[test]
-fn json_patch_is_a_list_of_operations() {
+fn json_patch_expression_must_return_a_list_of_operations() {
     let check = |expression: &str, expected: Result<Value, &str>| {
         let found = patch(&mutating(mutation("JSONPatch", expression)));
         let expected = expected.map(|list| Patch::JsonPatch(list.as_array().unwrap().clone()));
@@ -91,7 +91,7 @@ fn match_conditions_of_a_mutating_policy_follow_the_failure_policy() {
 }
 
 #[test]
-fn errors_of_mutating_policies_reject_with_one_cause_each() {
+fn errors_of_mutating_policies_reject_the_request_with_one_cause_per_error() {
     let bound = binding(json!({}));
     let policy = |failure_policy: &str| mutating(json!({"failurePolicy": failure_policy}));
     let (fail, ignore) = (policy("Fail"), policy("Ignore"));

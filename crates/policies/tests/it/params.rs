@@ -1,14 +1,14 @@
-//! The parameters that a binding names.
+//! Tests the selection of parameter objects by a binding.
 
 use listwatch_policies::param_query;
 use serde_json::{Value, json};
 
 use crate::support::{binding, validating};
 
-/// The namespace and the name that are read.
+/// The namespace and the name in a query.
 type Read = (Option<String>, Option<String>);
 
-/// What is read, or the configuration error; `None` without parameters.
+/// Returns the query of a binding with this `paramRef`, or the configuration error.
 fn query(param_ref: Value, namespaced: bool, namespace: &str) -> Result<Option<Read>, String> {
     let policy = validating(json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}}));
     let binding = binding(if param_ref.is_null() { json!({}) } else { json!({"paramRef": param_ref}) });
@@ -29,7 +29,7 @@ fn parameters_are_read_in_the_namespace_of_the_binding_or_the_request() {
 }
 
 #[test]
-fn binding_that_cannot_find_its_parameters_is_a_configuration_error() {
+fn binding_with_an_unusable_param_ref_is_a_configuration_error() {
     for (param_ref, namespaced, namespace, expected) in [
         (
             json!({"name": "a"}),
@@ -85,7 +85,7 @@ fn selector_selects_parameters_by_their_labels() {
 }
 
 #[test]
-fn unknown_param_kind_is_named_as_in_go() {
+fn error_for_an_unserved_param_kind_formats_the_kind_as_go_does() {
     for (kind, expected) in [
         (json!({"apiVersion": "v1", "kind": "ConfigMap"}), "/v1, Kind=ConfigMap"),
         (json!({"apiVersion": "example.com/v1", "kind": "Limit"}), "example.com/v1, Kind=Limit"),

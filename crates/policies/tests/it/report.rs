@@ -1,4 +1,4 @@
-//! What decisions mean for a request: rejection, warnings and audit annotations.
+//! Tests the effects of decisions on a request: rejection, warnings and audit annotations.
 
 use listwatch_policies::{AUDITED_FAILURES_MAX, AnnotationResult, Decision, Evaluated, Reason, ValidatingReport};
 use listwatch_webhooks::Attributes;
@@ -11,7 +11,7 @@ fn evaluated(decisions: Vec<Decision>) -> Evaluated {
 }
 
 #[test]
-fn rejection_tells_the_first_decision_with_its_reason() {
+fn rejection_reports_the_first_denial_with_its_reason_and_code() {
     let (policy, bound) = (validating(json!({})), binding(json!({"validationActions": ["Deny"]})));
     let object = web();
     for (reason, code, name) in [
@@ -51,7 +51,7 @@ fn rejection_names_the_object_as_upstream_does() {
 }
 
 #[test]
-fn actions_of_a_binding_deny_warn_and_audit() {
+fn validation_actions_reject_warn_and_annotate_the_audit_event() {
     let policy = validating(json!({}));
     let report = |actions: Value| {
         let bound = binding(json!({"validationActions": actions}));
@@ -75,7 +75,7 @@ fn actions_of_a_binding_deny_warn_and_audit() {
 }
 
 #[test]
-fn audited_failures_are_bounded() {
+fn audit_annotation_omits_failures_beyond_the_maximum() {
     let (policy, bound) = (validating(json!({})), binding(json!({"validationActions": ["Audit"]})));
     let mut report = ValidatingReport::default();
     report.add(policy.as_ref(), &bound, evaluated(vec![deny("no"); AUDITED_FAILURES_MAX + 1]));
@@ -101,7 +101,7 @@ fn configuration_error_follows_the_failure_policy() {
 }
 
 #[test]
-fn annotations_of_bindings_and_parameters_are_joined() {
+fn audit_annotation_values_of_all_bindings_and_parameters_are_joined() {
     let (policy, bound) = (validating(json!({})), binding(json!({"validationActions": ["Deny"]})));
     let mut report = ValidatingReport::default();
     let publish = |key: &str, value: &str| AnnotationResult::Publish(key.to_owned(), value.to_owned());

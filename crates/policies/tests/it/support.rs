@@ -21,7 +21,7 @@ pub(crate) const fn resource<'a>(
     ResourceName { group, version, resource, kind: KindName { group, version, kind } }
 }
 
-/// The creation of the deployment `web` in the namespace `ns`.
+/// Returns the attributes of a create of the deployment `web` in the namespace `ns`.
 pub(crate) fn attributes(object: Option<&Map<String, Value>>) -> Attributes<'_> {
     static USER: LazyLock<UserInfo> =
         LazyLock::new(|| UserInfo { username: "u".to_owned(), groups: vec!["g".to_owned()], ..UserInfo::default() });
@@ -45,12 +45,12 @@ fn named(name: &str, spec: Value) -> Map<String, Value> {
     object.as_object().unwrap().clone()
 }
 
-/// The policy `p` with this spec.
+/// Returns the policy `p` with this spec.
 pub(crate) fn validating(spec: Value) -> ValidatingPolicy {
     ValidatingPolicy::parse(&named("p", spec))
 }
 
-/// The policy `p` with this spec.
+/// Returns the policy `p` with this spec.
 pub(crate) fn mutating(spec: Value) -> MutatingPolicy {
     MutatingPolicy::parse(&named("p", spec))
 }
@@ -61,7 +61,7 @@ pub(crate) fn binding(mut spec: Value) -> Binding {
     Binding::parse(&named("b", spec))
 }
 
-/// The object of the requests.
+/// Returns the object of the requests.
 pub(crate) fn web() -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",

@@ -1,4 +1,4 @@
-//! Type checks of policies.
+//! Tests the type checks of policies.
 
 use listwatch_policies::{CheckedKind, ObjectSchema, resources_to_check, type_check};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn deployments() -> CheckedKind {
     }
 }
 
-/// The warnings for a policy with this expression.
+/// Returns the warnings for a policy with this expression.
 fn check(expression: &str, kind: &CheckedKind) -> Vec<Value> {
     let policy = json!({"spec": {
         "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
@@ -24,7 +24,7 @@ fn check(expression: &str, kind: &CheckedKind) -> Vec<Value> {
 }
 
 #[test]
-fn expression_that_fits_its_kinds_has_no_warning() {
+fn well_typed_expression_has_no_warning() {
     for expression in [
         "object.spec.replicas <= 5",
         "has(object.spec.strategy.rollingUpdate) && object.spec.strategy.rollingUpdate.maxSurge == 1",
@@ -41,7 +41,7 @@ fn expression_that_fits_its_kinds_has_no_warning() {
 }
 
 #[test]
-fn expression_that_does_not_fit_a_kind_has_a_warning_with_its_path() {
+fn ill_typed_expression_has_a_warning_with_its_field_path() {
     for (expression, issue) in [
         ("object.spec.replica <= 5", "ERROR: <input>:1:12: undefined field 'replica'"),
         (
@@ -66,7 +66,7 @@ fn expression_that_does_not_fit_a_kind_has_a_warning_with_its_path() {
 }
 
 #[test]
-fn custom_resource_has_the_types_of_its_definition() {
+fn expressions_on_custom_resources_are_checked_against_the_schema_of_the_definition() {
     let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
         "size": {"type": "integer"}, "any": {"x-kubernetes-int-or-string": true},
         "map": {"type": "object", "additionalProperties": {"type": "string"}},
@@ -88,7 +88,7 @@ fn custom_resource_has_the_types_of_its_definition() {
 }
 
 #[test]
-fn rules_without_wildcards_name_the_checked_resources() {
+fn resources_of_rules_with_wildcards_are_not_type_checked() {
     let resources = |rules: Value| {
         let policy = json!({"spec": {"matchConstraints": {"resourceRules": rules}}});
         let found = resources_to_check(policy.as_object().unwrap()).into_iter();

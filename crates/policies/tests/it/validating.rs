@@ -1,14 +1,14 @@
-//! Validations, messages, match conditions, variables, audit annotations and budgets.
+//! Tests validations, messages, match conditions, variables, audit annotations and cost budgets.
 
 use listwatch_policies::{AnnotationResult, Decision, Evaluated, MESSAGE_BYTES_MAX, Reason};
 use serde_json::{Value, json};
 
 use crate::support::{deny, evaluate, failed, validating};
 
-/// Loops twice over 2,000 numbers, which exceeds the limit of an expression.
+/// A nested loop over 2,000 numbers, which exceeds the cost limit of one expression.
 const SQUARE: &str = "object.spec.many.all(i, object.spec.many.all(j, i + j >= 0))";
 
-/// The decision of a policy with this validation and these other fields.
+/// Returns the decision of a policy with this validation and these other fields.
 fn decide(validation: Value, others: Value) -> Decision {
     let mut spec = json!({"validations": [validation]});
     spec.as_object_mut().unwrap().extend(others.as_object().unwrap().clone());
@@ -17,13 +17,13 @@ fn decide(validation: Value, others: Value) -> Decision {
     evaluated.decisions.remove(0)
 }
 
-/// The decision of a policy with this expression.
+/// Asserts the decision of a policy with this expression.
 fn check(expression: &str, expected: Decision) {
     assert_eq!(decide(json!({"expression": expression}), json!({})), expected, "{expression}");
 }
 
 #[test]
-fn expression_sees_the_variables_of_upstream() {
+fn validation_expression_can_use_the_variables_of_upstream() {
     for expression in [
         "object.spec.replicas == 3 && object.kind == 'Deployment'",
         "oldObject == null",
@@ -46,7 +46,7 @@ fn expression_sees_the_variables_of_upstream() {
 }
 
 #[test]
-fn params_are_null_or_the_parameter() {
+fn params_variable_is_null_without_a_parameter() {
     let spec = json!({
         "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
         "validations": [{"expression": "params == null || object.spec.replicas <= int(params.data.max)"}],
@@ -60,7 +60,7 @@ fn params_are_null_or_the_parameter() {
 }
 
 #[test]
-fn message_of_a_failed_validation_follows_the_order_of_upstream() {
+fn message_expression_overrides_the_message_unless_the_result_is_unusable() {
     let long = format!("'{}'", "x".repeat(MESSAGE_BYTES_MAX + 1));
     for (fields, expected) in [
         (json!({}), "failed expression: object.spec.replicas < 0"),
@@ -83,7 +83,7 @@ fn message_of_a_failed_validation_follows_the_order_of_upstream() {
 }
 
 #[test]
-fn reason_of_a_failed_validation_is_invalid_unless_named() {
+fn reason_of_a_failed_validation_defaults_to_invalid() {
     for (named, expected) in [
         (json!({}), Reason::Invalid),
         (json!({"reason": "Forbidden"}), Reason::Forbidden),
@@ -151,7 +151,7 @@ fn validations_of_a_policy_share_a_budget() {
 }
 
 #[test]
-fn variables_are_composed_and_lazy() {
+fn variables_can_use_earlier_variables_and_are_evaluated_lazily() {
     let variables = json!({"variables": [
         {"name": "names", "expression": "object.spec.names"},
         {"name": "first", "expression": "variables.names[0]"},
@@ -181,7 +181,7 @@ fn variables_are_composed_and_lazy() {
 }
 
 #[test]
-fn match_conditions_select_requests() {
+fn validations_run_only_if_all_match_conditions_hold() {
     let with = |policy: &str, conditions: &[&str]| {
         let conditions: Vec<Value> =
             conditions.iter().map(|source| json!({"name": "c", "expression": source})).collect();
@@ -209,7 +209,7 @@ fn match_conditions_select_requests() {
 }
 
 #[test]
-fn audit_annotation_has_a_text_or_is_left_out() {
+fn empty_or_null_audit_annotation_is_omitted() {
     let annotate = |policy: &str, source: &str| {
         let spec = json!({"failurePolicy": policy, "auditAnnotations": [{"key": "k", "valueExpression": source}]});
         let evaluated = evaluate(&validating(spec), None);

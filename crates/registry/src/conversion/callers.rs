@@ -1,4 +1,4 @@
-//! [`ConversionCallers`]: how this server calls the converters of custom resources.
+//! [`ConversionCallers`]: the converters of custom resources: webhooks, and functions in this process.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -19,15 +19,15 @@ pub struct ConversionRequest {
     pub objects: Vec<Value>,
 }
 
-/// A converter in this process, which takes the place of the webhook of a definition.
+/// A converter in this process, which replaces the conversion webhook of a definition.
 ///
-/// Implemented for functions that return a future of the converted objects, in the order of the request. The text of an
-/// error reaches clients as the message of a webhook does. The server checks the objects like those of a webhook: only
-/// labels and annotations of the metadata may change.
+/// Implemented for functions that return a future of the converted objects, in the order of the request. An error text
+/// is returned to clients like the error message of a webhook. The server checks the converted objects like those of a
+/// webhook. In the metadata, only labels and annotations may change.
 ///
 /// A converter runs on the tasks of the server, so it must not block. A panic counts as a failed call.
 pub trait ConversionHandler: Send + Sync {
-    /// Converts objects.
+    /// Converts the objects to `desired_api_version`.
     fn convert(&self, request: ConversionRequest) -> CallFuture<'_, Result<Vec<Value>, String>>;
 }
 
@@ -56,8 +56,8 @@ impl std::fmt::Debug for ConversionCallers {
 }
 
 impl ConversionCallers {
-    /// Sets the converter of the definition with this name, e.g. `widgets.example.com`. It replaces the webhook of a
-    /// definition whose conversion strategy is `Webhook`.
+    /// Sets the converter of the definition with this name, e.g. `widgets.example.com`. The converter replaces the
+    /// webhook of a definition with the conversion strategy `Webhook`.
     pub fn set_handler(&self, definition: impl Into<String>, handler: Arc<dyn ConversionHandler>) {
         self.handlers.lock().insert(definition.into(), handler);
     }

@@ -5,7 +5,8 @@
 //!                                                 └▶ handler (a task) ┘
 //! ```
 //!
-//! A call holds no lock and runs on no thread of its own. It ends at [`CALL_TIMEOUT`] or at the deadline of the request.
+//! A call holds no lock and needs no thread of its own. A call ends after [`CALL_TIMEOUT`] or at the deadline of the
+//! request.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,16 +22,18 @@ use tokio::task::JoinHandle;
 use super::callers::{ConversionCallers, ConversionHandler, ConversionRequest};
 use crate::tree::{MANAGED_FIELDS, encode_tree};
 
-/// Time for one call of a conversion webhook. Then the conversion fails. kube-apiserver has no such limit.
+/// Timeout of one call of a conversion webhook. After the timeout, the conversion fails. kube-apiserver has no such
+/// limit.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Calls for one definition at once. Further ones wait, within their time.
+/// Maximum number of concurrent calls for one definition. Further calls wait until their deadline.
 pub(super) const CALLS_MAX: usize = 32;
 
-/// Objects of one ConversionReview. Further ones follow in another review.
+/// Maximum number of objects in one ConversionReview. More objects are sent in several reviews.
 pub(super) const REVIEW_OBJECTS_MAX: usize = 500;
 
-/// Bytes of the objects of one ConversionReview. Further ones follow in another review; a larger object is sent alone.
+/// Maximum size of the objects in one ConversionReview, in bytes. More objects are sent in several reviews; a larger
+/// object is sent alone.
 const REVIEW_BYTES_MAX: usize = 1 << 20;
 
 type Tree = Map<String, Value>;
@@ -47,7 +50,7 @@ pub(crate) struct Converter {
     calls: Semaphore,
 }
 
-/// Ends a task when its call ends early.
+/// Aborts the task when the value is dropped, e.g. because the call was canceled.
 struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
@@ -71,17 +74,17 @@ impl Converter {
         })
     }
 
-    /// Whether `api_version` is one of the definition.
+    /// Whether the definition has the version `api_version`.
     fn has_version(&self, api_version: &str) -> bool {
         let version = api_version.strip_prefix(self.group.as_str()).and_then(|rest| rest.strip_prefix('/'));
         version.is_some_and(|version| self.versions.iter().any(|name| name == version))
     }
 
-    /// Converts objects of any version to `desired`, an `apiVersion`. Objects that have this version stay as they are.
-    /// The result has the order of `objects`.
+    /// Converts objects of any version to the `apiVersion` `desired`. Objects in this version stay unchanged. The
+    /// result has the order of `objects`.
     ///
     /// # Errors
-    /// The first failure. None of the objects counts as converted then.
+    /// The first failure. No objects are returned then.
     pub(crate) async fn convert(
         &self,
         mut objects: Vec<Tree>,
@@ -153,7 +156,7 @@ impl Converter {
         Ok(objects)
     }
 
-    /// Runs a call within its time, once one of [`CALLS_MAX`] slots is free.
+    /// Waits for one of [`CALLS_MAX`] slots, then runs the call. The timeout includes the wait.
     async fn within_time<T>(
         &self,
         batch: &ConversionBatch,

@@ -1,5 +1,5 @@
-//! [`ConversionMetrics`] counts conversions under upstream's names (`apiextensions-apiserver/pkg/apiserver/conversion/
-//! metrics.go`).
+//! [`ConversionMetrics`] counts conversions under upstream's names
+//! (`apiextensions-apiserver/pkg/apiserver/conversion/metrics.go`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,18 +15,18 @@ const REQUEST_BUCKETS: &[f64] = &[0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 const DEFINITION_BUCKETS: &[f64] =
     &[0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
 
-/// The largest number of series of each metric. Conversions of further definitions and versions are not counted.
+/// Maximum number of series per metric. Conversions that need a further series are not counted.
 const SERIES_MAX: usize = 10_000;
 
-/// The conversions of one server.
+/// The metrics of the conversions of one server.
 #[derive(Debug, Default)]
 pub(super) struct ConversionMetrics(Mutex<AllSeries>);
 
 #[derive(Clone, Debug, Default)]
 struct AllSeries {
-    /// By the label `failure_type`; `""` for successes.
+    /// Durations by the label `failure_type`; `""` for successes.
     requests: BTreeMap<&'static str, Histogram>,
-    /// By definition, source version, target version and success.
+    /// Durations by definition, source version, target version and success.
     definitions: BTreeMap<(String, String, String, bool), Histogram>,
 }
 

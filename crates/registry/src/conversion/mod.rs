@@ -6,9 +6,9 @@
 //! | a definition, strategy `None` | [`Form`](crate::Form): another `apiVersion`, and pruning | for all watchers of the version, as an encoding |
 //! | a definition, strategy `Webhook` | [`Converter`]: a webhook, or a function of this process | [`ConvertedStorage`]: below one cache per version |
 //!
-//! Only the last one can fail, take time or change the values of selectable fields. So each served version of such a
-//! definition has its own cache, as in kube-apiserver. The cache reads the store through a [`ConvertedStorage`]. Lists,
-//! watches, selectors and Tables see objects of their version and know nothing about conversion.
+//! Only a webhook conversion can fail, take time or change the values of selectable fields. Each served version of such
+//! a definition therefore has its own cache, as in kube-apiserver. The cache reads the store through a
+//! [`ConvertedStorage`]. Lists, watches, selectors and Tables read converted objects and need no code for conversion.
 //!
 //! ```text
 //!  store ─▶ ConvertedStorage(v1) ─▶ cache of v1 ─▶ readers of v1      objects of v1 pass without a call

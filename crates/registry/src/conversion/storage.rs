@@ -1,4 +1,4 @@
-//! [`ConvertedStorage`]: a store whose readers see the objects of a definition in one version.
+//! [`ConvertedStorage`]: a store that returns the objects of a definition in one version.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use super::watch::ConvertedItems;
 use crate::custom::Form;
 use crate::tree::{encode_tree, parse_tree};
 
-/// The bytes that a list converts at once, before it lets other tasks run.
+/// The number of bytes that a list converts before the task yields.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The values of a watch before a change.
+/// The treatment of the previous values in watch events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreviousValues {
-    /// They are converted too, for a reader that has no copy of the objects.
+    /// Previous values are converted, for a reader without copies of the objects.
     Converted,
-    /// They are dropped, because the reader is a cache.
+    /// Previous values are dropped, because the reader is a cache and has copies.
     Dropped,
 }
 
-/// A store whose reads and watches return objects in the version of a [`Form`]. A value that is not an object stays as it
-/// is. A failed conversion is a [`StoreFault::Unconvertible`].
+/// A store whose reads and watches return objects in the version of a [`Form`]. A value that is not an object stays
+/// unchanged. A failed conversion returns [`StoreFault::Unconvertible`].
 ///
 /// Caches read through this store. The write pipeline uses the store itself, because it compares stored bytes.
 pub(crate) struct ConvertedStorage {

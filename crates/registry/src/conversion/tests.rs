@@ -1,4 +1,4 @@
-//! The converter, the converted store and its watches, with converters in this process.
+//! Tests the converter, and lists and watches of the converted store, with converters in this process.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ fn tree(version: &str, name: &str) -> Tree {
     object.as_object().unwrap().clone()
 }
 
-/// Callers with a converter that changes only the version, and fails for the name `bad`.
+/// Returns callers with a converter that changes only the version and fails for the name `bad`; also the numbers of
+/// calls and of objects.
 fn callers() -> (Arc<ConversionCallers>, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (callers, calls, objects) =
         (Arc::<ConversionCallers>::default(), Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
@@ -64,7 +65,7 @@ fn name(tree: &Tree) -> String {
 }
 
 #[tokio::test]
-async fn objects_of_the_version_are_not_sent_and_the_order_stays() {
+async fn converter_sends_only_objects_of_other_versions_and_preserves_the_order() {
     let (callers, calls, objects) = callers();
     let converter = Converter::new(&definition(), &callers).unwrap();
     let trees = [("v2", "a"), ("v1", "b"), ("v2", "c"), ("v3", "d")].map(|(version, name)| tree(version, name));
@@ -81,7 +82,7 @@ async fn objects_of_the_version_are_not_sent_and_the_order_stays() {
 }
 
 #[tokio::test]
-async fn large_lists_are_converted_in_batches() {
+async fn converter_splits_large_lists_into_batches() {
     let (callers, calls, objects) = callers();
     let converter = Converter::new(&definition(), &callers).unwrap();
     let count = 2 * REVIEW_OBJECTS_MAX + 1;
@@ -92,7 +93,7 @@ async fn large_lists_are_converted_in_batches() {
 }
 
 #[tokio::test]
-async fn unknown_versions_fail_without_a_call() {
+async fn conversion_from_or_to_an_unknown_version_fails_without_a_call() {
     let (callers, calls, _) = callers();
     let converter = Converter::new(&definition(), &callers).unwrap();
     let text = |result: Result<Vec<Tree>, ConversionError>| result.unwrap_err().to_string();
@@ -107,7 +108,7 @@ async fn unknown_versions_fail_without_a_call() {
 }
 
 #[tokio::test]
-async fn calls_at_once_are_bounded_and_end_at_the_deadline() {
+async fn concurrent_conversion_calls_are_bounded_and_end_at_the_deadline() {
     let callers = Arc::<ConversionCallers>::default();
     let running = Arc::<AtomicUsize>::default();
     let most = Arc::<AtomicUsize>::default();
@@ -145,7 +146,7 @@ fn put(revision: u64, name: &str) -> WatchItem {
     WatchItem::Event(StoreEvent::Put { current: entry(revision), previous: Some(entry(revision - 1)) })
 }
 
-/// The items of a watch as text, until it is pending or ends.
+/// Returns the converted items of a watch as text, and the number of calls.
 async fn items(source: Vec<WatchItem>, previous: PreviousValues) -> (Vec<String>, usize) {
     struct Items(VecDeque<WatchItem>);
     impl futures_core::Stream for Items {
@@ -185,7 +186,7 @@ fn deleted(revision: u64, name: &str) -> WatchItem {
 }
 
 #[tokio::test]
-async fn items_that_are_ready_together_are_converted_in_one_call() {
+async fn watch_items_that_are_ready_together_are_converted_in_one_call() {
     let source = || vec![put(2, "a"), put(2, "b"), WatchItem::Progress(Revision::new(3)), put(4, "c"), deleted(5, "a")];
     let (found, calls) = items(source(), PreviousValues::Dropped).await;
     let expected = ["2 example.com/v2 a", "2 example.com/v2 b", "3 progress", "4 example.com/v2 c", "5 deleted"];
@@ -197,7 +198,7 @@ async fn items_that_are_ready_together_are_converted_in_one_call() {
 }
 
 #[tokio::test]
-async fn revisions_before_a_failure_are_delivered_whole() {
+async fn watch_delivers_complete_revisions_before_a_failed_conversion() {
     let check = async |source: Vec<WatchItem>, expected: &[&str]| {
         let (found, _) = items(source, PreviousValues::Dropped).await;
         assert_eq!(found, expected);
@@ -211,7 +212,7 @@ async fn revisions_before_a_failure_are_delivered_whole() {
 }
 
 #[tokio::test]
-async fn reads_of_a_converted_store_see_the_version_and_keep_damaged_values() {
+async fn converted_store_returns_objects_in_its_version_and_damaged_values_unchanged() {
     let (callers, calls, _) = callers();
     let store = MemoryStorage::new();
     for (name, value) in [("a", Value::Object(tree("v1", "a")).to_string()), ("b", "damaged".to_owned())] {

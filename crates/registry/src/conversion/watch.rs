@@ -1,4 +1,4 @@
-//! [`ConvertedItems`]: the items of a store's watch, with objects in one version.
+//! [`ConvertedItems`]: the items of a store watch, with objects converted to one version.
 //!
 //! ```text
 //!  store's watch ─▶ ready items ─▶ one conversion ─▶ items in the same order
@@ -6,8 +6,8 @@
 //!                      └──── next burst ──┘
 //! ```
 //!
-//! Items that are ready together are converted together, so a backlog costs few calls. While a conversion runs, later
-//! items wait in the store's watch, whose bounds apply.
+//! Items that are ready at the same time are converted in one call, so a backlog costs few calls. While a conversion
+//! runs, later items wait in the bounded buffer of the store watch.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -20,22 +20,23 @@ use listwatch_storage::{ItemStream, KeyValue, StoreEvent, StoreFault, WatchItem}
 use super::storage::{PreviousValues, convert_entries};
 use crate::custom::Form;
 
-/// Items that are converted at once. More only to keep the changes of one revision together.
+/// Maximum number of items per conversion. Exceeded only to keep the changes of one revision together.
 const BURST_ITEMS_MAX: usize = 256;
 
-/// Bytes of the items that are converted at once, with the same exception.
+/// Maximum size of the items per conversion, in bytes. Exceeded by the last item, and to keep the changes of one
+/// revision together.
 const BURST_BYTES_MAX: usize = 1 << 20;
 
 type Conversion = Pin<Box<dyn Future<Output = Vec<WatchItem>> + Send>>;
 
-/// See the module.
+/// A store watch whose objects are converted to one version. See the module documentation.
 pub(super) struct ConvertedItems {
     items: ItemStream,
     form: Form,
     previous: PreviousValues,
-    /// Converted items.
+    /// Converted items that the reader has not taken yet.
     ready: VecDeque<WatchItem>,
-    /// The first item behind a full burst.
+    /// The first item after a full burst, which belongs to the next one.
     ahead: Option<WatchItem>,
     running: Option<Conversion>,
     /// Whether the store's watch has ended, or a conversion has failed.
@@ -47,7 +48,7 @@ impl ConvertedItems {
         ConvertedItems { items, form, previous, ready: VecDeque::new(), ahead: None, running: None, ended: false }
     }
 
-    /// Takes the items that are ready. Changes of one revision are never split.
+    /// Takes the items that are ready. Changes of one revision that are ready stay in one burst.
     fn poll_burst(&mut self, cx: &mut Context<'_>) -> Vec<WatchItem> {
         let mut burst: Vec<WatchItem> = Vec::new();
         let mut bytes = 0;
@@ -90,7 +91,7 @@ fn value_bytes(item: &WatchItem) -> usize {
     }
 }
 
-/// The values of an item that are converted.
+/// Returns the entries of an item that must be converted.
 fn entries(item: &mut WatchItem) -> Vec<&mut KeyValue> {
     match item {
         WatchItem::Event(StoreEvent::Put { current, previous }) => {
@@ -107,7 +108,7 @@ fn drop_previous(item: &mut WatchItem) {
     }
 }
 
-/// Converts the items of a burst. If that fails, returns the items before the failing revision and
+/// Converts the items of a burst. If a conversion fails, returns the items before the failed revision, then
 /// [`WatchItem::Lost`].
 async fn convert(form: Form, mut burst: Vec<WatchItem>) -> Vec<WatchItem> {
     let failure = match convert_entries(&form, burst.iter_mut().flat_map(entries).collect()).await {

@@ -1,5 +1,5 @@
 //! [`Catalog`]: all known definitions with their names, the resources served for them, and the required status updates.
-//! The catalog is pure: objects and changes are the input, work is the output.
+//! The catalog performs no I/O: the input is objects and changes, the output is work.
 //!
 //! ```text
 //!  handle(change, object) … ─▶ assign_names() ─▶ resources()      served resources
@@ -44,14 +44,14 @@ pub(crate) struct Catalog {
     entries: BTreeMap<String, Entry>,
     /// The holders of names, by API group.
     held: HashMap<String, HeldNames>,
-    /// Definitions that changed since the last call of `assign_names`.
+    /// Definitions that changed since the last call to `assign_names`.
     unsettled: BTreeSet<String>,
-    /// Definitions that may need work since the last call of `work`.
+    /// Definitions that may have new work since the last call to `work`.
     unworked: BTreeSet<String>,
     reserved: Reserved,
-    /// How the kinds of definitions with a conversion webhook are converted.
+    /// The converters of definitions with the conversion strategy `Webhook`.
     conversion: Arc<ConversionCallers>,
-    /// True if the served resources changed since the last call of `take_changed`.
+    /// True if the served resources changed since the last call to `take_changed`.
     changed: bool,
 }
 
@@ -109,7 +109,7 @@ impl Catalog {
         Catalog { reserved, conversion, ..Catalog::default() }
     }
 
-    /// Applies a change of one definition, or its initial state from a list. Revisions older than the known one are
+    /// Applies a change of one definition, or its initial state from a list. Changes older than the known revision are
     /// ignored.
     pub(crate) fn handle(&mut self, change: Change, object: &Object) {
         let name = object.name();
@@ -159,8 +159,8 @@ impl Catalog {
         self.unsettled.insert(name.to_owned());
     }
 
-    /// Removes the definitions for which `there` returns false. Called after a relist, for definitions that the new
-    /// list does not contain.
+    /// Removes the definitions for which `there` returns false. After a relist, this removes the definitions that are
+    /// not in the list.
     pub(crate) fn retain(&mut self, there: impl Fn(&str) -> bool) {
         let gone: Vec<String> = self.entries.keys().filter(|name| !there(name)).cloned().collect();
         gone.iter().for_each(|name| self.remove(name));
@@ -341,8 +341,8 @@ fn kind_names(names: &Names) -> Box<dyn Iterator<Item = &String> + '_> {
     Box::new([&names.kind, &names.list_kind].into_iter())
 }
 
-/// Returns the names that a definition gets, given the names that it already has, and the condition
-/// `NamesAccepted`. If there are several conflicts, the condition reports the last one.
+/// Returns the accepted names of a definition and the condition `NamesAccepted`. `has` are the names that the
+/// definition already holds. If there are several conflicts, the condition reports the last one.
 fn accept(wanted: &Names, has: &Names, held: &HeldNames) -> (Names, Condition) {
     let mut gets = has.clone();
     let mut conflict = None;

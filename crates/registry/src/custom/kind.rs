@@ -1,4 +1,4 @@
-//! [`CustomKind`]: storage of the objects of a custom resource. [`Form`]: the view of one version on these objects.
+//! [`CustomKind`]: decodes the stored objects of a custom resource. [`Form`]: converts these objects to one version.
 //!
 //! ```text
 //!  stored bytes ──Normalize──▶ the cache's bytes ──Form::show──▶ response in a version
@@ -13,13 +13,12 @@
 //!
 //! A write is converted to the storage version and loses the fields that the storage version does not specify.
 //!
-//! This server runs steps 1 and 2 once, when bytes are read from the store. The cache holds the result in the
-//! storage version. Readers of the storage version need no third step; readers of another version get a copy with
-//! another `apiVersion`. An object is parsed for a view only where the fields of the versions differ, once for all
-//! watchers of the version.
+//! This server runs steps 1 and 2 once, when bytes are read from the store. The cache holds the result in the storage
+//! version. Readers of the storage version need no third step. Readers of another version get a copy with another
+//! `apiVersion`. If the fields of the versions differ, the object is parsed once for all watchers of the version.
 //!
-//! With the conversion strategy `Webhook`, the three steps run below the cache of each version, with the conversion
-//! between the second and the third one ([`crate::conversion`]).
+//! With the conversion strategy `Webhook`, each version has a cache that reads through all three steps. The webhook
+//! converts the object between steps 2 and 3 ([`crate::conversion`]).
 //!
 //! A change of a definition's spec creates a new kind with new caches, so added defaults also apply to old objects.
 
@@ -40,8 +39,8 @@ use super::schema::Schema;
 use crate::conversion::{ConversionCallers, Converter};
 use listwatch_apiextensions::{ConversionError, Definition, Names};
 
-/// A custom resource as described by one generation of its definition. The schemas are parsed on first use. Until then
-/// the kind holds the definition's bytes, which it shares with the cache of definitions.
+/// A custom resource as described by one generation of its definition. The schemas are parsed on first use. Until then,
+/// the kind shares the bytes of the definition with the cache of definitions.
 pub struct CustomKind {
     group: String,
     uid: String,
@@ -52,7 +51,7 @@ pub struct CustomKind {
     source: Mutex<Bytes>,
     schemas: OnceLock<Schemas>,
     creates: AtomicUsize,
-    /// True after the log has reported an object whose defaults are too large.
+    /// True after a warning about an object whose defaults are too large was logged.
     warned: AtomicBool,
     /// Converts between versions; `None` if they differ only in `apiVersion`.
     converter: Option<Converter>,
@@ -106,7 +105,7 @@ impl CustomKind {
         self
     }
 
-    /// Whether a webhook converts between versions. Then each version has its own cache.
+    /// Whether a webhook converts between versions. If so, each version has its own cache.
     pub(crate) fn has_converter(&self) -> bool {
         self.converter.is_some()
     }
@@ -230,7 +229,7 @@ impl Normalize for CustomKind {
     }
 }
 
-/// The view of one version on the objects of its kind.
+/// One version of a custom resource. Converts stored and cached objects to this version.
 #[derive(Debug, Clone)]
 pub struct Form {
     kind: Arc<CustomKind>,
@@ -239,7 +238,7 @@ pub struct Form {
 }
 
 impl Form {
-    /// Creates the view of a version.
+    /// Creates the form of a version.
     pub fn new(kind: &Arc<CustomKind>, version: &str) -> Self {
         Form { kind: Arc::clone(kind), version: version.to_owned(), api_version: kind.api_version(version) }
     }
@@ -268,12 +267,12 @@ impl Form {
         self.converts() || (self.is_storage_version() && self.kind.schemas().same)
     }
 
-    /// Whether a webhook converts between the versions. Then this version has its own cache.
+    /// Whether a webhook converts between the versions. If so, this version has its own cache.
     pub fn converts(&self) -> bool {
         self.kind.has_converter()
     }
 
-    /// Whether this version has a cache beside that of the storage version.
+    /// Whether this version has its own cache in addition to the cache of the storage version.
     pub(crate) fn has_own_cache(&self) -> bool {
         self.converts() && !self.is_storage_version()
     }
@@ -304,13 +303,14 @@ impl Form {
         }
     }
 
-    /// Prunes a stored tree and applies the defaults of its version, before [`Form::show_completed`]. `original` returns
-    /// the stored tree again.
+    /// Prunes a stored tree and applies the defaults of its version, in preparation for [`Form::show_completed`].
+    /// `original` returns a fresh copy of the stored tree.
     pub(crate) fn complete_tree(&self, tree: &mut Map<String, Value>, original: impl FnOnce() -> Map<String, Value>) {
         self.kind.complete_tree(tree, original);
     }
 
-    /// Converts stored trees that are complete to this version. All objects that need the webhook are sent together.
+    /// Converts trees from [`Form::complete_tree`] to this version. All objects that need the webhook are sent in one
+    /// batch.
     ///
     /// # Errors
     /// The failure of the webhook. Without a webhook, this never fails.
@@ -334,7 +334,7 @@ impl Form {
     /// Converts a stored tree to this version.
     ///
     /// # Errors
-    /// As [`Form::show_completed`].
+    /// See [`Form::show_completed`].
     pub(crate) async fn read_stored(
         &self,
         stored: &Map<String, Value>,
@@ -363,7 +363,7 @@ impl Form {
     /// specify.
     ///
     /// # Errors
-    /// As [`Form::show_completed`].
+    /// See [`Form::show_completed`].
     pub(crate) async fn to_stored(
         &self,
         tree: &mut Map<String, Value>,
@@ -390,7 +390,7 @@ impl Form {
     /// Converts a tree between any two versions of the kind, without defaults (`schemaCoercingConverter`).
     ///
     /// # Errors
-    /// As [`Form::show_completed`].
+    /// See [`Form::show_completed`].
     pub(crate) async fn convert_to(
         &self,
         mut tree: Map<String, Value>,

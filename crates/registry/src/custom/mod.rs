@@ -7,8 +7,8 @@
 //!                                                               cleanup: objects of a deleted definition
 //! ```
 //!
-//! A server serves a definition as soon as the server has seen the definition and the names are free. Only then the
-//! server writes the condition `Established`, so a client that reads the condition finds the resource served. The
+//! A server serves a definition as soon as the server has received the definition and its names are free. The server
+//! writes the condition `Established` afterwards. A client that reads the condition can therefore use the resource. The
 //! response to a write of a definition waits until the definition's conditions are stored
 //! ([`Definitions::has_applied`](crate::Definitions::has_applied)). The client can then read, change and update the
 //! definition without a conflict.

@@ -12,7 +12,7 @@ use listwatch_validation::{Errors, metadata};
 use super::kind::Form;
 use listwatch_meta::go;
 
-/// Inserts Scale errors before the final error that reports skipped CEL rules.
+/// Inserts the errors of the scale subresource before the final error, which reports skipped CEL rules.
 fn insert(errors: &mut Vec<FieldError>, more: Vec<FieldError>) {
     let last = errors.last().is_some_and(|error| error.field == "<nil>");
     let at = errors.len() - usize::from(last);
@@ -85,7 +85,7 @@ impl Strategy for CustomResourceStrategy {
     }
 }
 
-/// The part of a Scale object whose paths are validated.
+/// The part of a Scale whose paths are validated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Spec,
@@ -131,7 +131,7 @@ fn replicas(object: &Map<String, Value>, path: &str) -> Option<FieldError> {
 /// Returns the value at a dotted path, converted by `read`. Returns `None` if there is no value at the path.
 ///
 /// # Errors
-/// The error text of Go's accessors of nested fields, in two cases:
+/// The error text of Go's `unstructured` field accessors, in two cases:
 ///
 /// - A parent on the path is not an object.
 /// - The value does not have the `expected` type.

@@ -1,4 +1,4 @@
-//! [`StoredForm`]: the form of values in the store. Readers and writers of the server see JSON.
+//! [`StoredForm`]: encoding and encryption of values in the store. Readers and writers in the server use JSON.
 //!
 //! ```text
 //!  store   k8s:enc:aescbc:v1:key1:… ──decrypt──▶ k8s\0… ──decode──▶ {"kind":"Pod",…}   reader
@@ -8,12 +8,12 @@
 //! Both encodings are read for every built-in kind. The configuration decides only which encoding is written. Custom
 //! resources, CustomResourceDefinitions and APIServices are always written as JSON, as kube-apiserver does.
 //!
-//! Readers receive a value as kube-apiserver does after a read. CustomResourceDefinitions and mutating admission
-//! policies, which kube-apiserver stores in v1beta1, are converted to v1. Members that kube-apiserver adds at each read
-//! are added.
+//! Readers receive the same value as readers in kube-apiserver. CustomResourceDefinitions and mutating admission
+//! policies, which kube-apiserver stores in v1beta1, are converted to v1. The fields that kube-apiserver adds at each
+//! read are added.
 //!
-//! A value that cannot be read becomes a value with [`UNREADABLE_PREFIX`], which is not an object. A reader finds the
-//! key and never treats the object as absent.
+//! A value that cannot be read is returned as a value with [`UNREADABLE_PREFIX`], which is not an object. A reader
+//! therefore still finds the key and does not treat the object as absent.
 //!
 //! Source: `pkg/storage/etcd3/store.go` of k8s.io/apiserver (codec and transformer, in this order; the authenticated
 //! data is the full key), `pkg/controlplane/apiserver/{apiextensions,aggregator}.go` of kube-apiserver.
@@ -53,15 +53,15 @@ pub enum StorageMediaType {
     Protobuf,
 }
 
-/// The key prefix that is authenticated with the values of stores without a prefix. It is that of etcd, so a copy of
-/// such a store in etcd stays readable.
+/// The key prefix in the authenticated data of encrypted values, for stores without a key prefix. The prefix is the
+/// default of etcd, so that a copy of such a store in etcd remains readable.
 const KEY_PREFIX: &str = "/registry";
 
 /// Groups whose built-in kinds kube-apiserver stores as JSON.
 const JSON_GROUPS: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
 
-/// Keys that belong to no resource, with the resource by which kube-apiserver finds their encryption, and their kind in
-/// `v1` if this server writes them. The keys below `listwatch` are secrets of the server.
+/// Key prefixes that belong to no resource. Each has the resource that selects the encryption in kube-apiserver, and
+/// the kind in `v1` if this server writes the key. The keys below `listwatch` are secrets of the server.
 const OTHER_KEYS: [(&str, &str, Option<&str>); 5] = [
     ("ranges/serviceips", "serviceipallocations", None),
     ("ranges/servicenodeports", "servicenodeportallocations", Some("RangeAllocation")),
@@ -70,20 +70,20 @@ const OTHER_KEYS: [(&str, &str, Option<&str>); 5] = [
     ("listwatch", "secrets", None),
 ];
 
-/// The form of values in the store.
+/// The encoding and encryption of values in the store.
 #[derive(Debug)]
 pub struct StoredForm {
-    /// The entries by the prefix of the keys, which has one or two path elements.
+    /// The entries by key prefix. A prefix has one or two path elements.
     entries: HashMap<String, Entry>,
     encryption: Option<Encryption>,
     media_type: StorageMediaType,
     key_prefix: String,
     recent: RecentWrites,
-    /// Whether the log has a warning about fields that this release does not support.
+    /// Whether a warning about fields that this release does not support was logged.
     has_warned: AtomicBool,
 }
 
-/// The form of the values of a built-in resource.
+/// The encryption and encoding of the values of a built-in resource.
 #[derive(Debug)]
 struct Entry {
     transformer: Arc<Transformer>,
@@ -91,7 +91,7 @@ struct Entry {
     protobuf: Option<(String, String)>,
 }
 
-/// The form of the values at one path.
+/// The encryption and encoding of the values at one path.
 struct Form<'a> {
     /// The prefix of the resource.
     prefix: &'a str,
@@ -100,7 +100,7 @@ struct Form<'a> {
     message: Option<&'a (String, String)>,
 }
 
-/// A value as readers see it.
+/// A value as readers receive it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ReadValue {
     value: Bytes,
@@ -114,8 +114,8 @@ impl Default for StoredForm {
 }
 
 impl StoredForm {
-    /// Creates the form. Without `encryption`, values are written as plaintext. `key_prefix` is the prefix of all keys
-    /// in etcd; for other stores it is `/registry`.
+    /// Creates the value. Without `encryption`, values are written as plaintext. `key_prefix` is the prefix of all keys
+    /// in etcd, and `/registry` for other stores.
     pub fn new(encryption: Option<Encryption>, media_type: StorageMediaType, key_prefix: &str) -> Self {
         let transformer = |group: &str, resource: &str| match &encryption {
             Some(encryption) => encryption.transformer(group, resource),
@@ -139,13 +139,12 @@ impl StoredForm {
         StoredForm { entries, encryption, media_type, key_prefix, recent, has_warned: AtomicBool::new(false) }
     }
 
-    /// Returns `inner` with values in this form. Keys and revisions are those of `inner`.
+    /// Wraps `inner` so that values are converted between JSON and the stored form. Keys and revisions stay the same.
     pub fn storage(self: &Arc<Self>, inner: Arc<dyn Storage>) -> Arc<dyn Storage> {
         Arc::new(TransformedStorage::new(inner, Arc::clone(self)))
     }
 
-    /// The form of the values at a path below the store's prefix: that of a built-in resource, or the transformer of a
-    /// custom resource.
+    /// Returns the encryption and encoding of the values at a path below the store's prefix.
     fn find<'a>(&'a self, path: &'a str) -> Form<'a> {
         let (prefix, entry) = self.locate(path);
         let transformer = match (entry, &self.encryption) {
@@ -159,12 +158,12 @@ impl StoredForm {
         Form { prefix, transformer, message: entry.and_then(|entry| entry.protobuf.as_ref()) }
     }
 
-    /// The first path element if it is the prefix of a resource, else the first two.
+    /// Returns the first path element if that is the prefix of a resource, otherwise the first two.
     fn resource_prefix<'a>(&self, path: &'a str) -> &'a str {
         self.locate(path).0
     }
 
-    /// The prefix of the resource at a path, as [`StoredForm::resource_prefix`], and its entry.
+    /// Returns the prefix of the resource at a path (see [`StoredForm::resource_prefix`]) and the entry of that prefix.
     fn locate<'a>(&self, path: &'a str) -> (&'a str, Option<&Entry>) {
         let path = path.strip_prefix('/').unwrap_or(path);
         let first = path.find('/').unwrap_or(path.len());
@@ -177,7 +176,7 @@ impl StoredForm {
         (prefix, self.entries.get(prefix))
     }
 
-    /// Reports whether the stored values of the range that are JSON are read unchanged.
+    /// Reports whether reads return all stored JSON values of the range unchanged.
     fn reads_plain_json(&self, range: &KeyRange) -> bool {
         let definitions = KeyRange::resource(upgrade::DEFINITIONS);
         let renamed = RENAMED_VERSIONS.iter().map(|renamed| KeyRange::resource(renamed.prefix));
@@ -189,7 +188,7 @@ impl StoredForm {
             || self.is_of_one_resource(range) && self.find(range.start()).transformer.writes_plain()
     }
 
-    /// Reports whether all keys of the range have the same form.
+    /// Reports whether all keys of the range belong to the same resource.
     fn is_of_one_resource(&self, range: &KeyRange) -> bool {
         let prefix = self.resource_prefix(range.start());
         !prefix.is_empty() && range.end() <= KeyRange::resource(prefix).end()
@@ -199,8 +198,8 @@ impl StoredForm {
         format!("{}{key}", self.key_prefix)
     }
 
-    /// Converts a stored value for readers. If `with_stale` is set, also determines whether the value is stale, which
-    /// may require an encoding.
+    /// Converts a stored value for readers. If `with_stale` is set, also determines whether the stored form is
+    /// outdated. This can require an encoding of the value.
     fn read(&self, key: &Key, stored: Bytes, with_stale: bool) -> ReadValue {
         let Form { prefix, transformer, message } = self.find(key.as_str());
         let (plain, stale) = if transformer.writes_plain() && !stored.starts_with(ENCRYPTED_PREFIX) {
@@ -277,7 +276,7 @@ impl StoredForm {
         }
     }
 
-    /// The JSON that a read returns after a write.
+    /// Returns the JSON that a read will return after this value is written.
     fn normal_form(&self, key: &Key, value: Bytes) -> Bytes {
         let message = self.find(key.as_str()).message;
         let encoded = self.encode(message, value.clone());
@@ -289,7 +288,7 @@ impl StoredForm {
         normal
     }
 
-    /// Encodes the JSON of an object. A value that protobuf cannot hold stays JSON, which every release reads.
+    /// Encodes the JSON of an object. A value that protobuf cannot represent stays JSON, which every release can read.
     fn encode(&self, message: Option<&(String, String)>, value: Bytes) -> Bytes {
         match message {
             Some((api_version, kind)) if self.media_type == StorageMediaType::Protobuf => {
@@ -302,7 +301,7 @@ impl StoredForm {
         }
     }
 
-    /// Converts the JSON of a writer to its form in the store.
+    /// Converts the JSON of a writer to the stored form.
     fn write(&self, key: &Key, value: Bytes) -> Result<Bytes, StoreFault> {
         if value.starts_with(UNREADABLE_PREFIX) {
             return Err(StoreFault::Corrupt(format!("the value of {key} was not readable and is not written back")));
@@ -322,8 +321,8 @@ impl StoredForm {
     }
 }
 
-/// Checks a decrypted value. A value with the prefix of unreadable values must not be returned: its text would be shown
-/// as the reason why an object is unreadable.
+/// Checks a decrypted value. A value that starts with [`UNREADABLE_PREFIX`] is replaced, because readers would report
+/// its text as the reason why the object is unreadable.
 fn as_object(plain: Bytes) -> Bytes {
     if plain.starts_with(UNREADABLE_PREFIX) { unreadable("the stored value is not an object") } else { plain }
 }

@@ -1,7 +1,7 @@
-//! [`RecentWrites`]: the conversions of the values that this server has just written, so that none is made twice.
+//! [`RecentWrites`]: caches the conversions of recently written values, so that each value is converted only once.
 //!
-//! An update encodes its value to compare it with the stored one, writes the encoded value, and receives it again with
-//! the event of the watch cache. Only the first of these steps converts.
+//! An update encodes the value to compare it with the stored value, then writes the encoded value. Later, the watch
+//! cache receives the encoded value in an event. Only the first step converts the value.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,9 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use listwatch_meta::Key;
 
-/// The maximum number of remembered conversions. Each is forgotten when its event arrives.
+/// The maximum number of cached conversions. A conversion is removed when its event arrives.
 const CONVERSIONS_MAX: usize = 64;
-/// The maximum bytes of all remembered conversions.
+/// The maximum size of all cached conversions, in bytes.
 const BYTES_MAX: usize = 4 << 20;
 
 /// One value in its three forms.
@@ -32,7 +32,7 @@ impl Conversion {
     }
 }
 
-/// The latest conversions, the oldest first.
+/// The latest conversions, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct RecentWrites(Mutex<State>);
 
@@ -43,7 +43,7 @@ struct State {
 }
 
 impl RecentWrites {
-    /// Remembers a conversion, and forgets the oldest ones beyond the limits.
+    /// Adds a conversion, and removes the oldest conversions above the limits.
     pub(super) fn remember(&self, conversion: Conversion) {
         let mut state = self.lock();
         state.bytes += conversion.bytes();
@@ -54,15 +54,15 @@ impl RecentWrites {
         }
     }
 
-    /// The encoding of a writer's JSON. Only the same buffer finds it: the entry keeps that buffer alive, so no other
-    /// value can have its address.
+    /// Returns the encoding of a writer's JSON. The lookup compares the address and length of the buffer. The entry
+    /// keeps the buffer alive, so no other value can have the same address.
     pub(super) fn encoded(&self, json: &Bytes) -> Option<Bytes> {
         let same = |other: &Bytes| other.as_ptr() == json.as_ptr() && other.len() == json.len();
         let state = self.lock();
         state.conversions.iter().rev().find(|known| same(&known.json)).map(|known| known.encoded.clone())
     }
 
-    /// The JSON of an encoded value at a key, once.
+    /// Removes the conversion of an encoded value at a key, and returns the decoded JSON.
     pub(super) fn take_decoded(&self, key: &Key, encoded: &[u8]) -> Option<Bytes> {
         let mut state = self.lock();
         let at = state.conversions.iter().position(|known| known.key == *key && known.encoded == encoded)?;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn encoding_is_found_by_its_buffer_and_decoding_by_key_and_bytes_once() {
+    fn recent_write_is_encoded_once_per_buffer_and_decoded_once_per_key_and_value() {
         let recent = RecentWrites::default();
         let known = conversion("a", Bytes::from(b"{\"a\":1}".to_vec()));
         recent.remember(known.clone());
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn number_and_bytes_of_conversions_are_bounded() {
+    fn number_and_bytes_of_cached_conversions_are_bounded() {
         let recent = RecentWrites::default();
         for n in 0..3 * CONVERSIONS_MAX {
             recent.remember(conversion(&format!("a{n}"), Bytes::from(n.to_string())));

@@ -1,4 +1,4 @@
-//! [`rewrite_stale_keys`]: rewrites the server's own values in the current form at the start.
+//! [`rewrite_stale_keys`]: encrypts the server's own values with the current key when the server starts.
 //!
 //! After a key rotation, clients rewrite objects (`kubectl get secrets -A -o json | kubectl replace -f -`). Clients
 //! cannot see keys that belong to no resource, so the server rewrites these. Otherwise a removal of the old encryption
@@ -9,18 +9,18 @@ use std::sync::Arc;
 use listwatch_meta::KeyRange;
 use listwatch_storage::{ListQuery, ReadError, Storage, StoreFault, UpdateError, unreadable_reason};
 
-/// The prefixes of the keys that this server writes and that belong to no resource. The repair of node ports writes
-/// `ranges/servicenodeports` again.
+/// The prefixes of this server's own keys, which belong to no resource. `ranges/servicenodeports` is missing here,
+/// because the node port repair rewrites that key.
 const OWN_PREFIXES: [&str; 1] = ["listwatch"];
 
-/// The number of entries that one request to the store returns.
+/// The maximum number of entries per list request to the store.
 const PAGE_ENTRIES: usize = 500;
 
-/// Rewrites each value that is encrypted with a former key, or that is plaintext but should be encrypted. Unreadable
+/// Rewrites each value that is encrypted with an old key, or that is plaintext but should be encrypted. Unreadable
 /// values stay unchanged.
 ///
 /// # Errors
-/// The fault of the store. Some values may then still need the former key.
+/// The error of the store. Some values may then still need the old key.
 pub async fn rewrite_stale_keys(storage: &Arc<dyn Storage>) -> Result<(), StoreFault> {
     for prefix in OWN_PREFIXES {
         let mut range = KeyRange::resource(prefix);

@@ -1,4 +1,4 @@
-//! Built-in kinds that kube-apiserver stores in another version than the one that this server validates.
+//! Built-in kinds whose storage version in kube-apiserver differs from the version that this server validates.
 //!
 //! Source: `NewStorageFactoryConfigEffectiveVersion` in `pkg/kubeapiserver/default_storage_factory_builder.go` and
 //! `pkg/controlplane/apiserver/apiextensions.go` of Kubernetes v1.36. All other kinds are stored in the version that
@@ -31,19 +31,19 @@ pub(super) struct RenamedVersion {
 const VALIDATED: &str = "admissionregistration.k8s.io/v1";
 const STORED: &str = "admissionregistration.k8s.io/v1beta1";
 
-/// All such kinds.
+/// All kinds with a renamed version.
 pub(super) const RENAMED_VERSIONS: [RenamedVersion; 2] = [
     RenamedVersion { prefix: "mutatingadmissionpolicies", kind: "MutatingAdmissionPolicy" },
     RenamedVersion { prefix: "mutatingadmissionpolicybindings", kind: "MutatingAdmissionPolicyBinding" },
 ];
 
-/// Finds the kind of the keys with a prefix.
+/// Returns the kind whose keys have this prefix.
 pub(super) fn renamed_version(prefix: &str) -> Option<&'static RenamedVersion> {
     RENAMED_VERSIONS.iter().find(|renamed| renamed.prefix == prefix)
 }
 
 impl RenamedVersion {
-    /// Converts a stored value to the validated version. A value in another version stays as it is.
+    /// Converts a stored value to the validated version. A value in another version stays unchanged.
     pub(super) fn to_validated(&self, stored: Bytes) -> Bytes {
         self.convert(stored, STORED, VALIDATED)
     }
@@ -69,7 +69,8 @@ impl RenamedVersion {
         }
     }
 
-    /// The bytes of an envelope up to the end of its type: field 1 of `runtime.Unknown`. All lengths are below 128.
+    /// Returns the first bytes of the protobuf envelope, up to the end of the type (field 1 of `runtime.Unknown`). All
+    /// lengths are below 128.
     fn head(&self, api_version: &str) -> Vec<u8> {
         let text = |field: u8, text: &str| [&[field << 3 | 2, text.len() as u8], text.as_bytes()].concat();
         let type_meta = [text(1, api_version), text(2, self.kind)].concat();

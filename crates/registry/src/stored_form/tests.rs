@@ -1,4 +1,4 @@
-//! Tests of the form of values, over a store in memory.
+//! Tests the stored form of values with an in-memory store.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn over(inner: &Arc<MemoryStorage>, form: StoredForm) -> Arc<dyn Storage> {
 }
 
 #[test]
-fn resources_are_found_by_the_prefix_of_their_keys() {
+fn encryption_and_encoding_are_selected_by_the_prefix_of_the_key() {
     let rules: &[(&str, &[&str])] = &[("services, nodes", &[ONE]), ("'*.example.com'", &[ONE]), ("'*.'", &[TWO])];
     let form = form(rules, StorageMediaType::Protobuf);
     let check = |path: &str, kind: Option<&str>, prefix: &str| {
@@ -67,7 +67,7 @@ fn resources_are_found_by_the_prefix_of_their_keys() {
 }
 
 #[test]
-fn plain_json_is_passed_on_only_where_every_key_of_the_range_is_plain() {
+fn range_is_read_as_plain_json_only_if_every_value_can_be_plain() {
     let form = form(&[("secrets", &[ONE, IDENTITY]), ("configmaps", &[IDENTITY, ONE])], StorageMediaType::Json);
     for (range, expected) in [
         (KeyRange::resource("secrets"), false),
@@ -151,7 +151,7 @@ fn built_in_kinds_are_written_in_the_configured_encoding_and_others_as_json() {
 }
 
 #[test]
-fn allocated_node_ports_are_written_as_kube_apiserver_writes_them() {
+fn allocated_node_ports_are_encoded_as_in_kube_apiserver() {
     // 30000 and 30008 of the range 30000-32767, with empty metadata.
     const STORED: &[u8] = b"k8s\0\n\x15\n\x02v1\x12\x0fRangeAllocation\x12#\n\x10\n\0\x12\0\x1a\0\"\0*\x002\08\0B\0\x12\x0b30000-32767\x1a\x02\x01\x01\x1a\0\"\0";
     const JSON: &str =
@@ -259,7 +259,7 @@ async fn definition_that_kube_apiserver_stored_is_read_as_v1() {
 }
 
 #[test]
-fn members_absent_in_protobuf_are_added_at_each_read() {
+fn fields_absent_in_protobuf_are_added_at_each_read() {
     let form = form(&[], StorageMediaType::Protobuf);
     let round_trip = |path: &str, value: &str| {
         let stored = form.write(&key(path), value.to_owned().into()).unwrap();
@@ -321,7 +321,7 @@ fn unreadable_values_keep_their_error_and_are_never_written_back() {
 }
 
 #[tokio::test]
-async fn every_read_of_the_store_shows_decrypted_values() {
+async fn every_read_operation_returns_decrypted_values() {
     let inner = MemoryStorage::new();
     let storage = over(&inner, form(&[("secrets", &[ONE])], StorageMediaType::Protobuf));
     let (secrets, one) = (KeyRange::resource("secrets"), key("/secrets/a/one"));

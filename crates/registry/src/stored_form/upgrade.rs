@@ -1,5 +1,5 @@
-//! Upgrades decoded objects as kube-apiserver does at each read of its store: converts versions that are only used in
-//! the store, and adds defaults.
+//! Upgrades decoded objects as kube-apiserver does at each read of the store: converts storage versions and adds
+//! defaults.
 
 use bytes::Bytes;
 use listwatch_validation::Object;
@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 /// The prefix of the keys of CustomResourceDefinitions.
 pub(super) const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
 
-/// The version in which kube-apiserver stores CustomResourceDefinitions, because it is the more compact one
+/// The version in which kube-apiserver stores CustomResourceDefinitions, because v1beta1 is more compact
 /// (`pkg/controlplane/apiserver/apiextensions.go`, Kubernetes v1.36).
 const STORED_DEFINITION: &str = "apiextensions.k8s.io/v1beta1";
 
-/// Members that v1beta1 has at the top level if they are equal in all versions, with their names in a version.
+/// Fields that v1beta1 has at the top level of the spec if they are equal in all versions: name there, name in a
+/// version.
 const SHARED_MEMBERS: [(&str, &str); 4] = [
     ("validation", "schema"),
     ("subresources", "subresources"),
@@ -105,14 +106,14 @@ fn upgraded_spec(spec: &mut Object) -> Object {
     upgraded
 }
 
-/// Adds the members that kube-apiserver adds to an object when it reads it from the store:
-/// - the `kind` and `apiVersion` of the claim templates of a StatefulSet, which protobuf does not hold
+/// Adds the fields that kube-apiserver adds to an object at each read from the store:
+/// - the `kind` and `apiVersion` of the claim templates of a StatefulSet, which protobuf does not contain
 ///   (`pkg/apis/apps/v1/conversion.go`);
-/// - the labels of a Job without labels: those of its pods, which kube-apiserver generates after it has applied defaults
-///   (`SetDefaults_Job` in `pkg/apis/batch/v1/defaults.go`);
-/// - the phase of a claim, which kube-apiserver stores only when a controller has set it
+/// - the labels of a Job without labels, copied from the pod template; kube-apiserver generates these labels after
+///   defaulting (`SetDefaults_Job` in `pkg/apis/batch/v1/defaults.go`);
+/// - the phase of a PersistentVolumeClaim, which kube-apiserver stores only after a controller has set the phase
 ///   (`SetDefaults_PersistentVolumeClaim` in `pkg/apis/core/v1/defaults.go`);
-/// - the allocatable resources of a node that has none: those of its capacity (`SetDefaults_NodeStatus`).
+/// - the allocatable resources of a node without any, copied from the capacity (`SetDefaults_NodeStatus`).
 pub(super) fn completed(api_version: &str, kind: &str, json: Vec<u8>) -> Result<Bytes, serde_json::Error> {
     match (api_version, kind) {
         ("v1", "PersistentVolumeClaim") => {
@@ -181,12 +182,12 @@ fn add_phase(claim: &mut Object) {
     }
 }
 
-/// Moves the members that `names` lists (old name, new name) to a new object, in this order.
+/// Moves fields to a new object. `names` lists the old and new names in the order of the new object.
 fn renamed(from: &mut Object, names: &[(&str, &str)]) -> Object {
     names.iter().filter_map(|(old, new)| taken(from, old).map(|value| ((*new).to_owned(), value))).collect()
 }
 
-/// Takes a member that is not null.
+/// Removes and returns a field that is not null.
 fn taken(from: &mut Object, name: &str) -> Option<Value> {
     from.get_mut(name).map(Value::take).filter(|value| !value.is_null())
 }

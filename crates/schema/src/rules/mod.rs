@@ -249,7 +249,7 @@ pub(crate) fn validate(
     run.errors
 }
 
-/// The values that decide whether an error concerns an unchanged value.
+/// The old values of the current value and of the nearest parent. An error is tolerated if the value is unchanged.
 #[derive(Clone, Copy)]
 struct Ratchet<'v> {
     current: Option<Correlated<'v>>,
@@ -285,7 +285,7 @@ const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
 impl Run {
-    /// True if an error concerns an unchanged value.
+    /// Whether errors of `value` are tolerated, because the value is unchanged.
     fn tolerates<'v>(&mut self, ratchet: Ratchet<'v>, value: &'v Value) -> bool {
         let Some((compared_value, old)) = ratchet.compared_value(value) else { return false };
         *self

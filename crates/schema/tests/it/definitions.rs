@@ -251,7 +251,7 @@ fn invalid_or_unpruned_default_is_rejected() {
 }
 
 #[test]
-fn invalid_schema_reports_its_problem() {
+fn schema_with_wrong_type_depth_or_unknown_fields_is_reported() {
     let context = CheckContext { at: "spec.validation", status_subresource: false, unchanged: false };
     let error = check(&json!({"type": 3}), context).expect_err("a type is text");
     assert_eq!(

@@ -23,7 +23,7 @@ fn check(schema: &Value, object: &Value) -> Vec<FieldError> {
 }
 
 #[test]
-fn errors_of_large_enums_are_bounded() {
+fn size_of_errors_of_large_enums_is_bounded() {
     let allowed: Vec<String> = (0..30_000).map(|number| format!("value-{number}")).collect();
     let schema = json!({"type": "object", "properties": {"list": {"type": "array",
         "items": {"type": "string", "enum": allowed}}}});
@@ -41,7 +41,7 @@ fn errors_of_small_enums_list_all_values() {
 }
 
 #[test]
-fn errors_of_large_values_are_bounded() {
+fn size_of_errors_of_large_values_is_bounded() {
     let long = "é".repeat(1 << 20);
     let schema = json!({"type": "object", "properties": {
         "a": {"type": "string", "maxLength": 1, "pattern": "^x$"},
@@ -54,7 +54,7 @@ fn errors_of_large_values_are_bounded() {
 }
 
 #[test]
-fn errors_below_long_keys_are_bounded() {
+fn size_of_errors_below_long_keys_is_bounded() {
     let key = "k".repeat(1 << 20);
     let schema = json!({"type": "object", "properties": {"map": {"type": "object",
         "additionalProperties": {"type": "array", "items": {"type": "integer"}}}}});
@@ -74,7 +74,7 @@ fn size_of_applied_defaults_is_bounded() {
 }
 
 #[test]
-fn paths_of_unknown_fields_are_bounded() {
+fn size_of_reported_unknown_field_paths_is_bounded() {
     let key = "k".repeat(1 << 20);
     let unknown: serde_json::Map<String, Value> = (0..5_000).map(|n| (format!("u{n}"), json!(1))).collect();
     let schema = json!({"type": "object", "properties": {"map": {"type": "object",

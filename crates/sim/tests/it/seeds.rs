@@ -33,7 +33,7 @@ fn replayed_seed_has_the_same_trace_byte_for_byte() {
 }
 
 #[test]
-fn unknown_argument_is_named() {
+fn error_names_the_unknown_argument() {
     let output = Command::new(env!("CARGO_BIN_EXE_listwatch-sim")).args(["--replay", "1", "--fires", "3"]).output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(2));

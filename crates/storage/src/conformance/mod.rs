@@ -1,10 +1,10 @@
 //! The conformance suite of [`Storage`]: one case per guarantee, named after it.
 //!
 //! ```text
-//!   cases()          every case, for a harness of one's own
+//!   cases()          every case, for a custom harness
 //!   run_all(factory) all of them, one after the other
 //!   conformance_tests!{ .. }   one #[tokio::test] per case, so that a runner lists them
-//!   model            random operations against a list of events that is too simple to be wrong
+//!   model            random operations, compared with a simple list of events
 //! ```
 //!
 //! The store of a case may hold other keys and have other writers (a shared etcd). A case therefore uses its own
@@ -41,7 +41,7 @@ use crate::types::{KeyValue, ListPage, ListQuery, Storage, StoreEvent, Watch, Wa
 
 pub use model::{Op, check_model, operations};
 
-/// The time for which a case waits for an expected event.
+/// The time limit for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A broken guarantee.

@@ -97,7 +97,7 @@ const KEYS: [(&str, &str); 8] =
     [("a", "x"), ("a", "xx"), ("a", "y"), ("ab", "x"), ("a-b", "x"), ("b", "x"), ("b", "y"), ("b", "z")];
 
 /// Runs the operations on a store and compares every result with the model. For [`Op::Reopen`], `reopen` is called
-/// while no watch is open. The function closes the store and returns the reopened one, or `None` if a store cannot be
+/// while no watch is open. `reopen` closes the store and returns the reopened store, or `None` if the store cannot be
 /// reopened.
 ///
 /// No other client may compact the store meanwhile.
@@ -133,7 +133,7 @@ struct Event {
     value: Option<Bytes>,
 }
 
-/// The watched part of an event.
+/// The part of an event that is compared.
 #[derive(Debug, PartialEq, Eq)]
 struct Shown {
     key: Key,

@@ -366,8 +366,9 @@ async fn progress_covers_every_acknowledged_write(subject: Subject) -> Verdict {
     Ok(())
 }
 
-/// Through [`Storage`](crate::Storage) alone, a store writes several keys at one revision only when
-/// keys expire together, and not every store does so. This case checks the store's actual behavior.
+/// Clients of [`Storage`](crate::Storage) cannot write several keys at one revision. Only keys that
+/// expire together can share a revision, and not in every store. This case checks the store's
+/// actual behavior.
 async fn progress_never_exceeds_the_stores_revision(subject: Subject) -> Verdict {
     /// Time to wait for progress. A store that has not reached the revision may stay silent instead.
     const SILENCE: Duration = Duration::from_millis(300);

@@ -137,12 +137,12 @@ pub(super) struct Committer {
     pub engine: Option<Engine>,
     /// Revisions on disk that are no longer readable, oldest first.
     pub dead: VecDeque<Revision>,
-    /// The oldest readable revision according to the disk. This revision may be older than the index's until
-    /// the revisions are removed.
+    /// The oldest readable revision according to the disk. The index's oldest revision may be newer until the dead
+    /// revisions are removed.
     pub oldest_on_disk: Revision,
     /// The time of the last commit that would need a repair after a crash.
     pub unrepaired: Option<Instant>,
-    /// The writers that are likely to return.
+    /// The writers that are likely to write again soon.
     pub expected_writers: ExpectedWriters,
     /// The time of the last removal of dead revisions while commits fail.
     pub tidied: Option<Instant>,

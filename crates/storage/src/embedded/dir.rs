@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   <dir>/LOCK          held while the store is open; holds the owner's process id
-//!   <dir>/FORMAT        what the directory is, for people and for the next open
+//!   <dir>/FORMAT        the format of the store, as text
 //!   <dir>/store.redb    the engine's file
 //!
 //!   for a while:
 //!   <dir>/store.redb.new        a store that is being made
-//!   <dir>/store.redb.restoring  one that is being filled from a snapshot
+//!   <dir>/store.redb.restoring  a store that is being restored
 //!   <dir>/store.redb.copy       a denser copy of store.redb, which will take its place
 //! ```
 //!
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_new_store_and_new_parent_directories_are_durable() {
+    fn new_store_syncs_its_directory_and_new_parent_directories() {
         let root = tempfile::tempdir().unwrap();
         let store = EmbeddedStorage::open(root.path().join("a/b/store"), options()).unwrap();
         assert!(doubtful(&root).is_empty(), "promise: durable, {:?}", doubtful(&root));
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn error_of_the_engine_names_the_remedy_of_the_operator() {
+    fn open_error_names_the_remedy_for_each_engine_error() {
         let root = tempfile::tempdir().unwrap();
         let dir = StoreDir::prepare_new(root.path()).unwrap();
         let check = |error: EngineError, expected: &str| {
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn restore_never_replaces_a_store_or_its_remains() {
+    fn restore_never_replaces_an_existing_or_incomplete_store() {
         let check = |prepare: fn(&Path), why: &str| {
             let root = tempfile::tempdir().unwrap();
             drop(EmbeddedStorage::open(root.path(), options()).unwrap());
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn name_of_a_defragmented_store_is_durable() {
+    async fn defragment_syncs_the_directory_after_the_rename() {
         let root = tempfile::tempdir().unwrap();
         let store = EmbeddedStorage::open(root.path(), options()).unwrap();
         store.create(&key("a"), "{}".into(), None).await.unwrap();

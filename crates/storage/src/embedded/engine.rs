@@ -41,7 +41,7 @@ const OLDEST_KEY: &str = "oldest";
 
 /// The file of an engine.
 pub(super) trait Disk: Send + Sync + 'static {
-    /// Opens the file. Called again after a failure, once the former handle is dropped.
+    /// Opens the file. Called again after a failure, after the previous handle was dropped.
     fn open(&self) -> io::Result<Box<dyn StorageBackend>>;
     /// Free bytes for growth, if known.
     fn free_bytes(&self) -> Option<u64>;
@@ -211,7 +211,7 @@ fn redb<T, E: Into<redb::Error>>(result: Result<T, E>) -> Result<T, EngineError>
     result.map_err(|error| error.into().into())
 }
 
-/// One revision as stored: the header, and the value if it wrote one.
+/// One revision as stored: the header, and the value record unless the revision is a removal.
 pub(super) type RawCopy = (Revision, Vec<u8>, Option<Vec<u8>>);
 
 /// The changes of one atomic commit.
@@ -245,9 +245,9 @@ pub(super) struct Engine {
 /// The state shared by an engine and its snapshots.
 #[derive(Default)]
 struct InUse {
-    /// The engine waits for its readers; long reads stop.
+    /// Whether the engine waits for its readers to close. Long reads then stop.
     closing: AtomicBool,
-    /// A read failed. redb's handle then fails every uncached read.
+    /// Whether a read failed. redb's handle then fails every uncached read.
     failed: AtomicBool,
 }
 
@@ -435,7 +435,7 @@ impl Snapshot {
         }))
     }
 
-    /// Records a failed read.
+    /// Returns the result unchanged, and records a failed read.
     fn noting<T>(&self, result: Result<T, EngineError>) -> Result<T, EngineError> {
         if matches!(result, Err(EngineError::Io(_))) && !self.in_use.closing.load(Ordering::Relaxed) {
             self.in_use.failed.store(true, Ordering::Relaxed);
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_errors_become_the_store_fault_that_names_the_remedy() {
+    fn io_error_is_converted_to_the_matching_store_fault() {
         let check = |kind: io::ErrorKind, expected: fn(String) -> StoreFault, text: &str| {
             let error = EngineError::from(io::Error::from(kind));
             assert_eq!(error.to_string(), text, "{kind:?}");
@@ -550,7 +550,7 @@ mod tests {
 
     /// A failed read must not make a store look like another program's file, which the operator would then delete.
     #[test]
-    fn failed_read_at_opening_is_an_error_of_the_disk() {
+    fn failed_read_during_open_is_reported_as_an_io_error() {
         let disk = SimDisk::default();
         let engine = Engine::create(&disk, CACHE_BYTES).unwrap();
         commit(&engine, &[2, 3]).unwrap();

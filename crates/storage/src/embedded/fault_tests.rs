@@ -52,11 +52,11 @@ struct Phase {
     seed: u64,
     writers: usize,
     writes: usize,
-    /// A denser copy is made meanwhile and replaces the store.
+    /// Whether the store is defragmented during the phase.
     defragment: bool,
-    /// The history is compacted meanwhile, up to this many revisions before the latest.
+    /// Compacts the history during the phase, up to this many revisions before the latest.
     compact: Option<u64>,
-    /// The store is closed and reopened afterwards, as after a power loss.
+    /// Whether the store is closed and reopened after the phase, as after a power loss.
     reopen: bool,
 }
 
@@ -383,8 +383,8 @@ async fn live(store: &EmbeddedStorage, copy: &mut BTreeMap<Key, Bytes>, place: &
     }
 }
 
-/// Writes its keys until done or until an outcome is unknown. Returns its key states and the newest
-/// reported revision.
+/// Writes the keys of one writer until done or until an outcome is unknown. Returns the states of the keys and the
+/// newest reported revision.
 async fn write(
     store: &EmbeddedStorage,
     writer: usize,
@@ -502,8 +502,8 @@ fn guarantees_hold_under_any_disk_fault() {
     assert!(lost > 0 && renames > 0, "{sum:?}");
 }
 
-/// Changes a scenario so that many revisions die while the store is copied. The copier and the committer are threads, so
-/// an arbitrary scenario seldom has a revision that is copied before it dies and dies before the copy ends.
+/// Changes a scenario so that many revisions die while the store is copied. The copier and the committer are threads.
+/// In an arbitrary scenario, a revision seldom dies after it was copied and before the copy ends.
 fn make_revisions_die_during_copies(scenario: &mut Scenario) {
     scenario.retained = 8;
     for phase in &mut scenario.phases {

@@ -78,10 +78,10 @@ struct Sim {
     /// The file with the store's name.
     main: u64,
     create_side: Option<u64>,
-    /// The former file of that name, while the rename is not durable.
+    /// The file that had the store's name before a rename, while the rename is not durable.
     former: Option<u64>,
     next_file: u64,
-    /// Handles of an earlier generation belong to a machine that lost power.
+    /// The number of power losses. Handles of an earlier generation fail.
     generation: u64,
     /// Writes, length changes and syncs that succeed before the power fails.
     steps_left: Option<u64>,
@@ -92,7 +92,7 @@ struct Sim {
     /// The free and the used bytes that the disk reports, instead of its real sizes.
     reported: Option<(u64, u64)>,
     fault_rates: FaultRates,
-    /// Test bug: the disk reports a sync without doing it.
+    /// Test bug: whether a sync does nothing and succeeds.
     sync_lies: bool,
     fault_counts: FaultCounts,
     rng: TestRng,

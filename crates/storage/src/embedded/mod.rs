@@ -216,7 +216,7 @@ struct Inner {
     state: RwLock<State>,
     hub: Hub,
     queue: Queue,
-    /// Room for waiting writes, in KiB.
+    /// The memory for waiting writes, in KiB.
     room: Arc<Semaphore>,
     clock: Clock,
     /// While the store is copied: removed revisions that the copy may contain. The copier takes
@@ -256,7 +256,7 @@ impl Inner {
 
 /// The readable state: all durable changes and no others.
 struct State {
-    /// The engine is being reopened: reads wait, see [`Inner::readable`].
+    /// Whether the engine is being reopened. Reads then wait, see [`Inner::readable`].
     reopening: bool,
     index: Index,
     recent: Recent,
@@ -379,8 +379,8 @@ impl EmbeddedStorage {
         Restore::begin(path.as_ref(), options)
     }
 
-    /// The expiry of the state that was written at `modified`, which an export stores with the
-    /// value. `None` if it has no TTL or is not the key's latest state.
+    /// The expiry of the state that was written at `modified`, which an export stores with the value. `None` if the
+    /// state has no TTL or is not the latest one of the key.
     pub fn expires(&self, modified: Revision) -> Option<SystemTime> {
         self.inner.state.read().index.deadlines.of(modified).map(commit::time_of)
     }
@@ -699,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_write_takes_room_for_its_value() {
+    fn queued_write_reserves_memory_for_its_value() {
         let (_committer, store) = store_without_thread();
         let put = |bytes: usize| WriteOp::Put { expected: Revision::ZERO, value: vec![0; bytes].into(), ttl: None };
         let delete = || WriteOp::Delete { expected: Revision::new(1) };

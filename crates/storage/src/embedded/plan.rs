@@ -200,7 +200,7 @@ pub(super) struct Rebuild {
 }
 
 impl Rebuild {
-    /// Begins; `oldest` is the oldest readable revision.
+    /// Begins a rebuild; `oldest` is the oldest readable revision.
     pub(super) fn new(oldest: Revision, keeper: RetentionTracker) -> Self {
         Rebuild { base: oldest.max(FIRST_REVISION), index: Index::new(oldest, keeper), dead: VecDeque::new() }
     }

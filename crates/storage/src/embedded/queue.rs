@@ -60,7 +60,7 @@ pub(super) enum Request {
         op: WriteOp,
         /// Receives the revision once the change is durable, or the error.
         answer: oneshot::Sender<Result<Revision, WriteError>>,
-        /// The writer's share of the queue's room.
+        /// The writer's share of the memory for waiting writes.
         room: OwnedSemaphorePermit,
     },
     /// Switches to a compacted copy of the database.
@@ -102,7 +102,7 @@ impl Request {
 #[derive(Default)]
 struct State {
     requests: VecDeque<Request>,
-    /// The committer sleeps until this many requests wait.
+    /// The number of waiting requests at which the committer wakes.
     wanted: usize,
     nudged: bool,
     closed: bool,
@@ -163,8 +163,8 @@ impl Queue {
         self.filled.notify_one();
     }
 
-    /// Takes the next batch, waiting for one until `deadline`. Then waits for the other `expected_writers`
-    /// requests that are likely to come, up to the time given there.
+    /// Takes the next batch, waiting for one until `deadline`. Then waits until the batch has the expected number of
+    /// requests, for at most the `patience` of `expected_writers`.
     pub(super) fn take(&self, deadline: Instant, expected_writers: ExpectedWriters) -> Batch {
         let mut state = self.state.lock();
         state.wanted = 1;
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn nudge_before_the_sleep_is_not_missed() {
+    fn nudge_before_the_committer_sleeps_is_not_lost() {
         let queue = queue([]);
         queue.nudge();
         assert_eq!(take(&queue, 0), Some(0));

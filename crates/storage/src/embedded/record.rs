@@ -39,7 +39,7 @@ pub(super) struct Header {
 pub(super) struct Put {
     /// The revision that created this incarnation of the key.
     pub created: Revision,
-    /// The expiry in milliseconds since the epoch; zero for never.
+    /// The expiry in milliseconds since the Unix epoch; zero if the key never expires.
     pub deadline: Millis,
     /// The value's length in bytes.
     pub length: u32,

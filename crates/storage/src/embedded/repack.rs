@@ -68,12 +68,12 @@ impl std::fmt::Debug for Copy {
     }
 }
 
-/// The result of a chunk.
+/// A chunk of records to copy.
 struct Chunk {
     records: Vec<RawCopy>,
     bytes: usize,
     through: Revision,
-    /// No chunk follows.
+    /// Whether no chunk follows.
     last: bool,
 }
 
@@ -204,7 +204,7 @@ struct CatchUp {
 }
 
 impl CatchUp {
-    /// Whether the committer copies what follows this chunk.
+    /// Whether the committer copies the records after this chunk.
     fn hands_over_after(&mut self, chunk: &Chunk) -> bool {
         self.ends += usize::from(chunk.last);
         // The next chunk is about as large as this one.
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn chunk_of_a_copy_is_bounded_in_records_and_bytes() {
+    fn chunk_of_a_defragmentation_is_bounded_in_records_and_bytes() {
         let check = |count, bytes, expected: &[usize], why: &str| {
             let (committer, records) = store(|plan| creates(plan, count, bytes));
             let mut copy = copy_from(Revision::ZERO);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_omits_unreadable_revisions() {
+    fn defragmented_copy_omits_unreadable_revisions() {
         // Twenty states of a key, a removed key, and one that lives.
         let (committer, records) = store(|plan| {
             let last = (0..20).fold(Revision::ZERO, |at, _| plan.put(&key(1), at, "v".into(), 0).unwrap());
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_omits_revisions_that_die_during_the_copy() {
+    fn defragmented_copy_omits_revisions_freed_during_the_copy() {
         let (committer, records) = store(|plan| creates(plan, 10, 1));
         let mut copy = copy_from(Revision::ZERO);
         let chunk = copy.next(&committer.inner).unwrap();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn committer_takes_over_when_little_is_left_or_the_copy_falls_behind() {
+    fn committer_completes_the_defragmentation_when_little_is_left_or_the_copy_falls_behind() {
         let chunk = |bytes, records, last| {
             let record = (Revision::new(2), Vec::new(), None);
             Chunk { records: vec![record; records], bytes, through: Revision::new(2), last }

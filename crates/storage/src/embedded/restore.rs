@@ -1,7 +1,7 @@
 //! Fills a new store with the keys of another store, including their revisions: [`Restore`].
 //!
 //! ```text
-//!   <dir>/store.redb.restoring   grows in batches; refused by whoever opens the directory
+//!   <dir>/store.redb.restoring   grows in batches; EmbeddedStorage::open rejects the directory
 //!        └── finish ──▶ <dir>/store.redb   renamed when it is whole and synced
 //! ```
 //!
@@ -143,7 +143,7 @@ impl Restore {
         Ok(())
     }
 
-    /// Completes the store at `revision`; the first write takes the next one. The store can be
+    /// Completes the store at `revision`; the first write takes the next revision. The store can be
     /// opened afterwards.
     ///
     /// # Errors

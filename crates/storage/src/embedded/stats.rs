@@ -50,8 +50,7 @@ const MARKS_MAX: usize = 256;
 /// Minimum time between two marks, in milliseconds.
 const MARKS_APART: Millis = 1000;
 
-/// The times at which some revisions were the latest. The longer the history, the larger is the distance between the
-/// recorded revisions.
+/// The times at which some revisions were the latest. In a longer history, the recorded revisions are farther apart.
 #[derive(Debug)]
 pub(super) struct Timeline {
     /// Pairs of a revision and the time at which it was the last one, oldest first.
@@ -66,7 +65,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Records that the store is at `current` and its history begins at `oldest`.
+    /// Records that the store is at `current` at the time `now`, and that the history begins at `oldest`.
     pub(super) fn note(&mut self, oldest: Revision, current: Revision, now: Millis) {
         if self.marks.back().is_none_or(|(_, at)| now.saturating_sub(*at) >= self.apart) {
             self.marks.push_back((current, now));
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_the_engine_are_the_rest_of_the_file() {
+    fn other_bytes_are_the_file_size_minus_live_and_history_bytes() {
         let stats = |file_bytes| EmbeddedStats {
             revision: Revision::new(9),
             oldest: Revision::new(2),

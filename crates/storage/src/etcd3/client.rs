@@ -158,7 +158,8 @@ impl Client {
         }
     }
 
-    /// Returns a token other than the rejected one.
+    /// Replaces a rejected token and returns the current one. Fetches a new token only if no other
+    /// call has done so already.
     async fn replace_token(&self, auth: &Auth, refused: Option<Token>) -> Result<Option<Token>, Status> {
         let _renewing = auth.renewing.lock().await;
         if auth.token() == refused {
@@ -200,7 +201,7 @@ fn with_metadata<Q>(message: Q, token: Option<&Token>) -> Request<Q> {
 pub(super) struct WatchRequests(mpsc::Sender<WatchRequest>);
 
 impl WatchRequests {
-    /// Opens another watch. Returns false if the stream is dead or does not drain.
+    /// Opens another watch. Returns false if the stream is closed or its queue is full.
     pub(super) fn create(&self, create: WatchCreateRequest) -> bool {
         self.send(RequestUnion::Create(create))
     }

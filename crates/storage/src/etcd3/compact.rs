@@ -21,10 +21,10 @@ use listwatch_meta::Revision;
 /// it outside of every prefix.
 pub const COMPACT_KEY: &str = "compact_rev_key";
 
-/// The decisions of one compactor.
+/// The state machine of the compactor in one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Compactor {
-    /// The key's version that this server saw last.
+    /// The version of the key that this server saw last.
     time: i64,
     /// The store's revision in the last round; zero before the first.
     noted: Revision,

@@ -58,7 +58,7 @@ struct Member {
     /// Held while a connection is made, so that concurrent requests authenticate once.
     dialing: tokio::sync::Mutex<()>,
     version: RwLock<Option<Version>>,
-    /// The member denies reading its version, and the log has reported it.
+    /// Whether the member denies reading its version, and the log has reported the denial.
     denies_version: AtomicBool,
 }
 

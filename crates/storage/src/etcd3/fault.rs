@@ -2,8 +2,8 @@
 //!
 //! etcd's error texts are part of its API (`api/v3rpc/rpctypes`): several errors share one gRPC
 //! code and differ only in their text, so both are examined. A failure also states whether the
-//! request certainly did not take effect, in which case even a write may be retried. It also states
-//! whether another endpoint may succeed.
+//! request certainly did not take effect, in which case even a write may be retried. The failure
+//! also states whether another endpoint may succeed.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -36,9 +36,9 @@ pub(super) enum Cause {
 pub(super) struct Failure {
     /// The cause.
     pub(super) cause: Cause,
-    /// The request certainly never reached a server, so even a write may be repeated.
+    /// Whether the request certainly never reached a server. Then even a write may be repeated.
     pub(super) unsent: bool,
-    /// The problem may be limited to one endpoint: a read may succeed at another.
+    /// Whether the problem may be limited to one endpoint. Then a read may succeed at another.
     pub(super) elsewhere: bool,
 }
 
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn error_without_text_names_its_code() {
+    fn etcd_error_without_text_names_its_grpc_code() {
         let failure = classify("http://e:2379", Code::DeadlineExceeded, "", false);
         assert!(
             failure

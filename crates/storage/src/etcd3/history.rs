@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_older_response_is_not_a_decrease() {
+    fn older_response_of_an_overlapping_request_is_not_reported_as_a_decrease() {
         let history = History::new();
         let slow = history.floor();
         assert_eq!(history.handle_header(history.floor(), 7, r(10)), Ok(()));

@@ -15,7 +15,7 @@ const FOREIGN_NAMED_MAX: u64 = 10;
 /// The key prefix of this store, and a counter of foreign keys found below it.
 #[derive(Debug)]
 pub(super) struct Keyspace {
-    /// Begins with `/` and does not end with one; empty for the whole of etcd.
+    /// The prefix, which begins with `/` and does not end with `/`; empty for all keys of etcd.
     prefix: String,
     foreign: AtomicU64,
 }
@@ -23,7 +23,7 @@ pub(super) struct Keyspace {
 impl Keyspace {
     /// Creates a keyspace below `prefix`, normalized as by kube-apiserver (`path.Join("/",
     /// prefix)`): `registry`, `/registry/` and `/a/..//./registry` are equal, and an empty prefix
-    /// is the whole of etcd.
+    /// covers all keys of etcd.
     pub(super) fn new(prefix: &str) -> Self {
         let mut elements = Vec::new();
         for element in prefix.split('/') {
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefix_is_normalized_as_a_path() {
+    fn key_prefix_is_normalized_as_a_path() {
         for prefix in
             ["registry", "/registry", "/registry/", "//registry//", "/./registry/.", "a/../registry", "../registry"]
         {

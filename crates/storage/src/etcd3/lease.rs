@@ -40,7 +40,7 @@ struct Lease {
     objects: u32,
 }
 
-/// The lease for a key.
+/// The choice of a lease for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseChoice {
     /// Use this lease.

@@ -51,7 +51,7 @@ pub(super) struct Liveness {
     heard: Instant,
     /// The time of the unanswered probe.
     probed: Option<Instant>,
-    /// A progress request is waiting to be sent.
+    /// Whether a progress request is waiting to be sent.
     progress_wanted: bool,
     /// The time of the unanswered progress request.
     progress_asked: Option<Instant>,
@@ -64,7 +64,7 @@ impl Liveness {
         Liveness { heard: now, probed: None, progress_wanted: false, progress_asked: None, dead: false }
     }
 
-    /// Records input. `progress`: the input may answer a progress request.
+    /// Records input. `progress` is true if the input may answer a progress request.
     pub(super) fn handle_heard(&mut self, now: Instant, progress: bool) {
         self.heard = now;
         self.probed = None;

@@ -3,7 +3,7 @@
 //! ```text
 //!   get, list ───▶ pager ──────▶┐
 //!   create, update, delete ────▶│ endpoints: one member after the other, ──gRPC──▶ etcd
-//!        └─ TTL ─▶ lease book ─▶│ what is safe is tried again elsewhere
+//!        └─ TTL ─▶ lease book ─▶│ safe requests are retried at another
 //!   watch ───────▶ watch_stream ┘
 //!                    └─ reader ─▶ incoming channel ─▶ fold ─▶ result channel ─▶ Watch
 //! ```
@@ -513,7 +513,7 @@ impl Shared {
         Ok(response)
     }
 
-    /// Decodes a transaction: its revision, or the current state.
+    /// Decodes the response of a transaction: the new revision, or the current state of the key after a conflict.
     fn outcome(&self, response: TxnResponse) -> Result<Result<Revision, Option<KeyValue>>, StoreFault> {
         if response.succeeded {
             let revision = header_revision(response.header.map(|header| header.revision));

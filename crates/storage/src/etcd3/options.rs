@@ -45,8 +45,8 @@ pub struct Etcd3Options {
     /// The members, `http://host:port` or `https://host:port`; one is enough to start. The default
     /// scheme is `https` with TLS files, else `http`.
     pub endpoints: Vec<String>,
-    /// The key prefix of all objects, normalized as a path: `a/../b` is `/b`, and an empty one is
-    /// the whole of etcd, as in kube-apiserver. Default [`DEFAULT_PREFIX`].
+    /// The key prefix of all objects, normalized as a path: `a/../b` is `/b`, and an empty prefix covers all keys of
+    /// etcd, as in kube-apiserver. Default [`DEFAULT_PREFIX`].
     pub prefix: String,
     /// PEM file of the CAs that sign etcd's certificates. The default is the operating system's
     /// trusted CAs. Each new connection reads the TLS files again; while they are unusable, it uses
@@ -198,7 +198,8 @@ pub(super) struct Dial {
 }
 
 impl Dial {
-    /// A channel for everything except watches. It connects with its first call, and again after a disconnect.
+    /// A channel for everything except watches. The channel connects with the first call, and again after a
+    /// disconnect.
     pub(super) fn calls(&self) -> Channel {
         self.channel(ANSWER_WINDOW_BYTES)
     }
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_tls_file_is_named() {
+    fn connect_error_names_the_unusable_tls_file() {
         let dir = tempfile::tempdir().unwrap();
         let empty = dir.path().join("empty.pem");
         std::fs::write(&empty, "").unwrap();

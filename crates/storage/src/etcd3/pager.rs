@@ -1,10 +1,11 @@
 //! Reads a range in pages of one revision: chooses the next page and detects the end.
 //!
 //! One range of 150,000 objects in one gRPC message would be in memory three times: as HTTP/2
-//! frames, as a message and as objects. It would also delay all other calls on the connection. So a
-//! list is read in pages, which are pinned to the revision of the first page and sized by bytes.
-//! Compaction can overtake the pages, so that a list slower than compaction would never complete
-//! (kubernetes #136950). The rest is then read as one range, which etcd answers from one snapshot.
+//! frames, as a message and as objects. The message would also delay all other calls on the
+//! connection. So a list is read in pages, which are pinned to the revision of the first page and
+//! sized by bytes. Compaction can overtake the pages, so that a list slower than compaction would
+//! never complete (kubernetes #136950). The rest is then read as one range, which etcd answers from
+//! one snapshot.
 
 use listwatch_meta::Revision;
 

@@ -39,7 +39,7 @@ pub(super) struct TlsPaths {
     pub(super) identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// The bytes of the files.
+/// The contents of the TLS files.
 #[derive(PartialEq, Eq)]
 struct Contents {
     authorities: Option<Vec<u8>>,
@@ -80,7 +80,7 @@ pub(super) struct TlsFiles {
 struct Loaded {
     contents: Contents,
     config: Arc<ClientConfig>,
-    /// The last error, so that the log has it once.
+    /// The last error, which the log must not repeat.
     error: Option<ConnectError>,
 }
 
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn unchanged_files_keep_their_configuration_and_changed_ones_replace_it() {
+    fn tls_configuration_is_rebuilt_only_when_the_files_change() {
         let dir = Dir::new();
         let files = TlsFiles::load(dir.paths.clone()).unwrap();
         let first = reloaded(&files);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_file_is_named_with_its_problem() {
+    fn tls_error_names_the_unusable_file_and_the_problem() {
         let (certificate, key) = identity();
         let other_key = identity().1;
         for (name, text, expected) in [
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_that_another_connection_reads_are_not_waited_for() {
+    async fn connection_does_not_wait_while_another_one_reads_the_tls_files() {
         let dir = Dir::new();
         let files = Arc::new(TlsFiles::load(dir.paths.clone()).unwrap());
         let first = files.config().await;
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn file_above_the_size_limit_is_refused() {
+    fn tls_file_above_the_size_limit_is_rejected() {
         let dir = Dir::new();
         for (more, expected) in [(0, "ca.crt: it has no PEM block"), (1, "ca.crt: it is larger than 1048576 bytes")] {
             dir.write("ca.crt", &" ".repeat(TLS_FILE_BYTES_MAX as usize + more));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn server_that_never_finishes_the_handshake_is_left_after_the_timeout() {
+    async fn connection_times_out_if_the_server_never_finishes_the_tls_handshake() {
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let dir = Dir::new();
         let files = TlsFiles::load(dir.paths.clone()).unwrap();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn server_without_http_2_is_refused() {
+    async fn tls_server_without_http_2_is_rejected() {
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate =
             rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();

@@ -144,8 +144,8 @@ pub(super) struct WatchCore {
     /// The revision up to which everything was delivered; never decreases. Initially the requested
     /// revision, which etcd may not have reached.
     position: Revision,
-    /// Whether etcd has reported a revision at or above `position`. Until then `position` is a
-    /// client's claim, which is not reported as progress.
+    /// Whether etcd has reported a revision at or above `position`. Until then only the client
+    /// claims that `position` exists, so the watch reports no progress.
     confirmed: bool,
     /// Events of the incomplete revision `held_revision`, above `position`.
     held: Vec<StoreEvent>,

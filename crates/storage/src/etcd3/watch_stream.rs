@@ -44,11 +44,12 @@ use super::{Shared, version::Version};
 use crate::error::{StoreFault, WatchError};
 use crate::types::{KeyValue, StoreEvent, Watch, WatchItem};
 
-/// The number of responses in the incoming channel, as in Kubernetes. When it is full, the stream is not read.
+/// The number of responses in the incoming channel, as in Kubernetes. When the channel is full, the stream is not
+/// read.
 pub const INCOMING_RESPONSES: usize = 100;
 
-/// The number of messages in the result channel, each with the items of one response. When it is full, the state
-/// machine waits.
+/// The number of messages in the result channel, each with the items of one response. When the channel is full, the
+/// state machine waits.
 pub const RESULT_MESSAGES: usize = 100;
 
 /// Bytes of the items in both channels: keys and values, before and after the change. A larger
@@ -504,8 +505,8 @@ impl Reader {
         None
     }
 
-    /// Cancels the watch of a probe. etcd rejects a probe, but another implementation of etcd's API
-    /// may create it.
+    /// Cancels a watch that a probe has created. etcd rejects a probe, but another implementation of etcd's API may
+    /// create a watch for it.
     fn cancel_leftover(&mut self, response: &Response) {
         if !response.created || response.canceled {
             return;
@@ -520,7 +521,7 @@ impl Reader {
     }
 }
 
-/// Completes when progress is requested; never if it is unsupported.
+/// Completes when progress is requested. Never completes if the member's progress is unreliable.
 async fn progress_requested(progress_wanted: Option<&Notify>) {
     match progress_wanted {
         Some(progress_wanted) => progress_wanted.notified().await,
@@ -632,7 +633,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn delivered_message_releases_its_bytes() {
+    async fn delivered_message_releases_its_share_of_the_byte_budget() {
         let budget = Arc::new(Semaphore::new(1));
         let permit = budget.clone().try_acquire_owned().unwrap();
         let (results, items) = mpsc::channel(1);

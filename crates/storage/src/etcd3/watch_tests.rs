@@ -111,7 +111,7 @@ fn run(script: Vec<Step>) -> String {
 }
 
 #[test]
-fn responses_are_converted_to_items_in_order() {
+fn etcd_watch_responses_are_converted_to_items_in_order() {
     for (what, script, expected) in [
         ("plain events", vec![Open, Say(events([(11, "a"), (12, "b")]))], "open>10, +11 a, +12 b"),
         ("a transaction stays together", vec![Open, Say(events([(11, "a"), (11, "b")]))], "open>10, +11 a, +11 b"),
@@ -133,7 +133,7 @@ fn responses_are_converted_to_items_in_order() {
 }
 
 #[test]
-fn revision_is_delivered_when_complete() {
+fn watch_delivers_a_revision_only_when_it_is_complete() {
     for (what, script, expected) in [
         (
             "the next revision completes it",

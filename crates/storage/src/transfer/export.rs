@@ -33,7 +33,7 @@ pub enum ExportError {
          again, let the store keep more history meanwhile"
     )]
     Overtaken {
-        /// The revision.
+        /// The compacted revision.
         revision: Revision,
     },
     /// The store holds a record that the format does not support.
@@ -84,7 +84,7 @@ pub async fn export<S: Source + ?Sized>(
     Ok(ExportSummary { header, end })
 }
 
-/// The current time, in the milliseconds of the format.
+/// The current time in whole milliseconds, as in the format.
 fn now() -> SystemTime {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(u64::try_from(since.as_millis()).unwrap_or(0))

@@ -37,14 +37,14 @@ pub const EXPORT_VALUE_BYTES_MAX: usize = 16 << 20;
 pub const EXPORT_KEY_BYTES_MAX: usize = u16::MAX as usize;
 
 const MAGIC: &[u8; 14] = b"\x89listwatch\r\n\x1a\n";
-/// Magic and version.
+/// The size of the magic and the version, in bytes.
 const PREAMBLE: usize = MAGIC.len() + 2;
 
 const HEADER: u8 = b'H';
 const RECORD: u8 = b'R';
 const END: u8 = b'E';
 
-/// Kind and length of a frame.
+/// The size of the kind and the length of a frame, in bytes.
 const HEAD: usize = 1 + 4;
 const CRC: usize = 4;
 /// The size of a record's body without its key and value.
@@ -102,7 +102,7 @@ pub enum FormatError {
     /// The end is missing: the export was interrupted or truncated.
     #[error("the export ends too early, after {at} bytes: it is torn; copy it again, or take another one")]
     Torn {
-        /// The number of bytes.
+        /// The number of bytes before the truncation.
         at: u64,
     },
     /// The data is damaged.
@@ -476,7 +476,7 @@ pub(super) fn record_at<E: From<FormatError>>(
     offset: u64,
     mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
 ) -> Result<Record, E> {
-    /// Most frames are shorter, so one read suffices for each.
+    /// The size of the first read of a frame, in bytes. Most frames are shorter and need no further read.
     const GUESS: usize = 4 << 10;
     let mut frame = vec![0; GUESS];
     let got = read(offset, &mut frame)?;
@@ -735,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn short_header_or_record_is_damage() {
+    fn short_header_or_record_is_reported_as_damaged() {
         let preamble = [&MAGIC[..], &FORMAT_VERSION.to_le_bytes()].concat();
         for (kind, length, expected) in [
             (HEADER, 0, "its header is too short"),
@@ -758,7 +758,7 @@ mod tests {
     }
 
     #[test]
-    fn source_is_truncated_at_a_character() {
+    fn source_description_is_truncated_at_a_character_boundary() {
         for (source, expected) in [
             (String::new(), 0),
             ("x".repeat(SOURCE_BYTES_MAX), SOURCE_BYTES_MAX),
@@ -782,7 +782,7 @@ mod tests {
     }
 
     #[test]
-    fn decoder_reports_its_position_and_bytes_behind_the_end() {
+    fn decoder_reports_its_offset_and_rejects_bytes_after_the_end() {
         let mut decoder = Decoder::default();
         assert_eq!(decoder.offset(), 0);
         decoder.handle_bytes(&FILE);
@@ -797,7 +797,7 @@ mod tests {
 
     /// The file was truncated after it was checked.
     #[test]
-    fn record_of_a_truncated_file_is_torn() {
+    fn read_of_a_record_in_a_truncated_file_fails_as_torn() {
         let mut decoder = Decoder::default();
         decoder.handle_bytes(&FILE);
         let mut last = None;

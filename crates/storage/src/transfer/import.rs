@@ -5,16 +5,16 @@
 //!   notes ─▶ empty? ─▶ clock raised to the source's ─▶ history forgotten ─▶ records ─▶ notes removed
 //!     │                (cheap writes of scratch keys)   (old versions are   (one write,
 //!     │                                                  Expired from here)  one revision each)
-//!     └── the same export once more: go on where it ended
+//!     └── the same export again: continue after the last record
 //! ```
 //!
 //! # The clock is raised first
-//! A client of the old store holds resource versions up to the source's revision S, and resumes at
-//! the new store from one of them. If the new store's revision were below S, it would reject the
-//! request, or show objects at a lower version than the client has seen. If it had history from
-//! before the import, the client would get unrelated changes and miss removals before S. So every
-//! object gets a version above S, and every version below the import is `Expired`, which makes
-//! clients list again.
+//! The clock of a store is its current revision, and every write advances the clock by one. A client of the old store
+//! holds resource versions up to the source's revision S, and resumes at the new store from one of them. If the new
+//! store's revision were below S, the store would reject the request, or show objects at a lower version than the
+//! client has seen. If the new store had history from before the import, the client would get unrelated changes and
+//! miss removals before S. So every object gets a version above S, and every version below the import is `Expired`,
+//! which makes clients list again.
 
 use std::io::{Read, Seek};
 use std::sync::Arc;
@@ -66,11 +66,11 @@ pub enum IfExists {
 pub struct ImportOptions {
     /// The handling of existing keys.
     pub if_exists: IfExists,
-    /// The minimum revision of the target's clock, even if the source's is lower. Set it for a backup that is older
-    /// than the state that clients have seen.
+    /// The minimum revision of the target after the import, even if the source's revision is lower. Set this field
+    /// for a backup that is older than the state that clients have seen.
     pub clock_at_least: Revision,
-    /// Leave the target's clock and history unchanged. Correct only if no client holds a resource
-    /// version of the source.
+    /// Leave the target's revision and history unchanged before the first record. Correct only if no client holds a
+    /// resource version of the source.
     pub keep_clock: bool,
 }
 
@@ -239,7 +239,7 @@ impl Notes {
         Ok(Notes { key, found })
     }
 
-    /// The noted stage of an import of this export.
+    /// The stage in these notes, if they belong to an import of this export.
     fn of(&self, identity: &str) -> Option<Stage> {
         let found = &self.found.as_ref()?.value;
         [Stage::Clock, Stage::Write].into_iter().find(|stage| *found == note(identity, *stage))
@@ -281,7 +281,7 @@ fn scratch(name: &str) -> Key {
     Key::new(SCRATCH, None, name).expect("a legal name")
 }
 
-/// An existing key of the target, if any.
+/// Any existing key of the target, except the keys of an import itself.
 async fn anything(target: &(impl Storage + ?Sized)) -> Result<Option<Key>, StoreFault> {
     // One more than all scratch keys, so that the page has another key if there is one.
     let query = ListQuery { range: everything(), at: None, limit: CLOCK_LANES + 2 };
@@ -318,7 +318,7 @@ enum Put {
     Replaced,
 }
 
-/// Whether to retry.
+/// Whether a failed write may be tried again.
 fn passes(fault: &StoreFault, attempt: u32) -> bool {
     matches!(fault, StoreFault::Unavailable(_)) && attempt < WRITE_ATTEMPTS
 }
@@ -354,7 +354,7 @@ async fn put(target: &(impl Storage + ?Sized), record: &Record, if_exists: IfExi
     }
 }
 
-/// Writes a key of the import itself, which is at `at` or absent.
+/// Writes a scratch key of the import. `at` is the current revision of the key; `None` if the key is absent.
 async fn write(
     target: &(impl Storage + ?Sized),
     key: &Key,
@@ -389,7 +389,7 @@ async fn write(
     }
 }
 
-/// Removes a key of the import itself.
+/// Removes a scratch key of the import.
 async fn remove(target: &(impl Storage + ?Sized), key: &Key, mut at: Revision) -> Result<(), StoreFault> {
     let mut attempt = 1;
     loop {
@@ -405,7 +405,7 @@ async fn remove(target: &(impl Storage + ?Sized), key: &Key, mut at: Revision) -
     }
 }
 
-/// Raises the clock to `goal` by writing scratch keys, and removes them. Returns the number of
+/// Raises the store's revision to `goal` by writing scratch keys, and removes the keys. Returns the number of
 /// revisions.
 pub(super) async fn raise<S: Storage + ?Sized>(
     target: &Arc<S>,

@@ -168,7 +168,7 @@ impl RelocatingStorage {
         Ok(Relocation { records, changes, rounds: rounds + 1, paused: began.elapsed(), revision })
     }
 
-    /// The first round. Returns the revision of the source that the target has, and the number of records.
+    /// Runs the first round. Returns the revision of the source that the target has, and the number of records.
     async fn copy_all(
         &self,
         target: &Arc<dyn Storage>,

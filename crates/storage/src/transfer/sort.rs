@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_run_is_an_error_and_not_an_end() {
+    fn finish_fails_if_a_sorted_run_is_unreadable() {
         let dir = tempfile::tempdir().unwrap();
         let unreadable = File::options().write(true).create_new(true).open(dir.path().join("run")).unwrap();
         let sorter = Sorter { pairs: vec![(1, 1)], runs: vec![unreadable], count: 2, pairs_max: 1 };

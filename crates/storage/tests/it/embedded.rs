@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn random_operations_agree_with_the_model(operations in operations(80)) {
+    fn random_operations_on_the_embedded_store_agree_with_the_model(operations in operations(80)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let directory = TempDir::new()?;
         let path = directory.path().join("store");
@@ -231,7 +231,7 @@ fn store_cannot_be_opened_twice() {
 }
 
 #[test]
-fn interrupted_creation_is_repeated() {
+fn open_repeats_an_interrupted_creation_of_the_store() {
     let directory = TempDir::new().unwrap();
     std::fs::write(directory.path().join("store.redb.new"), "half a store").unwrap();
     std::fs::write(directory.path().join("LOCK"), "1\n").unwrap();

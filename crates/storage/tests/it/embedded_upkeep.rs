@@ -152,7 +152,7 @@ async fn defragmentation_frees_space_while_serving() {
 }
 
 #[tokio::test]
-async fn leftover_copy_of_a_crash_is_removed() {
+async fn open_removes_the_incomplete_copy_of_a_crashed_defragmentation() {
     let directory = TempDir::new().unwrap();
     open(directory.path()).close().await;
     std::fs::write(directory.path().join("store.redb.copy"), "half a copy").unwrap();

@@ -1,10 +1,9 @@
 //! The etcd store against real etcd: the conformance suite, and faults of real processes.
 //!
-//! The tests need an etcd binary: `LISTWATCH_ETCD`, else `etcd` on the PATH. Without one they fail
-//! with instructions (`LISTWATCH_SKIP_ETCD=1` skips them). With `LISTWATCH_ETCD_ENDPOINTS` the
-//! suite also runs on that cluster, below its own prefix; it compacts the cluster's history. Every
-//! etcd started here ends with its test. Only the tests in [`answers`] need no binary: a fake etcd in the process decides
-//! each answer.
+//! The tests need an etcd binary: `LISTWATCH_ETCD`, else `etcd` on the PATH. Without one they fail with instructions
+//! (`LISTWATCH_SKIP_ETCD=1` skips them). With `LISTWATCH_ETCD_ENDPOINTS` the suite also runs on that cluster, below a
+//! separate prefix, and compacts the cluster's history. Every etcd started here ends with its test. Only the tests in
+//! [`answers`] need no binary: a fake etcd in the process decides each answer.
 
 mod answers;
 mod fake;
@@ -246,7 +245,7 @@ async fn etcd_passes_every_conformance_case() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_operations_agree_with_the_model() {
+async fn random_operations_on_etcd_agree_with_the_model() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let url = member.url.as_str();
@@ -474,7 +473,7 @@ async fn compactors_of_two_servers_compact_once_per_interval() {
 // ------------------------------------------------------------------------------ at the start
 
 #[tokio::test]
-async fn absent_etcd_is_reported_at_once() {
+async fn connect_to_an_absent_etcd_fails_at_once() {
     // This test needs no etcd.
     let begun = Instant::now();
     let error = Etcd3::connect(Etcd3Options::new(["http://127.0.0.1:1", "http://127.0.0.1:2"])).await.unwrap_err();
@@ -486,7 +485,7 @@ async fn absent_etcd_is_reported_at_once() {
 }
 
 #[tokio::test]
-async fn silent_etcd_is_reported_within_the_dial_timeout() {
+async fn connect_to_a_silent_etcd_fails_within_the_dial_timeout() {
     // A socket that accepts connections and never answers.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut options = Etcd3Options::new([format!("http://{}", listener.local_addr().unwrap())]);
@@ -637,7 +636,7 @@ async fn dead_connection_is_detected_within_the_bound() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_watch_is_not_considered_dead() {
+async fn idle_watch_is_not_closed_as_dead() {
     let Some(binary) = binary() else { return };
     let member = Member::start_one(&binary, &[]);
     let proxy = Proxy::start(&member.url).await;

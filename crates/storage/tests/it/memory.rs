@@ -10,7 +10,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn random_operations_agree_with_the_model(operations in operations(120)) {
+    fn random_operations_on_the_memory_store_agree_with_the_model(operations in operations(120)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let verdict = runtime.block_on(check_model(MemoryStorage::new(), &operations, async || None));
         prop_assert!(verdict.is_ok(), "{}", verdict.unwrap_err());

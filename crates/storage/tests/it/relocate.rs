@@ -1,4 +1,5 @@
-//! A store that moves to another one while clients use it loses no acknowledged write and reports the move to watches.
+//! Tests a store that moves to another one while clients use it. No acknowledged write is lost, and watches end with
+//! `Expired`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,7 +32,7 @@ async fn filled(keys: usize) -> Arc<MemoryStorage> {
     source
 }
 
-/// Writes to its own keys until it is stopped. Returns the acknowledged writes.
+/// Writes to the keys of one writer until stopped. Returns the acknowledged writes.
 async fn write_until(
     store: Arc<RelocatingStorage>,
     name: &'static str,
@@ -62,7 +63,7 @@ async fn write_until(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn store_that_moves_during_writes_keeps_every_acknowledged_write() {
+async fn relocation_during_writes_keeps_every_acknowledged_write() {
     let (source, target) = (filled(2_000).await, MemoryStorage::new());
     let store = RelocatingStorage::new(source.clone());
     let stop = Arc::new(AtomicBool::new(false));
@@ -109,7 +110,7 @@ async fn watches_of_the_source_expire_at_the_switch_and_new_ones_follow_the_targ
 }
 
 #[tokio::test]
-async fn update_with_a_version_of_the_source_is_a_conflict() {
+async fn update_with_a_resource_version_of_the_source_fails_with_a_conflict() {
     let (source, target) = (filled(3).await, MemoryStorage::new());
     let store = RelocatingStorage::new(source.clone());
     let (found, _) = store.get(&key("k0")).await.unwrap();
@@ -120,7 +121,7 @@ async fn update_with_a_version_of_the_source_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn failed_move_leaves_the_source_in_use() {
+async fn store_keeps_serving_the_source_after_a_failed_relocation() {
     let (source, target) = (filled(3).await, MemoryStorage::new());
     let store = RelocatingStorage::new(source.clone());
     let error = store.relocate(target.clone(), || Err(io::Error::other("no room")), &mut |_| {}).await.unwrap_err();

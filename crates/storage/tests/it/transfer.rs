@@ -81,7 +81,7 @@ async fn list(store: &impl Storage) -> Vec<KeyValue> {
     store.list(ListQuery { range: everything(), at: None, limit: 0 }).await.unwrap().items
 }
 
-/// Checks the target after an import of everything.
+/// Checks the target after an import of all records of the source.
 async fn assert_moved(source: &MemoryStorage, target: &MemoryStorage) {
     let compared = compare(source, target).await;
     assert!(compared.is_equal(), "not the same, or in another order: {compared:?}");
@@ -92,7 +92,7 @@ async fn assert_moved(source: &MemoryStorage, target: &MemoryStorage) {
 }
 
 #[test]
-fn moved_objects_keep_content_and_order_at_newer_revisions() {
+fn imported_objects_keep_content_and_order_at_newer_revisions() {
     run(async {
         let source = some_store(400).await;
         let target = MemoryStorage::new();
@@ -118,7 +118,7 @@ fn moved_objects_keep_content_and_order_at_newer_revisions() {
 
 /// A client that resumes from an old version must not get changes that skip a removal.
 #[test]
-fn versions_from_before_the_move_are_expired() {
+fn watch_from_a_revision_before_the_import_expires() {
     run(async {
         let source = some_store(100).await;
         let clock = source.current_revision().await.unwrap();
@@ -520,7 +520,7 @@ mod embedded {
 
     /// Versions of clients that are newer than the backup must expire instead of failing.
     #[test]
-    fn clock_of_an_old_backup_can_be_raised() {
+    fn import_and_from_export_raise_the_revision_to_the_requested_minimum() {
         let far = Revision::new(10_000);
         let (source, dir) = (run(some_store(30)), tempfile::tempdir().unwrap());
         let file = run(exported(&*source));

@@ -178,7 +178,7 @@ fn pod_resource_name(name: &str, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A quantity in billionths; 0 if it does not fit into 128 bits.
+/// A quantity in billionths. Returns 0 for an amount that an `i128` cannot represent.
 fn nanos(value: &Value) -> i128 {
     listwatch_meta::quantity::nanos(amount(value)).ok().flatten().unwrap_or(0)
 }
@@ -221,7 +221,8 @@ fn aggregate<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, i128> {
     staying
 }
 
-/// The first container's notation of each quantity, which determines the format of the sum.
+/// Returns the notation of each quantity in the first container that has the quantity. The notation determines the
+/// format of the sum.
 fn first_spellings<'a>(spec: &'a Object, kind: &str) -> HashMap<&'a str, &'a str> {
     let mut first = HashMap::new();
     for list in ["containers", "initContainers"] {
@@ -340,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overhead_of_a_pod_is_validated_as_limits() {
+    fn pod_overhead_is_validated_like_resource_limits() {
         let errors = |value: Value| -> Vec<String> {
             let mut errors = Errors::default();
             overhead(value.as_object().unwrap(), &Path::root("overhead"), &mut errors);

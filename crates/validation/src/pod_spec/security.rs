@@ -167,7 +167,7 @@ fn is_sysctl(name: &str) -> bool {
     name.len() <= SYSCTL_BYTES_MAX && name.split(['.', '/']).all(is_segment)
 }
 
-/// Whether a sysctl belongs to the network namespace and to the IPC namespace.
+/// Returns whether a sysctl belongs to the network namespace, and whether to the IPC namespace.
 fn namespaces(name: &str) -> (bool, bool) {
     // If the first separator is a slash, slashes and dots are swapped.
     let name = match name.find(['.', '/']) {
@@ -411,7 +411,8 @@ pub(super) fn operating_system(pod: &PodContext<'_>, at: &Path<'_>, errors: &mut
     }
 }
 
-/// Fields of pods that exist only on Linux: of the spec (`true`) or of its security context.
+/// Pod fields that are valid only on Linux. `true` marks fields of the spec, `false` fields of the pod security
+/// context.
 const LINUX_ONLY: [(&str, bool); 15] = [
     ("appArmorProfile", false),
     ("seLinuxOptions", false),
@@ -430,7 +431,7 @@ const LINUX_ONLY: [(&str, bool); 15] = [
     ("seLinuxChangePolicy", false),
 ];
 
-/// Fields of container security contexts that exist only on Linux.
+/// Fields of container security contexts that are valid only on Linux.
 const LINUX_CONTAINERS_ONLY: [&str; 10] = [
     "appArmorProfile",
     "seLinuxOptions",

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// One service `ns/hook`, whose endpoints are the port of the test server.
+/// The service `ns/hook` with one endpoint: `127.0.0.1` at the port of the test server. No port: no endpoints.
 #[derive(Default)]
 struct Services {
     port: Option<u16>,
@@ -44,12 +44,12 @@ impl ServiceObjects for Services {
     }
 }
 
-/// A server that sends the same bytes in response to each request.
+/// A server that responds to each request with the same bytes.
 struct Server {
     port: u16,
     ca: String,
     connections: Arc<AtomicUsize>,
-    /// The head of the last request.
+    /// The request line and the headers of the last request.
     head: Arc<Mutex<String>>,
 }
 
@@ -80,7 +80,7 @@ async fn answer(mut io: impl AsyncRead + AsyncWrite + Unpin, response: &[u8], he
 }
 
 impl Server {
-    /// Starts a server for the names `hook.ns.svc` and `localhost`.
+    /// Starts a server with a certificate for `hook.ns.svc` and `localhost`.
     async fn start(response: Vec<u8>, with_tls: bool) -> Server {
         let certified =
             rcgen::generate_simple_self_signed(vec!["hook.ns.svc".to_owned(), "localhost".to_owned()]).unwrap();
@@ -134,7 +134,7 @@ async fn call(caller: &HttpsCaller, config: Value, timeout: Duration) -> Result<
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn webhook_of_a_service_is_called_at_an_endpoint_with_the_dns_name_of_the_service() {
+async fn service_webhook_is_called_at_an_endpoint_with_the_dns_name_of_the_service() {
     let server = Server::start(ok("{}"), true).await;
     let caller = HttpsCaller::new(Arc::new(Services { port: Some(server.port) }));
     let config =
@@ -152,7 +152,7 @@ async fn webhook_of_a_service_is_called_at_an_endpoint_with_the_dns_name_of_the_
 }
 
 #[tokio::test]
-async fn unreachable_webhook_fails_with_the_text_of_go() {
+async fn call_of_an_unreachable_webhook_fails_with_the_error_text_of_go() {
     let server = Server::start(ok("{}"), true).await;
     let plain = Server::start(Vec::new(), false).await;
     let silent = Server::start(Vec::new(), true).await;
@@ -182,7 +182,7 @@ async fn unreachable_webhook_fails_with_the_text_of_go() {
 }
 
 #[tokio::test]
-async fn redirect_is_returned_unfollowed_and_large_body_is_an_error() {
+async fn redirects_are_not_followed_and_large_bodies_are_rejected() {
     let location = "HTTP/1.1 307 Temporary Redirect\r\nlocation: https://example.com/\r\ncontent-length: 0\r\n\r\n";
     let redirecting = Server::start(location.into(), true).await;
     let large = Server::start(ok(&"x".repeat(10 * 1024 * 1024)), true).await;

@@ -1,3 +1,3 @@
-//! All integration tests of this crate in one program, which is linked once.
+//! All integration tests of this crate, in one binary to save link time.
 
 mod https;

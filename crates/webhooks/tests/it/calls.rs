@@ -62,7 +62,7 @@ fn absent_members_of_a_review_are_omitted_or_null() {
 }
 
 #[test]
-fn first_known_review_version_is_used() {
+fn first_supported_admission_review_version_is_used() {
     for (versions, expected) in [
         (json!(["v1", "v1beta1"]), Some(ReviewVersion::V1)),
         (json!(["v2", "v1beta1", "v1"]), Some(ReviewVersion::V1Beta1)),
@@ -73,7 +73,7 @@ fn first_known_review_version_is_used() {
 }
 
 #[test]
-fn webhook_address_is_that_of_the_service_or_the_url() {
+fn webhook_address_comes_from_the_service_or_the_url() {
     let check = |config: Value, seconds: f64, expected: &str| {
         let hook = webhook(json!({"clientConfig": config}));
         let shown = match hook.client_config.target(Duration::from_secs_f64(seconds)) {
@@ -108,7 +108,7 @@ fn webhook_address_is_that_of_the_service_or_the_url() {
 }
 
 #[test]
-fn failure_policy_decides_about_failed_calls_only() {
+fn failure_policy_applies_only_to_failed_calls() {
     let (fail, ignore) = (webhook(json!({"failurePolicy": "Fail"})), webhook(json!({"failurePolicy": "Ignore"})));
     let target = fail.client_config.target(Duration::from_secs(10)).unwrap();
     let down = || CallError::transport(target.transport_error("context deadline exceeded"));

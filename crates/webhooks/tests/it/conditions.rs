@@ -1,4 +1,4 @@
-//! Tests the failures and the budget of match conditions.
+//! Tests the failures and the cost budget of match conditions.
 
 use listwatch_cel::{AuthorizationDecisions, CheckDecision};
 use listwatch_webhooks::{ConditionResult, Invocation};
@@ -49,7 +49,7 @@ fn false_condition_skips_and_failed_condition_follows_the_failure_policy() {
 }
 
 #[test]
-fn condition_with_authorizer_uses_its_decisions() {
+fn match_condition_with_authorizer_uses_the_known_decisions() {
     let check_verb = |verb: &str| check("Fail", &[&format!("authorizer.requestResource.check('{verb}').allowed()")]);
     assert_eq!(check_verb("get"), Ok(ConditionResult::Call));
     assert_eq!(check_verb("delete"), Ok(ConditionResult::Skip { condition: Some("c0".to_owned()) }));
@@ -58,7 +58,7 @@ fn condition_with_authorizer_uses_its_decisions() {
 }
 
 #[test]
-fn expensive_condition_fails_at_its_limit() {
+fn match_condition_beyond_the_cost_limit_fails() {
     let square = "object.n.all(i, object.n.all(j, i + j >= 0))";
     let why = check("Fail", &[square]).unwrap_err();
     assert!(why.ends_with("operation cancelled: actual cost limit exceeded"), "{why}");
@@ -66,7 +66,7 @@ fn expensive_condition_fails_at_its_limit() {
 }
 
 #[test]
-fn conditions_of_one_webhook_share_a_budget() {
+fn match_conditions_of_one_webhook_share_a_cost_budget() {
     let squares = ["object.n.all(i, object.n.all(j, i + j >= 0))"; 4];
     let why = check("Fail", &squares).unwrap_err();
     assert!(why.ends_with("running out of cost budget, no further validation rules will be run"), "{why}");

@@ -1,4 +1,4 @@
-//! Tables of cases for the rules of admission webhooks.
+//! All integration tests of this crate, in one binary to save link time.
 
 mod calls;
 mod conditions;

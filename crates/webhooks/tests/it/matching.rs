@@ -65,7 +65,7 @@ fn rule_matches_operation_group_version_and_resource() {
 }
 
 #[test]
-fn scope_of_a_rule_counts_namespaces_as_cluster_scoped() {
+fn rule_scope_treats_namespaces_as_cluster_scoped() {
     let check = |scope: &str, resource: ResourceName<'_>, namespace: &str, expected: bool| {
         let attributes = Attributes { resource, namespace, ..attributes(None) };
         assert_eq!(is_called(&rule(json!({"scope": scope})), &attributes), expected, "{scope} {resource:?}");
@@ -147,7 +147,7 @@ fn namespace_is_not_needed_if_no_rule_or_object_matches() {
 }
 
 #[test]
-fn equivalent_resource_is_called_in_the_version_of_the_rule() {
+fn webhook_for_an_equivalent_resource_is_called_in_the_version_of_the_rule() {
     let name = |group, version| resource(group, version, "events", "Event");
     let equivalents = [name("", "v1"), name("events.k8s.io", "v1"), name("events.k8s.io", "v1beta1")];
     let rule = |group: &str, version: &str| json!({"operations": ["*"], "apiGroups": [group], "apiVersions": [version], "resources": ["events"]});

@@ -87,7 +87,8 @@ fn patch_is_decoded_only_if_the_response_allows_the_request() {
     assert!(failure(parse(ReviewVersion::V1, true, &review(not_base64))).contains("illegal base64"));
 }
 
-/// Go decodes an array of numbers into `[]byte` as well. kube-rs' `AdmissionResponse` serializes its patch in this form.
+/// Go decodes an array of numbers into `[]byte` as well. kube-rs' `AdmissionResponse` serializes its patch in this
+/// form.
 #[test]
 fn patch_may_be_an_array_of_bytes() {
     let answer = |patch: Value| {

@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn siblings_do_not_add_to_the_depth() {
+    fn cbor_siblings_do_not_count_toward_the_nesting_limit() {
         for (sibling, json) in [(&b"\x80"[..], "[]"), (b"\xa0", "{}"), (b"\xd8\x20\x00", "0")] {
             let count = 2 * DEPTH_MAX;
             let siblings = [&b"\x9f"[..], &sibling.repeat(count), b"\xff"].concat();

@@ -338,7 +338,7 @@ mod tests {
 
     /// Values of RFC 8949's appendix A that exist in JSON, with strings as bytes.
     #[test]
-    fn values_are_encoded_in_their_shortest_form() {
+    fn cbor_values_are_encoded_in_their_shortest_form() {
         check("0", b"\x00");
         check("-0", b"\x00");
         check("23", b"\x17");

@@ -1,9 +1,9 @@
 //! Encodes compact JSON without serde: the first path of [`Encoder::object`].
 //!
 //! The JSON that this project writes has no spaces and few escapes. The scanner finds its tokens; the meaning of each
-//! token is that of [`mod@super::encode`], so that both paths write the same bytes. The scanner gives up at anything else:
-//! spaces, fractions, types that only schemas have, and every error. serde then reads the object from the start and
-//! finds the error, if there is one.
+//! token is that of [`mod@super::encode`], so that both paths write the same bytes. The scanner gives up at anything
+//! else: spaces, fractions, types that only schemas have, and every error. serde then reads the object from the start
+//! and finds the error, if there is one.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -77,7 +77,8 @@ impl<'a> Scanner<'a> {
         (self.depth < DEPTH_MAX).then_some(true)
     }
 
-    /// Reads what follows an element. Returns whether another one follows; otherwise the object or list is closed.
+    /// Reads the comma or the closing bracket after an element. Returns whether another element follows; otherwise the
+    /// object or list is closed.
     fn has_next(&mut self, close: u8) -> Option<bool> {
         match self.next()? {
             b',' => Some(true),
@@ -329,7 +330,8 @@ mod tests {
         ),
     ];
 
-    /// What each path encodes; `None` if it does not.
+    /// Returns the output of the encoder without serde and of the encoder with serde; `None` for an encoder that
+    /// rejects the JSON.
     fn both(api_version: &str, kind: &str, json: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
         let id = message_of(api_version, kind).unwrap();
         let mut encoder = Encoder::default();
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn many_objects_beside_each_other_are_encoded_without_serde() {
+    fn many_sibling_objects_are_encoded_without_serde() {
         let json = format!(r#"{{"spec":{{"containers":[{{"name":"a"}}{}]}}}}"#, r#",{"name":"b"}"#.repeat(150));
         let (compact, serde) = both("v1", "Pod", json.as_bytes());
         assert!(compact.is_some(), "only the open objects count as nesting");
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_punctuation_is_no_json() {
+    fn json_with_wrong_punctuation_is_rejected_by_both_encoders() {
         for json in [
             r#"{"metadata":{"name":"a"]}"#,
             r#"{"metadata":{"name":"a"}]"#,

@@ -564,7 +564,7 @@ mod tests {
     use super::{DecodeError, Decoder, UnknownFields, ValueRange};
 
     #[test]
-    fn object_opens_up_to_the_limit_and_fails_above_it() {
+    fn decoder_rejects_json_output_above_its_limit() {
         let opened = |written: usize| {
             let (records, out) = (Vec::new(), vec![b' '; written]);
             let mut decoder = Decoder { body: b"", records, out, depth: 0, limit: 5, unknown: UnknownFields::Skipped };

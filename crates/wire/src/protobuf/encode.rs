@@ -1,9 +1,10 @@
 //! Encodes JSON as protobuf, byte-equal to Go's encoding of the same object.
 //!
-//! The JSON is read once, without a tree: by [`compact`], or by serde if it is not compact. Each member is appended in the
-//! order of the JSON. At the end of an object its fields are sorted by number. The zero values that Go always writes are
-//! added, and embedded structs become messages. The length of the object is then known. Each byte is moved about twice per
-//! level with `memcpy`. Only the encoder's few buffers are allocated, which a list reuses for all its objects.
+//! The JSON is read once, without a tree: by [`compact`], or by serde if it is not compact. Each member is appended in
+//! the order of the JSON. At the end of an object its fields are sorted by number. The zero values that Go always
+//! writes are added, and embedded structs become messages. The length of the object is then known. Each byte is moved
+//! about twice per level with `memcpy`. Only the encoder's few buffers are allocated, which a list reuses for all its
+//! objects.
 
 use std::fmt;
 
@@ -147,8 +148,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// Assembles the message of an object. Its parts begin at index `parts` of the parts, and its bytes at offset `out`
-    /// of the output.
+    /// Assembles the message of an object. The parts of the message begin at index `parts` of the parts. Their bytes
+    /// begin at offset `out` of the output.
     pub(super) fn finish(&mut self, message: &Message, number: Option<u8>, out: usize, parts: usize) {
         let own = &mut self.parts[parts..];
         if !own.is_sorted_by_key(|part| part.key) {
@@ -171,13 +172,13 @@ impl Encoder {
         self.is_strict && !is_type(message, name)
     }
 
-    /// Begins a map. Its entries follow, each closed by [`Encoder::close_entry`].
+    /// Begins a map. The caller then writes the entries, and closes each with [`Encoder::close_entry`].
     pub(super) fn open_map(&self) -> OpenMap {
         OpenMap { base: self.out.len(), first: self.entries.len() }
     }
 
-    /// Ends an entry of field `number`, whose key and value are the bytes from `start` on. Returns whether its key is
-    /// greater than the key before.
+    /// Ends an entry of field `number`, whose key and value are the bytes from `start` on. Returns whether the key is
+    /// greater than that of the entry before.
     pub(super) fn close_entry(&mut self, map: OpenMap, start: usize, key_bytes: usize, number: u8) -> bool {
         let inner = self.out.len() - start;
         self.wrap(number, start);

@@ -103,7 +103,7 @@ pub const LIST_KEPT_BYTES: usize = 256 << 10;
 /// The number of JSON bytes that [`ListBody::measure`] reads in one call: a few milliseconds of work.
 pub const MEASURE_STEP_BYTES: usize = 1 << 20;
 
-/// What a kept item counts as in [`MEASURE_STEP_BYTES`].
+/// The number of bytes of [`MEASURE_STEP_BYTES`] that an item from a cache uses up.
 const KEPT_ITEM_STEP_BYTES: usize = 64;
 
 /// The body of a list in chunks, from the JSON of its objects.

@@ -88,7 +88,7 @@ pub struct Decoded {
     pub api_version: String,
     /// The envelope's `kind`.
     pub kind: String,
-    /// The object as Go prints it, without a newline.
+    /// The JSON of the object, in the form of Go's encoder, without a newline.
     pub json: Vec<u8>,
 }
 

@@ -206,7 +206,7 @@ impl Error {
 ///
 /// ```text
 ///   Open ──(first frame of several)──▶ Open with a part ──(last frame)──▶ Open
-///     └───────────────(close)──▶ Closed        └──(any error)──▶ Failed, for good
+///     └───────────────(close)──▶ Closed        └──(any error)──▶ Failed, permanently
 /// ```
 /// The decoder holds at most the limit and one chunk.
 #[derive(Debug)]

@@ -195,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_ciborium_are_decoded(value in values()) {
+    fn cbor_written_by_ciborium_is_decoded(value in values()) {
         let mut body = Vec::new();
         ciborium::into_writer(&value, &mut body).expect("CBOR");
         prop_assert_eq!(decoded(&body), value);

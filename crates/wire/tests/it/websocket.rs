@@ -331,7 +331,7 @@ proptest! {
     }
 
     #[test]
-    fn frames_of_tungstenite_are_decoded(messages in messages(), server in any::<bool>()) {
+    fn websocket_frames_written_by_tungstenite_are_decoded(messages in messages(), server in any::<bool>()) {
         let role = if server { tungstenite::protocol::Role::Server } else { tungstenite::protocol::Role::Client };
         let mut socket = WebSocket::from_raw_socket(Cursor::new(Vec::new()), role, None);
         for (kind, payload) in &messages {

@@ -1,5 +1,5 @@
-//! The parts of admission that need the server's state: the life cycles of namespaces and definitions, and the object
-//! reader of plugins. The plugins are in the crate `listwatch-admission`.
+//! The admission checks that need the server's state: the lifecycle of namespaces and definitions, and the object
+//! reader for plugins. The plugins are in the crate `listwatch-admission`.
 
 pub(super) mod definition_lifecycle;
 pub(super) mod namespace_lifecycle;

@@ -14,9 +14,9 @@ use listwatch_registry::{Registry, Resource};
 
 const NAMESPACES: GroupResource<'_> = GroupResource { group: "", resource: "namespaces" };
 
-/// The age of the check of a namespace after which a create reads the namespace from the store again, directly before
-/// the store write. The namespace controller of another server waits twice as long before it removes an empty
-/// namespace, so a slow create cannot leave an object behind.
+/// Maximum age of a namespace check. If the check of a create is older, the create reads the namespace from the store
+/// again directly before the store write. The namespace controller waits twice as long before it removes an empty
+/// namespace. A slow create therefore cannot leave an object in a removed namespace.
 pub const NAMESPACE_RECHECK: Duration = Duration::from_secs(1);
 
 /// The names of the namespaces that cannot be deleted.
@@ -81,8 +81,8 @@ async fn is_stored_terminating(backend: &Backend, namespaces: &Resource, key: &K
     Ok(store::object(namespaces, key, found.modified, Change::Added, &found.value)?.is_being_deleted())
 }
 
-/// Whether a stored object can have the member `deletionTimestamp`. The result is false for JSON without escapes that
-/// does not contain the name. Creates in a live namespace therefore need not scan the namespace.
+/// Whether a stored object may have the field `deletionTimestamp`. Returns false for JSON without escapes that does not
+/// contain this name. The namespace of most creates therefore need not be parsed.
 fn can_have_deletion_timestamp(value: &[u8]) -> bool {
     static NAME: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new("deletionTimestamp"));
     let is_object = value.starts_with(b"{") && value.ends_with(b"}");
@@ -118,7 +118,7 @@ mod tests {
     use super::can_have_deletion_timestamp;
 
     #[test]
-    fn namespace_with_a_deletion_timestamp_in_any_spelling_is_read_in_full() {
+    fn namespace_that_may_have_a_deletion_timestamp_is_parsed() {
         for read_in_full in [
             r#"{"metadata":{"name":"a","deletionTimestamp":"2026-01-01T00:00:00Z"}}"#,
             r#"{"metadata":{"name":"a","\u0064eletionTimestamp":"2026-01-01T00:00:00Z"}}"#,

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 
 use super::super::store::{self, WriteOutcome};
 
-/// The resources that plugins read from the cache. A write of one of them is answered when the cache has it, so that the
-/// next write is decided by it.
+/// The resources that plugins read from the cache. The response to a write of such an object waits until the cache
+/// contains the write, so that admission of the next write uses the new state.
 const READ_FROM_CACHE: [(&str, &str); 8] = [
     ("", "limitranges"),
     ("", "resourcequotas"),
@@ -29,7 +29,7 @@ pub(crate) fn is_read_from_cache(resource: &Resource) -> bool {
     READ_FROM_CACHE.contains(&(&*resource.group, &*resource.plural))
 }
 
-/// The stored objects of a server.
+/// Reads the stored objects of a server.
 #[derive(Clone, Copy)]
 pub(crate) struct StoredObjects<'b>(pub(crate) &'b Backend);
 
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn unreadable_object_is_an_error_for_plugins_and_not_an_object_without_labels() {
+    async fn object_reader_returns_an_error_for_an_unreadable_object() {
         let storage = MemoryStorage::new();
         for (name, value) in [("whole", r#"{"metadata":{"name":"whole"}}"#), ("cut", r#"{"metadata":{"name":"#)] {
             let key = Key::from_path(&format!("/namespaces/{name}")).unwrap();

@@ -1,7 +1,7 @@
 //! [`PortBitmap`]: the set of allocated node ports, in the form of kube-apiserver's allocator.
 //!
-//! Bit `n` of the bitmap is the port `first + n`. The stored form is the big-endian number of these bits without leading
-//! zero bytes (`AllocationBitmap.Snapshot` in `pkg/registry/core/service/allocator/bitmap.go`).
+//! Bit `n` of the bitmap is the port `first + n`. The stored form is the big-endian number of these bits without
+//! leading zero bytes (`AllocationBitmap.Snapshot` in `pkg/registry/core/service/allocator/bitmap.go`).
 
 use std::ops::RangeInclusive;
 
@@ -22,7 +22,7 @@ impl PortBitmap {
         PortBitmap { ports, words: vec![0; size.div_ceil(WORD_BITS)] }
     }
 
-    /// Parses the stored form. Bits behind the range are ignored.
+    /// Parses the stored form. Bits above the range are ignored.
     pub(super) fn from_data(ports: RangeInclusive<u16>, data: &[u8]) -> Self {
         let mut bitmap = PortBitmap::new(ports);
         for (index, byte) in data.iter().rev().enumerate() {
@@ -46,7 +46,7 @@ impl PortBitmap {
         u16::try_from(port).ok().filter(|port| self.ports.contains(port))
     }
 
-    /// The word of a port in the range, and its bit in the word.
+    /// Returns the index of the word and the bit mask of a port. `None` if the port is outside the range.
     fn place_of(&self, port: u16) -> Option<(usize, u64)> {
         let bit = self.ports.contains(&port).then(|| usize::from(port - self.ports.start()))?;
         Some((bit / WORD_BITS, 1 << (bit % WORD_BITS)))
@@ -74,8 +74,8 @@ impl PortBitmap {
         was_taken
     }
 
-    /// Returns the first free port of a band that `accepts` admits. The search begins at `start` and wraps around at
-    /// the end of the band (`randomScanStrategyWithOffset.AllocateBit`).
+    /// Returns the first free port of a band for which `accepts` returns true. The search begins at `start` and wraps
+    /// around at the end of the band (`randomScanStrategyWithOffset.AllocateBit`).
     pub(super) fn free_port(
         &self,
         band: &RangeInclusive<u16>,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn next_free_port_wraps_around_at_the_end_of_the_band() {
+    fn free_port_search_wraps_around_at_the_end_of_the_band() {
         let mut bitmap = PortBitmap::new(10..=19);
         for port in [17, 18, 19] {
             bitmap.take(port);
@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn port_bitmap_agrees_with_a_set(first in 1..=u16::MAX, more in 0..300_u16, steps: Vec<(u16, bool)>) {
+        fn random_port_bitmap_operations_match_a_set(first in 1..=u16::MAX, more in 0..300_u16, steps: Vec<(u16, bool)>) {
             let last = first.saturating_add(more);
             let (mut bitmap, mut set) = (PortBitmap::new(first..=last), std::collections::BTreeSet::new());
             for (step, takes) in steps {

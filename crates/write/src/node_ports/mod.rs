@@ -5,18 +5,18 @@
 //!                         one write for all ports of the service
 //! ```
 //!
-//! The object is a `RangeAllocation` in kube-apiserver's form, so that several servers of both kinds may share a store.
-//! Each change of the bitmap is conditional on the revision that it replaces. Two servers therefore never allocate the
+//! The object is a `RangeAllocation` in kube-apiserver's form, so that this server and kube-apiserver can use the same
+//! store. Each change of the bitmap is a compare-and-swap on the revision. Two servers therefore never allocate the
 //! same port.
 //!
 //! A bit has no owner. Three rules keep a port from being released while another service has it:
 //! - Only the write that removed the port from a service, or that failed to store the service, clears the bit.
 //! - The bit is cleared within [`RELEASE_WAIT`]. After that time, the repair clears it.
-//! - A repair ([`repair`]) clears a bit without a service only when three repairs in a row have found it. This takes at
-//!   least twice [`REPAIR_INTERVAL`].
+//! - A repair ([`repair`]) clears a bit without a service only after three repairs in a row have found the bit. This
+//!   takes at least twice [`REPAIR_INTERVAL`].
 //!
-//! Former releases claimed each port by a key below `/ranges/servicenodeports/`. The first repair takes these claims
-//! over and deletes them. Servers of those releases must not run at the same time.
+//! Earlier releases claimed each port with a key below `/ranges/servicenodeports/`. The first repair copies these
+//! claims into the bitmap and deletes them. Servers of those releases must not run at the same time.
 //!
 //! Sources: `pkg/registry/core/service/allocator/storage/storage.go` and `pkg/registry/core/service/portallocator`.
 
@@ -46,35 +46,35 @@ use super::store;
 /// The interval between two repairs of the node ports, as in kube-apiserver (`repairLoopInterval`).
 pub const REPAIR_INTERVAL: Duration = Duration::from_secs(3 * 60);
 
-/// The maximum time between a port becoming unused and the release of its bit. This time is far below the time after
-/// which a repair of another server can release the bit. Therefore the port cannot belong to another service yet.
+/// Maximum time between the end of a port's use and the release of the port by this server. A repair of another server
+/// can release the port only much later. During this time, the port therefore cannot belong to another service.
 const RELEASE_WAIT: Duration = Duration::from_secs(120);
 
-/// The number of attempts of one repair. The last attempt keeps this server's own writes from conflicting.
+/// The number of attempts of one repair. During the last attempt, this server's own writes wait and cannot conflict.
 const REPAIR_ATTEMPTS: u32 = 5;
 
 /// The number of services per page of a repair.
 const PAGE_ITEMS: usize = 500;
 
-/// The resource under which kube-apiserver reports errors of the bitmap.
+/// The resource name in kube-apiserver's errors about the bitmap.
 const ALLOCATIONS: GroupResource<'_> = GroupResource { group: "", resource: "servicenodeportallocations" };
 
-/// The key prefix of the claims of former releases.
+/// The key prefix of the claims of earlier releases.
 const CLAIMS: &str = "ranges/servicenodeports";
 
-/// A wanted node port.
+/// A requested node port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WantedPort {
     /// Any free port.
     Any,
-    /// This port.
+    /// A specific port.
     This(u16),
 }
 
 /// The reason why ports were not allocated.
 #[derive(Debug)]
 pub(super) enum PortsError {
-    /// The wanted port at this index is allocated already, or no port is free.
+    /// The requested port at this index is already allocated, or no port is free.
     Unavailable(usize),
     /// The store failed, or the bitmap cannot be used.
     Status(Box<Status>),
@@ -86,7 +86,7 @@ impl From<Status> for PortsError {
     }
 }
 
-/// The reason why one state of the bitmap cannot be changed.
+/// The reason why the current bitmap cannot be changed.
 enum Refusal {
     /// The object does not exist yet.
     Absent,
@@ -96,7 +96,7 @@ enum Refusal {
 /// The allocator of node ports on one server.
 #[derive(Debug, Default)]
 pub(crate) struct NodePorts {
-    /// The object after the last change of this server. The lock orders the changes of this server.
+    /// The object after the last change by this server. The lock serializes the changes of this server.
     last: Mutex<Option<KeyValue>>,
 }
 
@@ -105,10 +105,10 @@ fn allocation_key() -> Result<Key, Status> {
 }
 
 impl NodePorts {
-    /// Allocates all wanted ports, or none. A dry run only reads. `draw` returns a random number in a range.
+    /// Allocates all requested ports, or none. A dry run only reads. `draw` returns a random number in a range.
     ///
     /// # Errors
-    /// [`PortsError::Unavailable`] for the first wanted port that cannot be allocated.
+    /// [`PortsError::Unavailable`] for the first requested port that cannot be allocated.
     pub(super) async fn allocate(
         &self,
         backend: &Backend,
@@ -133,7 +133,8 @@ impl NodePorts {
         self.update(backend, ranges, change).await.map(Option::unwrap_or_default)
     }
 
-    /// Releases ports that no stored service has since `since`. After a failure the ports stay allocated until a repair.
+    /// Releases ports that no stored service has used since `since`. After a failure, the ports stay allocated until a
+    /// repair.
     pub(super) async fn release(&self, backend: &Backend, ranges: &ServiceRanges, ports: &[u16], since: Instant) {
         if ports.is_empty() {
             return;
@@ -200,7 +201,7 @@ impl NodePorts {
     }
 }
 
-/// Takes the wanted ports. On an error, returns the index of the wanted port that cannot be taken.
+/// Allocates the requested ports in the bitmap. If a port cannot be allocated, the error has the index of the request.
 fn take_all(
     bitmap: &mut PortBitmap,
     ranges: &ServiceRanges,
@@ -238,7 +239,7 @@ async fn create(backend: &Backend, ranges: &ServiceRanges) -> Result<(), Status>
     }
 }
 
-/// Returns the ports of all stored services and of the claims of former releases.
+/// Returns the ports of all stored services, and the ports claimed by earlier releases.
 async fn used_ports(backend: &Backend, ports: RangeInclusive<u16>) -> Result<PortBitmap, Status> {
     let mut bitmap = PortBitmap::new(ports);
     let services = stored_services(backend).await?;
@@ -279,7 +280,7 @@ async fn stored_services(backend: &Backend) -> Result<StoredServices, Status> {
     }
 }
 
-/// Returns the claims of former releases.
+/// Returns the claims of earlier releases.
 async fn former_claims(backend: &Backend) -> Result<Vec<KeyValue>, Status> {
     let query = ListQuery { range: KeyRange::resource(CLAIMS), at: None, limit: 0 };
     let page = backend.storage().list(query).await.map_err(|error| store::read_failed(&error, ALLOCATIONS))?;
@@ -290,7 +291,7 @@ fn claimed_port(claim: &KeyValue) -> Option<u16> {
     claim.key.name().parse().ok()
 }
 
-/// Repairs the allocated node ports from the stored services. Has the findings of earlier repairs, for
+/// Repairs the allocated node ports from the stored services. Stores the results of earlier repairs, for
 /// [`Writer::repair_node_ports`](crate::Writer::repair_node_ports).
 #[derive(Debug, Default)]
 pub struct NodePortRepair {
@@ -318,7 +319,7 @@ impl NodePortRepair {
         Err(Status::server_timeout("update", ALLOCATIONS))
     }
 
-    /// Returns false if the object was changed meanwhile.
+    /// Makes one attempt of a repair. Returns false if another writer changed the object during the attempt.
     async fn attempt(&mut self, backend: &Backend, ranges: &ServiceRanges) -> Result<bool, Status> {
         let (storage, key, ports) = (backend.storage(), allocation_key()?, ranges.node_port_range());
         // The bitmap is read before the services. A service that is stored later has set its bits before.

@@ -38,10 +38,10 @@ impl RangeAllocation {
         }
     }
 
-    /// The allocated ports, if the range of the object is `ports`.
+    /// Returns the allocated ports, if the range of the object is `ports`.
     ///
     /// # Errors
-    /// The reason why the bitmap cannot be used. For another range, it is kube-apiserver's text.
+    /// The reason why the bitmap cannot be used. For a different range, the text of kube-apiserver.
     pub(super) fn bitmap(&self, ports: RangeInclusive<u16>) -> Result<PortBitmap, String> {
         if self.range != range_text(&ports) {
             return Err("the provided range does not match the current range".to_owned());
@@ -49,7 +49,7 @@ impl RangeAllocation {
         Ok(PortBitmap::from_data(ports, &self.decoded()?))
     }
 
-    /// The allocated ports in the object's own range. A new object has none.
+    /// Returns the allocated ports in the range of the object. A new object has no allocated ports.
     ///
     /// # Errors
     /// The reason why the range or the bitmap is invalid.
@@ -83,7 +83,7 @@ fn range_text(ports: &RangeInclusive<u16>) -> String {
     format!("{}-{}", ports.start(), ports.end())
 }
 
-/// Returns the node ports of a stored service, with its health check port.
+/// Returns the node ports and the health check port of a stored service.
 ///
 /// # Errors
 /// The reason why the service is unreadable.

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 
 use super::bitmap::PortBitmap;
 
-/// The number of repairs that must find an allocated port without a service before the last of them releases it
+/// An allocated port without a service is released by this repair in a row that finds the port
 /// (`numRepairsBeforeLeakCleanup`).
 pub(super) const REPAIRS_BEFORE_RELEASE: u8 = 3;
 
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn port_without_a_service_is_released_by_the_third_repair_in_a_row() {
+    fn node_port_without_a_service_is_released_by_the_third_repair_in_a_row() {
         let (held, one) = (services(&[&[30_007]]), bitmap(&[30_007]));
         let run = |leaks: &Leaks, has_service: bool, is_complete: bool| {
             let services = if has_service { held.as_slice() } else { &[] };
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn bitmap_moves_to_a_new_range() {
+    fn repair_moves_the_node_port_bitmap_to_a_new_range() {
         let (rebuilt, _, problems) = repair(
             30_050..=30_149,
             &bitmap(&[30_001, 30_060]),

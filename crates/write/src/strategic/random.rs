@@ -1,7 +1,7 @@
 //! Random objects shaped like Pods, random strategic merge patches, and a slow reference model of the merge.
 //!
 //! The implementation merges in place, with hash maps and prefixes. The model uses its own table of fields (`POD`) and
-//! computes the result of each field separately. It sorts a list by comparing its items one by one.
+//! computes the result of each field separately. The model sorts a list by pairwise comparison of the items.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::super::merge_keys::of_kind;
 use super::{DELETE_FROM, DIRECTIVE, RETAIN_KEYS, SET_ORDER};
 
-/// The type of a field, which decides how a patch merges into the field.
+/// The type of a field, which determines how a patch is merged into the field.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Text,
@@ -91,7 +91,7 @@ fn key_shape(key: &str, fields: &[(&str, Shape)]) -> Shape {
     fields.iter().find(|(name, _)| *name == key).map_or(Text, |(_, shape)| *shape)
 }
 
-/// Generates a value as it may be stored.
+/// Generates a stored value of this shape.
 fn stored(shape: Shape) -> BoxedStrategy<Value> {
     match shape {
         Text | Number => scalar(shape),
@@ -134,7 +134,7 @@ fn items(
         .boxed()
 }
 
-/// Generates a patch of a value: some of its fields, nulls and directives.
+/// Generates a patch for a value of this shape: some fields, nulls and directives.
 fn patch(shape: Shape) -> BoxedStrategy<Value> {
     let some = match shape {
         Object(fields) => {
@@ -184,7 +184,7 @@ fn patch(shape: Shape) -> BoxedStrategy<Value> {
     prop_oneof![1 => Just(Value::Null), 12 => some].boxed()
 }
 
-/// Generates patches of some fields, with orders and deletions of scalars for their lists.
+/// Generates patches of some fields, with `$setElementOrder` and `$deleteFromPrimitiveList` directives for lists.
 fn fields_of_patch(fields: &'static [(&'static str, Shape)]) -> BoxedStrategy<Map<String, Value>> {
     let each: Vec<_> = fields
         .iter()
@@ -224,7 +224,7 @@ fn fields_of_patch(fields: &'static [(&'static str, Shape)]) -> BoxedStrategy<Ma
     each.prop_map(|all| all.into_iter().flatten().collect()).boxed()
 }
 
-/// Adds all items of a list to an order, in the order of the list.
+/// Appends all items of a list to a `$setElementOrder` list.
 fn follow(order: &mut Value, list: &Value, shape: Shape) {
     let Some(order) = order.as_array_mut() else { return };
     let named: Vec<Value> = list
@@ -335,7 +335,8 @@ fn field_after(
     })
 }
 
-/// The items that an order treats as live: the remaining ones, then as many new items as were deleted.
+/// Returns the items that `$setElementOrder` treats as live: the remaining items, then as many new items as were
+/// deleted.
 fn counted_as_servers(shape: Shape, present: Option<&[Value]>, patch: Option<&[Value]>) -> Vec<Value> {
     let (present, patch) = (present.unwrap_or_default(), patch.unwrap_or_default());
     let Keyed(..) = shape else { return present.to_vec() };
@@ -396,7 +397,7 @@ fn id(shape: Shape, item: &Value) -> Value {
     }
 }
 
-/// Sorts items by `wanted`. Each other item comes directly before the first wanted item that follows it on the server.
+/// Sorts items by `wanted`. Each other item is placed before the first wanted item that follows in the list `server`.
 fn arranged(shape: Shape, items: Vec<Value>, wanted: &[Value], server: &[Value]) -> Vec<Value> {
     let place = |list: &[Value], item: &Value| list.iter().position(|known| id(shape, known) == id(shape, item));
     let (mut known, mut others): (Vec<Value>, Vec<Value>) =
@@ -416,7 +417,8 @@ fn arranged(shape: Shape, items: Vec<Value>, wanted: &[Value], server: &[Value])
     arranged
 }
 
-/// Removes values with a `$patch` directive, and null members unless `nulls` is set, as for a field that was absent.
+/// Returns the value of a field that was absent. Removes values with a `$patch` directive. Removes null members unless
+/// `nulls` is set.
 fn bare(value: &Value, nulls: bool) -> Option<Value> {
     match value {
         Value::Object(members) if members.contains_key(DIRECTIVE) => None,

@@ -1,4 +1,4 @@
-//! Cases of strategic merge: each directive, and the patches that kubectl sends.
+//! Tests strategic merge: each directive, and the patches that kubectl sends.
 
 use serde_json::json;
 
@@ -231,7 +231,7 @@ fn strategic_patch_is_printed_without_its_directives() {
 }
 
 #[test]
-fn new_item_fills_the_slot_of_a_deleted_item() {
+fn set_element_order_treats_a_new_item_as_live_if_an_item_was_deleted() {
     // An injected sidecar stays in front of the new container, which fills the slot of the deleted one.
     let patch = |containers: Value| json!({"spec": {"$setElementOrder/containers": [{"name": "new"}], "containers": containers}});
     check(
@@ -493,7 +493,7 @@ fn strategic_merge_of_100_000_items_takes_linear_time() {
 }
 
 mod properties {
-    //! Properties of every patch.
+    //! Tests properties that hold for every patch.
 
     use proptest::prelude::*;
     use serde_json::{Map, Value, json};
@@ -530,7 +530,7 @@ mod properties {
         list.iter().filter_map(|item| item["name"].as_str()).collect()
     }
 
-    /// The reference model: the image of each container by name. Images of the patch override those of the live list.
+    /// The reference model: the image of each container by name. Images in the patch override images in the live list.
     fn model(live: &[Value], patch: &[Value]) -> std::collections::BTreeMap<String, String> {
         let entry =
             |item: &Value| (item["name"].as_str().unwrap().to_owned(), item["image"].as_str().unwrap().to_owned());
@@ -567,7 +567,7 @@ mod properties {
         }
 
         #[test]
-        fn merged_keyed_list_keeps_all_items_and_both_orders(live in containers("live"), patch in containers("new")) {
+        fn merged_keyed_list_has_all_items_in_the_order_of_patch_and_live_list(live in containers("live"), patch in containers("new")) {
             let patched = apply(of_kind("", "v1", "Pod"), &pod(&live), pod(&patch)).unwrap();
             let list = patched["spec"]["containers"].as_array().unwrap();
             prop_assert_eq!(model(list, &[]), model(&live, &patch));

@@ -1,6 +1,7 @@
-//! Validation cases, one JSON object per line. In `cases/*.jsonl`, each case creates `object` or replaces `old` by it,
-//! and lists the causes of the rejection by kube-apiserver v1.36. Accepted objects have no causes. `oldStatus` is
-//! written before. `refused.jsonl` holds whole error messages, and `accepted.jsonl` holds accepted objects.
+//! Validation cases, one JSON object per line. In `cases/*.jsonl`, each case creates `object` or replaces `old` by
+//! `object`, and lists the causes of the rejection by kube-apiserver v1.36. Accepted objects have no causes.
+//! `oldStatus` is written first. `refused.jsonl` contains complete error messages, and `accepted.jsonl` contains
+//! accepted objects.
 
 use std::sync::Arc;
 
@@ -97,7 +98,7 @@ fn invalid_objects_are_rejected_with_the_causes_of_kube_apiserver() {
     assert!(wrong.is_empty(), "{} cases have other causes:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Compares without the spec in the error: kube-apiserver formats its internal type, this server the API type.
+/// Compares the errors without the formatted spec: kube-apiserver formats the internal type, this server the API type.
 #[test]
 fn mandatory_flow_control_objects_with_another_spec_are_rejected() {
     let registry = Registry::builtin();
@@ -133,7 +134,7 @@ fn mandatory_flow_control_objects_with_another_spec_are_rejected() {
 
 /// Tests limits with objects that are too long for a line of `cases`.
 #[test]
-fn objects_above_a_limit_are_rejected_and_those_at_the_limit_accepted() {
+fn object_at_a_limit_is_accepted_and_object_above_it_is_rejected() {
     let registry = Registry::builtin();
     let check = |resource: &str, object: Value, expected: &str| {
         let said = judge(&registry, &json!({"resource": resource, "object": object}));
@@ -182,7 +183,7 @@ fn objects_above_a_limit_are_rejected_and_those_at_the_limit_accepted() {
     check("resource.k8s.io/v1/resourceclaims", claim(&long[..10 * 1024]), "");
 }
 
-/// A rule that compares each item with every other item would take minutes here.
+/// A rule with quadratic time would take minutes for these objects.
 #[test]
 fn objects_with_20_000_equal_items_are_rejected_within_20_seconds() {
     let registry = Registry::builtin();
@@ -239,7 +240,7 @@ fn objects_that_kube_apiserver_accepts_are_accepted() {
 }
 
 #[tokio::test]
-async fn update_that_changes_nothing_writes_no_revision_in_any_encoding() {
+async fn update_without_a_change_writes_no_revision_in_any_encoding() {
     let mut rewritten = Vec::new();
     let mut updated = 0;
     for line in include_str!("accepted.jsonl").lines() {

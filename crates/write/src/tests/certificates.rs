@@ -1,4 +1,4 @@
-//! Certificate signing requests: creation, approval and signing, each through its subresource.
+//! Tests CertificateSigningRequests: creation, approval and signing, each through its subresource.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -30,7 +30,7 @@ async fn send(world: &World, line: &str, body: &Value) -> Result<Value, Status> 
 }
 
 #[tokio::test]
-async fn certificate_request_is_approved_before_it_is_signed() {
+async fn certificate_is_signed_only_after_the_request_was_approved() {
     let world = World::new().await;
     let asked = body("dev", "example.com/signer");
     let created = send(&world, &post(REQUESTS), &asked).await.unwrap();

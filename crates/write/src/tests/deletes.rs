@@ -1,4 +1,4 @@
-//! DELETE of objects, collections and namespaces.
+//! Tests DELETE of objects, collections and namespaces.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,7 +57,7 @@ async fn delete_with_a_failed_precondition_returns_409() {
 }
 
 #[tokio::test]
-async fn deleted_object_stays_until_its_last_finalizer_is_removed() {
+async fn deleted_object_is_kept_until_its_last_finalizer_is_removed() {
     let world = World::new().await;
     world.send(&post(MAPS), r#"{"metadata":{"name":"a","finalizers":["x.io/a"]}}"#).await.unwrap();
     let deleting = r#","deletionTimestamp":"NOW","deletionGracePeriodSeconds":0"#;

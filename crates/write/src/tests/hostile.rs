@@ -1,4 +1,5 @@
-//! Bodies of about 3 MiB in the most expensive shapes. Each must take about as long as any other body of its size.
+//! Tests bodies of about 3 MiB with the most expensive structure. Each must take about as long as any other body of
+//! this size.
 //!
 //! The time limits allow for unoptimized builds on busy machines; an optimized server needs less than 1 s. An algorithm
 //! with quadratic time would take minutes. Expensive schemas: `tests/compute.rs`.
@@ -118,7 +119,7 @@ async fn members_in_descending_order_are_written_in_time() {
     assert_eq!(code(&world, &line, &applied).await, 200);
 }
 
-/// Guards against a parser that scans the whole body again at each token of a deep body.
+/// Detects a parser that scans the whole body again at each token of a deeply nested body.
 #[tokio::test]
 async fn deeply_nested_yaml_is_rejected_in_time() {
     let world = World::new().await;

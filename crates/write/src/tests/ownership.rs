@@ -1,4 +1,4 @@
-//! Managed fields of every kind of write, and server-side apply, tested with whole requests.
+//! Tests the managed fields of every kind of write, and server-side apply, with complete requests.
 
 use serde_json::json;
 
@@ -278,9 +278,9 @@ async fn patch_can_test_and_clear_managed_fields() {
     assert!(!answer.contains("managedFields"), "who has no account gets none by an update: {answer}");
 }
 
-/// As seen with kube-apiserver 1.36.2.
+/// kube-apiserver 1.36.2 behaves in the same way.
 #[tokio::test]
-async fn event_written_through_the_other_group_loses_the_managed_fields_of_this_one() {
+async fn event_written_through_another_group_loses_the_managed_fields_of_the_first_group() {
     let world = World::new().await;
     let core = "/api/v1/namespaces/default/events";
     let events = "/apis/events.k8s.io/v1/namespaces/default/events";
@@ -296,9 +296,9 @@ async fn event_written_through_the_other_group_loses_the_managed_fields_of_this_
     assert_eq!(owners[0]["fieldsV1"], json!({"f:metadata": {"f:labels": {".": {}, "f:x": {}}}}));
 }
 
-/// As seen with kube-apiserver 1.36.2: the copied source belongs to nobody.
+/// As in kube-apiserver 1.36.2, no field manager owns the copied `dataSource`.
 #[tokio::test]
-async fn claim_with_a_data_source_can_be_sent_back_unchanged() {
+async fn put_of_an_unchanged_claim_with_data_source_changes_nothing() {
     let world = World::new().await;
     let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
     let claim = json!({"metadata": {"name": "a"}, "spec": {"accessModes": ["ReadWriteOnce"],

@@ -66,7 +66,8 @@ fn operated(model: &Model, ops: &[Op]) -> Option<Model> {
     Some(after)
 }
 
-/// Applies operations as one merge patch: a missing field is not an error, and the last operation on a field is used.
+/// Applies operations as one merge patch: a missing field is not an error, and the last operation on a field takes
+/// effect.
 fn merged(model: &Model, ops: &[Op]) -> Model {
     let mut after = model.clone();
     for op in ops {

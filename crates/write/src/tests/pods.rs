@@ -1,4 +1,4 @@
-//! Pods: binding, eviction, grace period, resize, ephemeral containers.
+//! Tests pods: binding, eviction, grace period, resize, ephemeral containers.
 
 use serde_json::{Value, json};
 
@@ -188,7 +188,7 @@ async fn resize_changes_only_the_resources_of_containers() {
 }
 
 #[tokio::test]
-async fn apply_to_a_pod_subresource_owns_only_the_fields_it_writes() {
+async fn apply_to_a_pod_subresource_owns_only_the_applied_fields() {
     let world = World::new().await;
     world.send(&post(PODS), SIZED).await.unwrap();
     let apply = |subresource: &str| {

@@ -1,4 +1,5 @@
-//! Random writes. A rejected write changes nothing, and watchers receive exactly the writes of concurrent clients.
+//! Tests random writes. A rejected write changes nothing, and watchers receive exactly the acknowledged writes of
+//! concurrent clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -47,7 +48,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn rejected_write_changes_nothing(requests in prop::collection::vec(requests(), 1..40)) {
+    fn random_rejected_write_changes_nothing(requests in prop::collection::vec(requests(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let world = World::new().await;
@@ -75,7 +76,7 @@ proptest! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn watcher_receives_exactly_the_acknowledged_writes_of_six_writers() {
+async fn watcher_receives_exactly_the_acknowledged_writes_of_six_concurrent_writers() {
     const WRITERS: u64 = 6;
     const ROUNDS: u64 = 80;
     const NAMES: [&str; 3] = ["a", "b", "c"];

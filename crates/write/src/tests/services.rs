@@ -1,4 +1,4 @@
-//! Addresses and node ports of services.
+//! Tests the allocation of addresses and node ports of services.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ async fn spec(world: &World, line: &str, body: &str) -> Value {
     serde_json::from_str::<Value>(json).unwrap()["spec"].take()
 }
 
-/// The numbers of claimed addresses and of allocated node ports.
+/// Returns the number of claimed addresses and the number of allocated node ports.
 async fn claims(world: &World) -> (usize, usize) {
     (world.stored("/ipaddresses/").await.len(), allocated_ports(world).await.len())
 }
 
-/// The node ports in the bitmap of the store.
+/// Returns the node ports that are allocated in the stored bitmap.
 pub(super) async fn allocated_ports(world: &World) -> Vec<u32> {
     let Some(stored) = world.writer.backend().storage().get(&bitmap_key()).await.unwrap().0 else { return Vec::new() };
     let object: Value = serde_json::from_slice(&stored.value).unwrap();
@@ -135,7 +135,7 @@ fn later(world: &World, seconds: i64) -> World {
     World { writer: Arc::clone(&world.writer), clock: Clock::fixed(time) }
 }
 
-/// Removes a service directly from the store, so that its claims stay as after a crash.
+/// Removes a service directly from the store. The claims of the service remain, as after a crash.
 async fn lose(world: &World, name: &str) {
     let key = Key::from_path(&format!("/services/specs/default/{name}")).unwrap();
     let (found, _) = world.writer.backend().storage().get(&key).await.unwrap();
@@ -143,7 +143,7 @@ async fn lose(world: &World, name: &str) {
 }
 
 #[tokio::test]
-async fn abandoned_claim_is_taken_over_only_after_the_wait() {
+async fn abandoned_address_claim_is_taken_over_only_after_pending_wait() {
     let world = World::new().await;
     let chosen = r#"{"type":"ClusterIP","clusterIP":"10.96.0.10","ports":[{"port":80}]}"#;
     world.send(&post(SERVICES), &body("s", chosen)).await.unwrap();
@@ -202,7 +202,7 @@ async fn repair_allocates_the_ports_of_services_without_allocation_and_changes_n
 }
 
 #[tokio::test]
-async fn bitmap_of_another_range_is_used_only_after_a_repair() {
+async fn node_port_bitmap_of_another_range_is_used_only_after_a_repair() {
     let world = World::new().await;
     let storage = world.writer.backend().storage();
     let other = br#"{"kind":"RangeAllocation","apiVersion":"v1","metadata":{},"range":"30000-30015","data":"AQ=="}"#;
@@ -221,7 +221,7 @@ async fn bitmap_of_another_range_is_used_only_after_a_repair() {
 }
 
 #[tokio::test]
-async fn claims_of_former_releases_move_into_the_bitmap() {
+async fn node_port_claims_of_earlier_releases_are_moved_into_the_bitmap() {
     let world = World::new().await;
     let storage = world.writer.backend().storage();
     let claim = |port: u16| {
@@ -456,7 +456,7 @@ async fn create_with_unknown_outcome_keeps_its_claims() {
 }
 
 #[tokio::test]
-async fn ports_with_equal_numbers_share_a_node_port_across_protocols() {
+async fn service_ports_with_equal_number_and_different_protocol_share_a_node_port() {
     let world = World::new().await;
     let dns = r#"{"type":"NodePort","ports":[{"port":53,"name":"u","protocol":"UDP"},{"port":53,"name":"t"},{"port":80,"name":"h"}]}"#;
     let created = spec(&world, &post(SERVICES), &body("dns", dns)).await;
@@ -696,7 +696,7 @@ async fn first_and_last_address_of_the_range_cannot_be_chosen() {
 }
 
 #[tokio::test]
-async fn small_ranges_are_allocated_to_the_last_value() {
+async fn all_values_of_a_small_range_can_be_allocated() {
     const LINE: &str = "POST /api/v1/namespaces/default/services";
     for (bits, hosts) in [(28, 14), (27, 30), (24, 254)] {
         let world = World::new().await;

@@ -10,7 +10,8 @@ use listwatch_admission::{AdmissionChain, AdmissionFuture, AdmissionRequest, Val
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 
-/// Takes a while to validate objects of one resource. Meanwhile another server changes or removes the namespace.
+/// An admission plugin that validates objects of one resource slowly. During the validation, another server changes or
+/// removes the namespace.
 struct Slow {
     storage: Arc<MemoryStorage>,
     resource: &'static str,
@@ -68,7 +69,7 @@ async fn slow(resource: &'static str, seconds: u64, meanwhile: ConcurrentChange)
 }
 
 #[tokio::test(start_paused = true)]
-async fn service_is_not_stored_after_the_time_for_its_claims() {
+async fn service_is_not_stored_if_its_claims_are_older_than_store_wait() {
     let service = r#"{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":[{"port":80}]}}"#;
     for (seconds, stored) in [(20, true), (31, false), (100, false)] {
         let world = slow("services", seconds, ConcurrentChange::Nothing).await;
@@ -84,7 +85,7 @@ async fn service_is_not_stored_after_the_time_for_its_claims() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_create_is_rejected_when_its_namespace_was_deleted_meanwhile() {
+async fn slow_create_is_rejected_if_its_namespace_is_deleted_during_admission() {
     for (meanwhile, code) in [
         (ConcurrentChange::Nothing, 201),
         (ConcurrentChange::NamespaceTerminates, 403),

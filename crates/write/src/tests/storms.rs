@@ -1,4 +1,4 @@
-//! Concurrent writers of one object: no write is lost or stored twice.
+//! Tests concurrent writers of one object: no write is lost or stored twice.
 
 use super::*;
 
@@ -35,7 +35,7 @@ async fn concurrent_patches_are_each_stored_exactly_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn concurrent_updates_of_one_version_succeed_exactly_once() {
+async fn exactly_one_of_several_concurrent_updates_of_one_version_succeeds() {
     let world = Arc::new(World::new().await);
     let maps = world.writer.backend().registry().find("", "v1", "configmaps").unwrap().clone();
     world.writer.backend().cacher(&maps).wait_ready().await.unwrap();

@@ -1,5 +1,5 @@
-//! `--cycle PODS`: the cost of the whole life of pods. The components create, schedule, run and delete the pods of three
-//! Deployments; CPU time of the server and requests by type are counted from before the first to after the last.
+//! `--cycle PODS`: the cost of the whole life of pods. The components create, schedule, run and delete the pods of
+//! three Deployments; CPU time of the server and requests by type are counted from before the first to after the last.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use super::{Cluster, ScenarioResult, deployment, items, rolled_out};
 
 /// The time limit until all pods run, and until all are gone. kube-controller-manager writes 20 times a second.
 const LIMIT: Duration = Duration::from_secs(300);
-/// The time in which the components end what they do at their start.
+/// The time for the components to finish their work after a start.
 const SETTLE: Duration = Duration::from_secs(10);
-/// The time between two looks at what is left.
+/// The interval at which the remaining objects are polled.
 const POLL: Duration = Duration::from_millis(500);
 const NAMESPACE: &str = "cycle";
 const DEPLOYMENTS: usize = 3;
@@ -33,7 +33,7 @@ pub(crate) struct Cost {
     took: Duration,
     /// The resident memory at the end, in bytes.
     resident: u64,
-    /// Ended requests by verb, resource and subresource. Watches that go on are not in it.
+    /// Completed requests by verb, resource and subresource. Open watches are not included.
     requests: BTreeMap<String, u64>,
     watch_events: u64,
 }
@@ -43,7 +43,7 @@ impl Cost {
         self.requests.values().sum()
     }
 
-    /// CPU time per request, in µs. The events of the watches are part of it.
+    /// CPU time per request, in µs. This time includes the delivery of watch events.
     fn per_request(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.requests().max(1) as f64
     }

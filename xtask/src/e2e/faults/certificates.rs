@@ -20,7 +20,8 @@ pub(super) fn issue(dir: &Path) -> Outcome<Pki> {
     Ok(pki)
 }
 
-/// Rotates them. etcd reads its authorities when it starts, so it restarts in each step. The server does not.
+/// Rotates the authority and the certificates. etcd reads its authorities when it starts, so etcd restarts in each
+/// step. The server keeps running.
 pub(super) fn rotate(stage: &mut Stage) -> Outcome<()> {
     let Some(pki) = stage.pki.clone() else { fail!("etcd has no certificates") };
     pki.authority("new")?;

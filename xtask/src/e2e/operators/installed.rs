@@ -47,7 +47,7 @@ impl Operator {
         Self { access, dir, namespace, bin, manifests, programs: Vec::new(), ended: Vec::new(), removed: Vec::new() }
     }
 
-    /// Applies the manifests on the server's side, as the guides of most operators say.
+    /// Applies the manifests with server-side apply, as the guides of most operators recommend.
     pub(super) fn install(&self) -> Outcome<String> {
         let mut count = 0;
         for path in &self.manifests {
@@ -59,8 +59,9 @@ impl Operator {
         Ok(format!("{count} objects applied"))
     }
 
-    /// Leads the webhook service to a port of this machine. Returns the port. The service becomes an `ExternalName`,
-    /// because a loopback address is no valid endpoint, and the webhook configurations and conversions name the port.
+    /// Routes the webhook service to a port of this machine, and returns the port. The service becomes an
+    /// `ExternalName`, because endpoints cannot have loopback addresses. The webhook configurations and conversions are
+    /// changed to this port.
     pub(super) fn route_webhooks(&self, service: &str) -> Outcome<u16> {
         let port = free_port()?;
         let spec = json!({"spec": {"type": "ExternalName", "externalName": "localhost", "clusterIP": null,
@@ -199,7 +200,7 @@ impl Operator {
         }
     }
 
-    /// Reads `kubectl get <words>` until `check` accepts it. A failure shows what the programs said last.
+    /// Reads `kubectl get <words>` until `check` accepts it. A failure shows the last output lines of the programs.
     pub(super) fn until<T>(
         &self,
         what: &str,
@@ -210,7 +211,7 @@ impl Operator {
         found.map_err(|failure| Failure::from(format!("{failure}{}", self.tails())))
     }
 
-    /// Creates an object and returns it as the server answers.
+    /// Creates an object and returns the object in the response.
     pub(super) fn create(&self, object: &Value) -> Outcome<Value> {
         let created = self.send(&["create", "-o", "json"], object)?;
         ensure!(created.success(), "not created: {}{}", created.said(), self.tails());

@@ -40,7 +40,7 @@ impl Suite {
     }
 }
 
-/// How a test ended.
+/// The outcome of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Passed,
@@ -174,7 +174,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// The tests that end differently.
+/// Lists the tests whose outcomes differ.
 fn compare(own: &Results, upstream: &Results) -> Vec<String> {
     let names: std::collections::BTreeSet<_> = own.tests.keys().chain(upstream.tests.keys()).collect();
     let mut found: Vec<String> = names

@@ -224,7 +224,7 @@ fn node_authorizer_decides_as_upstream_for_each_identity_and_request() {
 }
 
 #[test]
-fn node_refusals_have_upstreams_reasons() {
+fn denied_node_requests_have_upstreams_reasons() {
     let authorizer = NodeAuthorizer::new(Arc::new(cluster()), rules());
     let node = user("system:node:a", &["system:nodes"]);
     let unrelated = "no relationship found between node 'a' and this object";

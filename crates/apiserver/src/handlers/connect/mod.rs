@@ -6,8 +6,9 @@
 //!  proxy                      ─▶ pod, node or service ─▶ any request, streamed both ways; upgrades too
 //! ```
 //!
-//! The objects give the target ([`location`]), and `listwatch-proxy` makes the connection. Only the lookup of the
-//! target has the deadline of the request. If the client or the target disconnects, the other connection is closed too.
+//! The target is computed from the objects ([`location`]), and `listwatch-proxy` makes the connection. The deadline of
+//! the request applies only to the lookup of the target. If the client or the target disconnects, the other connection
+//! is closed too.
 //!
 //! Upstream: `pkg/registry/core/{pod,node,service}`. One difference: kube-apiserver translates WebSocket streams to
 //! SPDY for kubelets that do not declare the feature `ExtendWebSocketsToKubelet`. This server forwards them unchanged.
@@ -46,7 +47,7 @@ use crate::request::upload::{RequestBody, Upload};
 use crate::response::body::Body;
 use crate::shared::Shared;
 
-/// The time limit for reading the text of a kubelet's error.
+/// The time limit for reading the body of a kubelet's error response.
 const ERROR_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Forwards a request.
@@ -77,7 +78,7 @@ pub(crate) async fn answer<B: RequestBody>(
     }
 }
 
-/// Runs the admission plugins, which see the options of the connection.
+/// Runs the admission plugins with the options of the connection as the object.
 async fn admit(
     request: &RequestContext<'_>,
     route: &ResourceRoute<'_>,
@@ -101,7 +102,7 @@ async fn admit(
     admitted
 }
 
-/// The number of path segments up to the subresource: `/api/v1/nodes/n/proxy` or
+/// Returns the number of path segments up to the subresource: `/api/v1/nodes/n/proxy` or
 /// `/api/v1/namespaces/ns/pods/p/proxy`.
 fn proxy_segments(route: &ResourceRoute<'_>) -> usize {
     if route.namespace.is_some() { 7 } else { 5 }
@@ -149,12 +150,13 @@ async fn log(
     Ok(streamed)
 }
 
-/// The beginning of the error text of Go's HTTP client.
+/// Returns the prefix of the error message of Go's HTTP client.
 fn get(to: &Destination) -> String {
     format!("Get {}", quote(&format!("https://{}{}", to.authority(), to.path_and_query)))
 }
 
-/// The Status of a log whose kubelet does not respond: 500 with the text of Go's HTTP client. `proxy` has other texts.
+/// Returns the Status for a log whose kubelet does not respond: 500 with the error message of Go's HTTP client. `proxy`
+/// requests have other messages.
 fn log_failure(to: &Destination, error: &ProxyError) -> Status {
     match error.kind() {
         ProxyErrorKind::TooManyConnections(_) => error.to_status(),
@@ -162,7 +164,7 @@ fn log_failure(to: &Destination, error: &ProxyError) -> Status {
     }
 }
 
-/// The beginning of the body of an error.
+/// Reads the beginning of the body of an error response.
 async fn error_text(body: ProxyBody) -> String {
     let mut limited = pin!(Limited::new(body, refusal::ERROR_BYTES_MAX));
     let mut text = Vec::new();
@@ -214,8 +216,8 @@ async fn stream<B: RequestBody>(
     forward(request, upload, to).await
 }
 
-/// Checks that the user may create the stream. Browsers can open WebSockets only by GET, but a user who may read a pod
-/// must not be able to run a program in it. See `pkg/registry/core/pod/rest/authorize.go` and the feature gate
+/// Checks that the user may create the stream. Browsers can open WebSockets only by GET, but the permission to read a
+/// pod must not allow running a program in the pod. See `pkg/registry/core/pod/rest/authorize.go` and the feature gate
 /// AuthorizePodWebsocketUpgradeCreatePermission.
 async fn ensure_may_create(request: &RequestContext<'_>) -> Result<(), Status> {
     let attributes = Attributes { verb: "create", ..request.info.attributes(request.user) };
@@ -258,7 +260,7 @@ async fn proxy<B: RequestBody>(
     forward(request, upload, to).await
 }
 
-/// Redirects to the same path with a final slash: relative links of the target then stay below it.
+/// Redirects to the same path with a final slash, so that relative links of the target resolve below that path.
 fn moved_permanently(target: &str) -> Result<Response<Body>, Status> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
@@ -266,7 +268,7 @@ fn moved_permanently(target: &str) -> Result<Response<Body>, Status> {
     Ok(response)
 }
 
-/// Passes the request to the destination, and the response to the client, both piece by piece.
+/// Streams the request to the destination, and the response to the client.
 async fn forward<B: RequestBody>(
     request: &RequestContext<'_>,
     upload: &mut Upload<B>,
@@ -290,7 +292,7 @@ async fn forward<B: RequestBody>(
     Ok(response.map(|body| Body::proxied(body, slot)))
 }
 
-/// The path of a kubelet's endpoint for the pod of a request.
+/// Returns the path of a kubelet endpoint for the pod of a request.
 fn pod_path(endpoint: &str, route: &ResourceRoute<'_>, container: Option<&str>) -> String {
     let names = [route.namespace, route.name, container].into_iter().flatten();
     std::iter::once(endpoint.to_owned())

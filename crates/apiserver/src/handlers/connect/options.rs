@@ -1,7 +1,8 @@
 //! The options of connect requests: converts the client's query to the query for the kubelet.
 //!
-//! Rules: `pkg/registry/core/pod/strategy.go:LogLocation,streamParams`, `pkg/registry/core/pod/rest/log.go`,
-//! `ValidatePodLogOptions` in `pkg/apis/core/validation/validation.go`, `apimachinery/pkg/runtime/conversion.go`.
+//! Source of the rules: `pkg/registry/core/pod/strategy.go:LogLocation,streamParams`,
+//! `pkg/registry/core/pod/rest/log.go`, `ValidatePodLogOptions` in `pkg/apis/core/validation/validation.go`,
+//! `apimachinery/pkg/runtime/conversion.go`.
 
 use listwatch_meta::go::quote;
 use listwatch_meta::{FieldError, Status};
@@ -15,13 +16,13 @@ use time::format_description::well_known::Rfc3339;
 /// The options of `pods/log` (`PodLogOptions`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct LogOptions {
-    /// The container; empty for the only one.
+    /// The name of the container; empty selects the only container.
     pub(super) container: String,
     /// Whether the log continues until the container ends.
     follow: bool,
-    /// Whether the log is that of the previous instance of the container.
+    /// Whether to return the log of the previous instance of the container.
     previous: bool,
-    /// Whether each line begins with its time.
+    /// Whether each line starts with its timestamp.
     timestamps: bool,
     since_seconds: Option<i64>,
     since_time: Option<OffsetDateTime>,
@@ -98,9 +99,9 @@ fn parse_time(text: &str) -> Result<OffsetDateTime, Status> {
     parsed.map_err(|_| Status::bad_request(format!("parsing time {} as {format}: cannot parse it", quote(text))))
 }
 
-/// The options of a connection as an object, for admission plugins: `PodExecOptions`, `PodAttachOptions`,
-/// `PodPortForwardOptions` and the three `…ProxyOptions`, without fields that are empty. `path` is the rest of a proxied
-/// path. The handler of the connection rejects invalid options.
+/// Returns the options of a connection as an object, for admission plugins: `PodExecOptions`, `PodAttachOptions`,
+/// `PodPortForwardOptions` or one of the three `…ProxyOptions`. Empty fields are omitted. `path` is the rest of a
+/// proxied path. The handler of the connection rejects invalid options later.
 pub(super) fn connect_options(
     subresource: &Subresource,
     kind: &str,
@@ -145,7 +146,7 @@ pub(super) fn connect_options(
     options
 }
 
-/// The query of `exec` and `attach` for the kubelet (`PodExecOptions`, `PodAttachOptions`).
+/// Returns the query of `exec` and `attach` for the kubelet (`PodExecOptions`, `PodAttachOptions`).
 pub(super) fn stream_query(query: &Query<'_>, is_exec: bool) -> String {
     let flag = |name: &str| query.bool(name).unwrap_or_default().then(|| "1".to_owned());
     let commands = query.all("command").filter(|_| is_exec).map(|part| ("command", Some(part.to_owned())));
@@ -153,10 +154,11 @@ pub(super) fn stream_query(query: &Query<'_>, is_exec: bool) -> String {
     encode(commands.chain(flags))
 }
 
-/// The query of `portforward` for the kubelet (`PodPortForwardOptions`). Clients over SPDY name the ports in the stream.
+/// Returns the query of `portforward` for the kubelet (`PodPortForwardOptions`). SPDY clients send the ports in the
+/// stream instead.
 ///
 /// # Errors
-/// 400 for a port that is not a number of 16 bits.
+/// 400 for a port that is not a 16-bit number.
 pub(super) fn port_forward_query(query: &Query<'_>) -> Result<String, Status> {
     let mut ports = Vec::new();
     for text in query.all("ports").flat_map(|value| value.split(',')) {
@@ -173,8 +175,8 @@ pub(super) fn port_forward_query(query: &Query<'_>) -> Result<String, Status> {
     Ok(encode([("port", (!ports.is_empty()).then(|| ports.join(",")))]))
 }
 
-/// Encodes the present pairs as a query with its question mark; empty without pairs. The pairs are sorted by key, as by
-/// Go's `url.Values.Encode`.
+/// Encodes the pairs with a value as a query with the question mark; empty without pairs. The pairs are sorted by key,
+/// as in Go's `url.Values.Encode`.
 fn encode(pairs: impl IntoIterator<Item = (&'static str, Option<String>)>) -> String {
     let mut query = String::new();
     for (key, value) in pairs.into_iter().filter_map(|(key, value)| Some((key, value?))) {
@@ -188,7 +190,7 @@ fn encode(pairs: impl IntoIterator<Item = (&'static str, Option<String>)>) -> St
 mod tests {
     use super::*;
 
-    /// The query for the kubelet, or the code and the text of the error.
+    /// Returns the query for the kubelet, or the code and the message of the error.
     fn log(query: &str) -> String {
         match LogOptions::from_query(&Query::parse(query), "p") {
             Ok(options) => options.to_query(),
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn log_options_reach_the_kubelet() {
+    fn log_options_are_forwarded_to_the_kubelet() {
         assert_eq!(log(""), "");
         assert_eq!(log("container=c&follow=false&previous=0&insecureSkipTLSVerifyBackend=true&pretty=true"), "");
         let all = "follow=true&previous=1&timestamps&tailLines=10&limitBytes=5&sinceSeconds=60";
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_options_reach_the_kubelet() {
+    fn exec_and_attach_options_are_forwarded_to_the_kubelet() {
         let check = |query: &str, is_exec: bool, expected: &str| {
             assert_eq!(stream_query(&Query::parse(query), is_exec), expected, "{query}");
         };
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_ports_are_numbers_of_16_bits() {
+    fn portforward_rejects_ports_that_are_not_16_bit_numbers() {
         let check = |query: &str, expected: &str| {
             let found = port_forward_query(&Query::parse(query)).unwrap_or_else(|status| status.message);
             assert_eq!(found, expected, "{query}");

@@ -1,17 +1,16 @@
-//! The Status for a kubelet's response to a request for a log that is not a log.
+//! Converts a kubelet's error response to a log request into a Status.
 //!
-//! Rules: `apiserver/pkg/registry/generic/rest/response_checker.go`, `NewGenericServerResponse` in
+//! Source of the rules: `apiserver/pkg/registry/generic/rest/response_checker.go`, `NewGenericServerResponse` in
 //! `apimachinery/pkg/api/errors/errors.go`.
 
 use listwatch_meta::Status;
 use listwatch_meta::go::quote;
 use listwatch_meta::status::{StatusDetails, reason};
 
-/// The largest number of bytes of a kubelet's error that are read. The rest is omitted
-/// (`maxReadLength`).
+/// Maximum number of bytes that are read of a kubelet's error response (`maxReadLength`). The rest is omitted.
 pub(super) const ERROR_BYTES_MAX: usize = 50_000;
 
-/// Whether the response is a log.
+/// Whether a response with this status code contains the log.
 pub(super) fn is_log(code: u16) -> bool {
     (200..=206).contains(&code)
 }
@@ -57,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn response_of_the_kubelet_becomes_upstreams_status() {
+    fn kubelet_error_response_is_converted_to_upstreams_status() {
         let check = |code: u16, reason: &str, text: &str| {
             let status = of_response(code, "no such container", "p");
             assert_eq!((status.code, &*status.reason, &*status.message), (code, reason, text));

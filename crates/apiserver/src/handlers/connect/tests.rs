@@ -57,7 +57,7 @@ async fn fill(server: &ApiServer) {
 }
 
 #[tokio::test]
-async fn connect_is_refused_at_the_first_failing_check() {
+async fn connect_request_is_rejected_by_the_first_failing_check() {
     let server = ApiServer::builder().build().await.unwrap();
     fill(&server).await;
     let check = async |line: &str, code: u16, text: &str| {
@@ -94,7 +94,7 @@ async fn connect_is_refused_at_the_first_failing_check() {
 }
 
 #[tokio::test]
-async fn stream_without_upgrade_is_refused_after_its_target_is_found() {
+async fn stream_without_upgrade_is_rejected_after_the_target_is_found() {
     let server = ApiServer::builder().build().await.unwrap();
     fill(&server).await;
     let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}});
@@ -125,7 +125,7 @@ impl Authorizer for NoCreate {
 }
 
 #[tokio::test]
-async fn stream_by_get_needs_permission_to_create() {
+async fn exec_by_get_requires_the_verb_create() {
     let server = ApiServer::builder().authorizer(NoCreate).build().await.unwrap();
     fill(&server).await;
     for subresource in ["exec", "attach", "portforward"] {
@@ -137,7 +137,7 @@ async fn stream_by_get_needs_permission_to_create() {
     assert_eq!(send(&server, &format!("GET {PODS}/waits/log"), &[], Value::Null).await.0, 204, "a log is read");
 }
 
-/// Rejects connections and names their options.
+/// Rejects connections; the error contains the options.
 struct NoConnect;
 
 impl ValidatingAdmission for NoConnect {

@@ -1,10 +1,10 @@
-//! Other spellings of what a user may do, by which he tries to do more.
+//! Tests alternative spellings of permitted requests, with which a client tries to exceed its permissions.
 
 use super::*;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// Pods need a service account.
+/// Creates a service account and a pod. Pods need a service account.
 async fn create_pod(target: &Target) {
     target.create("/api/v1/namespaces/default/serviceaccounts", r#"{"metadata":{"name":"default"}}"#).await;
     let pod = r#"{"metadata":{"name":"p"},"spec":{"automountServiceAccountToken":false,
@@ -13,7 +13,7 @@ async fn create_pod(target: &Target) {
 }
 
 #[tokio::test]
-async fn watch_in_every_spelling_needs_the_verb_watch() {
+async fn every_spelling_of_a_watch_requires_the_verb_watch() {
     let target = Target::start().await;
     let rules = r#"{"verbs":["get","list"],"apiGroups":[""],"resources":["configmaps"]}"#;
     target.allow_eve(Scope::Default, rules, (Method::GET, MAPS)).await;
@@ -55,7 +55,7 @@ async fn watch_in_every_spelling_needs_the_verb_watch() {
 }
 
 #[tokio::test]
-async fn right_to_one_name_opens_no_other_object_of_the_collection() {
+async fn permission_for_one_object_name_does_not_return_other_objects() {
     let target = Target::start().await;
     let (_, page) = target.get(Sender::Admin, &format!("{MAPS}?limit=1"), &[]).await;
     let page: serde_json::Value = serde_json::from_str(&page).unwrap();
@@ -94,7 +94,7 @@ async fn right_to_one_name_opens_no_other_object_of_the_collection() {
 }
 
 #[tokio::test]
-async fn subresource_in_every_spelling_needs_its_own_permission() {
+async fn every_spelling_of_a_subresource_requires_permission_for_the_subresource() {
     let target = Target::start().await;
     create_pod(&target).await;
     let rules = r#"{"verbs":["*"],"apiGroups":[""],"resources":["pods"]}"#;
@@ -133,7 +133,7 @@ async fn subresource_in_every_spelling_needs_its_own_permission() {
 }
 
 #[tokio::test]
-async fn proxy_path_or_target_reaches_nothing_beside_the_named_object() {
+async fn proxy_request_reaches_only_the_named_object() {
     let target = Target::start().await;
     create_pod(&target).await;
     let rules =
@@ -175,7 +175,7 @@ async fn proxy_path_or_target_reaches_nothing_beside_the_named_object() {
 }
 
 #[tokio::test]
-async fn deletion_of_a_collection_needs_the_verb_deletecollection() {
+async fn deletion_of_a_collection_requires_the_verb_deletecollection() {
     let target = Target::start().await;
     let rules = r#"{"verbs":["delete"],"apiGroups":[""],"resources":["configmaps"]}"#;
     target.allow_eve(Scope::Default, rules, (Method::DELETE, &format!("{MAPS}/absent"))).await;
@@ -269,7 +269,7 @@ async fn body_that_names_another_object_namespace_or_kind_is_rejected() {
 }
 
 #[tokio::test]
-async fn permission_to_impersonate_one_user_allows_no_other_name_or_part() {
+async fn permission_to_impersonate_one_user_does_not_allow_other_users_groups_or_extras() {
     let target = Target::start().await;
     let rules = r#"{"verbs":["impersonate"],"apiGroups":[""],"resources":["users"],"resourceNames":["bob"]},
         {"verbs":["list"],"apiGroups":[""],"resources":["nodes"]}"#;
@@ -306,7 +306,7 @@ async fn permission_to_impersonate_one_user_allows_no_other_name_or_part() {
 }
 
 #[tokio::test]
-async fn role_of_one_namespace_opens_no_other_namespace_scope_group_or_resource() {
+async fn role_in_one_namespace_does_not_allow_other_namespaces_scopes_groups_or_resources() {
     let target = Target::start().await;
     target.create("/api/v1/namespaces", r#"{"metadata":{"name":"theirs"}}"#).await;
     let rules = r#"{"verbs":["*"],"apiGroups":[""],"resources":["configmaps","events","namespaces"]}"#;
@@ -342,7 +342,7 @@ async fn role_of_one_namespace_opens_no_other_namespace_scope_group_or_resource(
 }
 
 #[tokio::test]
-async fn internal_pages_need_a_permission_in_every_spelling() {
+async fn every_spelling_of_an_internal_path_requires_a_permission() {
     let target = Target::start().await;
     for path in [
         "/metrics",
@@ -384,7 +384,7 @@ async fn internal_pages_need_a_permission_in_every_spelling() {
 }
 
 #[tokio::test]
-async fn other_forms_of_a_target_and_very_long_ones_name_nothing() {
+async fn unusual_or_very_long_request_targets_are_rejected() {
     let target = Target::start().await;
     let long = format!("/api/v1/namespaces/default/{}", "configmaps/../".repeat(4_000));
     let deep = "/a".repeat(30_000);
@@ -412,7 +412,7 @@ async fn other_forms_of_a_target_and_very_long_ones_name_nothing() {
 }
 
 #[tokio::test]
-async fn upgrade_to_another_protocol_is_not_followed() {
+async fn upgrade_to_an_unsupported_protocol_is_ignored() {
     let target = Target::start().await;
     for (connection, upgrade) in [
         ("Upgrade, HTTP2-Settings", "h2c"),

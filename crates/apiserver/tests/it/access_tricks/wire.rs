@@ -1,5 +1,5 @@
-//! Tricks with the bytes of a connection: heads that two parsers read differently, requests in the bodies of others, and
-//! frames of HTTP/2 with odd pseudo headers.
+//! Tests malformed bytes on a connection: ambiguous HTTP/1.1 heads, requests inside other bodies (request smuggling),
+//! and HTTP/2 frames with invalid pseudo headers.
 
 use std::net::TcpListener;
 
@@ -8,10 +8,10 @@ use tokio::net::TcpStream;
 
 use super::*;
 
-/// How long a connection is read that the server may keep open.
+/// The read timeout of a connection that the server may keep open.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// Everything that the server sends until it closes the connection or is quiet.
+/// Sends bytes, and returns all bytes that the server sends until the connection closes or is quiet for [`QUIET`].
 async fn answers(address: std::net::SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.expect("connected");
     stream.write_all(bytes).await.expect("sent");
@@ -23,7 +23,7 @@ async fn answers(address: std::net::SocketAddr, bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn ambiguous_head_or_request_in_a_body_reads_no_secret() {
+async fn ambiguous_http1_head_or_smuggled_request_cannot_read_a_secret() {
     let target = Target::start().await;
     let serving = target.0.serve_plain(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
     let address = serving.address();
@@ -78,7 +78,7 @@ async fn ambiguous_head_or_request_in_a_body_reads_no_secret() {
 }
 
 #[tokio::test]
-async fn connection_keeps_no_identity_for_its_next_request() {
+async fn identity_of_a_request_does_not_apply_to_the_next_request_on_a_connection() {
     let target = Target::start().await;
     let serving = target.0.serve_plain(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
     let get = |path: &str, rest: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n{rest}\r\n");
@@ -92,7 +92,7 @@ async fn connection_keeps_no_identity_for_its_next_request() {
     }
 }
 
-/// A field of HPACK without index and without compression (RFC 7541, 6.2.2).
+/// Encodes an HPACK field without index and without compression (RFC 7541, section 6.2.2).
 fn field(name: &str, value: &str) -> Vec<u8> {
     let text = |text: &str| {
         let length = u8::try_from(text.len()).ok().filter(|length| *length < 127).expect("a short text");
@@ -101,7 +101,7 @@ fn field(name: &str, value: &str) -> Vec<u8> {
     [vec![0], text(name), text(value)].concat()
 }
 
-/// A request on stream `id`, in frames of HTTP/2.
+/// Encodes a request on stream `id` as HTTP/2 frames.
 fn headers_frame(id: u8, fields: &[(&str, &str)]) -> Vec<u8> {
     let block: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
     let length = u16::try_from(block.len()).expect("a short block").to_be_bytes();
@@ -110,7 +110,7 @@ fn headers_frame(id: u8, fields: &[(&str, &str)]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn http2_request_with_odd_or_repeated_pseudo_headers_reads_no_secret() {
+async fn http2_request_with_invalid_or_repeated_pseudo_headers_cannot_read_a_secret() {
     let target = Target::start().await;
     let serving = target.0.serve_plain(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();

@@ -1,4 +1,4 @@
-//! Field managers of different versions.
+//! Tests field managers of different versions.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ async fn apply(world: &World, path: &str, manager: &str, object: &Value) -> (u16
     world.patch(&format!("{path}/{name}?fieldManager={manager}"), APPLY, object.clone()).await
 }
 
-/// The managers with their versions and owned fields of the spec.
+/// Returns the managers with their versions and owned fields of the spec.
 fn managers(object: &Value) -> Vec<(String, String, Vec<String>)> {
     let entries = object["metadata"]["managedFields"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -53,7 +53,7 @@ async fn applies_in_different_versions_conflict_on_the_converted_fields() {
 }
 
 #[tokio::test]
-async fn applier_that_changes_its_version_gives_up_fields_of_the_former_version() {
+async fn apply_in_a_new_version_gives_up_fields_applied_in_the_previous_version() {
     let world = Converter::default().world().await;
     let mut first = v2("a", "h", "1");
     first["spec"]["replicas"] = json!(3);
@@ -65,7 +65,7 @@ async fn applier_that_changes_its_version_gives_up_fields_of_the_former_version(
 }
 
 #[tokio::test]
-async fn update_in_another_version_takes_the_converted_fields_over() {
+async fn update_in_another_version_takes_over_the_converted_fields() {
     let world = Converter::default().world().await;
     apply(&world, V1, "one", &v1("a", "h:1")).await;
     let (code, patched) = world.patch(&format!("{V2}/a?fieldManager=two"), MERGE, json!({"spec": {"port": "2"}})).await;
@@ -74,7 +74,7 @@ async fn update_in_another_version_takes_the_converted_fields_over() {
 }
 
 #[tokio::test]
-async fn apply_fails_with_the_converter_and_leaves_the_object_unchanged() {
+async fn apply_fails_and_changes_nothing_if_the_converter_fails() {
     let converter = Converter::default();
     let world = converter.world().await;
     apply(&world, V1, "one", &v1("a", "h:1")).await;

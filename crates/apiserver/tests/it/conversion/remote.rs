@@ -1,4 +1,4 @@
-//! Conversion webhooks over TLS.
+//! Tests conversion webhooks over TLS.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{V1, V2, check, convert_widget, definition, v1};
 use crate::crds::world::World;
 
-/// How the webhook answers.
+/// The response of the webhook.
 #[derive(Clone, Debug)]
 enum Answer {
     Converted,
@@ -107,7 +107,7 @@ impl Webhook {
     }
 }
 
-/// The JSON body of a complete request.
+/// Returns the JSON body if the request is complete.
 fn complete_body(received: &[u8]) -> Option<Value> {
     let text = String::from_utf8_lossy(received).into_owned();
     let (head, body) = text.split_once("\r\n\r\n")?;
@@ -126,7 +126,7 @@ fn respond(review: &Value) -> String {
 }
 
 #[tokio::test]
-async fn webhook_is_called_once_per_event_and_not_per_watcher() {
+async fn conversion_webhook_is_called_once_per_event_for_all_watchers() {
     let webhook = Webhook::start().await;
     let world = webhook.world().await;
     let from = world.get(V2).await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
@@ -158,7 +158,7 @@ async fn webhook_is_called_once_per_event_and_not_per_watcher() {
 }
 
 #[tokio::test]
-async fn bad_answers_have_upstreams_texts_and_bounded_size() {
+async fn invalid_conversion_responses_return_upstreams_error_texts() {
     let webhook = Webhook::start().await;
     let world = webhook.world().await;
     world.post(V1, &v1("a", "h:1")).await;
@@ -189,7 +189,7 @@ async fn bad_answers_have_upstreams_texts_and_bounded_size() {
 }
 
 #[tokio::test]
-async fn webhook_that_is_down_or_untrusted_fails_with_the_text_of_go() {
+async fn unreachable_or_untrusted_conversion_webhook_fails_with_the_error_text_of_go() {
     let webhook = Webhook::start().await;
     let other = Webhook::start().await;
     let refused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
@@ -222,7 +222,7 @@ async fn webhook_that_is_down_or_untrusted_fails_with_the_text_of_go() {
 }
 
 #[tokio::test]
-async fn large_lists_are_sent_in_several_reviews() {
+async fn conversion_webhook_receives_large_lists_in_several_reviews() {
     let webhook = Webhook::start().await;
     let world = webhook.world().await;
     let host = "h".repeat(200_000);

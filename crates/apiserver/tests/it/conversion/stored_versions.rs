@@ -1,4 +1,4 @@
-//! Changes of the storage version.
+//! Tests changes of the storage version.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ async fn storage_version_changes_while_objects_stay_readable() {
 }
 
 #[tokio::test]
-async fn namespace_is_removed_although_the_converter_fails() {
+async fn namespace_is_removed_even_if_the_converter_fails() {
     let converter = Converter::default();
     let world = converter.world().await;
     let namespace = json!({"metadata": {"name": "n"}});
@@ -74,7 +74,7 @@ async fn namespace_is_removed_although_the_converter_fails() {
 }
 
 #[tokio::test]
-async fn definition_is_deleted_with_its_objects_although_the_converter_fails() {
+async fn definition_and_objects_are_deleted_even_if_the_converter_fails() {
     let converter = Converter::default();
     let world = converter.world().await;
     world.post(V1, &v1("a", "h:1")).await;

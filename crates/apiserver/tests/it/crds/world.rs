@@ -195,7 +195,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// The next event; `None` at the clean end of the stream.
+    /// Returns the next event; `None` at the clean end of the stream.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.left.iter().position(|byte| *byte == b'\n') {

@@ -1,5 +1,5 @@
-//! The expected outcome of each combination of list and watch parameters: [`outcome`] has the rules in the order in which
-//! the server applies them; [`difference`] compares a response with an outcome.
+//! The expected outcome of each combination of list and watch parameters. [`outcome`] implements the rules in the order
+//! in which the server applies them. [`difference`] compares a response with an outcome.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use listwatch_meta::ContinueToken;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-/// A combination of parameters, each as in the query.
+/// A combination of parameters. Each value is the text in the query.
 #[derive(Debug, Clone)]
 pub(crate) struct ReadParameters {
     /// Whether the path is `/api/v1/watch/…`.
@@ -56,7 +56,7 @@ impl ReadParameters {
     }
 }
 
-/// The changes of the collection, the oldest first.
+/// The changes of the collection, oldest first.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     pub(crate) revision: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Model<'a> {
     pub(crate) oldest: u64,
 }
 
-/// `namespace/name` → label and version.
+/// The objects at one version: label and version by `namespace/name`.
 type State<'a> = BTreeMap<String, (&'a str, u64)>;
 
 impl<'a> Model<'a> {
@@ -262,7 +262,7 @@ fn listed(asked: &ReadParameters, model: &Model<'_>, version: &str, matching: &s
     page(asked, model, asked_for, limit, "")
 }
 
-/// Returns the objects of a page: those of the namespace `shop` at a version, from a start key.
+/// Returns the page of objects of the namespace `shop` at a version, from a start key.
 fn page(asked: &ReadParameters, model: &Model<'_>, at: u64, limit: usize, start: &str) -> Outcome {
     let state = model.at(at);
     // A selector that requires a name makes the collection a single key.
@@ -353,7 +353,7 @@ fn watched(asked: &ReadParameters, model: &Model<'_>, version: &str, initial: Op
     Outcome::Watch { events, error: None }
 }
 
-/// The difference between a response and the expected outcome; `None` if they are equal.
+/// Returns the difference between a response and the expected outcome; `None` if they are equal.
 pub(crate) fn difference(asked: &ReadParameters, wanted: &Outcome, found: &Found) -> Option<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let number = |value: &Value| value.as_str().and_then(|text| text.parse().ok()).unwrap_or(0_u64);

@@ -23,12 +23,12 @@ pub(crate) struct World {
     pub(crate) first: u64,
     pub(crate) middle: u64,
     pub(crate) last: u64,
-    /// Continue tokens: of the middle version, of the current version, and invalid ones.
+    /// Continue tokens: for the middle version, for the current version, and invalid tokens.
     pub(crate) tokens: Vec<String>,
 }
 
 impl World {
-    /// Creates a server. With `compacted`, the store has only the history of its last two changes.
+    /// Creates a server. If `compacted` is set, the store has only the history of the last two changes.
     pub(crate) async fn new(compacted: bool) -> Self {
         let store = MemoryStorage::new();
         let server = ApiServer::builder().storage(store.clone()).build().await.expect("a server");

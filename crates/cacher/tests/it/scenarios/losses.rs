@@ -223,7 +223,7 @@ fn read_of_unfilled_cache_waits_then_returns_429() {
 }
 
 #[test]
-fn first_request_of_a_starting_cache_is_served() {
+fn first_list_and_watch_of_a_starting_cache_are_served() {
     check(
         "
         put a/x
@@ -512,7 +512,7 @@ fn relist_that_shows_another_state_of_the_same_revision_expires_watches() {
 }
 
 #[test]
-fn store_that_expires_watches_at_once_is_not_listed_without_pause() {
+fn store_that_expires_every_watch_is_relisted_only_after_a_pause() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let store = TestStore::new();
@@ -779,7 +779,7 @@ fn uncached_resource_behaves_like_a_cached_one() {
 }
 
 #[test]
-fn cacher_ends_with_its_last_handle_and_watcher() {
+fn cache_stops_when_its_last_handle_and_watcher_are_dropped() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let store = TestStore::new();

@@ -505,7 +505,7 @@ fn bookmarks_come_every_minute_and_before_the_deadline_if_revision_advanced() {
 }
 
 #[test]
-fn initial_state_at_the_latest_revision_is_served_by_the_cache_once_it_is_there() {
+fn initial_state_at_the_latest_revision_is_served_by_the_cache_once_it_reaches_the_revision() {
     check(
         "
         put a/x
@@ -614,7 +614,7 @@ fn idle_cache_requests_progress_once_a_minute() {
 }
 
 #[test]
-fn stopped_watch_ends_cleanly_although_events_of_others_filled_the_window() {
+fn stopped_watch_ends_cleanly_after_events_outside_its_scope_filled_the_window() {
     for end in ["stop", "advance 101"] {
         check_with(
             Limits { history_events_min: 1, history_bytes_max: 1, ..quiet() },
@@ -671,7 +671,7 @@ fn end_of_the_initial_events_is_marked_if_requested_and_bookmarks_are_accepted()
     }
 }
 
-/// Counts its wake-ups.
+/// A waker that counts its calls.
 #[derive(Default)]
 struct WakeUps(AtomicUsize);
 

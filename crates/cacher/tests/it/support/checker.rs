@@ -151,13 +151,13 @@ pub struct Checker {
     wanted: Wanted,
     /// The initial objects so far; `None` after the initial state.
     initial: Option<Vec<Shown>>,
-    /// The revision up to which everything was delivered, and the number of delivered changes at
-    /// it.
+    /// The revision up to which everything was delivered, and the number of changes delivered at
+    /// this revision.
     place: u64,
     at_place: usize,
     /// The newest bookmark.
     bookmark: u64,
-    /// The content of a reader's copy.
+    /// The objects of a client's copy, each with its content and revision.
     copy: BTreeMap<String, (String, u64)>,
     over: bool,
     /// The number of restarts of the cache when the watch began.
@@ -190,12 +190,14 @@ impl Checker {
         }
     }
 
-    /// Begins the watch now: earlier restarts of the cache do not excuse it.
+    /// Sets the beginning of the watch to now. Earlier restarts of the cache no longer justify `410
+    /// Expired`.
     pub fn begun_at(self, log: &Log) -> Self {
         Checker { restarts: log.restarts, ..self }
     }
 
-    /// Allows the watch to end without a reason: it has a deadline, or its server stops.
+    /// Allows the watch to end without an error, because the watch has a deadline or its server
+    /// stops.
     pub fn may_end(self) -> Self {
         Checker { may_end: true, ..self }
     }

@@ -1,5 +1,5 @@
-//! [`TestStore`]: a memory store with injected faults. Its watches can be held, lost and expired;
-//! its lists can omit keys; its progress can be disabled.
+//! [`TestStore`]: a memory store with injected faults. Tests can hold, lose and expire the watches,
+//! omit keys from lists, and disable progress.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,23 +23,23 @@ pub struct TestStore {
 
 #[derive(Default)]
 struct Faults {
-    /// Watches deliver nothing.
+    /// Whether watches deliver nothing.
     held: bool,
-    /// Every watch ends with this item at once.
+    /// The item with which every watch ends at once.
     ending: Option<WatchItem>,
     /// The generation of watches that `ending` applies to. Later watches are unaffected.
     generation: u64,
-    /// Polling a watch panics.
+    /// Whether polling a watch panics.
     broken: bool,
-    /// Lists and revisions fail.
+    /// Whether lists and reads of the revision fail.
     down: bool,
-    /// Progress cannot be requested.
+    /// Whether progress requests are ignored, as by an old etcd.
     old: bool,
-    /// Lists omit this key.
+    /// The key that lists omit.
     hidden: Option<Key>,
-    /// Events have no former states.
+    /// Whether events lack the former states.
     forgetful: bool,
-    /// History is compacted after every page of a list.
+    /// Whether history is compacted after every page of a list.
     hasty: bool,
     wakers: Vec<Waker>,
     lists: u64,

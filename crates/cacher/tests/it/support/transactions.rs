@@ -1,8 +1,8 @@
 //! [`TransactionStore`]: a store whose revisions change many keys, as etcd's transactions and
 //! leases do. Tests can stage writes of other clients at critical moments.
 //!
-//! It consists of the checker's [`Log`]: a list is the state at a revision, a watch is a position
-//! in the list of changes.
+//! The store consists of the checker's [`Log`]: a list is the state at a revision, and a watch is a
+//! position in the log.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -33,13 +33,13 @@ pub struct TransactionStore {
 
 struct Shared {
     log: Log,
-    /// Older revisions can be neither read nor watched from.
+    /// The compacted revision. Older revisions can be neither read nor watched from.
     compacted: u64,
     /// Transactions to write after the next page, or before the next watch begins.
     staged: VecDeque<Transaction>,
     /// Whether progress can be requested.
     progress: bool,
-    /// Watches deliver nothing after this revision.
+    /// The revision after which watches deliver nothing.
     held: u64,
     /// The number of restores; watches of a former history are expired.
     histories: u64,

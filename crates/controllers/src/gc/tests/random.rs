@@ -2,8 +2,8 @@
 //! objects with every propagation policy. After the writers have stopped and the collectors are idle, the test
 //! checks invariants on the store's content at each revision. The invariants need no dependency graph.
 //!
-//! Values become unreadable and are restored, directly in the store. The test treats an unreadable object as its
-//! last readable state. The final state is checked after all values have been restored.
+//! The test also overwrites values in the store with unreadable bytes, and restores them later. For an unreadable
+//! object, the checks use the last readable state. The final state is checked after all values have been restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,7 +63,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// The state of an object that the invariants are checked on.
+/// The state of an object, as used by the invariants.
 #[derive(Clone, Debug)]
 struct Seen {
     uid: String,

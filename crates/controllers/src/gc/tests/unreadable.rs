@@ -1,4 +1,5 @@
-//! Tests with unreadable values: their owners and dependents are not touched, and `/readyz` reports the values.
+//! Tests unreadable values: the collector does not change their owners and dependents, and `/readyz` reports the
+//! values.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The rules of the committer's single steps, which run on the test's thread here.
+//! Tests of single steps of the committer, which run on the test's thread.
 
 use std::pin::Pin;
 use std::sync::atomic::AtomicUsize;
@@ -79,7 +79,7 @@ fn compact(committer: &mut Committer, to: Revision) -> Result<(), StoreFault> {
     answered.try_recv().expect("the compaction is answered")
 }
 
-/// A store with this many dead revisions, which are still on the disk.
+/// A store with this many dead revisions that are still on the disk.
 fn store_with_dead(count: u64) -> (SimDisk, Committer) {
     let (disk, mut committer) = new_store();
     let last = overwrite(&mut committer, 1, count);
@@ -96,7 +96,7 @@ fn writes(committer: &mut Committer, step: impl FnOnce(&mut Committer)) -> bool 
     !Arc::ptr_eq(&before, &snapshot(committer))
 }
 
-/// Commits the store's own work.
+/// Commits without requests, so that only the store's own work is done.
 fn idle(committer: &mut Committer) {
     committer.commit(Vec::new());
 }
@@ -111,7 +111,7 @@ fn long_ago() -> Option<Instant> {
     Some(Instant::now().checked_sub(LONG).expect("the machine runs for a minute"))
 }
 
-/// A time whose intervals have not passed during this test.
+/// A time in the near future, since when no interval of the committer has passed.
 fn just_now() -> Option<Instant> {
     Some(Instant::now() + LONG)
 }
@@ -207,7 +207,7 @@ fn engine_with_a_failed_read_is_reopened_at_intervals() {
 // ---- requests ----
 
 #[test]
-fn requests_are_answered_by_an_open_engine_or_fail_with_the_stores_fault() {
+fn write_succeeds_if_the_engine_reopens_and_otherwise_fails_with_the_stores_fault() {
     let check = |prepare: fn(&SimDisk, &mut Committer)| {
         let (disk, mut committer) = new_store();
         prepare(&disk, &mut committer);
@@ -234,7 +234,7 @@ fn requests_are_answered_by_an_open_engine_or_fail_with_the_stores_fault() {
 }
 
 #[test]
-fn expired_keys_are_removed_unless_a_commit_failed_recently() {
+fn expired_keys_are_not_removed_shortly_after_a_failed_commit() {
     let (_disk, mut committer) = new_store();
     write(&mut committer, 1, put_of(Revision::ZERO, "v", Some(Duration::from_nanos(1)))).unwrap();
     let lives = |committer: &Committer| committer.inner.state.read().index.mvcc.get(key(1).as_str()).is_some();
@@ -251,7 +251,7 @@ fn expired_keys_are_removed_unless_a_commit_failed_recently() {
 }
 
 #[test]
-fn committer_expects_the_answered_and_the_waiting_writers_for_a_quarter_of_a_commit() {
+fn committer_waits_at_most_a_quarter_of_the_last_commit_for_expected_writers() {
     let (_disk, mut committer) = new_store();
     let queued: Vec<_> = (0..5).map(|n| request(&committer, n, put_of(Revision::ZERO, "v", None))).collect();
     let (mut requests, mut answers): (Vec<_>, Vec<_>) = queued.into_iter().unzip();
@@ -270,7 +270,7 @@ fn committer_expects_the_answered_and_the_waiting_writers_for_a_quarter_of_a_com
 // ---- space ----
 
 #[test]
-fn puts_need_the_reserve_and_four_bytes_per_byte_of_value() {
+fn put_fails_without_free_space_for_the_reserve_and_four_times_the_value() {
     const RESERVE: u64 = 1000;
     const VALUE: usize = 100;
     const NEEDED: u64 = RESERVE + 4 * VALUE as u64;
@@ -298,7 +298,7 @@ fn puts_need_the_reserve_and_four_bytes_per_byte_of_value() {
 }
 
 #[test]
-fn each_write_removes_a_few_dead_revisions() {
+fn commit_removes_a_bounded_number_of_dead_revisions() {
     // Dead revisions, writes of the batch, dead revisions that remain.
     let check = |dead: u64, batch: u64, resting: bool, expected: u64, why: &str| {
         let (_disk, mut committer) = store_with_dead(dead);
@@ -318,7 +318,7 @@ fn each_write_removes_a_few_dead_revisions() {
 }
 
 #[test]
-fn each_write_drops_a_little_compacted_history() {
+fn commit_drops_a_bounded_number_of_compacted_history_entries() {
     for (batch, dropped) in [(1, DEAD_PER_COMMIT + DEAD_PER_WRITE), (3, DEAD_PER_COMMIT + 3 * DEAD_PER_WRITE)] {
         let (_disk, mut committer) = new_store();
         let last = overwrite(&mut committer, 1, 40);
@@ -349,7 +349,7 @@ fn history_stays_within_its_byte_bound() {
 }
 
 #[test]
-fn full_disk_gets_room_from_dead_revisions_at_intervals() {
+fn dead_revisions_are_removed_at_intervals_while_commits_fail() {
     let check = |prepare: fn(&mut Committer), removes: bool, why: &str| {
         let (_disk, mut committer) = store_with_dead(3);
         prepare(&mut committer);
@@ -401,7 +401,7 @@ fn idle_store_writes_only_when_work_is_due() {
 // ---- history ----
 
 #[test]
-fn acknowledged_compaction_is_on_the_disk() {
+fn acknowledged_compaction_is_durable() {
     let (disk, mut committer) = new_store();
     let last = overwrite(&mut committer, 1, 5);
     compact(&mut committer, last).unwrap();
@@ -414,7 +414,7 @@ fn acknowledged_compaction_is_on_the_disk() {
 }
 
 #[test]
-fn removed_state_dies_before_its_removal() {
+fn compaction_frees_a_deleted_state_before_its_tombstone() {
     let (disk, mut committer) = new_store();
     let created = put(&mut committer, 1, Revision::ZERO, "v");
     let removed = write(&mut committer, 1, WriteOp::Delete { expected: created }).unwrap();
@@ -471,7 +471,7 @@ fn batch(keys: &[u64]) -> Vec<Record> {
 }
 
 #[test]
-fn outcome_of_failed_commit_is_what_the_disk_holds() {
+fn failed_commit_reports_the_outcome_found_on_disk() {
     let check = |tried: &[Record], on_disk: &[Record], expected: &str, why: &str| {
         let (_disk, mut committer) = new_store();
         let change = Change { records: on_disk, ..Change::default() };

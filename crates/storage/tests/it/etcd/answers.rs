@@ -1,5 +1,5 @@
-//! The store against single answers of etcd, which a fake etcd decides: errors, other clusters, older histories,
-//! silence, and the fields of requests.
+//! Tests the store against single answers of a fake etcd: errors, other clusters, older histories, silence, and the
+//! fields of requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use super::raw::proto::{
 };
 use super::{connect, list, pod, pods, rejected_endpoint};
 
-/// The time limit for each awaited item. It exceeds the timers that [`pass`] skips, so that a timer which started late only
-/// costs time.
+/// The time limit for each awaited item. The limit exceeds the timers that [`pass`] skips, so that a timer that
+/// starts late only costs time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const NO_LEADER: Answer = Answer::Status(Code::Unavailable, "etcdserver: no leader");
@@ -60,7 +60,7 @@ async fn store_of(etcd: &FakeEtcd) -> Arc<Etcd3> {
 // ------------------------------------------------------------------------------ at the start
 
 #[tokio::test]
-async fn configured_dial_timeout_suffices_for_an_etcd_that_answers() {
+async fn connect_succeeds_within_the_configured_dial_timeout() {
     let etcd = FakeEtcd::start().await;
     let mut options = Etcd3Options::new([&*etcd.url]);
     options.dial_timeout = Duration::from_secs(3);
@@ -71,7 +71,7 @@ async fn configured_dial_timeout_suffices_for_an_etcd_that_answers() {
 }
 
 #[tokio::test]
-async fn member_of_another_cluster_is_named() {
+async fn connect_error_names_the_member_of_another_cluster() {
     let (one, other) = (FakeEtcd::start().await, FakeEtcd::start().await);
     other.state().cluster = 8;
     let refused = rejected_endpoint(Etcd3Options::new([&*one.url, &*other.url])).await;
@@ -81,7 +81,7 @@ async fn member_of_another_cluster_is_named() {
 }
 
 #[tokio::test]
-async fn version_that_was_denied_is_learned_later() {
+async fn denied_version_request_is_repeated_until_it_succeeds() {
     for unknown in [0, 1] {
         let etcds = [FakeEtcd::start().await, FakeEtcd::start().await];
         etcds[unknown].answer(path::STATUS, [DENIED]);
@@ -165,7 +165,7 @@ async fn get_unless_reads_the_value_only_after_a_change() {
 }
 
 #[tokio::test]
-async fn list_of_keys_leaves_the_values_out() {
+async fn list_keys_returns_entries_without_values() {
     let etcd = FakeEtcd::start().await;
     let store = store_of(&etcd).await;
     etcd.put("/pods/ns/a", "value");
@@ -213,7 +213,7 @@ async fn statistics_describe_etcd_without_reading_its_values() {
 }
 
 #[tokio::test]
-async fn read_is_retried_at_another_member_and_a_rejected_one_is_not() {
+async fn failed_read_is_retried_at_another_member_unless_the_credential_is_rejected() {
     for (answer, expected) in [(NO_LEADER, true), (DENIED, false)] {
         let etcds = [FakeEtcd::start().await, FakeEtcd::start().await];
         let store = connect(&[&etcds[0].url, &etcds[1].url]).await;
@@ -229,7 +229,7 @@ async fn read_is_retried_at_another_member_and_a_rejected_one_is_not() {
 }
 
 #[tokio::test]
-async fn failed_member_is_skipped() {
+async fn failed_member_is_skipped_by_later_reads() {
     let etcds = [FakeEtcd::start().await, FakeEtcd::start().await];
     let store = connect(&[&etcds[0].url, &etcds[1].url]).await;
     etcds[0].answer(path::RANGE, [NO_LEADER]);
@@ -259,7 +259,7 @@ async fn silent_connection_is_replaced_after_the_request_timeout() {
 // ------------------------------------------------------------------------------ other histories
 
 #[tokio::test]
-async fn read_of_a_member_that_is_behind_is_repeated() {
+async fn read_answered_by_a_lagging_member_is_retried() {
     let etcd = FakeEtcd::start().await;
     etcd.put("/pods/ns/a", "{}");
     let store = store_of(&etcd).await;
@@ -315,7 +315,7 @@ async fn older_history_is_detected_from_the_items_of_a_watch() {
 // ------------------------------------------------------------------------------ writes
 
 #[tokio::test]
-async fn write_at_revision_zero_conflicts_with_the_present_object() {
+async fn update_or_delete_at_revision_zero_fails_with_a_conflict() {
     let etcd = FakeEtcd::start().await;
     let store = store_of(&etcd).await;
     etcd.put("/pods/ns/a", "here");
@@ -363,7 +363,7 @@ async fn write_with_a_lost_lease_is_tried_once_with_a_new_lease() {
 
 /// A write whose outcome is unknown is not sent again, because it may have taken effect.
 #[tokio::test]
-async fn write_is_sent_once() {
+async fn write_with_an_unknown_outcome_is_not_sent_again() {
     let etcds = [FakeEtcd::start().await, FakeEtcd::start().await];
     let store = connect(&[&etcds[0].url, &etcds[1].url]).await;
     for etcd in &etcds {
@@ -405,7 +405,7 @@ async fn answer_without_a_header_is_a_fault() {
 
 /// Another server has increased the version of the compactors' key.
 #[tokio::test]
-async fn compactor_that_was_late_follows_the_version_of_the_key() {
+async fn late_compactor_continues_with_the_current_version_of_the_compact_key() {
     // Shorter than the time limit of a request, which may be in flight when time passes.
     let interval = Duration::from_secs(1);
     let etcd = FakeEtcd::start().await;
@@ -532,7 +532,7 @@ async fn member_that_opens_no_watch_in_time_gets_a_new_connection() {
     assert_eq!(etcd.state().connections, connections + 1, "a silent connection is used again");
 }
 
-/// The last delivered object is read at its revision. Its later changes are no sign of another history.
+/// The last delivered object is read at its revision, so later changes of the object do not indicate another history.
 #[tokio::test]
 async fn watch_resumes_after_changes_of_its_last_object() {
     let etcd = FakeEtcd::start().await;
@@ -552,7 +552,7 @@ async fn watch_resumes_after_changes_of_its_last_object() {
 }
 
 #[tokio::test]
-async fn status_that_ends_a_watch_stream_decides_what_follows() {
+async fn watch_expires_fails_or_resumes_by_the_status_that_ends_its_stream() {
     const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
     for (code, text, expected) in [
         (Code::OutOfRange, COMPACTED, "expired"),
@@ -596,7 +596,7 @@ async fn progress_request_reaches_etcd() {
 
 /// Another implementation of etcd's API may create the watch of a probe.
 #[tokio::test]
-async fn watch_that_the_store_did_not_want_is_cancelled() {
+async fn leftover_watch_of_a_probe_is_canceled() {
     let etcd = FakeEtcd::start().await;
     let store = store_of(&etcd).await;
     let mut watch = store.watch(pods(), Revision::new(1)).await.unwrap();
@@ -656,7 +656,7 @@ async fn silent_watch_is_probed_and_replaced_in_time() {
 // ------------------------------------------------------------------------------ copies
 
 #[tokio::test]
-async fn records_of_etcd_have_one_revision_and_the_remaining_ttls() {
+async fn export_of_etcd_has_one_revision_and_the_remaining_ttls() {
     let etcd = FakeEtcd::start().await;
     let store = store_of(&etcd).await;
     etcd.state().write(b"/other/key", Some(Vec::new()), 0);
@@ -699,7 +699,7 @@ async fn records_of_etcd_have_one_revision_and_the_remaining_ttls() {
 
 /// The first page has 128 records. The later ones have 4 MiB, or 2,048 records.
 #[tokio::test]
-async fn pages_of_records_are_sized_by_the_bytes_of_the_page_before() {
+async fn export_page_is_sized_by_the_bytes_of_the_previous_page() {
     let etcd = FakeEtcd::start().await;
     let store = store_of(&etcd).await;
     let name = |n: usize| format!("/pods/ns/{n:05}");
@@ -731,7 +731,7 @@ async fn pages_of_records_are_sized_by_the_bytes_of_the_page_before() {
 }
 
 #[tokio::test]
-async fn events_carry_the_state_before_the_change() {
+async fn watch_events_contain_the_state_before_the_change() {
     let etcd = FakeEtcd::start().await;
     let store = store_of(&etcd).await;
     let key: Key = pod("a");

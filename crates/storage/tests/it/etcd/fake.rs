@@ -1,6 +1,6 @@
-//! An etcd in the process of the test, which decides single answers: [`FakeEtcd`].
+//! A fake etcd in the test's process, whose answers the test determines: [`FakeEtcd`].
 //!
-//! It executes the store's requests as etcd does, on a history of all versions. Each request is recorded.
+//! The fake executes the store's requests as etcd does, on a history of all versions, and records each request.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -72,7 +72,7 @@ pub(crate) struct State {
     pub(crate) ttls: BTreeMap<i64, i64>,
     /// The number of accepted connections.
     pub(crate) connections: usize,
-    /// Whether further watches on a stream are rejected, or not answered.
+    /// Whether a further watch on a stream is rejected, as by etcd. If false, the request is not answered.
     pub(crate) answers_probes: bool,
     /// All versions of all keys; the version 0 is a removal.
     versions: Vec<KeyValue>,
@@ -131,7 +131,7 @@ impl FakeEtcd {
         self.shared.lock()
     }
 
-    /// Decides the next answers to requests of this path. Later requests are executed.
+    /// Sets the next answers to requests of this path. Later requests are executed.
     pub(crate) fn answer(&self, path: &'static str, answers: impl IntoIterator<Item = Answer>) {
         self.state().answers.extend(answers.into_iter().map(|answer| (path, answer)));
     }

@@ -109,7 +109,7 @@ impl Raw {
         answer.header.expect("a header").revision
     }
 
-    /// All in one transaction.
+    /// Puts all entries in one transaction.
     pub(crate) async fn put_all(&self, entries: impl IntoIterator<Item = (String, Vec<u8>)>, lease: i64) {
         let puts = entries.into_iter().map(|(key, value)| PutRequest { key: key.into_bytes(), value, lease });
         let txn = TxnRequest { success: puts.map(RequestOp::put).collect(), ..TxnRequest::default() };

@@ -1,4 +1,4 @@
-//! Imports and moves with a store whose faults, clock and compactions the test decides.
+//! Tests imports and relocations with a store whose faults, revisions and compactions the test controls.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use listwatch_storage::transfer::{ImportError, Phase, Progress, Records, Relocat
 
 use super::*;
 
-/// A write of a store.
+/// The kind of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Verb {
     Create,
@@ -22,7 +22,7 @@ struct Scripted {
     /// The number of next writes that fail, by verb and by whether the key belongs to the import itself.
     faults: Mutex<HashMap<(Verb, bool), u32>>,
     fault: Option<StoreFault>,
-    /// Revisions that each write of the raised clock takes, instead of one.
+    /// The number of revisions by which each write of a scratch key raises the store's revision, instead of one.
     step: u64,
     /// Revisions beyond those of the inner store.
     leap: AtomicU64,
@@ -135,7 +135,7 @@ impl Source for Scripted {
     }
 }
 
-/// An export at this revision without records.
+/// An export without records, at this revision.
 fn empty_export(revision: u64) -> Vec<u8> {
     let time = std::time::SystemTime::UNIX_EPOCH;
     let header = transfer::ExportHeader { source: "a test".into(), revision: Revision::new(revision), time };
@@ -196,7 +196,7 @@ fn import_tries_a_write_five_times_while_the_target_is_unreachable() {
 // ------------------------------------------------------------------------------ the raised clock
 
 #[test]
-fn clock_is_raised_by_at_most_a_hundred_million_revisions() {
+fn import_raises_the_target_revision_by_at_most_a_hundred_million() {
     const MOST: u64 = 100_000_000;
     run(async {
         for (over, expected) in [(0, true), (1, false)] {
@@ -247,7 +247,7 @@ fn raising_the_clock_reports_progress_and_compacts_every_hundred_thousand_revisi
 }
 
 #[test]
-fn clock_at_the_goal_is_not_raised() {
+fn import_into_a_target_at_the_source_revision_raises_nothing() {
     run(async {
         let target = MemoryStorage::new();
         let goal = target.current_revision().await.unwrap().get() + 1;
@@ -303,7 +303,7 @@ fn set(store: &MemoryStorage, name: &str, n: u64) {
 }
 
 #[test]
-fn move_counts_the_changes_of_each_round() {
+fn relocation_counts_the_changes_of_each_round() {
     run(async {
         let source = MemoryStorage::new();
         for n in 0..10 {
@@ -334,7 +334,7 @@ fn move_counts_the_changes_of_each_round() {
 }
 
 #[test]
-fn writes_wait_only_for_a_round_of_few_changes() {
+fn relocation_pauses_writes_once_a_round_has_at_most_200_changes() {
     run(async {
         for (changes, rounds) in [(200, 3), (201, 4)] {
             let source = MemoryStorage::new();
@@ -352,7 +352,7 @@ fn writes_wait_only_for_a_round_of_few_changes() {
 }
 
 #[test]
-fn move_fails_when_clients_write_faster_than_it_copies() {
+fn relocation_fails_when_clients_write_faster_than_it_copies() {
     run(async {
         let source = MemoryStorage::new();
         (0..201).for_each(|n| set(&source, &format!("k{n}"), n));
@@ -367,7 +367,7 @@ fn move_fails_when_clients_write_faster_than_it_copies() {
 }
 
 #[test]
-fn move_overtaken_by_compaction_starts_again_five_times() {
+fn relocation_overtaken_by_compaction_restarts_five_times() {
     run(async {
         for (overtaken, expected) in [(4, true), (5, false)] {
             let source = MemoryStorage::new();
@@ -390,7 +390,7 @@ fn move_overtaken_by_compaction_starts_again_five_times() {
 }
 
 #[test]
-fn moving_store_delegates_to_the_store_that_it_serves() {
+fn relocating_store_delegates_to_the_store_that_it_serves() {
     run(async {
         let mut source = Scripted::new();
         source.fault = Some(StoreFault::NoSpace("full".into()));

@@ -73,7 +73,7 @@ fn comparison_counts_every_key_and_lists_the_first_differences() {
 // ------------------------------------------------------------------------------ exports
 
 #[test]
-fn export_has_its_time_and_reports_its_records() {
+fn export_header_has_the_time_and_progress_counts_every_record() {
     run(async {
         let store = some_store(100).await;
         let scratch = Key::new("listwatch.transfer", None, "import").unwrap();
@@ -158,7 +158,7 @@ fn pages_of_an_export_are_bounded_by_bytes_and_records() {
 }
 
 #[test]
-fn unfinished_export_file_is_in_the_directory_of_its_target() {
+fn unfinished_export_file_is_created_in_the_target_directory() {
     run(async {
         let (store, dir) = (some_store(10).await, tempfile::tempdir().unwrap());
         let mut partial = Vec::new();
