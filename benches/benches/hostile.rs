@@ -25,7 +25,7 @@ const CLIENTS: usize = 8;
 /// The maximum 99th percentile of any probe under any load.
 const P99_MAX: Duration = Duration::from_millis(50);
 
-/// A kind of request and the number of its responses.
+/// A kind of request.
 struct Load {
     name: &'static str,
     method: &'static str,

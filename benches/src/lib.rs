@@ -3,6 +3,7 @@
 //! All benchmarks use the same objects, so that their figures can be compared: config maps of about
 //! 1 KiB in ten namespaces, with two labels.
 
+pub mod cluster;
 pub mod feed;
 
 use std::sync::Arc;

@@ -6,12 +6,12 @@ use std::hint::black_box;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use listwatch_apiserver::{ApiServer, ApiService, Controllers};
+use listwatch_benches::cluster::{self, ACCEPT, PROTOBUF, PodCondition, PodStatus, STRATEGIC_MERGE_PATCH, protobuf_of};
 use listwatch_benches::runtime;
 use listwatch_wire::protobuf;
 
 use crate::server::send_and_read;
 
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
@@ -20,18 +20,13 @@ const NODES: &str = "/api/v1/nodes";
 /// The pods that a path binds or patches. A path of more turns starts again at the first one.
 const PREPARED_PODS: u64 = 200;
 
-/// A server without controllers, which work at times of their own.
+/// Starts a server without controllers, because controllers write at unpredictable times.
 async fn server() -> ApiService {
     let server = ApiServer::builder().controllers(Controllers::NONE).build().await.expect("a server");
     let service = server.service();
     let account = protobuf_of("v1", "ServiceAccount", r#"{"metadata":{"name":"default"}}"#);
     write(&service, Request::post("/api/v1/namespaces/default/serviceaccounts"), account, StatusCode::CREATED).await;
     service
-}
-
-/// A JSON object as a protobuf body.
-fn protobuf_of(api_version: &str, kind: &str, json: &str) -> Bytes {
-    protobuf::encode(api_version, kind, json.as_bytes()).expect("a protobuf body").into()
 }
 
 /// Sends a protobuf body and reads a protobuf response.
@@ -41,26 +36,18 @@ async fn write(service: &ApiService, request: http::request::Builder, body: Byte
 
 /// The headers that client-go sends with each request of a component.
 fn as_component(request: http::request::Builder) -> http::request::Builder {
-    request.header("accept", "application/vnd.kubernetes.protobuf,application/json").header("user-agent", "counts/1")
+    request.header("accept", ACCEPT).header("user-agent", "counts/1")
+}
+
+/// The name of pod number `n`.
+fn pod_name(n: u64) -> String {
+    format!("{}-{n:05}", cluster::REPLICA_SET)
 }
 
 /// A pod as the ReplicaSet controller creates it.
 fn pod_of(n: u64) -> Bytes {
-    let env: Vec<String> = (0..4).map(|at| format!(r#"{{"name":"SETTING_{at}","value":"value-{at}"}}"#)).collect();
-    let json = format!(
-        r#"{{"metadata":{{"name":"web-5d7f9c6b8-{n:05}","generateName":"web-5d7f9c6b8-",
-        "labels":{{"app":"web","pod-template-hash":"5d7f9c6b8"}},
-        "ownerReferences":[{{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-5d7f9c6b8",
-        "uid":"5f0c1d1e-0000-4000-8000-000000000001","controller":true,"blockOwnerDeletion":true}}]}},
-        "spec":{{"containers":[{{"name":"web","image":"shop:1","env":[{}],
-        "ports":[{{"name":"http","containerPort":8080,"protocol":"TCP"}}],
-        "resources":{{"requests":{{"cpu":"100m","memory":"64Mi"}}}},
-        "terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}}],
-        "restartPolicy":"Always","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{{}},
-        "schedulerName":"default-scheduler"}}}}"#,
-        env.join(",")
-    );
-    protobuf_of("v1", "Pod", &json)
+    let owner_uid = "5f0c1d1e-0000-4000-8000-000000000001";
+    cluster::Pod { name: &pod_name(n), owner_uid, ..cluster::Pod::default() }.body()
 }
 
 /// Creates the pods that a path binds or patches.
@@ -72,12 +59,10 @@ async fn prepare_pods(service: &ApiService) {
 
 /// Binds a pod to the node `node-1`, as the scheduler does.
 async fn bind_pod(service: &ApiService, n: u64) {
-    let json = format!(
-        r#"{{"metadata":{{"name":"web-5d7f9c6b8-{n:05}","namespace":"default"}},
-        "target":{{"kind":"Node","name":"node-1"}}}}"#
-    );
-    let request = Request::post(format!("{PODS}/web-5d7f9c6b8-{n:05}/binding"));
-    black_box(write(service, request, protobuf_of("v1", "Binding", &json), StatusCode::CREATED).await);
+    let name = pod_name(n);
+    let binding = cluster::binding("default", &name, "node-1");
+    let request = Request::post(format!("{PODS}/{name}/binding"));
+    black_box(write(service, request, binding, StatusCode::CREATED).await);
 }
 
 /// Runs a path whose turns are single requests: `request` sends the request of a turn. `prepare` runs once, before the
@@ -119,29 +104,24 @@ pub(crate) fn patch_pod_status(turns: u64) {
         },
         async |service, turn| {
             let (n, ready) = (turn % PODS_OF_NODE, (turn / PODS_OF_NODE).is_multiple_of(2));
-            let (status, started) = if ready { ("True", "true") } else { ("False", "false") };
-            let time = format!("2026-01-05T08:{:02}:{:02}Z", turn / 60 % 60, turn % 60);
-            let condition = |kind: &str| {
-                format!(
-                    r#"{{"lastProbeTime":null,"lastTransitionTime":"{time}","observedGeneration":1,"status":"{status}","type":"{kind}"}}"#
-                )
-            };
-            // The form of kubelet's patch: a merge of lists by key, with the order of the conditions.
-            let body = format!(
-                r#"{{"metadata":{{"name":"web-5d7f9c6b8-{n:05}"}},"status":{{"$setElementOrder/conditions":[{{"type":"PodReadyToStartContainers"}},
-                {{"type":"Initialized"}},{{"type":"Ready"}},{{"type":"ContainersReady"}},{{"type":"PodScheduled"}}],
-                "conditions":[{},{},{},{}],"containerStatuses":[{{"containerID":"fake://{turn}","image":"shop:1","imageID":"fake://shop",
-                "lastState":{{}},"name":"web","ready":{started},"restartCount":0,"started":{started},
-                "state":{{"running":{{"startedAt":"{time}"}}}}}}],"hostIP":"10.0.0.1","hostIPs":[{{"ip":"10.0.0.1"}}],"phase":"Running",
-                "podIP":"10.1.0.{n}","podIPs":[{{"ip":"10.1.0.{n}"}}],"startTime":"2026-01-05T08:00:00Z"}}}}"#,
-                condition("PodReadyToStartContainers"),
-                condition("Initialized"),
-                condition("Ready"),
-                condition("ContainersReady"),
-            );
-            let request = Request::patch(format!("{PODS}/web-5d7f9c6b8-{n:05}/status"));
-            let request = as_component(request).header("content-type", "application/strategic-merge-patch+json");
-            black_box(send_and_read(service, request, body.into(), StatusCode::OK).await);
+            let (name, time) = (pod_name(n), cluster::time(8 * 3600 + turn));
+            let condition = |kind| PodCondition { kind, status: if ready { "True" } else { "False" }, reason: None };
+            let conditions = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"].map(condition);
+            let body = PodStatus {
+                identity: ("name", &name),
+                phase: "Running",
+                conditions: &conditions,
+                time: &time,
+                container_id: Some(&format!("fake://{turn}")),
+                ready,
+                container_state: &format!(r#"{{"running":{{"startedAt":"{time}"}}}}"#),
+                host_ip: "10.0.0.1",
+                pod_ip: Some(&format!("10.1.0.{n}")),
+            }
+            .patch();
+            let request = Request::patch(format!("{PODS}/{name}/status"));
+            let request = as_component(request).header("content-type", STRATEGIC_MERGE_PATCH);
+            black_box(send_and_read(service, request, body, StatusCode::OK).await);
         },
     );
 }
@@ -169,15 +149,9 @@ pub(crate) fn create_event(turns: u64) {
 
 /// A lease as a kubelet renews it; `version` is empty for a new lease.
 fn lease_of(turn: u64, version: &str) -> Bytes {
-    let json = format!(
-        r#"{{"metadata":{{"name":"node-1","namespace":"default","resourceVersion":"{version}","ownerReferences":[{{"apiVersion":"v1",
-        "kind":"Node","name":"node-1","uid":"5f0c1d1e-0000-4000-8000-000000000002"}}]}},"spec":{{"holderIdentity":"node-1",
-        "leaseDurationSeconds":40,"renewTime":"2026-01-05T{:02}:{:02}:{:02}.123456Z"}}}}"#,
-        turn / 3600 % 24,
-        turn / 60 % 60,
-        turn % 60
-    );
-    protobuf_of("coordination.k8s.io/v1", "Lease", &json)
+    let renew_time = cluster::time(turn).replace('Z', ".123456Z");
+    let node_uid = Some("5f0c1d1e-0000-4000-8000-000000000002");
+    cluster::Lease { namespace: "default", name: "node-1", node_uid, renew_time: &renew_time, version }.body()
 }
 
 pub(crate) fn renew_lease(turns: u64) {
@@ -200,36 +174,14 @@ pub(crate) fn patch_node_status(turns: u64) {
     turns_of(
         turns,
         async |service| {
-            let images: Vec<String> = (0..20)
-                .map(|n| format!(r#"{{"names":["registry.example.com/image-{n}:1"],"sizeBytes":1{n:02}000000}}"#))
-                .collect();
-            let json = format!(
-                r#"{{"metadata":{{"name":"node-1","labels":{{"kubernetes.io/hostname":"node-1","kubernetes.io/os":"linux"}}}},
-                "spec":{{"podCIDR":"10.1.0.0/24","podCIDRs":["10.1.0.0/24"]}},
-                "status":{{"capacity":{{"cpu":"8","memory":"32Gi","pods":"110"}},"allocatable":{{"cpu":"8","memory":"32Gi","pods":"110"}},
-                "images":[{}]}}}}"#,
-                images.join(",")
-            );
-            write(service, Request::post(NODES), protobuf_of("v1", "Node", &json), StatusCode::CREATED).await;
+            let node = cluster::Node { name: "node-1", pod_cidr: "10.1.0.0/24", ..cluster::Node::default() };
+            write(service, Request::post(NODES), node.body(), StatusCode::CREATED).await;
         },
         async |service, turn| {
-            let time = format!("2026-01-05T{:02}:{:02}:{:02}Z", turn / 3600 % 24, turn / 60 % 60, turn % 60);
-            let condition = |kind: &str, status: &str, reason: &str| {
-                format!(
-                    r#"{{"lastHeartbeatTime":"{time}","lastTransitionTime":"2026-01-05T00:00:00Z","message":"kubelet says so","reason":"{reason}","status":"{status}","type":"{kind}"}}"#
-                )
-            };
-            let body = format!(
-                r#"{{"status":{{"$setElementOrder/conditions":[{{"type":"MemoryPressure"}},{{"type":"DiskPressure"}},{{"type":"PIDPressure"}},
-                {{"type":"Ready"}}],"conditions":[{},{},{},{}]}}}}"#,
-                condition("MemoryPressure", "False", "KubeletHasSufficientMemory"),
-                condition("DiskPressure", "False", "KubeletHasNoDiskPressure"),
-                condition("PIDPressure", "False", "KubeletHasSufficientPID"),
-                condition("Ready", "True", "KubeletReady"),
-            );
+            let body = cluster::node_status_patch(&cluster::time(turn));
             let request = Request::patch(format!("{NODES}/node-1/status"));
-            let request = as_component(request).header("content-type", "application/strategic-merge-patch+json");
-            black_box(send_and_read(service, request, body.into(), StatusCode::OK).await);
+            let request = as_component(request).header("content-type", STRATEGIC_MERGE_PATCH);
+            black_box(send_and_read(service, request, body, StatusCode::OK).await);
         },
     );
 }

@@ -28,7 +28,7 @@ pub(crate) struct Definitions {
     #[arg(long, default_value_t = 2000)]
     count: usize,
 
-    /// Number of clients that create them
+    /// Number of clients that create the definitions
     #[arg(long, default_value_t = 8)]
     clients: usize,
 

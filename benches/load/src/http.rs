@@ -74,24 +74,27 @@ pub(crate) struct Extras {
     pub(crate) body: Bytes,
 }
 
+/// Opens an HTTP/2 connection for any number of concurrent requests.
+pub(crate) async fn connect_h2(target: &Target) -> Outcome<http2::SendRequest<Full<Bytes>>> {
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .handshake(TokioIo::new(target.connect(Http::H2).await?))
+        .await?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
 impl<'a> Client<'a> {
     pub(crate) async fn connect(target: &'a Target, http: Http) -> Outcome<Self> {
-        let io = TokioIo::new(target.connect(http).await?);
         let sender = match http {
             Http::H1 => {
+                let io = TokioIo::new(target.connect(http).await?);
                 let (sender, connection) = http1::handshake(io).await?;
                 tokio::spawn(connection);
                 Sender::H1(sender)
             }
-            Http::H2 => {
-                let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-                    .initial_stream_window_size(WINDOW_BYTES)
-                    .initial_connection_window_size(WINDOW_BYTES)
-                    .handshake(io)
-                    .await?;
-                tokio::spawn(connection);
-                Sender::H2(sender)
-            }
+            Http::H2 => Sender::H2(connect_h2(target).await?),
         };
         Ok(Client { target, sender, identity: None })
     }

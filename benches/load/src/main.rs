@@ -1,7 +1,7 @@
 //! Loads a Kubernetes API server and prints the cost: `load fanout`, `list`, `storm`, `writes`, `idle`, `churn`,
-//! `leases`, `fairness`, `cold`, `definitions`, `replicas`, and `aims` for all target figures of listwatch. The server
-//! is any API server, given by kubeconfig or by URL, token and CA, or a listwatch binary to start. Each figure is shown
-//! with the floor of the same run: hyper and rustls that send the same bytes without a list-watch.
+//! `leases`, `fairness`, `cluster`, `cold`, `definitions`, `replicas`, and `aims` for all target figures of listwatch.
+//! The server is any API server, given by kubeconfig or by URL, token and CA, or a listwatch binary to start. Each
+//! figure is shown with the floor of the same run: hyper and rustls that send the same bytes without a list-watch.
 //!
 //! The program is not a correctness test, but each watcher checks that its events are complete, in
 //! ascending order, and unique.
@@ -9,6 +9,7 @@
 mod aims;
 mod chunked;
 mod churn;
+mod cluster;
 mod cold;
 mod definitions;
 mod fairness;
@@ -63,6 +64,8 @@ Examples:
   load list --server https://10.0.0.1:6443 --ca ca.crt --token-file token
   load cold --objects 150000 --serve target/dist/listwatch --store embedded
       how long it takes to start on a full store
+  load cluster --nodes 10 --pods 300 --rate 30 --serve target/dist/listwatch --store embedded
+      the requests of a cluster's components, without the components
   load aims --serve target/dist/listwatch
       what listwatch wants to reach, and what is seen
   load tables fanout.json list.json
@@ -78,6 +81,7 @@ enum Load {
     Churn(churn::Churn),
     Leases(leases::Leases),
     Fairness(fairness::Fairness),
+    Cluster(cluster::Cluster),
     Cold(cold::Cold),
     Definitions(definitions::Definitions),
     Replicas(replicas::Replicas),
@@ -138,6 +142,7 @@ async fn run(cli: Cli) -> Outcome<ExitCode> {
         Load::Churn(load) => load.run(&cli.common).await?,
         Load::Leases(load) => load.run(&cli.common).await?,
         Load::Fairness(load) => load.run(&cli.common).await?,
+        Load::Cluster(load) => load.run(&cli.common).await?,
         Load::Cold(load) => load.run(&cli.common).await?,
         Load::Definitions(load) => load.run(&cli.common).await?,
         Load::Replicas(load) => load.run(&cli.common).await?,

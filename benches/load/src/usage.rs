@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_name_with_parentheses_is_skipped() {
+    fn cpu_ticks_are_parsed_if_the_process_name_has_parentheses() {
         let stat = "42 (a) b) c) S 1 42 42 0 -1 4194560 100 0 0 0 250 125 0 0 20 0 3 0 100 1 1";
         assert_eq!(ticks(stat), Some((250, 125)));
         assert_eq!(field("Name:\tx\nVmRSS:\t  1234 kB\n", "VmRSS:"), Some(1234));
