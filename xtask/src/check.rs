@@ -112,7 +112,7 @@ fn tested(run: Run) -> Run {
     run.args(["--workspace", "--tests"])
 }
 
-/// Unit, property and integration tests, then the examples in the docs.
+/// Runs unit, property and integration tests, then the examples in the docs.
 pub(crate) fn tests(steps: &mut Steps, seed: u64) {
     let mut found = None;
     steps.run("tests", "an etcd for the store's tests", || {
@@ -143,7 +143,7 @@ pub(crate) fn other_targets(steps: &mut Steps) {
     });
 }
 
-/// The random tests from the seed of the commit.
+/// Runs the random tests with the seed of the commit.
 pub(crate) fn random_tests_of_commit(steps: &mut Steps) {
     match random_tests::commit_seed() {
         Err(failure) => steps.skip("random", "commit's seed", failure.to_string()),

@@ -58,7 +58,7 @@ enum Verdict {
     New,
 }
 
-/// The verb.
+/// Runs `cargo xtask bench counts`.
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
     if args.flag("--help") {
         println!("{HELP}");
@@ -165,8 +165,8 @@ impl Baseline {
     }
 }
 
-/// The compiler, the target and the width of vectors, on which counts depend besides the source: `memchr` and the C
-/// library choose their code by what the processor has.
+/// Returns the compiler, the target and the vector width. Counts depend on them and on the source, because `memchr`
+/// and the C library choose their code by the features of the processor.
 fn compiler() -> Outcome<String> {
     let said = Run::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())).args(["-vV"]).text()?;
     let field = |name| said.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

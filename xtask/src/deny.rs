@@ -51,7 +51,7 @@ pub(crate) fn run(args: Args) -> Outcome<()> {
     steps.finish("deny")
 }
 
-/// All checks, as steps of a longer run.
+/// Adds all checks to the steps of a longer run.
 pub(crate) fn steps(steps: &mut Steps) {
     let mut program = PathBuf::new();
     let found = steps.run("deny", "cargo-deny", || {

@@ -33,7 +33,7 @@ pub struct BootstrapTokenSecret {
     pub is_being_deleted: bool,
 }
 
-/// Reads the Secrets of bootstrap tokens. An API server implements it with its store.
+/// Reads the Secrets of bootstrap tokens. An API server implements this trait with its store.
 #[async_trait::async_trait]
 pub trait BootstrapTokenSecrets: Send + Sync {
     /// The Secret of this name in the namespace `kube-system`.

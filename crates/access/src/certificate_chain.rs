@@ -31,7 +31,8 @@ pub struct PeerCertificates {
 }
 
 impl PeerCertificates {
-    /// The certificates, in DER and in the order of the handshake, the client's own first. `None` for an empty chain.
+    /// Takes DER certificates in the order of the handshake; the certificate of the client is first. Returns `None` for
+    /// an empty chain.
     pub fn new(chain: Vec<Vec<u8>>) -> Option<Self> {
         if chain.is_empty() {
             return None;

@@ -24,8 +24,8 @@ const MASTERS: &str = "system:masters";
 
 /// The extra of a service account that names the node of its pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
-/// The only extra key of a service account when it impersonates its own node. The value lists the keys that the account
-/// had.
+/// The only extra key that authorizers see when a service account impersonates its own node. The value lists the
+/// original extra keys of the account.
 const NODE_KEYS: &str = "authentication.kubernetes.io/associated-node-keys";
 
 /// With this number of groups or extra values, the permission for `*` is checked before the single

@@ -11,10 +11,11 @@ use super::{AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
 
 const GROUP: &str = "certificates.k8s.io";
 
-/// The plugin that checks approvals of certificates.
+/// The plugin that requires the permission `approve` on the signer to approve or deny a certificate request.
 pub(super) struct CertificateApproval(AuthorizerChain);
 
-/// The plugin that checks signatures of certificates.
+/// The plugin that requires the permission `sign` on the signer to write the certificate or the conditions to the
+/// status.
 pub(super) struct CertificateSigning(AuthorizerChain);
 
 impl CertificateApproval {

@@ -116,9 +116,9 @@ pub trait RequestDetails: Send + Sync {
 /// The error of a JSON patch, with the text of the operation that does not apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PatchError {
-    /// The operation is a `test`.
+    /// A `test` operation failed.
     TestFailed(String),
-    /// The operation is another one, or the result is not an object of an acceptable size.
+    /// Another operation failed, or the result is not an object of an acceptable size.
     Failed(String),
 }
 

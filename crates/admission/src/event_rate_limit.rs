@@ -152,7 +152,7 @@ impl Buckets {
     }
 }
 
-/// The plugin that limits events.
+/// The plugin that limits the rate of events.
 pub(super) struct EventRateLimit {
     limits: Vec<(EventLimit, Mutex<Buckets>)>,
     hasher: RandomState,

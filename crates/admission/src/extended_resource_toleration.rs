@@ -12,7 +12,7 @@ use super::AdmissionRequest;
 use super::plugin::Mutator;
 use super::tolerations::is_superset;
 
-/// The plugin that adds tolerations for devices.
+/// The plugin that adds tolerations for the extended resources that a pod requests.
 pub(super) struct ExtendedResourceToleration;
 
 impl Mutator for ExtendedResourceToleration {

@@ -404,8 +404,8 @@ impl AdmissionChain {
         chain
     }
 
-    /// Adds a built-in plugin. NamespaceLifecycle and NamespaceAutoProvision are part of `listwatch-write`, and
-    /// DefaultTolerationSeconds of the defaults of pods. The plugins whose feature gate is off have no code.
+    /// Adds a built-in plugin. `listwatch-write` implements NamespaceLifecycle and NamespaceAutoProvision. The defaults
+    /// of pods include DefaultTolerationSeconds. Plugins whose feature gate is off are not implemented.
     fn install(&mut self, name: &str, configuration: &AdmissionConfiguration, authorizers: Option<&AuthorizerChain>) {
         match (name, authorizers) {
             ("NamespaceExists", _) => self.add_validating(Arc::new(namespace_exists::NamespaceExists)),
@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn mutating_plugins_run_a_second_time_at_most_and_never_change_a_deleted_object() {
+    async fn mutating_plugins_run_at_most_twice_and_never_change_a_deleted_object() {
         let mut chain = AdmissionChain::default();
         chain.add_mutating(Arc::new(Append("a")));
         chain.add_mutating(Arc::new(Append("b")));

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn update_needs_the_features_that_the_node_declares() {
+    async fn pod_update_that_needs_an_undeclared_node_feature_is_rejected() {
         let node = |name: &str, features: &[&str]| {
             ("nodes", json!({"metadata": {"name": name}, "status": {"declaredFeatures": features}}))
         };

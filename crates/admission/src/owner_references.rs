@@ -70,7 +70,8 @@ fn changes_owners(object: &Object, old: Option<&Object>) -> bool {
     new.len() != old.len() || new.iter().zip(old).any(|(new, old)| !is_same(Some(new), Some(old)))
 }
 
-/// The owners that the write lets the object block, and that it did not block before (`newBlockingOwnerDeletionRefs`).
+/// Returns the owner references whose `blockOwnerDeletion` the write newly sets to true
+/// (`newBlockingOwnerDeletionRefs`).
 fn newly_blocked<'a>(object: &'a Object, old: Option<&'a Object>) -> impl Iterator<Item = &'a Object> {
     let blocked = |object| objects(metadata(object), "ownerReferences").map(|(_, owner)| owner).filter(is_blocked);
     let before: Vec<&str> = old.into_iter().flat_map(blocked).map(|owner| text(owner, "uid")).collect();

@@ -104,7 +104,7 @@ pub enum InvalidPlugins {
     Unknown {
         /// The flag, without dashes.
         flag: &'static str,
-        /// The name.
+        /// The name of the unknown plugin.
         name: String,
     },
     /// The same plugins are enabled and disabled.

@@ -83,7 +83,7 @@ fn value(class: &Object) -> i64 {
     class.get("value").and_then(Value::as_i64).unwrap_or(0)
 }
 
-/// Restores what a client leaves out of an update. Validation rejects other changes.
+/// Restores `priority` and `preemptionPolicy` if an update omits them. Validation rejects other changes.
 fn restore(pod: &mut Object, old: &Object) {
     let spec = child_mut(pod, "spec");
     for member in ["priority", "preemptionPolicy"] {

@@ -114,7 +114,8 @@ fn is_mirror_pod(pod: &Object) -> bool {
 /// Reads the account of a pod.
 ///
 /// # Errors
-/// 403 if it does not exist; for `default` only after the delays.
+/// 403 if the account does not exist. For the account `default`, the error is returned after
+/// [`DEFAULT_ACCOUNT_DELAYS`].
 async fn account_of(request: &AdmissionRequest<'_>, pod: &Object) -> Result<Object, Status> {
     let namespace = request.namespace.unwrap_or_default();
     let name = text(child(pod, "spec"), "serviceAccountName");

@@ -65,7 +65,7 @@ struct Projection<'a> {
     builder: &'a mut SchemaBuilder,
     /// The key fields of list items, if the objects are printed by Go structs; `None` for plain JSON.
     keys: Option<HashSet<(Id, &'static str)>>,
-    /// The types of messages, as declared or with the map type that a field sets.
+    /// The type of each message, by the map type that a field sets; `None` if the field sets no map type.
     structs: HashMap<(Id, Option<MapType>), TypeId>,
     text: TypeId,
     number: TypeId,

@@ -71,7 +71,7 @@ impl fmt::Display for DecryptError {
     }
 }
 
-/// The error of an `EncryptionConfiguration` with which the server must not start.
+/// An error in an `EncryptionConfiguration`. The server must not start with this configuration.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     /// The file has no bytes.

@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_adds_stages_to_those_of_the_policy_and_overrides_managed_fields() {
+    fn rule_adds_omitted_stages_to_those_of_the_policy_and_overrides_omit_managed_fields() {
         let policy = policy(
             "omitStages: [RequestReceived]\nomitManagedFields: true\nrules:\n\
              - {level: Metadata, users: [a], omitStages: [Panic], omitManagedFields: false}\n\

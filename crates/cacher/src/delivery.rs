@@ -159,7 +159,7 @@ pub(crate) struct SharedEvent {
     /// The time when the event was received from the store.
     pub(crate) at: Instant,
     pub(crate) event: Event,
-    /// Whether the object exists, but its stored value is not an object. `event` is then the
+    /// Whether the stored value of an existing object cannot be decoded. `event` is then the
     /// deletion of the last readable state. No watch delivers the event, but watches that would see
     /// it end with `410 Expired`.
     pub(crate) undecodable: bool,
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn delivered_view_has_its_state_revision_and_frame() {
+    fn delivered_event_has_the_type_object_and_revision_of_the_view() {
         let event = modified();
         for (change, head, version) in [
             (Change::Modified, "{\"type\":\"MODIFIED\",\"object\":", "2"),

@@ -389,9 +389,9 @@ impl DirectWatch {
         Some(Delivery::Event(Delivered::new(Arc::new(event), change, &self.shape)))
     }
 
-    /// Whether the event replaces or deletes a state from before this watch that is not an object. A client may have
-    /// read that state as an object, for example with a former encryption key. States after the start of this watch
-    /// were already handled.
+    /// Whether the event replaces or deletes a state that was written before this watch and cannot be decoded. A client
+    /// may have read that state as an object, for example with a former encryption key. States after the start of this
+    /// watch were already handled.
     fn has_unknown_former(&self, event: &StoreEvent) -> bool {
         let (StoreEvent::Put { previous, .. } | StoreEvent::Delete { previous, .. }) = event;
         previous.as_ref().is_some_and(|previous| {

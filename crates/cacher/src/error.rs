@@ -36,7 +36,7 @@ pub enum ReadError {
     NotReady {
         /// Seconds until a retry.
         retry_after_seconds: u32,
-        /// The error that delays the filling, if known.
+        /// The error that delays the initial list of the store, if known.
         cause: Option<String>,
     },
     /// The store failed; the request was valid.

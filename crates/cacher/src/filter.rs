@@ -156,7 +156,7 @@ impl Filter {
         &self.range
     }
 
-    /// The base of a continue token's key.
+    /// The key range of the collection. Keys in continue tokens are relative to the start of the range.
     pub(crate) fn collection(&self) -> &KeyRange {
         &self.collection
     }

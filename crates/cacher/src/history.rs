@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_event_stays_above_the_byte_bound() {
+    fn newest_event_is_kept_even_above_the_byte_bound() {
         let limits = Limits { history_events_min: 0, history_bytes_max: 0, ..Limits::default() };
         let (history, _) = history(&[11, 12, 13], &limits, Duration::ZERO);
         assert_eq!((history.len(), history.floor()), (1, Revision::new(12)));

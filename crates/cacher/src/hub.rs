@@ -124,7 +124,7 @@ impl<W> Hub<W> {
         true
     }
 
-    /// Detaches a watcher that was attached.
+    /// Detaches a watcher. The hub dispatches no further events to the watcher.
     pub(crate) fn handle_detach(&mut self, id: WatcherId) {
         self.detach(id.0);
     }

@@ -72,7 +72,7 @@ mod tests {
 
     use crate::{Expression, Type, Value};
 
-    /// The type of an expression, or the first line of the compiler's error.
+    /// Asserts the type of an expression, or the first line of the compiler's error.
     fn check(source: &str, expected: &str) {
         let checked = Expression::parse(source).and_then(|parsed| {
             let checked = parsed.check([("request", Type::access_review())])?;

@@ -18,7 +18,7 @@ use crate::value::Val;
 /// The cost of one check. The cost limit allows two checks per expression (`library/cost.go`).
 const CHECK_COST: u64 = 350_000;
 
-/// The base cost of a selector. [`SELECTOR_COST_PER_PAIR`] is added for each two characters (`selectorCostEstimate`).
+/// The base cost of a selector. [`SELECTOR_COST_PER_PAIR`] is added for every two characters (`selectorCostEstimate`).
 const SELECTOR_COST: u64 = 10;
 const SELECTOR_COST_PER_PAIR: u64 = 50;
 
@@ -29,11 +29,11 @@ pub struct AuthorizationCheck {
     pub service_account: Option<(String, String)>,
     /// The verb, e.g. `get`.
     pub verb: String,
-    /// The subject of the check.
+    /// The path or resource of the check.
     pub target: CheckTarget,
 }
 
-/// The subject of a check.
+/// The path or resource of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CheckTarget {
     /// A non-resource path, e.g. `/healthz`.
@@ -137,7 +137,7 @@ impl<'a> Authz<'a> {
         }
     }
 
-    /// The variable `authorizer.requestResource`.
+    /// Returns the field `requestResource` of `authorizer`; `None` for any other field.
     pub(crate) fn field(&self, name: &str) -> Option<Authz<'a>> {
         match self {
             Authz::Authorizer(source) if name == "requestResource" => {

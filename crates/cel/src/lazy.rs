@@ -60,7 +60,8 @@ impl LazyVariables {
         all
     }
 
-    /// Creates values over other variables. Each expression has this cost limit.
+    /// Creates the values of these variables. Their expressions can also use `others`. `expression_cost_max` is the
+    /// cost limit of each expression.
     pub fn scope<'a>(
         &'a self,
         others: impl IntoIterator<Item = (&'a str, Value<'a>)>,
@@ -76,7 +77,7 @@ impl LazyVariables {
     }
 }
 
-/// The values of [`LazyVariables`] over one set of other variables.
+/// The values of [`LazyVariables`] for one set of other variables.
 #[derive(Clone, Debug)]
 pub struct LazyScope<'a>(Rc<Scope<'a>>);
 

@@ -238,7 +238,8 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The size of the value for operations that read the whole value.
+    /// The size of the value for operations that read the whole value: the bytes of a text, the items of a list or map,
+    /// or 1.
     pub(crate) fn size(&self) -> usize {
         match self {
             Val::Text(text) => text.len(),

@@ -372,7 +372,7 @@ impl Reflector {
         }
     }
 
-    /// Handles an item of a list. The caller collects it unless the action says otherwise.
+    /// Handles an item of a list. The caller collects the item unless the action says otherwise.
     pub fn handle_item(&mut self, at: TimeAndRandom, metadata: &Metadata<'_>) -> EventAction {
         let listing = match &mut self.phase {
             Phase::Listing(listing) => listing,

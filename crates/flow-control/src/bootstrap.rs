@@ -132,7 +132,7 @@ fn set_annotation(object: &mut Map<String, Value>, value: bool) {
     annotations[AUTO_UPDATE] = Value::String(value.to_string());
 }
 
-/// Returns a value without the fields whose value equals that of an absent field.
+/// Returns a value without the fields that are null, `false`, `""` or `[]`. Such a field equals an absent field.
 fn normalized(value: &Value) -> Value {
     let is_absent = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,

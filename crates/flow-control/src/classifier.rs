@@ -63,7 +63,8 @@ impl ActiveSchema {
     }
 }
 
-/// The flow schemas of a server in the order of matching. There is always a schema for all requests.
+/// The flow schemas of a server in the order of matching. The schema `catch-all` takes the requests that no other
+/// schema matches.
 #[derive(Debug)]
 pub struct Classifier {
     schemas: Vec<Arc<ActiveSchema>>,

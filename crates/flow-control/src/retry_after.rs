@@ -1,5 +1,5 @@
-//! [`RetryAfter`]: the header of rejected requests, which grows while a level keeps rejecting
-//! (`flowcontrol/dropped_requests_tracker.go`).
+//! [`RetryAfter`]: the value of the header `Retry-After` for rejected requests, in seconds. The value grows while a
+//! level keeps rejecting requests (`flowcontrol/dropped_requests_tracker.go`).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -82,13 +82,13 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Write {
-    /// The client.
+    /// The name of the client.
     pub client: String,
     /// The time when the request was sent.
     pub from: u64,
     /// The time when the outcome was known.
     pub to: u64,
-    /// The object.
+    /// The object, in the form of [`Change::object`].
     pub object: String,
     /// The content after the write; `None` for a deletion.
     pub value: Option<String>,
@@ -103,13 +103,13 @@ pub struct Write {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Get {
-    /// The client.
+    /// The name of the client.
     pub client: String,
     /// The time when the request was sent.
     pub from: u64,
     /// The time when the response arrived.
     pub to: u64,
-    /// The object.
+    /// The object, in the form of [`Change::object`].
     pub object: String,
     /// The revision and the state; `None` if the object did not exist.
     pub found: Option<(u64, State)>,
@@ -156,7 +156,7 @@ impl Selector {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct List {
-    /// The client.
+    /// The name of the client.
     pub client: String,
     /// The time when the first request was sent.
     pub from: u64,
@@ -189,7 +189,7 @@ pub enum Start {
 pub struct Watch {
     /// The number of the watch, which no other watch has.
     pub watch: u64,
-    /// The client.
+    /// The name of the client.
     pub client: String,
     /// The time when the request was sent.
     pub at: u64,
@@ -223,7 +223,7 @@ pub struct Event {
     /// The type of the event.
     #[serde(rename = "type")]
     pub kind: EventType,
-    /// The object.
+    /// The object, in the form of [`Change::object`].
     pub object: String,
     /// The revision that the event shows.
     pub revision: u64,

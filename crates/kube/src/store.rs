@@ -112,8 +112,8 @@ where
         value
     }
 
-    /// Drops the decoded values of deleted objects when their number reaches that of the existing
-    /// objects.
+    /// Drops the decoded values of deleted objects if there are more than `2 * present + 16` decoded
+    /// values. `present` is the number of existing objects.
     fn drop_stale_values(&self, present: usize) {
         let mut decoded = self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
         if decoded.len() > 2 * present + 16 {

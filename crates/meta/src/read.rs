@@ -318,7 +318,8 @@ impl ListOptions {
     }
 }
 
-/// Converts the selector to the fields' own labels. Fails if the shape lacks one of the fields.
+/// Replaces the selector labels of the requested version by the labels of the fields in the shape. Returns a 400
+/// [`Status`] for a label that is not selectable.
 fn selectable(fields: FieldSelector, shape: &ObjectShape) -> Result<FieldSelector, Status> {
     match fields.terms().iter().find(|term| !shape.is_selectable(&term.field)) {
         None if shape.renames() => {

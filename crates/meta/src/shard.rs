@@ -139,7 +139,7 @@ impl ShardField {
     }
 }
 
-/// Prints the text as `metadata.shardInfo.selector` of a list shows it; the text parses to an equal selector.
+/// Prints the selector in the form of `metadata.shardInfo.selector` in a list. The text parses to an equal selector.
 impl fmt::Display for ShardSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, range) in self.ranges.iter().enumerate() {

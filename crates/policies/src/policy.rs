@@ -104,9 +104,9 @@ pub struct Binding {
     pub name: String,
     /// The name of the policy.
     pub policy_name: String,
-    /// The requests of the policy that the binding matches.
+    /// The match criteria of the binding (`matchResources`). A request must match both the policy and the binding.
     pub criteria: MatchCriteria,
-    /// The parameters.
+    /// The reference to the parameter objects; `None` if the binding has no parameters.
     pub param_ref: Option<ParamRef>,
     /// The actions after a failed validation, in the order of the binding. A mutating policy has none.
     pub actions: Vec<Action>,

@@ -13,7 +13,7 @@ const DURATION_BUCKETS: [f64; 5] = [0.0000005, 0.001, 0.01, 0.1, 1.0];
 /// Maximum number of series per metric. Evaluations that need a further series are not counted.
 pub const SERIES_MAX: usize = 10_000;
 
-/// The evaluations of one server, by policy and binding.
+/// The metrics of the policy evaluations of one server.
 #[derive(Debug, Default)]
 pub struct PolicyMetrics {
     validating: Mutex<BTreeMap<Labels, Series>>,

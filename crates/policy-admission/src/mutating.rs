@@ -94,7 +94,7 @@ impl MutatingAdmissionPolicy {
         report.finish(&dispatch.attributes(Some(object), request.old_object))
     }
 
-    /// Adds the bindings and parameters of a policy that match the request.
+    /// Adds a [`Run`] to `runs` for each matching binding of a policy and each parameter object of that binding.
     async fn add_runs<'a, 'p>(
         &self,
         dispatch: &mut Dispatch<'a>,

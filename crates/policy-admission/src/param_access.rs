@@ -24,7 +24,7 @@ use crate::params::ParamReader;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
-/// The plugin that checks writes of policies with parameters and of their bindings.
+/// The admission plugin that requires read access to the parameters when a user writes a policy or a binding.
 #[derive(Clone)]
 pub struct ParamAccess {
     authorizers: AuthorizerChain,

@@ -1,4 +1,5 @@
-//! Code that both plugins share.
+//! Decides whether a policy plugin handles a request. ValidatingAdmissionPolicy and MutatingAdmissionPolicy share this
+//! code.
 
 use listwatch_admission::AdmissionRequest;
 use listwatch_policies::is_exempt;

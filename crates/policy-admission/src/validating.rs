@@ -149,7 +149,7 @@ struct Judged<'a> {
 }
 
 impl<'a> Judged<'a> {
-    /// Returns the index in `versions` of the objects in a version. Converts the objects at first use.
+    /// Returns the index in `versions` of the request's objects in this version. Converts the objects at first use.
     async fn show(&mut self, version: listwatch_admission::ResourceName<'a>) -> Result<usize, Status> {
         if let Some(at) = self.versions.iter().position(|shown| shown.version == version) {
             return Ok(at);

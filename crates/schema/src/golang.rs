@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::limits::FIELD_ERROR_BYTES_MAX;
 
-/// True if go-openapi treats a float as an integer. The float is at most 2^53 - 1 in magnitude and
-/// whole up to a relative error of 1e-9.
+/// True if go-openapi treats a float as an integer. The magnitude must be at most 2^53 - 1, and the
+/// relative distance to a whole number below 1e-9.
 pub(crate) fn is_whole(float: f64) -> bool {
     const WHOLE_MAX: f64 = 9_007_199_254_740_991.0;
     if !float.is_finite() || float.abs() > WHOLE_MAX {

@@ -165,7 +165,8 @@ fn structural(schema: &Map<String, Value>, form: OpenApi) -> Map<String, Value> 
     out
 }
 
-/// Removes keywords that readers of version 2 do not support.
+/// Adapts a schema to OpenAPI v2, which has no `nullable`. Removes `nullable`, and `type` and `required` where they
+/// would reject valid values.
 fn simplify(schema: &Map<String, Value>, out: &mut Map<String, Value>, preserves: bool, nullable: bool) {
     let is = |kind: &str| schema.get("type").and_then(Value::as_str) == Some(kind);
     out.remove("nullable");

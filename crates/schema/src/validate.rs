@@ -147,8 +147,8 @@ impl Validator {
         outcome
     }
 
-    /// Validates a value. `correlated` is the replaced value with the schema that correlates the
-    /// parts; that schema is not `node` if `node` is a branch of `allOf`.
+    /// Validates a value. `correlated` has the replaced value and the schema that correlates the parts
+    /// of both. If `node` is a branch of `allOf`, that schema is the one that contains the `allOf`.
     fn value(
         &mut self,
         value: &Value,

@@ -1,5 +1,5 @@
-//! A deterministic simulation of the whole system: writers, API servers, links, watchers, reflectors, informers,
-//! controllers and a faulty store, in one thread, under one seed and a virtual clock.
+//! A deterministic simulation of the whole system, in one thread, under one seed and a virtual clock. The simulation
+//! runs writers, API servers, links, watchers, reflectors, informers, controllers and a faulty store.
 //!
 //! ```text
 //!  writers, readers ──┐ HTTP/1.1 and HTTP/2      ┌─ server 0 ─┐

@@ -25,7 +25,7 @@ fn key(resource: &str, n: usize) -> Key {
     Key::new(resource, Some("default"), &format!("object-{n:07}")).expect("a valid key")
 }
 
-/// An object that a server can decode, so that a server can serve the created objects.
+/// A JSON object of [`VALUE_BYTES`] bytes. The object has metadata, so that an API server on this etcd can serve it.
 fn value(n: usize) -> Bytes {
     let mut value = format!(r#"{{"metadata":{{"name":"object-{n:07}","namespace":"default"}},"data":{{"x":""#);
     let padding = VALUE_BYTES.saturating_sub(value.len() + r#""}}"#.len());

@@ -18,15 +18,15 @@ use time::OffsetDateTime;
 
 use super::TableView;
 
-/// The size of the two times before a kept row, in bytes.
+/// Bytes before a kept row: the time of formatting and the time until which the row is unchanged, 8 bytes each.
 const TIMES_BYTES: usize = 16;
 
 impl TableView {
     /// Appends the row of an object. Uses the kept row if the ages in it still have the same text. Otherwise formats
     /// a new row and keeps it.
     ///
-    /// The object must have the API version of the view. `id` must differ for each resource, `includeObject` and
-    /// version of this crate's documents.
+    /// The object must have the API version of the view. Each combination of resource, `includeObject` and
+    /// [`MetaVersion`](crate::MetaVersion) needs a different `id`.
     pub fn write_kept_row(
         &self,
         out: &mut BytesMut,

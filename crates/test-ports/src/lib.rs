@@ -1,5 +1,4 @@
-//! Reserves TCP ports on the loopback interface, for tests that start a server process and must choose the port
-//! before.
+//! Reserves TCP ports on the loopback interface, for tests that must choose a port before they start a server process.
 //!
 //! ```
 //! let port = listwatch_test_ports::free_port()?;
@@ -8,9 +7,9 @@
 //! ```
 //!
 //! # Why not port 0
-//! A port that the kernel assigns is free only until another socket binds it: in another test, for an outgoing
-//! connection, or while a test restarts its server. This crate therefore locks a file per port until the process
-//! ends. The ports are below the range that Linux assigns to outgoing connections.
+//! A port that the kernel assigns is free only until another socket binds it. Another test or an outgoing connection
+//! can take the port, for example while a test restarts its server. This crate therefore locks a file per port until
+//! the process ends. The ports are below the range that Linux assigns to outgoing connections.
 
 use std::fs::File;
 use std::io;

@@ -690,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn cidr_range_is_strictly_above_only_the_smaller_ranges_it_contains() {
+    fn is_strictly_above_is_true_only_for_smaller_cidr_ranges_inside_the_range() {
         let above =
             |outer: &str, inner: &str| Range::parse(outer).unwrap().is_strictly_above(Range::parse(inner).unwrap());
         assert!(above("10.0.0.0/8", "10.1.0.0/16"));

@@ -10,7 +10,7 @@ use crate::field_rules::no_backsteps;
 use crate::formats::{driver_name, json as go_json, label, subdomain};
 use crate::{Errors, Object, child, given, is_empty, items, number, text};
 
-/// Reports each of these members with an empty value.
+/// Reports each of these members that is absent or empty.
 pub fn required(source: &Object, names: &[&str], at: &Path<'_>, errors: &mut Errors) {
     for name in names.iter().filter(|name| is_empty(source.get(**name))) {
         errors.required(&at.child(name), "");

@@ -15,7 +15,7 @@ pub const SERIES_MAX: usize = 10_000;
 /// Maximum rejection code in a label. Larger codes are counted under this code.
 const REJECTION_CODE_MAX: u16 = 600;
 
-/// The calls of one server, by webhook.
+/// The metrics of the webhook calls of one server.
 #[derive(Debug, Default)]
 pub struct WebhookMetrics(Mutex<AllSeries>);
 

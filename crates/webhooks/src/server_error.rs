@@ -18,7 +18,8 @@ pub fn is_success(code: u16) -> bool {
 /// Returns the error for a response outside 200 to 206. The text contains the message of a Status in the body. A
 /// redirect is also an error, because webhooks must not redirect the server.
 ///
-/// `code` is the HTTP status code, `content_type` the header or `""`.
+/// `code` is the HTTP status code. `content_type` is the value of the header `Content-Type`; empty if the header is
+/// absent.
 pub fn response_error(code: u16, content_type: &str, body: &[u8]) -> CallError {
     let message = response_error_text(code, content_type, body);
     CallError::failed_with(format!("failed to call webhook: {message}"), code)
@@ -26,7 +27,8 @@ pub fn response_error(code: u16, content_type: &str, body: &[u8]) -> CallError {
 
 /// Returns client-go's error message for a response outside 200 to 206.
 ///
-/// `code` is the HTTP status code, `content_type` the header or `""`.
+/// `code` is the HTTP status code. `content_type` is the value of the header `Content-Type`; empty if the header is
+/// absent.
 pub fn response_error_text(code: u16, content_type: &str, body: &[u8]) -> String {
     status_message(body).unwrap_or_else(|| generic_message(code, content_type, body))
 }

@@ -82,7 +82,7 @@ pub enum EventError {
     /// The frame is not a JSON object.
     #[error("malformed watch event at byte {at} of its frame")]
     Malformed {
-        /// The position in the frame.
+        /// The position in the frame, in bytes.
         at: usize,
     },
     /// The frame has no `object`, or it is not a JSON object.

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_whole_seconds_or_six_digits() {
+    fn time_has_whole_seconds_and_micro_time_has_six_fraction_digits() {
         for (seconds, micros, expected) in [
             (0, None, r#""1970-01-01T00:00:00Z""#),
             (1_717_243_445, None, r#""2024-06-01T12:04:05Z""#),

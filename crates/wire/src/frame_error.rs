@@ -18,7 +18,7 @@ pub enum FrameError {
     /// The peer sent an invalid frame.
     #[error("malformed frame at byte {at} of the stream")]
     Malformed {
-        /// The position in the stream.
+        /// The position in the stream, in bytes.
         at: u64,
     },
 }

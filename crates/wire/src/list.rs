@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_other_servers_are_decoded() {
+    fn list_with_any_member_order_and_whitespace_is_decoded_and_malformed_list_rejected() {
         fn check(body: &str, expected: Result<(&str, &[&str]), FrameError>) {
             let found = split_list(&Bytes::copy_from_slice(body.as_bytes()));
             let found = found.map(|(meta, items)| (meta.resource_version, items));

@@ -91,7 +91,7 @@ pub enum Purpose {
 pub struct Served {
     /// Whether protobuf is served, for built-in resources with known messages.
     pub protobuf: bool,
-    /// Whether protobuf of the metadata alone is served, which custom resources also have.
+    /// Whether PartialObjectMetadata is served as protobuf. This also holds for custom resources.
     pub protobuf_partial: bool,
     /// Whether CBOR is served, which a feature gate enables.
     pub cbor: bool,
@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn only_refusals_of_a_stream_or_a_view_are_late() {
+    fn is_late_refusal_is_true_only_for_unsupported_streams_and_views() {
         fn check(accept: &str, purpose: Purpose, served: Served, late: bool) {
             let status = negotiate(Some(accept), purpose, &served).expect_err("406");
             assert_eq!(is_late_refusal(&status), late, "{accept} for {purpose:?}: {}", status.message);

@@ -80,8 +80,8 @@ impl<'a> Query<'a> {
 pub struct Extra {
     /// The `pretty` parameter; [`crate::media_type::wants_pretty`] interprets it.
     pub pretty: Option<String>,
-    /// The `timeout` parameter, a Go duration. [`Extra::timeout`] parses it, because a watch
-    /// ignores it even if invalid.
+    /// The `timeout` parameter, a Go duration. [`Extra::timeout`] parses the text on use, because a
+    /// watch ignores an invalid `timeout`.
     pub timeout: Option<String>,
     /// The `includeObject` parameter: the content of a Table's rows (`None`, `Metadata`, `Object`).
     pub include_object: Option<String>,

@@ -23,8 +23,8 @@
 //! - If a user deletes an `IPAddress` while its service exists, another service may receive the same address. The claim
 //!   of an existing service is never recreated.
 //! - The addresses of services that were stored by a server without claims count as free.
-//! - If a client cancels its request between claim and store, the address stays blocked for [`PENDING_WAIT`], and the
-//!   node ports until the third repair.
+//! - If a client cancels its request between claim and store, the address stays blocked for [`PENDING_WAIT`]. The node
+//!   ports stay blocked until the third consecutive run of the node port repair.
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;

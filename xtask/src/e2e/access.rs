@@ -86,7 +86,7 @@ impl Access {
         self.curl.clone()
     }
 
-    /// kubectl with this server's kubeconfig, and a separate discovery cache.
+    /// Returns a kubectl command with this server's kubeconfig and a separate discovery cache.
     pub(crate) fn kubectl<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Run {
         Run::new(&self.kubectl)
             .env("KUBECONFIG", &self.kubeconfig)
@@ -132,12 +132,12 @@ impl Access {
         }
     }
 
-    /// curl with the admin's credential, certificate checked, for a path of the API.
+    /// Returns a curl command for a path of the API, with the admin's credential and a check of the certificate.
     pub(crate) fn curl(&self, path: &str) -> Run {
         self.curl_as("admin", path)
     }
 
-    /// curl without a credential.
+    /// Returns a curl command without a credential.
     pub(crate) fn curl_anonymous(&self, path: &str) -> Run {
         self.curl_as("anonymous", path)
     }
@@ -155,12 +155,12 @@ impl Access {
         Ok(Answer { code, body: output.stdout })
     }
 
-    /// GET as the admin.
+    /// Sends a GET request as the admin.
     pub(crate) fn fetch(&self, path: &str) -> Outcome<Answer> {
         self.answer(self.curl(path))
     }
 
-    /// GET as the admin. An error unless the response is 200 with JSON.
+    /// Sends a GET request as the admin. Fails unless the response is 200 with JSON.
     pub(crate) fn fetch_json(&self, path: &str) -> Outcome<Value> {
         let answer = self.fetch(path)?;
         ensure!(answer.code == 200, "GET {path} answered {}: {}", answer.code, answer.text());

@@ -8,7 +8,7 @@ use crate::tools;
 use super::World;
 use super::model::{differences, key};
 
-/// The shop's folder.
+/// The path of the folder with the manifests of the example shop.
 fn manifests() -> String {
     tools::root().join("examples/manifests").display().to_string()
 }

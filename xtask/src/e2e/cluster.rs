@@ -113,7 +113,7 @@ pub(crate) struct ScenarioResult {
 /// One row of the table.
 struct Scenario {
     name: &'static str,
-    /// Whether it needs a store that several servers can share.
+    /// Whether the scenario needs a store that several servers can share.
     etcd: bool,
     run: fn(&mut Cluster) -> Outcome<ScenarioResult>,
 }

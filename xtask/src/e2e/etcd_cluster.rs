@@ -111,12 +111,12 @@ impl EtcdCluster {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// etcdctl with all members.
+    /// Returns an etcdctl command for all members.
     pub(crate) fn ctl(&self) -> Run {
         self.ctl_at(&self.urls())
     }
 
-    /// etcdctl with one member.
+    /// Returns an etcdctl command for one member.
     pub(crate) fn ctl_of(&self, number: usize) -> Run {
         self.ctl_at(&self.url(&self.members[number]))
     }

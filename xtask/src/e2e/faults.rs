@@ -91,7 +91,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// kubectl for the first server.
+    /// Returns a kubectl for the first server.
     fn kubectl(&self) -> Outcome<Kubectl> {
         let program = tools::find_or_fetch("kubectl", "kubernetes-client")?;
         Ok(Kubectl { program, kubeconfig: self.servers[0].kubeconfig() })

@@ -134,8 +134,8 @@ pub struct NodeAuthorizer {
 }
 
 impl NodeAuthorizer {
-    /// An authorizer that reads the graph of this state. `rules` are those of the ClusterRole `system:node`, for the
-    /// resources that are not subdivided by node.
+    /// An authorizer that reads the graph of this state. `rules` are those of the ClusterRole `system:node`. The
+    /// authorizer applies the rules to resources that have no check per node.
     pub fn new(state: Arc<NodeState>, rules: impl Into<Arc<[PolicyRule]>>) -> Self {
         NodeAuthorizer { state, rules: rules.into() }
     }

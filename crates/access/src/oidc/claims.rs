@@ -86,7 +86,7 @@ pub(super) enum Source {
     Expression(Box<Compiled>),
 }
 
-/// A rule for claims.
+/// A validation rule for claims (`claimValidationRules`).
 #[derive(Clone, Debug)]
 pub(super) enum ClaimRule {
     Required { claim: String, value: String },

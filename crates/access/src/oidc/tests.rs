@@ -356,7 +356,7 @@ fn invalid_configuration_is_rejected_with_its_field() {
 }
 
 #[tokio::test]
-async fn flags_describe_an_issuer_with_upstreams_prefixes_rules_and_algorithms() {
+async fn oidc_flags_set_prefixes_required_claims_and_algorithms_as_upstream() {
     let key = key();
     let documents = Documents::of_keys(&[&key]);
     let flags = || OidcFlags {

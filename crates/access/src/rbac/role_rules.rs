@@ -97,7 +97,7 @@ impl RoleRules {
         &self.rules
     }
 
-    /// Whether a rule allows the request. Equals [`PolicyRule::allows`] on each rule.
+    /// Whether a rule allows the request. The result is true if [`PolicyRule::allows`] is true for any rule.
     pub(super) fn allow(&self, request: &RequestedResource<'_>) -> bool {
         let attributes = request.attributes;
         if !attributes.is_resource_request {

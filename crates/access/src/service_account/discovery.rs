@@ -20,7 +20,7 @@ pub struct IssuerDocuments {
     pub keys: String,
 }
 
-/// The reason why an issuer has no documents. The server serves without them.
+/// The reason why an issuer has no discovery documents. The server runs without the documents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotDiscoverable {
     /// The issuer is not an `https` URL.

@@ -68,12 +68,13 @@ const VERIFIED_TOKEN_BYTES_MAX: usize = 4 << 10;
 pub struct ServiceAccountTokenOptions {
     /// The accepted issuers (`--service-account-issuer`). The first issues tokens.
     pub issuers: Vec<String>,
-    /// The audiences of this server (`--api-audiences`). Empty: the issuers.
+    /// The audiences of this server (`--api-audiences`). If empty, the issuers are the audiences.
     pub api_audiences: Vec<String>,
     /// The key that signs tokens (`--service-account-signing-key-file`). `None`: the server creates a key and keeps it
     /// in the store.
     pub signing_key: Option<SigningKey>,
-    /// The keys that verify tokens (`--service-account-key-file`). Empty: the public key of the signing key.
+    /// The keys that verify tokens (`--service-account-key-file`). If empty, the public key of the signing key verifies
+    /// tokens.
     pub verification_keys: Vec<VerificationKey>,
     /// The longest lifetime of a requested token, in seconds (`--service-account-max-token-expiration`).
     pub max_expiration_seconds: Option<i64>,

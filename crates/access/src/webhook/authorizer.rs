@@ -65,7 +65,7 @@ impl Default for AuthorizationWebhookOptions {
     }
 }
 
-/// Authorizes requests by a webhook. Without an answer, its [`FailurePolicy`] decides.
+/// Authorizes requests by a webhook. If the webhook does not answer, the [`FailurePolicy`] decides.
 pub struct WebhookAuthorizer<C> {
     client: C,
     options: AuthorizationWebhookOptions,

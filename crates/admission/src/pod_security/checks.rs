@@ -423,7 +423,7 @@ fn seccomp_restricted(pod: Pod<'_>) -> Option<Violation> {
     (!missing.is_empty()).then(|| Violation { reason: "seccompProfile", detail: detail() })
 }
 
-/// Checks the kernel parameters of a pod against the first `allowed` of the list.
+/// Checks that a pod sets only sysctls among the first `allowed` entries of the list `ALLOWED`.
 fn sysctls(pod: Pod<'_>, allowed: usize) -> Option<Violation> {
     const ALLOWED: [&str; 12] = [
         "kernel.shm_rmid_forced",

@@ -93,7 +93,7 @@ async fn stored_definitions_are_served_after_a_server_start() {
 }
 
 #[tokio::test]
-async fn definition_is_served_at_once_by_another_server_on_the_store() {
+async fn created_definition_is_served_at_once_by_another_server_with_the_same_store() {
     let store = MemoryStorage::new();
     let (first, second) = (World::over(store.clone()).await, World::over(store).await);
     for round in 0..20 {

@@ -1,7 +1,7 @@
-//! Random writes by many managers, checked against a simple model: an object maps names to values,
-//! and each manager owns a set of names. The map itself is one of the names. An update that creates
-//! the map owns the map, even after an applier removed the last name. Kubernetes 1.36 does the
-//! same, and then rejects the next applier of any name.
+//! Random writes by many managers, checked against a simple model: an object maps names to values, and each manager
+//! owns a set of names. A manager can also own the map itself, under the name [`THE_MAP`]. An update that creates the
+//! map owns the map, even after an applier removed the last name. Kubernetes 1.36 does the same. The next applier of
+//! any name is then rejected with a conflict.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -340,8 +340,8 @@ struct World {
     server: Server,
     store: Arc<TransactionStore>,
     cacher: Cacher,
-    /// The number of stopped servers. Faults of a stopped server do not excuse errors of later
-    /// servers.
+    /// The number of server restarts. The checker accepts `410 Expired` for a retained revision only
+    /// if the server restarted during the watch.
     restarts: u64,
     readers: Vec<Option<Reader>>,
 }

@@ -4,7 +4,7 @@
 //!   own objects   ─ their key ───────────────┐
 //!   owned objects ─ key of the owner ────────┼─▶ WorkQueue ─▶ N workers ─▶ reconcile(key, caches)
 //!   other objects ─ keys of your function ───┘       ▲                        │
-//!                                                    └─ error: back-off ◀─────┤
+//!                                                    └─ error: backoff ◀──────┤
 //!                                                    └─ requeue after ◀───────┘
 //! ```
 //!
@@ -18,7 +18,7 @@
 //! - An update is mapped by the old and by the new object. An owner that lost a dependent is therefore also reconciled.
 //! - The initial state and a relist have a lower priority than live changes.
 //! - An error, a panic and a timeout are failures: they are counted and logged, and the key is
-//!   retried with back-off. The controller continues.
+//!   retried with backoff. The controller continues.
 //! - After [`Request::record_write`] the key waits until the cache shows the write, for at most
 //!   [`ControllerConfig::write_wait`].
 //! - A stopped controller reconciles ready keys for at most [`ControllerConfig::drain_wait`]. Then
@@ -158,7 +158,7 @@ pub trait Reconcile: Send + Sync + 'static {
     /// every change, so it must work from any intermediate state.
     ///
     /// # Errors
-    /// Any error is retried with back-off.
+    /// Any error is retried with backoff.
     fn reconcile(&self, request: Request) -> impl Future<Output = Result<Outcome, Self::Error>> + Send;
 }
 

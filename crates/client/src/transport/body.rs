@@ -52,7 +52,7 @@ impl Body for RequestBody {
     }
 }
 
-/// The body of a response, in chunks as they arrive. Dropping it cancels the request.
+/// The body of a response, in chunks as they arrive. Dropping the body cancels the request.
 pub struct ResponseBody {
     body: UnsyncBoxBody<Bytes, BoxError>,
 }

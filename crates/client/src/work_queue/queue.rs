@@ -73,7 +73,8 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.change(|core, now| core.handle_add_after(now, key, delay, priority));
     }
 
-    /// Adds a key that failed, after its back-off and the limit over all keys. Returns the delay.
+    /// Adds a key that failed, after the backoff of the key and the delay of the rate limit for all keys.
+    /// Returns the delay.
     pub fn add_rate_limited(&self, key: K) -> Duration {
         self.change(|core, now| core.handle_failure(now, key, PRIORITY_NORMAL))
     }

@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// Handles the notices of this time.
+    /// Handles the notices that arrive within this time.
     async fn run(&mut self, time: Duration) {
         let until = tokio::time::Instant::now() + time;
         while let Ok(notice) = tokio::time::timeout_at(until, self.reflection.next()).await {

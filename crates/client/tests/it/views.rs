@@ -41,7 +41,7 @@ struct Handler {
     /// The versions that must be delivered, in order.
     owed: Vec<u64>,
     received: Vec<u64>,
-    /// Whether the informer has never stopped waiting for this handler since the end of its replay.
+    /// False once the informer has stopped waiting for this handler.
     patient: bool,
     began: bool,
     ended_initial: bool,

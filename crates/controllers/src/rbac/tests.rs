@@ -35,7 +35,7 @@ async fn create(writer: &Arc<Writer>, kind: RbacKind, namespace: Option<&str>, o
 }
 
 #[tokio::test(start_paused = true)]
-async fn default_policy_is_created_once_and_amended_at_the_next_start() {
+async fn default_rbac_policy_is_created_once_and_deleted_roles_are_recreated_at_the_next_start() {
     let storage = MemoryStorage::new();
     let server = writer(&storage).await;
     ensure_policy(&server).await.unwrap();

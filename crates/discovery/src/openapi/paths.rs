@@ -51,7 +51,7 @@ pub(super) struct Kind {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Body {
     None,
-    /// The object in the response.
+    /// An object of the same type as the response.
     Object,
     Patch,
     DeleteOptions,

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn nullable_values_lose_type_content_and_requirement() {
+    fn v2_schema_of_a_nullable_value_has_no_type_or_content_and_is_not_required() {
         check(
             json!({
                 "type": "object", "required": ["a", "b"],
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn open_objects_and_lists_lose_their_type_and_content() {
+    fn v2_omits_type_of_objects_that_preserve_unknown_fields_and_of_lists_without_items() {
         check(
             json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"a": {"type": "string"}}}),
             json!({"x-kubernetes-preserve-unknown-fields": true}),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn embedded_objects_have_type_and_metadata_unless_they_are_open() {
+    fn v2_embedded_object_has_type_and_metadata_unless_it_preserves_unknown_fields() {
         check(
             json!({"type": "object", "x-kubernetes-embedded-resource": true, "required": ["kind"], "properties": {"spec": {"type": "object"}}}),
             json!({

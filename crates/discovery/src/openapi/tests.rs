@@ -421,7 +421,7 @@ fn version_2_has_the_schema_of_a_custom_resource_and_of_its_list() {
 }
 
 #[test]
-fn open_and_oversized_custom_schemas_have_no_properties_in_version_2() {
+fn custom_schema_that_preserves_unknown_fields_or_is_too_large_has_no_v2_properties() {
     let kind = json!([{"group": "stable.example.com", "kind": "CronTab", "version": "v1"}]);
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"a": {"type": "string"}}});
     let large = json!({"type": "object", "description": "x".repeat(CUSTOM_BYTES_MAX)});

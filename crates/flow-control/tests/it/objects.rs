@@ -1,4 +1,4 @@
-//! Objects of tests.
+//! Creates the users, requests, flow schemas and priority levels of the tests.
 
 use listwatch_flow_control::{FlowSchema, PriorityLevel, RequestDigest};
 use listwatch_meta::UserInfo;

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 /// A change: the number of the object, and the new tier or `None` for a deletion.
 type Step = (u8, Option<u8>);
 
-/// The first revision of a history.
+/// The revision before the first change of a history.
 const FIRST: u64 = 10;
 
 fn name(object: u8) -> String {

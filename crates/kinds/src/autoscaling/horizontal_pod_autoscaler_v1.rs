@@ -64,7 +64,7 @@ pub(super) fn remove_round_trip_annotations(object: &mut Object) {
     }
 }
 
-/// The members of these names, in this order.
+/// Returns an object that has only the members with these names, in this order.
 fn selected<const N: usize>(object: Object, names: [&str; N]) -> Object {
     moved(object, &names.map(|name| (name, name)))
 }

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn finalize_rejects_invalid_finalizers_and_status_update_invalid_phases() {
+    fn finalize_rejects_invalid_finalizers_and_status_update_rejects_invalid_phases() {
         let check = |subresource: Subresource, new: Value, expected: &[&str]| {
             assert_eq!(transition_errors(&KIND, new, json!({"metadata": {}}), Some(&subresource)), expected);
         };

@@ -55,7 +55,7 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[
 
 static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS))]);
 
-/// Sets the time of the first phase to the time of creation.
+/// Sets `status.lastPhaseTransitionTime` to the creation time.
 fn prepare_for_create(volume: &mut Object, _: CreateContext<'_>) {
     let since = metadata(volume).get("creationTimestamp").cloned().unwrap_or_default();
     child_mut(volume, "status").insert("lastPhaseTransitionTime".to_owned(), since);

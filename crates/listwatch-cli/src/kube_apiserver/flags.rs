@@ -53,7 +53,7 @@ pub(crate) struct Flag {
     pub(crate) note: &'static str,
 }
 
-/// The Kubernetes version of the table.
+/// The Kubernetes version whose flags the table lists.
 pub(crate) const KUBERNETES_VERSION: &str = "1.36";
 
 /// Finds a flag by its name.

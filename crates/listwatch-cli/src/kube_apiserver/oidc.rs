@@ -26,7 +26,7 @@ const FLAGS: [&str; 9] = [
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OidcSettings {
     pub(super) ca_file: Option<PathBuf>,
-    /// The flags without the contents of the file.
+    /// The values of the flags. `certificate_authority` is empty until `ca_file` is read.
     pub(super) flags: OidcFlags,
 }
 

@@ -353,7 +353,7 @@ fn kubeconfig_of_a_self_created_certificate_authenticates_the_administrator() {
 }
 
 #[test]
-fn signal_right_after_the_announcement_stops_the_server_gracefully() {
+fn sigterm_right_after_the_server_is_ready_stops_it_gracefully() {
     let pki = Pki::new();
     for attempt in 0..10 {
         let server = Server::start(&[

@@ -143,7 +143,7 @@ async fn kube_rs_watcher_receives_every_change_in_order() {
 }
 
 #[tokio::test]
-async fn conflicts_lists_and_selectors_match_kube_apiserver() {
+async fn stale_updates_pages_and_selector_watches_match_kube_apiserver() {
     let (_server, client) = client().await;
     let pods: Api<Pod> = Api::default_namespaced(client);
     let pod = |name: &str, app: &str| -> Pod {

@@ -61,7 +61,7 @@ pub(crate) fn binding(mut spec: Value) -> Binding {
     Binding::parse(&named("b", spec))
 }
 
-/// Returns the object of the requests.
+/// Returns the Deployment `web`, which is the object of the test requests.
 pub(crate) fn web() -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn scale_paths_reject_missing_and_mistyped_values() {
+    fn scale_paths_accept_missing_replicas_and_reject_invalid_values() {
         check(json!({}), &[]);
         check(json!({"replicas": 3}), &[]);
         check(json!({"replicas": -1}), &[".spec.replicas: Invalid value: -1: should be a non-negative integer"]);

@@ -76,7 +76,8 @@ pub fn check(schema: &Value, context: CheckContext<'_>) -> Result<CheckReport, P
     Ok(CheckReport { errors, unknown_fields })
 }
 
-/// Checks the constraints of the root. With the status subresource they must hold without `status`.
+/// Rejects root keywords that the status subresource does not allow. Without them, the schema of `status` is
+/// independent of the root.
 fn check_root_for_status(props: &Props, schema: &Value, parent: &Path<'_>, errors: &mut Vec<FieldError>) {
     if !props.kind.is_empty() && props.kind != "object" {
         let detail =

@@ -337,8 +337,8 @@ impl Watched {
 
     /// Requests progress until it covers a revision, and returns the events before it.
     async fn progress_to(&mut self, revision: Revision) -> Result<Vec<StoreEvent>, Broken> {
-        /// The number of progress items below the revision after which the case fails. A store may report an older
-        /// revision a few times first.
+        /// The maximum number of items before progress covers the revision. With more items, the case fails. A store
+        /// may report older revisions a few times first.
         const ANSWERS_MAX: usize = 10_000;
         let mut events = Vec::new();
         for _ in 0..ANSWERS_MAX {

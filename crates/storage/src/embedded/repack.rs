@@ -129,7 +129,8 @@ impl Copy {
     }
 }
 
-/// Checks a record, because a copy must not hide damage.
+/// Checks that the header and the value of a record exist and are undamaged, and returns the header. A copy must not
+/// hide damage.
 fn checked(record: &RawRecord<'_>) -> Result<Header, EngineError> {
     let missing = |what: &str| EngineError::Corrupt(format!("the {what} of revision {} is missing", record.revision));
     let header = Header::decode(record.revision, record.header.ok_or_else(|| missing("header"))?)?;

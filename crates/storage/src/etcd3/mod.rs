@@ -128,11 +128,12 @@ impl Etcd3 {
         self.shared.keys.prefix()
     }
 
-    /// Connects. Fails at once when no member is usable, at the latest after
-    /// [`Etcd3Options::dial_timeout`] plus a second.
+    /// Connects to etcd and sends one read. Fails as soon as all members have failed. The members
+    /// have [`Etcd3Options::dial_timeout`] plus 1 second to answer. The read then has another
+    /// `dial_timeout`.
     ///
     /// # Errors
-    /// [`ConnectError`], as one line for the operator.
+    /// [`ConnectError`]. The message is one line for the operator.
     pub async fn connect(options: Etcd3Options) -> Result<Arc<Self>, ConnectError> {
         let dials = options.prepare()?;
         let shared = Arc::new(Shared {

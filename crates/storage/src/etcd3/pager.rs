@@ -53,8 +53,8 @@ pub(super) struct Page {
     pub(super) revision: Revision,
 }
 
-/// The state of one list. Send [`Pager::request`], pass the response to [`Pager::handle_page`],
-/// until it is done.
+/// The state of one list. Until the list is complete, the caller sends [`Pager::request`] and passes
+/// each response to [`Pager::handle_page`].
 #[derive(Debug)]
 pub(super) struct Pager {
     start: Vec<u8>,

@@ -17,10 +17,10 @@ use super::{
 /// Bytes read from a file at a time.
 const CHUNK: usize = 256 << 10;
 
-/// The error of an unusable file.
+/// The error of reading an export file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// An error of the system.
+    /// An I/O error of the operating system.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The file is not a complete export.

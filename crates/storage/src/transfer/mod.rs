@@ -110,10 +110,10 @@ pub trait Records: Send {
     /// The approximate number of records, for progress reports.
     fn count(&self) -> Option<u64>;
 
-    /// The next records, about [`PAGE_BYTES`] of them; empty at the end.
+    /// Returns the next page, of about [`PAGE_BYTES`] bytes. The page is empty after the last record.
     ///
     /// # Errors
-    /// [`RecordsError`], after which no further call is allowed.
+    /// [`RecordsError`]. The caller must not call this method again after an error.
     async fn next_page(&mut self) -> Result<Vec<Record>, RecordsError>;
 }
 

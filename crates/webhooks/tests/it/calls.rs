@@ -44,7 +44,7 @@ fn review_has_every_field_of_the_request() {
 }
 
 #[test]
-fn absent_members_of_a_review_are_omitted_or_null() {
+fn absent_names_in_a_review_are_omitted_and_absent_objects_are_null() {
     let attributes = Attributes { operation: Operation::Delete, name: "", namespace: "", ..attributes(None) };
     let invocation = Invocation { resource: PODS };
     let request =

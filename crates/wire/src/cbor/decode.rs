@@ -20,19 +20,19 @@ pub enum DecodeError {
     /// The body ends too early.
     #[error("unexpected EOF at byte {at}")]
     Truncated {
-        /// The position in the body.
+        /// The position in the body, in bytes.
         at: usize,
     },
     /// An item is invalid, or a break is misplaced.
     #[error("cbor: malformed item at byte {at}")]
     Malformed {
-        /// The position in the body.
+        /// The position in the body, in bytes.
         at: usize,
     },
     /// Data follows the item.
     #[error("cbor: {bytes} bytes of extraneous data starting at index {at}")]
     Trailing {
-        /// The position in the body.
+        /// The position in the body, in bytes.
         at: usize,
         /// The number of bytes that follow.
         bytes: usize,
@@ -40,7 +40,7 @@ pub enum DecodeError {
     /// A value has no JSON representation.
     #[error("cbor: {why} at byte {at}")]
     Invalid {
-        /// The position in the body.
+        /// The position in the body, in bytes.
         at: usize,
         /// The problem.
         why: &'static str,
@@ -48,7 +48,7 @@ pub enum DecodeError {
     /// A map has two members of one name.
     #[error("cbor: found duplicate map key {name} in the map that ends before byte {at}")]
     DuplicateName {
-        /// The position in the body.
+        /// The position in the body, in bytes.
         at: usize,
         /// The name, quoted.
         name: String,
@@ -56,7 +56,7 @@ pub enum DecodeError {
     /// Containers and tags are nested more deeply than [`DEPTH_MAX`].
     #[error("cbor: nested more than {DEPTH_MAX} levels deep at byte {at}")]
     TooDeep {
-        /// The position in the body.
+        /// The position in the body, in bytes.
         at: usize,
     },
 }

@@ -12,7 +12,7 @@ pub enum EncodeError {
     /// The input is not JSON.
     #[error("malformed JSON at byte {at}: {why}")]
     Malformed {
-        /// The position in the JSON.
+        /// The position in the JSON, in bytes.
         at: usize,
         /// The problem.
         why: &'static str,
@@ -20,7 +20,7 @@ pub enum EncodeError {
     /// The JSON is nested more deeply than [`ENCODE_DEPTH_MAX`].
     #[error("JSON nested more than {ENCODE_DEPTH_MAX} levels deep at byte {at}")]
     TooDeep {
-        /// The position in the JSON.
+        /// The position in the JSON, in bytes.
         at: usize,
     },
     /// An object of a list is unencodable.

@@ -13,7 +13,7 @@ use crate::frame::{FRAME_LIMIT_BYTES, FrameError};
 pub struct CborFrames {
     /// The received bytes of the current item and after it.
     buffer: BytesMut,
-    /// The chunk of which items are slices while `buffer` is empty.
+    /// The last chunk. While `buffer` is empty, items are slices of this chunk.
     chunk: Bytes,
     scan: ItemScan,
     /// The position of the current item in the stream.

@@ -21,7 +21,7 @@ pub(super) fn encode(encoder: &mut Encoder, id: Id, json: &[u8]) -> Option<()> {
     (scanner.at == json.len()).then_some(())
 }
 
-/// The error of a value that does not fit. serde finds it again, with its text.
+/// A value does not fit the type of its field. serde then decodes the JSON again and returns the error with its text.
 #[derive(Debug)]
 struct TypeMismatch;
 

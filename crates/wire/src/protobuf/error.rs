@@ -54,7 +54,7 @@ pub enum DecodeError {
     /// The wire format is invalid.
     #[error("proto: {what} at byte {at}")]
     Malformed {
-        /// The position in the body.
+        /// The position in the body, in bytes.
         at: usize,
         /// The problem.
         what: Malformed,
@@ -62,7 +62,7 @@ pub enum DecodeError {
     /// A field has a wire type that does not match its type.
     #[error("proto: wrong wireType = {found} for field {field} of {message} at byte {at}")]
     WrongType {
-        /// The position in the body.
+        /// The position in the body, in bytes.
         at: usize,
         /// The message's name.
         message: &'static str,
@@ -74,7 +74,7 @@ pub enum DecodeError {
     /// A field that this release does not know, found by [`super::decode_strict`]: JSON would lose it.
     #[error("proto: unknown field {number} of {message} at byte {at}")]
     UnknownField {
-        /// The position in the body.
+        /// The position in the body, in bytes.
         at: usize,
         /// The message's name.
         message: &'static str,
@@ -84,7 +84,7 @@ pub enum DecodeError {
     /// A value has no JSON representation.
     #[error("{why} at byte {at}")]
     InvalidValue {
-        /// The position in the body.
+        /// The position in the body, in bytes.
         at: usize,
         /// The problem.
         why: String,
@@ -92,13 +92,13 @@ pub enum DecodeError {
     /// Messages are nested more deeply than [`super::DEPTH_MAX`].
     #[error("proto: nested more than {} levels deep at byte {at}", super::DEPTH_MAX)]
     TooDeep {
-        /// The position in the body.
+        /// The position in the body, in bytes.
         at: usize,
     },
     /// The object's JSON would be far longer than the body; see [`super::json_limit_bytes`].
     #[error("the object would have more than {limit_bytes} bytes as JSON")]
     TooLarge {
-        /// The limit.
+        /// The limit in bytes.
         limit_bytes: usize,
     },
 }

@@ -178,7 +178,8 @@ impl ItemEncoder {
 
 #[derive(Debug)]
 enum State<I> {
-    /// The first item that is not kept, and the rest of the first iteration.
+    /// Encodes each item once, to measure the list. `walk` has the items that are not measured yet.
+    /// `unkept` begins with the first item that is not kept.
     Measuring {
         unkept: I,
         walk: I,

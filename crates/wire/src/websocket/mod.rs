@@ -8,10 +8,10 @@
 //! ```
 //!
 //! In a watch of kube-apiserver (apiserver `endpoints/handlers/watch.go`, `HandleWS`), each event
-//! is one message: text for JSON (the document with its newline), and binary for protobuf (without
-//! its length) and CBOR. Messages of the client are discarded ([`Decoder::discarding`]), and a ping
-//! is answered by a pong. The client's close, or a deadline, ends the watch with a close of code
-//! 1000. There is no compression and no other extension.
+//! is one message. JSON is a text message: the document with its newline. Protobuf (without the
+//! length) and CBOR are binary messages. Messages of the client are discarded
+//! ([`Decoder::discarding`]), and a ping is answered by a pong. The client's close, or a deadline,
+//! ends the watch with a close of code 1000. There is no compression and no other extension.
 //!
 //! This crate does not use `tungstenite` or `fastwebsockets`, because they read and write the
 //! stream themselves, and copy every payload to a buffer per connection. A watch sends bytes that

@@ -58,7 +58,7 @@ fn watch_frames_equal_those_of_kubernetes() {
 }
 
 #[test]
-fn events_of_other_writers_are_decoded_and_invalid_ones_rejected() {
+fn cbor_events_of_other_encoders_are_decoded_and_invalid_events_rejected() {
     let parse = |message: &'static [u8]| WatchMessage::parse(&Bytes::from_static(message));
     for message in [
         &b"\xa2\x64type\x67DELETED\x66object\xa0"[..],

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn range_allocation_of_another_range_is_rejected_and_its_metadata_is_kept() {
+    fn range_allocation_keeps_its_metadata_and_rejects_another_range() {
         let stored = br#"{"kind":"RangeAllocation","apiVersion":"v1","metadata":{"labels":{"a":"b"}},"range":"30000-32767","data":"AQE="}"#;
         let parsed = RangeAllocation::parse(stored).unwrap();
         let bitmap = parsed.bitmap(30_000..=32_767).unwrap();

@@ -11,7 +11,8 @@ use crate::tools;
 
 use super::{Stage, pause};
 
-/// The variable of the file with the offset in seconds, as a 64-bit integer in native byte order.
+/// The environment variable with the path of the offset file. The file contains the offset in seconds, as a 64-bit
+/// integer in native byte order.
 const OFFSET_FILE: &str = "LISTWATCH_E2E_CLOCK_OFFSET";
 
 const SOURCE: &str = include_str!("clock.c");
@@ -50,7 +51,7 @@ impl Clock {
     }
 }
 
-/// Two hours forward, then three hours back, then to the true time.
+/// Moves the clock two hours forward, then three hours back, then to the true time.
 pub(super) fn jump(stage: &mut Stage) -> Outcome<()> {
     let Some(clock) = &stage.clock else { fail!("the clock cannot be set") };
     let kubectl = stage.kubectl()?;
@@ -67,7 +68,7 @@ pub(super) fn jump(stage: &mut Stage) -> Outcome<()> {
     Ok(())
 }
 
-/// The present time, or the time that the arguments of `date` give.
+/// Returns the present time, or the time that the arguments of `date` give, in seconds since the Unix epoch.
 fn seconds_since_epoch(arguments: &[&str]) -> Outcome<i64> {
     let seconds = Run::new("date").args(["-u", "+%s"]).args(arguments).text()?;
     seconds.trim().parse().map_err(|_| format!("`date` prints {seconds}").into())

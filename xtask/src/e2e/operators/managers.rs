@@ -15,7 +15,7 @@ pub(super) const PROGRAM: &str = "manager";
 
 /// A project with such a manager.
 pub(super) struct Project {
-    /// The prefix of the names of its objects.
+    /// The prefix of the names of the project's objects.
     pub(super) name: &'static str,
     pub(super) namespace: &'static str,
     /// The API version of the manager's configuration.

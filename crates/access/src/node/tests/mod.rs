@@ -135,8 +135,8 @@ fn cluster() -> NodeState {
     state
 }
 
-/// The rules of `system:node`, by which the authorizer decides on resources that are not
-/// subdivided.
+/// The rules of the ClusterRole `system:node`. The authorizer applies the rules to resources that have no check per
+/// node.
 fn rules() -> Vec<PolicyRule> {
     let read = &["get", "list", "watch"];
     vec![

@@ -33,7 +33,7 @@ fn lost_store_watch_resumes_without_gap() {
 }
 
 #[test]
-fn store_watch_lost_at_the_compacted_revision_continues() {
+fn client_watch_continues_after_the_store_watch_is_lost_at_the_compacted_revision() {
     // The store has compacted up to the last event, so no watch can begin before it.
     check(
         "

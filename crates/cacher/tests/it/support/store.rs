@@ -25,7 +25,7 @@ pub struct TestStore {
 struct Faults {
     /// Whether watches deliver nothing.
     held: bool,
-    /// The item with which every watch ends at once.
+    /// The last item of the ended watches; `None` if no watch was ended.
     ending: Option<WatchItem>,
     /// The generation of watches that `ending` applies to. Later watches are unaffected.
     generation: u64,

@@ -41,7 +41,7 @@ struct State {
     history: Vec<(u64, EventKind, RawObject)>,
     /// Watches from before this version are expired.
     window: u64,
-    /// Watches that were opened before this count are cut.
+    /// The number of times that all open watches were cut. A watch ends when the number changes.
     cuts: u64,
     refuse: Option<Problem>,
     /// The number of complete states that were sent, by lists or watches.
@@ -54,7 +54,8 @@ struct State {
     taken: u64,
     shards_known: bool,
     panics: bool,
-    /// Watches that were opened before this count send nothing any more, not even an end.
+    /// The number of times that all open watches were frozen. When the number changes, a watch sends
+    /// nothing more, not even an end.
     frozen: u64,
 }
 

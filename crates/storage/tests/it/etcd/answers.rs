@@ -392,7 +392,7 @@ async fn write_on_a_broken_connection_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn answer_without_a_header_is_a_fault() {
+async fn etcd_response_without_a_header_fails_the_write_as_unavailable() {
     let etcd = FakeEtcd::start().await;
     let store = store_of(&etcd).await;
     etcd.answer(
