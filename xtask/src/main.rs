@@ -12,6 +12,7 @@ mod cleanup;
 mod codegen;
 mod counts;
 mod deny;
+mod dist;
 mod e2e;
 mod failure;
 mod format;
@@ -86,6 +87,12 @@ const VERBS: &[Verb] = &[
         line: "lists the benches with their questions, and runs one",
         help: bench::HELP,
         run: bench::run,
+    },
+    Verb {
+        name: "dist",
+        line: "the binary for production, optimized for measured requests",
+        help: dist::HELP,
+        run: dist::run,
     },
     Verb {
         name: "sim",

@@ -1,0 +1,196 @@
+//! `dist`: builds the binary that is shipped, with profile-guided optimization.
+//!
+//! ```text
+//!  build with counters ──► serve ◄── loads of a cluster, of writes, lists and watches; cases of the conformance kit
+//!                            │        (over the embedded store, and over etcd)
+//!                            ▼
+//!                        counts of branches and calls ──► build with the counts ──► target/dist/listwatch
+//! ```
+//!
+//! The counts place the code that requests run side by side, and decide what is inlined. A request of a cluster touches
+//! most of the write path once, so that it mostly waits for code that is not in the cache of the processor.
+//! Source: <https://doc.rust-lang.org/rustc/profile-guided-optimization.html>.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::args::Args;
+use crate::cleanup::{self, Resource};
+use crate::e2e::etcd::Etcd;
+use crate::e2e::server::{Server, Store};
+use crate::failure::{Failure, Outcome, ensure, fail};
+use crate::process::Run;
+use crate::steps::Steps;
+use crate::tools;
+
+pub(crate) const HELP: &str = "\
+Builds target/dist/listwatch for production: profile `dist`, optimized for measured requests. The command builds
+the server with counters, loads it over the embedded store and over etcd (benches/load and the conformance kit), and
+builds it again with the counts. It takes half an hour on two cores. The plain binary comes from
+`cargo build --profile dist -p listwatch-cli`; it takes up to twice the CPU time for a write.
+
+The compiler's `llvm-profdata` is required: `rustup component add llvm-tools`, which the command runs if the program
+is missing. etcd comes from PATH or from Debian's package, below target/.
+
+Usage: cargo xtask dist [--counts FILE]
+  --counts  build with the counts of an earlier run (target/pgo/counts.profdata), and measure nothing
+
+Examples:
+  cargo xtask dist
+  cargo xtask dist --counts target/pgo/counts.profdata";
+
+/// The loads of `benches/load` whose code is counted. Writes dominate: their code is the largest, and an operator pays
+/// most for them.
+const LOADS: &[&[&str]] = &[
+    &["cluster", "--pods", "200", "--rate", "0"],
+    &["writes", "--seconds", "1"],
+    &["list", "--objects", "1000", "--seconds", "0.3"],
+    &["fanout", "--watchers", "100", "--http", "h1,h2", "--seconds", "1"],
+    &["fanout", "--watchers", "100", "--select", "namespace,label,node", "--seconds", "1"],
+];
+
+/// The time limit of one load or of the conformance kit. The counters make the server several times as slow.
+const LOAD_LIMIT: Duration = Duration::from_secs(300);
+
+/// The time limit of the server's stop. The server writes its counts when it ends.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(mut args: Args) -> Outcome<()> {
+    let counts = args.value("--counts")?.map(PathBuf::from);
+    args.finish("dist")?;
+    let build = Build::find()?;
+    let mut steps = Steps::default();
+    let counts = match counts {
+        Some(file) => {
+            ensure!(file.is_file(), "there are no counts at {}", file.display());
+            std::path::absolute(file)?
+        }
+        None => {
+            let profdata = llvm_profdata(&build.host)?;
+            let file = build.dir.join("counts.profdata");
+            steps.run("dist", "counts of requests", || measure(&build, &profdata, &file));
+            file
+        }
+    };
+    if counts.is_file() {
+        steps.run("dist", "build with the counts", || {
+            let built = build.server("optimized", &format!("-Cprofile-use={}", counts.display()))?;
+            let shipped = tools::target().join("dist").join(SERVER);
+            std::fs::create_dir_all(tools::target().join("dist"))?;
+            std::fs::copy(built, &shipped)?;
+            Ok(shipped.display().to_string())
+        });
+    }
+    steps.finish("dist")
+}
+
+const SERVER: &str = if cfg!(windows) { "listwatch.exe" } else { "listwatch" };
+
+/// Both builds of the server: the same package, features, profile and target, so that the counts fit.
+struct Build {
+    host: String,
+    /// The directory of both builds and of the counts.
+    dir: PathBuf,
+}
+
+impl Build {
+    fn find() -> Outcome<Self> {
+        let version = Run::new("rustc").arg("-vV").text()?;
+        let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+        let host = host.ok_or("`rustc -vV` names no host")?.to_owned();
+        Ok(Self { host, dir: tools::target().join("pgo") })
+    }
+
+    /// Builds the server in a target folder of its own, and returns its path.
+    fn server(&self, name: &str, flag: &str) -> Outcome<PathBuf> {
+        let target = self.dir.join(name);
+        // With `--target`, the flags do not apply to build scripts and macros, which run during the build.
+        Run::cargo()
+            .args(["build", "--profile", "dist", "--package", "listwatch-cli", "--target", &self.host, "--target-dir"])
+            .arg(&target)
+            .env("RUSTFLAGS", [std::env::var("RUSTFLAGS").unwrap_or_default().as_str(), flag].join(" ").trim())
+            .dir(&tools::root())
+            .show()?;
+        Ok(target.join(&self.host).join("dist").join(SERVER))
+    }
+}
+
+/// The compiler's `llvm-profdata`. The format of counts changes between versions of LLVM, so that another one on PATH
+/// does not do.
+fn llvm_profdata(host: &str) -> Outcome<PathBuf> {
+    let sysroot = Run::new("rustc").args(["--print", "sysroot"]).text()?;
+    let program = Path::new(sysroot.trim()).join("lib/rustlib").join(host).join("bin/llvm-profdata");
+    if !program.is_file() && tools::on_path("rustup").is_some() {
+        Run::new("rustup").args(["component", "add", "llvm-tools"]).show()?;
+    }
+    ensure!(
+        program.is_file(),
+        "there is no {}: install the component `llvm-tools` of this compiler",
+        program.display()
+    );
+    Ok(program)
+}
+
+/// Builds an instrumented server, runs the load on the server, and merges the profile counts.
+fn measure(build: &Build, profdata: &Path, counts: &Path) -> Outcome<String> {
+    let raw = build.dir.join("raw");
+    match std::fs::remove_dir_all(&raw) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Failure::from(error)),
+        _ => std::fs::create_dir_all(&raw)?,
+    }
+    let server = build.server("counters", &format!("-Cprofile-generate={}", raw.display()))?;
+    Run::cargo().args(["build", "--release", "--package", "listwatch-load"]).dir(&tools::root()).show()?;
+
+    let work = std::env::temp_dir().join(format!("listwatch-dist-{}", std::process::id()));
+    std::fs::create_dir_all(&work)?;
+    let _removed = cleanup::guard(Resource::Directory(work.clone()));
+    let etcd = Etcd::process(None, &work)?;
+    let over_etcd = Store::Etcd { url: etcd.url(), etcdctl: etcd.etcdctl.clone(), tls: None };
+    for (name, store) in [("embedded", Store::Embedded), ("etcd", over_etcd)] {
+        load(&server, store, &work.join(name), &raw).map_err(|failure| failure.while_doing(name))?;
+    }
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(&raw)? {
+        files.push(entry?.path());
+    }
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "profraw"));
+    if files.is_empty() {
+        fail!("the server wrote no counts below {}", raw.display());
+    }
+    Run::new(profdata).args(["merge", "--sparse", "--output"]).arg(counts).args(&files).show()?;
+    Ok(format!("{} MB of counts", std::fs::metadata(counts)?.len() / 1_000_000))
+}
+
+/// Loads a server with counters on one store.
+fn load(bin: &Path, store: Store, dir: &Path, raw: &Path) -> Outcome<()> {
+    let environment = vec![("LLVM_PROFILE_FILE", raw.join("%p.profraw"))];
+    let (mut server, _) = Server::start_with(bin, store, dir, environment.clone())?;
+    let program = tools::target().join("release").join(format!("load{}", std::env::consts::EXE_SUFFIX));
+    for arguments in LOADS {
+        Run::new(&program)
+            .args(*arguments)
+            .args(["--rounds", "1", "--no-floor", "--name", "listwatch", "--kubeconfig"])
+            .arg(server.kubeconfig())
+            .limit(LOAD_LIMIT)
+            .show()?;
+    }
+    // Rules that the loads do not reach. What a case finds is the subject of the tests, not of this build.
+    let kit = Run::new(bin).args(["conformance", "--kubeconfig"]).arg(server.kubeconfig()).limit(LOAD_LIMIT);
+    environment.iter().fold(kit, |kit, (name, value)| kit.env(name, value)).output()?;
+    let code = server.terminate(STOP_LIMIT)?;
+    ensure!(code == Some(0), "the server ended with {code:?}: {}", server.tail());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LOADS;
+
+    #[test]
+    fn every_counted_load_is_a_load_of_the_load_program() {
+        let program = std::fs::read_to_string(crate::tools::root().join("benches/load/src/main.rs")).unwrap();
+        for load in LOADS {
+            assert!(program.contains(&format!("\nmod {};", load[0])), "benches/load has no load `{}`", load[0]);
+        }
+    }
+}
