@@ -63,16 +63,16 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     let counts = match counts {
         Some(file) => {
             ensure!(file.is_file(), "there are no counts at {}", file.display());
-            std::path::absolute(file)?
+            Some(std::path::absolute(file)?)
         }
         None => {
             let profdata = llvm_profdata(&build.host)?;
             let file = build.dir.join("counts.profdata");
-            steps.run("dist", "counts of requests", || measure(&build, &profdata, &file));
-            file
+            // After a failure, the file may have the counts of an earlier source.
+            steps.run("dist", "counts of requests", || measure(&build, &profdata, &file)).then_some(file)
         }
     };
-    if counts.is_file() {
+    if let Some(counts) = counts {
         steps.run("dist", "build with the counts", || {
             let built = build.server("optimized", &format!("-Cprofile-use={}", counts.display()))?;
             let shipped = tools::target().join("dist").join(SERVER);
@@ -84,6 +84,7 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     steps.finish("dist")
 }
 
+/// The file name of the server.
 const SERVER: &str = if cfg!(windows) { "listwatch.exe" } else { "listwatch" };
 
 /// Both builds of the server: the same package, features, profile and target, so that the counts fit.
@@ -104,19 +105,33 @@ impl Build {
     /// Builds the server in a target folder of its own, and returns its path.
     fn server(&self, name: &str, flag: &str) -> Outcome<PathBuf> {
         let target = self.dir.join(name);
+        let (encoded, plain) = (std::env::var(ENCODED_FLAGS).ok(), std::env::var("RUSTFLAGS").unwrap_or_default());
         // With `--target`, the flags do not apply to build scripts and macros, which run during the build.
         Run::cargo()
             .args(["build", "--profile", "dist", "--package", "listwatch-cli", "--target", &self.host, "--target-dir"])
             .arg(&target)
-            .env("RUSTFLAGS", [std::env::var("RUSTFLAGS").unwrap_or_default().as_str(), flag].join(" ").trim())
+            .env(ENCODED_FLAGS, flags_with(encoded, &plain, flag))
             .dir(&tools::root())
             .show()?;
         Ok(target.join(&self.host).join("dist").join(SERVER))
     }
 }
 
-/// The compiler's `llvm-profdata`. The format of counts changes between versions of LLVM, so that another one on PATH
-/// does not do.
+/// The variable of the compiler's flags that takes precedence. Paths in it may contain spaces.
+const ENCODED_FLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
+/// The separator of flags in [`ENCODED_FLAGS`].
+const FLAG_SEPARATOR: &str = "\u{1f}";
+
+/// Adds a flag to those of the environment: `encoded` is the value of [`ENCODED_FLAGS`], and `plain` that of `RUSTFLAGS`.
+fn flags_with(encoded: Option<String>, plain: &str, flag: &str) -> String {
+    let mut flags = encoded.unwrap_or_else(|| plain.split_whitespace().collect::<Vec<_>>().join(FLAG_SEPARATOR));
+    if !flags.is_empty() {
+        flags.push_str(FLAG_SEPARATOR);
+    }
+    flags + flag
+}
+
+/// The compiler's `llvm-profdata`. A program of another version of LLVM, such as one on PATH, cannot read the counts.
 fn llvm_profdata(host: &str) -> Outcome<PathBuf> {
     let sysroot = Run::new("rustc").args(["--print", "sysroot"]).text()?;
     let program = Path::new(sysroot.trim()).join("lib/rustlib").join(host).join("bin/llvm-profdata");
@@ -174,9 +189,10 @@ fn load(bin: &Path, store: Store, dir: &Path, raw: &Path) -> Outcome<()> {
             .limit(LOAD_LIMIT)
             .show()?;
     }
-    // Rules that the loads do not reach. What a case finds is the subject of the tests, not of this build.
+    // The kit reaches code that the loads do not reach. Its exit code is ignored: other tests judge the cases.
     let kit = Run::new(bin).args(["conformance", "--kubeconfig"]).arg(server.kubeconfig()).limit(LOAD_LIMIT);
-    environment.iter().fold(kit, |kit, (name, value)| kit.env(name, value)).output()?;
+    let kit = environment.iter().fold(kit, |kit, (name, value)| kit.env(name, value)).output()?;
+    ensure!(kit.status.is_some(), "the conformance kit did not end within {LOAD_LIMIT:?}");
     let code = server.terminate(STOP_LIMIT)?;
     ensure!(code == Some(0), "the server ended with {code:?}: {}", server.tail());
     Ok(())
@@ -184,7 +200,7 @@ fn load(bin: &Path, store: Store, dir: &Path, raw: &Path) -> Outcome<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::LOADS;
+    use super::{LOADS, flags_with};
 
     #[test]
     fn every_counted_load_is_a_load_of_the_load_program() {
@@ -192,5 +208,13 @@ mod tests {
         for load in LOADS {
             assert!(program.contains(&format!("\nmod {};", load[0])), "benches/load has no load `{}`", load[0]);
         }
+    }
+
+    #[test]
+    fn flag_with_spaces_is_added_behind_the_flags_of_the_environment() {
+        let flag = "-Cprofile-use=/my files/counts";
+        assert_eq!(flags_with(None, "", flag), flag);
+        assert_eq!(flags_with(None, " -Ca  -Cb ", flag), format!("-Ca\u{1f}-Cb\u{1f}{flag}"));
+        assert_eq!(flags_with(Some("-Cc d".to_owned()), "-Ca", flag), format!("-Cc d\u{1f}{flag}"));
     }
 }

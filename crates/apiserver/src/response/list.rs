@@ -333,3 +333,25 @@ fn reserve_whole_chunk(chunk: &mut BytesMut) {
         chunk.reserve(WHOLE.saturating_sub(chunk.len()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunk_is_reserved_once_and_only_for_a_long_list() {
+        let mut chunk = BytesMut::with_capacity(64);
+        chunk.extend_from_slice(&[7; CHUNK_BYTES / 8 - 1]);
+        reserve_whole_chunk(&mut chunk);
+        assert!(chunk.capacity() < CHUNK_BYTES / 2, "a short list reserved {} bytes", chunk.capacity());
+        chunk.extend_from_slice(&[7; 1]);
+        reserve_whole_chunk(&mut chunk);
+        let start = chunk.as_ptr();
+        while chunk.len() < CHUNK_BYTES {
+            chunk.extend_from_slice(&[7; 1024]);
+            reserve_whole_chunk(&mut chunk);
+        }
+        assert_eq!(chunk.as_ptr(), start, "a chunk of a long list moved while it grew");
+        assert!(chunk.capacity() <= CHUNK_BYTES * 5 / 4, "a chunk reserved {} bytes", chunk.capacity());
+    }
+}
