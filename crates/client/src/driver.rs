@@ -364,9 +364,10 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
                 EventKind::Deleted => Some(EventChange::Deleted),
                 EventKind::Bookmark => None,
             };
-            match (self.reflector.handle_event(at, kind, &object.metadata()), change) {
+            let metadata = object.metadata();
+            match (self.reflector.handle_event(at, kind, &metadata), change) {
                 (EventAction::Apply, Some(change)) => {
-                    let pushed = self.fifo.push(self.indexer.current(), change, &object);
+                    let pushed = self.fifo.push_with_metadata(self.indexer.current(), change, &object, &metadata);
                     tracing::trace!(?kind, ?pushed, object = %key_of(&object), "an event");
                     self.note(pushed, &object);
                     if !self.fifo.has_room() {

@@ -162,8 +162,7 @@ struct ObjectData {
 impl Object {
     /// Copies a received object, and adds its type if the server omitted it.
     pub(crate) fn keep(raw: &RawObject, key: ObjectKey, type_name: Option<&TypeName>) -> Self {
-        let metadata = raw.metadata();
-        let Some(type_name) = type_name.filter(|_| metadata.kind.is_empty() && metadata.api_version.is_empty()) else {
+        let Some(type_name) = type_name.filter(|_| !raw.spans.has_type(&raw.bytes)) else {
             return Object(Arc::new(ObjectData { bytes: Bytes::copy_from_slice(&raw.bytes), key, spans: raw.spans }));
         };
         let quoted = |text: &str| serde_json::to_string(text).expect("a string is JSON");

@@ -125,6 +125,14 @@ impl MetadataSpans {
         }
     }
 
+    /// True if the object has a `kind` or an `apiVersion` that is not empty; see [`MetadataSpans::of`].
+    ///
+    /// # Panics
+    /// As [`MetadataSpans::of`].
+    pub fn has_type(&self, object: &[u8]) -> bool {
+        self.0[..2].iter().any(|span| !text(span.of(object)).is_empty())
+    }
+
     /// Reads only `metadata.uid`; see [`MetadataSpans::of`].
     ///
     /// # Panics
@@ -167,6 +175,14 @@ mod tests {
         assert!(matches!(found.name, Cow::Owned(_)), "a value with an escape is allocated");
         assert!(matches!(found.uid, Cow::Borrowed(_)), "a value without escapes is borrowed");
         assert!(found.initial_events_end);
+    }
+
+    #[test]
+    fn has_type_is_true_for_a_kind_or_an_api_version_that_is_not_empty() {
+        let has_type = |object: &[u8]| MetadataSpans::find(object).unwrap().has_type(object);
+        assert!(has_type(br#"{"kind":"Pod","metadata":{}}"#));
+        assert!(has_type(br#"{"metadata":{},"apiVersion":"v1"}"#));
+        assert!(!has_type(br#"{"kind":"","apiVersion":7,"metadata":{"kind":"Pod"}}"#));
     }
 
     #[test]

@@ -235,12 +235,22 @@ impl<D: Decode> DeltaFifo<D> {
     /// Pushes a watch event. `known` is the store's snapshot; the [module](self) docs state which
     /// batches it must include.
     pub fn push(&mut self, known: &Snapshot<D::Stored>, change: EventChange, raw: &RawObject) -> PushOutcome {
-        let metadata = raw.metadata();
+        self.push_with_metadata(known, change, raw, &raw.metadata())
+    }
+
+    /// As [`DeltaFifo::push`], for a caller that has read the metadata of `raw` already.
+    pub(crate) fn push_with_metadata(
+        &mut self,
+        known: &Snapshot<D::Stored>,
+        change: EventChange,
+        raw: &RawObject,
+        metadata: &Metadata<'_>,
+    ) -> PushOutcome {
         let older_than =
             |than: &str| compare_versions(&metadata.resource_version, than).is_some_and(|order| order.is_lt());
         // A known version needs no allocation for its key.
         let mut text = std::mem::take(&mut self.text);
-        write_key(&mut text, &metadata);
+        write_key(&mut text, metadata);
         let (held, floor) = self.tail(known, &text);
         let is_stale = held.is_some_and(|held| older_than(&held.resource_version())) || floor.is_some_and(older_than);
         let held = held.cloned();

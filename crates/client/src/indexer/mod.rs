@@ -192,21 +192,29 @@ impl<S: Stored> Indexer<S> {
     }
 
     fn upsert(&mut self, object: S, changes: &mut Vec<Change<S>>) -> ApplyOutcome {
-        let old = self.current.objects.get(object.key());
-        let order = old.and_then(|old| compare_versions(&object.resource_version(), &old.resource_version()));
-        if order.is_some_and(std::cmp::Ordering::is_lt) || canary!("client-drops-live-updates") && old.is_some() {
+        // One search for the comparison and the replacement.
+        let Some(held) = self.current.objects.get_mut(object.key()) else {
+            self.unpublished = true;
+            self.release(object.key());
+            self.current.objects.insert(object.key().clone(), object.clone());
+            self.current.indexes.update(None, Some(&object));
+            difference(None, object, false, Origin::Live, changes);
+            return ApplyOutcome::Changed;
+        };
+        let order = compare_versions(&object.resource_version(), &held.resource_version());
+        if order.is_some_and(std::cmp::Ordering::is_lt) || canary!("client-drops-live-updates") {
             return ApplyOutcome::Stale;
         }
-        let same_uid = old.is_some_and(|old| old.uid() == object.uid());
-        if same_uid && old.is_some_and(|old| old.resource_version() == object.resource_version()) {
+        let same_uid = held.uid() == object.uid();
+        if same_uid && held.resource_version() == object.resource_version() {
             self.release(object.key());
             return ApplyOutcome::Unchanged;
         }
+        let old = std::mem::replace(held, object.clone());
         self.unpublished = true;
         self.release(object.key());
-        let old = self.current.objects.insert(object.key().clone(), object.clone());
-        self.current.indexes.update(old.as_ref(), Some(&object));
-        difference(old, object, same_uid, Origin::Live, changes);
+        self.current.indexes.update(Some(&old), Some(&object));
+        difference(Some(old), object, same_uid, Origin::Live, changes);
         ApplyOutcome::Changed
     }
 
