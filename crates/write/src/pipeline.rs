@@ -218,13 +218,12 @@ impl Write<'_> {
         let resource = self.resource;
         let mut progress = Progress::new();
         let mut _holds = None;
-        let may_create = if absent == Absent::NotFound {
-            Err(Status::not_found(resource.gr(), self.name))
-        } else {
-            self.may_create().await.map(|holds| _holds = Some(holds))
+        let may_create = match absent {
+            Absent::NotFound => None,
+            Absent::Create | Absent::Post { .. } => Some(self.may_create().await.map(|holds| _holds = Some(holds))),
         };
         let done = loop {
-            match self.attempt(key, uid, absent, &may_create, &mut change, &mut progress).await {
+            match self.attempt(key, uid, absent, may_create.as_ref(), &mut change, &mut progress).await {
                 Ok(done) => break done,
                 Err(Interruption::TooLarge(_))
                     if self.managed_fields == ManagedFields::Untracked && !progress.without_managed_fields =>
@@ -323,13 +322,14 @@ impl Write<'_> {
         namespace_lifecycle::check_stored(self.backend, self.registry, self.resource, namespace, self.name).await
     }
 
-    /// Retries passes until the object is written or needs no change.
+    /// Retries passes until the object is written or needs no change. `may_create` is `None` for a write that fails with a
+    /// 404 if the object is absent.
     async fn attempt(
         &self,
         key: &Key,
         uid: Option<&str>,
         absent: Absent<'_>,
-        may_create: &Result<(), Status>,
+        may_create: Option<&Result<(), Status>>,
         change: &mut Change<'_>,
         progress: &mut Progress,
     ) -> Result<WriteOutcome, Interruption> {
@@ -408,18 +408,21 @@ impl Write<'_> {
         Ok(decision)
     }
 
-    /// Runs one pass for an absent object.
+    /// Runs one pass for an absent object; see [`Write::attempt`].
     async fn decide_absent(
         &self,
         key: &Key,
         uid: Option<&str>,
         absent: Absent<'_>,
-        may_create: &Result<(), Status>,
+        may_create: Option<&Result<(), Status>>,
         change: &mut Change<'_>,
         progress: &mut Progress,
     ) -> Result<Decision, Interruption> {
         let resource = self.resource;
         check_uid(resource, key, uid.filter(|_| absent != Absent::NotFound), "")?;
+        let Some(may_create) = may_create else {
+            return Err(Status::not_found(resource.gr(), self.name).into());
+        };
         may_create.clone()?;
         let mut object = self.changed(change, None).await?;
         self.prepare(None, &mut object).await?;
