@@ -3,6 +3,7 @@
 mod cli;
 mod conformance;
 mod kube_apiserver;
+mod malloc_thresholds;
 mod process;
 mod relocation;
 mod serve;
