@@ -54,6 +54,9 @@ impl Idle {
             "{}?watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds=86400",
             objects.collection()
         );
+        // The code of a server's first watch is loaded once, and is no memory of a watcher.
+        let first = vec![Request { path: path.clone(), group: 0, initial: false }];
+        Watching::open(target, http, self.streams, first).await?.close().await;
         tokio::time::sleep(SETTLE).await;
         let before = target.usage().ok_or("memory cannot be measured without the server's process: give --pid")?;
         let requests = vec![Request { path, group: 0, initial: false }; watchers];

@@ -323,7 +323,9 @@ fn answers(
                 None => {
                     request.extensions_mut().insert(peer.bodies().clone());
                     let version = request.version();
-                    let mut response = service.handle(request).await;
+                    // A client can start all streams of a connection at once. A request takes the large future of the
+                    // service when its task runs, and not when it is queued.
+                    let mut response = Box::pin(service.handle(request)).await;
                     if response.extensions_mut().remove::<Unauthenticated>().is_some() && version == Version::HTTP_2 {
                         peer.note_unauthenticated();
                     }
