@@ -1,7 +1,10 @@
 //! `bench`: lists the benches with the question of each, and runs one.
 
+use std::path::PathBuf;
+
 use crate::args::Args;
 use crate::counts;
+use crate::dist;
 use crate::failure::{Outcome, fail};
 use crate::process::Run;
 use crate::tools;
@@ -10,12 +13,14 @@ pub(crate) const HELP: &str = "\
 Without a name: lists the benches and the question each answers. With one: runs it (profile `dist`, as shipped).
 Figures depend on the machine: compare runs of one machine only, and read benches/README.md first.
 
-Usage: cargo xtask bench [NAME [-- ARGS OF THE BENCH]]
+Usage: cargo xtask bench [NAME [--counts FILE] [-- ARGS OF THE BENCH]]
+  --counts  build a criterion benchmark with the counts of `cargo xtask dist`, as the shipped binary
 
 Examples:
   cargo xtask bench
   cargo xtask bench fanout
   cargo xtask bench list -- --save-baseline before
+  cargo xtask bench writes --counts target/pgo/counts.profdata
   cargo xtask bench engines -- write redb 20000 32 3
   cargo xtask bench counts --only deliver
   cargo xtask bench load fanout --serve target/dist/listwatch
@@ -57,6 +62,8 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     if name == "counts" {
         return counts::run(args);
     }
+    let is_package = ["engines", "load", "reflector"].contains(&name.as_str());
+    let counts = if is_package { None } else { args.value("--counts")?.map(PathBuf::from) };
     let rest = args.rest().into_iter().skip_while(|word| word == "--");
     if name == "engines" {
         let dir = tools::root().join("benches/engines");
@@ -71,11 +78,11 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
             .args(rest)
             .show();
     }
-    Run::cargo()
-        .args(["bench", "--package", "listwatch-benches", "--bench", &name, "--"])
-        .args(rest)
-        .dir(&tools::root())
-        .show()
+    let cargo = match counts {
+        Some(counts) => dist::bench_with_counts(&counts)?,
+        None => Run::cargo().arg("bench").dir(&tools::root()),
+    };
+    cargo.args(["--package", "listwatch-benches", "--bench", &name, "--"]).args(rest).show()
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@
 //!                            │        (over the embedded store, and over etcd)
 //!                            ▼
 //!                        counts of branches and calls ──► build with the counts ──► target/dist/listwatch
+//!                        functions of a start ──────────► order of the functions in the binary ──┘
 //! ```
 //!
 //! The counts place the code that requests run side by side, and decide what is inlined. A request of a cluster touches
-//! most of the write path once, so that it mostly waits for code that is not in the cache of the processor.
+//! most of the write path once, so that it mostly waits for code that is not in the cache of the processor. The functions
+//! of a start are placed before all others ([`crate::link_order`]), so that an idle server maps little code.
 //! Source: <https://doc.rust-lang.org/rustc/profile-guided-optimization.html>.
 
 use std::path::{Path, PathBuf};
@@ -19,6 +21,7 @@ use crate::cleanup::{self, Resource};
 use crate::e2e::etcd::Etcd;
 use crate::e2e::server::{Server, Store};
 use crate::failure::{Failure, Outcome, ensure, fail};
+use crate::link_order;
 use crate::process::Run;
 use crate::steps::Steps;
 use crate::tools;
@@ -33,7 +36,8 @@ The compiler's `llvm-profdata` is required: `rustup component add llvm-tools`, w
 is missing. etcd comes from PATH or from Debian's package, below target/.
 
 Usage: cargo xtask dist [--counts FILE]
-  --counts  build with the counts of an earlier run (target/pgo/counts.profdata), and measure nothing
+  --counts  build with the counts of an earlier run (target/pgo/counts.profdata, with counts.functions beside it),
+            and measure nothing
 
 Examples:
   cargo xtask dist
@@ -55,16 +59,16 @@ const LOAD_LIMIT: Duration = Duration::from_secs(300);
 /// The time limit of the server's stop. The server writes its counts when it ends.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
+/// How long a server without requests runs, to count the functions of its start and of its periodic tasks.
+const IDLE: Duration = Duration::from_secs(5);
+
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
     let counts = args.value("--counts")?.map(PathBuf::from);
     args.finish("dist")?;
     let build = Build::find()?;
     let mut steps = Steps::default();
     let counts = match counts {
-        Some(file) => {
-            ensure!(file.is_file(), "there are no counts at {}", file.display());
-            Some(std::path::absolute(file)?)
-        }
+        Some(file) => Some(file),
         None => {
             let profdata = llvm_profdata(&build.host)?;
             let file = build.dir.join("counts.profdata");
@@ -74,7 +78,7 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     };
     if let Some(counts) = counts {
         steps.run("dist", "build with the counts", || {
-            let built = build.server("optimized", &format!("-Cprofile-use={}", counts.display()))?;
+            let built = build.server("optimized", build.with_counts("build", &counts)?)?;
             let shipped = tools::target().join("dist").join(SERVER);
             std::fs::create_dir_all(tools::target().join("dist"))?;
             std::fs::copy(built, &shipped)?;
@@ -87,10 +91,10 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
 /// The file name of the server.
 const SERVER: &str = if cfg!(windows) { "listwatch.exe" } else { "listwatch" };
 
-/// Both builds of the server: the same package, features, profile and target, so that the counts fit.
+/// The builds with counters and with counts: the same profile and target, so that the counts fit.
 struct Build {
     host: String,
-    /// The directory of both builds and of the counts.
+    /// The directory of all builds and of the counts.
     dir: PathBuf,
 }
 
@@ -103,32 +107,67 @@ impl Build {
     }
 
     /// Builds the server in a target folder of its own, and returns its path.
-    fn server(&self, name: &str, flag: &str) -> Outcome<PathBuf> {
-        let target = self.dir.join(name);
+    fn server(&self, folder: &str, cargo: Run) -> Outcome<PathBuf> {
+        cargo.args(["--package", "listwatch-cli"]).show()?;
+        Ok(self.dir.join(folder).join(&self.host).join("dist").join(SERVER))
+    }
+
+    /// A command of cargo for a build with counters, which a program writes to `raw` at its end.
+    fn with_counters(&self, verb: &str, raw: &Path) -> Run {
+        self.cargo(verb, "counters", &[format!("-Cprofile-generate={}", raw.display())])
+    }
+
+    /// A command of cargo for a build with counts, and with the functions of the start side by side where the linker can
+    /// do that.
+    fn with_counts(&self, verb: &str, counts: &Path) -> Outcome<Run> {
+        ensure!(counts.is_file(), "there are no counts at {}", counts.display());
+        let counts = std::path::absolute(counts)?;
+        let mut flags = vec![format!("-Cprofile-use={}", counts.display())];
+        let functions = functions_beside(&counts);
+        if let Some(order) = link_order::flags(&self.host, &functions) {
+            ensure!(functions.is_file(), "there is no {} beside the counts", functions.display());
+            flags.extend(order);
+        }
+        Ok(self.cargo(verb, "optimized", &flags))
+    }
+
+    fn cargo(&self, verb: &str, folder: &str, flags: &[String]) -> Run {
         let (encoded, plain) = (std::env::var(ENCODED_FLAGS).ok(), std::env::var("RUSTFLAGS").unwrap_or_default());
         // With `--target`, the flags do not apply to build scripts and macros, which run during the build.
         Run::cargo()
-            .args(["build", "--profile", "dist", "--package", "listwatch-cli", "--target", &self.host, "--target-dir"])
-            .arg(&target)
-            .env(ENCODED_FLAGS, flags_with(encoded, &plain, flag))
+            .args([verb, "--profile", "dist", "--target", &self.host, "--target-dir"])
+            .arg(self.dir.join(folder))
+            .env(ENCODED_FLAGS, flags_with(encoded, &plain, flags))
             .dir(&tools::root())
-            .show()?;
-        Ok(target.join(&self.host).join("dist").join(SERVER))
     }
 }
+
+/// `cargo bench` for a build with the counts of an earlier `cargo xtask dist`.
+///
+/// # Errors
+/// There are no counts at this path.
+pub(crate) fn bench_with_counts(counts: &Path) -> Outcome<Run> {
+    Build::find()?.with_counts("bench", counts)
+}
+
+/// The variable with the path of the file to which an instrumented program writes its counts.
+const COUNTS_FILE: &str = "LLVM_PROFILE_FILE";
 
 /// The variable of the compiler's flags that takes precedence. Paths in it may contain spaces.
 const ENCODED_FLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
 /// The separator of flags in [`ENCODED_FLAGS`].
 const FLAG_SEPARATOR: &str = "\u{1f}";
 
-/// Adds a flag to those of the environment: `encoded` is the value of [`ENCODED_FLAGS`], and `plain` that of `RUSTFLAGS`.
-fn flags_with(encoded: Option<String>, plain: &str, flag: &str) -> String {
-    let mut flags = encoded.unwrap_or_else(|| plain.split_whitespace().collect::<Vec<_>>().join(FLAG_SEPARATOR));
-    if !flags.is_empty() {
-        flags.push_str(FLAG_SEPARATOR);
-    }
-    flags + flag
+/// Adds flags to those of the environment: `encoded` is the value of [`ENCODED_FLAGS`], and `plain` that of `RUSTFLAGS`.
+fn flags_with(encoded: Option<String>, plain: &str, flags: &[String]) -> String {
+    let before = encoded.unwrap_or_else(|| plain.split_whitespace().collect::<Vec<_>>().join(FLAG_SEPARATOR));
+    let before = Some(before).filter(|before| !before.is_empty());
+    before.iter().chain(flags).map(String::as_str).collect::<Vec<_>>().join(FLAG_SEPARATOR)
+}
+
+/// The list of the functions of a start, one per line, that belongs to these counts.
+fn functions_beside(counts: &Path) -> PathBuf {
+    counts.with_extension("functions")
 }
 
 /// The compiler's `llvm-profdata`. A program of another version of LLVM, such as one on PATH, cannot read the counts.
@@ -153,13 +192,15 @@ fn measure(build: &Build, profdata: &Path, counts: &Path) -> Outcome<String> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Failure::from(error)),
         _ => std::fs::create_dir_all(&raw)?,
     }
-    let server = build.server("counters", &format!("-Cprofile-generate={}", raw.display()))?;
+    let server = build.server("counters", build.with_counters("build", &raw))?;
     Run::cargo().args(["build", "--release", "--package", "listwatch-load"]).dir(&tools::root()).show()?;
 
     let work = std::env::temp_dir().join(format!("listwatch-dist-{}", std::process::id()));
     std::fs::create_dir_all(&work)?;
     let _removed = cleanup::guard(Resource::Directory(work.clone()));
     let etcd = Etcd::process(None, &work)?;
+    let functions = start(&server, &work.join("start"), profdata)?;
+    std::fs::write(functions_beside(counts), functions.join("\n"))?;
     let over_etcd = Store::Etcd { url: etcd.url(), etcdctl: etcd.etcdctl.clone(), tls: None };
     for (name, store) in [("embedded", Store::Embedded), ("etcd", over_etcd)] {
         load(&server, store, &work.join(name), &raw).map_err(|failure| failure.while_doing(name))?;
@@ -173,12 +214,36 @@ fn measure(build: &Build, profdata: &Path, counts: &Path) -> Outcome<String> {
         fail!("the server wrote no counts below {}", raw.display());
     }
     Run::new(profdata).args(["merge", "--sparse", "--output"]).arg(counts).args(&files).show()?;
-    Ok(format!("{} MB of counts", std::fs::metadata(counts)?.len() / 1_000_000))
+    let megabytes = std::fs::metadata(counts)?.len() / 1_000_000;
+    Ok(format!("{megabytes} MB of counts, {} functions of a start", functions.len()))
+}
+
+/// Starts a server with counters and stops it without a request. Returns the functions that ran.
+fn start(bin: &Path, dir: &Path, profdata: &Path) -> Outcome<Vec<String>> {
+    std::fs::create_dir_all(dir)?;
+    let (raw, merged) = (dir.join("start.profraw"), dir.join("start.profdata"));
+    let (mut server, _) =
+        Server::start_with(bin, Store::Embedded, &dir.join("server"), vec![(COUNTS_FILE, raw.clone())])?;
+    std::thread::sleep(IDLE);
+    stop(&mut server)?;
+    // A sparse profile has only functions that ran.
+    Run::new(profdata).args(["merge", "--sparse", "--output"]).arg(&merged).arg(&raw).show()?;
+    let listing = Run::new(profdata).args(["show", "--all-functions"]).arg(&merged).text()?;
+    let functions: Vec<String> = link_order::functions(&listing).into_iter().map(str::to_owned).collect();
+    ensure!(!functions.is_empty(), "the start of the server counted no function");
+    Ok(functions)
+}
+
+/// Stops a server with counters, which writes its counts.
+fn stop(server: &mut Server) -> Outcome<()> {
+    let code = server.terminate(STOP_LIMIT)?;
+    ensure!(code == Some(0), "the server ended with {code:?}: {}", server.tail());
+    Ok(())
 }
 
 /// Loads a server with counters on one store.
 fn load(bin: &Path, store: Store, dir: &Path, raw: &Path) -> Outcome<()> {
-    let environment = vec![("LLVM_PROFILE_FILE", raw.join("%p.profraw"))];
+    let environment = vec![(COUNTS_FILE, raw.join("%p.profraw"))];
     let (mut server, _) = Server::start_with(bin, store, dir, environment.clone())?;
     let program = tools::target().join("release").join(format!("load{}", std::env::consts::EXE_SUFFIX));
     for arguments in LOADS {
@@ -193,9 +258,7 @@ fn load(bin: &Path, store: Store, dir: &Path, raw: &Path) -> Outcome<()> {
     let kit = Run::new(bin).args(["conformance", "--kubeconfig"]).arg(server.kubeconfig()).limit(LOAD_LIMIT);
     let kit = environment.iter().fold(kit, |kit, (name, value)| kit.env(name, value)).output()?;
     ensure!(kit.status.is_some(), "the conformance kit did not end within {LOAD_LIMIT:?}");
-    let code = server.terminate(STOP_LIMIT)?;
-    ensure!(code == Some(0), "the server ended with {code:?}: {}", server.tail());
-    Ok(())
+    stop(&mut server)
 }
 
 #[cfg(test)]
@@ -211,10 +274,11 @@ mod tests {
     }
 
     #[test]
-    fn flag_with_spaces_is_added_behind_the_flags_of_the_environment() {
-        let flag = "-Cprofile-use=/my files/counts";
-        assert_eq!(flags_with(None, "", flag), flag);
-        assert_eq!(flags_with(None, " -Ca  -Cb ", flag), format!("-Ca\u{1f}-Cb\u{1f}{flag}"));
-        assert_eq!(flags_with(Some("-Cc d".to_owned()), "-Ca", flag), format!("-Cc d\u{1f}{flag}"));
+    fn flags_with_spaces_are_added_behind_the_flags_of_the_environment() {
+        let flags = ["-Cprofile-use=/my files/counts".to_owned(), "-Clink-arg=-s".to_owned()];
+        let ours = "-Cprofile-use=/my files/counts\u{1f}-Clink-arg=-s";
+        assert_eq!(flags_with(None, "", &flags), ours);
+        assert_eq!(flags_with(None, " -Ca  -Cb ", &flags), format!("-Ca\u{1f}-Cb\u{1f}{ours}"));
+        assert_eq!(flags_with(Some("-Cc d".to_owned()), "-Ca", &flags), format!("-Cc d\u{1f}{ours}"));
     }
 }

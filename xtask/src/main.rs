@@ -16,6 +16,7 @@ mod dist;
 mod e2e;
 mod failure;
 mod format;
+mod link_order;
 mod process;
 mod random_tests;
 mod sim;
