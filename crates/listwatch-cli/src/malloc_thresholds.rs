@@ -1,12 +1,12 @@
 //! Keeps the memory of response chunks in the heap between responses: [`set`].
 //!
-//! A list is sent in chunks of up to 128 KiB. With its defaults, glibc returns such a block to the system when the block
-//! is freed, and the next chunk takes page faults for each of its pages again. Higher thresholds keep at most 2 MiB at
-//! the end of each heap, which [`crate::trim`] returns after a peak. Figures are in
-//! `docs/decisions/0009-memory-after-a-peak.md`.
+//! A list is sent in chunks of up to 128 KiB. By default, glibc returns the end of a heap to the system when more than
+//! 128 KiB are free there, and the next chunk takes page faults for each of its pages again. Higher thresholds keep at
+//! most 2 MiB at the end of each heap. glibc has one heap for the main thread, and up to eight for each core;
+//! [`crate::trim`] returns the end of the first only. Figures are in `docs/decisions/0009-memory-after-a-peak.md`.
 
 /// Sets the thresholds of the allocator. Does nothing if the allocator is not glibc's, or if the operator has set a
-/// threshold in the environment.
+/// threshold in the environment. Call this before the process starts another thread.
 pub(crate) fn set() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     glibc::set();
@@ -43,8 +43,8 @@ mod glibc {
 
     #[allow(unsafe_code)] // the only way to glibc's thresholds; docs/decisions/0009-memory-after-a-peak.md measures them
     fn set_parameter(parameter: libc::c_int, bytes: libc::c_int) -> bool {
-        // SAFETY: `mallopt` takes no pointer. It is thread-safe (`MT-Unsafe init` in mallopt(3) concerns the first call
-        // of the allocator, which has happened before `main`), and checks its arguments.
+        // SAFETY: `mallopt` takes no pointer and checks its arguments. glibc's manual calls it `MT-Unsafe init
+        // const:mallopt`: no other thread may use the allocator. `process::prepare` runs before any thread starts.
         unsafe { libc::mallopt(parameter, bytes) == 1 }
     }
 }
@@ -74,7 +74,7 @@ mod tests {
             let fields = status.rsplit_once(") ").expect("a name in parentheses").1;
             fields.split(' ').nth(7).expect("the number of minor faults").parse::<u64>().expect("a number")
         };
-        // Four chunks of 100 KiB are mapped by no default, but together exceed the default threshold of a trim.
+        // A chunk of 100 KiB is below the default threshold of mapping. Four of them exceed that of a trim.
         let touch = || drop(std::hint::black_box([(); 4].map(|()| vec![1_u8; 100 * 1024])));
         touch();
         let before = faults();

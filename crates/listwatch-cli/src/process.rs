@@ -10,7 +10,7 @@ use crate::stop_signals::StopSignals;
 type Failure = Box<dyn std::error::Error>;
 
 /// Prepares this process for a server: raises the limit of open files, keeps the memory of response chunks, and returns
-/// memory to the system after a peak.
+/// memory to the system after a peak. Call this before the process starts another thread.
 pub(crate) fn prepare() {
     allow_many_connections();
     crate::malloc_thresholds::set();

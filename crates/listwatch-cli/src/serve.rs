@@ -191,11 +191,11 @@ impl Serve {
     /// The address, the store or the data directory cannot be used.
     pub(crate) fn run(self) -> Result<(), Failure> {
         crate::cli::start_logging(&self.log_level)?;
+        process::prepare();
         tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(self.serve())
     }
 
     async fn serve(self) -> Result<(), Failure> {
-        process::prepare();
         let runtime_config = RuntimeConfig::parse(self.runtime_config.iter().map(String::as_str));
         let runtime_config = runtime_config.map_err(|error| Failure::from(format!("--runtime-config: {error}")))?;
         for key in runtime_config.unavailable() {

@@ -104,12 +104,12 @@ impl KubeApiserver {
                 Level::Unenforced | Level::Error => tracing::error!("NOT ENFORCED: {notice}"),
             }
         }
+        process::prepare();
         let serve = self.serve(resolution.settings);
         tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve)
     }
 
     async fn serve(self, settings: Settings) -> Result<(), Failure> {
-        process::prepare();
         let listener = process::listen(settings.bind, "--bind-address and --secure-port")?;
         let pki = pki(&settings, self.kubeconfig_out.is_some())?;
         let store = self.storage(&settings.store).await?;
