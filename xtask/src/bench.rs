@@ -14,7 +14,8 @@ Without a name: lists the benches and the question each answers. With one: runs 
 Figures depend on the machine: compare runs of one machine only, and read benches/README.md first.
 
 Usage: cargo xtask bench [NAME [--counts FILE] [-- ARGS OF THE BENCH]]
-  --counts  build a criterion benchmark with the counts of `cargo xtask dist`, as the shipped binary
+  --counts  build a criterion benchmark with the counts of `cargo xtask dist`, as far as its crates have
+            the features of the shipped binary
 
 Examples:
   cargo xtask bench

@@ -59,7 +59,7 @@ const LOAD_LIMIT: Duration = Duration::from_secs(300);
 /// The time limit of the server's stop. The server writes its counts when it ends.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a server without requests runs, to count the functions of its start and of its periodic tasks.
+/// How long a server without requests runs, to count the functions of its start.
 const IDLE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
@@ -91,7 +91,8 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
 /// The file name of the server.
 const SERVER: &str = if cfg!(windows) { "listwatch.exe" } else { "listwatch" };
 
-/// The builds with counters and with counts: the same profile and target, so that the counts fit.
+/// The builds with counters and with counts: the same profile and target, so that the counts fit. The counts fit only
+/// crates with the same features.
 struct Build {
     host: String,
     /// The directory of all builds and of the counts.
@@ -200,7 +201,6 @@ fn measure(build: &Build, profdata: &Path, counts: &Path) -> Outcome<String> {
     let _removed = cleanup::guard(Resource::Directory(work.clone()));
     let etcd = Etcd::process(None, &work)?;
     let functions = start(&server, &work.join("start"), profdata)?;
-    std::fs::write(functions_beside(counts), functions.join("\n"))?;
     let over_etcd = Store::Etcd { url: etcd.url(), etcdctl: etcd.etcdctl.clone(), tls: None };
     for (name, store) in [("embedded", Store::Embedded), ("etcd", over_etcd)] {
         load(&server, store, &work.join(name), &raw).map_err(|failure| failure.while_doing(name))?;
@@ -214,6 +214,7 @@ fn measure(build: &Build, profdata: &Path, counts: &Path) -> Outcome<String> {
         fail!("the server wrote no counts below {}", raw.display());
     }
     Run::new(profdata).args(["merge", "--sparse", "--output"]).arg(counts).args(&files).show()?;
+    std::fs::write(functions_beside(counts), functions.join("\n"))?;
     let megabytes = std::fs::metadata(counts)?.len() / 1_000_000;
     Ok(format!("{megabytes} MB of counts, {} functions of a start", functions.len()))
 }

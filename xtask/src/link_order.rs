@@ -17,11 +17,14 @@ pub(crate) fn functions(listing: &str) -> Vec<&str> {
 
 /// The flags of rustc that place the functions of this file first, one name per line. `None` for a target that rustc
 /// does not link with lld. Other names are ignored: the compiler has inlined those functions.
-pub(crate) fn flags(target: &str, functions: &Path) -> Option<[String; 2]> {
+pub(crate) fn flags(target: &str, functions: &Path) -> Option<[String; 4]> {
     (target == "x86_64-unknown-linux-gnu").then(|| {
         [
-            format!("-Clink-arg=-Wl,--symbol-ordering-file={}", functions.display()),
-            "-Clink-arg=-Wl,--no-warn-symbol-ordering".to_owned(),
+            // `-Wl,` would split a path at a comma.
+            "-Clink-arg=-Xlinker".to_owned(),
+            format!("-Clink-arg=--symbol-ordering-file={}", functions.display()),
+            "-Clink-arg=-Xlinker".to_owned(),
+            "-Clink-arg=--no-warn-symbol-ordering".to_owned(),
         ]
     })
 }
@@ -41,9 +44,9 @@ mod tests {
 
     #[test]
     fn functions_are_ordered_only_where_rustc_links_with_lld() {
-        let file = Path::new("/counts.functions");
-        let expected = Some("-Clink-arg=-Wl,--symbol-ordering-file=/counts.functions");
-        assert_eq!(flags("x86_64-unknown-linux-gnu", file).as_ref().map(|flags| flags[0].as_str()), expected);
+        let file = Path::new("/a, b/counts.functions");
+        let expected = Some("-Clink-arg=--symbol-ordering-file=/a, b/counts.functions");
+        assert_eq!(flags("x86_64-unknown-linux-gnu", file).as_ref().map(|flags| flags[1].as_str()), expected);
         assert_eq!(flags("x86_64-unknown-linux-musl", file), None);
         assert_eq!(flags("aarch64-apple-darwin", file), None);
     }
