@@ -114,8 +114,8 @@ impl Build {
     }
 
     /// A command of cargo for a build with counters, which a program writes to `raw` at its end.
-    fn with_counters(&self, verb: &str, raw: &Path) -> Run {
-        self.cargo(verb, "counters", &[format!("-Cprofile-generate={}", raw.display())])
+    fn with_counters(&self, raw: &Path) -> Run {
+        self.cargo("build", "counters", &[format!("-Cprofile-generate={}", raw.display())])
     }
 
     /// A command of cargo for a build with counts, and with the functions of the start side by side where the linker can
@@ -193,7 +193,7 @@ fn measure(build: &Build, profdata: &Path, counts: &Path) -> Outcome<String> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Failure::from(error)),
         _ => std::fs::create_dir_all(&raw)?,
     }
-    let server = build.server("counters", build.with_counters("build", &raw))?;
+    let server = build.server("counters", build.with_counters(&raw))?;
     Run::cargo().args(["build", "--release", "--package", "listwatch-load"]).dir(&tools::root()).show()?;
 
     let work = std::env::temp_dir().join(format!("listwatch-dist-{}", std::process::id()));
