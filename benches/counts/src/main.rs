@@ -1,6 +1,6 @@
 //! `counts NAME TURNS` runs one hot path this number of times. `cargo xtask bench counts` counts
 //! the instructions of two runs of different length and divides the difference by the additional
-//! turns. The result is the same on every run, even on a busy machine. `cargo xtask bench counts`
+//! turns. The result hardly varies, even on a busy machine. `cargo xtask bench counts`
 //! compares the result with `benches/counts/baseline.txt`.
 //!
 //! `counts` without arguments lists the paths. Everything runs on one thread, and nothing waits for
@@ -86,29 +86,29 @@ const PATHS: &[HotPath] = &[
         turns: 40,
         run: cache::list,
     },
-    HotPath { name: "get", turn: "GET of an object through the service", turns: 400, run: server::get },
+    HotPath { name: "get", turn: "GET of an object through the service", turns: 2_000, run: server::get },
     HotPath {
         name: "get-user",
         turn: "the same for a user to whom everything is allowed",
-        turns: 400,
+        turns: 2_000,
         run: server::get_as_user,
     },
     HotPath {
         name: "get-rbac",
         turn: "the same for a user whom RBAC allows it by one of 1,001 bindings",
-        turns: 400,
+        turns: 2_000,
         run: server::get_by_rbac,
     },
     HotPath {
         name: "get-token",
         turn: "the same by a bearer token of a user to whom everything is allowed",
-        turns: 400,
+        turns: 2_000,
         run: server::get_with_token,
     },
     HotPath {
         name: "get-token-rbac",
         turn: "the same by a bearer token of a user whom RBAC allows it",
-        turns: 400,
+        turns: 2_000,
         run: server::get_with_token_by_rbac,
     },
     HotPath {
