@@ -69,9 +69,13 @@ impl Deadlines {
     }
 }
 
-/// The deadline of a TTL that begins at `now`; never earlier than requested.
+/// The deadline of a TTL that begins at `now`. If `now` is rounded up, the deadline is never early on a clock that is read
+/// in whole milliseconds.
 pub(crate) fn deadline(now: Millis, ttl: Duration) -> Millis {
-    // Rounded up, so that a key never expires early.
-    let millis = ttl.as_nanos().div_ceil(1_000_000);
-    now.saturating_add(u64::try_from(millis).unwrap_or(u64::MAX))
+    now.saturating_add(millis_rounded_up(ttl))
+}
+
+/// The smallest number of milliseconds that is not shorter than `time`.
+pub(crate) fn millis_rounded_up(time: Duration) -> Millis {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(Millis::MAX)
 }

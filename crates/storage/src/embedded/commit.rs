@@ -32,7 +32,7 @@ use super::{EmbeddedOptions, Inner, State};
 use crate::error::StoreFault;
 use crate::mvcc::Entry;
 use crate::retention::RetentionTracker;
-use crate::ttl::{self, Millis};
+use crate::ttl::{self, Millis, millis_rounded_up};
 
 /// The number of expired keys that one commit removes.
 const EXPIRE_PER_COMMIT: usize = 256;
@@ -92,24 +92,34 @@ pub(super) struct Clock {
 /// The readings of both clocks at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Now {
+    /// Whole milliseconds that have passed. A deadline that this reading reaches has passed.
     steady: Millis,
+    /// Rounded up, because TTLs begin here.
     wall: Millis,
-}
-
-impl Now {
-    fn steady_ahead(self) -> i64 {
-        self.steady.cast_signed().wrapping_sub(self.wall.cast_signed())
-    }
+    /// The steady clock minus the wall clock, rounded up. A stored deadline plus this difference is never early on the
+    /// steady clock.
+    steady_ahead: i64,
 }
 
 impl Clock {
     pub(super) fn new(wall: fn() -> SystemTime) -> Self {
-        Clock { opened: Instant::now(), began: millis_of(wall()), wall }
+        // Rounded down: this clock is then never ahead of the wall clock, whose deadlines an earlier process stored.
+        let began = whole_millis_of(since_epoch(wall()));
+        Clock { opened: Instant::now(), began, wall }
     }
 
     fn now(&self) -> Now {
-        let steady = self.began + u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(0);
-        Now { steady, wall: millis_of((self.wall)()) }
+        self.reading(self.opened.elapsed(), since_epoch((self.wall)()))
+    }
+
+    /// The reading after `elapsed` since the store was opened, at this time since the epoch.
+    fn reading(&self, elapsed: Duration, wall: Duration) -> Now {
+        let rounded_up = self.began.saturating_add(millis_rounded_up(elapsed));
+        Now {
+            steady: self.began.saturating_add(whole_millis_of(elapsed)),
+            wall: millis_rounded_up(wall),
+            steady_ahead: rounded_up.cast_signed().wrapping_sub(whole_millis_of(wall).cast_signed()),
+        }
     }
 
     fn instant(&self, steady: Millis) -> Instant {
@@ -119,8 +129,16 @@ impl Clock {
 
 /// Milliseconds since the epoch, rounded up so that a key never expires early.
 pub(super) fn millis_of(time: SystemTime) -> Millis {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos().div_ceil(1_000_000)).unwrap_or(Millis::MAX)
+    millis_rounded_up(since_epoch(time))
+}
+
+/// The time since the epoch; zero for an earlier time.
+fn since_epoch(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+fn whole_millis_of(time: Duration) -> Millis {
+    u64::try_from(time.as_millis()).unwrap_or(Millis::MAX)
 }
 
 /// Converts milliseconds since the epoch to a time.
@@ -542,7 +560,7 @@ impl Committer {
         let inner = self.inner.clone();
         {
             let state = &mut *inner.state.write();
-            state.index.steady_ahead = now.steady_ahead();
+            state.index.steady_ahead = now.steady_ahead;
             for ((revision, header, value), previous) in records.iter().zip(previous) {
                 if let Err(damaged) = state.index.apply(*revision, header) {
                     // The plan was made from this index, so this is a bug or faulty memory.

@@ -123,6 +123,37 @@ fn oldest_on(disk: &SimDisk) -> Revision {
 // ---- times ----
 
 #[test]
+fn deadline_is_never_early_at_any_fraction_of_a_millisecond() {
+    const TTL: Duration = Duration::from_micros(1_500);
+    let micros = |n: u64| Duration::from_micros(n);
+    // The store is opened at these fractions, written to and opened again after these times.
+    const FRACTIONS: [u64; 5] = [0, 1, 250, 500, 999];
+    let nth = |n: usize| FRACTIONS[n % FRACTIONS.len()];
+    for n in 0..FRACTIONS.len().pow(3) {
+        let (opened, written, reopened) = (nth(n), nth(n / FRACTIONS.len()), nth(n / FRACTIONS.len().pow(2)));
+        let epoch = Duration::from_secs(86_400) + micros(opened);
+        let clock_at =
+            |since_epoch: Duration| Clock { began: whole_millis_of(since_epoch), ..Clock::new(SystemTime::now) };
+        let begin = |clock: &Clock, after: Duration| clock.reading(after, epoch + after);
+        let clock = clock_at(epoch);
+        let write = begin(&clock, micros(written));
+        let stored = ttl::deadline(write.wall, TTL);
+        let due = stored.saturating_add_signed(write.steady_ahead);
+        let removed_after = (0_u64..).map(|step| micros(step * 50)).find(|after| begin(&clock, *after).steady >= due);
+        let lived = removed_after.expect("an endless search") - micros(written);
+        assert!(lived >= TTL, "removed {lived:?} after the write, opened at {opened} µs, written after {written} µs");
+        assert!(lived <= TTL + Duration::from_millis(3), "removed only {lived:?} after the write");
+
+        let again = epoch + micros(written + reopened);
+        let clock = clock_at(again);
+        let removed_after =
+            (0_u64..).map(|step| micros(step * 50)).find(|after| clock.reading(*after, again).steady >= stored);
+        let lived = micros(reopened) + removed_after.expect("an endless search");
+        assert!(lived >= TTL, "removed {lived:?} after the write, by a store that was opened {reopened} µs after it");
+    }
+}
+
+#[test]
 fn idle_committer_sleeps_until_its_next_work() {
     let (_disk, mut committer) = new_store();
     let start = Instant::now();
@@ -134,7 +165,8 @@ fn idle_committer_sleeps_until_its_next_work() {
     assert_eq!(committer.wake_at(), written + QUIET, "a quiet store is prepared for a crash");
     committer.unrepaired = None;
     let (expires, rounding) = (committer.wake_at(), Duration::from_millis(2));
-    assert!(expires + rounding >= start + ttl && expires <= Instant::now() + ttl, "a key is removed at its deadline");
+    assert!(expires >= start + ttl, "a key is not removed before its deadline");
+    assert!(expires <= Instant::now() + ttl + rounding, "a key is removed at its deadline");
 
     committer.broken = true;
     assert!(committer.wake_at() >= start + RETENTION_EVERY, "a corrupt store has nothing to do");
