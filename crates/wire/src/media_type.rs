@@ -15,6 +15,9 @@
 //! | `as=PartialObjectMetadata(List)`, custom too | yes | yes | yes | behind a gate |
 //! | watch | yes | 406 | as above | as `application/cbor-seq`, requested as `application/cbor` |
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use listwatch_meta::Status;
 use listwatch_meta::status::{StatusDetails, reason};
 
@@ -266,7 +269,7 @@ pub fn negotiate_body(content_type: Option<&str>, served: &Served) -> Result<Enc
     let taken = Served { protobuf_partial: false, ..*served };
     taken
         .encodings()
-        .find(|encoding| encoding.media_type().eq_ignore_ascii_case(bare) && has_whole_params(content_type))
+        .find(|encoding| encoding.media_type().eq_ignore_ascii_case(bare) && has_valid_params(content_type))
         .ok_or_else(|| unsupported_media_type(&taken.types()))
 }
 
@@ -319,51 +322,74 @@ fn unsupported_media_type(types: &str) -> Status {
     Status::failure(415, reason::UNSUPPORTED_MEDIA_TYPE, message)
 }
 
-/// Whether every parameter has a name and a value. Otherwise Go parses no media type at all (`mime.ParseMediaType`). A
-/// trailing semicolon is allowed. A name with two values is also allowed, although Go rejects it.
-fn has_whole_params(content_type: &str) -> bool {
+/// Whether every parameter has a name and a value, and none has two values. Otherwise Go parses no media type at all
+/// (`mime.ParseMediaType`). A trailing semicolon and a repeated value are allowed.
+fn has_valid_params(content_type: &str) -> bool {
     // The end is trimmed once, so that each character is looked at a few times at most.
     let mut rest = content_type.find(';').map_or("", |at| content_type[at..].trim());
+    let mut values: HashMap<String, Cow<'_, str>> = HashMap::new();
     while !matches!(rest, "" | ";") {
-        match skip_param(rest) {
-            Some(behind) => rest = behind.trim_start(),
-            None => return false,
+        let Some((name, value, behind)) = take_param(rest) else { return false };
+        let name = name.to_ascii_lowercase();
+        if values.get(&name).is_some_and(|known| *known != value) {
+            return false;
         }
+        values.insert(name, value);
+        rest = behind.trim_start();
     }
     true
 }
 
-/// Returns the text after `;name=value`; `None` if the text does not begin with a parameter.
-fn skip_param(text: &str) -> Option<&str> {
-    let name = text.trim_start().strip_prefix(';')?.trim_start();
-    let value = skip_token(name)?.trim_start().strip_prefix('=')?.trim_start();
-    match value.strip_prefix('"') {
-        Some(quoted) => skip_quoted(quoted),
-        None => skip_token(value),
-    }
+/// Splits `;name=value` off the text: the name, the value without quotes, and the rest. `None` if the text does not begin
+/// with a parameter.
+fn take_param(text: &str) -> Option<(&str, Cow<'_, str>, &str)> {
+    let (name, rest) = take_token(text.trim_start().strip_prefix(';')?.trim_start())?;
+    let value = rest.trim_start().strip_prefix('=')?.trim_start();
+    let (value, rest) = match value.strip_prefix('"') {
+        Some(quoted) => take_quoted(quoted)?,
+        None => take_token(value).map(|(token, rest)| (Cow::Borrowed(token), rest))?,
+    };
+    Some((name, value, rest))
 }
 
-/// Returns the text after a token of RFC 2045; `None` if the token is empty.
-fn skip_token(text: &str) -> Option<&str> {
-    let is_token = |byte: &u8| byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(byte);
+/// Splits a token of RFC 2045 off the text; `None` if the token is empty.
+fn take_token(text: &str) -> Option<(&str, &str)> {
+    let is_token = |byte: &u8| byte.is_ascii_graphic() && !is_special(*byte);
     let bytes = text.bytes().take_while(is_token).count();
-    (bytes > 0).then(|| &text[bytes..])
+    (bytes > 0).then(|| text.split_at(bytes))
 }
 
-/// Returns the text after the closing quote of a quoted string.
-fn skip_quoted(text: &str) -> Option<&str> {
+/// Splits a quoted string off the text, whose opening quote was removed: the contents without escapes, and the text after
+/// the closing quote.
+fn take_quoted(text: &str) -> Option<(Cow<'_, str>, &str)> {
+    let mut unescaped: Option<String> = None;
+    // The end of the part that is already in `unescaped`.
+    let mut copied = 0;
     let mut bytes = text.bytes().enumerate();
     while let Some((at, byte)) = bytes.next() {
         match byte {
-            b'"' => return Some(&text[at + 1..]),
-            // The next byte is escaped.
-            b'\\' => {
+            b'"' => {
+                let contents = match unescaped {
+                    Some(contents) => Cow::Owned(contents + &text[copied..at]),
+                    None => Cow::Borrowed(&text[..at]),
+                };
+                return Some((contents, &text[at + 1..]));
+            }
+            // Go takes a backslash before any other character as it is.
+            b'\\' if text.as_bytes().get(at + 1).is_some_and(|next| is_special(*next)) => {
+                unescaped.get_or_insert_default().push_str(&text[copied..at]);
+                copied = at + 1;
                 bytes.next();
             }
             _ => {}
         }
     }
     None
+}
+
+/// The characters that a token cannot have (`tspecials` of RFC 2045).
+fn is_special(byte: u8) -> bool {
+    b"()<>@,;:\\\"/[]?=".contains(&byte)
 }
 
 fn bare_type(content_type: &str) -> &str {
@@ -718,6 +744,12 @@ mod tests {
             [r#"x=""#, r#"x="a"#, r#"x=a""#, r#"x="a"b"#, r#"x="a\""#, r#"x="\\"""#, ";x=y", "x=y;;", "x=y z=y"]
         {
             body(Some(&format!("application/json;{params}")), BUILTIN, Err(&text));
+        }
+        for params in ["x=y;x=z", "x=y;a=b;X=z", r#"x=y;x="z""#, r#"x="\\";x="\\\\""#, r#"x="a\b";x=ab"#] {
+            body(Some(&format!("application/json;{params}")), BUILTIN, Err(&text));
+        }
+        for params in ["x=y;x=y", r#"x=y;X="y""#, r#"x="a\"b";x="a\"b""#, r#"x="a\,b";x="a,b""#] {
+            body(Some(&format!("application/json;{params}")), BUILTIN, Ok(Encoding::Json));
         }
         for params in
             ["", " ", "x=y;", "x = y ; z=y ; ", r#"x="a b""#, r#"x="";y=z"#, r#"x="a;b""#, r#"x="\"";"#, r#"x="\\""#]
