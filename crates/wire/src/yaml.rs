@@ -15,6 +15,7 @@ use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use listwatch_meta::Status;
+use listwatch_meta::status::reason;
 use serde_json::Value;
 
 /// The column after which the next single space becomes a line break.
@@ -24,32 +25,38 @@ const INDENT: usize = 2;
 /// The largest simple key, in bytes. A longer key is written with a `?`.
 const SIMPLE_KEY_BYTES_MAX: usize = 128;
 
+/// The number of bytes by which a document in YAML may exceed [`GROWTH_MAX`] times its JSON. Each line of a nested value
+/// begins with its indent, so a deep value can be a hundred times as long as its JSON.
+const BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How many times as long as its JSON a document in YAML may be, besides [`BYTES_MAX`].
+const GROWTH_MAX: usize = 4;
+
 /// Converts a JSON document to YAML.
 ///
 /// # Errors
-/// 500 if the document is not JSON.
+/// 500 if the document is not JSON; 406 if the YAML would exceed four times the JSON by more than 4 MiB.
 pub fn from_json(json: &[u8]) -> Result<Bytes, Status> {
     let document: Value = serde_json::from_slice(json).map_err(Status::internal)?;
-    let mut printer = Printer::default();
+    let mut printer = Printer::for_json(json);
     printer.root(&document);
-    Ok(printer.out.into())
+    printer.finish()
 }
 
 /// Converts an item of a sequence without indent, such as the `items` of a list. The members of the item that `without`
 /// names are omitted.
 ///
 /// # Errors
-/// 500 if the item is not JSON.
+/// 500 if the item is not JSON; 406 if the YAML would exceed four times the JSON by more than 4 MiB.
 pub fn item_from_json(json: &[u8], without: &[&str]) -> Result<Bytes, Status> {
     let mut item: Value = serde_json::from_slice(json).map_err(Status::internal)?;
     if let Value::Object(members) = &mut item {
         members.retain(|name, _| !without.contains(&name.as_str()));
     }
-    let mut printer = Printer::default();
+    let mut printer = Printer::for_json(json);
     printer.put("-");
     printer.node(&item, 0, Place::Item);
     printer.put("\n");
-    Ok(printer.out.into())
+    printer.finish()
 }
 
 /// The position of a node.
@@ -62,14 +69,32 @@ enum Place {
     Item,
 }
 
-#[derive(Default)]
 struct Printer {
     out: String,
     /// The number of characters on the current line.
     column: usize,
+    /// The number of bytes after which lines have no indent, and [`Printer::finish`] fails.
+    bytes_max: usize,
 }
 
 impl Printer {
+    fn for_json(json: &[u8]) -> Self {
+        Printer { out: String::new(), column: 0, bytes_max: BYTES_MAX.saturating_add(json.len() * GROWTH_MAX) }
+    }
+
+    fn is_full(&self) -> bool {
+        self.out.len() > self.bytes_max
+    }
+
+    fn finish(self) -> Result<Bytes, Status> {
+        if self.is_full() {
+            let message =
+                format!("the object has more than {} bytes in YAML; request application/json", self.bytes_max);
+            return Err(Status::failure(406, reason::NOT_ACCEPTABLE, message));
+        }
+        Ok(self.out.into())
+    }
+
     fn root(&mut self, document: &Value) {
         self.node(document, 0, Place::Root);
         if self.column > 0 {
@@ -95,8 +120,10 @@ impl Printer {
         if self.column > 0 {
             self.put("\n");
         }
-        for _ in 0..indent {
-            self.put_char(' ');
+        // Only indents make a document much longer than its JSON.
+        if !self.is_full() {
+            self.out.extend(std::iter::repeat_n(' ', indent));
+            self.column += indent;
         }
     }
 
@@ -802,6 +829,23 @@ mod tests {
         // Such keys have cycles: `11 < 1a`, `1a < 9`, `9 < 11`.
         let hashes = (0..500_u32).map(|n| format!("{:08x}", n.wrapping_mul(0x9e37_79b9)));
         assert_eq!(keys(&hashes.map(|key| (key, Value::Null)).collect()).len(), 500);
+    }
+
+    #[test]
+    fn yaml_much_longer_than_its_json_returns_406() {
+        const LEVELS: usize = 100;
+        let nested = |leaf: &str| format!("{}{leaf}{}", r#"{"a":"#.repeat(LEVELS), "}".repeat(LEVELS));
+        let numbers = nested(&format!("[{}0]", "0,".repeat(500_000)));
+        let lines = nested(&format!("\"{}\"", r"x\n".repeat(500_000)));
+        let words = nested(&format!("\"{}\"", "x ".repeat(500_000)));
+        for (name, json) in [("numbers", &numbers), ("lines", &lines), ("words", &words)] {
+            let error = from_json(json.as_bytes()).expect_err(name);
+            assert_eq!((error.code, &*error.reason), (406, "NotAcceptable"), "{name}");
+            assert!(error.message.ends_with("bytes in YAML; request application/json"), "{}", error.message);
+            assert_eq!(item_from_json(json.as_bytes(), &[]).expect_err(name).code, 406, "{name}");
+        }
+        // A thousand numbers on this level are a hundred times as long, too, but short.
+        assert!(from_json(nested(&format!("[{}0]", "0,".repeat(1_000))).as_bytes()).is_ok());
     }
 
     #[test]
