@@ -30,16 +30,20 @@ pub(crate) async fn get_versioned(writer: &Writer, key: &Key) -> Result<Option<M
     Ok(Some(object))
 }
 
-/// Returns the objects of a kind. An unreadable object is an error, because callers must not treat that object as
-/// deleted.
-pub(crate) async fn list(writer: &Writer, resource: &Resource) -> Result<Vec<Map<String, Value>>, Status> {
+/// Returns what `convert` makes of each object of a kind. An unreadable object is an error, because callers must not
+/// treat that object as deleted. Only one object is a tree at a time: trees are many times as large as their JSON.
+pub(crate) async fn list<T>(
+    writer: &Writer,
+    resource: &Resource,
+    convert: impl Fn(Map<String, Value>) -> T,
+) -> Result<Vec<T>, Status> {
     let query = ListQuery { range: resource.range(None), at: None, limit: 0 };
     let page = writer.backend().storage().list(query).await.map_err(Status::internal)?;
-    let parse = |item: &KeyValue| {
-        let parsed = serde_json::from_slice(&item.value);
-        parsed.map_err(|error| Status::internal(format!("cannot read {}: {error}", item.key)))
+    let parse = |item: KeyValue| match serde_json::from_slice(&item.value) {
+        Ok(tree) => Ok(convert(tree)),
+        Err(error) => Err(Status::internal(format!("cannot read {}: {error}", item.key))),
     };
-    page.items.iter().map(parse).collect()
+    page.items.into_iter().map(parse).collect()
 }
 
 /// Whether an error is a conflict with another writer.

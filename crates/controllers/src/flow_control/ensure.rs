@@ -11,7 +11,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use listwatch_flow_control::{BootstrapKind, BootstrapObject, is_obsolete};
 use listwatch_meta::Status;
 use listwatch_write::Writer;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::resource;
 use crate::objects::{get_versioned, is_conflict, list, write};
@@ -86,11 +86,12 @@ async fn ensure(writer: &Arc<Writer>, wanted: &BootstrapObject) -> Result<(), St
 
 async fn remove_obsolete(writer: &Arc<Writer>, kind: BootstrapKind) -> Result<(), Status> {
     let Some(resource) = resource(writer, kind) else { return Ok(()) };
-    for stored in list(writer, &resource).await? {
+    let name_of_obsolete = |stored: Map<String, Value>| {
         let name = stored.get("metadata").and_then(|metadata| metadata["name"].as_str()).unwrap_or_default();
-        if is_obsolete(kind, name, &stored) {
-            writer.remove(&resource, &resource.key(None, name)?).await?;
-        }
+        is_obsolete(kind, name, &stored).then(|| name.to_owned())
+    };
+    for name in list(writer, &resource, name_of_obsolete).await?.into_iter().flatten() {
+        writer.remove(&resource, &resource.key(None, &name)?).await?;
     }
     Ok(())
 }

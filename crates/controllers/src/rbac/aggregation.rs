@@ -2,7 +2,7 @@
 //!
 //! Source: `pkg/controller/clusterroleaggregation/clusterroleaggregation_controller.go`.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub async fn aggregate(writer: &Arc<Writer>) -> Result<(), Status> {
     let Some(resource) = resource(writer, RbacKind::ClusterRole) else { return Ok(()) };
     let mut outcome = Ok(());
     for _ in 0..ROUNDS_MAX {
-        let roles = list(writer, &resource).await?;
+        let roles = list(writer, &resource, Role::of).await?;
         // The comparison of many roles takes long, and the I/O workers answer requests.
         let changes = tokio::task::spawn_blocking(move || stale(&roles)).await.map_err(Status::internal)?;
         outcome = Ok(());
@@ -124,48 +124,64 @@ struct NewRules {
     rules: Vec<PolicyRule>,
 }
 
-/// Returns the new rules of the aggregated roles whose rules differ from the union of the matching roles.
-fn stale(roles: &[Map<String, Value>]) -> Vec<NewRules> {
-    let text = |role: &Map<String, Value>, field: &str| {
-        let value = role.get("metadata").and_then(|metadata| metadata.get(field)?.as_str());
-        value.unwrap_or_default().to_owned()
-    };
-    // Sorted by name.
-    let rules: BTreeMap<String, (&Map<String, Value>, Vec<PolicyRule>)> =
-        roles.iter().map(|role| (text(role, "name"), (role, rules_of(role)))).collect();
-    let mut stale = Vec::new();
-    for (name, (role, present)) in &rules {
-        let Some(selectors) = role.get("aggregationRule").and_then(|rule| rule.get("clusterRoleSelectors")?.as_array())
-        else {
-            continue;
+/// What aggregation reads of a ClusterRole.
+struct Role {
+    name: String,
+    uid: String,
+    labels: Map<String, Value>,
+    /// The selectors of an aggregated role; `None` for any other role.
+    selectors: Option<Vec<ObjectSelector>>,
+    rules: Vec<PolicyRule>,
+}
+
+impl Role {
+    fn of(mut tree: Map<String, Value>) -> Self {
+        let rule = tree.get("aggregationRule");
+        let selectors = rule.and_then(|rule| rule.get("clusterRoleSelectors")?.as_array());
+        let selectors =
+            selectors.map(|selectors| selectors.iter().filter_map(Value::as_object).map(ObjectSelector::of).collect());
+        let rules = tree.remove("rules").and_then(|rules| serde_json::from_value(rules).ok()).unwrap_or_default();
+        let mut metadata = match tree.remove("metadata") {
+            Some(Value::Object(metadata)) => metadata,
+            _ => Map::new(),
         };
+        let labels = match metadata.remove("labels") {
+            Some(Value::Object(labels)) => labels,
+            _ => Map::new(),
+        };
+        let mut text = |field: &str| match metadata.remove(field) {
+            Some(Value::String(text)) => text,
+            _ => String::new(),
+        };
+        Role { name: text("name"), uid: text("uid"), labels, selectors, rules }
+    }
+}
+
+/// Returns the new rules of the aggregated roles whose rules differ from the union of the matching roles.
+fn stale(roles: &[Role]) -> Vec<NewRules> {
+    let mut sorted: Vec<&Role> = roles.iter().collect();
+    sorted.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut stale = Vec::new();
+    for role in &sorted {
+        let Some(selectors) = &role.selectors else { continue };
         let mut union: Vec<PolicyRule> = Vec::new();
         let mut known: HashSet<&PolicyRule> = HashSet::new();
-        for selector in selectors.iter().filter_map(Value::as_object) {
-            let selector = ObjectSelector::of(selector);
-            let selects = |role: &Map<String, Value>| {
-                let labels = role.get("metadata").and_then(|metadata| metadata.get("labels")?.as_object());
-                selector.selects(labels.unwrap_or(&Map::new())) == Some(true)
-            };
-            let matching = rules.iter().filter(|(other, (role, _))| *other != name && selects(role));
-            for rule in matching.flat_map(|(_, (_, rules))| rules) {
+        for selector in selectors {
+            let selects = |other: &&&Role| other.name != role.name && selector.selects(&other.labels) == Some(true);
+            let matching = sorted.iter().filter(selects);
+            for rule in matching.flat_map(|other| &other.rules) {
                 if known.insert(rule) {
                     union.push(rule.clone());
                 }
             }
         }
         // The order does not matter. If it did, roles that select each other would be written for ever.
-        let is_same = present.len() == union.len() && present.iter().all(|rule| known.contains(rule));
+        let is_same = role.rules.len() == union.len() && role.rules.iter().all(|rule| known.contains(rule));
         if !is_same {
-            stale.push(NewRules { name: name.clone(), uid: text(role, "uid"), rules: union });
+            stale.push(NewRules { name: role.name.clone(), uid: role.uid.clone(), rules: union });
         }
     }
     stale
-}
-
-fn rules_of(role: &Map<String, Value>) -> Vec<PolicyRule> {
-    let rules = role.get("rules").filter(|rules| !rules.is_null()).cloned().unwrap_or_else(|| json!([]));
-    serde_json::from_value(rules).unwrap_or_default()
 }
 
 /// Writes the rules with a forced server-side apply, as upstream does.
@@ -210,7 +226,8 @@ mod tests {
     }
 
     fn check(roles: &[Map<String, Value>], expected: &[(&str, &[&str])]) {
-        let found = stale(roles);
+        let roles: Vec<Role> = roles.iter().cloned().map(Role::of).collect();
+        let found = stale(&roles);
         let found: Vec<(&str, Vec<&str>)> = found
             .iter()
             .map(|new| (new.name.as_str(), new.rules.iter().map(|rule| rule.resources[0].as_str()).collect()))
