@@ -322,8 +322,8 @@ fn unsupported_media_type(types: &str) -> Status {
     Status::failure(415, reason::UNSUPPORTED_MEDIA_TYPE, message)
 }
 
-/// Whether every parameter has a name and a value, and none has two values. Otherwise Go parses no media type at all
-/// (`mime.ParseMediaType`). A trailing semicolon and a repeated value are allowed.
+/// Whether every parameter has a name and a value, and no name occurs with two different values. Otherwise Go parses no
+/// media type at all (`mime.ParseMediaType`). A parameter may be repeated, and a trailing semicolon is allowed.
 fn has_valid_params(content_type: &str) -> bool {
     // The end is trimmed once, so that each character is looked at a few times at most.
     let mut rest = content_type.find(';').map_or("", |at| content_type[at..].trim());
