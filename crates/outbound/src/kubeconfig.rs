@@ -163,7 +163,12 @@ impl Kubeconfig {
         let authorization = match (token.as_str(), user.username.as_str()) {
             ("", "") => None,
             ("", username) => Some(format!("Basic {}", BASE64.encode(format!("{username}:{}", user.password)))),
-            (token, _) => Some(format!("Bearer {token}")),
+            (token, "") if user.password.is_empty() => Some(format!("Bearer {token}")),
+            // As `validateAuthInfo` of clientcmd.
+            _ => {
+                let error = "the user has a token and a username or password; use one of them";
+                return Err(KubeconfigError(error.to_owned()));
+            }
         };
         let tls = TlsSettings {
             server_name: cluster.tls_server_name,
@@ -201,13 +206,14 @@ mod tests {
 
     #[test]
     fn credentials_of_the_current_context_are_used() {
-        for (user, expected) in [
-            ("token: t", Some("Bearer t")),
-            ("username: a, password: b", Some("Basic YTpi")),
-            ("token: t, username: a", Some("Bearer t")),
-            ("", None),
-        ] {
+        for (user, expected) in
+            [("token: t", Some("Bearer t")), ("username: a, password: b", Some("Basic YTpi")), ("", None)]
+        {
             assert_eq!(with_user(user).unwrap().authorization.as_deref(), expected, "{user}");
+        }
+        for both in ["token: t, username: a", "token: t, password: b"] {
+            let error = with_user(both).unwrap_err().to_string();
+            assert!(error.contains("a token and a username or password"), "{both}: {error}");
         }
         let certificate = with_user("client-certificate-data: YQ==, client-key-data: Yg==").unwrap();
         assert!(certificate.tls.client_certificate.is_some());

@@ -362,9 +362,10 @@ impl User {
         let path = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let (file, token, username) = (path(&self.token_file), text(&self.token), text(&self.username));
         let has_certificate = text(&self.client_certificate_data).is_some() || path(&self.client_certificate).is_some();
-        // As `validateAuthInfo` of clientcmd.
-        if token.is_some() && (username.is_some() || text(&self.password).is_some()) {
-            return Err(ConfigError::invalid("the user", "has a token and a password; only one is allowed"));
+        // As `validateAuthInfo` of clientcmd, and `HTTPWrappersForConfig` for a token file.
+        let has_password = username.is_some() || text(&self.password).is_some();
+        if has_password && token.is_some() || username.is_some() && file.is_some() {
+            return Err(ConfigError::invalid("the user", "has a token and a username or password; use one of them"));
         }
         // Static credentials precede a plugin, as in client-go.
         let is_static = file.is_some() || token.is_some() || username.is_some() || has_certificate;
@@ -611,16 +612,22 @@ contexts:
         check("tokenFile: '', token: t", "token t");
         check("token: '', username: me", "password me:");
         check("token: '', username: ''", "none");
+        check("token: '', password: pass", "none");
     }
 
     #[test]
     fn user_with_token_and_password_is_rejected() {
-        for both in ["token: t, username: me", "token: t, password: pass", "token: t, username: me, password: pass"] {
+        for both in [
+            "token: t, username: me",
+            "token: t, password: pass",
+            "token: t, username: me, password: pass",
+            "tokenFile: f, username: me",
+        ] {
             let text = format!(
                 "clusters: [{{name: c, cluster: {{server: 'https://h'}}}}]\nusers: [{{name: u, user: {{{both}}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n"
             );
             let error = parse(&text).unwrap().config(Some("x")).unwrap_err().to_string();
-            assert_eq!(error, "the user: has a token and a password; only one is allowed", "{both}");
+            assert_eq!(error, "the user: has a token and a username or password; use one of them", "{both}");
         }
     }
 
