@@ -133,19 +133,20 @@ impl Drop for MemoryStorage {
 }
 
 impl Inner {
-    /// Whole milliseconds that have passed since the start.
+    /// The whole milliseconds since the start.
     fn now(&self) -> Millis {
-        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX)
+        ttl::millis_rounded_down(self.origin.elapsed())
     }
 
     /// Runs one change under the lock and then wakes the watchers concerned. `change` receives the time at which TTLs
     /// begin, rounded up, and returns the revision of its log entry.
     fn write<E>(&self, change: impl FnOnce(&mut State, Millis) -> Result<Revision, E>) -> Result<Revision, E> {
-        let (now, rounded_up) = (self.now(), ttl::millis_rounded_up(self.origin.elapsed()));
+        let elapsed = self.origin.elapsed();
+        let (now, ttl_start) = (ttl::millis_rounded_down(elapsed), ttl::millis_rounded_up(elapsed));
         let mut wake = Vec::new();
         let revision = {
             let mut state = self.state.write();
-            let revision = change(&mut state, rounded_up)?;
+            let revision = change(&mut state, ttl_start)?;
             state.record_change(revision, now, &self.hub, &mut wake);
             revision
         };

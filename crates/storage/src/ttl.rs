@@ -79,3 +79,8 @@ pub(crate) fn deadline(now: Millis, ttl: Duration) -> Millis {
 pub(crate) fn millis_rounded_up(time: Duration) -> Millis {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(Millis::MAX)
 }
+
+/// The whole milliseconds of `time`.
+pub(crate) fn millis_rounded_down(time: Duration) -> Millis {
+    u64::try_from(time.as_millis()).unwrap_or(Millis::MAX)
+}

@@ -32,7 +32,7 @@ use super::{EmbeddedOptions, Inner, State};
 use crate::error::StoreFault;
 use crate::mvcc::Entry;
 use crate::retention::RetentionTracker;
-use crate::ttl::{self, Millis, millis_rounded_up};
+use crate::ttl::{self, Millis, millis_rounded_down, millis_rounded_up};
 
 /// The number of expired keys that one commit removes.
 const EXPIRE_PER_COMMIT: usize = 256;
@@ -92,7 +92,7 @@ pub(super) struct Clock {
 /// The readings of both clocks at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Now {
-    /// Whole milliseconds that have passed. A deadline that this reading reaches has passed.
+    /// Milliseconds since the epoch on the steady clock, rounded down. A deadline that this reading reaches has passed.
     steady: Millis,
     /// Rounded up, because TTLs begin here.
     wall: Millis,
@@ -104,21 +104,23 @@ struct Now {
 impl Clock {
     pub(super) fn new(wall: fn() -> SystemTime) -> Self {
         // Rounded down: this clock is then never ahead of the wall clock, whose deadlines an earlier process stored.
-        let began = whole_millis_of(since_epoch(wall()));
+        let began = millis_rounded_down(since_epoch(wall()));
         Clock { opened: Instant::now(), began, wall }
     }
 
     fn now(&self) -> Now {
-        self.reading(self.opened.elapsed(), since_epoch((self.wall)()))
+        // The wall clock first: time that passes between the two readings makes deadlines later, never earlier.
+        let wall = since_epoch((self.wall)());
+        self.reading(self.opened.elapsed(), wall)
     }
 
     /// The reading after `elapsed` since the store was opened, at this time since the epoch.
     fn reading(&self, elapsed: Duration, wall: Duration) -> Now {
         let rounded_up = self.began.saturating_add(millis_rounded_up(elapsed));
         Now {
-            steady: self.began.saturating_add(whole_millis_of(elapsed)),
+            steady: self.began.saturating_add(millis_rounded_down(elapsed)),
             wall: millis_rounded_up(wall),
-            steady_ahead: rounded_up.cast_signed().wrapping_sub(whole_millis_of(wall).cast_signed()),
+            steady_ahead: rounded_up.cast_signed().wrapping_sub(millis_rounded_down(wall).cast_signed()),
         }
     }
 
@@ -135,10 +137,6 @@ pub(super) fn millis_of(time: SystemTime) -> Millis {
 /// The time since the epoch; zero for an earlier time.
 fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
-}
-
-fn whole_millis_of(time: Duration) -> Millis {
-    u64::try_from(time.as_millis()).unwrap_or(Millis::MAX)
 }
 
 /// Converts milliseconds since the epoch to a time.

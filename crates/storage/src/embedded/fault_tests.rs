@@ -2,8 +2,8 @@
 //! the checker itself.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -30,8 +30,11 @@ const PATIENCE: usize = 2000;
 /// The number of reads, two milliseconds apart, after which an expired key must be removed.
 const EXPIRY_PATIENCE: usize = 500;
 
-/// The wall clock, whose deadlines a reopened store reads, can run faster than the steady clock while it is adjusted.
-const CLOCK_SLEW: Duration = Duration::from_micros(100);
+/// A wall clock that nobody sets while the tests run: a reopened store reads the deadlines of its predecessor on it.
+fn undisturbed_wall_clock() -> SystemTime {
+    static START: LazyLock<(SystemTime, Instant)> = LazyLock::new(|| (SystemTime::now(), Instant::now()));
+    START.0 + START.1.elapsed()
+}
 
 // ---- scenarios ----
 
@@ -171,7 +174,7 @@ impl Checker {
     }
 
     fn open(&self) -> Result<Arc<EmbeddedStorage>, String> {
-        let opened = EmbeddedStorage::load(Arc::new(self.disk.clone()), self.options, SystemTime::now);
+        let opened = EmbeddedStorage::load(Arc::new(self.disk.clone()), self.options, undisturbed_wall_clock);
         let mut committer = opened.map_err(|error| format!("the store does not open: {error}"))?;
         committer.planted = self.planted;
         Ok(committer.start(None))
@@ -409,7 +412,7 @@ async fn write(
         require(known.allows(&before), || format!("{key} reads as something that was not written"))?;
         let value = Bytes::from(format!("{writer} {n} ").repeat(if n % 11 == 5 { 30_000 } else { 1 + n * 331 % 900 }));
         let ttl = (n % 6 == 2).then(|| Duration::from_millis(3 + n as u64 % 5));
-        let not_before = Instant::now() + ttl.unwrap_or_default() - CLOCK_SLEW;
+        let not_before = Instant::now() + ttl.unwrap_or_default();
         let (written, after) = match &found {
             None => (store.create(&key, value.clone(), ttl).await.map_err(of_create), Some(value)),
             Some(found) if n % 4 == 1 => (store.delete(&key, found.modified).await.map_err(of_delete), None),

@@ -24,6 +24,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use listwatch_meta::{Key, Revision};
 
 use super::Record;
+use crate::ttl::{millis_rounded_down, millis_rounded_up};
 use crate::types::KeyValue;
 
 /// The version that this code writes and reads.
@@ -123,14 +124,10 @@ pub enum FormatError {
     },
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// A TTL in the file: rounded up to milliseconds, so that no key expires early; never 0, which
 /// means none.
 fn ttl_millis(ttl: Duration) -> u64 {
-    u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
+    millis_rounded_up(ttl).max(1)
 }
 
 fn checksum(offset: u64, head_and_body: &[u8]) -> u32 {
@@ -171,7 +168,7 @@ impl Encoder {
         while !header.source.is_char_boundary(cut) {
             cut -= 1;
         }
-        let numbers = [header.revision.get().to_le_bytes(), millis(time).to_le_bytes()];
+        let numbers = [header.revision.get().to_le_bytes(), millis_rounded_down(time).to_le_bytes()];
         encoder.frame(HEADER, &[numbers.as_flattened(), &header.source.as_bytes()[..cut]], out);
         encoder
     }

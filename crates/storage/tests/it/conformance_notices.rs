@@ -65,7 +65,7 @@ impl Flawed {
     fn ttl(&self, ttl: Option<Duration>) -> Option<Duration> {
         match self.flaw {
             Flaw::TtlIgnored => None,
-            Flaw::TtlTooShort => ttl.map(|ttl| ttl / 2),
+            Flaw::TtlTooShort => ttl.map(|ttl| ttl - Duration::from_millis(2)),
             _ => ttl,
         }
     }
