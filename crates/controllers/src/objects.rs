@@ -30,20 +30,21 @@ pub(crate) async fn get_versioned(writer: &Writer, key: &Key) -> Result<Option<M
     Ok(Some(object))
 }
 
-/// Returns what `convert` makes of each object of a kind. An unreadable object is an error, because callers must not
-/// treat that object as deleted. Only one object is a tree at a time: trees are many times as large as their JSON.
-pub(crate) async fn list<T>(
-    writer: &Writer,
-    resource: &Resource,
-    convert: impl Fn(Map<String, Value>) -> T,
-) -> Result<Vec<T>, Status> {
+/// Returns the stored objects of a kind.
+pub(crate) async fn list(writer: &Writer, resource: &Resource) -> Result<Vec<KeyValue>, Status> {
     let query = ListQuery { range: resource.range(None), at: None, limit: 0 };
-    let page = writer.backend().storage().list(query).await.map_err(Status::internal)?;
-    let parse = |item: KeyValue| match serde_json::from_slice(&item.value) {
-        Ok(tree) => Ok(convert(tree)),
+    Ok(writer.backend().storage().list(query).await.map_err(Status::internal)?.items)
+}
+
+/// Parses stored objects one after the other and converts each. A parsed object is many times as large as its JSON, so
+/// only one is in memory at a time. An unreadable object is an error, because callers must not treat that object as
+/// deleted.
+pub(crate) fn convert<T>(stored: Vec<KeyValue>, of_object: impl Fn(Map<String, Value>) -> T) -> Result<Vec<T>, Status> {
+    let convert = |item: KeyValue| match serde_json::from_slice(&item.value) {
+        Ok(object) => Ok(of_object(object)),
         Err(error) => Err(Status::internal(format!("cannot read {}: {error}", item.key))),
     };
-    page.items.into_iter().map(parse).collect()
+    stored.into_iter().map(convert).collect()
 }
 
 /// Whether an error is a conflict with another writer.

@@ -14,7 +14,7 @@ use listwatch_write::Writer;
 use serde_json::{Map, Value};
 
 use super::resource;
-use crate::objects::{get_versioned, is_conflict, list, write};
+use crate::objects::{convert, get_versioned, is_conflict, list, write};
 
 /// The field manager of the objects.
 const USER_AGENT: &str = "api-priority-and-fairness-config-producer-v1";
@@ -90,7 +90,7 @@ async fn remove_obsolete(writer: &Arc<Writer>, kind: BootstrapKind) -> Result<()
         let name = stored.get("metadata").and_then(|metadata| metadata["name"].as_str()).unwrap_or_default();
         is_obsolete(kind, name, &stored).then(|| name.to_owned())
     };
-    for name in list(writer, &resource, name_of_obsolete).await?.into_iter().flatten() {
+    for name in convert(list(writer, &resource).await?, name_of_obsolete)?.into_iter().flatten() {
         writer.remove(&resource, &resource.key(None, &name)?).await?;
     }
     Ok(())

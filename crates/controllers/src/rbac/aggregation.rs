@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::feed::{GROUP, VERSION, resource};
-use crate::objects::{is_conflict, list};
+use crate::objects::{convert, is_conflict, list};
 
 /// The field manager of the rules.
 const MANAGER: &str = "clusterrole-aggregation-controller";
@@ -40,9 +40,10 @@ pub async fn aggregate(writer: &Arc<Writer>) -> Result<(), Status> {
     let Some(resource) = resource(writer, RbacKind::ClusterRole) else { return Ok(()) };
     let mut outcome = Ok(());
     for _ in 0..ROUNDS_MAX {
-        let roles = list(writer, &resource, Role::of).await?;
-        // The comparison of many roles takes long, and the I/O workers answer requests.
-        let changes = tokio::task::spawn_blocking(move || stale(&roles)).await.map_err(Status::internal)?;
+        let stored = list(writer, &resource).await?;
+        // Many roles take long to parse and compare, and the I/O workers answer requests.
+        let changes = tokio::task::spawn_blocking(move || convert(stored, Role::of).map(|roles| stale(&roles)));
+        let changes = changes.await.map_err(Status::internal)??;
         outcome = Ok(());
         if changes.is_empty() {
             break;
@@ -124,7 +125,7 @@ struct NewRules {
     rules: Vec<PolicyRule>,
 }
 
-/// What aggregation reads of a ClusterRole.
+/// The part of a ClusterRole that aggregation reads.
 struct Role {
     name: String,
     uid: String,
