@@ -40,6 +40,7 @@ use crate::delivery::SharedEvent;
 use crate::encodings::Encodings;
 use crate::history::History;
 use crate::limits::{Limits, UNDECODABLE_LOGGED_MAX};
+use crate::offered::OfferedObjects;
 use crate::snapshot::Snapshot;
 use crate::stats::Counters;
 
@@ -78,12 +79,14 @@ pub(crate) enum Input {
 }
 
 impl Input {
-    /// Decodes an item of a watch; `None` for the items that end it.
-    pub(crate) fn read(item: WatchItem, shape: &ObjectShape) -> Option<Self> {
+    /// Decodes an item of a watch, or takes the object that its writer has offered; `None` for the items that end the
+    /// watch.
+    pub(crate) fn read(item: WatchItem, shape: &ObjectShape, offered: &OfferedObjects) -> Option<Self> {
         match item {
             WatchItem::Event(StoreEvent::Put { current, .. }) => {
                 let change = if current.created == current.modified { Change::Added } else { Change::Modified };
-                Some(match decode(&current, change, shape) {
+                let taken = offered.take(&current, change);
+                Some(match taken.map_or_else(|| decode(&current, change, shape), Ok) {
                     Ok(object) => Input::Put(object),
                     Err(why) => Input::Undecodable(current.key, current.modified, why),
                 })

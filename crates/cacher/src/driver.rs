@@ -355,7 +355,7 @@ impl Driver {
                 WatchItem::Expired { .. } => end = Some(WatchEnd::Expired),
                 WatchItem::Lost(StoreFault::Closed) => end = Some(WatchEnd::Closed),
                 WatchItem::Lost(fault) => end = Some(WatchEnd::Lost(fault)),
-                item => inputs.extend(Input::read(item, shape)),
+                item => inputs.extend(Input::read(item, shape, &self.shared.offered)),
             }
         }
         if !inputs.is_empty() {

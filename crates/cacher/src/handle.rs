@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use bytes::Bytes;
 use listwatch_meta::{
     GroupResource, Key, ListRequest, Object, ObjectShape, ReadAt, Revision, Status, WatchFrom, WatchRequest, canary,
 };
@@ -16,6 +17,7 @@ use crate::driver;
 use crate::error::ReadError;
 use crate::filter::{Filter, Scope};
 use crate::limits::{Limits, UNDECODABLE_KEYS_MAX};
+use crate::offered;
 use crate::readiness::Readiness;
 use crate::route::{self, Route, RouteInput};
 use crate::shared::{Shared, now};
@@ -148,6 +150,30 @@ impl Cacher {
             Inner::Cached(handle) => handle.shared.cache.read().snapshot().get(key.as_str()).cloned(),
             Inner::Direct(_) => None,
         }
+    }
+
+    /// The object of a state that this process has written at `revision`. If the cache has the state, its object is
+    /// returned. Otherwise `build` builds the object from the stored `value`, and the cache uses the same object for the
+    /// event of the write, unless the event arrives in between. `build` must return what [`Object::from_stored`] returns
+    /// for the shape of the cache.
+    ///
+    /// # Errors
+    /// The error of `build`.
+    pub fn written<E>(
+        &self,
+        key: &Key,
+        revision: Revision,
+        value: &Bytes,
+        build: impl FnOnce() -> Result<Object, E>,
+    ) -> Result<Object, E> {
+        let Inner::Cached(handle) = &self.0 else { return build() };
+        let cached = self.peek(key).filter(|object| object.revision() == revision);
+        if let Some(object) = cached.filter(|object| offered::is_built_from(object, value)) {
+            return Ok(object);
+        }
+        let object = build()?;
+        handle.shared.offered.offer(value, &object);
+        Ok(object)
     }
 
     /// Lists the objects of the scope.

@@ -105,6 +105,7 @@ mod interest;
 #[cfg(test)]
 mod interleaving;
 mod limits;
+mod offered;
 mod pins;
 mod readiness;
 mod route;

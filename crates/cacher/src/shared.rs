@@ -32,6 +32,7 @@ use crate::filter::{Filter, Scope};
 use crate::freshness::{Freshness, Ticket};
 use crate::handle::ResourceConfig;
 use crate::hub::Hub;
+use crate::offered::OfferedObjects;
 use crate::pins::Pins;
 use crate::readiness::Readiness;
 use crate::snapshot::Snapshot;
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) hub: Mutex<Hub<Cell>>,
     pub(crate) freshness: Mutex<Freshness<oneshot::Sender<()>>>,
     pub(crate) pins: Mutex<Pins>,
+    /// Objects of writes whose events have not arrived.
+    pub(crate) offered: OfferedObjects,
     pub(crate) readiness: watch::Sender<Readiness>,
     /// Wakes the driver after a change that affects its timers.
     pub(crate) kick: Notify,
@@ -69,6 +72,7 @@ impl Shared {
             hub: Mutex::new(Hub::new(&indexed)),
             freshness: Mutex::new(Freshness::new()),
             pins: Mutex::new(Pins::new(config.limits.pinned_snapshots_max)),
+            offered: OfferedObjects::default(),
             readiness: watch::Sender::new(Readiness::Pending { since, cause: None }),
             kick: Notify::new(),
             stopped: Notify::new(),

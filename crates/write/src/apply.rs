@@ -183,5 +183,5 @@ pub(super) async fn apply(
         Ok(object)
     };
     let done = write.run(&key, None, absent, make).await?;
-    done.response(resource, &key, warnings, write.context.deadline).await
+    done.response(write.backend, resource, &key, warnings, write.context.deadline).await
 }

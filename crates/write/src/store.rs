@@ -199,6 +199,28 @@ pub(super) fn is_readable(value: &[u8]) -> bool {
     serde_json::from_slice::<Probe<'_>>(value).is_ok_and(|probe| !probe.metadata.is_empty())
 }
 
+/// Returns the object of a written state for the response. The watch cache uses the same object for the event of the
+/// write.
+///
+/// # Errors
+/// 500 when the bytes are not an object, which is a fault of this server.
+fn written_object(
+    backend: &Backend,
+    resource: &Resource,
+    key: &Key,
+    revision: Revision,
+    change: Change,
+    value: &Bytes,
+) -> Result<Object, Status> {
+    let build = || object(resource, key, revision, change, value);
+    // The cache of a definition can have another shape than the resource of this write, and that of a second version has.
+    let is_same_shape = !resource.custom && resource.is_as_cached();
+    match backend.running_cacher(resource).filter(|_| is_same_shape) {
+        Some(cacher) => cacher.written(key, revision, value, build),
+        None => build(),
+    }
+}
+
 /// Builds an object for a response.
 ///
 /// # Errors
@@ -232,6 +254,7 @@ impl WriteOutcome {
     /// 500 when the stored bytes are not an object, or a conversion webhook fails.
     pub(super) async fn response(
         self,
+        backend: &Backend,
         resource: &Resource,
         key: &Key,
         warnings: Vec<String>,
@@ -249,7 +272,9 @@ impl WriteOutcome {
         };
         let value = cached_form(resource, value, deadline).await?;
         let body = match shown {
-            Some((revision, change)) => WriteBody::Object(object(resource, key, revision, change, &value)?),
+            Some((revision, change)) => {
+                WriteBody::Object(written_object(backend, resource, key, revision, change, &value)?)
+            }
             None => WriteBody::Json(resource.shown_json(value)),
         };
         Ok(WriteResponse { code, body, warnings })
