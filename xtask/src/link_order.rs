@@ -4,7 +4,10 @@
 //! of requests if nothing orders them, and an idle server then maps most of its code. The counts of a start say which
 //! functions run. The standard library is compiled without counters; placing its functions together, too, saved no
 //! memory.
-//! Source: `--symbol-ordering-file` of lld(1).
+//!
+//! The compiler marks functions as hot or unlikely from the counts. They get sections of their own, so that the code of
+//! requests does not lie between code that never runs. That saves an idle server another megabyte.
+//! Source: `--symbol-ordering-file` and `-z keep-text-section-prefix` of lld(1).
 
 use std::path::Path;
 
@@ -17,15 +20,12 @@ pub(crate) fn functions(listing: &str) -> Vec<&str> {
 
 /// The flags of rustc that place the functions of this file first, one name per line. `None` for a target that rustc
 /// does not link with lld. Other names are ignored: the compiler has inlined those functions.
-pub(crate) fn flags(target: &str, functions: &Path) -> Option<[String; 4]> {
+pub(crate) fn flags(target: &str, functions: &Path) -> Option<Vec<String>> {
     (target == "x86_64-unknown-linux-gnu").then(|| {
-        [
-            // `-Wl,` would split a path at a comma.
-            "-Clink-arg=-Xlinker".to_owned(),
-            format!("-Clink-arg=--symbol-ordering-file={}", functions.display()),
-            "-Clink-arg=-Xlinker".to_owned(),
-            "-Clink-arg=--no-warn-symbol-ordering".to_owned(),
-        ]
+        let order = format!("--symbol-ordering-file={}", functions.display());
+        let flags = [order.as_str(), "--no-warn-symbol-ordering", "-z", "keep-text-section-prefix"];
+        // `-Wl,` would split a path at a comma.
+        flags.iter().flat_map(|flag| ["-Clink-arg=-Xlinker".to_owned(), format!("-Clink-arg={flag}")]).collect()
     })
 }
 
