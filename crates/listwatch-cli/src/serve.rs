@@ -242,7 +242,11 @@ impl Serve {
         let serving = server.serve(listener, &pki)?;
 
         let url = format!("https://{}", process::reachable(address));
-        let kubeconfig = self.kubeconfig_path()?;
+        let private = match self.in_memory && self.kubeconfig_out.is_none() {
+            true => Some(PrivateDirectory::create()?),
+            false => None,
+        };
+        let kubeconfig = self.kubeconfig_path(private.as_ref());
         write_private(&kubeconfig, pki.kubeconfig(&url).as_bytes())?;
         print_banner(&url, &store.description, &std::path::absolute(&kubeconfig).unwrap_or(kubeconfig));
         process::serve_until_signal(&server, serving, Shutdown::default(), signals).await
@@ -298,29 +302,43 @@ impl Serve {
         }
     }
 
-    fn kubeconfig_path(&self) -> Result<PathBuf, Failure> {
-        match &self.kubeconfig_out {
-            Some(path) => Ok(path.clone()),
-            None if self.in_memory => private_directory().map(|directory| directory.join("kubeconfig")),
-            None => Ok(self.data_dir.join("admin.kubeconfig")),
+    fn kubeconfig_path(&self, private: Option<&PrivateDirectory>) -> PathBuf {
+        match (&self.kubeconfig_out, private) {
+            (Some(path), _) => path.clone(),
+            (None, Some(private)) => private.0.join("kubeconfig"),
+            (None, None) => self.data_dir.join("admin.kubeconfig"),
         }
     }
 }
 
-/// Creates a new directory that only this user can read, for the kubeconfig of a server in memory. Several servers may
-/// run at once, and another user must not be able to replace the file.
-fn private_directory() -> Result<PathBuf, Failure> {
-    let parent = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
-    let directory = parent.join(format!("listwatch-{}-{nanos:08x}", std::process::id()));
-    let mut builder = std::fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    // Fails if the directory exists.
-    builder.create(&directory).map_err(|error| {
-        format!("cannot create {}: {error} (name a place with --kubeconfig-out)", directory.display())
-    })?;
-    Ok(directory)
+/// A directory that only this user can read, for the kubeconfig of a server in memory. Several servers may run at once,
+/// and another user must not be able to replace the file. The directory is removed at the end of the server, because the
+/// kubeconfig is worthless then.
+struct PrivateDirectory(PathBuf);
+
+impl PrivateDirectory {
+    fn create() -> Result<Self, Failure> {
+        let parent = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let nanos =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
+        let directory = parent.join(format!("listwatch-{}-{nanos:08x}", std::process::id()));
+        let mut builder = std::fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        // Fails if the directory exists.
+        builder.create(&directory).map_err(|error| {
+            format!("cannot create {}: {error} (name a place with --kubeconfig-out)", directory.display())
+        })?;
+        Ok(PrivateDirectory(directory))
+    }
+}
+
+impl Drop for PrivateDirectory {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(%error, directory = %self.0.display(), "cannot remove the directory of the kubeconfig");
+        }
+    }
 }
 
 /// Prints the address and the path of the kubeconfig. The token is omitted, because standard output often ends up in
