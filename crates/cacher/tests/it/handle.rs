@@ -6,8 +6,8 @@ use crate::support::script::value;
 use crate::support::store::TestStore;
 use crate::support::{config, drain, key, options, quiet, scope, settle, watch};
 use bytes::Bytes;
-use listwatch_cacher::{Cacher, CacherStats, Delivery, EncodingId, ReadError, WatcherStats};
-use listwatch_meta::{ReadAt, Revision};
+use listwatch_cacher::{Cacher, CacherStats, Delivery, EncodingCache, EncodingId, ReadError, WatcherStats};
+use listwatch_meta::{Change, Object, ReadAt, Revision};
 use listwatch_storage::{Storage as _, StoreFault};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -38,6 +38,40 @@ async fn peek_and_totals_return_the_cached_objects() {
     assert!(direct.is_direct());
     assert!(direct.peek(&key("a/x")).is_none(), "there is no cache");
     assert_eq!((direct.object_totals(), direct.object_bytes()), ((0, 0), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_and_its_event_share_one_object() {
+    let store = TestStore::new();
+    let cacher = Cacher::start(store.clone(), config(quiet()));
+    cacher.wait_ready().await.unwrap();
+    let (encodings, id) = (EncodingCache::new(1 << 20), EncodingId::new(1));
+    let is_shared = |object: &Object| encodings.read(object, id, <[u8]>::to_vec).is_some();
+    let written = |path: &str, value: &Bytes, revision: Revision, build: bool| {
+        let build = || {
+            assert!(build, "the cache has the object of {path}");
+            Object::from_stored(key(path), revision, Change::Added, value, cacher.shape())
+        };
+        cacher.written(&key(path), revision, value, build).expect("an object")
+    };
+
+    // The response is ready before the event has arrived.
+    let value = json("a/x", &[]);
+    let revision = store.create(&key("a/x"), value.clone(), None).await.unwrap();
+    let object = written("a/x", &value, revision, true);
+    assert!(encodings.keep(&object, id, b"encoded"));
+    settle().await;
+    assert!(is_shared(&cacher.peek(&key("a/x")).expect("it is cached")), "the event took the object of the write");
+
+    // The event has arrived before the response is built.
+    assert!(is_shared(&written("a/x", &value, revision, false)), "the write took the object of the cache");
+    // A response with another content is built for itself.
+    let other = json("a/x", &["color=red"]);
+    assert!(!is_shared(&written("a/x", &other, revision, true)));
+
+    let direct = Cacher::direct(store, config(quiet()));
+    let build = || Object::from_stored(key("a/x"), revision, Change::Added, &value, cacher.shape());
+    assert!(!is_shared(&direct.written(&key("a/x"), revision, &value, build).expect("an object")), "there is no cache");
 }
 
 #[tokio::test(start_paused = true)]
