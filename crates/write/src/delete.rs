@@ -169,7 +169,7 @@ impl Write<'_> {
                 }
             }
         }
-        if let Some(removed) = removed.filter(|_| !options.dry_run)
+        if let Some(removed) = removed.filter(|_| !options.dry_run && services::is_service(resource))
             && let Ok(removed) = store::parse(&removed)
         {
             services::release_unused(self.allocators(), resource, &removed, None, revision).await;
@@ -282,8 +282,7 @@ impl Write<'_> {
     async fn remove_marked(&self, key: &Key, uid: &str) -> Result<Option<(KeyValue, Revision)>, Status> {
         let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
             let Some(found) = found else { return Ok(Decision::Nothing) };
-            let same = meta::text(metadata(&store::parse(found)?), "uid") == uid;
-            Ok(if same { Decision::Delete } else { Decision::Nothing })
+            Ok(if store::uid_of(found)? == uid { Decision::Delete } else { Decision::Nothing })
         };
         match store::run(self.backend, self.resource, key, false, decide).await? {
             WriteOutcome::Deleted { previous, revision } => Ok(revision.map(|revision| (previous, revision))),

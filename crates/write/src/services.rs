@@ -130,7 +130,7 @@ struct AllocatedValues {
     ports: Vec<u16>,
 }
 
-fn is_service(resource: &Resource) -> bool {
+pub(super) fn is_service(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.plural == "services"
 }
 

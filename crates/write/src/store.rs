@@ -20,6 +20,8 @@ use super::request::{WriteBody, WriteResponse};
 pub(super) use listwatch_registry::encode_tree as encode;
 use listwatch_registry::{Backend, Resource, parse_tree};
 use listwatch_validation::clock::Clock;
+use listwatch_validation::metadata;
+use listwatch_validation::object_meta::text;
 
 /// Returns a random UUID, or a constant if the clock is fixed.
 pub(super) fn new_uid(clock: &Clock) -> String {
@@ -189,6 +191,28 @@ pub(super) fn parse(found: &KeyValue) -> Result<Map<String, Value>, Status> {
     }
 }
 
+/// Returns the uid of a stored or cached object, `""` if it has none. Builds no tree.
+///
+/// # Errors
+/// The errors of [`parse`].
+pub(super) fn uid_of(found: &KeyValue) -> Result<String, Status> {
+    #[derive(serde::Deserialize)]
+    struct Probe<'a> {
+        #[serde(borrow)]
+        metadata: Metadata<'a>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Metadata<'a> {
+        #[serde(borrow)]
+        uid: Option<Cow<'a, str>>,
+    }
+    match serde_json::from_slice::<Probe<'_>>(&found.value) {
+        Ok(probe) => Ok(probe.metadata.uid.unwrap_or_default().into_owned()),
+        // Repeated members, or an error.
+        Err(_) => Ok(text(metadata(&parse(found)?), "uid").to_owned()),
+    }
+}
+
 /// Whether a stored value is one complete JSON object with metadata. Builds no tree.
 pub(super) fn is_readable(value: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
@@ -352,6 +376,29 @@ mod tests {
             ["", "[]", "{}", r#"{"metadata":[]}"#, r#"{"metadata":{}} x"#, r#"{"metadata":{"managedFields":[}}"#]
         {
             assert_eq!(parsed(broken).unwrap_err().code, 500, "{broken}");
+        }
+    }
+
+    #[test]
+    fn uid_of_equals_the_uid_of_the_parsed_object() {
+        for value in [
+            r#"{"kind":"A","metadata":{"name":"a","uid":"u-1","labels":{"uid":"x"}},"spec":{"metadata":{"uid":"y"}}}"#,
+            r#"{"metadata":{"uid":"a\u002db"}}"#,
+            r#"{"metadata":{"uid":"a","uid":"b"}}"#,
+            r#"{"metadata":{"uid":"a"},"metadata":{"uid":"b"}}"#,
+            r#"{"metadata":{"uid":7}}"#,
+            r#"{"metadata":{"uid":null}}"#,
+            r#"{"metadata":{"name":"a"}}"#,
+            r#"{"metadata":[]}"#,
+            r#"{"spec":{}}"#,
+            r#"{"metadata":{"uid":"a"}"#,
+            "k8s\0",
+        ] {
+            let key = Key::new("things", None, "a").unwrap();
+            let (value, revision) = (Bytes::from(value), Revision::new(7));
+            let found = KeyValue { key, value, created: revision, modified: revision, stale: false };
+            let expected = parse(&found).map(|object| text(metadata(&object), "uid").to_owned());
+            assert_eq!(uid_of(&found), expected, "{found:?}");
         }
     }
 
