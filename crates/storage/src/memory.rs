@@ -621,6 +621,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn key_written_within_a_millisecond_is_not_removed_before_its_ttl() {
+        let advance = async |micros: u64| tokio::time::advance(Duration::from_micros(micros)).await;
+        let store = MemoryStorage::new();
+        advance(500).await;
+        store.create(&pod("a"), Bytes::new(), Some(Duration::from_millis(10))).await.unwrap();
+        let is_stored = async || {
+            store.inner.expire();
+            store.get(&pod("a")).await.unwrap().0.is_some()
+        };
+        advance(9_600).await;
+        assert!(is_stored().await, "removed after 9.6 ms of 10");
+        advance(1_000).await;
+        assert!(!is_stored().await, "stored after 10.6 ms of 10");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn expired_keys_are_removed_in_bounded_steps() {
         let store = MemoryStorage::new();
         let keys = 2 * EXPIRE_PER_STEP as u64 + 10;
