@@ -15,9 +15,9 @@ use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::webhook::ConversionRequest;
 use listwatch_apiserver::{ApiServer, Body};
 use listwatch_benches::{answers_list, measured};
+use listwatch_json::{Value, json};
 use listwatch_meta::Key;
 use listwatch_storage::{MemoryStorage, Storage as _};
-use serde_json::{Value, json};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 

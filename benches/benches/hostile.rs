@@ -13,7 +13,7 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::ApiServer;
 use listwatch_benches::{answers_list, measured};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -94,8 +94,7 @@ fn loads() -> Vec<Load> {
     };
     let strings = |count: usize| (0..count).map(|number| format!("item-{number}")).collect::<Vec<_>>();
     let members = |count: usize| {
-        let members: serde_json::Map<String, Value> =
-            (0..count).map(|number| (format!("key-{number}"), json!("v"))).collect();
+        let members: listwatch_json::Map = (0..count).map(|number| (format!("key-{number}"), json!("v"))).collect();
         Value::Object(members)
     };
     let apply = |name, body: String| Load {

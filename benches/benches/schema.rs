@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use listwatch_json::{Value, json};
 use listwatch_schema::{CheckContext, Schema, check};
-use serde_json::{Value, json};
 
 /// A typical kind of an operator: a workload with containers, ports, resources and conditions.
 fn schema(ruled: bool) -> Value {

@@ -14,7 +14,7 @@ use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::ApiServer;
 use listwatch_apply::{Kind, Set, Typing, Writer};
 use listwatch_benches::runtime;
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 use time::OffsetDateTime;
 use tower_service::Service as _;
 

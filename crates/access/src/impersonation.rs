@@ -149,7 +149,7 @@ fn print(user: &UserInfo) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use listwatch_json::{Value, json};
 
     use super::*;
 

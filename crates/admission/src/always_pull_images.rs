@@ -1,8 +1,8 @@
 //! AlwaysPullImages: images are pulled with the credentials of each pod (`plugin/pkg/admission/alwayspullimages`).
 
+use listwatch_json::{Value, json};
 use listwatch_meta::Status;
 use listwatch_validation::{Object, child, child_mut, objects, text};
-use serde_json::{Value, json};
 
 use super::AdmissionRequest;
 use super::plugin::{Mutator, Validator};
@@ -39,12 +39,12 @@ impl Mutator for AlwaysPullImages {
             for list in LISTS {
                 let Some(Value::Array(containers)) = spec.get_mut(list) else { continue };
                 for container in containers.iter_mut().filter_map(Value::as_object_mut) {
-                    container.insert("imagePullPolicy".to_owned(), json!(ALWAYS));
+                    container.insert("imagePullPolicy", json!(ALWAYS));
                 }
             }
             if let Some(Value::Array(volumes)) = spec.get_mut("volumes") {
                 for image in volumes.iter_mut().filter_map(|volume| volume.get_mut("image")?.as_object_mut()) {
-                    image.insert("pullPolicy".to_owned(), json!(ALWAYS));
+                    image.insert("pullPolicy", json!(ALWAYS));
                 }
             }
         }

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use listwatch_json::Value;
 use listwatch_meta::quantity::Quantity;
 use listwatch_validation::resource_names::is_huge_page;
 use listwatch_validation::{Object, child, items, objects, text};
-use serde_json::Value;
 
 /// Quantities by resource name.
 pub(crate) type Amounts = BTreeMap<String, Quantity>;
@@ -19,7 +19,7 @@ pub(crate) fn amounts(list: &Object) -> Amounts {
         Value::Number(number) => Quantity::parse(&number.to_string()),
         _ => None,
     };
-    list.iter().filter_map(|(name, value)| Some((name.clone(), read(value)?))).collect()
+    list.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), read(value)?))).collect()
 }
 
 /// Returns the quantities as a JSON object.
@@ -130,7 +130,7 @@ fn container_amounts(pod: &Object, container: &Object, list: &str, with_status: 
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

@@ -37,7 +37,7 @@ impl Validator for LimitPodHardAntiAffinityTopology {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

@@ -2,10 +2,10 @@
 //! (`plugin/pkg/admission/certificates/{approval,signing}`).
 
 use listwatch_access::{Attributes, AuthorizerChain};
+use listwatch_json::Map;
 use listwatch_meta::go::quote;
 use listwatch_meta::{Status, UserInfo};
 use listwatch_validation::{child, is_same, text};
-use serde_json::{Map, Value};
 
 use super::{AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
 
@@ -47,7 +47,7 @@ async fn is_permitted(authorizers: &AuthorizerChain, user: &UserInfo, verb: &str
 async fn check(
     authorizers: &AuthorizerChain,
     request: &AdmissionRequest<'_>,
-    object: &Map<String, Value>,
+    object: &Map,
     verb: &str,
 ) -> Result<(), Status> {
     // The stored signer decides; it cannot be changed.
@@ -75,11 +75,7 @@ impl ValidatingAdmission for CertificateApproval {
         updates(request, "approval")
     }
 
-    fn validate<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a Map) -> AdmissionFuture<'a, ()> {
         Box::pin(check(&self.0, request, object, "approve"))
     }
 }
@@ -93,12 +89,8 @@ impl ValidatingAdmission for CertificateSigning {
         updates(request, "status")
     }
 
-    fn validate<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
-        let status = |object: &'a Map<String, Value>, member: &str| child(object, "status").get(member);
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a Map) -> AdmissionFuture<'a, ()> {
+        let status = |object: &'a Map, member: &str| child(object, "status").get(member);
         let is_unchanged = request.old_object.is_some_and(|old| {
             ["certificate", "conditions"].iter().all(|member| is_same(status(object, member), status(old, member)))
         });
@@ -112,7 +104,7 @@ impl ValidatingAdmission for CertificateSigning {
 #[cfg(test)]
 mod tests {
     use listwatch_access::{Authorization, Authorizer, MaybeFuture};
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::super::testing::{Fixture, create, object};
     use super::*;
@@ -132,7 +124,7 @@ mod tests {
     async fn approval_and_signing_need_permission_for_the_signer_or_its_domain() {
         let old = object(json!({"metadata": {"name": "r"}, "spec": {"signerName": "example.com/a"}}));
         let mut new = old.clone();
-        new.insert("status".to_owned(), json!({"certificate": "x"}));
+        new.insert("status", json!({"certificate": "x"}));
         let fixture = Fixture::new(&[]);
         let request = AdmissionRequest {
             operation: Operation::Update,

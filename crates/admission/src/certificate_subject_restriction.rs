@@ -52,7 +52,7 @@ fn check(object: &Object) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use listwatch_json::{Value, json};
 
     use super::*;
 

@@ -55,7 +55,7 @@ fn size(claim: &Object) -> Quantity {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

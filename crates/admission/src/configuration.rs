@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use listwatch_json::Value;
 use listwatch_meta::go::quote;
 use listwatch_validation::{Object, given, objects, text, texts};
-use serde_json::Value;
 
 use super::event_rate_limit::EventLimit;
 use super::plugin_set::PLUGINS;
@@ -150,7 +150,7 @@ fn typed<'a>(file: &'a Value, versions: &[&str], kind: &str) -> Result<&'a Objec
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

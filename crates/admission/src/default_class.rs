@@ -3,9 +3,9 @@
 
 use std::cmp::Reverse;
 
+use listwatch_json::json;
 use listwatch_meta::Status;
 use listwatch_validation::{Object, child, child_mut, given, metadata, text};
-use serde_json::json;
 
 use super::plugin::Mutator;
 use super::{AdmissionRequest, LISTED_MAX};
@@ -52,7 +52,7 @@ async fn set_default(
     let classes = listed.and_then(|listed| listed.all(resource));
     let classes = classes.map_err(|status| request.forbid(object, status.message))?;
     if let Some(name) = default_of(classes, marks) {
-        child_mut(object, "spec").insert(member.to_owned(), json!(name));
+        child_mut(object, "spec").insert(member, json!(name));
     }
     Ok(())
 }
@@ -95,7 +95,7 @@ impl Mutator for DefaultIngressClass {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use listwatch_json::Value;
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use serde_json::{Map, Value};
+use listwatch_json::{Map, Value};
 
 use crate::AdmissionFuture;
 
@@ -48,7 +48,7 @@ pub trait RequestDetails: Send + Sync {
     fn equivalents(&self) -> Vec<ResourceName<'_>>;
 
     /// Returns the CreateOptions, UpdateOptions or DeleteOptions of the request in `meta.k8s.io/v1`; `None` on connect.
-    fn options(&self) -> Option<Map<String, Value>>;
+    fn options(&self) -> Option<Map>;
 
     /// Returns the time at which the request must be complete; `None` for the server's own writes.
     fn deadline(&self) -> Option<Instant>;
@@ -57,28 +57,20 @@ pub trait RequestDetails: Send + Sync {
     ///
     /// # Errors
     /// 500 if the object cannot be converted.
-    fn show<'a>(
-        &'a self,
-        object: &'a Map<String, Value>,
-        to: ResourceName<'a>,
-    ) -> AdmissionFuture<'a, Map<String, Value>>;
+    fn show<'a>(&'a self, object: &'a Map, to: ResourceName<'a>) -> AdmissionFuture<'a, Map>;
 
     /// Converts the old object of the request to a version, as [`RequestDetails::show`] does.
     ///
     /// # Errors
     /// 500 if the object cannot be converted.
-    fn show_old<'a>(
-        &'a self,
-        old_object: &'a Map<String, Value>,
-        to: ResourceName<'a>,
-    ) -> AdmissionFuture<'a, Map<String, Value>>;
+    fn show_old<'a>(&'a self, old_object: &'a Map, to: ResourceName<'a>) -> AdmissionFuture<'a, Map>;
 
     /// Applies the operations of a JSON patch (RFC 6902) to a shown object. The number and the cost of the operations are
     /// limited.
     ///
     /// # Errors
     /// [`PatchError`] with the text of the operation that does not apply. The object is then partly changed.
-    fn patch(&self, shown: &mut Map<String, Value>, operations: Vec<Value>) -> Result<(), PatchError>;
+    fn patch(&self, shown: &mut Map, operations: Vec<Value>) -> Result<(), PatchError>;
 
     /// Merges an apply configuration into a shown object of a version, as server-side apply does, without ownership:
     /// named fields are set, and nothing is removed (`patch/smd.go`).
@@ -86,18 +78,13 @@ pub trait RequestDetails: Send + Sync {
     /// # Errors
     /// The text for a configuration that does not match the type, or that changes a part of an atomic list, map or
     /// struct.
-    fn merge(
-        &self,
-        shown: &Map<String, Value>,
-        configuration: Map<String, Value>,
-        of: ResourceName<'_>,
-    ) -> Result<Map<String, Value>, String>;
+    fn merge(&self, shown: &Map, configuration: Map, of: ResourceName<'_>) -> Result<Map, String>;
 
     /// Decodes a patched object in a version: checks the types of the fields and removes unknown fields.
     ///
     /// # Errors
     /// The error text of the decoder.
-    fn decode(&self, patched: Map<String, Value>, of: ResourceName<'_>) -> Result<Map<String, Value>, String>;
+    fn decode(&self, patched: Map, of: ResourceName<'_>) -> Result<Map, String>;
 
     /// Applies the defaults of a version to a decoded object, and converts the object to the version of plugins.
     /// `original` is the object before the patch. If the managed fields of the patched object are invalid, those of
@@ -105,12 +92,7 @@ pub trait RequestDetails: Send + Sync {
     ///
     /// # Errors
     /// 500 if the object cannot be converted.
-    fn restore<'a>(
-        &'a self,
-        decoded: Map<String, Value>,
-        of: ResourceName<'a>,
-        original: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, Map<String, Value>>;
+    fn restore<'a>(&'a self, decoded: Map, of: ResourceName<'a>, original: &'a Map) -> AdmissionFuture<'a, Map>;
 }
 
 /// The error of a JSON patch, with the text of the operation that does not apply.
@@ -146,7 +128,7 @@ impl RequestDetails for NoDetails {
         Vec::new()
     }
 
-    fn options(&self) -> Option<Map<String, Value>> {
+    fn options(&self) -> Option<Map> {
         None
     }
 
@@ -154,45 +136,27 @@ impl RequestDetails for NoDetails {
         None
     }
 
-    fn show<'a>(
-        &'a self,
-        object: &'a Map<String, Value>,
-        _: ResourceName<'a>,
-    ) -> AdmissionFuture<'a, Map<String, Value>> {
+    fn show<'a>(&'a self, object: &'a Map, _: ResourceName<'a>) -> AdmissionFuture<'a, Map> {
         Box::pin(std::future::ready(Ok(object.clone())))
     }
 
-    fn show_old<'a>(
-        &'a self,
-        old_object: &'a Map<String, Value>,
-        _: ResourceName<'a>,
-    ) -> AdmissionFuture<'a, Map<String, Value>> {
+    fn show_old<'a>(&'a self, old_object: &'a Map, _: ResourceName<'a>) -> AdmissionFuture<'a, Map> {
         Box::pin(std::future::ready(Ok(old_object.clone())))
     }
 
-    fn patch(&self, _: &mut Map<String, Value>, _: Vec<Value>) -> Result<(), PatchError> {
+    fn patch(&self, _: &mut Map, _: Vec<Value>) -> Result<(), PatchError> {
         Ok(())
     }
 
-    fn merge(
-        &self,
-        shown: &Map<String, Value>,
-        _: Map<String, Value>,
-        _: ResourceName<'_>,
-    ) -> Result<Map<String, Value>, String> {
+    fn merge(&self, shown: &Map, _: Map, _: ResourceName<'_>) -> Result<Map, String> {
         Ok(shown.clone())
     }
 
-    fn decode(&self, patched: Map<String, Value>, _: ResourceName<'_>) -> Result<Map<String, Value>, String> {
+    fn decode(&self, patched: Map, _: ResourceName<'_>) -> Result<Map, String> {
         Ok(patched)
     }
 
-    fn restore<'a>(
-        &'a self,
-        decoded: Map<String, Value>,
-        _: ResourceName<'a>,
-        _: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, Map<String, Value>> {
+    fn restore<'a>(&'a self, decoded: Map, _: ResourceName<'a>, _: &'a Map) -> AdmissionFuture<'a, Map> {
         Box::pin(std::future::ready(Ok(decoded)))
     }
 }

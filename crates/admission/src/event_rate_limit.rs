@@ -200,8 +200,8 @@ impl Validator for EventRateLimit {
 mod tests {
     use std::time::Duration;
 
+    use listwatch_json::{Value, json};
     use listwatch_meta::UserInfo;
-    use serde_json::{Value, json};
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

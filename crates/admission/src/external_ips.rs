@@ -32,7 +32,7 @@ impl Validator for DenyServiceExternalIps {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use listwatch_json::{Value, json};
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

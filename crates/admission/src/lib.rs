@@ -72,8 +72,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use listwatch_access::AuthorizerChain;
+use listwatch_json::{Map, Value};
 use listwatch_meta::{Status, UserInfo};
-use serde_json::{Map, Value};
 
 pub use self::configuration::{AdmissionConfiguration, InvalidConfiguration, LimitedResource};
 pub use self::details::{KindName, PatchError, RequestDetails, ResourceName};
@@ -140,7 +140,7 @@ pub struct AdmissionRequest<'a> {
     /// Whether the request is a dry run, which stores nothing.
     pub dry_run: bool,
     /// The stored object before an update or a delete, in the storage version; `None` on create.
-    pub old_object: Option<&'a Map<String, Value>>,
+    pub old_object: Option<&'a Map>,
     /// A reader of other stored objects.
     pub objects: &'a dyn ObjectReader,
     /// Takes warnings for the client and annotations for the audit event.
@@ -161,7 +161,7 @@ impl fmt::Debug for AdmissionRequest<'_> {
 impl AdmissionRequest<'_> {
     /// Returns the 403 with which a plugin rejects the write of `object`. The message contains the object's name, or
     /// else its `generateName` (`admission.NewForbidden`).
-    pub fn forbid(&self, object: &Map<String, Value>, why: impl fmt::Display) -> Status {
+    pub fn forbid(&self, object: &Map, why: impl fmt::Display) -> Status {
         let text = |member| listwatch_validation::text(listwatch_validation::metadata(object), member);
         let names = [text("name"), self.name, text("generateName"), "Unknown"];
         let name = names.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
@@ -176,7 +176,7 @@ impl AdmissionRequest<'_> {
         resource: &str,
         namespace: Option<&str>,
         name: &str,
-    ) -> Result<Option<Map<String, Value>>, Status> {
+    ) -> Result<Option<Map>, Status> {
         let json = self.objects.get_cached(group, "v1", resource, namespace, name).await?;
         json.map(|json| serde_json::from_slice(&json).map_err(Status::internal)).transpose()
     }
@@ -224,7 +224,7 @@ pub trait ObjectReader: Send + Sync {
         resource: &'a str,
         namespace: Option<&'a str>,
         name: &'a str,
-    ) -> AdmissionFuture<'a, Option<Map<String, Value>>>;
+    ) -> AdmissionFuture<'a, Option<Map>>;
 
     /// Reads the JSON of one object like [`ObjectReader::get`], but from the watch cache if the cache has it. The object may
     /// be older than the store's; an absent object is absent from the store. A resource that is not served has no objects.
@@ -267,7 +267,7 @@ pub trait ObjectReader: Send + Sync {
         &'a self,
         namespace: &'a str,
         name: &'a str,
-        old: &'a Map<String, Value>,
+        old: &'a Map,
         status: Value,
     ) -> AdmissionFuture<'a, bool>;
 }
@@ -297,7 +297,7 @@ impl ListedObjects {
     ///
     /// # Errors
     /// 500 if there are more objects than the limit, or if one cannot be read.
-    pub fn all(self, resource: &str) -> Result<Vec<Map<String, Value>>, Status> {
+    pub fn all(self, resource: &str) -> Result<Vec<Map>, Status> {
         if self.remaining > 0 {
             return Err(Status::internal(format_args!("there are too many {resource} to enforce them")));
         }
@@ -333,11 +333,7 @@ pub trait MutatingAdmission: Send + Sync {
 
     /// Changes the object, which is in the storage version and already has its defaults. On delete, the object is the
     /// stored one, and changes have no effect.
-    fn admit<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a mut Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()>;
+    fn admit<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a mut Map) -> AdmissionFuture<'a, ()>;
 }
 
 /// A plugin that may reject objects (`admission.ValidationInterface`).
@@ -353,11 +349,7 @@ pub trait ValidatingAdmission: Send + Sync {
 
     /// Validates the object; an error rejects the write. On create and update, the object is valid and final. On
     /// delete, the object is the stored one.
-    fn validate<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()>;
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a Map) -> AdmissionFuture<'a, ()>;
 }
 
 /// The admission plugins of a server, in the order in which they run. The order depends only on the names. Plugins with
@@ -492,7 +484,7 @@ impl AdmissionChain {
     ///
     /// # Errors
     /// The error of the first plugin that rejects the object.
-    pub async fn mutate(&self, request: &AdmissionRequest<'_>, object: &mut Map<String, Value>) -> Result<(), Status> {
+    pub async fn mutate(&self, request: &AdmissionRequest<'_>, object: &mut Map) -> Result<(), Status> {
         let rounds = ReinvocationContext::default();
         let request = AdmissionRequest { reinvocation: Some(&rounds), ..*request };
         loop {
@@ -512,11 +504,7 @@ impl AdmissionChain {
     ///
     /// # Errors
     /// The error of the first plugin that rejects the deletion.
-    pub async fn admit_deletion(
-        &self,
-        request: &AdmissionRequest<'_>,
-        object: &Map<String, Value>,
-    ) -> Result<(), Status> {
+    pub async fn admit_deletion(&self, request: &AdmissionRequest<'_>, object: &Map) -> Result<(), Status> {
         if self.mutating.iter().any(|plugin| plugin.handles(request)) {
             self.mutate(request, &mut object.clone()).await?;
         }
@@ -527,7 +515,7 @@ impl AdmissionChain {
     ///
     /// # Errors
     /// The error of the first plugin that rejects the object.
-    pub async fn validate(&self, request: &AdmissionRequest<'_>, object: &Map<String, Value>) -> Result<(), Status> {
+    pub async fn validate(&self, request: &AdmissionRequest<'_>, object: &Map) -> Result<(), Status> {
         for plugin in &self.validating {
             if plugin.handles(request) {
                 plugin.validate(request, object).await?;
@@ -541,7 +529,7 @@ impl AdmissionChain {
 mod tests {
     use std::sync::Mutex;
 
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
     use crate::details::NoDetails;
@@ -556,7 +544,7 @@ mod tests {
             _: &'a str,
             _: Option<&'a str>,
             _: &'a str,
-        ) -> AdmissionFuture<'a, Option<Map<String, Value>>> {
+        ) -> AdmissionFuture<'a, Option<Map>> {
             Box::pin(std::future::ready(Ok(None)))
         }
 
@@ -586,13 +574,7 @@ mod tests {
             Vec::new()
         }
 
-        fn swap_quota_status<'a>(
-            &'a self,
-            _: &'a str,
-            _: &'a str,
-            _: &'a Map<String, Value>,
-            _: Value,
-        ) -> AdmissionFuture<'a, bool> {
+        fn swap_quota_status<'a>(&'a self, _: &'a str, _: &'a str, _: &'a Map, _: Value) -> AdmissionFuture<'a, bool> {
             Box::pin(std::future::ready(Ok(false)))
         }
     }
@@ -611,11 +593,7 @@ mod tests {
             request.operation != Operation::Connect
         }
 
-        fn admit<'a>(
-            &'a self,
-            request: &'a AdmissionRequest<'_>,
-            object: &'a mut Map<String, Value>,
-        ) -> AdmissionFuture<'a, ()> {
+        fn admit<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a mut Map) -> AdmissionFuture<'a, ()> {
             let rounds = request.reinvocation.expect("the chain sets it");
             ROUNDS.lock().unwrap().push((self.0, rounds.is_second_round()));
             rounds.request();

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use listwatch_json::Value;
 use listwatch_meta::Status;
 use listwatch_meta::quantity::Quantity;
 use listwatch_validation::{Object, child, child_mut, metadata_mut, objects, text};
-use serde_json::Value;
 
 use super::amounts::{Amounts, amounts, of_pod};
 use super::plugin::{Mutator, Validator};
@@ -93,7 +93,7 @@ fn set_defaults(range: &Object, pod: &mut Object) {
     let mut defaults: BTreeMap<&str, BTreeMap<String, Value>> = BTreeMap::new();
     for limit in limits_of(range, "Container") {
         for (list, source) in [("requests", "defaultRequest"), ("limits", "default")] {
-            let amounts = child(limit, source).iter().map(|(name, amount)| (name.clone(), amount.clone()));
+            let amounts = child(limit, source).iter().map(|(name, amount)| (name.as_str().to_owned(), amount.clone()));
             defaults.entry(list).or_default().extend(amounts);
         }
     }
@@ -121,7 +121,7 @@ fn set_defaults(range: &Object, pod: &mut Object) {
     }
     if !set.is_empty() {
         let value = format!("LimitRanger plugin set: {}", set.join("; "));
-        child_mut(metadata_mut(pod), "annotations").insert(ANNOTATION.to_owned(), Value::String(value));
+        child_mut(metadata_mut(pod), "annotations").insert(ANNOTATION, Value::String(value));
     }
 }
 
@@ -236,7 +236,7 @@ fn above_ratio(limit: &Object, name: &str, max: Quantity, requests: &Amounts, li
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

@@ -27,7 +27,7 @@ impl Validator for NamespaceExists {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::super::testing::{Fixture, create};
     use super::*;

@@ -1,9 +1,9 @@
 //! NodeDeclaredFeatureValidator: rejects updates of a pod that need a feature which its node has not declared
 //! (`plugin/pkg/admission/nodedeclaredfeatures`, `component-helpers/nodedeclaredfeatures`).
 
+use listwatch_json::Value;
 use listwatch_meta::Status;
 use listwatch_validation::{Object, child, items, text};
-use serde_json::Value;
 
 use super::plugin::Validator;
 use super::pod_resize::{bound_node, node_of_changed_pod};
@@ -68,7 +68,7 @@ fn changes_resources_of_an_init_container(old: &Object, new: &Object) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

@@ -1,9 +1,9 @@
 //! TaintNodesByCondition: taints a new node, so that no pods are scheduled to it before its
 //! conditions are known (`plugin/pkg/admission/nodetaint`).
 
+use listwatch_json::{Value, json};
 use listwatch_meta::Status;
 use listwatch_validation::{Object, child_mut, objects, text};
-use serde_json::{Value, json};
 
 use super::AdmissionRequest;
 use super::plugin::Mutator;
@@ -37,7 +37,7 @@ fn add_taint(node: &mut Object) {
     match spec.get_mut("taints") {
         Some(Value::Array(taints)) => taints.push(taint),
         _ => {
-            spec.insert("taints".to_owned(), json!([taint]));
+            spec.insert("taints", json!([taint]));
         }
     }
 }

@@ -121,7 +121,7 @@ impl Validator for OwnerReferencesPermissionEnforcement {
 #[cfg(test)]
 mod tests {
     use listwatch_access::{Authorizer, MaybeFuture};
-    use serde_json::{Value, json};
+    use listwatch_json::{Value, json};
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

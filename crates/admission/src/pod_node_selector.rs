@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use listwatch_json::{MapKey, Value};
 use listwatch_meta::selector::{label_value_problems, qualified_name_problems};
 use listwatch_meta::{FieldError, GroupResource, Status};
 use listwatch_validation::{Object, child, child_mut, metadata, quoted, text};
-use serde_json::Value;
 
 use super::AdmissionRequest;
 use super::plugin::{Mutator, Validator};
@@ -32,7 +32,7 @@ impl PodNodeSelector {
     /// Reads the configuration (`readConfig`).
     pub(super) fn parse(file: &Object) -> BTreeMap<String, String> {
         let selectors = child(file, "podNodeSelectorPluginConfig").iter();
-        selectors.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+        selectors.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.as_str()?.to_owned()))).collect()
     }
 
     /// Returns the node selector that the configuration contains for a namespace or for `clusterDefaultNodeSelector`.
@@ -61,7 +61,8 @@ impl PodNodeSelector {
             return Err(forbid(CONFLICT));
         }
         let allowed = self.configured(request.namespace.unwrap_or_default())?;
-        let is_allowed = |(key, value): (&String, &Value)| allowed.get(key).is_some_and(|allowed| value == allowed);
+        let is_allowed =
+            |(key, value): (&MapKey, &Value)| allowed.get(key.as_str()).is_some_and(|allowed| value == allowed);
         if !allowed.is_empty() && !own.iter().all(is_allowed) {
             return Err(forbid(NOT_ALLOWED));
         }
@@ -122,7 +123,7 @@ impl Validator for PodNodeSelector {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

@@ -86,7 +86,7 @@ fn excess(requests: &Amounts, allocatable: &Amounts) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use listwatch_json::{Value, json};
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

@@ -1,10 +1,10 @@
 //! PodTolerationRestriction: pods get the tolerations of their namespace, and have no others than the namespace allows
 //! (`plugin/pkg/admission/podtolerationrestriction`).
 
+use listwatch_json::{Value, json};
 use listwatch_kinds::quality_of_service;
 use listwatch_meta::Status;
 use listwatch_validation::{Object, child, child_mut, items, metadata};
-use serde_json::{Value, json};
 
 use super::plugin::{Mutator, Validator};
 use super::tolerations::{is_superset, merge};
@@ -76,7 +76,7 @@ impl Mutator for PodTolerationRestriction {
         if !added.is_empty() {
             let spec = child_mut(object, "spec");
             let merged = merge(items(spec, "tolerations"), &added);
-            spec.insert("tolerations".to_owned(), Value::Array(merged));
+            spec.insert("tolerations", Value::Array(merged));
         }
         self.check(request, object).await
     }

@@ -46,7 +46,7 @@ impl Mutator for PodTopologyLabels {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use listwatch_json::{Value, json};
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

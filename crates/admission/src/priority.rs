@@ -1,9 +1,9 @@
 //! Priority: copies the priority of a PriorityClass into each new pod, and keeps one default class
 //! (`plugin/pkg/admission/priority`).
 
+use listwatch_json::{Value, json};
 use listwatch_meta::Status;
 use listwatch_validation::{Object, child, child_mut, given, is_true, metadata, text};
-use serde_json::{Value, json};
 
 use super::plugin::{Mutator, Validator};
 use super::{AdmissionRequest, LISTED_MAX, Operation};
@@ -90,7 +90,7 @@ fn restore(pod: &mut Object, old: &Object) {
         if given(spec, member).is_none()
             && let Some(value) = given(child(old, "spec"), member)
         {
-            spec.insert(member.to_owned(), value.clone());
+            spec.insert(member, value.clone());
         }
     }
 }
@@ -141,10 +141,10 @@ impl PriorityClass {
             ));
         }
         if !name.is_empty() {
-            spec.insert("priorityClassName".to_owned(), json!(name));
+            spec.insert("priorityClassName", json!(name));
         }
-        spec.insert("priority".to_owned(), json!(value));
-        spec.insert("preemptionPolicy".to_owned(), json!(preemption_policy));
+        spec.insert("priority", json!(value));
+        spec.insert("preemptionPolicy", json!(preemption_policy));
         Ok(())
     }
 }

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use listwatch_access::rbac::{PolicyRule, RbacState};
 use listwatch_access::{Attributes, AuthorizerChain};
+use listwatch_json::{Map, Value};
 use listwatch_meta::user::SYSTEM_MASTERS;
 use listwatch_meta::{GroupResource, Status};
 use listwatch_validation::{Object, child, text};
-use serde_json::{Map, Value};
 
 use super::{AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
 
@@ -112,11 +112,7 @@ impl ValidatingAdmission for RbacEscalation {
             && matches!(request.operation, Operation::Create | Operation::Update)
     }
 
-    fn validate<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a Map) -> AdmissionFuture<'a, ()> {
         Box::pin(self.check(request, object))
     }
 }
@@ -124,7 +120,7 @@ impl ValidatingAdmission for RbacEscalation {
 fn rules(role: &Object) -> Result<Vec<PolicyRule>, Status> {
     match role.get("rules") {
         None | Some(Value::Null) => Ok(Vec::new()),
-        Some(rules) => serde_json::from_value(rules.clone()).map_err(Status::internal),
+        Some(rules) => listwatch_json::from_value(rules.clone()).map_err(Status::internal),
     }
 }
 

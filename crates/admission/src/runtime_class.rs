@@ -1,10 +1,10 @@
 //! RuntimeClass: copies overhead and scheduling of a pod's RuntimeClass into the pod
 //! (`plugin/pkg/admission/runtimeclass`).
 
+use listwatch_json::Value;
 use listwatch_meta::Status;
 use listwatch_meta::go::quote;
 use listwatch_validation::{Object, child, child_mut, given, items, text};
-use serde_json::Value;
 
 use super::amounts::amounts;
 use super::plugin::{Mutator, Validator};
@@ -40,7 +40,7 @@ fn set_overhead(class: &Object, pod: &mut Object) -> Result<(), String> {
     {
         return Err(MISMATCH.to_owned());
     }
-    spec.insert("overhead".to_owned(), Value::Object(overhead.clone()));
+    spec.insert("overhead", Value::Object(overhead.clone()));
     Ok(())
 }
 
@@ -68,7 +68,7 @@ fn set_scheduling(class: &Object, pod: &mut Object) -> Result<(), String> {
     let added = items(scheduling, "tolerations");
     if !added.is_empty() {
         let merged = tolerations::merge(items(spec, "tolerations"), added);
-        spec.insert("tolerations".to_owned(), Value::Array(merged));
+        spec.insert("tolerations", Value::Array(merged));
     }
     Ok(())
 }
@@ -111,7 +111,7 @@ impl Validator for RuntimeClass {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

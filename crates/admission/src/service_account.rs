@@ -8,9 +8,9 @@
 
 use std::time::Duration;
 
+use listwatch_json::{Value, json};
 use listwatch_meta::{GroupResource, Status};
 use listwatch_validation::{Object, child, child_mut, items, metadata, names, objects, text};
-use serde_json::{Value, json};
 
 use super::plugin::{Mutator, Validator};
 use super::{AdmissionRequest, Operation};
@@ -59,8 +59,8 @@ impl Mutator for ServiceAccount {
         }
         let spec = child_mut(object, "spec");
         if text(spec, "serviceAccountName").is_empty() {
-            spec.insert("serviceAccountName".to_owned(), json!(DEFAULT_ACCOUNT));
-            spec.insert("serviceAccount".to_owned(), json!(DEFAULT_ACCOUNT));
+            spec.insert("serviceAccountName", json!(DEFAULT_ACCOUNT));
+            spec.insert("serviceAccount", json!(DEFAULT_ACCOUNT));
         }
         let account = account_of(request, object).await?;
         let spec = child_mut(object, "spec");
@@ -71,7 +71,7 @@ impl Mutator for ServiceAccount {
         if items(spec, "imagePullSecrets").is_empty()
             && let Some(secrets) = account.get("imagePullSecrets").filter(|secrets| secrets.is_array())
         {
-            spec.insert("imagePullSecrets".to_owned(), secrets.clone());
+            spec.insert("imagePullSecrets", secrets.clone());
         }
         check_secrets(&account, object).map_err(|why| request.forbid(object, why))
     }
@@ -226,7 +226,7 @@ fn push(holder: &mut Object, list: &str, item: Value) {
     match holder.get_mut(list) {
         Some(Value::Array(items)) => items.push(item),
         _ => {
-            holder.insert(list.to_owned(), Value::Array(vec![item]));
+            holder.insert(list, Value::Array(vec![item]));
         }
     }
 }
@@ -307,7 +307,7 @@ mod tests {
     fn account(name: &str, rest: Value) -> Value {
         let mut account = object(rest);
         let annotations = account.remove("annotations").unwrap_or_default();
-        account.insert("metadata".to_owned(), json!({"name": name, "namespace": "ns", "annotations": annotations}));
+        account.insert("metadata", json!({"name": name, "namespace": "ns", "annotations": annotations}));
         Value::Object(account)
     }
 
@@ -423,7 +423,7 @@ mod tests {
             (json!({"containers": [{"name": "c", "env": env("s")}]}), Ok(())),
         ] {
             let mut spec = object(spec);
-            spec.insert("serviceAccountName".to_owned(), json!("sa"));
+            spec.insert("serviceAccountName", json!("sa"));
             assert_eq!(admitted(&fixture, pod(Value::Object(spec.clone()))).await.map(drop), expected, "{spec:?}");
         }
         let ephemeral =

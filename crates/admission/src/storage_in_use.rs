@@ -1,9 +1,9 @@
 //! StorageObjectInUseProtection: adds finalizers to claims, volumes and VolumeAttributesClasses, so that they stay
 //! while they are in use (`plugin/pkg/admission/storage/storageobjectinuseprotection`).
 
+use listwatch_json::{Value, json};
 use listwatch_meta::Status;
 use listwatch_validation::{Object, metadata_mut, texts};
-use serde_json::{Value, json};
 
 use super::plugin::Mutator;
 use super::{AdmissionRequest, Operation};
@@ -47,7 +47,7 @@ fn add_finalizer(object: &mut Object, finalizer: &str) {
     match metadata.get_mut("finalizers") {
         Some(Value::Array(finalizers)) => finalizers.push(json!(finalizer)),
         _ => {
-            metadata.insert("finalizers".to_owned(), json!([finalizer]));
+            metadata.insert("finalizers", json!([finalizer]));
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::{LazyLock, Mutex};
 
 use bytes::Bytes;
+use listwatch_json::{Map, Value};
 use listwatch_meta::{Status, UserInfo};
 use listwatch_validation::{metadata, text};
-use serde_json::{Map, Value};
 
 use super::details::{KindName, NoDetails};
 use super::{AdmissionFuture, AdmissionRecorder, AdmissionRequest, ListedObjects, ObjectReader, Operation};
@@ -13,7 +13,7 @@ use super::{AdmissionFuture, AdmissionRecorder, AdmissionRequest, ListedObjects,
 /// The stored objects of a test, by plural name.
 #[derive(Default)]
 pub(super) struct Fixture {
-    pub(super) objects: Mutex<Vec<(String, Map<String, Value>)>>,
+    pub(super) objects: Mutex<Vec<(String, Map)>>,
     /// Whether all reads fail.
     pub(super) failing: bool,
     /// The number of further status writes that fail because of a concurrent write.
@@ -31,8 +31,8 @@ impl Fixture {
         if self.failing { Err(Status::internal("the store is down")) } else { Ok(()) }
     }
 
-    fn find(&self, resource: &str, namespace: Option<&str>, name: &str) -> Option<Map<String, Value>> {
-        let is = |found: &Map<String, Value>| {
+    fn find(&self, resource: &str, namespace: Option<&str>, name: &str) -> Option<Map> {
+        let is = |found: &Map| {
             text(metadata(found), "name") == name && namespace.is_none_or(|ns| text(metadata(found), "namespace") == ns)
         };
         let objects = self.objects.lock().unwrap();
@@ -48,7 +48,7 @@ impl ObjectReader for Fixture {
         resource: &'a str,
         namespace: Option<&'a str>,
         name: &'a str,
-    ) -> AdmissionFuture<'a, Option<Map<String, Value>>> {
+    ) -> AdmissionFuture<'a, Option<Map>> {
         Box::pin(async move {
             self.check()?;
             Ok(self.find(resource, namespace, name))
@@ -82,7 +82,7 @@ impl ObjectReader for Fixture {
             self.check()?;
             let objects = self.objects.lock().unwrap();
             let found = objects.iter().filter(|(plural, _)| plural == resource).map(|(_, object)| object);
-            let found: Vec<&Map<String, Value>> =
+            let found: Vec<&Map> =
                 found.filter(|found| namespace.is_none_or(|ns| text(metadata(found), "namespace") == ns)).collect();
             let json = found.iter().take(limit).map(|found| Bytes::from(serde_json::to_vec(found).unwrap())).collect();
             Ok(ListedObjects { json, remaining: found.len().saturating_sub(limit) })
@@ -101,7 +101,7 @@ impl ObjectReader for Fixture {
         &'a self,
         namespace: &'a str,
         name: &'a str,
-        old: &'a Map<String, Value>,
+        old: &'a Map,
         status: Value,
     ) -> AdmissionFuture<'a, bool> {
         Box::pin(async move {
@@ -115,7 +115,7 @@ impl ObjectReader for Fixture {
             }
             for (plural, found) in self.objects.lock().unwrap().iter_mut() {
                 if plural == "resourcequotas" && found == old {
-                    found.insert("status".to_owned(), status.clone());
+                    found.insert("status", status.clone());
                 }
             }
             Ok(true)
@@ -124,7 +124,7 @@ impl ObjectReader for Fixture {
 }
 
 /// Converts a JSON value to an object.
-pub(super) fn object(value: Value) -> Map<String, Value> {
+pub(super) fn object(value: Value) -> Map {
     match value {
         Value::Object(object) => object,
         other => panic!("{other} is not an object"),

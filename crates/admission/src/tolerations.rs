@@ -1,7 +1,7 @@
 //! Merges tolerations (`pkg/util/tolerations`).
 
+use listwatch_json::Value;
 use listwatch_validation::{Object, number, text};
-use serde_json::Value;
 
 /// Whether `wide` tolerates everything that `narrow` tolerates.
 pub(super) fn is_superset(wide: &Object, narrow: &Object) -> bool {
@@ -56,7 +56,7 @@ pub(super) fn merge(first: &[Value], second: &[Value]) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

@@ -5,9 +5,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use listwatch_json::Value;
 use listwatch_proxy::{ClientCertificate, TlsSettings};
 use serde::Deserialize;
-use serde_json::Value;
 
 /// The group of APIServices.
 pub(crate) const REGISTRATION_GROUP: &str = "apiregistration.k8s.io";
@@ -158,7 +158,7 @@ impl ApiService {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

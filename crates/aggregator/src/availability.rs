@@ -8,7 +8,7 @@
 //! Rules and texts: `kube-aggregator/pkg/controllers/status/{local,remote}`,
 //! `…/pkg/apis/apiregistration/v1/helper/helpers.go`.
 
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, json};
 
 use crate::ApiService;
 use crate::condition::Condition;
@@ -108,7 +108,7 @@ pub fn check_probes(probes: &[(String, ProbeResult)]) -> Condition {
 
 /// Sets the condition `Available` of an APIService, and returns whether the object changed. `now` is in RFC 3339; it
 /// becomes `lastTransitionTime` only if the status changes.
-pub fn set_condition(object: &mut Map<String, Value>, condition: &Condition, now: &str) -> bool {
+pub fn set_condition(object: &mut Map, condition: &Condition, now: &str) -> bool {
     let status = object.entry("status").or_insert_with(|| json!({}));
     if !status.is_object() {
         *status = json!({});

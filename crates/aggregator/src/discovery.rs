@@ -12,10 +12,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::compare_versions;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
 
 use crate::ApiService;
 use crate::api_service::REGISTRATION_GROUP;
@@ -220,7 +220,7 @@ pub fn parse_resource_list(document: &[u8]) -> Result<Vec<ResourceDiscovery>, Ma
 /// local document. `remote` is keyed by the name of the APIService; a service without an entry is stale and empty.
 /// Groups and versions are ordered by the priorities of the APIServices.
 pub fn merge_aggregated(local: &Value, services: &[ApiService], remote: &BTreeMap<String, RemoteVersion>) -> Value {
-    let mut groups: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
+    let mut groups: BTreeMap<String, Map> = BTreeMap::new();
     for group in local["items"].as_array().into_iter().flatten() {
         if let (Some(name), Some(group)) = (group["metadata"]["name"].as_str(), group.as_object()) {
             groups.insert(name.to_owned(), group.clone());
@@ -254,7 +254,7 @@ pub fn merge_aggregated(local: &Value, services: &[ApiService], remote: &BTreeMa
         REGISTRATION_GROUP => (REGISTRATION_GROUP_PRIORITY, 0),
         _ => priorities.get(&(group, version)).copied().unwrap_or(DEFAULT_PRIORITIES),
     };
-    let mut items: Vec<(i64, String, Map<String, Value>)> = Vec::new();
+    let mut items: Vec<(i64, String, Map)> = Vec::new();
     for (name, mut group) in groups {
         let mut highest = 0;
         if let Some(versions) = group.get_mut("versions").and_then(Value::as_array_mut) {

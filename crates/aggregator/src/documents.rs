@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use listwatch_json::Value;
 use serde::Deserialize;
-use serde_json::Value;
 use tracing::warn;
 
 use crate::ApiService;
@@ -185,7 +185,7 @@ fn parse_index(document: &[u8]) -> Option<BTreeMap<String, String>> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

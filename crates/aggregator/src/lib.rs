@@ -22,7 +22,7 @@
 //! The condition of an APIService whose service listens on another port, and its position in the legacy group list.
 //! ```
 //! use listwatch_aggregator::{ApiService, Service, api_group_list, check_objects};
-//! use serde_json::json;
+//! use listwatch_json::json;
 //!
 //! let api_service = ApiService::from_object(&json!({
 //!     "metadata": {"name": "v1.metrics.example"},

@@ -1,8 +1,8 @@
 //! The objects that resolve a service reference to an address, and the traits that read and write them.
 
 use async_trait::async_trait;
+use listwatch_json::Value;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::ApiService;
 use crate::condition::Condition;
@@ -147,7 +147,7 @@ pub trait ApiServiceObjects: Send + Sync {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

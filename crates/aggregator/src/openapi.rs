@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 const DEFINITION: &str = "#/definitions/";
 const PARAMETER: &str = "#/parameters/";
@@ -60,7 +60,7 @@ fn keep_paths(spec: &Value, keep: impl Fn(&str) -> bool) -> Value {
         paths.iter().filter(|(path, _)| keep(path)).map(|(path, item)| (path.clone(), item.clone())).collect();
     let used = used_definitions(&kept);
     if let Some(definitions) = kept["definitions"].as_object_mut() {
-        definitions.retain(|name, _| used.contains(name) || !used_before.contains(name));
+        definitions.retain(|name, _| used.contains(name.as_str()) || !used_before.contains(name.as_str()));
     }
     kept
 }
@@ -142,7 +142,7 @@ fn renames(present: &Value, added: &Value) -> BTreeMap<String, String> {
             };
             if is_free {
                 taken.insert(candidate.clone());
-                renames.insert(name.clone(), candidate);
+                renames.insert(name.as_str().to_owned(), candidate);
                 break;
             }
         }
@@ -153,7 +153,7 @@ fn renames(present: &Value, added: &Value) -> BTreeMap<String, String> {
 /// Whether two definitions are equal, apart from the kinds that they list.
 fn is_same(a: &Value, b: &Value) -> bool {
     let (Some(a), Some(b)) = (a.as_object(), b.as_object()) else { return a == b };
-    let members = |object: &Map<String, Value>| object.len() - usize::from(object.contains_key(GROUP_VERSION_KIND));
+    let members = |object: &Map| object.len() - usize::from(object.contains_key(GROUP_VERSION_KIND));
     members(a) == members(b) && a.iter().all(|(name, value)| name == GROUP_VERSION_KIND || b.get(name) == Some(value))
 }
 
@@ -161,7 +161,10 @@ fn is_same(a: &Value, b: &Value) -> bool {
 fn rename(spec: &mut Value, section: &str, prefix: &str, renames: &BTreeMap<String, String>) {
     if let Some(entries) = spec[section].as_object_mut() {
         let old = std::mem::take(entries);
-        entries.extend(old.into_iter().map(|(name, value)| (renames.get(&name).cloned().unwrap_or(name), value)));
+        entries.extend(
+            old.into_iter()
+                .map(|(name, value)| (renames.get(name.as_str()).map_or(name, |new| new.as_str().into()), value)),
+        );
     }
     let mut waiting = vec![spec];
     while let Some(value) = waiting.pop() {
@@ -204,6 +207,8 @@ fn add_kinds(present: &mut Value, added: &Value) {
 
 #[cfg(test)]
 mod tests {
+    use listwatch_json::MapKey;
+
     use super::*;
 
     fn reference(name: &str) -> Value {
@@ -251,7 +256,7 @@ mod tests {
         whole["paths"]["/apis/h/v1/others"] = json!({"get": {"schema": reference("Other")}});
         let restricted = restrict_v2(&whole, "/apis/g/v1/");
         assert_eq!(restricted["paths"].as_object().unwrap().keys().collect::<Vec<_>>(), ["/apis/g/v1/things"]);
-        let definitions: Vec<&String> = restricted["definitions"].as_object().unwrap().keys().collect();
+        let definitions: Vec<&MapKey> = restricted["definitions"].as_object().unwrap().keys().collect();
         assert_eq!(definitions, ["Thing", "Part", "Unused"]);
     }
 

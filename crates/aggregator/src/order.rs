@@ -31,7 +31,7 @@ pub fn sorted_by_group_and_version(services: &[ApiService]) -> Vec<Vec<&ApiServi
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

@@ -10,13 +10,13 @@
 //!
 //! Source of rules and texts: `apiextensions-apiserver/pkg/apiserver/conversion/{converter,webhook_converter}.go`.
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::status::{STATUS_TEXT_BYTES_MAX, cut};
 use listwatch_meta::{FieldError, go};
 use listwatch_schema::Path;
 use listwatch_validation::{Errors, object_meta};
 use listwatch_webhooks::ClientConfig;
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 #[cfg(test)]
 mod tests;
@@ -60,7 +60,7 @@ pub struct ConversionWebhook {
 }
 
 impl ConversionWebhook {
-    pub(crate) fn new(client_config: &Map<String, Value>, review_versions: &[String]) -> Self {
+    pub(crate) fn new(client_config: &Map, review_versions: &[String]) -> Self {
         ConversionWebhook {
             client_config: ClientConfig::parse(client_config),
             review_version: review_versions.iter().find_map(|version| ConversionReviewVersion::of(version)),
@@ -149,10 +149,7 @@ pub struct ConversionBatch {
 
 impl ConversionBatch {
     /// Records the identity and the metadata of objects that are to be converted to `desired_api_version`.
-    pub fn new<'o>(
-        desired_api_version: &str,
-        objects: impl IntoIterator<Item = &'o Map<String, Value>>,
-    ) -> ConversionBatch {
+    pub fn new<'o>(desired_api_version: &str, objects: impl IntoIterator<Item = &'o Map>) -> ConversionBatch {
         let mut gvk = None;
         let originals = objects.into_iter().map(|object| {
             let kind = object_meta::text(object, "kind").to_owned();
@@ -224,7 +221,7 @@ impl ConversionBatch {
     /// # Errors
     /// The number of objects differs; an object has a different version, kind, name, namespace or uid; or labels or
     /// annotations are invalid.
-    pub fn accept(self, converted: Vec<Value>) -> Result<Vec<Map<String, Value>>, ConversionError> {
+    pub fn accept(self, converted: Vec<Value>) -> Result<Vec<Map>, ConversionError> {
         let ConversionBatch { desired_api_version, originals, gvk } = self;
         if converted.len() != originals.len() {
             let text = format_args!(
@@ -281,7 +278,7 @@ fn parse_response(
         (ConversionFailureType::Call, format!("couldn't get version/kind; json parse error: {why}"))
     };
     // An array would pass as a struct by its positions, so objects are required first.
-    let mut review: Map<String, Value> = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
+    let mut review: Map = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
     let response = review.shift_remove("response");
     if version == ConversionReviewVersion::V1 {
         let expected = gvk_text(&format!("{GROUP}/v1"), "ConversionReview");
@@ -294,7 +291,7 @@ fn parse_response(
     let response = match response {
         None | Some(Value::Null) => return Err(malformed("no response provided".to_owned())),
         Some(response @ Value::Object(_)) => {
-            serde_json::from_value::<Response>(response).map_err(|error| unreadable(&error))?
+            listwatch_json::from_value::<Response>(response).map_err(|error| unreadable(&error))?
         }
         Some(other) => {
             let found = go::json_kind(&other);
@@ -352,11 +349,7 @@ impl InvalidObject {
     }
 }
 
-fn accept_object(
-    original: Original,
-    converted: Value,
-    desired_api_version: &str,
-) -> Result<Map<String, Value>, InvalidObject> {
+fn accept_object(original: Original, converted: Value, desired_api_version: &str) -> Result<Map, InvalidObject> {
     let mut converted = match converted {
         Value::Object(converted) => converted,
         Value::Null => return Err(InvalidObject::Unreadable("unexpected end of JSON input".to_owned())),
@@ -400,15 +393,15 @@ fn accept_object(
     };
     let metadata = restore_metadata(original.metadata, returned).map_err(InvalidObject::Metadata)?;
     let mut ordered = Map::with_capacity(converted.len() + 1);
-    ordered.insert("kind".to_owned(), Value::String(original.kind));
-    ordered.insert("apiVersion".to_owned(), Value::String(desired_api_version.to_owned()));
-    ordered.insert("metadata".to_owned(), Value::Object(metadata));
+    ordered.insert("kind", Value::String(original.kind));
+    ordered.insert("apiVersion", Value::String(desired_api_version.to_owned()));
+    ordered.insert("metadata", Value::Object(metadata));
     ordered.extend(converted.into_iter().filter(|(name, _)| name != "kind" && name != "apiVersion"));
     Ok(ordered)
 }
 
 /// Returns the original metadata with the labels and annotations that the webhook returned (`restoreObjectMeta`).
-fn restore_metadata(original: Option<Value>, mut returned: Map<String, Value>) -> Result<Map<String, Value>, String> {
+fn restore_metadata(original: Option<Value>, mut returned: Map) -> Result<Map, String> {
     let mut metadata = match original {
         None => Map::new(),
         Some(Value::Object(metadata)) => metadata,
@@ -439,13 +432,13 @@ fn restore_metadata(original: Option<Value>, mut returned: Map<String, Value>) -
         if !is_unchanged {
             check_text_map(name, &new)?;
         }
-        metadata.insert(name.to_owned(), Value::Object(new));
+        metadata.insert(name, Value::Object(new));
     }
     Ok(metadata)
 }
 
 /// Validates changed labels or annotations.
-fn check_text_map(name: &str, map: &Map<String, Value>) -> Result<(), String> {
+fn check_text_map(name: &str, map: &Map) -> Result<(), String> {
     let mut errors = Errors::default();
     if name == "labels" {
         object_meta::validate_labels(map, "metadata.labels", &mut errors);

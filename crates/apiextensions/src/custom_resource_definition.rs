@@ -40,8 +40,8 @@ pub static CUSTOM_RESOURCE_DEFINITION: Kind = Kind {
 
 #[cfg(test)]
 mod tests {
+    use listwatch_json::{Value, json};
     use listwatch_kinds::{Strategy, Subresource};
-    use serde_json::{Value, json};
 
     use super::CUSTOM_RESOURCE_DEFINITION;
 

@@ -5,9 +5,9 @@
 
 #![expect(missing_docs, reason = "the fields are those of the Kubernetes API reference")]
 
+use listwatch_json::Map;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
 
 use crate::conversion::ConversionWebhook;
 
@@ -83,7 +83,7 @@ struct Conversion {
 #[serde(rename_all = "camelCase")]
 struct WebhookConversion {
     #[serde(default, deserialize_with = "or_default")]
-    client_config: Map<String, Value>,
+    client_config: Map,
     #[serde(default, deserialize_with = "or_default")]
     conversion_review_versions: Vec<String>,
 }

@@ -2,7 +2,7 @@
 //!
 //! Source: `apiextensions-apiserver/pkg/apihelpers/helpers.go`, `apiextensions-apiserver/pkg/controller/status`.
 
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::definition::{Condition, Names};
 use listwatch_kinds::conditions::{self, NewCondition};
@@ -19,7 +19,7 @@ pub fn condition(kind: &str, truth: bool, reason: &str, message: impl Into<Strin
 
 /// Sets a condition in the status. `lastTransitionTime` becomes `now` (RFC 3339) only if the status of the condition
 /// changes (`SetCRDCondition`).
-pub fn set_condition(definition: &mut Map<String, Value>, condition: &Condition, now: &str) {
+pub fn set_condition(definition: &mut Map, condition: &Condition, now: &str) {
     let conditions = status_mut(definition).entry("conditions").or_insert(Value::Null);
     if !conditions.is_array() {
         *conditions = json!([]);
@@ -30,13 +30,13 @@ pub fn set_condition(definition: &mut Map<String, Value>, condition: &Condition,
 }
 
 /// Sets `status.acceptedNames`.
-pub fn set_accepted(definition: &mut Map<String, Value>, names: &Names) {
+pub fn set_accepted(definition: &mut Map, names: &Names) {
     let Names { plural, singular, short_names, kind, list_kind, categories } = names;
     let mut accepted = Map::new();
     let mut put = |name: &str, value: Value, always: bool| {
         let empty = value.as_str().is_some_and(str::is_empty) || value.as_array().is_some_and(Vec::is_empty);
         if always || !empty {
-            accepted.insert(name.to_owned(), value);
+            accepted.insert(name, value);
         }
     };
     put("plural", json!(plural), true);
@@ -45,11 +45,11 @@ pub fn set_accepted(definition: &mut Map<String, Value>, names: &Names) {
     put("kind", json!(kind), true);
     put("listKind", json!(list_kind), false);
     put("categories", json!(categories), false);
-    status_mut(definition).insert("acceptedNames".to_owned(), Value::Object(accepted));
+    status_mut(definition).insert("acceptedNames", Value::Object(accepted));
 }
 
 /// Returns the status. A status that is missing or not an object is replaced by an empty object.
-fn status_mut(definition: &mut Map<String, Value>) -> &mut Map<String, Value> {
+fn status_mut(definition: &mut Map) -> &mut Map {
     let status = definition.entry("status").or_insert_with(|| json!({}));
     if !status.is_object() {
         *status = json!({});
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn transition_time_of_a_condition_changes_only_with_its_status() {
         let mut tree = Map::new();
-        tree.insert("status".to_owned(), json!({"conditions": null}));
+        tree.insert("status", json!({"conditions": null}));
         set_condition(&mut tree, &condition("Established", false, "Installing", "a"), "t1");
         set_condition(&mut tree, &condition("Established", false, "Installing", "b"), "t2");
         assert_eq!(tree["status"]["conditions"][0]["lastTransitionTime"], "t1", "the status did not change");

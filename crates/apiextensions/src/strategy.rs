@@ -3,8 +3,8 @@
 //! Source: `apiextensions-apiserver/pkg/apis/apiextensions/v1/defaults.go`,
 //! `apiextensions-apiserver/pkg/registry/customresourcedefinition/{strategy,etcd}.go`.
 
+use listwatch_json::{Map, Value, json};
 use serde::Deserialize as _;
-use serde_json::{Map, Value, json};
 
 use listwatch_meta::go;
 
@@ -30,19 +30,18 @@ const TEXTS: [(&str, &str, &str); 11] = [
 const WEBHOOK_PORT: u16 = 443;
 
 /// Applies the defaults of a definition (`SetDefaults_CustomResourceDefinitionSpec`).
-pub(crate) fn apply_defaults(definition: &mut Map<String, Value>) {
+pub(crate) fn apply_defaults(definition: &mut Map) {
     let Some(Value::Object(spec)) = definition.get_mut("spec") else { return };
     drop_nulls(spec);
     if let Some(Value::Object(names)) = spec.get_mut("names") {
         drop_nulls(names);
         let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let is_empty =
-            |names: &Map<String, Value>, name: &str| names.get(name).and_then(Value::as_str).is_none_or(str::is_empty);
+        let is_empty = |names: &Map, name: &str| names.get(name).and_then(Value::as_str).is_none_or(str::is_empty);
         if is_empty(names, "singular") && !kind.is_empty() {
-            names.insert("singular".to_owned(), json!(kind.to_lowercase()));
+            names.insert("singular", json!(kind.to_lowercase()));
         }
         if is_empty(names, "listKind") && !kind.is_empty() {
-            names.insert("listKind".to_owned(), json!(format!("{kind}List")));
+            names.insert("listKind", json!(format!("{kind}List")));
         }
     }
     for version in spec.get_mut("versions").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -54,7 +53,7 @@ pub(crate) fn apply_defaults(definition: &mut Map<String, Value>) {
     if let Some(Value::Object(service)) = conversion.pointer_mut("/webhook/clientConfig/service")
         && service.get("port").is_none_or(Value::is_null)
     {
-        service.insert("port".to_owned(), json!(WEBHOOK_PORT));
+        service.insert("port", json!(WEBHOOK_PORT));
     }
     // Go omits the zero value.
     if spec.get("preserveUnknownFields") == Some(&Value::Bool(false)) {
@@ -64,7 +63,7 @@ pub(crate) fn apply_defaults(definition: &mut Map<String, Value>) {
     if let (Some(storage), Some(Value::Object(status))) = (storage, definition.get_mut("status"))
         && status.get("storedVersions").and_then(Value::as_array).is_none_or(Vec::is_empty)
     {
-        status.insert("storedVersions".to_owned(), json!([storage]));
+        status.insert("storedVersions", json!([storage]));
     }
 }
 
@@ -72,7 +71,7 @@ pub(crate) fn apply_defaults(definition: &mut Map<String, Value>) {
 ///
 /// # Errors
 /// The message of Go's decoder about the first member of a wrong type.
-pub(crate) fn check_types(definition: &Map<String, Value>) -> Result<(), String> {
+pub(crate) fn check_types(definition: &Map) -> Result<(), String> {
     for (pointer, strukt, kind) in TEXTS {
         let mut steps = pointer.split('.');
         let first = definition.get(steps.next().unwrap_or_default());
@@ -94,18 +93,18 @@ pub(crate) fn check_types(definition: &Map<String, Value>) -> Result<(), String>
 }
 
 /// Removes members that are `null`. Do not use this for schemas, whose defaults and enumerations can be `null`.
-fn drop_nulls(members: &mut Map<String, Value>) {
+fn drop_nulls(members: &mut Map) {
     members.retain(|_, value| !value.is_null());
 }
 
-fn storage_version(definition: &Map<String, Value>) -> Option<String> {
+fn storage_version(definition: &Map) -> Option<String> {
     let versions = definition.get("spec")?.get("versions")?.as_array()?;
     let storage = versions.iter().find(|version| version.get("storage") == Some(&Value::Bool(true)))?;
     storage.get("name")?.as_str().map(str::to_owned)
 }
 
 /// Sets the status of a new definition (`PrepareForCreate`).
-pub(crate) fn prepare_for_create(definition: &mut Map<String, Value>) {
+pub(crate) fn prepare_for_create(definition: &mut Map) {
     let stored = storage_version(definition);
     definition.shift_remove("status");
     let status = json!({
@@ -113,11 +112,11 @@ pub(crate) fn prepare_for_create(definition: &mut Map<String, Value>) {
         "acceptedNames": {"plural": "", "kind": ""},
         "storedVersions": stored.map_or(Value::Null, |stored| json!([stored])),
     });
-    definition.insert("status".to_owned(), status);
+    definition.insert("status", status);
 }
 
 /// Adds the storage version to `status.storedVersions` (`PrepareForUpdate`).
-pub(crate) fn prepare_for_update(definition: &mut Map<String, Value>) {
+pub(crate) fn prepare_for_update(definition: &mut Map) {
     let Some(storage) = storage_version(definition) else { return };
     let status = definition.entry("status").or_insert_with(|| json!({}));
     if let Value::Object(status) = status {
@@ -135,12 +134,12 @@ pub(crate) fn prepare_for_update(definition: &mut Map<String, Value>) {
 
 /// Marks a definition for deletion. A finalizer keeps the definition until all of its objects are deleted
 /// (`REST.Delete`).
-pub(crate) fn begin_deletion(definition: &mut Map<String, Value>, now: &str) -> Deletion {
+pub(crate) fn begin_deletion(definition: &mut Map, now: &str) -> Deletion {
     let Some(Value::Object(metadata)) = definition.get_mut("metadata") else { return Deletion::Unmarked };
     if metadata.get("deletionTimestamp").is_some_and(|time| !time.is_null()) {
         return Deletion::Unmarked;
     }
-    metadata.insert("deletionTimestamp".to_owned(), json!(now));
+    metadata.insert("deletionTimestamp", json!(now));
     let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
     if let Value::Array(finalizers) = finalizers
         && !finalizers.contains(&json!(FINALIZER))
@@ -156,7 +155,7 @@ pub(crate) fn begin_deletion(definition: &mut Map<String, Value>, now: &str) -> 
 mod tests {
     use super::*;
 
-    fn map(value: Value) -> Map<String, Value> {
+    fn map(value: Value) -> Map {
         match value {
             Value::Object(map) => map,
             other => panic!("{other} is not an object"),

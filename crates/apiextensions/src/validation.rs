@@ -5,11 +5,11 @@
 //!
 //! Source: `apiextensions-apiserver/pkg/apis/apiextensions/validation/validation.go`.
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::FieldError;
 use listwatch_meta::selector::dns_1035_label_problems;
 use listwatch_schema::{CheckContext, Schema, check_printer_column, check_scale};
 use listwatch_validation::names::dns_subdomain;
-use serde_json::{Map, Value, json};
 
 use crate::approval::{self, Approval};
 use crate::definition::APPROVAL_ANNOTATION;
@@ -22,7 +22,7 @@ const NO_SCHEMA: &str = "may only be set when `version.schema.openAPIV3Schema` i
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
 /// Validates a new definition (`ValidateCustomResourceDefinition`).
-pub(crate) fn validate(definition: &Map<String, Value>) -> Vec<FieldError> {
+pub(crate) fn validate(definition: &Map) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let name = text(definition.get("metadata"), "name");
     let spec = definition.get("spec");
@@ -37,7 +37,7 @@ pub(crate) fn validate(definition: &Map<String, Value>) -> Vec<FieldError> {
 }
 
 /// Validates an update of a definition (`ValidateCustomResourceDefinitionUpdate`).
-pub(crate) fn validate_update(definition: &Map<String, Value>, old: &Map<String, Value>) -> Vec<FieldError> {
+pub(crate) fn validate_update(definition: &Map, old: &Map) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let (spec, old_spec) = (definition.get("spec"), old.get("spec"));
     check_spec(spec, old_spec, &mut errors);
@@ -58,13 +58,13 @@ pub(crate) fn validate_update(definition: &Map<String, Value>, old: &Map<String,
 }
 
 /// Validates a write of the status (`ValidateUpdateCustomResourceDefinitionStatus`).
-pub(crate) fn validate_status(definition: &Map<String, Value>) -> Vec<FieldError> {
+pub(crate) fn validate_status(definition: &Map) -> Vec<FieldError> {
     let mut errors = Vec::new();
     check_names(at(definition.get("status"), "acceptedNames"), "status.acceptedNames", &mut errors);
     errors
 }
 
-fn is_established(definition: &Map<String, Value>) -> bool {
+fn is_established(definition: &Map) -> bool {
     let conditions = at(definition.get("status"), "conditions").and_then(Value::as_array);
     conditions
         .into_iter()
@@ -72,11 +72,11 @@ fn is_established(definition: &Map<String, Value>) -> bool {
         .any(|condition| text(Some(condition), "type") == "Established" && text(Some(condition), "status") == "True")
 }
 
-fn check_rest(definition: &Map<String, Value>, old: Option<&Map<String, Value>>, errors: &mut Vec<FieldError>) {
+fn check_rest(definition: &Map, old: Option<&Map>, errors: &mut Vec<FieldError>) {
     errors.extend(validate_status(definition));
     check_stored_versions(definition, errors);
     check_approval(definition, old, errors);
-    let preserves = |definition: &Map<String, Value>| flag(definition.get("spec"), "preserveUnknownFields");
+    let preserves = |definition: &Map| flag(definition.get("spec"), "preserveUnknownFields");
     if preserves(definition) && !old.is_some_and(preserves) {
         let detail =
             "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
@@ -389,7 +389,7 @@ fn check_conversion(conversion: Option<&Value>, preserves: bool, errors: &mut Ve
     }
 }
 
-fn check_stored_versions(definition: &Map<String, Value>, errors: &mut Vec<FieldError>) {
+fn check_stored_versions(definition: &Map, errors: &mut Vec<FieldError>) {
     let path = "status.storedVersions";
     let stored = list(definition.get("status"), "storedVersions");
     let shown = serde_json::to_string(stored).unwrap_or_default();
@@ -417,13 +417,12 @@ fn check_stored_versions(definition: &Map<String, Value>, errors: &mut Vec<Field
     }
 }
 
-fn check_approval(definition: &Map<String, Value>, old: Option<&Map<String, Value>>, errors: &mut Vec<FieldError>) {
+fn check_approval(definition: &Map, old: Option<&Map>, errors: &mut Vec<FieldError>) {
     if !approval::is_protected(text(definition.get("spec"), "group")) {
         return;
     }
-    let annotation = |definition: &Map<String, Value>| {
-        text(at(definition.get("metadata"), "annotations"), APPROVAL_ANNOTATION).to_owned()
-    };
+    let annotation =
+        |definition: &Map| text(at(definition.get("metadata"), "annotations"), APPROVAL_ANNOTATION).to_owned();
     let present = annotation(definition);
     let (state, reason) = approval::approval(&present);
     if old.is_some_and(|old| approval::approval(&annotation(old)).0 == state) {

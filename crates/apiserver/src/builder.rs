@@ -29,6 +29,7 @@ use listwatch_controllers::node_ports::NodePortController;
 use listwatch_controllers::policies::{self, CachedParams, Policies};
 use listwatch_controllers::webhooks::{self, AdmissionWebhooks, CachedServices};
 use listwatch_controllers::{Controllers, definitions, flow_control, namespaces, nodes, rbac};
+use listwatch_json::Value;
 use listwatch_outbound::Client;
 use listwatch_policy_admission::{
     MutatingAdmissionPolicy, ParamAccess, ParamReader, PolicyMetrics, ValidatingAdmissionPolicy,
@@ -43,7 +44,6 @@ use listwatch_webhook_admission::{
     HttpsCaller, MutatingAdmissionWebhook, ValidatingAdmissionWebhook, WebhookCaller, WebhookHandler, WebhookMetrics,
 };
 use listwatch_write::{ServiceRanges, Writer};
-use serde_json::Value;
 use tokio::sync::Semaphore;
 
 pub use self::error::BuildError;

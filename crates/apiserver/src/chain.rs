@@ -176,8 +176,8 @@ mod tests {
     use listwatch_access::{
         Attributes, Authentication, AuthenticationRequest, Authenticator, Authorization, Authorizer, MaybeFuture,
     };
+    use listwatch_json::{Value, json};
     use listwatch_meta::UserInfo;
-    use serde_json::{Value, json};
 
     use crate::{ApiServer, Auth};
 

@@ -139,7 +139,7 @@ mod tests {
                 response.into_body().frame().await.and_then(|frame| frame.ok()?.into_data().ok()).unwrap_or_default(),
             )
         };
-        let invalid = serde_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        let invalid = listwatch_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": "invalid timeout specified in the request URL - time: invalid duration \"invalid\"",
             "reason": "BadRequest", "code": 400});
         for (method, path) in [
@@ -165,7 +165,7 @@ mod tests {
             for token in [None, Some("t")] {
                 let (code, body) = send(method, path, "invalid", token).await;
                 assert_eq!(code, 400, "{method} {path} {token:?}");
-                assert_eq!(serde_json::from_slice::<serde_json::Value>(&body).unwrap(), invalid, "{method} {path}");
+                assert_eq!(serde_json::from_slice::<listwatch_json::Value>(&body).unwrap(), invalid, "{method} {path}");
             }
             for valid in ["", "10s", "0", "-1s", "1000h"] {
                 assert_ne!(send(method, path, valid, Some("t")).await.0, 400, "{method} {path} {valid}");

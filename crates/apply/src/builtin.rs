@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 
+use listwatch_json::Value;
 use listwatch_k8s_types::{self as types, Id, ListType, MapType, Message, Omit, Shape};
-use serde_json::Value;
 
 use crate::typing::{Field, Map, Presence, Relation, Scalar, Schema, SchemaBuilder, Type, TypeId, Typing, Zero};
 

@@ -11,8 +11,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 
+use listwatch_json::{Map, Value};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
-use serde_json::{Map, Value};
 
 use crate::path::PathElement;
 use crate::set::Set;
@@ -77,10 +77,10 @@ impl Set {
         out.push('}');
     }
 
-    fn tree(&self, with_self: bool) -> Map<String, Value> {
+    fn tree(&self, with_self: bool) -> Map {
         let mut tree = Map::with_capacity(self.members().len() + self.children().len());
         if with_self && !self.has_no_elements() {
-            tree.insert(".".to_owned(), Value::Object(Map::new()));
+            tree.insert(".", Value::Object(Map::new()));
         }
         for (element, set, is_member) in self.elements() {
             let below = set.map(|set| set.tree(is_member)).unwrap_or_default();
@@ -295,8 +295,8 @@ fn read(fields: &Value, depth: usize) -> Result<(Option<Set>, bool), String> {
 
 #[cfg(test)]
 mod tests {
+    use listwatch_json::json;
     use proptest::prelude::*;
-    use serde_json::json;
 
     use super::*;
 

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use listwatch_json::{Map, Value};
 use time::OffsetDateTime;
 
 use crate::managed::{self, Managed, Manager, Operation, OwnedFields};
@@ -612,7 +612,7 @@ fn put_managed_fields(object: &mut Value, managed: &Managed) {
     if managed.is_empty() {
         metadata.shift_remove("managedFields");
     } else {
-        metadata.insert("managedFields".to_owned(), Value::Array(managed::encode(managed)));
+        metadata.insert("managedFields", Value::Array(managed::encode(managed)));
     }
 }
 
@@ -638,7 +638,7 @@ fn renew_last_applied(object: &mut Value, config: &Value) {
     let mut text = String::new();
     crate::value::write_json(&config, &mut text);
     text.push('\n');
-    annotations.insert(LAST_APPLIED.to_owned(), Value::String(text));
+    annotations.insert(LAST_APPLIED, Value::String(text));
     let bytes: usize = annotations.iter().map(|(name, value)| name.len() + value.as_str().map_or(0, str::len)).sum();
     if bytes > ANNOTATIONS_BYTES_MAX {
         annotations.shift_remove(LAST_APPLIED);

@@ -13,7 +13,7 @@
 //!
 //! ```
 //! # use listwatch_apply::{ApplyError, Kind, Set, Typing, Writer};
-//! # use serde_json::json;
+//! # use listwatch_json::json;
 //! let kind = Kind::custom("example.com/v1", "Thing", Typing::deduced(), Vec::new());
 //! let reset = Set::new();
 //! let by = |manager| Writer { manager, subresource: "", now: time::OffsetDateTime::UNIX_EPOCH, reset: &reset };

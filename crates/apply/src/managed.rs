@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::go::quote;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -336,7 +336,7 @@ fn entry(manager: &Manager, owned: &OwnedFields) -> Value {
     let mut entry = Map::with_capacity(7);
     let mut put = |name: &str, text: &str| {
         if !text.is_empty() {
-            entry.insert(name.to_owned(), Value::String(text.to_owned()));
+            entry.insert(name, Value::String(text.to_owned()));
         }
     };
     put("manager", &manager.name);
@@ -346,9 +346,9 @@ fn entry(manager: &Manager, owned: &OwnedFields) -> Value {
         put("time", &timestamp(time));
     }
     put("fieldsType", "FieldsV1");
-    entry.insert("fieldsV1".to_owned(), owned.fields.to_fields());
+    entry.insert("fieldsV1", owned.fields.to_fields());
     if !manager.subresource.is_empty() {
-        entry.insert("subresource".to_owned(), Value::String(manager.subresource.clone()));
+        entry.insert("subresource", Value::String(manager.subresource.clone()));
     }
     Value::Object(entry)
 }
@@ -508,7 +508,7 @@ pub fn from_scale(parent: &Managed, mut scale: Managed, api_version: &str, repli
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

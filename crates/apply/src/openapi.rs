@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use serde_json::Value;
+use listwatch_json::{MapKey, Value};
 
 use crate::builtin;
 use crate::typing::{Field, Map, Relation, Scalar, Schema, SchemaBuilder, Type, TypeId, Typing};
@@ -86,9 +86,9 @@ impl Converter {
 
     fn fields(&mut self, schema: &Value, preserve: bool, depth: usize) -> Vec<Field> {
         let Some(Value::Object(properties)) = schema.get("properties") else { return Vec::new() };
-        let field = |(name, property): (&String, &Value)| Field {
+        let field = |(name, property): (&MapKey, &Value)| Field {
             default: property.get("default").cloned(),
-            ..Field::new(name.clone(), self.of(property, preserve, depth + 1))
+            ..Field::new(name.as_str().to_owned(), self.of(property, preserve, depth + 1))
         };
         properties.iter().map(field).collect()
     }
@@ -144,7 +144,7 @@ fn is_atomic_map(schema: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

@@ -6,8 +6,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use listwatch_json::{MapKey, Value};
 use listwatch_meta::go::quote;
-use serde_json::Value;
 use smol_str::SmolStr;
 
 use crate::value;
@@ -19,6 +19,12 @@ pub struct Name(SmolStr);
 
 impl From<&str> for Name {
     fn from(name: &str) -> Self {
+        Name(name.into())
+    }
+}
+
+impl From<MapKey> for Name {
+    fn from(name: MapKey) -> Self {
         Name(name.into())
     }
 }

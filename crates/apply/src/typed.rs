@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use listwatch_json::{Map as Object, MapKey, Value};
 use listwatch_meta::go::quote;
-use serde_json::{Map as Object, Value};
 
 pub use self::compare::Comparison;
 pub(crate) use self::compare::View;
@@ -99,14 +99,14 @@ fn form<'a>(of: &'a Type, value: Option<&Value>) -> Form<'a> {
 /// Looks up members of an object in the order of another object. Most objects have the same members
 /// in the same order, so that no search is needed.
 struct OrderedMembers<'a> {
-    object: Option<&'a Object<String, Value>>,
-    next: std::iter::Peekable<serde_json::map::Iter<'a>>,
+    object: Option<&'a Object>,
+    next: std::iter::Peekable<listwatch_json::map::Iter<'a>>,
     found: usize,
 }
 
 impl<'a> OrderedMembers<'a> {
-    fn new(object: Option<&'a Object<String, Value>>) -> Self {
-        static EMPTY: std::sync::LazyLock<Object<String, Value>> = std::sync::LazyLock::new(Object::new);
+    fn new(object: Option<&'a Object>) -> Self {
+        static EMPTY: Object = Object::new();
         OrderedMembers { object, next: object.unwrap_or(&EMPTY).iter().peekable(), found: 0 }
     }
 
@@ -127,15 +127,15 @@ impl<'a> OrderedMembers<'a> {
 }
 
 /// The members sorted by name, because building a set in order needs no search and no shift.
-fn by_name(object: &Object<String, Value>) -> Vec<(&String, &Value)> {
-    let mut members: Vec<(&String, &Value)> = object.iter().collect();
+fn by_name(object: &Object) -> Vec<(&MapKey, &Value)> {
+    let mut members: Vec<(&MapKey, &Value)> = object.iter().collect();
     if !members.is_sorted_by_key(|(name, _)| *name) {
         members.sort_unstable_by_key(|(name, _)| *name);
     }
     members
 }
 
-fn as_map(value: Option<&Value>) -> Option<&Object<String, Value>> {
+fn as_map(value: Option<&Value>) -> Option<&Object> {
     value.and_then(Value::as_object)
 }
 

@@ -15,7 +15,7 @@
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
-use serde_json::Value;
+use listwatch_json::Value;
 
 /// The allowed types of a scalar. `null` is allowed for each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

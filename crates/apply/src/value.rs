@@ -6,8 +6,9 @@
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
+use listwatch_json::{Map, MapKey, Value};
 use listwatch_meta::go::quote;
-use serde_json::{Map, Number, Value};
+use serde_json::Number;
 
 /// A number as Go decodes it.
 enum Num {
@@ -71,8 +72,8 @@ pub(crate) fn compare(a: &Value, b: &Value) -> Ordering {
     }
 }
 
-fn compare_maps(a: &Map<String, Value>, b: &Map<String, Value>) -> Ordering {
-    fn sorted(map: &Map<String, Value>) -> Vec<(&String, &Value)> {
+fn compare_maps(a: &Map, b: &Map) -> Ordering {
+    fn sorted(map: &Map) -> Vec<(&MapKey, &Value)> {
         let mut members: Vec<_> = map.iter().collect();
         members.sort_by_key(|(name, _)| *name);
         members
@@ -239,7 +240,7 @@ pub(crate) fn write_text(text: &str, html: bool, out: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

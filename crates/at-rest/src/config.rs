@@ -7,8 +7,8 @@
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use listwatch_json::{Map, Value};
 use listwatch_meta::{FieldError, go};
-use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
 use crate::error::ConfigError;
@@ -82,7 +82,7 @@ pub(crate) fn parse(file: &str, text: &[u8]) -> Result<Vec<Rule>, ConfigError> {
     let undecodable = |why: String| ConfigError::Undecodable { file: file.to_owned(), why };
     // The YAML value rejects a key that occurs twice.
     let value: yaml_serde::Value = yaml_serde::from_slice(text).map_err(|error| undecodable(error.to_string()))?;
-    let value = serde_json::to_value(value).map_err(|error| undecodable(error.to_string()))?;
+    let value = listwatch_json::to_value(value).map_err(|error| undecodable(error.to_string()))?;
     let mut decoder = Decoder::default();
     let rules = decoder.configuration(&value).map_err(undecodable)?;
     if !decoder.unknown.is_empty() {
@@ -181,7 +181,7 @@ impl Decoder {
         Ok(provider)
     }
 
-    fn keys(&mut self, provider: &Map<String, Value>, path: &str) -> Result<Vec<RawKey>, String> {
+    fn keys(&mut self, provider: &Map, path: &str) -> Result<Vec<RawKey>, String> {
         self.check_names(provider, &["keys"], path);
         list(provider, "keys", path, |key, path| {
             let Some(key) = object(key, path)? else {
@@ -193,7 +193,7 @@ impl Decoder {
         })
     }
 
-    fn check_names(&mut self, members: &Map<String, Value>, known: &[&str], path: &str) {
+    fn check_names(&mut self, members: &Map, known: &[&str], path: &str) {
         for name in members.keys().filter(|name| !known.contains(&name.as_str())) {
             self.unknown.push(format!("unknown field {}", go::quote(&child(path, name))));
         }
@@ -205,7 +205,7 @@ fn child(path: &str, name: &str) -> String {
 }
 
 /// Returns the members of an object; `None` for null.
-fn object<'a>(value: &'a Value, path: &str) -> Result<Option<&'a Map<String, Value>>, String> {
+fn object<'a>(value: &'a Value, path: &str) -> Result<Option<&'a Map>, String> {
     match value {
         Value::Object(members) => Ok(Some(members)),
         Value::Null => Ok(None),
@@ -223,7 +223,7 @@ fn string(value: &Value, path: &str) -> Result<String, String> {
 }
 
 fn list<T>(
-    members: &Map<String, Value>,
+    members: &Map,
     name: &str,
     path: &str,
     mut element: impl FnMut(&Value, &str) -> Result<T, String>,

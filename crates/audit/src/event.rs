@@ -503,7 +503,7 @@ fn micro_time(at: SystemTime) -> String {
 mod tests {
     use std::time::Duration;
 
-    use serde_json::{Value, json};
+    use listwatch_json::{Value, json};
 
     use super::*;
     use crate::policy::StageSet;

@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use listwatch_json::Value;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// The largest object in an event, in bytes of JSON. A larger object is omitted, and the event is marked as truncated.

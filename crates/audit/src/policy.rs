@@ -9,10 +9,10 @@
 use std::fmt;
 
 use listwatch_access::Attributes;
+use listwatch_json::Value;
 use listwatch_meta::go::quote;
 use listwatch_meta::selector::validate_dns_subdomain;
 use serde::Deserialize;
-use serde_json::Value;
 
 /// The versions of a policy file. The older ones have the same fields.
 const API_VERSIONS: [&str; 3] = ["audit.k8s.io/v1", "audit.k8s.io/v1beta1", "audit.k8s.io/v1alpha1"];
@@ -190,7 +190,7 @@ impl Policy {
         let value: Value = yaml_serde::from_str(text).map_err(|error| failed(&error))?;
         let warnings = warnings(&value);
         let value = without_nulls(value);
-        let file: PolicyFile = serde_json::from_value(value).map_err(|error| failed(&error))?;
+        let file: PolicyFile = listwatch_json::from_value(value).map_err(|error| failed(&error))?;
         if file.kind != "Policy" || !API_VERSIONS.contains(&file.api_version.as_str()) {
             let (group, version) = file.api_version.split_once('/').unwrap_or(("", &file.api_version));
             return Err(PolicyError(format!(
@@ -260,7 +260,7 @@ fn stages(names: &[String]) -> StageSet {
 fn warnings(file: &Value) -> Vec<String> {
     let mut found = Vec::new();
     let mut check = |value: &Value, fields: &[&str], path: &str| {
-        for key in value.as_object().into_iter().flat_map(serde_json::Map::keys) {
+        for key in value.as_object().into_iter().flat_map(listwatch_json::Map::keys) {
             if !fields.contains(&key.as_str()) {
                 found.push(format!("unknown field {}", quote(&format!("{path}{key}"))));
             }

@@ -68,7 +68,7 @@ fn texts() -> Type<'static> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use crate::{Expression, Type, Value};
 

@@ -135,12 +135,12 @@ impl<'a> Value<'a> {
     }
 
     /// A JSON value with the types of its schema. `resource` adds the fields of every resource.
-    pub fn json(value: &'a serde_json::Value, schema: Option<&'a dyn Schema>, resource: bool) -> Value<'a> {
+    pub fn json(value: &'a listwatch_json::Value, schema: Option<&'a dyn Schema>, resource: bool) -> Value<'a> {
         Value(Val::of(value, schema, resource))
     }
 
     /// A JSON object without a schema.
-    pub fn object(members: &'a serde_json::Map<String, serde_json::Value>) -> Value<'a> {
+    pub fn object(members: &'a listwatch_json::Map) -> Value<'a> {
         Value(Val::JsonMap(members, None, false))
     }
 
@@ -168,7 +168,7 @@ impl<'a> Value<'a> {
     /// # Errors
     /// [`EvalError::Limit`] for a value that needs more than `steps_max` steps: one for each nested value and for each 64
     /// bytes of text. [`EvalError::Failed`] for a value that has no form in JSON.
-    pub fn to_json(&self, steps_max: u64) -> Result<serde_json::Value, EvalError> {
+    pub fn to_json(&self, steps_max: u64) -> Result<listwatch_json::Value, EvalError> {
         let mut steps = Steps::new(steps_max);
         to_json(&self.0, &mut steps)
     }
@@ -235,7 +235,7 @@ impl<'a> Value<'a> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

@@ -1,7 +1,8 @@
 //! Converts values to JSON, for the patches of mutating admission policies (`cel/mutation/dynamic/objects.go`).
 
 use base64::Engine as _;
-use serde_json::{Map, Number, Value as Json};
+use listwatch_json::{Map, Value as Json};
+use serde_json::Number;
 use time::format_description::well_known::Rfc3339;
 
 use crate::eval::EvalError;
@@ -83,12 +84,12 @@ pub(crate) fn check_object_types(value: &Val<'_>, path: &str, steps: &mut Steps,
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use crate::{AdmissionVariables, ResultType, Value, compile_expression};
 
     /// The value of an expression with patch types over `object`, as JSON.
-    fn check(source: &str, expected: Result<serde_json::Value, &str>) {
+    fn check(source: &str, expected: Result<listwatch_json::Value, &str>) {
         let object = json!({"a": {"b": [1, "x"]}, "n": null});
         let expression = compile_expression(source, &AdmissionVariables::new(), true, ResultType::Any).unwrap();
         let value = expression.evaluate([("object", Value::json(&object, None, false))], 10_000).result;

@@ -161,7 +161,7 @@ fn depth_of(ast: &Ast) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

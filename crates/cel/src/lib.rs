@@ -10,7 +10,7 @@
 //!
 //! ```
 //! use listwatch_cel::{Expression, Type, Value};
-//! use serde_json::json;
+//! use listwatch_json::json;
 //!
 //! let expression = Expression::parse("object.metadata.name.startsWith('web-')")?;
 //! let checked = expression.check([("object", Type::Dyn)])?;

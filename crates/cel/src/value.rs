@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use listwatch_json::{Map, Value as Json};
 use listwatch_meta::go::Number;
-use serde_json::{Map, Value as Json};
 use time::OffsetDateTime;
 
 use crate::format::{Format, parse_go_duration};
@@ -34,7 +34,7 @@ pub(crate) enum Val<'a> {
     JsonList(&'a [Json], Option<&'a dyn Schema>),
     /// A JSON object: a message with fields or a map, depending on its schema. If the flag is true,
     /// the object also has `apiVersion`, `kind` and `metadata`.
-    JsonMap(&'a Map<String, Json>, Option<&'a dyn Schema>, bool),
+    JsonMap(&'a Map, Option<&'a dyn Schema>, bool),
     Optional(Option<Rc<Val<'a>>>),
     Type(&'static str),
     Quantity(Quantity),

@@ -8,12 +8,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::{KeyRange, Status};
 use listwatch_registry::Resource;
 use listwatch_storage::{KeyValue, ListQuery};
 use listwatch_validation::clock::{Clock, parse_timestamp};
 use listwatch_write::{Propagation, Writer};
-use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use time::OffsetDateTime;
 
@@ -125,7 +125,7 @@ impl IdentityLease {
     }
 
     /// Returns the Lease to write at `now`, based on the stored Lease.
-    fn lease(&self, found: Option<Map<String, Value>>, now: OffsetDateTime) -> Map<String, Value> {
+    fn lease(&self, found: Option<Map>, now: OffsetDateTime) -> Map {
         let mut lease = found.unwrap_or_default();
         let metadata = lease.entry("metadata").or_insert_with(|| json!({"name": self.name, "namespace": NAMESPACE}));
         if !metadata["labels"].is_object() {

@@ -14,10 +14,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::Status;
 use listwatch_registry::Resource;
 use listwatch_write::{Removal, Writer};
-use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 
 use crate::master_leases;
@@ -137,8 +137,8 @@ impl EndpointReconciler {
     async fn update(
         &self,
         (group, version, plural): (&str, &str, &str),
-        revise: impl Fn(Option<&Map<String, Value>>) -> Option<Map<String, Value>>,
-    ) -> Result<Map<String, Value>, Status> {
+        revise: impl Fn(Option<&Map>) -> Option<Map>,
+    ) -> Result<Map, Status> {
         let resource = self.resource(group, version, plural)?;
         let key = resource.key(Some(NAMESPACE), NAME)?;
         let mut outcome = Err(Status::internal("no attempt was made"));
@@ -161,7 +161,7 @@ impl EndpointReconciler {
     }
 
     /// Deletes a slice of the other IP family, because the address type of a slice is immutable.
-    async fn remove_slice_of_other_family(&self, wanted: &Map<String, Value>) -> Result<(), Status> {
+    async fn remove_slice_of_other_family(&self, wanted: &Map) -> Result<(), Status> {
         let resource = self.resource(SLICES.0, SLICES.1, SLICES.2)?;
         let key = resource.key(Some(NAMESPACE), NAME)?;
         let found = get_versioned(&self.writer, &key).await?;
@@ -181,12 +181,7 @@ impl EndpointReconciler {
 
 /// Returns the Endpoints with these addresses; `None` if `found` is already correct. The ports of existing Endpoints
 /// change only if `correct_ports` is set, because servers may have different ports (`doReconcile`).
-fn revised_endpoints(
-    found: Option<&Map<String, Value>>,
-    addresses: &[String],
-    port: u16,
-    correct_ports: bool,
-) -> Option<Map<String, Value>> {
+fn revised_endpoints(found: Option<&Map>, addresses: &[String], port: u16, correct_ports: bool) -> Option<Map> {
     let wanted_ports = json!([{"name": "https", "port": port, "protocol": "TCP"}]);
     let mut endpoints = found.cloned().unwrap_or_else(|| named(json!({})));
     let labels = &mut endpoints["metadata"]["labels"];
@@ -210,7 +205,7 @@ fn revised_endpoints(
         endpoints.remove("subsets");
     } else if !has_addresses {
         let addresses: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
-        endpoints.insert("subsets".to_owned(), json!([{"addresses": addresses, "ports": ports}]));
+        endpoints.insert("subsets", json!([{"addresses": addresses, "ports": ports}]));
     } else if let Some(subset) = endpoints.get_mut("subsets").and_then(|subsets| subsets.get_mut(0)) {
         subset["ports"] = ports;
     }
@@ -223,21 +218,21 @@ fn ips<'a>(subset: &'a Value, list: &str) -> Vec<&'a str> {
 }
 
 /// Returns the EndpointSlice for Endpoints (`endpointSliceFromEndpoints`).
-fn endpoint_slice(endpoints: &Map<String, Value>) -> Map<String, Value> {
+fn endpoint_slice(endpoints: &Map) -> Map {
     let subset = endpoints.get("subsets").and_then(|subsets| subsets.get(0)).unwrap_or(&Value::Null);
     let addresses = ips(subset, "addresses");
     let is_v6 = !addresses.is_empty() && addresses.iter().all(|ip| ip.contains(':'));
     let ready = |ip: &&str| json!({"addresses": [ip], "conditions": {"ready": true}});
     let mut slice = named(json!({SERVICE_NAME: NAME}));
-    slice.insert("addressType".to_owned(), json!(if is_v6 { "IPv6" } else { "IPv4" }));
-    slice.insert("endpoints".to_owned(), addresses.iter().map(ready).collect());
-    slice.insert("ports".to_owned(), subset.get("ports").cloned().unwrap_or_else(|| json!([])));
+    slice.insert("addressType", json!(if is_v6 { "IPv6" } else { "IPv4" }));
+    slice.insert("endpoints", addresses.iter().map(ready).collect());
+    slice.insert("ports", subset.get("ports").cloned().unwrap_or_else(|| json!([])));
     slice
 }
 
 /// Returns `found` with the labels, endpoints and ports of `wanted`; `None` if `found` is already equal in these
 /// fields.
-fn revised_slice(found: Option<&Map<String, Value>>, wanted: &Map<String, Value>) -> Option<Map<String, Value>> {
+fn revised_slice(found: Option<&Map>, wanted: &Map) -> Option<Map> {
     let Some(found) = found else { return Some(wanted.clone()) };
     let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
     let mut slice = found.clone();
@@ -252,7 +247,7 @@ fn revised_slice(found: Option<&Map<String, Value>>, wanted: &Map<String, Value>
 }
 
 /// Returns an object with the name and namespace of the service and these labels.
-fn named(labels: Value) -> Map<String, Value> {
+fn named(labels: Value) -> Map {
     let metadata = json!({"name": NAME, "namespace": NAMESPACE, "labels": labels});
     Map::from_iter([("metadata".to_owned(), metadata)])
 }
@@ -387,7 +382,7 @@ mod tests {
     #[test]
     fn endpoints_keep_ports_of_other_servers_until_a_server_is_removed() {
         let addresses = ["192.0.2.1".to_owned()];
-        let port = |found: Option<&Map<String, Value>>, correct| {
+        let port = |found: Option<&Map>, correct| {
             revised_endpoints(found, &addresses, 6443, correct)
                 .map(|endpoints| endpoints["subsets"][0]["ports"].clone())
         };

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::{Key, KeyRange, Status};
 use listwatch_storage::{CreateError, DeleteError, KeyValue, ListQuery, Storage, UpdateError};
-use serde_json::{Map, Value, json};
 
 /// The time after which a lease expires unless it is renewed (`DefaultEndpointReconcilerTTL`).
 const TTL: Duration = Duration::from_secs(15);
@@ -83,7 +83,7 @@ fn key(address: IpAddr) -> Result<Key, Status> {
 
 /// Returns the next value of a lease. The generation counts the renewals.
 fn renewed(found: Option<&KeyValue>, address: IpAddr) -> Value {
-    let stored = found.and_then(|found| serde_json::from_slice::<Map<String, Value>>(&found.value).ok());
+    let stored = found.and_then(|found| serde_json::from_slice::<Map>(&found.value).ok());
     let generation = stored.as_ref().and_then(|lease| lease.get("metadata")?.get("generation")?.as_i64()).unwrap_or(0);
     json!({
         "kind": "Endpoints",

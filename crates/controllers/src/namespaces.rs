@@ -26,11 +26,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use listwatch_cacher::{Cacher, Delivery, Scope, Watcher};
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::status::{STATUS_TEXT_BYTES_MAX, cut, reason};
 use listwatch_meta::{Change, FieldSelector, Key, LabelSelector, Object, ReadAt, Status, WatchFrom, WatchRequest};
 use listwatch_storage::ListQuery;
 use listwatch_wire::query::Query;
-use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -338,7 +338,7 @@ async fn try_empty(writer: &Writer, namespaces: &Resource, name: &str, settled: 
 }
 
 /// Removes the finalizer `kubernetes`, and removes the namespace if no finalizer is left.
-fn release(namespace: &mut Map<String, Value>) -> Amendment {
+fn release(namespace: &mut Map) -> Amendment {
     let metadata = namespace.get("metadata").and_then(Value::as_object);
     if !metadata.is_some_and(|metadata| metadata.contains_key("deletionTimestamp")) {
         return Amendment::Leave; // another one of that name

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use listwatch_json::{Map, Value};
 use listwatch_meta::{Key, ResourceVersion, Status, UserInfo};
 use listwatch_registry::Resource;
 use listwatch_storage::{KeyValue, ListQuery};
 use listwatch_wire::query::Query;
 use listwatch_write::{WriteRequest, WriteVerb, Writer};
-use serde_json::{Map, Value};
 
 /// Returns the stored object, or `None` if the key is absent.
-pub(crate) async fn get(writer: &Writer, key: &Key) -> Result<Option<Map<String, Value>>, Status> {
+pub(crate) async fn get(writer: &Writer, key: &Key) -> Result<Option<Map>, Status> {
     let (found, _) = writer.backend().storage().get(key).await.map_err(Status::internal)?;
     let parse = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(Status::internal);
     found.map(|found| parse(&found.value)).transpose()
@@ -19,13 +19,13 @@ pub(crate) async fn get(writer: &Writer, key: &Key) -> Result<Option<Map<String,
 
 /// Returns the stored object with its resource version. An update of this object fails if another writer changes it
 /// first.
-pub(crate) async fn get_versioned(writer: &Writer, key: &Key) -> Result<Option<Map<String, Value>>, Status> {
+pub(crate) async fn get_versioned(writer: &Writer, key: &Key) -> Result<Option<Map>, Status> {
     let (found, _) = writer.backend().storage().get(key).await.map_err(Status::internal)?;
     let Some(found) = found else { return Ok(None) };
-    let mut object: Map<String, Value> = serde_json::from_slice(&found.value).map_err(Status::internal)?;
+    let mut object: Map = serde_json::from_slice(&found.value).map_err(Status::internal)?;
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         let version = ResourceVersion::from(found.modified);
-        metadata.insert("resourceVersion".to_owned(), Value::from(version.as_str()));
+        metadata.insert("resourceVersion", Value::from(version.as_str()));
     }
     Ok(Some(object))
 }
@@ -39,7 +39,7 @@ pub(crate) async fn list(writer: &Writer, resource: &Resource) -> Result<Vec<Key
 /// Parses stored objects one after the other and converts each. A parsed object is many times as large as its JSON, so
 /// only one is in memory at a time. An unreadable object is an error, because callers must not treat that object as
 /// deleted.
-pub(crate) fn convert<T>(stored: Vec<KeyValue>, of_object: impl Fn(Map<String, Value>) -> T) -> Result<Vec<T>, Status> {
+pub(crate) fn convert<T>(stored: Vec<KeyValue>, of_object: impl Fn(Map) -> T) -> Result<Vec<T>, Status> {
     let convert = |item: KeyValue| match serde_json::from_slice(&item.value) {
         Ok(object) => Ok(of_object(object)),
         Err(error) => Err(Status::internal(format!("cannot read {}: {error}", item.key))),

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use listwatch_json::{Value, json};
 use listwatch_meta::Status;
 use listwatch_policies::{CheckedKind, ObjectSchema, ParamKind, TYPES_MAX, resources_to_check, type_check};
 use listwatch_registry::{Registry, Resource};
 use listwatch_validation::{Object as Tree, child, given};
 use listwatch_write::Writer;
-use serde_json::{Value, json};
 
 use crate::changed_names::ChangedNames;
 use crate::feed;

@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use listwatch_admission::resource_quota::{Evaluator, counted_status};
 use listwatch_cacher::{Cacher, Delivery, Scope};
+use listwatch_json::Value;
 use listwatch_meta::{Change, FieldSelector, LabelSelector, ListRequest, ReadAt, Status, WatchFrom, WatchRequest};
 use listwatch_registry::Resource;
 use listwatch_validation::{Object, child, is_same, metadata, text};
 use listwatch_write::{Amendment, Writer};
-use serde_json::Value;
 use time::OffsetDateTime;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::JoinSet;
@@ -207,7 +207,7 @@ async fn count(
             if is_changed {
                 return Amendment::Leave;
             }
-            stored.insert("status".to_owned(), Value::clone(&status));
+            stored.insert("status", Value::clone(&status));
             Amendment::Write
         };
         writer.amend(resource, &key, write).await?;
@@ -221,12 +221,12 @@ mod tests {
     use bytes::Bytes;
     use listwatch_admission::AdmissionChain;
     use listwatch_cacher::Limits;
+    use listwatch_json::json;
     use listwatch_meta::UserInfo;
     use listwatch_registry::{Backend, Registry};
     use listwatch_storage::MemoryStorage;
     use listwatch_wire::query::Query;
     use listwatch_write::{WriteRequest, WriteVerb};
-    use serde_json::json;
 
     use super::*;
 

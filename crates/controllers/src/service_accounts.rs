@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use listwatch_cacher::{Delivery, Scope, Watcher};
+use listwatch_json::{Value, json};
 use listwatch_meta::{Change, FieldSelector, LabelSelector, ReadAt, Status, UserInfo, WatchFrom, WatchRequest};
 use listwatch_validation::{child, child_mut, text};
 use listwatch_wire::query::Query;
 use listwatch_write::{Amendment, WriteRequest, WriteVerb, Writer};
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
 /// The name of the account of each namespace.
@@ -144,14 +144,14 @@ async fn ensure(writer: &Arc<Writer>, wanted: &NamespaceObjects, namespace: &str
         let registry = writer.backend().registry();
         let Some(resource) = registry.find("", "v1", "configmaps") else { return Ok(()) };
         let key = resource.key(Some(namespace), ROOT_CA)?;
-        let mend = |map: &mut serde_json::Map<String, Value>| {
+        let mend = |map: &mut listwatch_json::Map| {
             let data = child(map, "data");
             if data.len() == 1 && text(data, "ca.crt") == root_ca {
                 return Amendment::Leave;
             }
             let data = child_mut(map, "data");
             data.clear();
-            data.insert("ca.crt".to_owned(), json!(root_ca));
+            data.insert("ca.crt", json!(root_ca));
             Amendment::Write
         };
         writer.amend(resource, &key, mend).await?;
@@ -163,8 +163,10 @@ async fn ensure(writer: &Arc<Writer>, wanted: &NamespaceObjects, namespace: &str
 async fn create(writer: &Arc<Writer>, plural: &str, namespace: &str, body: &Value) -> Result<(), Status> {
     let registry = writer.backend().registry();
     let Some(resource) = registry.find("", "v1", plural) else { return Ok(()) };
-    let key = resource
-        .key(Some(namespace), text(child(body.as_object().unwrap_or(&serde_json::Map::new()), "metadata"), "name"))?;
+    let key = resource.key(
+        Some(namespace),
+        text(child(body.as_object().unwrap_or(&listwatch_json::Map::new()), "metadata"), "name"),
+    )?;
     let (found, _) = writer.backend().storage().get(&key).await.map_err(Status::internal)?;
     if found.is_some() {
         return Ok(());
@@ -235,8 +237,8 @@ mod tests {
             wait_for(&writer, plural, name, |found| found.is_some_and(|found| uid(found) != before)).await;
         }
         let maps = registry.find("", "v1", "configmaps").unwrap();
-        let spoil = |map: &mut serde_json::Map<String, Value>| {
-            map.insert("data".to_owned(), json!({"ca.crt": "other"}));
+        let spoil = |map: &mut listwatch_json::Map| {
+            map.insert("data", json!({"ca.crt": "other"}));
             Amendment::Write
         };
         writer.amend(maps, &maps.key(Some("default"), ROOT_CA).unwrap(), spoil).await.unwrap();

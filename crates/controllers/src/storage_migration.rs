@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use listwatch_json::{Value, json};
 use listwatch_kinds::conditions::{NewCondition, set};
 use listwatch_meta::{Revision, Status, UserInfo};
 use listwatch_registry::{Registry, Resource};
@@ -25,7 +26,6 @@ use listwatch_validation::{Object, child, metadata, objects, text};
 use listwatch_wire::query::Query;
 use listwatch_write::{WriteRequest, WriteVerb, Writer};
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use crate::changed_names::ChangedNames;
 use crate::feed;
@@ -212,9 +212,9 @@ impl Progress<'_> {
             _ => Vec::new(),
         };
         set(&mut conditions, NewCondition { kind, status: "True", reason, message }, &Clock::default().now());
-        status.insert("conditions".to_owned(), Value::Array(conditions));
+        status.insert("conditions", Value::Array(conditions));
         if let Some(begin) = begin {
-            status.insert("resourceVersion".to_owned(), Value::from(begin.to_string()));
+            status.insert("resourceVersion", Value::from(begin.to_string()));
         }
         let metadata = metadata(self.migration);
         let name = text(metadata, "name");

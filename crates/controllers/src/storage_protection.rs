@@ -25,11 +25,11 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use listwatch_cacher::{Cacher, Delivery, Scope, Watcher};
+use listwatch_json::Value;
 use listwatch_meta::{Change, FieldSelector, LabelSelector, ListRequest, ReadAt, Status, WatchFrom, WatchRequest};
 use listwatch_registry::Resource;
 use listwatch_validation::{Object, child, given, metadata, metadata_mut, number, objects, text, texts};
 use listwatch_write::{Amendment, Writer};
-use serde_json::Value;
 use tokio::time::Instant;
 
 /// Delay before a retry after a failure.
@@ -154,7 +154,7 @@ fn apply(stored: &mut Object, finalizer: &str, wanted: &Step, holds: bool) -> Am
     if finalizers.is_empty() {
         return Amendment::Remove;
     }
-    metadata.insert("finalizers".to_owned(), Value::Array(finalizers));
+    metadata.insert("finalizers", Value::Array(finalizers));
     Amendment::Write
 }
 
@@ -355,9 +355,9 @@ async fn sleep_until(at: Option<Instant>) {
 mod tests {
     use listwatch_admission::AdmissionChain;
     use listwatch_cacher::Limits;
+    use listwatch_json::json;
     use listwatch_registry::{Backend, Registry};
     use listwatch_storage::MemoryStorage;
-    use serde_json::json;
 
     use super::*;
 
@@ -472,7 +472,7 @@ mod tests {
     }
 
     fn mark_deleted(stored: &mut Object) -> Amendment {
-        metadata_mut(stored).insert("deletionTimestamp".to_owned(), json!("2026-01-01T00:00:00Z"));
+        metadata_mut(stored).insert("deletionTimestamp", json!("2026-01-01T00:00:00Z"));
         Amendment::Write
     }
 
@@ -517,7 +517,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(cluster.stored("persistentvolumes", None, "x").await.is_some(), "it is bound");
         let release = |stored: &mut Object| {
-            stored.insert("status".to_owned(), json!({"phase": "Released"}));
+            stored.insert("status", json!({"phase": "Released"}));
             Amendment::Write
         };
         cluster.amend("persistentvolumes", None, "x", release).await;

@@ -5,11 +5,11 @@ use std::sync::{Arc, Weak};
 use async_trait::async_trait;
 use listwatch_aggregator::{EndpointSlice, Service, ServiceObjects};
 use listwatch_cacher::Scope;
+use listwatch_json::Value;
 use listwatch_meta::{FieldSelector, LabelSelector, ListRequest, Object, ReadAt, Status};
 use listwatch_registry::{Backend, Resource};
 use listwatch_webhook_admission::WebhookConfigurations;
 use listwatch_write::Writer;
-use serde_json::Value;
 
 use crate::feed::{self, ObjectCopy};
 

@@ -72,7 +72,7 @@ impl Discovery {
     /// `/api`: the versions of the core group. `server_address` is the `host:port` that clients use.
     pub fn api(server_address: &str) -> Bytes {
         // As in kube-apiserver, this document alone has no apiVersion.
-        json(&serde_json::json!({
+        json(&listwatch_json::json!({
             "kind": "APIVersions",
             "versions": ["v1"],
             "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": server_address}],

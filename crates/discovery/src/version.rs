@@ -75,7 +75,7 @@ mod tests {
         let body = VersionInfo::current().body();
         let text = std::str::from_utf8(&body).unwrap();
         assert!(text.starts_with("{\n  \"major\": \"1\",\n  \"minor\": \"36\",\n  \"gitVersion\": \"v1.36."), "{text}");
-        let version: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let version: listwatch_json::Value = serde_json::from_slice(&body).unwrap();
         let plain = version["gitVersion"].as_str().unwrap().split('+').next().unwrap().to_owned();
         assert_eq!(plain.trim_start_matches('v').split('.').filter(|part| part.parse::<u32>().is_ok()).count(), 3);
     }

@@ -11,7 +11,7 @@
 
 use std::sync::LazyLock;
 
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::objects::{CATCH_ALL, EXEMPT};
 
@@ -75,13 +75,13 @@ impl BootstrapObject {
     }
 
     /// Resets a stored object by the rules of the module's table. Returns whether the object changed.
-    pub fn revise(&self, stored: &mut Map<String, Value>) -> bool {
+    pub fn revise(&self, stored: &mut Map) -> bool {
         let annotation = annotation(stored);
         let generation = stored.get("metadata").and_then(|metadata| metadata["generation"].as_i64());
         let updates = self.is_mandatory() || annotation.unwrap_or(generation == Some(1));
         let mut changed = false;
         if updates && !self.has_spec(stored.get("spec").unwrap_or(&Value::Null)) {
-            stored.insert("spec".to_owned(), self.spec.clone());
+            stored.insert("spec", self.spec.clone());
             changed = true;
         }
         if annotation != Some(updates) {
@@ -106,7 +106,7 @@ impl BootstrapObject {
 }
 
 /// Whether a stored object is a bootstrap object of another release, which must be deleted (`RemoveUnwantedObjects`).
-pub fn is_obsolete(kind: BootstrapKind, name: &str, stored: &Map<String, Value>) -> bool {
+pub fn is_obsolete(kind: BootstrapKind, name: &str, stored: &Map) -> bool {
     /// The names are computed once, because a server calls this function for each stored object.
     static KNOWN: LazyLock<Vec<(BootstrapKind, &'static str)>> =
         LazyLock::new(|| BootstrapObject::all().iter().map(|object| (object.kind, object.name)).collect());
@@ -114,7 +114,7 @@ pub fn is_obsolete(kind: BootstrapKind, name: &str, stored: &Map<String, Value>)
 }
 
 /// The value of the annotation, as Go's `strconv.ParseBool` reads it.
-fn annotation(object: &Map<String, Value>) -> Option<bool> {
+fn annotation(object: &Map) -> Option<bool> {
     match object.get("metadata")?["annotations"][AUTO_UPDATE].as_str()? {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -122,7 +122,7 @@ fn annotation(object: &Map<String, Value>) -> Option<bool> {
     }
 }
 
-fn set_annotation(object: &mut Map<String, Value>, value: bool) {
+fn set_annotation(object: &mut Map, value: bool) {
     let metadata = object.entry("metadata").or_insert_with(|| json!({}));
     let Some(metadata) = metadata.as_object_mut() else { return };
     let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));

@@ -293,7 +293,7 @@ impl PriorityLevel {
     /// # Errors
     /// [`InvalidObject`] if the JSON is not that of a PriorityLevelConfiguration, or if its parts contradict each other.
     pub fn parse(json: &[u8]) -> Result<Self, InvalidObject> {
-        let document: Document<LevelSpec, serde_json::Value> = serde_json::from_slice(json).map_err(invalid)?;
+        let document: Document<LevelSpec, listwatch_json::Value> = serde_json::from_slice(json).map_err(invalid)?;
         let Document { metadata, spec, .. } = document;
         if (spec.r#type == "Limited") != spec.limited.is_some() {
             return Err(invalid("broken union structure at the top, for Limited"));

@@ -193,7 +193,7 @@ fn values_and_defaults_match_their_field_types() {
                 told("an enumeration of something else than strings".to_owned());
             }
             let Some(default) = field.default_json() else { continue };
-            let value: serde_json::Value = match serde_json::from_str(default) {
+            let value: listwatch_json::Value = match serde_json::from_str(default) {
                 Ok(value) => value,
                 Err(error) => {
                     told(format!("the default {default} is no JSON: {error}"));

@@ -2,7 +2,7 @@
 //!
 //! Source: `SetStatusCondition` in `apimachinery/pkg/api/meta/conditions.go`.
 
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 /// Replaces the condition of the same type, or appends the condition.
 pub fn put(conditions: &mut Vec<Value>, condition: Value) {

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use listwatch_json::json;
 use listwatch_meta::UserInfo;
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object};
-use serde_json::json;
 use time::OffsetDateTime;
 
 use crate::defaults::Defaults;
@@ -64,7 +64,7 @@ pub struct Kind {
     /// Applies defaults that depend on other fields. The field manager of the write owns them.
     pub late_defaults: fn(&mut Object),
     /// The status of a new object, for kinds with the status subresource. `None` keeps the status that the client sent.
-    pub initial_status: fn() -> Option<serde_json::Value>,
+    pub initial_status: fn() -> Option<listwatch_json::Value>,
     /// Whether `null` members are preserved. For other kinds, `null` members are removed before defaults apply.
     pub keeps_nulls: bool,
     /// Changes a decoded body before defaults apply. The error is the message of upstream's decoder.

@@ -10,10 +10,10 @@
 
 use std::fmt;
 
+use listwatch_json::Value;
 use listwatch_validation::names::NameRule;
 use listwatch_validation::object_meta as meta;
-use listwatch_validation::{Errors, Object, is_equal, metadata, metadata_mut};
-use serde_json::Value;
+use listwatch_validation::{Errors, Object, metadata, metadata_mut};
 
 use crate::defaults;
 use crate::kind::{CreateContext, Kind, UpdateContext};
@@ -206,7 +206,7 @@ fn has_same_fields(rules: WriteRules, new: &Object, old: &Object) -> bool {
         && new
             .iter()
             .filter(|(name, _)| counted(name))
-            .all(|(name, value)| old.get(name).is_some_and(|old| is_equal(value, old)))
+            .all(|(name, value)| old.get(name).is_some_and(|old| value == old))
 }
 
 impl Strategy for Kind {
@@ -259,7 +259,7 @@ impl Strategy for Kind {
             && let Some(status) = (self.initial_status)()
         {
             object.shift_remove("status");
-            object.insert("status".to_owned(), status);
+            object.insert("status", status);
         }
         (self.prepare_for_create)(object, context);
     }
@@ -387,8 +387,8 @@ impl Strategy for SecondVersionStrategy {
 
 #[cfg(test)]
 mod tests {
+    use listwatch_json::json;
     use listwatch_meta::UserInfo;
-    use serde_json::json;
     use time::OffsetDateTime;
 
     use super::*;
@@ -422,7 +422,7 @@ mod tests {
     #[test]
     fn create_sets_uid_time_generation_and_initial_status() {
         let mut object = budget(json!({"uid": "client", "generation": 7}), json!({"minAvailable": 1}));
-        object.insert("status".to_owned(), json!({"currentHealthy": 5}));
+        object.insert("status", json!({"currentHealthy": 5}));
         let context = CreateContext { uid: "server", now: "2024-05-01T00:00:00Z", user: UserInfo::admin() };
         let kind = kind("policy", "PodDisruptionBudget");
         assert_eq!(texts(&before_create(kind, &mut object, context)), NO_ERRORS);
@@ -452,7 +452,7 @@ mod tests {
     fn status_update_keeps_spec_and_generation() {
         let old = budget(json!({}), json!({"minAvailable": 1}));
         let mut new = budget(json!({}), json!({"minAvailable": 2}));
-        new.insert("status".to_owned(), json!({"currentHealthy": 5}));
+        new.insert("status", json!({"currentHealthy": 5}));
         assert_eq!(update(&mut new, &old, Some(&Subresource::Status)), NO_ERRORS);
         assert_eq!((&new["spec"], &new["metadata"]["generation"]), (&json!({"minAvailable": 1}), &json!(1)));
         assert_eq!(new["status"], json!({"currentHealthy": 5}));

@@ -1,7 +1,7 @@
 //! Helpers for the tests of this crate.
 
+use listwatch_json::{Value, json};
 use listwatch_validation::{Errors, Object};
-use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 use crate::{Kind, Subresource, UpdateContext, defaults};

@@ -5,10 +5,10 @@
 //! therefore one pair of functions between the two versions (`pkg/apis/*/v1/conversion.go`, Kubernetes v1.36).
 
 use listwatch_apply::Convert;
+use listwatch_json::Value;
 use listwatch_meta::SelectableField;
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object};
-use serde_json::Value;
 
 /// A second version of a built-in kind.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl SecondVersion {
 }
 
 fn with_api_version(mut tree: Object, api_version: String) -> Object {
-    tree.insert("apiVersion".to_owned(), Value::String(api_version));
+    tree.insert("apiVersion", Value::String(api_version));
     tree
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn moved(mut from: Object, names: &[(&str, &str)]) -> Object {
     let mut to = Object::with_capacity(names.len());
     for (old, new) in names {
         if let Some(value) = from.get_mut(*old) {
-            to.insert((*new).to_owned(), value.take());
+            to.insert(*new, value.take());
         }
     }
     to

@@ -6,8 +6,8 @@
 //! Source: `PrepareForUpdate` and `GetResetFields` of the strategies in `pkg/registry` of Kubernetes v1.36.
 
 use listwatch_apply::{Path, PathElement, Set};
-use listwatch_validation::{Object, child_mut, is_equal, metadata, metadata_mut};
-use serde_json::Value;
+use listwatch_json::Value;
+use listwatch_validation::{Object, child_mut, metadata, metadata_mut};
 
 use crate::subresource::Subresource;
 
@@ -176,7 +176,7 @@ fn keep_all_but(new: &mut Object, old: &Object, written: &str) {
             "metadata" => Some(Value::Object(Object::new())),
             name if name == written => sent.get_mut(name).map(Value::take),
             name => match sent.get_mut(name) {
-                Some(same) if is_equal(same, value) => Some(same.take()),
+                Some(same) if same == value => Some(same.take()),
                 _ => Some(value.clone()),
             },
         };
@@ -187,7 +187,7 @@ fn keep_all_but(new: &mut Object, old: &Object, written: &str) {
     if !old.contains_key(written)
         && let Some(value) = sent.get_mut(written)
     {
-        new.insert(written.to_owned(), value.take());
+        new.insert(written, value.take());
     }
 }
 
@@ -213,7 +213,7 @@ fn resized(containers: Option<&Value>, sized: Option<Value>) -> Option<Value> {
 fn put(object: &mut Object, name: &str, value: Option<Value>) {
     match value {
         Some(value) => {
-            object.insert(name.to_owned(), value);
+            object.insert(name, value);
         }
         None => {
             object.shift_remove(name);
@@ -223,7 +223,7 @@ fn put(object: &mut Object, name: &str, value: Option<Value>) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
     use crate::Strategy;

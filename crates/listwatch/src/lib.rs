@@ -34,6 +34,7 @@ pub use listwatch_client as client;
 pub use listwatch_controllers as controllers;
 pub use listwatch_discovery as discovery;
 pub use listwatch_flow_control as flow_control;
+pub use listwatch_json as json;
 pub use listwatch_k8s_types as k8s_types;
 pub use listwatch_kinds as kinds;
 pub use listwatch_meta as meta;

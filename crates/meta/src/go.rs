@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value};
+use listwatch_json::{Map, MapKey, Value};
 
 use crate::status::prefix;
 
@@ -95,7 +95,7 @@ pub fn print_list(items: &[Value]) -> String {
 }
 
 /// A map as `%v` prints it: sorted by name.
-pub fn print_map(map: &Map<String, Value>) -> String {
+pub fn print_map(map: &Map) -> String {
     let mut members: Vec<String> = map.iter().map(|(name, value)| format!("{name}:{}", print(value))).collect();
     members.sort();
     format!("map[{}]", members.join(" "))
@@ -261,7 +261,7 @@ fn write_json(value: &Value, out: &mut String, bytes_max: usize) {
             out.push(']');
         }
         Value::Object(members) => {
-            let mut keys: Vec<&String> = members.keys().collect();
+            let mut keys: Vec<&MapKey> = members.keys().collect();
             keys.sort_unstable();
             out.push('{');
             for (index, key) in keys.into_iter().enumerate() {
@@ -302,7 +302,7 @@ fn write_json_string(text: &str, out: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

@@ -572,10 +572,10 @@ mod tests {
             paths.add(&["a", "b"]);
             let mut spans = [Span::default()];
             let scanned = find(text.as_bytes(), &paths, &mut spans);
-            if let Ok(serde_json::Value::Object(parsed)) = serde_json::from_str(&text) {
+            if let Ok(listwatch_json::Value::Object(parsed)) = serde_json::from_str(&text) {
                 prop_assert_eq!(scanned, Ok(()));
                 let expected = parsed.get("a").and_then(|a| a.get("b"));
-                let found: Option<serde_json::Value> = (!spans[0].is_absent())
+                let found: Option<listwatch_json::Value> = (!spans[0].is_absent())
                     .then(|| serde_json::from_slice(spans[0].of(text.as_bytes())).unwrap());
                 // With a duplicate "a" an earlier "a.b" may remain; the parser keeps the last.
                 if text.matches("\"a\"").count() <= 1 {

@@ -1,9 +1,9 @@
 //! [`Inputs`]: the values that the expressions of a policy can read (`admission/plugin/cel/activation.go`).
 
 use listwatch_cel::{AuthorizationDecisions, ResourceCheck, Value as CelValue};
+use listwatch_json::{Map, Value};
 use listwatch_validation::{Object, child};
 use listwatch_webhooks::{Attributes, Invocation, request_without_objects};
-use serde_json::{Map, Value};
 
 /// The values that the expressions of a policy can read.
 #[derive(Clone, Copy, Debug)]
@@ -86,9 +86,9 @@ fn namespace_object(namespace: &Object) -> Object {
     ];
     let kept = |name: &&str| child(namespace, "metadata").get(*name).map(|value| ((*name).to_owned(), value.clone()));
     let mut shown = Map::new();
-    shown.insert("metadata".to_owned(), Value::Object(METADATA.iter().filter_map(kept).collect()));
+    shown.insert("metadata", Value::Object(METADATA.iter().filter_map(kept).collect()));
     for name in ["spec", "status"] {
-        shown.insert(name.to_owned(), namespace.get(name).cloned().unwrap_or_else(|| Value::Object(Map::new())));
+        shown.insert(name, namespace.get(name).cloned().unwrap_or_else(|| Value::Object(Map::new())));
     }
     shown
 }

@@ -21,7 +21,7 @@
 //! use listwatch_meta::UserInfo;
 //! use listwatch_policies::{Binding, Inputs, ValidatingPolicy, ValidatingReport};
 //! use listwatch_webhooks::{Attributes, Invocation};
-//! use serde_json::json;
+//! use listwatch_json::json;
 //!
 //! let policy = json!({"metadata": {"name": "replicas"}, "spec": {
 //!     "matchConstraints": {"resourceRules": [

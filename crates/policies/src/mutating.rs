@@ -1,11 +1,11 @@
 //! [`MutatingPolicy`]: evaluates the mutations of a policy and returns patches (`policy/mutating`).
 
 use listwatch_cel::{EvalError, ResultType, Value as CelValue, compile_expression};
+use listwatch_json::{Map, Value};
 use listwatch_meta::Status;
 use listwatch_meta::status::StatusCause;
 use listwatch_validation::{Object, child, objects, text};
 use listwatch_webhooks::{Attributes, FailurePolicy};
-use serde_json::{Map, Value};
 
 use crate::activation::{Activation, Inputs, Place};
 use crate::evaluation::{Compiled, Conditions, Evaluator, POLICY_COST_MAX, match_conditions};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use listwatch_cel::format::Format;
 use listwatch_cel::{Kind, ListType, Schema};
+use listwatch_json::Value;
 use listwatch_k8s_types::{Id, Shape, Type, message_of};
-use serde_json::Value;
 
 /// Maximum nesting depth of a schema. Deeper values have the type `dyn`. The limit is needed because some kinds are
 /// recursive.
@@ -110,7 +110,7 @@ impl ObjectSchema {
             kind: Kind::parse(text("type")),
             format: Format::parse(text("format"), text("type"), flag("x-kubernetes-int-or-string")),
             is_dynamic: flag("x-kubernetes-int-or-string"),
-            properties: properties.map(|(name, schema)| (name.clone(), below(schema))).collect(),
+            properties: properties.map(|(name, schema)| (name.as_str().to_owned(), below(schema))).collect(),
             items: schema.get("items").map(|items| Box::new(below(items))),
             values: schema
                 .get("additionalProperties")

@@ -51,7 +51,7 @@ impl Policy {
     /// Compiles the shared parts of a policy. Also returns the variable declarations for the other expressions.
     pub(crate) fn parse(policy: &Object) -> (Self, AdmissionVariables<'static>) {
         let spec = child(policy, "spec");
-        let param_kind = given(spec, "paramKind").and_then(serde_json::Value::as_object).map(ParamKind::parse);
+        let param_kind = given(spec, "paramKind").and_then(listwatch_json::Value::as_object).map(ParamKind::parse);
         let declared = AdmissionVariables::new().with_params(param_kind.is_some()).with_authorizer(true);
         let mut declared = declared.with_composition();
         let variables: Vec<_> = objects(spec, "variables")
@@ -135,7 +135,7 @@ impl Binding {
             name: text(child(binding, "metadata"), "name").to_owned(),
             policy_name: text(spec, "policyName").to_owned(),
             criteria: MatchCriteria::parse(child(spec, "matchResources")),
-            param_ref: given(spec, "paramRef").and_then(serde_json::Value::as_object).map(ParamRef::parse),
+            param_ref: given(spec, "paramRef").and_then(listwatch_json::Value::as_object).map(ParamRef::parse),
             actions: texts(spec, "validationActions").filter_map(action).collect(),
         }
     }

@@ -1,10 +1,10 @@
 //! [`ValidatingReport`]: combines the decisions of all policies on one request (`policy/validating/dispatcher.go`).
 
+use listwatch_json::{Value, json};
 use listwatch_meta::status::StatusCause;
 use listwatch_meta::{GroupResource, Status};
 use listwatch_validation::{Object, child, text};
 use listwatch_webhooks::{Attributes, FailurePolicy};
-use serde_json::{Value, json};
 
 use crate::policy::{Action, Binding, Policy};
 use crate::validating::{AnnotationResult, Decision, Evaluated, Reason};

@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use listwatch_cel::{AdmissionVariables, ResultType, compile_expression};
+use listwatch_json::{Value, json};
 use listwatch_validation::{Object, child, objects, text, texts};
-use serde_json::{Value, json};
 
 use crate::object_schema::ObjectSchema;
 

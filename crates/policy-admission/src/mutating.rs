@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use listwatch_access::AuthorizerChain;
 use listwatch_admission::{AdmissionFuture, AdmissionRequest, MutatingAdmission, Operation, PatchError, ResourceName};
+use listwatch_json::Value;
 use listwatch_meta::{Status, fuel};
 use listwatch_policies::{Binding, BoundPolicy, Inputs, MutatingPolicy, MutatingReport, Patch, Policy};
 use listwatch_validation::{Object, child, text};
 use listwatch_webhook_admission::{Dispatch, ShownObjects, metered};
 use listwatch_webhooks::{Invocation, Reinvocation};
-use serde_json::Value;
 
 use crate::metrics::PolicyMetrics;
 use crate::params::{ParamReader, read_params};

@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use listwatch_access::{Attributes, AuthorizerChain};
 use listwatch_admission::{AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
+use listwatch_json::Value;
 use listwatch_meta::user::SYSTEM_MASTERS;
 use listwatch_meta::{FieldError, Status, UserInfo};
 use listwatch_policies::ParamKind;
 use listwatch_validation::{Object, child, given, text};
-use serde_json::Value;
 
 use crate::params::ParamReader;
 

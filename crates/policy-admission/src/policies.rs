@@ -144,11 +144,11 @@ fn parse_all<'a, T>(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 
-    fn object(name: &str, spec: serde_json::Value) -> Vec<u8> {
+    fn object(name: &str, spec: listwatch_json::Value) -> Vec<u8> {
         json!({"metadata": {"name": name}, "spec": spec}).to_string().into_bytes()
     }
 

@@ -8,11 +8,11 @@ use std::time::Instant;
 use bytes::Bytes;
 use listwatch_apiextensions::PrinterColumn;
 use listwatch_apply as apply;
+use listwatch_json::Map;
 use listwatch_kinds::{Kind, Strategy, Subresource, WriteRules};
 use listwatch_meta::{GroupResource, Key, KeyRange, Object, ObjectShape, status};
 use listwatch_wire::list::ListStyle;
 use listwatch_wire::media_type::Served;
-use serde_json::{Map, Value};
 
 use crate::conversion::Conversion;
 use crate::custom::kind::{Creating, Form};
@@ -59,7 +59,7 @@ pub struct Resource {
     pub printer_columns: Vec<PrinterColumn>,
     /// The OpenAPI v3 schema of an object, for resources that define one. With `None`, a schema that accepts every
     /// object is published.
-    pub schema: Option<Arc<serde_json::Value>>,
+    pub schema: Option<Arc<listwatch_json::Value>>,
     /// The view of this version on stored objects of a custom resource. `None` for built-in resources.
     pub form: Option<Form>,
     /// The conversion from the stored version of a built-in kind. `None` if this is the stored version.
@@ -180,9 +180,9 @@ impl Resource {
     /// 500 if the webhook fails. Conversions without a webhook never fail.
     pub async fn read_stored<'a>(
         &self,
-        tree: &'a Map<String, Value>,
+        tree: &'a Map,
         deadline: Option<Instant>,
-    ) -> Result<Cow<'a, Map<String, Value>>, status::Status> {
+    ) -> Result<Cow<'a, Map>, status::Status> {
         Ok(match (&self.form, &self.conversion) {
             (_, Some(conversion)) => Cow::Owned(conversion.show_tree(tree.clone())),
             (Some(form), None) => {
@@ -198,11 +198,7 @@ impl Resource {
     ///
     /// # Errors
     /// See [`Resource::read_stored`].
-    pub async fn to_stored(
-        &self,
-        tree: &mut Map<String, Value>,
-        deadline: Option<Instant>,
-    ) -> Result<(), status::Status> {
+    pub async fn to_stored(&self, tree: &mut Map, deadline: Option<Instant>) -> Result<(), status::Status> {
         match &self.form {
             Some(form) => {
                 let stored = Box::pin(form.to_stored(tree, deadline)).await;
@@ -216,12 +212,7 @@ impl Resource {
     ///
     /// # Errors
     /// The error message of the conversion.
-    pub async fn convert_to(
-        &self,
-        tree: Map<String, Value>,
-        api_version: &str,
-        deadline: Option<Instant>,
-    ) -> Result<Map<String, Value>, String> {
+    pub async fn convert_to(&self, tree: Map, api_version: &str, deadline: Option<Instant>) -> Result<Map, String> {
         match &self.form {
             Some(form) => {
                 Box::pin(form.convert_to(tree, api_version, deadline)).await.map_err(|error| error.to_string())
@@ -243,7 +234,7 @@ impl Resource {
 
     /// Returns the OpenAPI v3 schema of an object, for resources that define one. The schema of a custom resource
     /// is read from the definition at each call.
-    pub fn openapi_schema(&self) -> Option<Arc<serde_json::Value>> {
+    pub fn openapi_schema(&self) -> Option<Arc<listwatch_json::Value>> {
         self.schema.clone().or_else(|| self.form.as_ref()?.openapi_schema().map(Arc::new))
     }
 

@@ -9,8 +9,8 @@ use listwatch_access::{
     BootstrapTokenSecret, BootstrapTokenSecrets, BoundObjectReference, FoundObject, LegacyTokenSecret,
     ServiceAccountObjects, ServiceAccountTokenOptions, TokenKeys,
 };
+use listwatch_json::Value;
 use listwatch_validation::clock::parse_timestamp;
-use serde_json::Value;
 
 use crate::backend::Backend;
 
@@ -113,5 +113,5 @@ impl BootstrapTokenSecrets for TokenObjects {
 /// Returns the decoded data of a Secret.
 fn data(secret: &Value) -> BTreeMap<String, Vec<u8>> {
     let data = secret.get("data").and_then(Value::as_object).into_iter().flatten();
-    data.filter_map(|(name, value)| Some((name.clone(), BASE64.decode(value.as_str()?).ok()?))).collect()
+    data.filter_map(|(name, value)| Some((name.as_str().to_owned(), BASE64.decode(value.as_str()?).ok()?))).collect()
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use listwatch_access::{Claims, ServiceAccountTokenOptions, SigningKey, TokenKeys};
+use listwatch_json::Value;
 use listwatch_meta::{Key, Status};
 use listwatch_storage::{CreateError, Storage};
-use serde_json::Value;
 use tokio::sync::OnceCell;
 
 /// Prefix and name of the stored key, a private key for ES256 in PKCS #8. No resource is stored below this prefix.
@@ -74,7 +74,7 @@ async fn load(storage: &Arc<dyn Storage>) -> Result<SigningKey, Status> {
         return from_stored(&found.value);
     }
     let created = SigningKey::generate().ok_or_else(|| Status::internal("the system has no random numbers"))?;
-    let value = serde_json::json!({"pkcs8": BASE64.encode(&created)}).to_string();
+    let value = listwatch_json::json!({"pkcs8": BASE64.encode(&created)}).to_string();
     match storage.create(&key, value.clone().into(), None).await {
         Ok(_) => from_stored(value.as_bytes()),
         // Another server created the key first.

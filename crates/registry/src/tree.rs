@@ -3,10 +3,11 @@
 use std::fmt;
 
 use bytes::Bytes;
+use listwatch_json::{Map, MapKey, Value};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::ser::Serialize;
+use serde_json::de::Read;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 /// The name of the metadata field with the managed fields.
 pub(crate) const MANAGED_FIELDS: &str = "managedFields";
@@ -16,8 +17,15 @@ pub(crate) const MANAGED_FIELDS: &str = "managedFields";
 ///
 /// # Errors
 /// The bytes are not one JSON object, or its metadata is not an object.
-pub fn parse_tree(value: &[u8]) -> Result<Map<String, Value>, serde_json::Error> {
-    let mut parser = serde_json::Deserializer::from_slice(value);
+pub fn parse_tree(value: &[u8]) -> Result<Map, serde_json::Error> {
+    // One check of all bytes takes less time than one of each string.
+    match str::from_utf8(value) {
+        Ok(text) => parse(serde_json::Deserializer::from_str(text)),
+        Err(_) => parse(serde_json::Deserializer::from_slice(value)),
+    }
+}
+
+fn parse<'de, R: Read<'de>>(mut parser: serde_json::Deserializer<R>) -> Result<Map, serde_json::Error> {
     let tree = parser.deserialize_map(StoredObject)?;
     parser.end()?;
     Ok(tree)
@@ -27,7 +35,7 @@ pub fn parse_tree(value: &[u8]) -> Result<Map<String, Value>, serde_json::Error>
 struct StoredObject;
 
 impl<'de> Visitor<'de> for StoredObject {
-    type Value = Map<String, Value>;
+    type Value = Map;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -35,7 +43,7 @@ impl<'de> Visitor<'de> for StoredObject {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
         let mut object = Map::with_capacity(8);
-        while let Some(name) = members.next_key::<String>()? {
+        while let Some(name) = members.next_key::<MapKey>()? {
             let value =
                 if name == "metadata" { members.next_value_seed(StoredMetadata)? } else { members.next_value()? };
             object.insert(name, value);
@@ -64,7 +72,7 @@ impl<'de> Visitor<'de> for StoredMetadata {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut metadata = Map::with_capacity(10);
-        while let Some(name) = members.next_key::<String>()? {
+        while let Some(name) = members.next_key::<MapKey>()? {
             let value = match name.as_str() {
                 "resourceVersion" => {
                     members.next_value::<IgnoredAny>()?;
@@ -96,7 +104,7 @@ fn compact_managed_fields(text: &str) -> Option<String> {
 
 /// Encodes a tree as compact JSON for the store. `metadata.managedFields` may be a JSON text in a string, as
 /// [`parse_tree`] returns.
-pub fn encode_tree(object: &Map<String, Value>) -> Bytes {
+pub fn encode_tree(object: &Map) -> Bytes {
     let mut out = Vec::with_capacity(1024);
     write_members(object, &mut out, |name, value, out| match value {
         Value::Object(metadata) if name == "metadata" => {
@@ -128,7 +136,7 @@ fn write_value(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-fn write_members(members: &Map<String, Value>, out: &mut Vec<u8>, mut write: impl FnMut(&str, &Value, &mut Vec<u8>)) {
+fn write_members(members: &Map, out: &mut Vec<u8>, mut write: impl FnMut(&str, &Value, &mut Vec<u8>)) {
     out.push(b'{');
     for (at, (name, value)) in members.iter().enumerate() {
         if at > 0 {

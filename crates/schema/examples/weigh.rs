@@ -8,8 +8,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use listwatch_json::Value;
 use listwatch_schema::{CheckContext, Interner, Schema, check};
-use serde_json::Value;
 
 static OUT: AtomicUsize = AtomicUsize::new(0);
 

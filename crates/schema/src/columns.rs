@@ -5,8 +5,8 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
-use serde_json::Value;
 
 use crate::field_errors::{duplicate, invalid_str, required, too_many};
 use crate::limits::SELECTABLE_FIELDS_MAX;

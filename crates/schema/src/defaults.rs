@@ -1,8 +1,8 @@
 //! Sets defaults and removes nulls.
 //! Rules: apiextensions-apiserver `pkg/apiserver/schema/has_defaults`, Kubernetes 1.36.
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::fuel;
-use serde_json::{Map, Value};
 
 use crate::schema::{Node, Schema};
 
@@ -57,7 +57,7 @@ impl Defaulter {
         }
     }
 
-    fn object(&mut self, members: &mut Map<String, Value>, node: &Node) -> Result<(), DefaultsTooLarge> {
+    fn object(&mut self, members: &mut Map, node: &Node) -> Result<(), DefaultsTooLarge> {
         for (name, property) in &node.properties {
             let Some(default) = property.default_value() else { continue };
             match members.get_mut(name.as_ref()) {

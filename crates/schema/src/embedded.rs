@@ -2,13 +2,13 @@
 //! follow the rules of every object, for any schema.
 //! Rules: apiextensions-apiserver `pkg/apiserver/schema/objectmeta`, Kubernetes 1.36.
 
+use listwatch_json::{Map, Value};
 use listwatch_k8s_types::{Field, Id, Omit, Shape, Type};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::json_kind;
 use listwatch_meta::selector::{
     dns_1035_label_problems, validate_dns_label, validate_label_value, validate_qualified_name,
 };
-use serde_json::{Map, Value};
 
 use crate::field_errors;
 use crate::golang::quote;
@@ -81,7 +81,7 @@ impl Coercer {
         }
     }
 
-    fn resource(&mut self, members: &mut Map<String, Value>, at: &Path<'_>) -> Result<(), FieldError> {
+    fn resource(&mut self, members: &mut Map, at: &Path<'_>) -> Result<(), FieldError> {
         for name in ["apiVersion", "kind"] {
             match members.get(name) {
                 None | Some(Value::String(_)) => {}
@@ -101,7 +101,7 @@ impl Coercer {
                         self.unknown.push(format!("{at}.{name}"));
                     }
                 }
-                members.insert("metadata".to_owned(), Value::Object(read));
+                members.insert("metadata", Value::Object(read));
                 Ok(())
             }
             Err(_) if self.drop_invalid => Ok(()),
@@ -111,11 +111,7 @@ impl Coercer {
 }
 
 /// Decodes metadata as Go decodes `ObjectMeta`, and returns the re-encoded form.
-fn read_object_meta(
-    value: &Value,
-    drop_invalid: bool,
-    unknown: &mut Vec<String>,
-) -> Result<Map<String, Value>, String> {
+fn read_object_meta(value: &Value, drop_invalid: bool, unknown: &mut Vec<String>) -> Result<Map, String> {
     let members = match value {
         Value::Object(members) => members,
         Value::Null => return Ok(Map::new()),
@@ -124,7 +120,7 @@ fn read_object_meta(
     let mut read = Map::new();
     for (name, value) in members {
         let Some(field) = Id::MetaObjectMeta.message().field(name) else {
-            unknown.push(name.clone());
+            unknown.push(name.as_str().to_owned());
             continue;
         };
         let before = unknown.len();
@@ -252,7 +248,7 @@ fn check(value: &Value, node: &Node, embedded: bool, at: &Path<'_>, errors: &mut
     }
 }
 
-fn check_resource(members: &Map<String, Value>, at: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn check_resource(members: &Map, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     let api_version = at.child("apiVersion");
     let kind = at.child("kind");
     match members.get("apiVersion") {
@@ -300,7 +296,7 @@ fn path_segment(name: &str, prefix: bool) -> Vec<String> {
     illegal.map(|c| format!("may not contain '{c}'")).collect()
 }
 
-fn check_metadata(metadata: &Map<String, Value>, at: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn check_metadata(metadata: &Map, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     let text = |name: &str| metadata.get(name).and_then(Value::as_str).unwrap_or_default();
     for (field, prefix) in [("generateName", true), ("name", false)] {
         let name = text(field);

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
 use listwatch_meta::status::{cut, prefix};
-use serde_json::Value;
 
 use crate::golang::{bad_value, quote};
 use crate::limits::FIELD_ERROR_BYTES_MAX;

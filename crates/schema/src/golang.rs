@@ -1,10 +1,10 @@
 //! Formats values as Go does. Go's `fmt`, `strconv` and `encoding/json` produce the texts of field
 //! errors, and clients compare them. Only the forms that occur in error texts are covered.
 
+use listwatch_json::Value;
 use listwatch_meta::go::json_within;
 pub(crate) use listwatch_meta::go::{Number, float as float_v, json, quote};
 use listwatch_meta::status::prefix;
-use serde_json::Value;
 
 use crate::limits::FIELD_ERROR_BYTES_MAX;
 
@@ -41,7 +41,7 @@ pub(crate) fn bad_value(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use listwatch_schema::Schema;
-//! use serde_json::json;
+//! use listwatch_json::json;
 //!
 //! let schema = Schema::parse(&json!({
 //!     "type": "object",

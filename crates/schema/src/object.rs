@@ -1,8 +1,8 @@
 //! Validates an object in the order of the checks of Kubernetes 1.36 (apiextensions-apiserver
 //! `pkg/registry/customresource/strategy.go`, `validator.go`).
 
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
-use serde_json::Value;
 
 use crate::field_errors;
 use crate::path::Path;

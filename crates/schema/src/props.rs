@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::go::json_kind;
-use serde_json::{Map, Value};
 
 use crate::limits::{SCHEMA_DEPTH_MAX, SCHEMA_NODES_MAX};
 
@@ -178,7 +178,7 @@ impl Reader<'_> {
             if value.is_null() {
                 continue;
             }
-            self.path.push(name.clone());
+            self.path.push(name.as_str().to_owned());
             self.member(props, name, value)?;
             self.path.pop();
         }
@@ -272,7 +272,7 @@ impl Reader<'_> {
                 if value.is_null() {
                     continue;
                 }
-                self.path.push(name.clone());
+                self.path.push(name.as_str().to_owned());
                 match name.as_str() {
                     "rule" => rule.rule = self.string(value)?,
                     "message" => rule.message = self.string(value)?,
@@ -305,8 +305,8 @@ impl Reader<'_> {
     fn map(&mut self, value: &Value) -> Result<BTreeMap<String, Props>, ParseError> {
         let mut schemas = BTreeMap::new();
         for (name, value) in self.object(value, "map[string]v1.JSONSchemaProps")? {
-            self.path.push(name.clone());
-            self.schema(value, schemas.entry(name.clone()).or_default())?;
+            self.path.push(name.as_str().to_owned());
+            self.schema(value, schemas.entry(name.as_str().to_owned()).or_default())?;
             self.path.pop();
         }
         Ok(schemas)
@@ -340,7 +340,7 @@ impl Reader<'_> {
         value.as_array().ok_or_else(|| self.wrong(value, expected))
     }
 
-    fn object<'v>(&self, value: &'v Value, expected: &'static str) -> Result<&'v Map<String, Value>, ParseError> {
+    fn object<'v>(&self, value: &'v Value, expected: &'static str) -> Result<&'v Map, ParseError> {
         value.as_object().ok_or_else(|| self.wrong(value, expected))
     }
 

@@ -1,8 +1,8 @@
 //! Removes unknown fields and reports their paths. Source: apiextensions-apiserver
 //! `pkg/apiserver/schema/pruning`, Kubernetes 1.36.
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::status::cut;
-use serde_json::{Map, Value};
 
 use crate::limits::{FIELD_ERROR_BYTES_MAX, UNKNOWN_FIELDS_BYTES_MAX, UNKNOWN_FIELDS_MAX};
 use crate::schema::{AdditionalProperties, Node, Schema};
@@ -90,7 +90,7 @@ impl Pruner {
         }
     }
 
-    fn object(&mut self, members: &mut Map<String, Value>, node: Option<&Node>, embedded: bool) {
+    fn object(&mut self, members: &mut Map, node: Option<&Node>, embedded: bool) {
         let Some(node) = node else {
             for name in members.keys() {
                 self.record(name);
@@ -123,7 +123,7 @@ impl Pruner {
         }
     }
 
-    fn below_preserved(&mut self, members: &mut Map<String, Value>, node: &Node, embedded: bool) {
+    fn below_preserved(&mut self, members: &mut Map, node: &Node, embedded: bool) {
         for (name, value) in members.iter_mut() {
             if embedded && is_meta(name) {
                 continue;

@@ -3,7 +3,7 @@
 //!
 //! The input is the definition itself, because a compiled schema has no descriptions.
 
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 /// A version of OpenAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub fn publish(schema: Option<&Value>, form: OpenApi, group: &str, version: &str
         }
     };
     let gvk = json!([{"group": group, "version": version, "kind": kind}]);
-    published.insert("x-kubernetes-group-version-kind".to_owned(), gvk);
+    published.insert("x-kubernetes-group-version-kind", gvk);
     Value::Object(published)
 }
 
@@ -55,13 +55,13 @@ pub const TYPE_META: [(&str, &str); 3] = [
 ];
 
 /// Adds the members of every object.
-fn type_meta(properties: &mut Map<String, Value>, form: OpenApi) {
+fn type_meta(properties: &mut Map, form: OpenApi) {
     for (name, description) in TYPE_META {
         let of = match name {
             "metadata" => json!({"description": description, "$ref": form.object_meta()}),
             _ => json!({"description": description, "type": "string"}),
         };
-        properties.insert(name.to_owned(), of);
+        properties.insert(name, of);
     }
 }
 
@@ -108,16 +108,16 @@ fn is_set(value: &Value) -> bool {
     }
 }
 
-fn flag(schema: &Map<String, Value>, name: &str) -> bool {
+fn flag(schema: &Map, name: &str) -> bool {
     schema.get(name) == Some(&Value::Bool(true))
 }
 
-fn object<'v>(schema: &'v Map<String, Value>, name: &str) -> Option<&'v Map<String, Value>> {
+fn object<'v>(schema: &'v Map, name: &str) -> Option<&'v Map> {
     schema.get(name).and_then(Value::as_object)
 }
 
-fn structural(schema: &Map<String, Value>, form: OpenApi) -> Map<String, Value> {
-    let mut out: Map<String, Value> = schema
+fn structural(schema: &Map, form: OpenApi) -> Map {
+    let mut out: Map = schema
         .iter()
         .filter(|(name, value)| PLAIN.contains(&name.as_str()) && (is_set(value) || name.as_str() == "default"))
         .map(|(name, value)| (name.clone(), value.clone()))
@@ -134,14 +134,14 @@ fn structural(schema: &Map<String, Value>, form: OpenApi) -> Map<String, Value> 
     };
     let hides = v2 && (preserves || nullable);
     if let Some(items) = schema.get("items").filter(|items| items.is_object() && !hides) {
-        out.insert("items".to_owned(), below(items));
+        out.insert("items", below(items));
     }
     if let Some(properties) = object(schema, "properties").filter(|properties| !hides && !properties.is_empty()) {
         let properties = properties.iter().map(|(name, property)| (name.clone(), below(property)));
-        out.insert("properties".to_owned(), Value::Object(properties.collect()));
+        out.insert("properties", Value::Object(properties.collect()));
     }
     if let Some(additional) = schema.get("additionalProperties").filter(|additional| !additional.is_null()) {
-        out.insert("additionalProperties".to_owned(), below(additional));
+        out.insert("additionalProperties", below(additional));
     }
     if v2 {
         simplify(schema, &mut out, preserves, nullable);
@@ -167,7 +167,7 @@ fn structural(schema: &Map<String, Value>, form: OpenApi) -> Map<String, Value> 
 
 /// Adapts a schema to OpenAPI v2, which has no `nullable`. Removes `nullable`, and `type` and `required` where they
 /// would reject valid values.
-fn simplify(schema: &Map<String, Value>, out: &mut Map<String, Value>, preserves: bool, nullable: bool) {
+fn simplify(schema: &Map, out: &mut Map, preserves: bool, nullable: bool) {
     let is = |kind: &str| schema.get("type").and_then(Value::as_str) == Some(kind);
     out.remove("nullable");
     if nullable || (is("array") && !out.contains_key("items")) || (preserves && is("object")) {
@@ -184,14 +184,14 @@ fn simplify(schema: &Map<String, Value>, out: &mut Map<String, Value>, preserves
     }
 }
 
-fn junctors(schema: &Map<String, Value>, out: &mut Map<String, Value>) {
+fn junctors(schema: &Map, out: &mut Map) {
     for name in ["allOf", "anyOf", "oneOf"] {
         if let Some(branches) = schema.get(name).and_then(Value::as_array).filter(|branches| !branches.is_empty()) {
-            out.insert(name.to_owned(), branches.iter().map(nested).collect());
+            out.insert(name, branches.iter().map(nested).collect());
         }
     }
     if let Some(not) = schema.get("not").filter(|not| not.is_object()) {
-        out.insert("not".to_owned(), nested(not));
+        out.insert("not", nested(not));
     }
     if !flag(schema, "x-kubernetes-int-or-string") {
         return;
@@ -209,7 +209,7 @@ fn junctors(schema: &Map<String, Value>, out: &mut Map<String, Value>) {
             all_of.insert(0, json!({"anyOf": either}));
         }
     } else {
-        out.insert("anyOf".to_owned(), either);
+        out.insert("anyOf", either);
     }
 }
 
@@ -217,17 +217,17 @@ fn junctors(schema: &Map<String, Value>, out: &mut Map<String, Value>) {
 /// junctors.
 fn nested(schema: &Value) -> Value {
     let Some(schema) = schema.as_object() else { return schema.clone() };
-    let mut out: Map<String, Value> = schema
+    let mut out: Map = schema
         .iter()
         .filter(|(name, value)| PLAIN.contains(&name.as_str()) && is_set(value))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
     if let Some(items) = schema.get("items").filter(|items| items.is_object()) {
-        out.insert("items".to_owned(), nested(items));
+        out.insert("items", nested(items));
     }
     if let Some(properties) = object(schema, "properties") {
         let properties = properties.iter().map(|(name, property)| (name.clone(), nested(property)));
-        out.insert("properties".to_owned(), Value::Object(properties.collect()));
+        out.insert("properties", Value::Object(properties.collect()));
     }
     junctors(schema, &mut out);
     Value::Object(out)

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde_json::Value;
+use listwatch_json::Value;
 
 use crate::golang::Number;
 use crate::schema::{ListType, Node};

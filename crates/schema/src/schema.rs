@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use listwatch_cel::format::Format;
 use listwatch_cel::pattern::Matcher;
 pub use listwatch_cel::{Kind, ListType};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use crate::props::{Additional, Items, ParseError, Props, RuleProps};
 use crate::rules::Compiled;

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::FieldError;
-use serde_json::{Map, Value};
 
 use crate::field_errors;
 use crate::golang;
@@ -21,7 +21,7 @@ pub(crate) fn validate(value: &Value, node: &Node, at: &Path<'_>) -> Vec<FieldEr
     errors
 }
 
-fn object(members: &Map<String, Value>, node: &Node, at: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn object(members: &Map, node: &Node, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     if !node.unique {
         return;
     }

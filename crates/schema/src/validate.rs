@@ -8,10 +8,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use listwatch_cel::format::Format;
+use listwatch_json::{Map, MapKey, Value};
 use listwatch_meta::FieldError;
 use listwatch_meta::fuel;
 use listwatch_meta::status::{cut, prefix};
-use serde_json::{Map, Value};
 
 use crate::field_errors;
 use crate::golang::{self, Number};
@@ -362,7 +362,7 @@ impl Validator {
 
     fn object(
         &mut self,
-        members: &Map<String, Value>,
+        members: &Map,
         node: &Node,
         path: &ValuePath<'_>,
         correlated: Option<Correlated<'_>>,
@@ -383,7 +383,7 @@ impl Validator {
             }
         }
         if let AdditionalProperties::Schema(_) | AdditionalProperties::Allowed(false) = node.more {
-            let mut unknown: Vec<&String> = members.keys().filter(|name| node.property(name).is_none()).collect();
+            let mut unknown: Vec<&MapKey> = members.keys().filter(|name| node.property(name).is_none()).collect();
             unknown.sort_unstable();
             for name in unknown {
                 let path = path.key(name);

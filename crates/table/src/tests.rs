@@ -1,6 +1,6 @@
 //! Compares Tables with the output of kubectl for a real cluster.
 
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::*;
 use listwatch_registry::{PrinterColumn, Registry};

@@ -3,7 +3,7 @@
 use ::base64::Engine as _;
 use ::base64::alphabet::STANDARD;
 use ::base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD as BASE64};
-use serde_json::Value;
+use listwatch_json::Value;
 
 /// A decoder that ignores the unused bits of the last character, like Go's.
 const GO_BASE64: GeneralPurpose =
@@ -47,7 +47,7 @@ pub fn decoded_len(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

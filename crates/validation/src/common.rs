@@ -1,9 +1,9 @@
 //! Rules that several kinds share: label selectors, conditions, port names, enumerations
 //! (`apimachinery/pkg/apis/meta/v1/validation`, `pkg/apis/core/validation`).
 
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
 use listwatch_meta::selector::{label_value_problems, qualified_name_problems};
-use serde_json::Value;
 
 use crate::names::NameRule;
 use crate::{Errors, Object, given, items, names, number, object_meta, objects, quoted, text, texts};

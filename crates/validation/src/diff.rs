@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use listwatch_json::Value;
 use serde::Serialize as _;
-use serde_json::Value;
 
 /// The number of unchanged lines around a difference.
 const CONTEXT_LINES: usize = 3;
@@ -124,7 +124,7 @@ pub fn unified(old: &Value, new: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

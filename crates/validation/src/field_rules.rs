@@ -2,7 +2,7 @@
 //!
 //! Rules: `pkg/apis/apps/validation` and `apimachinery/pkg/api/validation` of Kubernetes v1.36.
 
-use serde_json::Value;
+use listwatch_json::Value;
 
 use listwatch_schema::Path;
 

@@ -8,13 +8,13 @@
 use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use listwatch_json::{Value, json};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
 use listwatch_meta::selector::{
     dns_label_problems, dns_subdomain_problems, label_value_problems, qualified_name_problems,
 };
 use listwatch_schema::Path;
-use serde_json::{Value, json};
 
 use crate::{Errors, Object, items, objects, quantities, text};
 

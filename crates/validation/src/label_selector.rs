@@ -1,7 +1,7 @@
 //! Label selectors in objects (`matchLabels`, `matchExpressions`): parsed, matched and formatted
 //! (`LabelSelectorAsSelector`).
 
-use serde_json::{Map, Value};
+use listwatch_json::{Map, Value};
 
 /// A parsed label selector.
 #[derive(Debug, Default)]
@@ -30,11 +30,11 @@ enum Operator {
 
 impl LabelSelector {
     /// Parses a label selector.
-    pub fn of(selector: &Map<String, Value>) -> Self {
+    pub fn of(selector: &Map) -> Self {
         let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
         let mut read = LabelSelector::default();
         for (key, value) in selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {
-            read.equal(key.clone(), text(Some(value)));
+            read.equal(key.as_str().to_owned(), text(Some(value)));
         }
         for expression in selector.get("matchExpressions").and_then(Value::as_array).into_iter().flatten() {
             let values = expression.get("values").and_then(Value::as_array).into_iter().flatten();
@@ -66,7 +66,7 @@ impl LabelSelector {
 
     /// True if the selector matches these labels. An empty selector matches everything. `None` if
     /// an operator is unknown.
-    pub fn selects(&self, labels: &Map<String, Value>) -> Option<bool> {
+    pub fn selects(&self, labels: &Map) -> Option<bool> {
         let all = self.requirements.iter().all(|requirement| {
             let value = labels.get(&requirement.key).map(|value| value.as_str().unwrap_or_default());
             let listed = value.is_some_and(|value| requirement.values.iter().any(|wanted| wanted == value));
@@ -103,7 +103,7 @@ impl LabelSelector {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

@@ -42,11 +42,11 @@ pub mod resource_names;
 pub mod volume_claim;
 pub mod volume_source;
 
-use serde_json::{Map, Value};
+use listwatch_json::Map;
 
 pub use common::*;
 pub use errors::Errors;
 pub use fields::*;
 
 /// A JSON object.
-pub type Object = Map<String, Value>;
+pub type Object = Map;

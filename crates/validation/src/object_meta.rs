@@ -6,14 +6,13 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::{MapKey, Map, Value};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::{self, TypeErrorStyle};
 use listwatch_meta::selector::{label_value_problems, qualified_name_problems};
 use listwatch_schema::Path;
-use serde_json::{Map, Value};
 
 use crate::Errors;
-use crate::fields::member;
 use crate::names::{self, NameRule};
 
 /// The total size of all keys and values of `annotations` in bytes.
@@ -167,30 +166,30 @@ fn check_time(text: &str) -> Result<(), String> {
 }
 
 /// The members that `ObjectMeta` does not have, as `metadata.<name>`.
-pub fn unknown_fields(metadata: &Map<String, Value>) -> impl Iterator<Item = String> + '_ {
+pub fn unknown_fields(metadata: &Map) -> impl Iterator<Item = String> + '_ {
     metadata.keys().filter(|name| !FIELDS.iter().any(|(known, _)| known == name)).map(|name| format!("metadata.{name}"))
 }
 
 /// A string member; `""` if it is absent.
-pub fn text<'a>(metadata: &'a Map<String, Value>, name: &str) -> &'a str {
-    member(metadata, name).and_then(Value::as_str).unwrap_or_default()
+pub fn text<'a>(metadata: &'a Map, name: &str) -> &'a str {
+    metadata.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// True if a member is present and not null.
-pub fn is_set(metadata: &Map<String, Value>, name: &str) -> bool {
-    member(metadata, name).is_some_and(|value| !value.is_null())
+pub fn is_set(metadata: &Map, name: &str) -> bool {
+    metadata.get(name).is_some_and(|value| !value.is_null())
 }
 
 /// `metadata.finalizers`.
-pub fn finalizers(metadata: &Map<String, Value>) -> Vec<&str> {
-    member(metadata, "finalizers").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
+pub fn finalizers(metadata: &Map) -> Vec<&str> {
+    metadata.get("finalizers").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 /// Converts `metadata` to Kubernetes' member order, without empty and unknown members. A null label
 /// or annotation becomes empty. `resourceVersion` is removed, because the store does not contain
 /// that field.
-pub fn canonical(metadata: Map<String, Value>) -> Map<String, Value> {
-    let mut places: [Option<(String, Value)>; FIELDS.len()] = Default::default();
+pub fn canonical(metadata: Map) -> Map {
+    let mut places: [Option<(MapKey, Value)>; FIELDS.len()] = Default::default();
     for (name, mut value) in metadata {
         let empty = match &value {
             Value::Null => true,
@@ -217,23 +216,20 @@ pub fn canonical(metadata: Map<String, Value>) -> Map<String, Value> {
 
 /// Prepares the metadata of a new object: removes the fields that only the server sets, and sets
 /// uid and creation time.
-pub fn begin(metadata: &mut Map<String, Value>, uid: String, now: String) {
+pub fn begin(metadata: &mut Map, uid: String, now: String) {
     for name in ["selfLink", "generation", "deletionTimestamp", "deletionGracePeriodSeconds"] {
-        // Most bodies have none of these members, and a comparison of names takes less time than a hash.
-        if member(metadata, name).is_some() {
-            metadata.swap_remove(name);
-        }
+        metadata.swap_remove(name);
     }
-    metadata.insert("uid".to_owned(), Value::String(uid));
-    metadata.insert("creationTimestamp".to_owned(), Value::String(now));
+    metadata.insert("uid", Value::String(uid));
+    metadata.insert("creationTimestamp", Value::String(now));
 }
 
 /// Restores the immutable fields on update: the uid if the client omits it, and always the times
 /// and the generation. [`validate_update`] rejects other differences.
-pub fn carry_over(metadata: &mut Map<String, Value>, old: &Map<String, Value>) {
-    let restore = |metadata: &mut Map<String, Value>, name: &str| {
-        if let Some(value) = member(old, name) {
-            metadata.insert(name.to_owned(), value.clone());
+pub fn carry_over(metadata: &mut Map, old: &Map) {
+    let restore = |metadata: &mut Map, name: &str| {
+        if let Some(value) = old.get(name) {
+            metadata.insert(name, value.clone());
         }
     };
     metadata.swap_remove("generation");
@@ -253,15 +249,15 @@ pub fn carry_over(metadata: &mut Map<String, Value>, old: &Map<String, Value>) {
 }
 
 /// Increments `metadata.generation`, or sets it to 1.
-pub fn raise_generation(metadata: &mut Map<String, Value>) {
-    let next = member(metadata, "generation").and_then(Value::as_i64).unwrap_or(0).saturating_add(1);
-    metadata.insert("generation".to_owned(), Value::Number(next.into()));
+pub fn raise_generation(metadata: &mut Map) {
+    let next = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0).saturating_add(1);
+    metadata.insert("generation", Value::Number(next.into()));
 }
 
 /// Removes duplicate owner references.
 ///
 /// Returns kube-apiserver's warning if there were any.
-pub fn dedup_owners(metadata: &mut Map<String, Value>) -> Option<String> {
+pub fn dedup_owners(metadata: &mut Map) -> Option<String> {
     let Some(Value::Array(owners)) = metadata.get_mut("ownerReferences") else { return None };
     let mut seen: HashSet<&Value> = HashSet::with_capacity(owners.len());
     let mut repeated = Vec::new();
@@ -297,7 +293,7 @@ pub struct Rules {
 }
 
 /// Validates all fields that a client may set.
-pub fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut Errors) {
+pub fn validate(metadata: &Map, rules: Rules, errors: &mut Errors) {
     let invalid = |field: &str, value: &str, why: &str| FieldError::invalid(field, go::quote(value), why);
     let generate_name = text(metadata, "generateName");
     if !generate_name.is_empty() {
@@ -325,20 +321,20 @@ pub fn validate(metadata: &Map<String, Value>, rules: Rules, errors: &mut Errors
     } else if !namespace.is_empty() {
         errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
     }
-    if let Some(Value::Object(labels)) = member(metadata, "labels") {
+    if let Some(Value::Object(labels)) = metadata.get("labels") {
         validate_labels(labels, "metadata.labels", errors);
     }
-    if let Some(Value::Object(annotations)) = member(metadata, "annotations") {
+    if let Some(Value::Object(annotations)) = metadata.get("annotations") {
         validate_annotations(annotations, errors);
     }
-    if let Some(Value::Array(owners)) = member(metadata, "ownerReferences") {
+    if let Some(Value::Array(owners)) = metadata.get("ownerReferences") {
         validate_owners(owners, errors);
     }
     validate_finalizers(&finalizers(metadata), rules.custom, errors);
 }
 
 /// Validates a map of labels at `field`.
-pub fn validate_labels(labels: &Map<String, Value>, field: &str, errors: &mut Errors) {
+pub fn validate_labels(labels: &Map, field: &str, errors: &mut Errors) {
     for (name, value) in labels {
         for why in qualified_name_problems(name) {
             errors.push(FieldError::invalid(field, go::quote(name), why));
@@ -350,12 +346,12 @@ pub fn validate_labels(labels: &Map<String, Value>, field: &str, errors: &mut Er
     }
 }
 
-fn validate_annotations(annotations: &Map<String, Value>, errors: &mut Errors) {
+fn validate_annotations(annotations: &Map, errors: &mut Errors) {
     validate_annotations_at(annotations, &Path::root("metadata").child("annotations"), errors);
 }
 
 /// Validates annotations at `at`.
-pub fn validate_annotations_at(annotations: &Map<String, Value>, at: &Path<'_>, errors: &mut Errors) {
+pub fn validate_annotations_at(annotations: &Map, at: &Path<'_>, errors: &mut Errors) {
     let mut bytes = 0;
     for (name, value) in annotations {
         // Annotation keys are case-insensitive for this rule.
@@ -411,7 +407,7 @@ fn validate_owners(owners: &[Value], errors: &mut Errors) {
 
 /// The warnings for finalizers of a custom resource that are not in `known`
 /// (`generateWarningsFromObj` of `pkg/registry/customresource/strategy.go`).
-pub fn finalizer_warnings(metadata: &Map<String, Value>, known: &[String]) -> Vec<String> {
+pub fn finalizer_warnings(metadata: &Map, known: &[String]) -> Vec<String> {
     let mut added = finalizers(metadata);
     added.retain(|name| !known.iter().any(|known| known == name));
     added.sort_unstable();
@@ -459,7 +455,7 @@ fn validate_finalizers(finalizers: &[&str], custom: bool, errors: &mut Errors) {
 }
 
 /// Validates the changes of an update.
-pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, errors: &mut Errors) {
+pub fn validate_update(new: &Map, old: &Map, errors: &mut Errors) {
     if is_set(old, "deletionTimestamp") {
         let known: HashSet<&str> = finalizers(old).into_iter().collect();
         let mut added: Vec<&str> = finalizers(new).into_iter().filter(|name| !known.contains(name)).collect();
@@ -479,7 +475,7 @@ pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, error
     let none = Value::Null;
     for name in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         let value = new.get(name).unwrap_or(&none);
-        if value != member(old, name).unwrap_or(&none) {
+        if value != old.get(name).unwrap_or(&none) {
             errors.push(FieldError::invalid(format!("metadata.{name}"), value, "field is immutable"));
         }
     }
@@ -487,11 +483,11 @@ pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, error
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 
-    fn map(value: Value) -> Map<String, Value> {
+    fn map(value: Value) -> Map {
         let Value::Object(map) = value else { panic!("not an object") };
         map
     }

@@ -1,9 +1,9 @@
 //! Converts resource quantities in request bodies to their canonical form
 //! ([`listwatch_meta::quantity`]).
 
+use listwatch_json::Value;
 use listwatch_meta::quantity::canonical;
 pub use listwatch_meta::quantity::compare;
-use serde_json::Value;
 
 /// Converts a quantity to its canonical form.
 ///
@@ -23,7 +23,7 @@ pub fn canonicalize(amount: &mut Value) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use listwatch_admission::AdmissionRequest;
+use listwatch_json::{Value, json};
 use listwatch_meta::{Status, fuel};
 use listwatch_webhooks::{
     AdmissionResponse, AdmissionReviewRequest, Attributes, CallError, Invocation, Webhook, WebhookAnswer, WebhookCall,
     WebhookCaller, check_dry_run, is_success, response_error,
 };
-use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -112,7 +112,7 @@ async fn handle(
         response.entry("uid").or_insert_with(|| json!(uid));
         if let Some(Value::Array(operations)) = response.get("patch") {
             let patch = STANDARD.encode(Value::from(operations.clone()).to_string());
-            response.insert("patch".to_owned(), json!(patch));
+            response.insert("patch", json!(patch));
             response.entry("patchType").or_insert_with(|| json!("JSONPatch"));
         }
     }

@@ -2,8 +2,8 @@
 
 use std::future::Future;
 
+use listwatch_json::Value;
 use listwatch_webhooks::CallFuture;
-use serde_json::Value;
 
 /// A webhook in this process.
 ///

@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use listwatch_json::{Value, json};
 use listwatch_validation::{Object, child, text};
 use listwatch_webhooks::{Webhook, WebhookIndex};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 
 use crate::caller::WebhookHandler;
 

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use listwatch_access::AuthorizerChain;
 use listwatch_admission::{AdmissionFuture, AdmissionRequest, MutatingAdmission};
+use listwatch_json::json;
 use listwatch_meta::Status;
 use listwatch_validation::Object;
 use listwatch_webhooks::{AdmissionResponse, CallError, Invocation, Reinvocation, Webhook, WebhookCaller};
-use serde_json::json;
 
 use crate::call::call;
 use crate::configurations::WebhookConfigurations;

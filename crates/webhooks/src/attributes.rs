@@ -1,8 +1,8 @@
 //! The attributes of one write that webhooks receive (`admission.Attributes`).
 
 use listwatch_admission::{Operation, ResourceName};
+use listwatch_json::Map;
 use listwatch_meta::UserInfo;
-use serde_json::{Map, Value};
 
 /// The attributes of one write that webhooks receive.
 #[derive(Clone, Copy, Debug)]
@@ -22,11 +22,11 @@ pub struct Attributes<'a> {
     /// Whether the request is a dry run.
     pub dry_run: bool,
     /// The new object; `None` on delete. On connect: the options of the connection.
-    pub object: Option<&'a Map<String, Value>>,
+    pub object: Option<&'a Map>,
     /// The stored object; `None` on create and connect.
-    pub old_object: Option<&'a Map<String, Value>>,
+    pub old_object: Option<&'a Map>,
     /// The CreateOptions, UpdateOptions or DeleteOptions of the request; `None` on connect.
-    pub options: Option<&'a Map<String, Value>>,
+    pub options: Option<&'a Map>,
 }
 
 impl Attributes<'_> {

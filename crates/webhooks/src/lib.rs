@@ -17,7 +17,7 @@
 //! use listwatch_admission::{KindName, Operation, ResourceName};
 //! use listwatch_meta::UserInfo;
 //! use listwatch_webhooks::{Attributes, Matching, NamespaceLabels, Webhook, WebhookIndex};
-//! use serde_json::json;
+//! use listwatch_json::json;
 //!
 //! let configuration = json!({"metadata": {"name": "labels"}, "webhooks": [{
 //!     "name": "labels.example.com",

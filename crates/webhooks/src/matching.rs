@@ -6,10 +6,10 @@
 //! lookups.
 
 use listwatch_admission::{Operation, ResourceName};
+use listwatch_json::Value;
 use listwatch_meta::Status;
 use listwatch_validation::label_selector::LabelSelector;
 use listwatch_validation::{Object, child, objects, text};
-use serde_json::Value;
 
 use crate::attributes::Attributes;
 use crate::rule::Rule;
@@ -198,6 +198,6 @@ fn labels(object: &Object) -> &Object {
     child(child(object, "metadata"), "labels")
 }
 
-fn selects(selector: &LabelSelector, labels: &serde_json::Map<String, Value>) -> Result<bool, Status> {
+fn selects(selector: &LabelSelector, labels: &listwatch_json::Map) -> Result<bool, Status> {
     selector.selects(labels).ok_or_else(|| Status::internal("the label selector has an unknown operator"))
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use listwatch_json::{Map, Value};
 use listwatch_meta::{Status, go};
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use crate::failure::CallError;
 use crate::review::ReviewVersion;
@@ -61,7 +61,7 @@ impl AdmissionResponse {
         let parse_error =
             |why: &dyn std::fmt::Display| unreadable(format!("couldn't get version/kind; json parse error: {why}"));
         // An array would pass as a struct by its positions, so objects are required first.
-        let mut review: Map<String, Value> = serde_json::from_slice(body).map_err(|error| parse_error(&error))?;
+        let mut review: Map = serde_json::from_slice(body).map_err(|error| parse_error(&error))?;
         let invalid = |why: String| CallError::failed(format!("received invalid webhook response: {why}"));
         let response = match review.shift_remove("response") {
             None | Some(Value::Null) => return Err(invalid("webhook response was absent".to_owned())),
@@ -71,7 +71,7 @@ impl AdmissionResponse {
                 return Err(parse_error(&format_args!("json: cannot unmarshal {found} into response")));
             }
         };
-        let response: Response = serde_json::from_value(response).map_err(|error| parse_error(&error))?;
+        let response: Response = listwatch_json::from_value(response).map_err(|error| parse_error(&error))?;
         let kind = kind_text(&review);
         if version == ReviewVersion::V1 {
             let found = response.uid.as_deref().unwrap_or_default();
@@ -125,7 +125,7 @@ fn byte_array(items: &[Value]) -> Result<Vec<u8>, String> {
 }
 
 /// Formats the group, version and kind as Go does (`schema.GroupVersionKind.String`).
-fn kind_text(review: &Map<String, Value>) -> String {
+fn kind_text(review: &Map) -> String {
     let text = |name: &str| review.get(name).and_then(Value::as_str).unwrap_or_default();
     let api_version = text("apiVersion");
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -178,7 +178,7 @@ fn denial(webhook: &str, result: Option<Value>) -> Status {
         // The server sends the code, so the code has to be an error of HTTP.
         let code = result.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
         status.code = code.filter(|code| (400..=599).contains(code)).unwrap_or(400);
-        status.details = result.get("details").and_then(|details| serde_json::from_value(details.clone()).ok());
+        status.details = result.get("details").and_then(|details| listwatch_json::from_value(details.clone()).ok());
         if !matches!(text("status").as_str(), "" | "Success") {
             status.status = text("status").into();
         }

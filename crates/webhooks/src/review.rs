@@ -1,7 +1,7 @@
 //! The AdmissionReview that a webhook receives (`request/admissionreview.go`).
 
+use listwatch_json::{Map, Value, json};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
 
 use listwatch_admission::{KindName, ResourceName};
 use listwatch_meta::UserInfo;
@@ -137,7 +137,7 @@ impl AdmissionReviewRequest<'_> {
 }
 
 /// The variable `request` of expressions: the request without uid and objects (`CreateAdmissionRequest`).
-pub fn request_without_objects(attributes: &Attributes<'_>, invocation: &Invocation<'_>) -> Map<String, Value> {
+pub fn request_without_objects(attributes: &Attributes<'_>, invocation: &Invocation<'_>) -> Map {
     let kind = |name: &ResourceName<'_>| {
         let KindName { group, version, kind } = name.kind;
         json!({"group": group, "version": version, "kind": kind})
@@ -147,7 +147,7 @@ pub fn request_without_objects(attributes: &Attributes<'_>, invocation: &Invocat
     let UserInfo { username, uid, groups, extra } = attributes.user;
     let mut request = Map::new();
     let mut set = |name: &str, value: Value| {
-        request.insert(name.to_owned(), value);
+        request.insert(name, value);
     };
     set("kind", kind(&invocation.resource));
     set("resource", resource(&invocation.resource));

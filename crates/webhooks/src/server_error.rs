@@ -1,9 +1,9 @@
 //! The error text for a webhook that responds with an HTTP error (`client-go/rest/request.go`,
 //! `NewGenericServerResponse`).
 
+use listwatch_json::Value;
 use listwatch_meta::go;
 use listwatch_meta::status::prefix;
-use serde_json::Value;
 
 use crate::failure::CallError;
 

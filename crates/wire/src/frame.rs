@@ -431,7 +431,7 @@ mod tests {
             separator in prop_oneof![Just(""), Just("\n"), Just(" \r\n ")],
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
         ) {
-            let documents: Vec<String> = documents.iter().map(|text| serde_json::json!({"t": text}).to_string()).collect();
+            let documents: Vec<String> = documents.iter().map(|text| listwatch_json::json!({"t": text}).to_string()).collect();
             let stream = documents.join(separator);
             let (found, end) = read(json(1024), &cut_at(stream.as_bytes(), &cuts));
             prop_assert_eq!(found, documents);

@@ -377,12 +377,12 @@ impl ListDecoder {
     }
 
     fn read_metadata(&mut self, value: &[u8]) -> Result<(), serde_json::Error> {
-        let value: serde_json::Value = serde_json::from_slice(value)?;
+        let value: listwatch_json::Value = serde_json::from_slice(value)?;
         let text = |name: &str| value.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
         self.meta.resource_version = text("resourceVersion");
         self.meta.continue_token = text("continue");
-        self.meta.remaining_item_count = value.get("remainingItemCount").and_then(serde_json::Value::as_i64);
-        let shard = value.pointer("/shardInfo/selector").and_then(serde_json::Value::as_str);
+        self.meta.remaining_item_count = value.get("remainingItemCount").and_then(listwatch_json::Value::as_i64);
+        let shard = value.pointer("/shardInfo/selector").and_then(listwatch_json::Value::as_str);
         self.meta.shard_selector = shard.unwrap_or_default().to_owned();
         Ok(())
     }

@@ -87,9 +87,9 @@ mod tests {
         assert_eq!(Indenter::default().chunk(spaced), expected);
     }
 
-    fn json() -> impl Strategy<Value = serde_json::Value> {
+    fn json() -> impl Strategy<Value = listwatch_json::Value> {
         let leaf = prop_oneof![
-            Just(serde_json::Value::Null),
+            Just(listwatch_json::Value::Null),
             any::<bool>().prop_map(Into::into),
             any::<i64>().prop_map(Into::into),
             "[a-z\"\\\\{}, :\n]{0,6}".prop_map(Into::into),
@@ -98,7 +98,7 @@ mod tests {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
                 prop::collection::vec(("[a-z\"]{1,3}", inner), 0..4)
-                    .prop_map(|members| serde_json::Value::Object(members.into_iter().collect())),
+                    .prop_map(|members| listwatch_json::Value::Object(members.into_iter().collect())),
             ]
         })
     }

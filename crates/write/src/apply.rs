@@ -2,6 +2,7 @@
 
 use listwatch_apply::managed::Managed;
 use listwatch_apply::{ApplyError, Kind, Writer};
+use listwatch_json::{Map, Value};
 use listwatch_meta::Status;
 use listwatch_meta::go::TypeErrorStyle;
 use listwatch_meta::status::{
@@ -10,7 +11,6 @@ use listwatch_meta::status::{
 use listwatch_registry::Subresource;
 use listwatch_validation::metadata_mut;
 use listwatch_validation::object_meta as meta;
-use serde_json::{Map, Value};
 
 use super::decode::{self, FieldValidation, NormalizeError, check_name, set_namespace};
 use super::decode_error::{DecodeErrorStyle, not_convertible};
@@ -82,13 +82,7 @@ impl Config {
     ///
     /// # Errors
     /// 409 with one cause per conflict; 400 or 500 when the configuration cannot be applied.
-    pub(super) fn apply(
-        &self,
-        kind: &Kind,
-        live: Option<&Value>,
-        by: Writer<'_>,
-        force: bool,
-    ) -> Result<Map<String, Value>, Status> {
+    pub(super) fn apply(&self, kind: &Kind, live: Option<&Value>, by: Writer<'_>, force: bool) -> Result<Map, Status> {
         let applied = kind.apply(live, &self.value, by, force).map_err(|error| refused(&error))?;
         self.check_strict_errors()?;
         Ok(into_map(applied))
@@ -102,7 +96,7 @@ impl Config {
         entries: Option<&Value>,
         by: Writer<'_>,
         force: bool,
-    ) -> Result<(Map<String, Value>, Managed), Status> {
+    ) -> Result<(Map, Managed), Status> {
         let managed_fields = || entries.map_or_else(|| Ok(Managed::new()), decode_managed_fields);
         let (applied, managed) =
             kind.apply_to(live, managed_fields, &self.value, by, force).map_err(|error| refused(&error))?;

@@ -1,8 +1,8 @@
 //! Carries out POSTs to the `/binding` subresource of pods, which assign a pod to a node.
 
+use listwatch_json::{Value, json};
 use listwatch_meta::{GroupResource, Status};
 use listwatch_storage::{Decision, KeyValue};
-use serde_json::{Value, json};
 
 use super::action::{Action, ActionFuture};
 use super::expected::Expected;
@@ -85,7 +85,7 @@ async fn bind(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResp
         if spec.get("schedulingGates").and_then(Value::as_array).is_some_and(|gates| !gates.is_empty()) {
             return conflict(format!("pod {name} has non-empty .spec.schedulingGates"));
         }
-        spec.insert("nodeName".to_owned(), json!(node));
+        spec.insert("nodeName", json!(node));
         for map in ["annotations", "labels"] {
             if let Some(Value::Object(added)) = metadata(&binding).get(map) {
                 child_mut(metadata_mut(&mut pod), map).extend(added.clone());

@@ -5,11 +5,11 @@
 //!
 //! Source of the error messages: `pkg/endpoints/handlers/{create,update,rest}.go`, apimachinery `runtime` errors.
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::{FieldError, Status};
 use listwatch_validation::{metadata_mut, object_meta};
 use listwatch_wire::media_type::{Encoding, Served, negotiate_body};
 use listwatch_wire::protobuf;
-use serde_json::{Map, Value};
 
 use super::depth::{OBJECT_DEPTH_MAX, is_deeper};
 use super::document::Document;
@@ -39,7 +39,7 @@ pub(super) enum FieldValidation {
 }
 
 /// Returns whether [`normalize`] may change an object of this kind.
-pub(super) fn may_change(expected: Expected<'_>, object: &Map<String, Value>) -> bool {
+pub(super) fn may_change(expected: Expected<'_>, object: &Map) -> bool {
     expected.is_custom() || expected.message().is_some_and(|id| typed::has_unknown(object, id))
 }
 
@@ -47,7 +47,7 @@ pub(super) fn may_change(expected: Expected<'_>, object: &Map<String, Value>) ->
 #[derive(Debug)]
 pub(super) struct Decoded {
     /// The object, with `kind`, `apiVersion` and `metadata` as its first fields.
-    pub(super) object: Map<String, Value>,
+    pub(super) object: Map,
     pub(super) warnings: Vec<String>,
 }
 
@@ -188,18 +188,14 @@ pub(super) fn decode(
 ///
 /// # Errors
 /// 400 when the body names another namespace.
-pub(super) fn set_namespace(
-    resource: &Resource,
-    namespace: Option<&str>,
-    metadata: &mut Map<String, Value>,
-) -> Result<(), Status> {
+pub(super) fn set_namespace(resource: &Resource, namespace: Option<&str>, metadata: &mut Map) -> Result<(), Status> {
     let Some(namespace) = namespace.filter(|_| resource.namespaced) else {
         metadata.shift_remove("namespace");
         return Ok(());
     };
     let given = object_meta::text(metadata, "namespace");
     if given.is_empty() {
-        metadata.insert("namespace".to_owned(), Value::String(namespace.to_owned()));
+        metadata.insert("namespace", Value::String(namespace.to_owned()));
     } else if given != namespace {
         return Err(Status::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
@@ -212,7 +208,7 @@ pub(super) fn set_namespace(
 ///
 /// # Errors
 /// 400 when the name in the body is missing or different.
-pub(super) fn check_name(metadata: &Map<String, Value>, expected: &str) -> Result<(), Status> {
+pub(super) fn check_name(metadata: &Map, expected: &str) -> Result<(), Status> {
     match object_meta::text(metadata, "name") {
         name if name == expected => Ok(()),
         "" => Err(Status::bad_request(format!(
@@ -225,11 +221,7 @@ pub(super) fn check_name(metadata: &Map<String, Value>, expected: &str) -> Resul
 }
 
 /// Checks `kind` and `apiVersion` if the object sets them.
-pub(super) fn check_kind(
-    registry: &Registry,
-    expected: Expected<'_>,
-    object: &Map<String, Value>,
-) -> Result<(), Status> {
+pub(super) fn check_kind(registry: &Registry, expected: Expected<'_>, object: &Map) -> Result<(), Status> {
     match kind_problem(registry, expected, object) {
         None => Ok(()),
         Some(KindProblem::Version(why)) => Err(Status::bad_request(why)),
@@ -246,11 +238,7 @@ pub(super) enum KindProblem {
 }
 
 /// Compares `kind` and `apiVersion` with the expected values. An absent field matches. `None` means that both match.
-pub(super) fn kind_problem(
-    registry: &Registry,
-    expected: Expected<'_>,
-    object: &Map<String, Value>,
-) -> Option<KindProblem> {
+pub(super) fn kind_problem(registry: &Registry, expected: Expected<'_>, object: &Map) -> Option<KindProblem> {
     let (kind, api_version) = (object_meta::text(object, "kind"), object_meta::text(object, "apiVersion"));
     let kind = if kind.is_empty() { expected.kind } else { kind };
     if kind == expected.kind && (api_version.is_empty() || expected.is_api_version(api_version)) {
@@ -280,7 +268,7 @@ pub(super) fn kind_problem(
 ///
 /// # Errors
 /// 400 when `metadata` cannot be an `ObjectMeta`.
-pub(super) fn ordered(mut object: Map<String, Value>, expected: Expected<'_>) -> Result<Map<String, Value>, Status> {
+pub(super) fn ordered(mut object: Map, expected: Expected<'_>) -> Result<Map, Status> {
     // Most clients write these fields first.
     let is_ordered = object.keys().take(3).eq(["kind", "apiVersion", "metadata"]);
     let metadata = match object.get_mut("metadata") {
@@ -303,9 +291,9 @@ pub(super) fn ordered(mut object: Map<String, Value>, expected: Expected<'_>) ->
         return Ok(object);
     }
     let mut ordered = Map::with_capacity(object.len() + 3);
-    ordered.insert("kind".to_owned(), kind);
-    ordered.insert("apiVersion".to_owned(), api_version);
-    ordered.insert("metadata".to_owned(), metadata);
+    ordered.insert("kind", kind);
+    ordered.insert("apiVersion", api_version);
+    ordered.insert("metadata", metadata);
     ordered.extend(object.into_iter().filter(|(name, _)| name != "kind" && name != "apiVersion"));
     Ok(ordered)
 }
@@ -324,10 +312,7 @@ pub(super) enum NormalizeError {
 ///
 /// # Errors
 /// [`NormalizeError`] when a value has the wrong type or the object becomes too large.
-pub(super) fn normalize(
-    object: &mut Map<String, Value>,
-    expected: Expected<'_>,
-) -> Result<Vec<String>, NormalizeError> {
+pub(super) fn normalize(object: &mut Map, expected: Expected<'_>) -> Result<Vec<String>, NormalizeError> {
     let unknown = if let Some(schema) = expected.form.and_then(Form::schema) {
         schema.default_and_prune(object).map_err(|error| match error {
             DefaultAndPruneError::Field(error) => NormalizeError::Text(error.to_string()),
@@ -346,7 +331,7 @@ pub(super) fn normalize(
 ///
 /// # Errors
 /// 400 for another version, 422 for another kind.
-fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>) -> Result<(), Status> {
+fn check_custom_kind(expected: Expected<'_>, object: &Map) -> Result<(), Status> {
     let (kind, api_version) = (object_meta::text(object, "kind"), object_meta::text(object, "apiVersion"));
     let wanted = expected.api_version();
     if api_version != wanted {
@@ -363,7 +348,7 @@ fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>) -> Res
 }
 
 /// Returns the 400 for a body that parses but is not an object of the expected kind.
-pub(super) fn cannot_handle(object: &Map<String, Value>, expected: Expected<'_>, why: &str) -> Status {
+pub(super) fn cannot_handle(object: &Map, expected: Expected<'_>, why: &str) -> Status {
     let kind = match object_meta::text(object, "kind") {
         "" => expected.kind,
         kind => kind,

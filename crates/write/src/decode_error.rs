@@ -1,7 +1,7 @@
 //! Error responses for objects that cannot be decoded: [`DecodeErrorStyle`].
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::{FieldError, Status};
-use serde_json::{Map, Value};
 
 /// The form of the error response for an object that cannot be decoded.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub(super) enum DecodeErrorStyle<'a> {
 }
 
 /// Returns the 422 for a patch whose result cannot be decoded. Quotes the patched object.
-pub(super) fn not_decodable(object: &Map<String, Value>, why: &str) -> Status {
+pub(super) fn not_decodable(object: &Map, why: &str) -> Status {
     not_decodable_from(&Value::Object(object.clone()).to_string(), why)
 }
 

@@ -15,11 +15,11 @@ use std::borrow::Cow;
 
 use listwatch_admission::{AdmissionRequest, Operation};
 use listwatch_cacher::Scope;
+use listwatch_json::{Map, Value};
 use listwatch_meta::{Change, Key, ListRequest, Object, Revision, Status, fuel};
 use listwatch_storage::{Decision, KeyValue, Step, UpdateLimits, UpdateLoop};
 use listwatch_wire::list::ListMeta;
 use listwatch_wire::query::list_options;
-use serde_json::{Map, Value};
 use time::{Duration, OffsetDateTime};
 
 use super::action::{Action, ActionFuture};
@@ -52,7 +52,7 @@ pub(super) struct Deleted {
 struct DeletionPlan {
     decision: Decision,
     /// The state of the object after the decision, for the response.
-    shown: Map<String, Value>,
+    shown: Map,
     /// Whether to remove the object directly after it was marked. Watchers receive the marked object first.
     then_remove: bool,
 }
@@ -250,7 +250,7 @@ impl Write<'_> {
     pub(super) async fn admit_deletion(
         &self,
         key: &Key,
-        object: &Map<String, Value>,
+        object: &Map,
         revision: Revision,
         options: &DeleteOptions,
     ) -> Result<(), Status> {
@@ -294,12 +294,7 @@ impl Write<'_> {
     ///
     /// # Errors
     /// 409 when a precondition fails, 403 for a protected namespace.
-    pub(super) fn check_deletion(
-        &self,
-        object: &Map<String, Value>,
-        found: &KeyValue,
-        options: &DeleteOptions,
-    ) -> Result<(), Status> {
+    pub(super) fn check_deletion(&self, object: &Map, found: &KeyValue, options: &DeleteOptions) -> Result<(), Status> {
         let metadata = metadata(object);
         let name = meta::text(metadata, "name");
         // kube-apiserver puts the kind in place of the resource in this error.
@@ -331,7 +326,7 @@ impl Write<'_> {
 /// Decides how to delete one object at the time `now`. Performs no I/O.
 fn plan_deletion(
     resource: &Resource,
-    mut object: Map<String, Value>,
+    mut object: Map,
     options: &DeleteOptions,
     now: OffsetDateTime,
 ) -> Result<DeletionPlan, Status> {
@@ -351,7 +346,7 @@ fn plan_deletion(
     }
     let before = object.clone();
     let grace = if resource.rules.graceful_delete { grace(&object, options) } else { Grace::None };
-    let plan = |object: Map<String, Value>, then_remove: bool| DeletionPlan {
+    let plan = |object: Map, then_remove: bool| DeletionPlan {
         decision: if object == before {
             Decision::Nothing
         } else {
@@ -389,7 +384,7 @@ enum Grace {
 }
 
 /// Computes the grace period of a pod (`podStrategy.CheckGracefulDelete`, `rest.BeforeDelete`).
-fn grace(pod: &Map<String, Value>, options: &DeleteOptions) -> Grace {
+fn grace(pod: &Map, options: &DeleteOptions) -> Grace {
     let metadata = metadata(pod);
     if meta::is_set(metadata, "deletionTimestamp") {
         // A request can shorten a running grace period, but not extend one.
@@ -412,7 +407,7 @@ fn grace(pod: &Map<String, Value>, options: &DeleteOptions) -> Grace {
     Grace::Seconds(if seconds < 0 { 1 } else { seconds })
 }
 
-fn mark_gracefully(metadata: &mut Map<String, Value>, seconds: i64, now: OffsetDateTime) {
+fn mark_gracefully(metadata: &mut Map, seconds: i64, now: OffsetDateTime) {
     let running = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
     let until = meta::text(metadata, "deletionTimestamp");
     let (until, seconds) = match parse_timestamp(until) {
@@ -428,24 +423,24 @@ fn mark_gracefully(metadata: &mut Map<String, Value>, seconds: i64, now: OffsetD
             if shortened < now { (now, seconds.min(1)) } else { (shortened, seconds) }
         }
     };
-    metadata.insert("deletionTimestamp".to_owned(), Value::String(timestamp(until)));
-    metadata.insert("deletionGracePeriodSeconds".to_owned(), Value::Number(seconds.into()));
+    metadata.insert("deletionTimestamp", Value::String(timestamp(until)));
+    metadata.insert("deletionGracePeriodSeconds", Value::Number(seconds.into()));
 }
 
 /// Marks an object for deletion while finalizers remain (`markAsDeleting`).
-fn mark(metadata: &mut Map<String, Value>, now: OffsetDateTime) {
+fn mark(metadata: &mut Map, now: OffsetDateTime) {
     let until = parse_timestamp(meta::text(metadata, "deletionTimestamp"));
     if until.is_none() && metadata.contains_key("generation") {
         meta::raise_generation(metadata);
     }
     if until.is_none_or(|until| until > now) {
-        metadata.insert("deletionTimestamp".to_owned(), Value::String(timestamp(now)));
+        metadata.insert("deletionTimestamp", Value::String(timestamp(now)));
     }
-    metadata.insert("deletionGracePeriodSeconds".to_owned(), Value::Number(0.into()));
+    metadata.insert("deletionGracePeriodSeconds", Value::Number(0.into()));
 }
 
 /// Sets the garbage collector's finalizers according to the options. Returns whether any finalizer remains.
-fn set_finalizers(resource: &Resource, metadata: &mut Map<String, Value>, options: &DeleteOptions) -> bool {
+fn set_finalizers(resource: &Resource, metadata: &mut Map, options: &DeleteOptions) -> bool {
     // The garbage collector ignores events, which have no owners and no dependents.
     let collected = !matches!((resource.group.as_str(), resource.plural.as_str()), ("" | "events.k8s.io", "events"));
     if collected {
@@ -475,7 +470,7 @@ fn set_finalizers(resource: &Resource, metadata: &mut Map<String, Value>, option
     !meta::finalizers(metadata).is_empty()
 }
 
-fn add_finalizer(metadata: &mut Map<String, Value>, name: &str) {
+fn add_finalizer(metadata: &mut Map, name: &str) {
     if meta::finalizers(metadata).contains(&name) {
         return;
     }
@@ -485,7 +480,7 @@ fn add_finalizer(metadata: &mut Map<String, Value>, name: &str) {
     }
 }
 
-fn order_metadata(object: &mut Map<String, Value>) {
+fn order_metadata(object: &mut Map) {
     let metadata = std::mem::take(metadata_mut(object));
     *metadata_mut(object) = meta::canonical(metadata);
 }
@@ -542,7 +537,7 @@ async fn delete_collection(write: &Write<'_>, request: &WriteRequest<'_>) -> Res
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
     use listwatch_registry::Registry;

@@ -1,6 +1,6 @@
 //! Limits the nesting depth of lists and objects.
 
-use serde_json::Value;
+use listwatch_json::Value;
 
 /// Maximum nesting depth of lists and objects in an object, including the object itself.
 ///
@@ -32,7 +32,7 @@ pub(super) fn is_deeper(value: &Value, levels: usize, visited: &mut usize) -> bo
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

@@ -6,10 +6,12 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
+use listwatch_json::map::Entry;
+use listwatch_json::{Map, MapKey, Value};
 use listwatch_meta::fuel;
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::map::Entry;
-use serde_json::{Map, Number, Value};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::Number;
+use serde_json::de::Read;
 
 use super::depth::OBJECT_DEPTH_MAX;
 use super::field_path::{FieldPath, Step};
@@ -43,7 +45,14 @@ impl Document {
         if !fuel::charge_bytes(body.len(), JSON_BYTES_PER_UNIT) {
             return Err(OUT_OF_FUEL.to_owned());
         }
-        let mut parser = serde_json::Deserializer::from_slice(body);
+        // One check of all bytes takes less time than one of each string.
+        match str::from_utf8(body) {
+            Ok(text) => Self::read_json(serde_json::Deserializer::from_str(text), body),
+            Err(_) => Self::read_json(serde_json::Deserializer::from_slice(body), body),
+        }
+    }
+
+    fn read_json<'de, R: Read<'de>>(mut parser: serde_json::Deserializer<R>, body: &[u8]) -> Result<Self, String> {
         let report = Report {
             duplicates: RefCell::default(),
             duplicates_left: Cell::new(DUPLICATES_BYTES_MAX),
@@ -207,15 +216,17 @@ impl<'de> Visitor<'de> for Seed<'_> {
             let path = FieldPath { parent: self.at, step: Step::Item(list.len()) };
             match items.next_element_seed(Seed { report: self.report, at: Some(&path) })? {
                 Some(item) => list.push(item),
-                None => return Ok(Value::Array(list)),
+                None => break,
             }
         }
+        self.report.memory.take_spare_items(list.len()).map_err(A::Error::custom)?;
+        Ok(Value::Array(list))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         self.report.take(VALUE_BYTES)?;
         let mut map = Map::new();
-        while let Some(name) = members.next_key::<String>()? {
+        while let Some(name) = members.next_key::<MapKey>()? {
             self.report.take(MEMBER_BYTES - VALUE_BYTES + name.len())?;
             let path = FieldPath { parent: self.at, step: Step::Field(&name) };
             let value = members.next_value_seed(Seed { report: self.report, at: Some(&path) })?;
@@ -229,6 +240,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
                 }
             }
         }
+        self.report.memory.take_spare_members(map.len()).map_err(A::Error::custom)?;
         Ok(Value::Object(map))
     }
 }

@@ -12,10 +12,10 @@
 //!
 //! The disruption controller of kube-controller-manager maintains the status of budgets.
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::status::StatusCause;
 use listwatch_meta::{GroupResource, Key, Revision, Status};
 use listwatch_storage::{Decision, KeyValue, ListQuery};
-use serde_json::{Map, Value, json};
 
 use super::action::{Action, ActionFuture};
 use super::expected::Expected;
@@ -42,7 +42,7 @@ const EVICTION: Expected<'static> =
 
 const BUDGETS: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudget" };
 
-type Object = Map<String, Value>;
+type Object = Map;
 
 /// The action for a POST of an Eviction.
 pub(super) struct Evict;
@@ -211,8 +211,8 @@ fn disrupt(budget: &mut Object, pod: &str, now: &str) -> Result<(), Status> {
         return Err(refused(0, disruption_denied_message(budget, &name)));
     }
     let status = child_mut(budget, "status");
-    status.insert("disruptionsAllowed".to_owned(), json!(allowed - 1));
-    child_mut(status, "disruptedPods").insert(pod.to_owned(), json!(now));
+    status.insert("disruptionsAllowed", json!(allowed - 1));
+    child_mut(status, "disruptedPods").insert(pod, json!(now));
     if allowed == 1 {
         let condition = json!({"type": "DisruptionAllowed", "status": "False", "observedGeneration": generation,
             "lastTransitionTime": now, "reason": "InsufficientPods", "message": ""});

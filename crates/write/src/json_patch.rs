@@ -15,8 +15,8 @@
 //!
 //! No operation nests an object deeper than [`OBJECT_DEPTH_MAX`] levels: the depth is checked before each operation.
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::fuel;
-use serde_json::{Map, Value};
 
 use super::depth::{OBJECT_DEPTH_MAX, is_deeper};
 use super::memory::{DOCUMENT_BYTES_MAX, bytes_of};
@@ -95,7 +95,7 @@ impl Spent {
     }
 }
 
-fn apply_one(document: &mut Value, mut operation: Map<String, Value>, spent: &mut Spent) -> Result<(), NotApplicable> {
+fn apply_one(document: &mut Value, mut operation: Map, spent: &mut Spent) -> Result<(), NotApplicable> {
     let path = Pointer::of(operation.get("path"))?;
     let from = || Pointer::of(operation.get("from"));
     match operation.get("op").and_then(Value::as_str) {
@@ -196,7 +196,7 @@ fn get<'a>(holder: &'a Value, name: &str) -> Result<Option<&'a Value>, NotApplic
 fn add(document: &mut Value, path: &Pointer, value: Value, spent: &mut Spent) -> Result<(), NotApplicable> {
     match path.holder(document)? {
         (Value::Object(members), name) => {
-            members.insert(name.to_owned(), value);
+            members.insert(name, value);
         }
         (Value::Array(items), "-") => items.push(value),
         (Value::Array(items), step) => {
@@ -233,7 +233,7 @@ fn replace(document: &mut Value, path: &Pointer, value: Value) -> Result<(), Not
     }
     match path.holder(document)? {
         (Value::Object(members), name) => {
-            members.insert(name.to_owned(), value);
+            members.insert(name, value);
         }
         (Value::Array(items), step) => {
             let at = index(step, items.len()).ok_or(NotApplicable)?;
@@ -248,15 +248,15 @@ fn replace(document: &mut Value, path: &Pointer, value: Value) -> Result<(), Not
 mod tests {
     //! Compares random operations with a model, which builds a new tree for each operation.
 
+    use listwatch_json::json;
     use proptest::prelude::*;
-    use serde_json::json;
 
     use super::*;
 
     /// Returns the members of an object, or the items of a list, as pairs of name and value in order.
     fn parts(tree: &Value) -> Option<Vec<(String, Value)>> {
         match tree {
-            Value::Object(members) => Some(members.clone().into_iter().collect()),
+            Value::Object(members) => Some(members.iter().map(|(name, value)| (name.into(), value.clone())).collect()),
             Value::Array(items) => {
                 Some(items.iter().enumerate().map(|(at, item)| (at.to_string(), item.clone())).collect())
             }
@@ -373,7 +373,7 @@ mod tests {
         })
     }
 
-    fn any_members(inner: impl Strategy<Value = Value>) -> impl Strategy<Value = Map<String, Value>> {
+    fn any_members(inner: impl Strategy<Value = Value>) -> impl Strategy<Value = Map> {
         let name = prop_oneof![3 => Just("a"), 3 => Just("b"), 1 => Just("x/y"), 1 => Just("m~n"), 1 => Just("0")];
         prop::collection::vec((name.prop_map(str::to_owned), inner), 1..5)
             .prop_map(|members| members.into_iter().collect())
@@ -415,14 +415,14 @@ mod tests {
             let whole = |name: &str| operation.get(name).is_some_and(|pointer| pointer == "");
             let refused_here = operation["op"] != "test" && operation["op"] != "replace" && (whole("path") || whole("from"));
             let operations = json!([operation]);
-            let mut expected = tree.clone();
-            let Ok(strict) = serde_json::from_value::<::json_patch::Patch>(operations.clone()) else { return Ok(()) };
+            let mut expected = serde_json::Value::from(tree.clone());
+            let Ok(strict) = listwatch_json::from_value::<::json_patch::Patch>(operations.clone()) else { return Ok(()) };
             if refused_here || ::json_patch::patch(&mut expected, &strict).is_err() || !expected.is_object() {
                 return Ok(());
             }
             let mut found = tree;
             prop_assert!(apply(&mut found, operations.as_array().cloned().unwrap_or_default()).is_ok());
-            prop_assert_eq!(found, expected, "{}", operations);
+            prop_assert_eq!(found, Value::from(expected), "{}", operations);
         }
 
         #[test]

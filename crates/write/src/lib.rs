@@ -9,7 +9,7 @@
 //!                            pipeline: default ─▶ mutate ─▶ validate ─▶ allocate ─▶ admit ─▶ store
 //! ```
 //!
-//! A body is parsed once into a [`serde_json::Value`] and stored as compact JSON: `kind`, `apiVersion`, `metadata` in
+//! A body is parsed once into a [`listwatch_json::Value`] and stored as compact JSON: `kind`, `apiVersion`, `metadata` in
 //! Kubernetes' order, then the rest in the client's order. Pure functions compute the changed object
 //! ([`listwatch_kinds::Strategy`], [`strategic`], [`patch`]). `action.rs` lists the actions.
 //!

@@ -2,18 +2,18 @@
 
 use std::cell::Cell;
 
-use serde_json::Value;
+use listwatch_json::{MapKey, Value};
 
 /// Maximum bytes of memory for the tree of one document, with [`VALUE_BYTES`] per scalar. A larger document is
-/// rejected. Any JSON that etcd accepts (1.5 MiB) fits.
+/// rejected. Any JSON of 1 MiB fits, and any of 1.5 MiB, the limit of etcd, that is not full of nested lists of one item.
 pub(crate) const DOCUMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Bytes of memory that every document may take in addition to the allowance per byte of its body.
 pub(super) const DOCUMENT_BYTES_MIN: usize = 1024 * 1024;
 
-/// Bytes of memory allowed per byte of a body. The worst case in JSON is a list of
-/// zeros (`0,0,…`). Only YAML with aliases that multiply values needs more.
-const BYTES_PER_BYTE: usize = 40;
+/// Bytes of memory allowed per byte of a body. The worst case in JSON are nested lists of one item (`[[[…]]]`): two bytes
+/// for a list with room for four items. Only YAML with aliases that multiply values needs more.
+const BYTES_PER_BYTE: usize = 64;
 
 /// Bytes of JSON processed per unit of fuel, including all other work that is linear in the body.
 pub(super) const JSON_BYTES_PER_UNIT: usize = 8;
@@ -21,8 +21,9 @@ pub(super) const JSON_BYTES_PER_UNIT: usize = 8;
 /// Bytes of memory per value, without its text.
 pub(super) const VALUE_BYTES: usize = size_of::<Value>();
 
-/// Bytes of memory per member of an object, without the text of the name: hash, name, value and table slot.
-pub(super) const MEMBER_BYTES: usize = size_of::<u64>() + size_of::<String>() + VALUE_BYTES + 2 * size_of::<usize>();
+/// Bytes of memory per member of an object, without the text of the name: name, value, and place in the index of a large
+/// object.
+pub(super) const MEMBER_BYTES: usize = size_of::<MapKey>() + VALUE_BYTES + 2 * size_of::<usize>();
 
 /// Returns the maximum memory for the tree of a body of `body_bytes` bytes, in bytes. A write never uses much more
 /// memory.
@@ -36,11 +37,28 @@ pub(super) fn bytes_of(value: &Value) -> usize {
         + match value {
             Value::Null | Value::Bool(_) | Value::Number(_) => 0,
             Value::String(text) => text.len(),
-            Value::Array(items) => items.iter().map(bytes_of).sum(),
+            Value::Array(items) => spare_items(items.len()) + items.iter().map(bytes_of).sum::<usize>(),
             Value::Object(members) => {
-                members.iter().map(|(name, value)| MEMBER_BYTES - VALUE_BYTES + name.len() + bytes_of(value)).sum()
+                let member =
+                    |(name, value): (&MapKey, &Value)| MEMBER_BYTES - VALUE_BYTES + name.len() + bytes_of(value);
+                spare_members(members.len()) + members.iter().map(member).sum::<usize>()
             }
         }
+}
+
+/// Bytes of memory for the items that a list has room for, beyond its `len` items.
+fn spare_items(len: usize) -> usize {
+    spare(len) * VALUE_BYTES
+}
+
+/// Bytes of memory for the members that an object has room for, beyond its `len` members.
+fn spare_members(len: usize) -> usize {
+    spare(len) * MEMBER_BYTES
+}
+
+/// A growing `Vec` has room for four entries at first, and then for twice as many as before.
+fn spare(len: usize) -> usize {
+    if len == 0 { 0 } else { len.next_power_of_two().max(4) - len }
 }
 
 /// Maximum number of duplicate fields in the report of one document. Further duplicates are not
@@ -71,6 +89,16 @@ impl Memory {
     /// Reserves memory for a member of an object without its value. Fails beyond the limit.
     pub(super) fn take_member(&self, name_bytes: usize) -> Result<(), String> {
         self.take(MEMBER_BYTES - VALUE_BYTES + name_bytes)
+    }
+
+    /// Reserves memory for what a list has room for, beyond its `len` items. Fails beyond the limit.
+    pub(super) fn take_spare_items(&self, len: usize) -> Result<(), String> {
+        self.take(spare_items(len))
+    }
+
+    /// Reserves memory for what an object has room for, beyond its `len` members. Fails beyond the limit.
+    pub(super) fn take_spare_members(&self, len: usize) -> Result<(), String> {
+        self.take(spare_members(len))
     }
 
     /// Reserves memory for a copy of a tree. Fails beyond the limit.

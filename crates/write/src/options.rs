@@ -1,10 +1,10 @@
 //! Parses and validates `CreateOptions`, `UpdateOptions`, `PatchOptions` and `DeleteOptions`
 //! (`apimachinery/pkg/apis/meta/v1/validation`).
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::{FieldError, Status};
 use listwatch_wire::media_type::{PatchType, Served};
 use listwatch_wire::query::{Query, WriteOptions};
-use serde_json::{Map, Value};
 
 use super::decode::{self, FieldValidation, Unreadable};
 use listwatch_meta::go;
@@ -208,7 +208,7 @@ impl DeleteOptions {
             let version = object_meta::text(body, "apiVersion");
             return Err(Status::bad_request(format!("no kind {kind:?} is registered for version {version:?}")));
         }
-        let text = |map: &Map<String, Value>, at: &str, name: &str| match map.get(name) {
+        let text = |map: &Map, at: &str, name: &str| match map.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
             Some(other) => Err(cannot(other, &format!("{at}{name}"), "string")),

@@ -11,10 +11,10 @@ use std::sync::LazyLock;
 
 use listwatch_apply::managed::{self, Managed};
 use listwatch_apply::{Kind, Path, Set, Typing, Writer};
+use listwatch_json::{Map, Value};
 use listwatch_kinds::versions;
 use listwatch_registry::{Registry, Resource, Subresource};
 use listwatch_validation::{metadata, metadata_mut};
-use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
 use super::store::MANAGED_FIELDS;
@@ -75,7 +75,7 @@ pub(super) struct Sent {
 
 impl Sent {
     /// Records the absent fields of an object before admission changes the object.
-    pub(super) fn of(resource: &Resource, object: &Map<String, Value>) -> Self {
+    pub(super) fn of(resource: &Resource, object: &Map) -> Self {
         let fields = resource.strategy.admission_fields().iter().copied();
         let spec = object.get("spec");
         Sent { absent: fields.filter(|name| spec.is_none_or(|spec| spec.get(name).is_none())).collect() }
@@ -100,7 +100,7 @@ impl FieldWriter<'_> {
     }
 
     /// Makes the manager the owner of all fields that differ between `old` (`None`: absent) and `new`.
-    pub(super) fn track_managed_fields(&self, old: Option<&Value>, new: &mut Map<String, Value>, sent: &Sent) {
+    pub(super) fn track_managed_fields(&self, old: Option<&Value>, new: &mut Map, sent: &Sent) {
         self.resource.strategy.late_defaults(new);
         let absent = sent.absent.iter();
         let subresource = self.subresource.map_or("", Subresource::name);
@@ -121,7 +121,7 @@ impl FieldWriter<'_> {
 }
 
 /// Reads the managed fields of a tree. Returns an empty set if the managed fields are absent or malformed.
-fn managed_fields_of(tree: &Map<String, Value>) -> Managed {
+fn managed_fields_of(tree: &Map) -> Managed {
     metadata(tree).get(MANAGED_FIELDS).map(managed_fields_from).unwrap_or_default()
 }
 
@@ -137,22 +137,22 @@ pub(super) fn decode_managed_fields(entries: &Value) -> Result<Managed, String> 
 }
 
 /// Writes the managed fields into a tree for the store.
-pub(super) fn set_managed_fields(tree: &mut Map<String, Value>, managed: &Managed) {
+pub(super) fn set_managed_fields(tree: &mut Map, managed: &Managed) {
     let metadata = metadata_mut(tree);
     if managed.is_empty() {
         metadata.shift_remove(MANAGED_FIELDS);
     } else {
-        metadata.insert(MANAGED_FIELDS.to_owned(), Value::String(managed::to_text(managed)));
+        metadata.insert(MANAGED_FIELDS, Value::String(managed::to_text(managed)));
     }
 }
 
 /// Removes the managed fields from a tree that is too large for the store. Returns false if the tree has none.
-pub(super) fn remove_managed_fields(tree: &mut Map<String, Value>) -> bool {
+pub(super) fn remove_managed_fields(tree: &mut Map) -> bool {
     metadata_mut(tree).shift_remove(MANAGED_FIELDS).is_some()
 }
 
 /// Replaces the text of the managed fields by the parsed tree, as in responses.
-pub(super) fn expand_managed_fields(tree: &mut Map<String, Value>) {
+pub(super) fn expand_managed_fields(tree: &mut Map) {
     if let Some(Value::Object(metadata)) = tree.get_mut("metadata")
         && let Some(entries) = metadata.get_mut(MANAGED_FIELDS)
         && let Value::String(text) = entries
@@ -170,20 +170,20 @@ pub(super) struct ScaleManagedFields {
 
 impl ScaleManagedFields {
     /// Reads the managed fields of `tree`. `replicas` is the dotted path of the replicas.
-    pub(super) fn of(resource: &Resource, tree: &Map<String, Value>, replicas: &str) -> Self {
+    pub(super) fn of(resource: &Resource, tree: &Map, replicas: &str) -> Self {
         let parent = managed_fields_of(tree);
         let replicas = Path::of_fields(&replicas.split('.').collect::<Vec<_>>());
         ScaleManagedFields { parent, api_version: resource.api_version(), replicas }
     }
 
     /// Writes the managed fields of the Scale into `scale`.
-    pub(super) fn show(&self, scale: &mut Map<String, Value>) {
+    pub(super) fn show(&self, scale: &mut Map) {
         let entries = managed::encode(&managed::to_scale(&self.parent, &self.api_version, &self.replicas));
-        metadata_mut(scale).insert(MANAGED_FIELDS.to_owned(), Value::Array(entries));
+        metadata_mut(scale).insert(MANAGED_FIELDS, Value::Array(entries));
     }
 
     /// Updates the managed fields of `scale` after a PUT or a patch, but not after an apply.
-    pub(super) fn update(&self, writer: &FieldWriter<'_>, live: Map<String, Value>, scale: &mut Map<String, Value>) {
+    pub(super) fn update(&self, writer: &FieldWriter<'_>, live: Map, scale: &mut Map) {
         let nothing = Set::new();
         let mut new = Value::Object(std::mem::take(scale));
         scale_kind().update(Some(&Value::Object(live)), &mut new, writer.of_scale(&nothing));
@@ -191,7 +191,7 @@ impl ScaleManagedFields {
     }
 
     /// Copies the managed fields of a written Scale back to the parent object.
-    pub(super) fn copy_to_parent(&self, scale: &Map<String, Value>, tree: &mut Map<String, Value>) {
+    pub(super) fn copy_to_parent(&self, scale: &Map, tree: &mut Map) {
         let all = managed::from_scale(&self.parent, managed_fields_of(scale), &self.api_version, &self.replicas);
         set_managed_fields(tree, &all);
     }
@@ -199,9 +199,9 @@ impl ScaleManagedFields {
 
 /// Restores the old timestamps in the managed fields if only timestamps differ. Returns true if the write then changes
 /// nothing.
-pub(super) fn restore_unchanged_timestamps(old: &Map<String, Value>, new: &mut Map<String, Value>) -> bool {
+pub(super) fn restore_unchanged_timestamps(old: &Map, new: &mut Map) -> bool {
     let Some(before) = metadata(old).get(MANAGED_FIELDS) else { return new == old };
-    let Some(after) = metadata_mut(new).insert(MANAGED_FIELDS.to_owned(), before.clone()) else {
+    let Some(after) = metadata_mut(new).insert(MANAGED_FIELDS, before.clone()) else {
         metadata_mut(new).shift_remove(MANAGED_FIELDS);
         return false;
     };
@@ -211,18 +211,18 @@ pub(super) fn restore_unchanged_timestamps(old: &Map<String, Value>, new: &mut M
     {
         return true;
     }
-    metadata_mut(new).insert(MANAGED_FIELDS.to_owned(), after);
+    metadata_mut(new).insert(MANAGED_FIELDS, after);
     false
 }
 
 /// Returns the map of an object, or an empty map for any other value.
-pub(super) fn as_map(value: &Value) -> &Map<String, Value> {
-    static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+pub(super) fn as_map(value: &Value) -> &Map {
+    static EMPTY: Map = Map::new();
     value.as_object().unwrap_or(&EMPTY)
 }
 
 /// Converts an object into its map, and any other value into an empty map.
-pub(super) fn into_map(value: Value) -> Map<String, Value> {
+pub(super) fn into_map(value: Value) -> Map {
     match value {
         Value::Object(map) => map,
         _ => Map::new(),

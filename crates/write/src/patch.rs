@@ -13,10 +13,10 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::{MapKey, Map, Value};
 use listwatch_meta::Status;
 use listwatch_meta::status::{StatusDetails, reason};
 use listwatch_wire::media_type::PatchType;
-use serde_json::{Map, Value};
 
 use super::depth::{OBJECT_DEPTH_MAX, is_deeper};
 use super::document::Document;
@@ -33,8 +33,8 @@ pub(super) const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
 #[derive(Debug)]
 pub(super) enum Patch {
     Json(Vec<Value>),
-    Merge(Map<String, Value>),
-    Strategic(Map<String, Value>),
+    Merge(Map),
+    Strategic(Map),
 }
 
 /// A parsed patch and its strict decoding errors.
@@ -94,7 +94,7 @@ impl Patch {
     /// # Errors
     /// 422 when an operation cannot be applied or the result nests too deep, 400 when a directive is malformed, 500 for
     /// [`StrategicError::Other`]. After an error, `object` is partly changed and must be discarded.
-    pub(super) fn apply(self, object: &mut Map<String, Value>, at: At) -> Result<(), Status> {
+    pub(super) fn apply(self, object: &mut Map, at: At) -> Result<(), Status> {
         match self {
             Patch::Json(operations) => {
                 let mut document = Value::Object(std::mem::take(object));
@@ -164,16 +164,16 @@ fn meets(one: &str, other: &str) -> bool {
 
 /// Returns the patch, or an error if the patch is deeper than [`OBJECT_DEPTH_MAX`]. The parser limits the depth of all
 /// patches.
-fn shallow(patch: Map<String, Value>) -> Result<Map<String, Value>, Status> {
+fn shallow(patch: Map) -> Result<Map, Status> {
     let members_too_deep = patch.values().any(|value| is_deeper(value, OBJECT_DEPTH_MAX - 1, &mut 0));
     if members_too_deep { Err(unprocessable()) } else { Ok(patch) }
 }
 
 /// Applies a merge patch (RFC 7386) as kube-apiserver does (`gopkg.in/evanphx/json-patch.v4`). A value that does not
 /// replace an object loses its null members, even inside lists.
-fn merge(object: &mut Map<String, Value>, patch: Map<String, Value>) {
+fn merge(object: &mut Map, patch: Map) {
     // All members are removed in one pass, because each single removal shifts the members behind it.
-    let mut gone: HashSet<String> = HashSet::new();
+    let mut gone: HashSet<MapKey> = HashSet::new();
     for (name, mut value) in patch {
         match (object.get_mut(&name), &mut value) {
             (Some(_), Value::Null) => {
@@ -189,7 +189,7 @@ fn merge(object: &mut Map<String, Value>, patch: Map<String, Value>) {
         }
     }
     if !gone.is_empty() {
-        object.retain(|name, _| !gone.contains(name));
+        object.retain(|name, _| !gone.contains(name.as_str()));
     }
 }
 
@@ -240,8 +240,8 @@ fn unknown_operation_fields(operations: &[Value]) -> Result<Vec<String>, Status>
 
 #[cfg(test)]
 mod tests {
+    use listwatch_json::json;
     use proptest::prelude::*;
-    use serde_json::json;
 
     use super::*;
 
@@ -503,7 +503,7 @@ mod tests {
         })
     }
 
-    fn any_members(inner: impl Strategy<Value = Value>) -> impl Strategy<Value = Map<String, Value>> {
+    fn any_members(inner: impl Strategy<Value = Value>) -> impl Strategy<Value = Map> {
         prop::collection::vec(("[a-d]", inner), 0..4).prop_map(|members| members.into_iter().collect())
     }
 

@@ -21,15 +21,15 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use listwatch_admission::{AdmissionChain, AdmissionRequest, Operation};
+use listwatch_json::{Map, Value};
 use listwatch_kinds::{CreateContext, UpdateContext, before_create, before_update, completes_deletion};
 use listwatch_meta::{FieldError, Key, ResourceVersion, Revision, Status, UserInfo, canary, fuel};
 use listwatch_storage::{CreateError, Decision, KeyValue, Step, UpdateLimits, UpdateLoop};
 use listwatch_validation::clock::Clock;
 use listwatch_validation::object_meta as meta;
-use listwatch_validation::{Errors, is_equal_object, metadata, metadata_mut};
+use listwatch_validation::{Errors, metadata, metadata_mut};
 use listwatch_wire::media_type::PatchType;
 use listwatch_wire::query::Query;
-use serde_json::{Map, Value};
 
 use super::admission::{StoredObjects, definition_lifecycle, namespace_lifecycle};
 use super::decode;
@@ -94,16 +94,16 @@ pub(super) enum ManagedFields {
 /// The state of an object before a change: the tree without the resource version, and the revision.
 #[derive(Clone, Copy)]
 pub(super) struct Base<'a> {
-    pub(super) object: &'a Map<String, Value>,
+    pub(super) object: &'a Map,
     pub(super) revision: Revision,
 }
 
 impl Base<'_> {
     /// Returns the tree with the resource version, as clients receive the object.
-    pub(super) fn visible(&self) -> Map<String, Value> {
+    pub(super) fn visible(&self) -> Map {
         let mut object = self.object.clone();
         let version = Value::String(self.revision.to_string());
-        metadata_mut(&mut object).insert("resourceVersion".to_owned(), version);
+        metadata_mut(&mut object).insert("resourceVersion", version);
         object
     }
 }
@@ -111,13 +111,13 @@ impl Base<'_> {
 /// The existing object that a write changes, in the version that is validated, with its revision.
 #[derive(Clone, Copy)]
 pub(super) struct Present<'a> {
-    object: &'a Map<String, Value>,
+    object: &'a Map,
     revision: Revision,
 }
 
 /// Computes the new object from the current one (`None`: absent). The new object includes the resource version that the
 /// client sent, if any. The pipeline may call the function several times.
-type Change<'c> = dyn FnMut(Option<Base<'_>>) -> Result<Map<String, Value>, Status> + Send + 'c;
+type Change<'c> = dyn FnMut(Option<Base<'_>>) -> Result<Map, Status> + Send + 'c;
 
 /// The effect of a write on an absent object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,8 +185,8 @@ struct Progress {
     /// The existing object that made a POST fail.
     existing: Option<KeyValue>,
     /// The old and the new state of the last decision.
-    before: Map<String, Value>,
-    after: Map<String, Value>,
+    before: Map,
+    after: Map,
 }
 
 impl Progress {
@@ -213,7 +213,7 @@ impl Write<'_> {
         key: &Key,
         uid: Option<&str>,
         absent: Absent<'_>,
-        mut change: impl FnMut(Option<Base<'_>>) -> Result<Map<String, Value>, Status> + Send,
+        mut change: impl FnMut(Option<Base<'_>>) -> Result<Map, Status> + Send,
     ) -> Result<WriteOutcome, Status> {
         let resource = self.resource;
         let mut progress = Progress::new();
@@ -440,11 +440,11 @@ impl Write<'_> {
     }
 
     /// Sets the generated name and validates a new object.
-    fn validate_new(&self, absent: Absent<'_>, object: &mut Map<String, Value>) -> Result<(), Status> {
+    fn validate_new(&self, absent: Absent<'_>, object: &mut Map) -> Result<(), Status> {
         let mut claims_version = false;
         if let Absent::Post { generated_name } = absent {
             if let Some(name) = generated_name {
-                metadata_mut(object).insert("name".to_owned(), Value::String(name.to_owned()));
+                metadata_mut(object).insert("name", Value::String(name.to_owned()));
             }
             claims_version = self::claims_version(metadata(object));
         }
@@ -462,7 +462,7 @@ impl Write<'_> {
     ///
     /// # Errors
     /// The errors of a create, up to and including validation.
-    pub(super) async fn check_new(&self, absent: Absent<'_>, mut object: Map<String, Value>) -> Result<(), Status> {
+    pub(super) async fn check_new(&self, absent: Absent<'_>, mut object: Map) -> Result<(), Status> {
         let _holds = self.may_create().await?;
         self.prepare(None, &mut object).await?;
         self.mutate(&mut object, None).await.map_err(Interruption::into_status)?;
@@ -519,7 +519,7 @@ impl Write<'_> {
         let may_be_same = is_unchanged || shown.is_some() || resource.conversion.is_some();
         let decision = if completes {
             Decision::Delete
-        } else if may_be_same && !found.stale && is_equal_object(&object, ownership::as_map(&stored)) {
+        } else if may_be_same && !found.stale && object == *ownership::as_map(&stored) {
             Decision::Nothing
         } else {
             let value = store::encode(&object);
@@ -532,7 +532,7 @@ impl Write<'_> {
     }
 
     /// Replaces the object by the object that a read after the write would return. Returns false if both are equal.
-    fn normalize(&self, key: &Key, found: &KeyValue, object: &mut Map<String, Value>) -> Result<bool, Status> {
+    fn normalize(&self, key: &Key, found: &KeyValue, object: &mut Map) -> Result<bool, Status> {
         if self.resource.conversion.is_some() {
             return Ok(false);
         }
@@ -558,7 +558,7 @@ impl Write<'_> {
     }
 
     /// Calls `change`. Calls `change` again after each conversion that a call required.
-    async fn changed(&self, change: &mut Change<'_>, base: Option<Base<'_>>) -> Result<Map<String, Value>, Status> {
+    async fn changed(&self, change: &mut Change<'_>, base: Option<Base<'_>>) -> Result<Map, Status> {
         let Some(conversions) = self.conversions else { return change(base) };
         loop {
             let changed = change(base);
@@ -570,7 +570,7 @@ impl Write<'_> {
 
     /// Prepares the object for validation. Repeats the preparation after each conversion that the managed fields
     /// require.
-    async fn prepare(&self, live: Option<&Value>, object: &mut Map<String, Value>) -> Result<(), Status> {
+    async fn prepare(&self, live: Option<&Value>, object: &mut Map) -> Result<(), Status> {
         let Some(conversions) = self.conversions else { return self.prepare_once(live, object) };
         loop {
             let before = object.clone();
@@ -583,7 +583,7 @@ impl Write<'_> {
     }
 
     /// Applies defaults, records the manager as owner of changed fields, and converts to the stored version.
-    fn prepare_once(&self, live: Option<&Value>, object: &mut Map<String, Value>) -> Result<(), Status> {
+    fn prepare_once(&self, live: Option<&Value>, object: &mut Map) -> Result<(), Status> {
         let strategy = &*self.resource.strategy;
         let sent = Sent::of(self.resource, object);
         strategy.apply_defaults(object).map_err(|why| self.undecodable(object, &why))?;
@@ -594,9 +594,9 @@ impl Write<'_> {
     }
 
     /// Runs the mutating plugins. Fails if a plugin changes the object's name or namespace.
-    async fn mutate(&self, object: &mut Map<String, Value>, present: Option<Present<'_>>) -> Result<(), Interruption> {
+    async fn mutate(&self, object: &mut Map, present: Option<Present<'_>>) -> Result<(), Interruption> {
         check_fuel()?;
-        fn identity(object: &Map<String, Value>) -> (&str, &str) {
+        fn identity(object: &Map) -> (&str, &str) {
             let metadata = metadata(object);
             (meta::text(metadata, "name"), meta::text(metadata, "namespace"))
         }
@@ -624,7 +624,7 @@ impl Write<'_> {
     }
 
     /// Runs the validating plugins.
-    async fn admit(&self, object: &Map<String, Value>, present: Option<Present<'_>>) -> Result<(), Interruption> {
+    async fn admit(&self, object: &Map, present: Option<Present<'_>>) -> Result<(), Interruption> {
         check_fuel()?;
         let details = self.details(present);
         let old = present.map(|present| present.object);
@@ -643,12 +643,7 @@ impl Write<'_> {
     ///
     /// # Errors
     /// The error of the first plugin that rejects the object.
-    pub(super) async fn admit_post(
-        &self,
-        body: Expected<'_>,
-        object: &mut Map<String, Value>,
-        dry_run: bool,
-    ) -> Result<(), Status> {
+    pub(super) async fn admit_post(&self, body: Expected<'_>, object: &mut Map, dry_run: bool) -> Result<(), Status> {
         let details = Details { body: Some(body), dry_run, ..self.details(None) };
         let request = AdmissionRequest { dry_run, ..self.admission_request(self.name, None, &details) };
         self.admission.mutate(&request, object).await?;
@@ -675,7 +670,7 @@ impl Write<'_> {
     pub(super) fn admission_request<'r>(
         &'r self,
         name: &'r str,
-        old_object: Option<&'r Map<String, Value>>,
+        old_object: Option<&'r Map>,
         details: &'r Details<'r>,
     ) -> AdmissionRequest<'r> {
         let resource = self.resource;
@@ -699,7 +694,7 @@ impl Write<'_> {
     }
 
     /// Returns a 422 if there are errors.
-    fn refuse(&self, object: &Map<String, Value>, errors: &Errors) -> Result<(), Status> {
+    fn refuse(&self, object: &Map, errors: &Errors) -> Result<(), Status> {
         if errors.is_empty() {
             return Ok(());
         }
@@ -710,8 +705,8 @@ impl Write<'_> {
     /// Allocates the addresses and ports that a service needs and writes them into the service.
     async fn allocate(
         &self,
-        object: &mut Map<String, Value>,
-        old: Option<&Map<String, Value>>,
+        object: &mut Map,
+        old: Option<&Map>,
         allocation: &mut Allocation,
     ) -> Result<(), Interruption> {
         loop {
@@ -729,7 +724,7 @@ impl Write<'_> {
         }
     }
 
-    fn undecodable(&self, object: &mut Map<String, Value>, why: &str) -> Status {
+    fn undecodable(&self, object: &mut Map, why: &str) -> Status {
         // Only for base64 does kube-apiserver's converter call the decoder, and its error shows that.
         let converted = || if why.starts_with("illegal base64") { "error decoding from json: " } else { "" };
         match self.decode_errors {
@@ -747,7 +742,7 @@ impl Write<'_> {
     }
 
     /// Checks the resource version of the client against `present`. Some kinds also accept an absent version.
-    fn check_version(&self, metadata: &Map<String, Value>, present: Revision) -> Result<(), Status> {
+    fn check_version(&self, metadata: &Map, present: Revision) -> Result<(), Status> {
         if canary!("write-ignores-the-resource-version") {
             return Ok(());
         }
@@ -768,7 +763,7 @@ impl Write<'_> {
     }
 
     /// Returns the warnings of the strategy for a write of `new`. Writes of subresources have no warnings.
-    pub(super) fn warnings(&self, new: &Map<String, Value>, old: Option<&Map<String, Value>>) -> Vec<String> {
+    pub(super) fn warnings(&self, new: &Map, old: Option<&Map>) -> Vec<String> {
         if self.subresource.is_some() { Vec::new() } else { self.resource.strategy.warnings(new, old) }
     }
 }
@@ -779,7 +774,7 @@ fn check_fuel() -> Result<(), Interruption> {
 }
 
 /// Whether the object has a resource version above zero. Like kube-apiserver, ignores a version that is not a number.
-fn claims_version(metadata: &Map<String, Value>) -> bool {
+fn claims_version(metadata: &Map) -> bool {
     meta::text(metadata, "resourceVersion").parse::<u64>().is_ok_and(|version| version > 0)
 }
 

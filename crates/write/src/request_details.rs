@@ -11,13 +11,13 @@ use listwatch_admission::{
     AdmissionFuture, AdmissionRecorder, KindName, Operation, PatchError, RequestDetails, ResourceName,
 };
 use listwatch_apply::Typing;
+use listwatch_json::{Map, Value, json};
 use listwatch_kinds::versions::SECOND_VERSIONS;
 use listwatch_meta::{Revision, Status};
 use listwatch_registry::{Registry, Resource};
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{metadata, metadata_mut};
 use listwatch_wire::query::Query;
-use serde_json::{Map, Value, json};
 
 use super::decode::{self, NormalizeError};
 use super::expected::Expected;
@@ -68,11 +68,7 @@ impl<'a> Details<'a> {
 
     /// Converts an object of the pipeline to another version. The input is in the stored version for a built-in kind,
     /// and in the version of the request for a custom resource.
-    async fn converted(
-        &self,
-        object: &Map<String, Value>,
-        to: &ResourceName<'_>,
-    ) -> Result<Map<String, Value>, Status> {
+    async fn converted(&self, object: &Map, to: &ResourceName<'_>) -> Result<Map, Status> {
         if self.body.is_some() {
             return Ok(object.clone());
         }
@@ -95,7 +91,7 @@ impl<'a> Details<'a> {
     }
 
     /// Converts an object to a version, in the form that clients receive.
-    async fn shown(&self, object: &Map<String, Value>, to: &ResourceName<'_>) -> Result<Map<String, Value>, Status> {
+    async fn shown(&self, object: &Map, to: &ResourceName<'_>) -> Result<Map, Status> {
         let mut shown = self.converted(object, to).await?;
         ownership::expand_managed_fields(&mut shown);
         if let Some(revision) = self.revision
@@ -103,14 +99,14 @@ impl<'a> Details<'a> {
             && meta::text(metadata(&shown), "resourceVersion").is_empty()
         {
             let version = Value::String(revision.to_string());
-            metadata_mut(&mut shown).insert("resourceVersion".to_owned(), version);
+            metadata_mut(&mut shown).insert("resourceVersion", version);
         }
         Ok(shown)
     }
 
     /// Converts the managed fields to the text form of the pipeline. Invalid managed fields are replaced by the managed
     /// fields of `original` (`fieldmanager/admission.go`).
-    fn restore_managed_fields(&self, object: &mut Map<String, Value>, original: &Map<String, Value>) {
+    fn restore_managed_fields(&self, object: &mut Map, original: &Map) {
         let before = metadata(original).get(MANAGED_FIELDS);
         let Some(after) = metadata(object).get(MANAGED_FIELDS) else { return };
         match ownership::decode_managed_fields(after) {
@@ -121,19 +117,14 @@ impl<'a> Details<'a> {
                      outdated mutating admission controller; please fix your requests: {why}"
                 ));
                 match before {
-                    Some(before) => metadata_mut(object).insert(MANAGED_FIELDS.to_owned(), before.clone()),
+                    Some(before) => metadata_mut(object).insert(MANAGED_FIELDS, before.clone()),
                     None => metadata_mut(object).shift_remove(MANAGED_FIELDS),
                 };
             }
         }
     }
 
-    async fn restored(
-        &self,
-        mut object: Map<String, Value>,
-        of: &ResourceName<'_>,
-        original: &Map<String, Value>,
-    ) -> Result<Map<String, Value>, Status> {
+    async fn restored(&self, mut object: Map, of: &ResourceName<'_>, original: &Map) -> Result<Map, Status> {
         if self.body.is_some() {
             return Ok(object);
         }
@@ -155,11 +146,11 @@ impl<'a> Details<'a> {
     }
 
     /// Returns the options of a deletion as `DeleteOptions` of `meta.k8s.io/v1`.
-    fn delete_options(options: &DeleteOptions) -> Map<String, Value> {
+    fn delete_options(options: &DeleteOptions) -> Map {
         let mut written = Map::new();
         let mut set = |name: &str, value: Option<Value>| {
             if let Some(value) = value {
-                written.insert(name.to_owned(), value);
+                written.insert(name, value);
             }
         };
         set("kind", Some(json!("DeleteOptions")));
@@ -168,7 +159,7 @@ impl<'a> Details<'a> {
         let mut preconditions = Map::new();
         for (name, value) in [("uid", &options.uid), ("resourceVersion", &options.resource_version)] {
             if let Some(value) = value {
-                preconditions.insert(name.to_owned(), json!(value));
+                preconditions.insert(name, json!(value));
             }
         }
         set("preconditions", (!preconditions.is_empty()).then_some(Value::Object(preconditions)));
@@ -231,7 +222,7 @@ impl RequestDetails for Details<'_> {
         names.filter(|name| !self.is_requested(name)).collect()
     }
 
-    fn options(&self) -> Option<Map<String, Value>> {
+    fn options(&self) -> Option<Map> {
         let kind = match self.operation {
             Operation::Create => "CreateOptions",
             Operation::Update => "UpdateOptions",
@@ -241,14 +232,14 @@ impl RequestDetails for Details<'_> {
             _ => return None,
         };
         let mut options = Map::new();
-        options.insert("kind".to_owned(), json!(kind));
-        options.insert("apiVersion".to_owned(), json!(META_VERSION));
+        options.insert("kind", json!(kind));
+        options.insert("apiVersion", json!(META_VERSION));
         if self.dry_run {
-            options.insert("dryRun".to_owned(), json!(["All"]));
+            options.insert("dryRun", json!(["All"]));
         }
         for name in ["fieldManager", "fieldValidation"] {
             if let Some(value) = self.query.and_then(|query| query.get(name)).filter(|value| !value.is_empty()) {
-                options.insert(name.to_owned(), json!(value));
+                options.insert(name, json!(value));
             }
         }
         Some(options)
@@ -258,23 +249,15 @@ impl RequestDetails for Details<'_> {
         self.deadline
     }
 
-    fn show<'a>(
-        &'a self,
-        object: &'a Map<String, Value>,
-        to: ResourceName<'a>,
-    ) -> AdmissionFuture<'a, Map<String, Value>> {
+    fn show<'a>(&'a self, object: &'a Map, to: ResourceName<'a>) -> AdmissionFuture<'a, Map> {
         Box::pin(async move { self.shown(object, &to).await })
     }
 
-    fn show_old<'a>(
-        &'a self,
-        old_object: &'a Map<String, Value>,
-        to: ResourceName<'a>,
-    ) -> AdmissionFuture<'a, Map<String, Value>> {
+    fn show_old<'a>(&'a self, old_object: &'a Map, to: ResourceName<'a>) -> AdmissionFuture<'a, Map> {
         Box::pin(async move { self.shown(old_object, &to).await })
     }
 
-    fn patch(&self, shown: &mut Map<String, Value>, operations: Vec<Value>) -> Result<(), PatchError> {
+    fn patch(&self, shown: &mut Map, operations: Vec<Value>) -> Result<(), PatchError> {
         if operations.len() > JSON_PATCH_OPERATIONS_MAX {
             let why = format!("the patch has more than {JSON_PATCH_OPERATIONS_MAX} operations");
             return Err(PatchError::Failed(why));
@@ -296,12 +279,7 @@ impl RequestDetails for Details<'_> {
         }
     }
 
-    fn merge(
-        &self,
-        shown: &Map<String, Value>,
-        configuration: Map<String, Value>,
-        of: ResourceName<'_>,
-    ) -> Result<Map<String, Value>, String> {
+    fn merge(&self, shown: &Map, configuration: Map, of: ResourceName<'_>) -> Result<Map, String> {
         let typing = match &self.body {
             Some(Expected { group, version, kind, .. }) => {
                 let api_version = if group.is_empty() { (*version).to_owned() } else { format!("{group}/{version}") };
@@ -332,7 +310,7 @@ impl RequestDetails for Details<'_> {
         }
     }
 
-    fn decode(&self, patched: Map<String, Value>, of: ResourceName<'_>) -> Result<Map<String, Value>, String> {
+    fn decode(&self, patched: Map, of: ResourceName<'_>) -> Result<Map, String> {
         let expected = match &self.body {
             Some(body) => *body,
             None => Expected::of(self.equivalent(&of).map_err(|status| status.message)?),
@@ -345,12 +323,7 @@ impl RequestDetails for Details<'_> {
         Ok(decoded)
     }
 
-    fn restore<'a>(
-        &'a self,
-        decoded: Map<String, Value>,
-        of: ResourceName<'a>,
-        original: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, Map<String, Value>> {
+    fn restore<'a>(&'a self, decoded: Map, of: ResourceName<'a>, original: &'a Map) -> AdmissionFuture<'a, Map> {
         Box::pin(async move { self.restored(decoded, &of, original).await })
     }
 }

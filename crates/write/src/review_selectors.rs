@@ -1,12 +1,12 @@
 //! The selectors of access reviews: `spec.resourceAttributes.fieldSelector` and `labelSelector`
 //! (`pkg/registry/authorization/util/helpers.go`, `pkg/apis/authorization/validation/validation.go`).
 
+use listwatch_json::Value;
 use listwatch_meta::selector::{
     FieldTerm, LabelOperator, LabelRequirement, label_value_problems, qualified_name_problems, validate_label_value,
     validate_qualified_name,
 };
 use listwatch_meta::{FieldError, FieldSelector, LabelSelector};
-use serde_json::Value;
 
 /// The path of the attributes in a review.
 const ATTRIBUTES: &str = "spec.resourceAttributes";
@@ -169,7 +169,7 @@ fn validate_requirement(path: &str, requirement: &Requirement<'_>, of_labels: bo
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

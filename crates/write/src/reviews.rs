@@ -7,8 +7,8 @@ use listwatch_access::{
     Attributes, Authentication, AuthenticationRequest, AuthenticatorChain, Authorization, AuthorizerChain, Decision,
     UserRules,
 };
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::{FieldError, Status};
-use serde_json::{Map, Value, json};
 
 use super::decode::{decode, set_namespace};
 use super::expected::Expected;
@@ -116,17 +116,11 @@ async fn authorize(authorizers: &AuthorizerChain, user: &UserInfo, spec: Option<
 }
 
 /// Checks the review and sets its status.
-fn answer(
-    kind: &str,
-    user: &UserInfo,
-    evaluation: Evaluation,
-    object: &mut Map<String, Value>,
-    now: &str,
-) -> Result<(), Status> {
+fn answer(kind: &str, user: &UserInfo, evaluation: Evaluation, object: &mut Map, now: &str) -> Result<(), Status> {
     let status = match evaluation {
         Evaluation::User => {
             // The answer describes the sender of the review; the body has no effect.
-            object.insert("metadata".to_owned(), json!({"creationTimestamp": now}));
+            object.insert("metadata", json!({"creationTimestamp": now}));
             object.shift_remove("spec");
             json!({"userInfo": user})
         }
@@ -149,7 +143,7 @@ fn answer(
             if text(object.get("spec"), "namespace").is_empty() {
                 return Err(Status::bad_request("no namespace on request"));
             }
-            object.insert("spec".to_owned(), json!({}));
+            object.insert("spec", json!({}));
             json!(rules)
         }
         Evaluation::Access(authorization, evaluation_error) => {
@@ -171,7 +165,7 @@ fn answer(
     if kind == "SelfSubjectReview" {
         object.shift_remove("spec");
     }
-    object.insert("status".to_owned(), status);
+    object.insert("status", status);
     Ok(())
 }
 
@@ -191,7 +185,7 @@ fn subject(spec: Option<&Value>) -> UserInfo {
 }
 
 /// Checks that an access review has a subject and one kind of attributes (`pkg/apis/authorization/validation`).
-fn check_attributes(kind: &str, object: &Map<String, Value>) -> Result<(), Status> {
+fn check_attributes(kind: &str, object: &Map) -> Result<(), Status> {
     let spec = object.get("spec");
     let given = |field: &str| spec.and_then(|spec| spec.get(field)).filter(|value| !value.is_null());
     let (resource, path) = (given("resourceAttributes"), given("nonResourceAttributes"));

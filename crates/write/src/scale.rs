@@ -1,12 +1,12 @@
 //! Serves `/scale`: updates, patches and applies the Scale of an object.
 
 use listwatch_apply::Set;
+use listwatch_json::Value;
 use listwatch_meta::Status;
 use listwatch_registry::Resource;
 use listwatch_validation::metadata;
 use listwatch_validation::object_meta as meta;
 use listwatch_wire::media_type::PatchType;
-use serde_json::Value;
 
 use super::action::{Action, ActionFuture};
 use super::apply::Config;

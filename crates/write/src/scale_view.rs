@@ -1,13 +1,13 @@
 //! Builds the `autoscaling/v1` Scale of an object, and writes a Scale back into the object. Performs no I/O.
 
 use bytes::Bytes;
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::go::{self, TypeErrorStyle};
 use listwatch_meta::{FieldError, Object, Status};
 use listwatch_registry::{Resource, Subresource, nested};
 use listwatch_validation::label_selector::LabelSelector;
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{at, child_mut, metadata};
-use serde_json::{Map, Value, json};
 
 use super::expected::Expected;
 use super::store;
@@ -21,7 +21,7 @@ pub(super) const SCALE: Expected<'static> =
 /// # Errors
 /// 404 when the resource has no scale, 500 when the object cannot be read.
 pub fn scale_of(resource: &Resource, object: &Object) -> Result<Bytes, Status> {
-    let tree: Map<String, Value> = serde_json::from_slice(object.json_slice()).map_err(Status::internal)?;
+    let tree: Map = serde_json::from_slice(object.json_slice()).map_err(Status::internal)?;
     let scale = view(resource, &tree)?;
     if resource.custom && wanted(&scale) == Some(UNSET) {
         let path = paths(resource)?.spec_replicas;
@@ -33,7 +33,7 @@ pub fn scale_of(resource: &Resource, object: &Object) -> Result<Bytes, Status> {
 /// The replicas of a custom object if the field is absent, as in kube-apiserver.
 const UNSET: i64 = i32::MIN as i64;
 
-fn wanted(scale: &Map<String, Value>) -> Option<i64> {
+fn wanted(scale: &Map) -> Option<i64> {
     scale.get("spec")?.get("replicas")?.as_i64()
 }
 
@@ -62,22 +62,22 @@ fn paths(resource: &Resource) -> Result<Paths<'_>, Status> {
 }
 
 /// Builds the Scale of a tree. The Scale has a resource version if the tree has one.
-pub(super) fn view(resource: &Resource, tree: &Map<String, Value>) -> Result<Map<String, Value>, Status> {
+pub(super) fn view(resource: &Resource, tree: &Map) -> Result<Map, Status> {
     let paths = paths(resource)?;
     let mut scale = Map::new();
-    scale.insert("kind".to_owned(), json!(SCALE.kind));
-    scale.insert("apiVersion".to_owned(), json!(SCALE.api_version()));
+    scale.insert("kind", json!(SCALE.kind));
+    scale.insert("apiVersion", json!(SCALE.api_version()));
     let source = metadata(tree);
     let shown = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
-    let metadata: Map<String, Value> =
+    let metadata: Map =
         shown.iter().filter_map(|name| Some(((*name).to_owned(), source.get(*name)?.clone()))).collect();
-    scale.insert("metadata".to_owned(), Value::Object(metadata));
+    scale.insert("metadata", Value::Object(metadata));
     let replicas = |path: &str, unset: i64| match resource.custom {
         true => nested(tree, path, "int64", Value::as_i64).map(|found| found.unwrap_or(unset)).map_err(Status::unknown),
         false => Ok(at(tree, path).and_then(Value::as_i64).unwrap_or(0)),
     };
     let wanted = replicas(paths.spec_replicas, UNSET)?;
-    scale.insert("spec".to_owned(), if wanted == 0 { json!({}) } else { json!({"replicas": wanted}) });
+    scale.insert("spec", if wanted == 0 { json!({}) } else { json!({"replicas": wanted}) });
     let mut status = json!({"replicas": replicas(paths.status_replicas, 0)?});
     let selector = match paths.selector {
         Some(path) if resource.custom => {
@@ -90,7 +90,7 @@ pub(super) fn view(resource: &Resource, tree: &Map<String, Value>) -> Result<Map
     {
         status["selector"] = Value::String(selector);
     }
-    scale.insert("status".to_owned(), status);
+    scale.insert("status", status);
     Ok(scale)
 }
 
@@ -106,18 +106,15 @@ fn selector_text(selector: &Value) -> String {
         return LabelSelector::of(fields).text().unwrap_or_default();
     }
     let mut labels = LabelSelector::default();
-    fields.iter().for_each(|(key, value)| labels.equal(key.clone(), value.as_str().unwrap_or_default().to_owned()));
+    fields
+        .iter()
+        .for_each(|(key, value)| labels.equal(key.as_str().to_owned(), value.as_str().unwrap_or_default().to_owned()));
     labels.text().unwrap_or_default()
 }
 
 /// Writes the replicas and the resource version of a Scale into the object. For a `custom` object, validation of the
 /// object checks the sign of the replicas.
-pub(super) fn write_back(
-    tree: &mut Map<String, Value>,
-    scale: &Map<String, Value>,
-    path: &str,
-    custom: bool,
-) -> Result<(), Status> {
+pub(super) fn write_back(tree: &mut Map, scale: &Map, path: &str, custom: bool) -> Result<(), Status> {
     let replicas = match scale.get("spec").and_then(|spec| spec.get("replicas")) {
         None | Some(Value::Null) => 0,
         Some(value) => value.as_i64().filter(|replicas| i32::try_from(*replicas).is_ok()).ok_or_else(|| {
@@ -139,7 +136,7 @@ pub(super) fn write_back(
     let claimed = meta::text(source, "resourceVersion");
     if !claimed.is_empty() {
         let claimed = Value::String(claimed.to_owned());
-        listwatch_validation::metadata_mut(tree).insert("resourceVersion".to_owned(), claimed);
+        listwatch_validation::metadata_mut(tree).insert("resourceVersion", claimed);
     }
     let mut steps: Vec<&str> = path.split('.').collect();
     let Some(last) = steps.pop() else { return Ok(()) };
@@ -147,7 +144,7 @@ pub(super) fn write_back(
     for step in steps {
         parent = child_mut(parent, step);
     }
-    parent.insert(last.to_owned(), Value::Number(replicas.into()));
+    parent.insert(last, Value::Number(replicas.into()));
     Ok(())
 }
 

@@ -32,9 +32,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::{FieldError, Key, Revision, Status};
 use listwatch_storage::{CreateError, DeleteError};
-use serde_json::{Map, Value, json};
 
 use super::monotonic::Instant;
 use super::node_ports::{NodePorts, PortsError, WantedPort};
@@ -321,7 +321,7 @@ async fn is_abandoned(backend: &Backend, claim: &listwatch_storage::KeyValue, cl
 }
 
 /// Whether the service that a claim names exists and uses the claimed value.
-async fn is_in_use(backend: &Backend, object: &Map<String, Value>) -> Result<bool, Status> {
+async fn is_in_use(backend: &Backend, object: &Map) -> Result<bool, Status> {
     let owner = |field: &str| object.get("spec")?.get("parentRef")?.get(field)?.as_str();
     if owner("resource") != Some("services") || owner("group").is_some_and(|group| !group.is_empty()) {
         return Ok(true);
@@ -344,7 +344,7 @@ async fn take_over(backend: &Backend, claim: &listwatch_storage::KeyValue, value
 }
 
 /// Returns the address and the ports of a stored service.
-fn allocations_of(service: &Map<String, Value>) -> AllocatedValues {
+fn allocations_of(service: &Map) -> AllocatedValues {
     let Some(spec) = service.get("spec").and_then(Value::as_object) else { return AllocatedValues::default() };
     let ports = spec.get("ports").and_then(Value::as_array).into_iter().flatten();
     AllocatedValues {
@@ -355,14 +355,14 @@ fn allocations_of(service: &Map<String, Value>) -> AllocatedValues {
 
 /// Returns the health check port of a load balancer. Only services with `externalTrafficPolicy: Local` have such a
 /// port.
-fn health_check_port(spec: &Map<String, Value>) -> Option<u16> {
+fn health_check_port(spec: &Map) -> Option<u16> {
     if !needs_health_check(spec) {
         return None;
     }
     spec.get("healthCheckNodePort")?.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
 }
 
-fn needs_health_check(spec: &Map<String, Value>) -> bool {
+fn needs_health_check(spec: &Map) -> bool {
     meta::text(spec, "type") == "LoadBalancer" && meta::text(spec, "externalTrafficPolicy") == "Local"
 }
 
@@ -375,8 +375,8 @@ fn node_port(port: &Value) -> Option<u16> {
 pub(super) async fn release_unused(
     allocators: Allocators<'_>,
     resource: &Resource,
-    before: &Map<String, Value>,
-    after: Option<&Map<String, Value>>,
+    before: &Map,
+    after: Option<&Map>,
     at: Revision,
 ) {
     if !is_service(resource) {
@@ -427,7 +427,7 @@ impl Allocation {
     }
 
     /// Releases the claims of this write that the stored service does not use.
-    pub(super) async fn release_unused_claims(&self, allocators: Allocators<'_>, service: &Map<String, Value>) {
+    pub(super) async fn release_unused_claims(&self, allocators: Allocators<'_>, service: &Map) {
         if !self.claims.is_empty() || !self.claimed_ports.is_empty() {
             self.release_except(allocators, &allocations_of(service)).await;
         }
@@ -453,8 +453,8 @@ impl Allocation {
         &self,
         ranges: &ServiceRanges,
         resource: &Resource,
-        object: &mut Map<String, Value>,
-        old: Option<&Map<String, Value>>,
+        object: &mut Map,
+        old: Option<&Map>,
     ) -> Result<(), AllocationError> {
         if !is_service(resource) {
             return Ok(());
@@ -489,12 +489,12 @@ impl Allocation {
     fn fill_address(
         &self,
         ranges: &ServiceRanges,
-        spec: &mut Map<String, Value>,
-        old: Option<&Map<String, Value>>,
+        spec: &mut Map,
+        old: Option<&Map>,
         request: &mut AllocationRequest,
     ) -> Result<(), AllocationError> {
         const ADDRESS_FIELDS: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
-        let external = |spec: &Map<String, Value>| meta::text(spec, "type") == "ExternalName";
+        let external = |spec: &Map| meta::text(spec, "type") == "ExternalName";
         if external(spec) {
             for field in ADDRESS_FIELDS.iter().chain(&["internalTrafficPolicy"]) {
                 spec.shift_remove(*field);
@@ -502,7 +502,7 @@ impl Allocation {
             return Ok(());
         }
         let had = old.filter(|old| !external(old)).map(|old| meta::text(old, "clusterIP")).unwrap_or_default();
-        let first = |spec: &Map<String, Value>| Some(spec.get("clusterIPs")?.as_array()?.first()?.as_str()?.to_owned());
+        let first = |spec: &Map| Some(spec.get("clusterIPs")?.as_array()?.first()?.as_str()?.to_owned());
         let mut chosen = match meta::text(spec, "clusterIP") {
             "" => first(spec).unwrap_or_default(),
             chosen => chosen.to_owned(),
@@ -551,14 +551,14 @@ impl Allocation {
             }
         }
         let headless = chosen == "None";
-        spec.insert("clusterIP".to_owned(), Value::String(chosen.clone()));
-        spec.insert("clusterIPs".to_owned(), json!([chosen]));
+        spec.insert("clusterIP", Value::String(chosen.clone()));
+        spec.insert("clusterIPs", json!([chosen]));
         let families = spec.get("ipFamilies").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
         if !families || !headless {
-            spec.insert("ipFamilies".to_owned(), json!(["IPv4"]));
+            spec.insert("ipFamilies", json!(["IPv4"]));
         }
         if meta::text(spec, "ipFamilyPolicy").is_empty() {
-            spec.insert("ipFamilyPolicy".to_owned(), json!("SingleStack"));
+            spec.insert("ipFamilyPolicy", json!("SingleStack"));
         }
         Ok(())
     }
@@ -566,8 +566,8 @@ impl Allocation {
     fn fill_ports(
         &self,
         ranges: &ServiceRanges,
-        spec: &mut Map<String, Value>,
-        old: Option<&Map<String, Value>>,
+        spec: &mut Map,
+        old: Option<&Map>,
         request: &mut AllocationRequest,
     ) -> Result<(), AllocationError> {
         let kind = meta::text(spec, "type").to_owned();
@@ -647,7 +647,7 @@ impl Allocation {
             match kept.or(shared).or_else(|| free.next()) {
                 Some(allocated) => {
                     own.extend(number.map(|number| (number, allocated)));
-                    port_fields.insert("nodePort".to_owned(), json!(allocated));
+                    port_fields.insert("nodePort", json!(allocated));
                 }
                 None => {
                     asked_for.extend(number);
@@ -663,7 +663,7 @@ impl Allocation {
             }
             Some(None) => match old_health_check.or_else(|| free.next()) {
                 Some(allocated) => {
-                    spec.insert("healthCheckNodePort".to_owned(), json!(allocated));
+                    spec.insert("healthCheckNodePort", json!(allocated));
                 }
                 None => request.ports.push(PortRequest { choice: WantedPort::Any, index: None }),
             },

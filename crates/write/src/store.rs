@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use bytes::Bytes;
+use listwatch_json::{Map, Value};
 use listwatch_meta::fuel;
 use listwatch_meta::{Change, GroupResource, Key, Object, Revision, Status};
 use listwatch_storage::{
@@ -13,7 +14,6 @@ use listwatch_storage::{
     unreadable_reason,
 };
 use serde::de::IgnoredAny;
-use serde_json::{Map, Value};
 
 use super::memory::JSON_BYTES_PER_UNIT;
 use super::request::{WriteBody, WriteResponse};
@@ -176,7 +176,7 @@ pub(super) fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> O
 ///
 /// # Errors
 /// 500 when the stored bytes are not an object.
-pub(super) fn parse(found: &KeyValue) -> Result<Map<String, Value>, Status> {
+pub(super) fn parse(found: &KeyValue) -> Result<Map, Status> {
     if !fuel::charge_bytes(found.value.len(), JSON_BYTES_PER_UNIT) {
         return Err(Status::request_timed_out());
     }
@@ -340,11 +340,11 @@ pub(super) fn store_failed(operation: &str, fault: &StoreFault, gr: GroupResourc
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 
-    fn parsed(value: &str) -> Result<Map<String, Value>, Status> {
+    fn parsed(value: &str) -> Result<Map, Status> {
         let key = Key::new("things", None, "a").unwrap();
         let revision = Revision::new(7);
         parse(&KeyValue { key, value: value.to_owned().into(), created: revision, modified: revision, stale: false })

@@ -20,12 +20,16 @@
 //! [`super::merge_keys`] contains the merge keys of lists. Every step takes time linear in the size of its input,
 //! because removed members are collected and removed in one pass.
 
-use std::collections::{HashMap, HashSet};
-
-use serde_json::{Map, Value};
+use foldhash::quality::RandomState;
+use listwatch_json::{Map, MapKey, Value};
 
 use super::merge_keys::{At, Field, Rule};
 use listwatch_meta::go;
+
+/// Items of lists are found by hashes that are seeded at random for each map, so that a client cannot compute colliding items
+/// in advance.
+type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
+type HashSet<T> = std::collections::HashSet<T, RandomState>;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -52,7 +56,7 @@ type Result<T> = std::result::Result<T, StrategicError>;
 ///
 /// # Errors
 /// [`StrategicError`]. After an error, `object` is partly merged and must be discarded.
-pub(super) fn merge(object: &mut Map<String, Value>, patch: Map<String, Value>, at: At) -> Result<()> {
+pub(super) fn merge(object: &mut Map, patch: Map, at: At) -> Result<()> {
     let whole = std::mem::take(object);
     *object = merge_objects(whole, patch, at)?;
     Ok(())
@@ -60,7 +64,7 @@ pub(super) fn merge(object: &mut Map<String, Value>, patch: Map<String, Value>, 
 
 /// Returns a patch without the directives of merged objects and without ordered lists, for error messages. Assumes that
 /// each object in the patch was merged into an existing object.
-pub(super) fn obeyed(patch: &Map<String, Value>) -> Map<String, Value> {
+pub(super) fn obeyed(patch: &Map) -> Map {
     let ordered: HashSet<&str> = patch.keys().filter_map(|name| strip_prefix(name, SET_ORDER).flatten()).collect();
     let replaces = patch.get(DIRECTIVE).is_some_and(|directive| directive == "replace");
     let left = patch.iter().filter(|(name, _)| match name.as_str() {
@@ -75,11 +79,7 @@ pub(super) fn obeyed(patch: &Map<String, Value>) -> Map<String, Value> {
     .collect()
 }
 
-fn merge_objects(
-    mut original: Map<String, Value>,
-    mut patch: Map<String, Value>,
-    at: At,
-) -> Result<Map<String, Value>> {
+fn merge_objects(mut original: Map, mut patch: Map, at: At) -> Result<Map> {
     if let Some(directive) = patch.get(DIRECTIVE) {
         return match directive.as_str() {
             Some("replace") => {
@@ -94,8 +94,8 @@ fn merge_objects(
     merge_ordered_lists(&mut original, &mut patch, at)?;
 
     // Removed members become null until the end, because each single removal shifts the members behind it.
-    let mut gone: HashSet<String> = HashSet::new();
-    let leave = |original: &mut Map<String, Value>, gone: &mut HashSet<String>, name: String| {
+    let mut gone: HashSet<MapKey> = HashSet::default();
+    let leave = |original: &mut Map, gone: &mut HashSet<MapKey>, name: MapKey| {
         if let Some(value) = original.get_mut(&name) {
             *value = Value::Null;
             gone.insert(name);
@@ -104,7 +104,7 @@ fn merge_objects(
     for (name, value) in patch {
         let (name, removing) = match strip_prefix(&name, DELETE_FROM) {
             Some(list) => {
-                (list.ok_or(StrategicError::Malformed("invalid patch format of primitive list"))?.to_owned(), true)
+                (list.ok_or(StrategicError::Malformed("invalid patch format of primitive list"))?.into(), true)
             }
             None => (name, false),
         };
@@ -140,13 +140,13 @@ fn merge_objects(
         }
     }
     if !gone.is_empty() {
-        original.retain(|name, _| !gone.contains(name));
+        original.retain(|name, _| !gone.contains(name.as_str()));
     }
     Ok(original)
 }
 
 /// `$retainKeys`: removes the fields of `original` that are not in the list.
-fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<()> {
+fn retain_keys(original: &mut Map, patch: &mut Map) -> Result<()> {
     const MALFORMED: StrategicError = StrategicError::Malformed("invalid patch format of retainKeys");
     let Some(kept) = patch.shift_remove(RETAIN_KEYS) else { return Ok(()) };
     let kept = kept.as_array().ok_or(MALFORMED)?;
@@ -160,19 +160,19 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
 }
 
 /// `$setElementOrder`: merges the named lists and sorts them. Removes the directive and the list from the patch.
-fn merge_ordered_lists(original: &mut Map<String, Value>, patch: &mut Map<String, Value>, at: At) -> Result<()> {
+fn merge_ordered_lists(original: &mut Map, patch: &mut Map, at: At) -> Result<()> {
     const MALFORMED: StrategicError = StrategicError::Malformed("invalid patch format of setElementOrder list");
     if !patch.keys().any(|name| name.starts_with(SET_ORDER)) {
         return Ok(());
     }
-    let (directives, rest): (Map<_, _>, Map<_, _>) =
+    let (directives, rest): (Map, Map) =
         std::mem::take(patch).into_iter().partition(|(name, _)| name.starts_with(SET_ORDER));
     *patch = rest;
-    let mut merged_lists: HashSet<String> = HashSet::new();
+    let mut merged_lists: HashSet<String> = HashSet::default();
     for (directive, order) in directives {
         let Value::Array(order) = order else { return Err(bad_type("[]interface {}", &order)) };
         let name = strip_prefix(&directive, SET_ORDER).flatten().ok_or(MALFORMED)?;
-        let list_at = |map: &mut Map<String, Value>| match map.get_mut(name) {
+        let list_at = |map: &mut Map| match map.get_mut(name) {
             None => Ok(None),
             Some(Value::Array(list)) => Ok(Some(std::mem::take(list))),
             Some(other) => Err(bad_type("[]interface {}", other)),
@@ -213,10 +213,10 @@ fn merge_ordered_lists(original: &mut Map<String, Value>, patch: &mut Map<String
             check_items(&order, field)?;
         }
         let order = index(keys(&order, field));
-        original.insert(name.to_owned(), Value::Array(in_order(merged, &order, &index(server), field)?));
+        original.insert(name, Value::Array(in_order(merged, &order, &index(server), field)?));
     }
     if !merged_lists.is_empty() {
-        patch.retain(|name, _| !merged_lists.contains(name));
+        patch.retain(|name, _| !merged_lists.contains(name.as_str()));
     }
     Ok(())
 }
@@ -284,7 +284,7 @@ fn merge_lists(
             let (on_server, wanted) = (index(keys(&original, field)), index(keys(&patch, field)));
             let mut merged = original;
             merged.extend(patch);
-            let mut seen = HashSet::with_capacity(merged.len());
+            let mut seen = HashSet::with_capacity_and_hasher(merged.len(), RandomState::default());
             merged.retain(|item| seen.insert(item.clone()));
             Ok((in_order(merged, &wanted, &on_server, field)?, None))
         }
@@ -307,7 +307,7 @@ fn merge_keyed(original: Vec<Value>, patch: Vec<Value>, field: Field) -> Result<
     let mut server = keys(&merged, field);
     let patch_order = keys(&patch, field);
 
-    let mut places: HashMap<Value, usize> = HashMap::with_capacity(merged.len());
+    let mut places: HashMap<Value, usize> = HashMap::with_capacity_and_hasher(merged.len(), RandomState::default());
     for (place, item) in merged.iter().enumerate() {
         if let Some(key) = key(item, field) {
             places.entry(key.clone()).or_insert(place);
@@ -350,7 +350,7 @@ struct AppliedDirectives {
 /// Applies the `$patch` items of a keyed list and removes them from the patch.
 fn obey_directives(mut original: Vec<Value>, patch: Vec<Value>, field: Field) -> Result<AppliedDirectives> {
     let mut replace = false;
-    let mut gone: HashSet<Value> = HashSet::new();
+    let mut gone: HashSet<Value> = HashSet::default();
     let mut rest = Vec::with_capacity(patch.len());
     for item in patch {
         match item.get(DIRECTIVE).map(Value::as_str) {
@@ -461,7 +461,7 @@ fn keys(items: &[Value], field: Field) -> Keys {
 
 /// Returns the first index of each key.
 fn index(keys: impl IntoIterator<Item = Option<Value>>) -> HashMap<Value, usize> {
-    let mut places = HashMap::new();
+    let mut places = HashMap::default();
     for (place, key) in keys.into_iter().enumerate() {
         if let Some(key) = key {
             places.entry(key).or_insert(place);
@@ -476,7 +476,7 @@ fn index(keys: impl IntoIterator<Item = Option<Value>>) -> HashMap<Value, usize>
 fn bare(value: Value) -> Option<Value> {
     match value {
         Value::Object(members) => {
-            let members: Map<_, _> = members.into_iter().filter(|(_, value)| !value.is_null()).collect();
+            let members: Map = members.into_iter().filter(|(_, value)| !value.is_null()).collect();
             if members.contains_key(DIRECTIVE) {
                 return None;
             }
@@ -508,7 +508,7 @@ fn strip_prefix<'a>(name: &'a str, prefix: &str) -> Option<Option<&'a str>> {
     name.strip_prefix(prefix).map(|rest| rest.strip_prefix('/'))
 }
 
-fn unknown_directive(map: &Map<String, Value>) -> StrategicError {
+fn unknown_directive(map: &Map) -> StrategicError {
     let directive = map.get(DIRECTIVE).map(go::print_as_text).unwrap_or_default();
     StrategicError::Other(format!("unknown patch type: {directive} in map: {}", go::print_map(map)))
 }

@@ -1,8 +1,8 @@
 //! POSTs of kinds that are not resources: decodes the body, builds the response, and sets pod conditions.
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::Status;
 use listwatch_validation::metadata_mut;
-use serde_json::{Map, Value, json};
 
 use super::decode::{decode, set_namespace};
 use super::expected::Expected;
@@ -19,7 +19,7 @@ pub(super) fn success(warnings: Vec<String>) -> WriteResponse {
 
 /// The decoded body of a POST, and its create options.
 pub(super) struct SubresourceBody {
-    pub(super) object: Map<String, Value>,
+    pub(super) object: Map,
     pub(super) options: Options,
     pub(super) warnings: Vec<String>,
 }
@@ -43,7 +43,7 @@ pub(super) async fn body(
 }
 
 /// Replaces the condition of the same type, or appends the condition.
-pub(super) fn set_condition(status: &mut Map<String, Value>, condition: Value) {
+pub(super) fn set_condition(status: &mut Map, condition: Value) {
     let conditions = status.entry("conditions").or_insert_with(|| json!([]));
     if let Value::Array(conditions) = conditions {
         listwatch_kinds::conditions::put(conditions, condition);

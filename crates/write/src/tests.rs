@@ -20,9 +20,9 @@ use std::sync::Arc;
 use listwatch_storage::{KeyValue, ListQuery, MemoryStorage, Storage};
 
 use bytes::Bytes;
+use listwatch_json::{Map, Value};
 use listwatch_meta::{Key, KeyRange, Revision, Status, UserInfo};
 use listwatch_wire::query::Query;
-use serde_json::{Map, Value};
 
 use super::*;
 use crate::testing::{self, address};
@@ -686,7 +686,7 @@ async fn object_too_large_with_managed_fields_is_stored_without_them() {
         let names = (0..count).map(|n| (format!("{n:0>250}"), Value::from("")));
         Value::Object(names.collect())
     };
-    let map = |count: usize| serde_json::json!({"metadata": {"name": "a"}, "data": data(count)}).to_string();
+    let map = |count: usize| listwatch_json::json!({"metadata": {"name": "a"}, "data": data(count)}).to_string();
     let owned = async |line: &str, body: &str| {
         let answer = world.answer(line, body).await;
         assert!(answer.starts_with('2'), "{line}: {}", &answer[..answer.len().min(300)]);
@@ -699,10 +699,10 @@ async fn object_too_large_with_managed_fields_is_stored_without_them() {
     assert!(!owned(&post(MAPS), &map(4000)).await, "a create");
     world.send(&format!("DELETE {MAPS}/a"), "").await.unwrap();
     assert!(owned(&post(MAPS), &map(2000)).await);
-    let more = serde_json::json!({"data": data(4000)}).to_string();
+    let more = listwatch_json::json!({"data": data(4000)}).to_string();
     assert!(!owned(&patch(MAPS, "a", MERGE), &more).await, "a patch");
     let config =
-        serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}, "data": data(4000)});
+        listwatch_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}, "data": data(4000)});
     let apply = format!("PATCH {MAPS}/b?fieldManager=m application/apply-patch+yaml");
     let status = world.send(&apply, &config.to_string()).await.unwrap_err();
     assert_eq!(

@@ -4,8 +4,8 @@
 use listwatch_access::{
     BoundObjectReference, Claims, EXTENDABLE_SECONDS, EXTENDED_SECONDS, KubernetesClaims, service_account_username,
 };
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::{FieldError, GroupResource, Status};
-use serde_json::{Map, Value, json};
 use time::Duration;
 
 use super::action::{Action, ActionFuture};
@@ -142,7 +142,7 @@ async fn issue(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRes
 async fn bind(
     write: &Write<'_>,
     namespace: &str,
-    reference: &Map<String, Value>,
+    reference: &Map,
     kubernetes: &mut KubernetesClaims,
 ) -> Result<(), Status> {
     let [api_version, kind, name] = ["apiVersion", "kind", "name"].map(|field| meta::text(reference, field));
@@ -196,12 +196,7 @@ async fn bind(
 ///
 /// # Errors
 /// 404 when the object is absent.
-async fn found(
-    write: &Write<'_>,
-    plural: &str,
-    namespace: Option<&str>,
-    name: &str,
-) -> Result<Map<String, Value>, Status> {
+async fn found(write: &Write<'_>, plural: &str, namespace: Option<&str>, name: &str) -> Result<Map, Status> {
     let resource = write.registry.find("", "v1", plural).ok_or_else(Status::no_such_resource)?;
     let key = resource.key(namespace, name)?;
     let read = write.backend.storage().get(&key).await;

@@ -5,11 +5,12 @@
 //! can represent. Error messages are those of `encoding/json`, and for unknown fields those of the strict decoder
 //! `sigs.k8s.io/json`. Named Go types such as `v1.RestartPolicy` appear as their underlying types.
 
+use listwatch_json::{Map, Value};
 use listwatch_k8s_types::{Field, Id, Message, Omit, Shape, Type};
 use listwatch_meta::go::{self, TypeErrorStyle};
 use listwatch_meta::status::{FIELD_ERROR_BYTES_MAX, cut};
 use listwatch_validation::quantities;
-use serde_json::{Map, Number, Value};
+use serde_json::Number;
 
 use super::expected::Expected;
 use super::field_path::{FieldPath, Step};
@@ -22,11 +23,7 @@ const NAMED_MAX: usize = 100;
 ///
 /// # Errors
 /// The text of Go's decoder for the first value of a wrong type. Unknown fields are also removed in that case.
-pub(super) fn normalize(
-    expected: Expected<'_>,
-    id: Id,
-    object: &mut Map<String, Value>,
-) -> Result<Vec<String>, String> {
+pub(super) fn normalize(expected: Expected<'_>, id: Id, object: &mut Map) -> Result<Vec<String>, String> {
     let mut walk = Walk {
         version: expected.version,
         error_style: expected.error_style,
@@ -39,7 +36,7 @@ pub(super) fn normalize(
 }
 
 /// Whether an object has unknown fields, which [`normalize`] would remove.
-pub(super) fn has_unknown(object: &Map<String, Value>, id: Id) -> bool {
+pub(super) fn has_unknown(object: &Map, id: Id) -> bool {
     object.iter().any(|(name, value)| name != "metadata" && is_unknown(id, name, value))
 }
 
@@ -96,7 +93,7 @@ impl Walk<'_> {
         self.field(message, field, value, &path)
     }
 
-    fn message(&mut self, id: Id, members: &mut Map<String, Value>, path: &FieldPath<'_>) {
+    fn message(&mut self, id: Id, members: &mut Map, path: &FieldPath<'_>) {
         members.retain(|name, value| self.member(id, name, value, Some(path)));
     }
 
@@ -281,8 +278,8 @@ fn is_zero(of: Type, value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use listwatch_json::json;
     use listwatch_k8s_types::message_of;
-    use serde_json::json;
 
     use super::*;
 

@@ -4,8 +4,8 @@
 //! implements such a kind, clear [`Kind::unenforced`] in the file of the kind.
 
 use listwatch_admission::AdmissionPlugins;
+use listwatch_json::Value;
 use listwatch_kinds::{Kind, Unenforced, UnenforcedPart};
-use serde_json::Value;
 
 use super::request::{WriteBody, WriteRequest, WriteVerb};
 
@@ -103,7 +103,7 @@ fn has_part(json: &[u8], part: UnenforcedPart) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

@@ -1,11 +1,11 @@
 //! Carries out PUT and PATCH: computes the changed object. [`super::pipeline`] runs the change.
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::go::{self, TypeErrorStyle};
 use listwatch_meta::{FieldError, Status};
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{metadata, metadata_mut};
 use listwatch_wire::media_type::{PatchType, negotiate_patch};
-use serde_json::{Map, Value};
 
 use super::action::{Action, ActionFuture};
 use super::apply;
@@ -154,7 +154,7 @@ impl<'a> Patcher<'a> {
     /// # Errors
     /// 400 for a malformed directive, 422 for a patch that cannot be applied or a result that is not an object of the
     /// kind.
-    pub(super) fn apply(&mut self, object: &mut Map<String, Value>, body: Body<'_>) -> Result<Vec<String>, Status> {
+    pub(super) fn apply(&mut self, object: &mut Map, body: Body<'_>) -> Result<Vec<String>, Status> {
         let parsed = match self.parsed.take() {
             Some(parsed) => parsed,
             None => ParsedPatch::parse(self.patch_type, self.body)?,
@@ -175,9 +175,9 @@ impl<'a> Patcher<'a> {
             _ => None,
         };
         let found = self.check(object, &body, kind_counts, parsed.strict_errors);
-        let with_owners = |object: &mut Map<String, Value>| {
+        let with_owners = |object: &mut Map| {
             if let Some(owners) = owners {
-                metadata_mut(object).insert(MANAGED_FIELDS.to_owned(), owners);
+                metadata_mut(object).insert(MANAGED_FIELDS, owners);
             }
         };
         match found {
@@ -204,7 +204,7 @@ impl<'a> Patcher<'a> {
     /// Checks the kind of a patched object, and normalizes the object. Returns the warnings.
     fn check(
         &self,
-        object: &mut Map<String, Value>,
+        object: &mut Map,
         body: &Body<'_>,
         kind_counts: bool,
         mut strict_errors: Vec<String>,
@@ -250,7 +250,7 @@ impl<'a> Patcher<'a> {
 ///
 /// # Errors
 /// 422 for a different or missing kind.
-fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>) -> Result<(), Status> {
+fn check_custom_kind(expected: Expected<'_>, object: &Map) -> Result<(), Status> {
     match object.get("kind") {
         Some(Value::String(kind)) if kind == expected.kind => Ok(()),
         Some(Value::String(kind)) if !kind.is_empty() => {
@@ -271,7 +271,7 @@ fn check_custom_kind(expected: Expected<'_>, object: &Map<String, Value>) -> Res
 /// The reason why a patched object cannot be decoded as its kind.
 enum Undecodable {
     /// The error text and the object to show; `None` for the patched object itself.
-    Text { shown: Option<Map<String, Value>>, why: String },
+    Text { shown: Option<Map>, why: String },
     /// The object with its defaults is too large.
     TooLarge,
 }

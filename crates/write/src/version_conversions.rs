@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use listwatch_apply::Kind;
+use listwatch_json::Value;
 use listwatch_registry::Resource;
 use parking_lot::Mutex;
-use serde_json::Value;
 
 use super::ownership;
 

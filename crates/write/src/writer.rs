@@ -6,12 +6,12 @@ use bytes::Bytes;
 use listwatch_access::{AuthenticatorChain, AuthorizerChain};
 use listwatch_admission::{AdmissionChain, AdmissionPlugins, AdmissionRequest, Operation};
 use listwatch_cacher::ReadError;
+use listwatch_json::{Map, Value};
 use listwatch_meta::{Key, KeyRange, ReadAt, Revision, Status, UserInfo};
 use listwatch_registry::{Backend, Registry, Resource, Subresource};
 use listwatch_storage::{Decision, KeyValue, ListQuery};
 use listwatch_validation::clock::Clock;
 use listwatch_wire::query::Query;
-use serde_json::{Map, Value};
 
 use crate::action::Action;
 use crate::admission::{StoredObjects, is_read_from_cache};
@@ -47,7 +47,7 @@ pub struct ConnectRequest<'a> {
     /// The user who sends the request.
     pub user: &'a UserInfo,
     /// The options of the request, e.g. a `PodExecOptions`.
-    pub options: &'a Map<String, Value>,
+    pub options: &'a Map,
 }
 
 /// Writes objects for one server, on behalf of clients and of controllers.
@@ -214,7 +214,7 @@ impl Writer {
             content_type: None,
             user: UserInfo::admin(),
             user_agent: Some("kube-apiserver"),
-            body: Bytes::from(serde_json::json!({"metadata": {"name": name}}).to_string()),
+            body: Bytes::from(listwatch_json::json!({"metadata": {"name": name}}).to_string()),
         };
         match Box::pin(self.write(creation)).await {
             Ok(_) => Ok(true),
@@ -329,7 +329,7 @@ impl Writer {
         &self,
         resource: &Resource,
         key: &Key,
-        mut change: impl FnMut(&mut Map<String, Value>) -> Amendment,
+        mut change: impl FnMut(&mut Map) -> Amendment,
     ) -> Result<(), Status> {
         let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
             let Some(found) = found else { return Ok(Decision::Nothing) };

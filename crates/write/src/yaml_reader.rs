@@ -12,8 +12,9 @@ use std::collections::HashMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, Tag};
-use serde_json::map::Entry;
-use serde_json::{Map, Number, Value};
+use listwatch_json::map::Entry;
+use listwatch_json::{Map, MapKey, Value};
+use serde_json::Number;
 
 use super::memory::{DUPLICATES_BYTES_MAX, DUPLICATES_MAX, Memory};
 use listwatch_meta::go;
@@ -78,7 +79,7 @@ struct Frame {
 
 enum Collection {
     List(Vec<Value>),
-    Map(Map<String, Value>, Option<Key>),
+    Map(Map, Option<Key>),
 }
 
 /// A key whose value has not been read.
@@ -146,8 +147,14 @@ impl<'m> Builder<'m> {
     fn close(&mut self) -> Result<(), String> {
         let Some(Frame { kind, anchor, line, depth, nodes }) = self.stack.pop() else { return Ok(()) };
         let value = match kind {
-            Collection::List(items) => Value::Array(items),
-            Collection::Map(members, _) => Value::Object(members),
+            Collection::List(items) => {
+                self.memory.take_spare_items(items.len())?;
+                Value::Array(items)
+            }
+            Collection::Map(members, _) => {
+                self.memory.take_spare_members(members.len())?;
+                Value::Object(members)
+            }
         };
         self.complete(Node { value, depth: depth + 1, nodes }, anchor, line)
     }
@@ -250,7 +257,7 @@ impl Report<'_> {
     }
 }
 
-fn set(members: &mut Map<String, Value>, name: String, value: Value, duplicate: impl FnOnce()) {
+fn set(members: &mut Map, name: impl Into<MapKey>, value: Value, duplicate: impl FnOnce()) {
     match members.entry(name) {
         Entry::Vacant(entry) => {
             entry.insert(value);
@@ -264,7 +271,7 @@ fn set(members: &mut Map<String, Value>, name: String, value: Value, duplicate: 
 
 /// Applies a merge key (`<<`): adds the members of a map or of a list of maps. If several maps have the same member,
 /// the first map is used.
-fn merge(members: &mut Map<String, Value>, merged: Value, mut duplicate: impl FnMut(&str)) -> Result<(), String> {
+fn merge(members: &mut Map, merged: Value, mut duplicate: impl FnMut(&str)) -> Result<(), String> {
     let maps = match merged {
         map @ Value::Object(_) => vec![map],
         Value::Array(maps) => maps,
@@ -276,8 +283,7 @@ fn merge(members: &mut Map<String, Value>, merged: Value, mut duplicate: impl Fn
     for map in maps.into_iter().rev() {
         let Value::Object(map) = map else { continue };
         for (name, value) in map {
-            let shown = name.clone();
-            set(members, name, value, || duplicate(&shown));
+            set(members, name.clone(), value, || duplicate(&name));
         }
     }
     Ok(())

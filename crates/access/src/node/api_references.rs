@@ -1,7 +1,7 @@
 //! [`api_reference`]: finds the first API object that a pod refers to (`HasAPIObjectReference` in
 //! `pkg/api/pod/util.go`).
 
-use serde_json::{Map, Value};
+use listwatch_json::Map;
 
 use super::references::{PodReferences, Reference};
 
@@ -56,7 +56,7 @@ const PROJECTED_SOURCES: [(&str, &str); 5] = [
 ///
 /// # Errors
 /// Upstream's text for a volume of an unknown type; the text of the JSON reader for a malformed pod.
-pub fn api_reference(pod: &Map<String, Value>) -> Result<Option<&'static str>, String> {
+pub fn api_reference(pod: &Map) -> Result<Option<&'static str>, String> {
     let references = PodReferences::of(pod).map_err(|error| error.to_string())?;
     let has = |kind: Reference| references.iter().any(|(one, _)| *one == kind);
     for (kind, name) in [
@@ -99,7 +99,7 @@ pub fn api_reference(pod: &Map<String, Value>) -> Result<Option<&'static str>, S
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::{Value, json};
 
     use super::*;
 

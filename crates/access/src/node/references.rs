@@ -2,9 +2,9 @@
 //! (`AddPod` and `AddPV` in `plugin/pkg/auth/authorizer/node/graph.go`, `pkg/api/v1/pod/util.go`,
 //! `pkg/api/v1/persistentvolume/util.go`).
 
+use listwatch_json::Map;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
 
 /// The kinds of objects to which pods refer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -162,7 +162,7 @@ impl PodReferences {
     ///
     /// # Errors
     /// The error of the JSON reader.
-    pub(super) fn of(pod: &Map<String, Value>) -> Result<Vec<(Reference, String)>, serde_json::Error> {
+    pub(super) fn of(pod: &Map) -> Result<Vec<(Reference, String)>, serde_json::Error> {
         Ok(collect(&Pod::deserialize(pod)?, ""))
     }
 }

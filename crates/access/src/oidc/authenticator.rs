@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use listwatch_json::{Map, Value};
 use parking_lot::Mutex;
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use super::config::JwtIssuer;
 use super::keys::{KeySet, Unverified};
@@ -137,7 +137,7 @@ impl<F: DocumentFetcher> JwtAuthenticator<F> {
                 verify(&keys).map_err(|_| "failed to verify signature")?;
             }
         }
-        let claims: Map<String, Value> = serde_json::from_slice(&token.payload).map_err(|_| malformed())?;
+        let claims: Map = serde_json::from_slice(&token.payload).map_err(|_| malformed())?;
         self.check_times(&claims, now)?;
         if !has_audience(&claims, self.issuer.audiences()) {
             return Err("the token is for another audience".to_owned());
@@ -147,7 +147,7 @@ impl<F: DocumentFetcher> JwtAuthenticator<F> {
         Ok(Authentication::of_user(user))
     }
 
-    fn check_times(&self, claims: &Map<String, Value>, now: i64) -> Result<(), String> {
+    fn check_times(&self, claims: &Map, now: i64) -> Result<(), String> {
         let time = |name: &str| claims.get(name).and_then(Value::as_f64);
         let now = now as f64;
         if time("exp").is_none_or(|expiry| expiry <= now) {
@@ -165,7 +165,7 @@ impl<F: DocumentFetcher> JwtAuthenticator<F> {
     }
 }
 
-fn has_audience(claims: &Map<String, Value>, accepted: &[String]) -> bool {
+fn has_audience(claims: &Map, accepted: &[String]) -> bool {
     let is_accepted =
         |audience: &Value| audience.as_str().is_some_and(|audience| accepted.iter().any(|one| one == audience));
     match claims.get("aud") {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use listwatch_cel::{Expression, Type, Value as CelValue};
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::UserInfo;
-use serde_json::{Map, Value, json};
 
 /// The largest cost of one expression, in units of CEL: about 5 ms. An expression above it rejects the token.
 pub(crate) const EXPRESSION_COST_MAX: u64 = 100_000;
@@ -109,7 +109,7 @@ impl ClaimMappings {
     ///
     /// # Errors
     /// The reason of the rejection, which contains no value of a claim.
-    pub(super) fn user(&self, claims: &Map<String, Value>) -> Result<UserInfo, String> {
+    pub(super) fn user(&self, claims: &Map) -> Result<UserInfo, String> {
         let all = Value::Object(claims.clone());
         let mut user = UserInfo { username: self.username(claims, &all)?, ..UserInfo::default() };
         user.groups = match &self.groups {
@@ -148,7 +148,7 @@ impl ClaimMappings {
         Ok(user)
     }
 
-    fn username(&self, claims: &Map<String, Value>, all: &Value) -> Result<String, String> {
+    fn username(&self, claims: &Map, all: &Value) -> Result<String, String> {
         match &self.username {
             Source::Expression(username) => {
                 let name = username.evaluate(all, |value| value.as_str().map(str::to_owned))?;
@@ -176,7 +176,7 @@ impl ClaimMappings {
         }
     }
 
-    fn check_rules(&self, claims: &Map<String, Value>, all: &Value, user: &UserInfo) -> Result<(), String> {
+    fn check_rules(&self, claims: &Map, all: &Value, user: &UserInfo) -> Result<(), String> {
         for rule in &self.claim_rules {
             match rule {
                 ClaimRule::Required { claim, value } => match claims.get(claim) {
@@ -205,7 +205,7 @@ fn check(rule: &Compiled, value: &Value, message: &str) -> Result<(), String> {
     }
 }
 
-fn text_claim<'a>(claims: &'a Map<String, Value>, name: &str) -> Result<&'a str, String> {
+fn text_claim<'a>(claims: &'a Map, name: &str) -> Result<&'a str, String> {
     let claim = claims.get(name).ok_or_else(|| format!("claim {name:?} is not present"))?;
     claim.as_str().ok_or_else(|| wrong_type(name))
 }

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use listwatch_json::{Value, json};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 
 use super::*;
 use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator as _};

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use listwatch_json::json;
 use listwatch_meta::UserInfo;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
-use serde_json::json;
 
 use super::policy::{PolicyRule, RoleRef, Subject, SubjectKind};
 use super::{RbacAuthorizer, RbacIndex, RbacKind, RbacState};

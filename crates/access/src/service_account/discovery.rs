@@ -1,7 +1,7 @@
 //! The documents with which other servers verify service account tokens: OpenID discovery and a JSON Web Key Set
 //! (`pkg/serviceaccount/openidmetadata.go`).
 
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::keys::VerificationKey;
 

@@ -86,7 +86,7 @@ impl<'a> UnverifiedToken<'a> {
 /// Signs claims. `None` if the system has no random numbers.
 pub(crate) fn sign(key: &SigningKey, claims: &[u8]) -> Option<String> {
     let public = key.public();
-    let header = serde_json::json!({"alg": public.algorithm(), "kid": public.id()}).to_string();
+    let header = listwatch_json::json!({"alg": public.algorithm(), "kid": public.id()}).to_string();
     let mut token = format!("{}.{}", BASE64.encode(header), BASE64.encode(claims));
     let signature = key.sign(token.as_bytes())?;
     token.push('.');

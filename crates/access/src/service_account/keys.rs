@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use listwatch_json::{Value, json};
 use ring::rand::SystemRandom;
 use ring::rsa;
 use ring::signature::{self, EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair as _, UnparsedPublicKey};
 use rustls_pki_types::pem::{PemObject as _, SectionKind};
-use serde_json::{Value, json};
 use x509_cert::der::asn1::{AnyRef, ObjectIdentifier};
 use x509_cert::der::{Decode as _, Encode as _, Reader as _, SliceReader, Tag, TagNumber, Tagged as _};
 

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::*;
 
@@ -278,7 +278,7 @@ async fn user_of_a_token_has_its_uid_groups_and_bound_objects() {
     let found = authenticator.authenticate(&AuthenticationRequest::of_token(Some(&token), 1000)).await;
     let Authentication::Authenticated { user, .. } = found else { panic!("the token is valid: {found:?}") };
     assert_eq!(
-        serde_json::to_value(&*user).unwrap(),
+        listwatch_json::to_value(&*user).unwrap(),
         json!({
             "username": "system:serviceaccount:a:robot",
             "uid": "uid-of-robot",
@@ -342,7 +342,7 @@ async fn secret_based_token_is_valid_while_the_secret_contains_it() {
 
 #[test]
 fn claims_with_single_audience_and_fractional_expiry_are_parsed() {
-    let read = |value: Value| serde_json::from_value::<Claims>(value);
+    let read = |value: Value| listwatch_json::from_value::<Claims>(value);
     let minimal = json!({"iss": "i", "aud": "one", "exp": 1.5e3, "kubernetes.io": {"namespace": "a"}, "other": {}});
     let claims = read(minimal).unwrap();
     assert_eq!((claims.aud, claims.exp, claims.nbf), (vec!["one".to_owned()], Some(1500), None));

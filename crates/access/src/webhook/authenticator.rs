@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use listwatch_json::json;
 use listwatch_meta::UserInfo;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use serde_json::json;
 
 use super::cache::AnswerCache;
 use super::{ReviewClient, ReviewVersion, hash};

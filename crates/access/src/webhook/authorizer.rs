@@ -4,10 +4,10 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::selector::{FieldTerm, LabelOperator, LabelRequirement};
 use parking_lot::Mutex;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
 
 use super::cache::AnswerCache;
 use super::conditions::MatchConditions;
@@ -181,7 +181,7 @@ fn decision(answer: &[u8]) -> Option<Authorization> {
 fn review_spec(attributes: &Attributes<'_>, version: ReviewVersion) -> Value {
     let user = attributes.user;
     let mut spec = Map::new();
-    let texts = |pairs: &[(&str, &str)]| -> Map<String, Value> {
+    let texts = |pairs: &[(&str, &str)]| -> Map {
         pairs.iter().filter(|(_, text)| !text.is_empty()).map(|(key, text)| ((*key).to_owned(), json!(text))).collect()
     };
     if attributes.is_resource_request {
@@ -198,21 +198,21 @@ fn review_spec(attributes: &Attributes<'_>, version: ReviewVersion) -> Value {
         let labels: Vec<Value> = attributes.label_selector.iter().filter_map(label_requirement).collect();
         for (name, requirements) in [("fieldSelector", fields), ("labelSelector", labels)] {
             if !requirements.is_empty() {
-                resource.insert(name.to_owned(), json!({"requirements": requirements}));
+                resource.insert(name, json!({"requirements": requirements}));
             }
         }
-        spec.insert("resourceAttributes".to_owned(), Value::Object(resource));
+        spec.insert("resourceAttributes", Value::Object(resource));
     } else {
         let path = texts(&[("path", attributes.path), ("verb", attributes.verb)]);
-        spec.insert("nonResourceAttributes".to_owned(), Value::Object(path));
+        spec.insert("nonResourceAttributes", Value::Object(path));
     }
     spec.extend(texts(&[("user", &user.username), ("uid", &user.uid)]));
     if !user.groups.is_empty() {
         let name = if version == ReviewVersion::V1 { "groups" } else { "group" };
-        spec.insert(name.to_owned(), json!(user.groups));
+        spec.insert(name, json!(user.groups));
     }
     if !user.extra.is_empty() {
-        spec.insert("extra".to_owned(), json!(user.extra));
+        spec.insert("extra", json!(user.extra));
     }
     Value::Object(spec)
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use listwatch_cel::{Expression, Type, Value as CelValue};
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::go::quote;
 use listwatch_meta::status::FieldError;
-use serde_json::{Map, Value, json};
 
 use super::authorizer::{field_requirement, label_requirement};
 use crate::authorizer::Attributes;
@@ -126,7 +126,7 @@ fn request(attributes: &Attributes<'_>) -> Value {
             ("subresource", attributes.subresource),
             ("name", attributes.name),
         ] {
-            resource.insert(name.to_owned(), json!(text));
+            resource.insert(name, json!(text));
         }
         let fields: Vec<Value> = attributes.field_selector.iter().map(field_requirement).collect();
         let labels: Vec<Value> = attributes.label_selector.iter().filter_map(label_requirement).collect();
@@ -136,7 +136,7 @@ fn request(attributes: &Attributes<'_>) -> Value {
                 requirements.iter_mut().filter_map(Value::as_object_mut).for_each(|requirement| {
                     requirement.entry("values").or_insert_with(|| json!([]));
                 });
-                resource.insert(name.to_owned(), json!({"requirements": requirements}));
+                resource.insert(name, json!({"requirements": requirements}));
             }
         }
         request["resourceAttributes"] = Value::Object(resource);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use listwatch_json::{Value, json};
 use listwatch_meta::{FieldSelector, LabelSelector, UserInfo};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 
 use super::*;
 use crate::authenticator::{Authentication, AuthenticationRequest, Authenticator as _};

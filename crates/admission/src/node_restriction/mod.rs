@@ -20,11 +20,11 @@ mod tokens;
 
 use listwatch_access::AuthorizerChain;
 use listwatch_access::node::{NodeIdentity, node_identity};
+use listwatch_json::{Map, MapKey, Value};
 use listwatch_meta::go::quote;
 use listwatch_meta::{GroupResource, Status};
 use listwatch_validation::metadata;
 use listwatch_validation::object_meta as meta;
-use serde_json::{Map, Value};
 
 use super::{AdmissionFuture, AdmissionRequest, MutatingAdmission, Operation, ValidatingAdmission};
 
@@ -33,7 +33,7 @@ const NODE_LEASES: &str = "kube-node-lease";
 /// The signers of the certificates of kubelets.
 const KUBELET_SIGNERS: [&str; 2] = ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"];
 
-type Object = Map<String, Value>;
+type Object = Map;
 
 /// The plugin that limits the writes of kubelets. Add the plugin to both stages of a chain. Creates and updates are
 /// checked in the mutating stage, before the object is changed; deletions in the validating stage.
@@ -84,11 +84,7 @@ impl MutatingAdmission for NodeRestriction {
         matches!(request.operation, Operation::Create | Operation::Update) && node_identity(request.user).is_some()
     }
 
-    fn admit<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a mut Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
+    fn admit<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a mut Map) -> AdmissionFuture<'a, ()> {
         Box::pin(self.check(request, object))
     }
 }
@@ -102,11 +98,7 @@ impl ValidatingAdmission for NodeRestriction {
         request.operation == Operation::Delete && node_identity(request.user).is_some()
     }
 
-    fn validate<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a Map) -> AdmissionFuture<'a, ()> {
         Box::pin(self.check(request, object))
     }
 }
@@ -251,11 +243,11 @@ fn without_claim_status(claim: &Object) -> Object {
 /// Returns the names of the members in which two objects differ. Absent, null and empty values are equal
 /// (`apiequality.Semantic`).
 fn changed_members(old: &Object, new: &Object) -> Vec<String> {
-    let mut names: Vec<&String> = old.keys().chain(new.keys()).collect();
+    let mut names: Vec<&MapKey> = old.keys().chain(new.keys()).collect();
     names.sort_unstable();
     names.dedup();
-    let is_changed = |name: &&String| !is_same(old.get(name.as_str()), new.get(name.as_str()));
-    names.into_iter().filter(is_changed).cloned().collect()
+    let is_changed = |name: &&MapKey| !is_same(old.get(name.as_str()), new.get(name.as_str()));
+    names.into_iter().filter(is_changed).map(|name| name.as_str().to_owned()).collect()
 }
 
 /// Whether two values are equal. Absent, null and empty values are equal.

@@ -1,11 +1,11 @@
 //! Writes of Node objects by nodes: a node may write only its own object, without taints, owner references and
 //! restricted labels (`admitNode`, `k8s.io/kubelet/pkg/apis/well_known_labels.go`).
 
+use listwatch_json::{Map, MapKey, Value};
 use listwatch_meta::Status;
 use listwatch_meta::go::quote;
 use listwatch_validation::metadata;
 use listwatch_validation::object_meta as meta;
-use serde_json::{Map, Value};
 
 use super::{NodeWrite, Object, is_same, map_of};
 use crate::Operation;
@@ -85,13 +85,13 @@ fn spec<'a>(object: &'a Object, field: &str) -> Option<&'a Value> {
 }
 
 /// Returns the changed labels that a node must not change, sorted.
-fn forbidden_labels(new: Option<&Map<String, Value>>, old: Option<&Map<String, Value>>) -> Vec<String> {
-    let of = |labels: Option<&Map<String, Value>>, key: &str| labels.and_then(|labels| labels.get(key)).cloned();
+fn forbidden_labels(new: Option<&Map>, old: Option<&Map>) -> Vec<String> {
+    let of = |labels: Option<&Map>, key: &str| labels.and_then(|labels| labels.get(key)).cloned();
     let keys = new.into_iter().chain(old).flat_map(Map::keys);
-    let mut keys: Vec<&String> = keys.filter(|key| of(new, key) != of(old, key) && is_forbidden(key)).collect();
+    let mut keys: Vec<&MapKey> = keys.filter(|key| of(new, key) != of(old, key) && is_forbidden(key)).collect();
     keys.sort_unstable();
     keys.dedup();
-    keys.into_iter().cloned().collect()
+    keys.into_iter().map(|key| key.as_str().to_owned()).collect()
 }
 
 /// Whether a node must not add, change or remove a label.

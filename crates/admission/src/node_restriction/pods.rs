@@ -2,12 +2,12 @@
 //! (`admitPod`, `admitPodStatus`, `admitPodEviction`).
 
 use listwatch_access::node::api_reference;
+use listwatch_json::Value;
 use listwatch_meta::Status;
 use listwatch_meta::go::quote;
 use listwatch_validation::metadata;
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::pod_spec::MIRROR_ANNOTATION;
-use serde_json::Value;
 
 use super::{NodeWrite, Object, is_same, map_of, text};
 use crate::Operation;

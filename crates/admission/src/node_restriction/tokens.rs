@@ -2,11 +2,11 @@
 //! (`admitServiceAccount`, `validateNodeServiceAccountAudience`).
 
 use listwatch_access::{Attributes, AuthorizerChain};
+use listwatch_json::Value;
 use listwatch_meta::Status;
 use listwatch_meta::go::quote;
 use listwatch_validation::metadata;
 use listwatch_validation::object_meta as meta;
-use serde_json::Value;
 
 use super::{NodeWrite, Object, text};
 

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use listwatch_json::Value;
 use listwatch_validation::{Object, child, given, items, number, objects, text, texts};
-use serde_json::Value;
 
 use super::policy::{Level, Standard, Version};
 

@@ -1,6 +1,6 @@
 //! Tests each check with a pod that violates it and a pod that does not.
 
-use serde_json::json;
+use listwatch_json::json;
 
 use super::super::super::testing::object;
 use super::*;

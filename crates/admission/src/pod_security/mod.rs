@@ -13,11 +13,11 @@ mod policy;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use listwatch_json::Map;
 use listwatch_meta::go::quote;
 use listwatch_meta::{FieldError, Status};
 use listwatch_validation::{Object, child, metadata, text, texts};
 use memchr::{memchr, memmem};
-use serde_json::{Map, Value};
 
 use self::checks::{Pod, details, is_significant, reasons, violations};
 use self::policy::{LABEL_PREFIX, Level, Policy, Standard};
@@ -111,11 +111,7 @@ impl ValidatingAdmission for PodSecurity {
         subject(request).is_some()
     }
 
-    fn validate<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a Map) -> AdmissionFuture<'a, ()> {
         match subject(request) {
             None => Box::pin(std::future::ready(Ok(()))),
             Some(Subject::Namespace) => Box::pin(self.check_namespace(request, object)),
@@ -366,7 +362,7 @@ fn annotate(request: &AdmissionRequest<'_>, key: &str, value: impl Into<String>)
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::{Value, json};
 
     use super::super::testing::{Fixture, create, object};
     use super::*;

@@ -3,9 +3,9 @@
 
 use std::fmt;
 
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
 use listwatch_validation::{Object, text};
-use serde_json::Value;
 
 /// The prefix of all labels.
 pub(super) const LABEL_PREFIX: &str = "pod-security.kubernetes.io/";
@@ -180,7 +180,7 @@ fn invalid(label: &str, value: &str, why: &str) -> FieldError {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::super::super::testing::object;
     use super::*;

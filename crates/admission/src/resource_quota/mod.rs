@@ -21,9 +21,9 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::{Status, fuel};
 use listwatch_validation::{Object, child, metadata, text};
-use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 use tokio::sync::Mutex;
 
@@ -259,7 +259,7 @@ fn difference(new: &Amounts, old: &Amounts) -> Amounts {
 /// Returns the status of a quota with `used` replaced.
 fn status_with(quota: &Object, used: &Amounts) -> Value {
     let mut status = child(quota, "status").clone();
-    status.insert("used".to_owned(), to_json(used));
+    status.insert("used", to_json(used));
     Value::Object(status)
 }
 
@@ -314,11 +314,7 @@ impl ValidatingAdmission for ResourceQuota {
         request.namespace.is_some() && !ignored && takes_part()
     }
 
-    fn validate<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a Map) -> AdmissionFuture<'a, ()> {
         Box::pin(self.evaluate(request, object))
     }
 }

@@ -120,7 +120,7 @@ pub(super) fn print_uncovered(wanted: &[&Requirement], covered: &[Requirement]) 
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use listwatch_json::{Value, json};
 
     use super::*;
     use crate::testing::object;

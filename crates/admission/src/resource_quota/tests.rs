@@ -220,7 +220,7 @@ fn recalculated_quota_status_replaces_only_a_wrong_status() {
     let status = counted_status(&found, pods(), now).unwrap();
     assert_eq!(status["used"], json!({"pods": "2", "requests.cpu": "1500m", "count/widgets.example.com": "0"}));
     assert_eq!(status["hard"], spec["hard"]);
-    found.insert("status".to_owned(), status);
+    found.insert("status", status);
     assert_eq!(counted_status(&found, pods(), now), None);
     assert!(counted_status(&found, [(&Evaluator::Pods, &one)], now).is_some());
     let terminating = json!({"hard": {"pods": "5"}, "scopes": ["Terminating"]});

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use listwatch_json::Value;
 use listwatch_meta::quantity::Quantity;
 use listwatch_validation::clock::parse_timestamp;
 use listwatch_validation::resource_names::{is_extended, is_huge_page, is_native};
 use listwatch_validation::{Object, child, given, metadata, number, objects, text};
-use serde_json::Value;
 use time::{Duration, OffsetDateTime};
 
 use super::scopes::{Requirement, is_terminating, requirements, selects_claim, selects_pod};
@@ -324,7 +324,7 @@ pub(super) fn hard_of_status(quota: &Object) -> Amounts {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
     use crate::amounts::print;

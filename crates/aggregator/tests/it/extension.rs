@@ -18,10 +18,10 @@ use listwatch_aggregator::{
     Aggregator, AggregatorOptions, ApiService, ApiServiceObjects, Condition, EndpointSlice, Service, ServiceObjects,
     set_condition,
 };
+use listwatch_json::{Value, json};
 use listwatch_proxy::{Limits, Proxy};
 use parking_lot::Mutex;
 use rustls_pki_types::PrivateKeyDer;
-use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;

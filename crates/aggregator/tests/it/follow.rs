@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::Request;
 use hyper::body::Incoming;
 use listwatch_aggregator::{Aggregator, ApiServiceObjects, merge_aggregated};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use crate::extension::{Objects, aggregator, json_response, start};
 

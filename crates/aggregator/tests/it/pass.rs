@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_aggregator::{Aggregator, ApiService, RequestFacts};
+use listwatch_json::json;
 use listwatch_meta::UserInfo;
-use serde_json::json;
 
 use crate::extension::{Objects, aggregator, json_response, start};
 
@@ -73,7 +73,7 @@ async fn request_is_forwarded_with_only_the_users_identity() {
     let body = String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap();
     let expected = json!({"uri": "/apis/g/v1/things?a=x+y&b=2&watch=0", "user": "bob", "group": "dev", "extra": null,
         "token": null, "audit": "1-2-3", "from": "/apis/g/v1/things", "for": "10.9.9.9, 10.0.0.1"});
-    assert_eq!((code, serde_json::from_str::<serde_json::Value>(&body).unwrap()), (200, expected));
+    assert_eq!((code, serde_json::from_str::<listwatch_json::Value>(&body).unwrap()), (200, expected));
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Tests the checks of converted objects and of conversion responses.
 
-use serde_json::json;
+use listwatch_json::{MapKey, json};
 
 use super::*;
 use crate::Definition;
@@ -8,7 +8,7 @@ use crate::Definition;
 const V2: &str = "example.com/v2";
 const GVK: &str = "example.com/v1, Kind=Widget";
 
-fn object(name: &str) -> Map<String, Value> {
+fn object(name: &str) -> Map {
     let object = json!({"kind": "Widget", "apiVersion": "example.com/v1",
         "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}"), "labels": {"a": "b"},
             "finalizers": ["x/y"], "managedFields": "[]"},
@@ -118,7 +118,7 @@ fn accepted_objects_keep_the_original_metadata_except_labels_and_annotations() {
     changed["metadata"]["resourceVersion"] = json!("9");
     changed["spec"] = json!({"sizes": [1]});
     let accepted = batch(&["w"]).accept(vec![changed]).unwrap();
-    let names: Vec<&String> = accepted[0].keys().collect();
+    let names: Vec<&MapKey> = accepted[0].keys().collect();
     assert_eq!(names, ["kind", "apiVersion", "metadata", "spec"]);
     assert_eq!(
         Value::Object(accepted[0].clone()),

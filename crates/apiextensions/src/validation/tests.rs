@@ -1,6 +1,6 @@
 //! Each test changes a valid definition and compares the errors.
 
-use serde_json::json;
+use listwatch_json::json;
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn definition() -> Value {
     })
 }
 
-fn map(value: Value) -> Map<String, Value> {
+fn map(value: Value) -> Map {
     match value {
         Value::Object(map) => map,
         other => panic!("{other} is not an object"),

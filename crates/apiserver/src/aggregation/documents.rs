@@ -7,10 +7,10 @@ use listwatch_aggregator::{
     Aggregator, ApiService, RemoteDocuments, V3Index, api_group_list, merge_aggregated, merge_v2, merge_v3_index,
 };
 use listwatch_discovery::openapi::{self, OpenApi};
+use listwatch_json::Value;
 use listwatch_meta::Status;
 use listwatch_registry::{Backend, Registry};
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinHandle;
 
@@ -202,7 +202,7 @@ fn by_priority(services: &[ApiService]) -> impl Iterator<Item = &ApiService> {
 mod tests {
     use http::Request;
     use http_body_util::Full;
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

@@ -10,10 +10,10 @@ use futures_util::future::select_all;
 use listwatch_aggregator::{
     ApiService, ApiServiceObjects, Condition, EndpointSlice, Service, ServiceObjects, set_condition,
 };
+use listwatch_json::Value;
 use listwatch_registry::Resource;
 use listwatch_storage::{KeyValue, ListQuery, StoreEvent, Watch, WatchItem};
 use listwatch_write::{Amendment, Clock, Writer};
-use serde_json::Value;
 use tokio::sync::Mutex;
 
 /// Group, version and plural.
@@ -159,7 +159,7 @@ impl ApiServiceObjects for StoredObjects {
         let resource = self.resource(API_SERVICES)?;
         let key = resource.key(None, name).map_err(|status| status.message)?;
         let now = Clock::default().now();
-        let change = |object: &mut serde_json::Map<String, Value>| match set_condition(object, condition, &now) {
+        let change = |object: &mut listwatch_json::Map| match set_condition(object, condition, &now) {
             true => Amendment::Write,
             false => Amendment::Leave,
         };
@@ -199,8 +199,8 @@ impl ApiServiceObjects for StoredObjects {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use listwatch_json::json;
     use listwatch_meta::{Key, Revision};
-    use serde_json::json;
 
     use super::*;
 

@@ -28,7 +28,7 @@ pub(crate) fn request_payload(content_type: Option<&str>, body: Bytes) -> Payloa
             if serde_json::from_slice::<&serde_json::value::RawValue>(&body).is_ok() {
                 return Some(body.to_vec());
             }
-            let value: serde_json::Value = yaml_serde::from_slice(&body).ok()?;
+            let value: listwatch_json::Value = yaml_serde::from_slice(&body).ok()?;
             serde_json::to_vec(&value).ok()
         }),
         _ => Payload::json(body),

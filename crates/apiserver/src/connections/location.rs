@@ -12,9 +12,9 @@
 
 use std::net::IpAddr;
 
+use listwatch_json::Value;
 use listwatch_meta::Status;
 use listwatch_meta::go::quote;
-use serde_json::Value;
 
 /// The default port of a kubelet (`ports.KubeletPort`), if the node reports no port.
 const KUBELET_PORT: u16 = 10_250;

@@ -1,6 +1,6 @@
 //! Tests the targets of connect requests with tables of objects.
 
-use serde_json::json;
+use listwatch_json::json;
 
 use super::*;
 

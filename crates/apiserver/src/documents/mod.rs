@@ -248,7 +248,7 @@ fn index(registry: &Registry) -> Bytes {
     }
     paths.sort();
     paths.dedup();
-    serde_json::to_vec(&serde_json::json!({ "paths": paths })).expect("strings").into()
+    serde_json::to_vec(&listwatch_json::json!({ "paths": paths })).expect("strings").into()
 }
 
 #[cfg(test)]

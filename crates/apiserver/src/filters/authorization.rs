@@ -5,10 +5,10 @@ use std::sync::Arc;
 use http::request::Parts;
 use listwatch_access::{Attributes, AuthorizerChain};
 use listwatch_admission::{AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
+use listwatch_json::Map;
 use listwatch_meta::go::quote;
 use listwatch_meta::status::reason;
 use listwatch_meta::{GroupResource, Status, UserInfo};
-use serde_json::{Map, Value};
 
 use super::rejection::Rejection;
 use crate::audit::AuditedRequest;
@@ -77,11 +77,7 @@ impl ValidatingAdmission for CreateAuthorization {
         request.operation == Operation::Create && request.subresource.is_none() && !is_own
     }
 
-    fn validate<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        _object: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, _object: &'a Map) -> AdmissionFuture<'a, ()> {
         Box::pin(async move {
             let is_namespace = request.resource == "namespaces" && request.group.is_empty();
             let namespace = if is_namespace { request.name } else { request.namespace.unwrap_or_default() };

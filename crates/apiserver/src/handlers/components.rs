@@ -6,9 +6,9 @@
 
 use bytes::Bytes;
 use http::Response;
+use listwatch_json::{Value, json};
 use listwatch_meta::{Change, Object, Revision, Status};
 use listwatch_wire::query::{Query, list_options};
-use serde_json::{Value, json};
 
 use crate::request::routing::ResourceRoute;
 use crate::response::body::Body;

@@ -7,12 +7,12 @@ use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode};
 use listwatch_cacher::{EncodingCache, List};
+use listwatch_json::{Map, json};
 use listwatch_meta::{Object, ShardSelector, Status};
 use listwatch_table::{IncludeObject, ListMeta, MetaVersion, TableView, partial};
 use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, Served, View, negotiate, wants_pretty};
 use listwatch_wire::pretty::Indenter;
 use listwatch_wire::protobuf;
-use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
 use crate::audit::{AuditedRequest, json_payload, list_payload};
@@ -250,7 +250,7 @@ impl ListView {
                         View::PartialMetadata { v1beta1 } => partial::object(item, v1beta1.into()),
                         _ => item.clone(),
                     };
-                    let mut item: Map<String, Value> = serde_json::from_slice(&item).map_err(Status::internal)?;
+                    let mut item: Map = serde_json::from_slice(&item).map_err(Status::internal)?;
                     if view == View::Full {
                         // Items of a list have no `apiVersion` and `kind`.
                         item.retain(|name, _| !matches!(name.as_str(), "kind" | "apiVersion"));

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
+use listwatch_json::{Value, json};
 use listwatch_registry::RuntimeConfig;
 use listwatch_storage::MemoryStorage;
-use serde_json::{Value, json};
 
 use crate::ApiServer;
 use crate::response::body::Body;

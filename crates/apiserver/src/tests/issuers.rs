@@ -10,7 +10,7 @@ use listwatch_access::oidc::{AuthenticationConfiguration, JwtAuthenticator, JwtI
 use listwatch_access::{
     Authentication, AuthenticationRequest, Authenticator as _, ServiceAccountTokenOptions, SigningKey,
 };
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use crate::pki::Pki;
 use crate::webhook_client::IssuerClient;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
-use serde_json::json;
+use listwatch_json::json;
 
 use listwatch_access::{
     Authentication, AuthenticationRequest, ISSUER, ServiceAccountTokenOptions, SigningKey, VerificationKey,
@@ -12,8 +12,8 @@ use listwatch_access::{
 use crate::{ApiServer, Auth};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use listwatch_json::Value;
 use listwatch_storage::Storage;
-use serde_json::Value;
 use std::sync::Arc;
 
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";

@@ -10,7 +10,7 @@ use listwatch_apiserver::access_webhooks::{
     AuthorizationWebhookOptions, Client, FailurePolicy, MatchConditions, ReviewVersion, TokenWebhookOptions,
 };
 use listwatch_apiserver::{ApiServer, Auth, AuthorizationMode, Builder};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 

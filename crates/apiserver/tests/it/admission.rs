@@ -7,7 +7,7 @@ use listwatch_apiserver::ApiServer;
 use listwatch_apiserver::admission::{
     AdmissionFuture, AdmissionRequest, MutatingAdmission, Operation, ValidatingAdmission,
 };
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 /// Copies the label `tier` of the namespace to new ConfigMaps.
 struct CopyTier;
@@ -21,11 +21,7 @@ impl MutatingAdmission for CopyTier {
         request.resource == "configmaps" && request.operation == Operation::Create
     }
 
-    fn admit<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a mut Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
+    fn admit<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a mut Map) -> AdmissionFuture<'a, ()> {
         Box::pin(async move {
             let namespace = request.namespace.unwrap_or_default();
             let found = request.objects.get("", "v1", "namespaces", None, namespace).await?;
@@ -52,11 +48,7 @@ impl ValidatingAdmission for GuardTier {
         request.resource == "configmaps"
     }
 
-    fn validate<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a Map) -> AdmissionFuture<'a, ()> {
         Box::pin(async move {
             match (request.operation, object["metadata"]["labels"]["tier"].as_str()) {
                 (Operation::Delete, Some("prod")) => Err(request.forbidden("it is in production")),
@@ -79,11 +71,7 @@ impl ValidatingAdmission for NeedsAddress {
         request.resource == "services" && request.operation == Operation::Create
     }
 
-    fn validate<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a Map) -> AdmissionFuture<'a, ()> {
         let has_address = object["spec"]["clusterIP"].is_string();
         let result = if has_address { Ok(()) } else { Err(request.forbidden("it has no address")) };
         Box::pin(std::future::ready(result))
@@ -168,7 +156,7 @@ impl ValidatingAdmission for KeepPods {
         request.resource == "pods" && request.operation == Operation::Delete
     }
 
-    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, _: &'a Map<String, Value>) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, _: &'a Map) -> AdmissionFuture<'a, ()> {
         Box::pin(std::future::ready(Err(request.forbidden("it is kept"))))
     }
 }

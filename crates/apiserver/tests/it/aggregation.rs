@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::{ApiServer, Body, Builder};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const THINGS: &str = "/apis/ext.example.com/v1/namespaces/default/things";

@@ -8,10 +8,10 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::stored_form::{Encryption, StorageMediaType, StoredForm};
 use listwatch_apiserver::{ApiServer, Controllers};
+use listwatch_json::{Value, json};
 use listwatch_meta::Key;
 use listwatch_storage::{MemoryStorage, Storage as _};
 use listwatch_wire::protobuf;
-use serde_json::{Value, json};
 
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 const MERGE: &str = "application/merge-patch+json";

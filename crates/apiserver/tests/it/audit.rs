@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::admission::{AdmissionFuture, AdmissionRequest, ValidatingAdmission};
 use listwatch_apiserver::audit_log::{AuditBackend, AuditMode, AuditOptions, AuditTarget, Client, Policy};
 use listwatch_apiserver::{ApiServer, Auth, AuthorizationMode};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Builds a server with a policy and a log file in the mode `batch`, which preserves the order of the requests.
@@ -198,7 +198,7 @@ impl ValidatingAdmission for Annotates {
         request.resource == "configmaps"
     }
 
-    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, _: &'a Map<String, Value>) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, _: &'a Map) -> AdmissionFuture<'a, ()> {
         request.recorder.annotate("example.com/seen", request.name);
         let verdict = if request.name == "bad" { Err(request.forbidden("it is bad")) } else { Ok(()) };
         Box::pin(async move { verdict })

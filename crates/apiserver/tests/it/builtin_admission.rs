@@ -6,7 +6,7 @@ use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::ApiServer;
 use listwatch_apiserver::admission::{AdmissionConfiguration, AdmissionPlugins};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 async fn send(server: &ApiServer, line: &str, body: Value) -> (u16, Value) {
     let (method, path) = line.split_once(' ').unwrap();

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::ApiServer;
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use listwatch_apiserver::ApiServer;
 use listwatch_apiserver::webhook::ConversionRequest;
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use crate::crds::world::{CRDS, World, widget};
 

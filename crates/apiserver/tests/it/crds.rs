@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use listwatch_apiserver::ApiServer;
+use listwatch_json::{Value, json};
 use listwatch_meta::Key;
 use listwatch_storage::{MemoryStorage, Storage as _};
-use serde_json::{Value, json};
 
 use world::{CRDS, WIDGETS, World, condition, definition, names, widget};
 

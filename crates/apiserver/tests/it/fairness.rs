@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::{ApiServer, ApiService, AuthorizationMode, Body, Builder};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 /// The error message of a broken guarantee.
 const BROKEN: &str = "Fair: the lists of one user delay the leases of another";

@@ -11,9 +11,9 @@ use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::ApiServer;
 use listwatch_apiserver::admission::{AdmissionFuture, AdmissionRequest, MutatingAdmission, ValidatingAdmission};
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::{KeyRange, fuel};
 use listwatch_storage::{MemoryStorage, Storage, StoreEvent, WatchItem};
-use serde_json::{Map, Value, json};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SERVICES: &str = "/api/v1/namespaces/default/services";
@@ -28,7 +28,7 @@ struct Exhaust {
 }
 
 impl Exhaust {
-    fn see(&self, object: &Map<String, Value>) -> AdmissionFuture<'static, ()> {
+    fn see(&self, object: &Map) -> AdmissionFuture<'static, ()> {
         let annotations = &object["metadata"]["annotations"];
         if annotations["counted"].is_string() {
             self.seen.fetch_add(1, Ordering::Relaxed);
@@ -49,7 +49,7 @@ impl MutatingAdmission for Exhaust {
         true
     }
 
-    fn admit<'a>(&'a self, _: &'a AdmissionRequest<'_>, object: &'a mut Map<String, Value>) -> AdmissionFuture<'a, ()> {
+    fn admit<'a>(&'a self, _: &'a AdmissionRequest<'_>, object: &'a mut Map) -> AdmissionFuture<'a, ()> {
         self.see(object)
     }
 }
@@ -63,7 +63,7 @@ impl ValidatingAdmission for Exhaust {
         true
     }
 
-    fn validate<'a>(&'a self, _: &'a AdmissionRequest<'_>, object: &'a Map<String, Value>) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, _: &'a AdmissionRequest<'_>, object: &'a Map) -> AdmissionFuture<'a, ()> {
         self.see(object)
     }
 }

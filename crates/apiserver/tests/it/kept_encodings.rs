@@ -9,10 +9,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::ApiServer;
+use listwatch_json::{Value, json};
 use listwatch_storage::MemoryStorage;
 use listwatch_wire::protobuf;
 use proptest::prelude::*;
-use serde_json::{Value, json};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";

@@ -8,8 +8,8 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_access::TokenFileAuthenticator;
 use listwatch_apiserver::{AnonymousAuth, ApiServer, Auth, AuthorizationMode};
+use listwatch_json::Value;
 use parking_lot::Mutex;
-use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::span;
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::{ApiServer, AuthorizationMode};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 const ADMIN: (&str, &str) = ("root", "system:masters");
 const A: (&str, &str) = ("system:node:a", "system:nodes");

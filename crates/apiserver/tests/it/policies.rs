@@ -7,7 +7,7 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::audit_log::{AuditBackend, AuditOptions, Policy};
 use listwatch_apiserver::{ApiServer, AuthorizationMode};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const REGISTRATION: &str = "/apis/admissionregistration.k8s.io/v1";

@@ -133,7 +133,7 @@ async fn list_pages_have_one_revision_and_the_remaining_item_count() {
     for name in ["a", "b", "c"] {
         world.create(name, "web").await;
     }
-    let list = |body: String| serde_json::from_str::<serde_json::Value>(&body).expect("JSON");
+    let list = |body: String| serde_json::from_str::<listwatch_json::Value>(&body).expect("JSON");
     let first = list(world.get("/api/v1/namespaces/shop/configmaps?limit=2", "").await.2);
     assert_eq!(first["items"].as_array().expect("items").len(), 2);
     assert_eq!(first["metadata"]["remainingItemCount"], 1);
@@ -216,7 +216,7 @@ async fn watch_from_version_outside_the_window_ends_with_410_in_the_stream() {
     world.get("/api/v1/namespaces/shop/configmaps", "").await; // the cache begins where the store does
     let lines = world.watch(&format!("resourceVersion={}", start.previous()), "").await;
     assert_eq!(lines.len(), 1, "{lines:?}");
-    let error: serde_json::Value = serde_json::from_str(&lines[0]).expect("JSON");
+    let error: listwatch_json::Value = serde_json::from_str(&lines[0]).expect("JSON");
     assert_eq!(
         (&error["type"], &error["object"]["code"], &error["object"]["reason"]),
         (&"ERROR".into(), &410.into(), &"Expired".into())
@@ -242,7 +242,7 @@ async fn table_and_metadata_views_are_negotiated() {
     let world = World::new().await;
     let a = world.create("a", "web").await;
     let item = "/api/v1/namespaces/shop/configmaps/a";
-    let parse = |body: &str| serde_json::from_str::<serde_json::Value>(body).expect("JSON");
+    let parse = |body: &str| serde_json::from_str::<listwatch_json::Value>(body).expect("JSON");
 
     let (_, _, table) = world.get(item, TABLE).await;
     let table = parse(&table);
@@ -267,7 +267,7 @@ async fn table_and_metadata_views_are_negotiated() {
 
     world.create("b", "web").await;
     let rows = world.watch("timeoutSeconds=1&allowWatchBookmarks=true", TABLE).await;
-    let rows: Vec<serde_json::Value> = rows.iter().map(|line| parse(line)).collect();
+    let rows: Vec<listwatch_json::Value> = rows.iter().map(|line| parse(line)).collect();
     assert_eq!(rows.len(), 3);
     assert!(rows[0]["object"]["columnDefinitions"].is_array(), "the first event says what the columns are");
     assert!(rows[1]["object"]["columnDefinitions"].is_null(), "and only the first");
@@ -283,8 +283,8 @@ async fn browser_requests_get_indented_json() {
     assert!(body.starts_with("{\n  \"kind\": \"ConfigMapList\",\n") && body.ends_with("\n}\n"), "{body}");
     let (_, _, compact) = world.get("/api/v1/namespaces/shop/configmaps", "").await;
     assert_eq!(
-        serde_json::from_str::<serde_json::Value>(&body).expect("JSON"),
-        serde_json::from_str::<serde_json::Value>(&compact).expect("JSON")
+        serde_json::from_str::<listwatch_json::Value>(&body).expect("JSON"),
+        serde_json::from_str::<listwatch_json::Value>(&compact).expect("JSON")
     );
 }
 
@@ -320,7 +320,7 @@ async fn uncached_watch_delivers_the_same_events_as_a_cached_watch() {
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// Decodes a protobuf body to JSON.
-fn decoded(body: &[u8]) -> serde_json::Value {
+fn decoded(body: &[u8]) -> listwatch_json::Value {
     let decoded = listwatch_wire::protobuf::decode(body).expect("protobuf");
     serde_json::from_slice(&decoded.json).expect("JSON")
 }
@@ -339,7 +339,7 @@ async fn protobuf_reads_equal_json_reads() {
     ] {
         let (code, content_type, body) = world.bytes(path, PROTOBUF).await;
         assert_eq!((code, content_type.as_str()), (200, PROTOBUF), "{path}");
-        let json: serde_json::Value = serde_json::from_str(&world.get(path, "").await.2).expect("JSON");
+        let json: listwatch_json::Value = serde_json::from_str(&world.get(path, "").await.2).expect("JSON");
         let mut found = decoded(&body);
         // The remaining count and the continue token are equal.
         assert_eq!(found["metadata"], json["metadata"], "{path}");
@@ -382,7 +382,7 @@ async fn protobuf_watch_is_framed_by_lengths() {
         while let Some(frame) = frames.next_frame().expect("frames") {
             let message = WatchMessage::parse(&frame).expect("an event");
             let object = decode(&message.envelope).expect("an object");
-            let json: serde_json::Value = serde_json::from_slice(&object.json).expect("JSON");
+            let json: listwatch_json::Value = serde_json::from_slice(&object.json).expect("JSON");
             events.push((message.kind, object.kind, json));
         }
         frames.finish().expect("whole frames");
@@ -449,7 +449,7 @@ async fn every_view_of_a_long_list_is_streamed_completely() {
     for n in 0..1_500 {
         world.create(&format!("c{n:04}"), &"x".repeat(60)).await;
     }
-    let whole: serde_json::Value =
+    let whole: listwatch_json::Value =
         serde_json::from_str(&world.get("/api/v1/namespaces/shop/configmaps", "").await.2).expect("JSON");
     assert_eq!(whole["items"].as_array().expect("items").len(), 1_500);
     let yaml = |media: &str| media.replace("json", "yaml");
@@ -463,7 +463,7 @@ async fn every_view_of_a_long_list_is_streamed_completely() {
     ] {
         let (code, _, body) = world.get("/api/v1/namespaces/shop/configmaps", &accept).await;
         assert_eq!(code, 200, "{body}");
-        let list: serde_json::Value = yaml_serde::from_str(&body).expect("YAML, or JSON, which is YAML");
+        let list: listwatch_json::Value = yaml_serde::from_str(&body).expect("YAML, or JSON, which is YAML");
         assert_eq!(list["metadata"], whole["metadata"], "{accept}");
         let names: Vec<&str> = list[rows]
             .as_array()
@@ -473,7 +473,10 @@ async fn every_view_of_a_long_list_is_streamed_completely() {
             .collect();
         assert!(names.is_sorted() && names.len() == 1_500, "{accept}: {} names", names.len());
         let (_, _, empty) = world.get("/api/v1/secrets", &accept).await;
-        assert_eq!(yaml_serde::from_str::<serde_json::Value>(&empty).expect("YAML")[rows], serde_json::json!([]));
+        assert_eq!(
+            yaml_serde::from_str::<listwatch_json::Value>(&empty).expect("YAML")[rows],
+            listwatch_json::json!([])
+        );
     }
     let (_, _, body) = world.get("/api/v1/namespaces/shop/configmaps?limit=1", "application/yaml").await;
     let revision = whole["items"][0]["metadata"]["resourceVersion"].as_str().expect("a version");
@@ -578,8 +581,9 @@ async fn cbor_reads_equal_json_reads_if_enabled() {
     let world = World { server, store };
     world.create("a", "web").await;
     world.create("b", "db").await;
-    let json =
-        |cbor: &[u8]| serde_json::from_slice::<serde_json::Value>(&cbor::decode(cbor).expect("CBOR")).expect("JSON");
+    let json = |cbor: &[u8]| {
+        serde_json::from_slice::<listwatch_json::Value>(&cbor::decode(cbor).expect("CBOR")).expect("JSON")
+    };
     let partial = |media: &str, kind: &str| format!("{media};as={kind};g=meta.k8s.io;v=v1");
     for (path, kind) in [
         ("/api/v1/namespaces/shop/configmaps/a", "PartialObjectMetadata"),
@@ -593,7 +597,7 @@ async fn cbor_reads_equal_json_reads_if_enabled() {
             assert_eq!((code, content_type.as_str()), (200, CBOR), "{path}");
             assert_eq!(
                 json(&body),
-                serde_json::from_str::<serde_json::Value>(&world.get(path, &same).await.2).expect("JSON")
+                serde_json::from_str::<listwatch_json::Value>(&world.get(path, &same).await.2).expect("JSON")
             );
         }
     }
@@ -616,9 +620,9 @@ async fn cbor_reads_equal_json_reads_if_enabled() {
         let mut events = Vec::new();
         while let Some(frame) = frames.next_frame().expect("items") {
             let message = WatchMessage::parse(&frame).expect("an event");
-            events.push(serde_json::json!({ "type": message.kind.as_str(), "object": json(&message.object) }));
+            events.push(listwatch_json::json!({ "type": message.kind.as_str(), "object": json(&message.object) }));
         }
-        let expected: Vec<serde_json::Value> =
+        let expected: Vec<listwatch_json::Value> =
             world.watch(query, &same).await.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
         assert_eq!(events, expected);
     }
@@ -687,7 +691,7 @@ async fn shard_selectors_together_return_each_object_once() {
     let halves =
         [selector("0x0000000000000000", "0x8000000000000000"), selector("0x8000000000000000", "0x10000000000000000")];
     let query = |half: &str| half.replace(' ', "%20").replace('\'', "%27");
-    let names = |list: &serde_json::Value| -> Vec<String> {
+    let names = |list: &listwatch_json::Value| -> Vec<String> {
         let items = list["items"].as_array().expect("items");
         items.iter().map(|item| item["metadata"]["name"].as_str().expect("a name").to_owned()).collect()
     };
@@ -696,7 +700,7 @@ async fn shard_selectors_together_return_each_object_once() {
     for half in &halves {
         let (code, _, body) = world.get(&format!("{path}?shardSelector={}", query(half)), "").await;
         assert_eq!(code, 200, "{body}");
-        let list: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        let list: listwatch_json::Value = serde_json::from_str(&body).expect("JSON");
         assert_eq!(list["metadata"]["shardInfo"]["selector"], half.as_str());
         let whole = names(&list);
         assert!(whole.len() > 5, "a half is more than {whole:?}");
@@ -706,7 +710,7 @@ async fn shard_selectors_together_return_each_object_once() {
         loop {
             let (_, _, body) =
                 world.get(&format!("{path}?limit=7&shardSelector={}&continue={token}", query(half)), "").await;
-            let page: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+            let page: listwatch_json::Value = serde_json::from_str(&body).expect("JSON");
             assert!(page["metadata"]["remainingItemCount"].is_null(), "what is left is not counted: {body}");
             paged.extend(names(&page));
             match page["metadata"]["continue"].as_str() {

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
+use listwatch_json::{Map, Value, json};
 use listwatch_wire::protobuf;
 use proptest::prelude::*;
-use serde_json::{Map, Value, json};
 
 use listwatch_apiserver::{ApiServer, Controllers};
 use listwatch_kinds::versions::SECOND_VERSIONS;
@@ -587,7 +587,7 @@ fn some(members: Vec<(&'static str, BoxedStrategy<Value>)>) -> impl Strategy<Val
     let members: Vec<_> =
         members.into_iter().map(|(name, value)| prop::option::of(value).prop_map(move |value| (name, value))).collect();
     members.prop_map(|members| {
-        members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect::<Map<_, _>>().into()
+        members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect::<Map>().into()
     })
 }
 

@@ -273,7 +273,7 @@ async fn watch_is_served_over_websocket() {
     let mut names = 0;
     loop {
         let Message::Text(event) = socket.next().await else { panic!("JSON is text") };
-        let event: serde_json::Value = serde_json::from_slice(&event).expect("one document");
+        let event: listwatch_json::Value = serde_json::from_slice(&event).expect("one document");
         if event["type"] == "BOOKMARK" {
             break;
         }
@@ -371,7 +371,7 @@ async fn long_list_and_watch_are_complete_over_http2_with_tls() {
         let bytes = tokio::time::timeout(PATIENCE, body.collect()).await.expect("in time").expect("whole").to_bytes();
         let text = String::from_utf8(bytes.to_vec()).expect("text");
         assert_eq!(text.matches(&data).count(), 3, "{} bytes", text.len());
-        let documents = serde_json::Deserializer::from_str(&text).into_iter::<serde_json::Value>();
+        let documents = serde_json::Deserializer::from_str(&text).into_iter::<listwatch_json::Value>();
         for document in documents {
             document.expect("JSON");
         }

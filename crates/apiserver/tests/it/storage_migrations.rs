@@ -9,9 +9,9 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::stored_form::{Encryption, StorageMediaType, StoredForm};
 use listwatch_apiserver::{ApiServer, RuntimeConfig};
+use listwatch_json::{Value, json};
 use listwatch_meta::{Key, KeyRange};
 use listwatch_storage::{ListQuery, MemoryStorage, Storage as _};
-use serde_json::{Value, json};
 
 const MIGRATIONS: &str = "/apis/storagemigration.k8s.io/v1beta1/storageversionmigrations";
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";

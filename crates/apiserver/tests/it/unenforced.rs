@@ -5,7 +5,7 @@ use http::Request;
 use http_body_util::Full;
 use listwatch_apiserver::admission::AdmissionPlugins;
 use listwatch_apiserver::{ApiServer, AuthorizationMode};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 #[tokio::test]
 async fn object_that_is_stored_but_not_enforced_returns_a_warning() {

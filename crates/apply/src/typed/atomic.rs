@@ -1,6 +1,6 @@
 //! Finds the atomic parts of a value (`findAtomics` in `admission/plugin/policy/mutating/patch/smd.go`).
 
-use serde_json::Value;
+use listwatch_json::Value;
 
 use super::{Form, form};
 use crate::path::PathElement;
@@ -39,7 +39,7 @@ pub(super) fn find(schema: &Schema, of: TypeId, value: &Value, path: &mut String
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use crate::Typing;
 

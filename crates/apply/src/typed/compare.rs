@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map as Object, Value};
+use listwatch_json::{Map as Object, Value};
 
 use super::{Form, OrderedMembers, ValidationError, as_list, as_map, check_scalar, form, item_element, join};
 use crate::path::PathElement;
@@ -58,7 +58,7 @@ fn seen<'a>(map: &Map, field: Option<&Field>, value: Option<&'a Value>, view: Vi
 }
 
 /// Whether a map is empty in a representation.
-fn is_bare(map: &Map, object: Option<&Object<String, Value>>, view: View) -> bool {
+fn is_bare(map: &Map, object: Option<&Object>, view: View) -> bool {
     let Some(object) = object else { return true };
     object.iter().all(|(name, value)| seen(map, map.field(name), Some(value), view).is_none())
         && !map.fields().iter().any(|field| matches!(field.presence, Presence::Always(_)))
@@ -155,13 +155,7 @@ fn fields_below(schema: &Schema, of: TypeId, value: &Value, view: View, into: &m
     }
 }
 
-fn add_members(
-    schema: &Schema,
-    map: &Map,
-    object: &Object<String, Value>,
-    view: View,
-    into: &mut Set,
-) -> Result<(), ValidationError> {
+fn add_members(schema: &Schema, map: &Map, object: &Object, view: View, into: &mut Set) -> Result<(), ValidationError> {
     let absent = map.fields().iter().filter(|field| matches!(field.presence, Presence::Always(_)));
     let absent = absent.map(|field| &*field.name).filter(|name| !object.contains_key(*name)).map(|name| (name, None));
     let mut members: Vec<(&str, Option<&Value>)> =
@@ -291,8 +285,8 @@ impl Comparer<'_> {
     fn members<'a>(
         &self,
         map: &'a Map,
-        old: Option<&'a Object<String, Value>>,
-        new: Option<&'a Object<String, Value>>,
+        old: Option<&'a Object>,
+        new: Option<&'a Object>,
         skipped: &Set,
         into: &mut Comparison,
     ) -> Result<(), ValidationError> {
@@ -332,8 +326,7 @@ impl Comparer<'_> {
             }
         }
         for field in map.fields().iter().filter(|field| matches!(field.presence, Presence::Always(_))) {
-            let has =
-                |object: Option<&Object<String, Value>>| object.is_some_and(|object| object.contains_key(&*field.name));
+            let has = |object: Option<&Object>| object.is_some_and(|object| object.contains_key(&*field.name));
             if !has(old) && !has(new) {
                 visit(&field.name, None, None)?;
             }

@@ -1,6 +1,6 @@
 //! Removes a set of fields from a value.
 
-use serde_json::{Map as Object, Value};
+use listwatch_json::{Map as Object, Value};
 
 use super::{Form, form, item_element};
 use crate::path::PathElement;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map as Object, Value};
+use listwatch_json::{Map as Object, Value};
 
 use super::{Form, OrderedMembers, ValidationError, as_list, as_map, check_scalar, form, item_element, join};
 use crate::path::PathElement;

@@ -2,7 +2,7 @@
 //! Each outcome matches Kubernetes' own tests or an observed kube-apiserver v1.36.
 
 use listwatch_apply::{ApplyError, Kind, LAST_APPLIED, Path, Set, Typing, Writer, managed};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 use time::{Duration, OffsetDateTime};
 
 /// One object and its writes; each write is one second after the last.

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use listwatch_apply::{ApplyError, Kind, PathElement, Set, Typing, Writer, managed};
+use listwatch_json::{Value, json};
 use proptest::prelude::*;
-use serde_json::{Value, json};
 use time::{Duration, OffsetDateTime};
 
 type Data = BTreeMap<String, String>;
@@ -98,7 +98,7 @@ fn object(data: &Data) -> Value {
 /// The object's data and owners.
 fn read(object: &Value) -> Model {
     let data = object["data"].as_object().into_iter().flatten();
-    let data = data.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect();
+    let data = data.map(|(name, value)| (name.as_str().to_owned(), value.as_str().unwrap().to_owned())).collect();
     let entries = object["metadata"].get("managedFields").cloned().unwrap_or_default();
     let managed = managed::decode(&entries).unwrap();
     assert_eq!(managed::encode(&managed), entries.as_array().cloned().unwrap_or_default(), "managedFields come back");

@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use listwatch_apply::{ApplyError, Kind, Set, Typing, Writer, managed};
+use listwatch_json::{Map, Value, json};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
-use serde_json::{Map, Value, json};
 use time::{Duration, OffsetDateTime};
 
 /// All paths: leaves with their value, others with null.
@@ -159,7 +159,7 @@ fn any_object() -> impl Strategy<Value = Value> {
     let spec = (texts(), prop::option::of(subsequence(vec!["1", "2"], 1..=2)), prop::option::of(text()), ports);
     (texts(), finalizers, spec).prop_map(|(labels, finalizers, (selector, addresses, kind, ports))| {
         let list = |items: Vec<Value>| (!items.is_empty()).then(|| Value::from(items));
-        let members = |all: Vec<(&str, Option<Value>)>| -> Map<String, Value> {
+        let members = |all: Vec<(&str, Option<Value>)>| -> Map {
             all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
         };
         let metadata = members(vec![

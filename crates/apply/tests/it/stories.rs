@@ -2,7 +2,7 @@
 //! rejected writes and their messages, the final object and its owners.
 
 use crate::story::Outcome;
-use serde_json::Value;
+use listwatch_json::Value;
 
 /// One scenario per line. The comment at the start of the file describes the source.
 const STORIES: &str = include_str!("story/kubernetes.txt");

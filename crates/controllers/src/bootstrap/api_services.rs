@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use listwatch_cacher::Scope;
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::{FieldSelector, LabelSelector, ListRequest, ReadAt, Status};
 use listwatch_storage::ListQuery;
-use serde_json::{Map, Value, json};
 
 use super::ensure::create;
 use listwatch_kinds::conditions::{self, NewCondition};
@@ -86,7 +86,7 @@ enum Managed {
 }
 
 impl Managed {
-    fn of(service: &Map<String, Value>) -> Self {
+    fn of(service: &Map) -> Self {
         let labels = service.get("metadata").and_then(|metadata| metadata.get("labels"));
         match labels.and_then(|labels| labels.get(LABEL)?.as_str()) {
             Some("onstart") => Managed::AtStart,
@@ -131,10 +131,10 @@ impl Desired {
     }
 
     /// Reports whether a stored spec equals the desired spec. Absent fields and zero values are equal.
-    fn fits(&self, service: &Map<String, Value>) -> bool {
+    fn fits(&self, service: &Map) -> bool {
         let Some(spec) = service.get("spec").and_then(Value::as_object) else { return false };
         let says = |value: &Value| !matches!(value, Value::Null | Value::Bool(false)) && value != "";
-        let said: Map<String, Value> =
+        let said: Map =
             spec.iter().filter(|(_, value)| says(value)).map(|(name, value)| (name.clone(), value.clone())).collect();
         Value::Object(said) == self.spec()
     }
@@ -212,7 +212,7 @@ pub(super) struct ApiServices {
 }
 
 /// A stored APIService; `None` if the value is unreadable.
-type Stored = Option<Map<String, Value>>;
+type Stored = Option<Map>;
 
 impl ApiServices {
     pub(super) async fn sync(&mut self, writer: &Arc<Writer>) -> Result<(), Status> {
@@ -280,11 +280,11 @@ async fn carry_out(
             writer.amend(resource, &key, is_available).await
         }
         (Action::Update, Some(wanted)) => {
-            let corrected = |service: &mut Map<String, Value>| {
+            let corrected = |service: &mut Map| {
                 if Managed::of(service) == Managed::Not {
                     return Amendment::Leave;
                 }
-                service.insert("spec".to_owned(), wanted.spec());
+                service.insert("spec", wanted.spec());
                 is_available(service);
                 Amendment::Write
             };
@@ -296,7 +296,7 @@ async fn carry_out(
                 return Ok(());
             }
             let uid = found.and_then(Option::as_ref).and_then(uid_of).unwrap_or_default().to_owned();
-            let same = |service: &mut Map<String, Value>| match uid_of(service) == Some(uid.as_str()) {
+            let same = |service: &mut Map| match uid_of(service) == Some(uid.as_str()) {
                 true => Amendment::Remove,
                 false => Amendment::Leave,
             };
@@ -311,12 +311,12 @@ async fn carry_out(
     }
 }
 
-fn uid_of(service: &Map<String, Value>) -> Option<&str> {
+fn uid_of(service: &Map) -> Option<&str> {
     service.get("metadata")?.get("uid")?.as_str()
 }
 
 /// Sets the condition `Available` of an APIService without a service.
-fn is_available(service: &mut Map<String, Value>) -> Amendment {
+fn is_available(service: &mut Map) -> Amendment {
     let now = Clock::default().now();
     if service.get("spec").and_then(|spec| spec.get("service")).is_some_and(|service| !service.is_null()) {
         return Amendment::Leave;

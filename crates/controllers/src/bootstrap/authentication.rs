@@ -8,8 +8,8 @@
 
 use std::sync::Arc;
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::Status;
-use serde_json::{Map, Value, json};
 use time::{Duration, OffsetDateTime};
 use x509_cert::der::Decode as _;
 
@@ -115,7 +115,7 @@ pub(super) async fn sync(
 }
 
 /// Adds this server's client CA if the CA is missing. Returns whether the map changed, and the new membership.
-fn merge(map: &mut Map<String, Value>, client_ca: &str, now: OffsetDateTime, before: Membership) -> (bool, Membership) {
+fn merge(map: &mut Map, client_ca: &str, now: OffsetDateTime, before: Membership) -> (bool, Membership) {
     let present = map.get("data").and_then(|data| data.get(CLIENT_CA)?.as_str()).unwrap_or_default();
     let (merged, after) = merge_certificates(present, client_ca, now, before);
     let Some(merged) = merged else { return (false, after) };
@@ -222,7 +222,7 @@ pub(super) mod tests {
         let mut servers: Vec<(String, Membership)> =
             (0..CERTIFICATES_MAX + 4).map(|_| (certificate(2040), Membership::Unknown)).collect();
         let mut map = Map::new();
-        let mut sync = |map: &mut Map<String, Value>| {
+        let mut sync = |map: &mut Map| {
             let mut writes = 0;
             for (ca, membership) in &mut servers {
                 let (changed, after) = merge(map, ca, now, *membership);

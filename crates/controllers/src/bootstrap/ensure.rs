@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use listwatch_json::{Map, Value};
 use listwatch_meta::{Key, Status, UserInfo};
 use listwatch_registry::Resource;
 use listwatch_wire::query::Query;
 use listwatch_write::{Amendment, WriteRequest, WriteVerb, Writer};
-use serde_json::{Map, Value};
 
 /// User agent of the writes, from which the field manager is derived.
 const USER_AGENT: &str = "kube-apiserver";
@@ -47,7 +47,7 @@ pub(super) async fn amend(
     writer: &Writer,
     resource: &Resource,
     key: &Key,
-    change: impl FnMut(&mut Map<String, Value>) -> Amendment,
+    change: impl FnMut(&mut Map) -> Amendment,
 ) -> Result<(), Status> {
     match writer.amend(resource, key, change).await {
         Err(_) if listwatch_write::is_unreadable(writer.backend(), key).await? => Ok(()),

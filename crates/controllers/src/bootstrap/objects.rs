@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::Status;
-use serde_json::{Map, Value, json};
 
 use super::ensure::{BootstrapObject, amend, ensure};
 use listwatch_kinds::conditions::{self, NewCondition};
@@ -92,7 +92,7 @@ pub(super) async fn ensure_service_range(writer: &Arc<Writer>) -> Result<(), Sta
     amend(writer, resource, &key, |range| range_is_ready(range, &ours, &now)).await
 }
 
-fn range_is_ready(range: &mut Map<String, Value>, ours: &str, now: &str) -> Amendment {
+fn range_is_ready(range: &mut Map, ours: &str, now: &str) -> Amendment {
     let metadata = range.get("metadata");
     let deleted = metadata.and_then(|metadata| metadata.get("deletionTimestamp")).is_some_and(|at| !at.is_null());
     let ours = range.get("spec").and_then(|spec| spec.get("cidrs")) == Some(&json!([ours]));
@@ -134,7 +134,7 @@ pub(super) async fn sync_tracking(writer: &Arc<Writer>, may_create: bool) -> Res
     let registry = writer.backend().registry();
     let Some(resource) = registry.find(group, version, plural) else { return Ok(false) };
     let key = resource.key(wanted.namespace, TRACKING)?;
-    let dated = |map: &mut Map<String, Value>| {
+    let dated = |map: &mut Map| {
         let since = map.get("data").and_then(|data| data.get("since")?.as_str());
         if since.is_some_and(is_date) {
             return Amendment::Leave;
@@ -182,7 +182,7 @@ mod tests {
             range.as_object().unwrap().clone()
         };
         let ours = ServiceRanges::default().cluster_addresses();
-        let check = |mut range: Map<String, Value>, written: bool| {
+        let check = |mut range: Map, written: bool| {
             let before = range.clone();
             let amended = matches!(range_is_ready(&mut range, &ours, "now"), Amendment::Write);
             assert_eq!((amended, range != before), (written, written));

@@ -4,7 +4,7 @@
 //! Several servers merge their values. Only expired certificates are removed
 //! (`pkg/controlplane/controller/clusterauthenticationtrust`).
 
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 use time::OffsetDateTime;
 
 use super::authentication::{Membership, merge_certificates};
@@ -33,12 +33,7 @@ pub struct RequestHeader {
 
 /// Merges this server's values into the data of the map. `before` is the membership of this server's CA at the last
 /// sync. Returns whether the map changed, and the new membership.
-pub(super) fn merge(
-    map: &mut Map<String, Value>,
-    own: &RequestHeader,
-    now: OffsetDateTime,
-    before: Membership,
-) -> (bool, Membership) {
+pub(super) fn merge(map: &mut Map, own: &RequestHeader, now: OffsetDateTime, before: Membership) -> (bool, Membership) {
     let data = map.entry("data").or_insert(Value::Null);
     if !data.is_object() {
         *data = json!({});
@@ -92,7 +87,7 @@ mod tests {
     fn request_header_lists_of_all_servers_are_merged_in_order() {
         let now = rcgen::date_time_ymd(2030, 1, 1);
         let mut map = json!({"data": {"client-ca-file": "x"}}).as_object().unwrap().clone();
-        let merge = |map: &mut Map<String, Value>, own| merge(map, &own, now, Membership::Unknown).0;
+        let merge = |map: &mut Map, own| merge(map, &own, now, Membership::Unknown).0;
         assert!(merge(&mut map, header("one")));
         assert!(!merge(&mut map, header("one")), "nothing is new");
         assert!(merge(&mut map, header("two")));

@@ -1,8 +1,8 @@
 //! Tests the bootstrap objects on one store: after a start, after a deletion and after a change.
 
+use listwatch_json::{Value, json};
 use listwatch_meta::Key;
 use listwatch_storage::{MemoryStorage, Storage};
-use serde_json::{Value, json};
 
 use super::ensure::create;
 use super::*;

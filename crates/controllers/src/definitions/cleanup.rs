@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::{Key, Status};
 use listwatch_storage::ListQuery;
-use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use listwatch_apiextensions::{Condition, Definition, FINALIZER, condition, set_condition};
@@ -74,7 +74,7 @@ async fn read(writer: &Writer, key: &Key) -> Result<Option<Definition>, Status> 
 }
 
 /// Reports whether a stored tree has the uid of this definition.
-fn is_same(tree: &Map<String, Value>, definition: &Definition) -> bool {
+fn is_same(tree: &Map, definition: &Definition) -> bool {
     tree.get("metadata").and_then(|metadata| metadata.get("uid")?.as_str()) == Some(definition.metadata.uid.as_str())
 }
 
@@ -98,7 +98,7 @@ async fn write_condition(
 }
 
 /// Removes the cleanup finalizer, and removes the definition if no finalizer is left.
-fn release(tree: &mut Map<String, Value>) -> Amendment {
+fn release(tree: &mut Map) -> Amendment {
     let Some(Value::Object(metadata)) = tree.get_mut("metadata") else { return Amendment::Leave };
     if let Some(Value::Array(finalizers)) = metadata.get_mut("finalizers") {
         finalizers.retain(|name| *name != json!(FINALIZER));

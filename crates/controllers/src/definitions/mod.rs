@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use listwatch_cacher::{Cacher, Delivery, List, ReadError, Scope, UNDECODABLE_KEYS_MAX, Watcher};
+use listwatch_json::Map;
 use listwatch_meta::status::reason;
 use listwatch_meta::{
     FieldSelector, Key, LabelSelector, ListRequest, ReadAt, Revision, Status, WatchFrom, WatchRequest,
 };
-use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -330,7 +330,7 @@ async fn write_status(writer: &Writer, resource: &Resource, work: StatusWork) ->
     let now = Clock::default().now();
     let key = resource.key(None, &work.name)?;
     writer
-        .amend(resource, &key, |tree: &mut Map<String, Value>| {
+        .amend(resource, &key, |tree: &mut Map| {
             let metadata = tree.get("metadata");
             let uid = metadata.and_then(|metadata| metadata.get("uid")?.as_str());
             let generation = metadata.and_then(|metadata| metadata.get("generation")?.as_i64());

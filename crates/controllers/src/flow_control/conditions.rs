@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use listwatch_flow_control::{BootstrapKind, DanglingCondition};
+use listwatch_json::{Map, json};
 use listwatch_kinds::conditions::{self, NewCondition};
 use listwatch_meta::Status;
 use listwatch_validation::clock::Clock;
 use listwatch_write::{Amendment, Writer};
-use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::resource;
@@ -58,7 +58,7 @@ async fn write(writer: &Writer, condition: &DanglingCondition) -> Result<(), Sta
     writer.amend(&resource, &key, |schema| set(schema, condition, &now)).await
 }
 
-fn set(schema: &mut Map<String, Value>, condition: &DanglingCondition, now: &str) -> Amendment {
+fn set(schema: &mut Map, condition: &DanglingCondition, now: &str) -> Amendment {
     let status = schema.entry("status").or_insert_with(|| json!({}));
     if !status.is_object() {
         *status = json!({});

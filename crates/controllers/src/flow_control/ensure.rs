@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use listwatch_flow_control::{BootstrapKind, BootstrapObject, is_obsolete};
+use listwatch_json::{Map, Value};
 use listwatch_meta::Status;
 use listwatch_write::Writer;
-use serde_json::{Map, Value};
 
 use super::resource;
 use crate::objects::{convert, get_versioned, is_conflict, list, write};
@@ -86,7 +86,7 @@ async fn ensure(writer: &Arc<Writer>, wanted: &BootstrapObject) -> Result<(), St
 
 async fn remove_obsolete(writer: &Arc<Writer>, kind: BootstrapKind) -> Result<(), Status> {
     let Some(resource) = resource(writer, kind) else { return Ok(()) };
-    let name_of_obsolete = |stored: Map<String, Value>| {
+    let name_of_obsolete = |stored: Map| {
         let name = stored.get("metadata").and_then(|metadata| metadata["name"].as_str()).unwrap_or_default();
         is_obsolete(kind, name, &stored).then(|| name.to_owned())
     };

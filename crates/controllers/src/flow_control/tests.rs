@@ -3,10 +3,10 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use listwatch_json::{Value, json};
 use listwatch_meta::Key;
 use listwatch_storage::{MemoryStorage, Storage as _};
 use listwatch_write::testing;
-use serde_json::{Value, json};
 
 use super::*;
 use crate::objects::{get_versioned, write};
@@ -138,7 +138,7 @@ async fn changed_objects_configure_the_server_and_schemas_get_the_dangling_condi
     let schemas = resource(&writer, BootstrapKind::FlowSchema).unwrap();
     let key = schemas.key(None, "mine").unwrap();
     for _ in 0..20 {
-        let remove = |object: &mut serde_json::Map<String, Value>| {
+        let remove = |object: &mut listwatch_json::Map| {
             object.remove("status");
             listwatch_write::Amendment::Write
         };

@@ -33,10 +33,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
+use listwatch_json::{Value, json};
 use listwatch_meta::{Key, KeyRange, Revision, Status};
 use listwatch_storage::{KeyValue, ListQuery, ReadError, StoreEvent, Watch, WatchItem};
 use listwatch_wire::query::Query;
-use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

@@ -319,7 +319,7 @@ impl ValidatingAdmission for KeepConfigMaps {
         request.operation == Operation::Delete && request.resource == "configmaps"
     }
 
-    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, _: &'a Map<String, Value>) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, _: &'a Map) -> AdmissionFuture<'a, ()> {
         Box::pin(async move { Err(request.forbidden("kept")) })
     }
 }

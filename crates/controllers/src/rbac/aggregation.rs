@@ -9,12 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use listwatch_access::rbac::{PolicyRule, RbacKind};
 use listwatch_cacher::{Delivery, Scope};
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::{FieldSelector, LabelSelector, Status, UserInfo, WatchFrom, WatchRequest};
 use listwatch_registry::Resource;
 use listwatch_validation::label_selector::LabelSelector as ObjectSelector;
 use listwatch_wire::query::Query;
 use listwatch_write::{WriteRequest, WriteVerb, Writer};
-use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::feed::{GROUP, VERSION, resource};
@@ -129,19 +129,19 @@ struct NewRules {
 struct Role {
     name: String,
     uid: String,
-    labels: Map<String, Value>,
+    labels: Map,
     /// The selectors of an aggregated role; `None` for any other role.
     selectors: Option<Vec<ObjectSelector>>,
     rules: Vec<PolicyRule>,
 }
 
 impl Role {
-    fn of(mut tree: Map<String, Value>) -> Self {
+    fn of(mut tree: Map) -> Self {
         let rule = tree.get("aggregationRule");
         let selectors = rule.and_then(|rule| rule.get("clusterRoleSelectors")?.as_array());
         let selectors =
             selectors.map(|selectors| selectors.iter().filter_map(Value::as_object).map(ObjectSelector::of).collect());
-        let rules = tree.remove("rules").and_then(|rules| serde_json::from_value(rules).ok()).unwrap_or_default();
+        let rules = tree.remove("rules").and_then(|rules| listwatch_json::from_value(rules).ok()).unwrap_or_default();
         let mut metadata = match tree.remove("metadata") {
             Some(Value::Object(metadata)) => metadata,
             _ => Map::new(),
@@ -214,7 +214,7 @@ async fn write(writer: &Arc<Writer>, resource: &Arc<Resource>, new: &NewRules) -
 mod tests {
     use super::*;
 
-    fn role(name: &str, labels: Value, selectors: Value, rules: Value) -> Map<String, Value> {
+    fn role(name: &str, labels: Value, selectors: Value, rules: Value) -> Map {
         let mut role = json!({"metadata": {"name": name, "uid": name, "labels": labels}, "rules": rules});
         if !selectors.is_null() {
             role["aggregationRule"] = json!({"clusterRoleSelectors": selectors});
@@ -226,7 +226,7 @@ mod tests {
         json!({"verbs": ["get"], "apiGroups": [""], "resources": [resource]})
     }
 
-    fn check(roles: &[Map<String, Value>], expected: &[(&str, &[&str])]) {
+    fn check(roles: &[Map], expected: &[(&str, &[&str])]) {
         let roles: Vec<Role> = roles.iter().cloned().map(Role::of).collect();
         let found = stale(&roles);
         let found: Vec<(&str, Vec<&str>)> = found

@@ -1,7 +1,7 @@
 //! The default roles and bindings, read from `default_policy.txt`.
 
 use listwatch_access::rbac::{PolicyRule, RbacKind};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::feed::GROUP;
 
@@ -86,7 +86,7 @@ pub(crate) fn default_rules(role: &str) -> Vec<PolicyRule> {
     let is_role = |object: &DefaultObject| object.kind == RbacKind::ClusterRole && object.name == role;
     let rules = all().into_iter().filter(is_role).flat_map(|object| object.rules);
     // A test checks that each rule can be read.
-    rules.filter_map(|rule| serde_json::from_value(rule).ok()).collect()
+    rules.filter_map(|rule| listwatch_json::from_value(rule).ok()).collect()
 }
 
 fn list(text: &str) -> Vec<&str> {

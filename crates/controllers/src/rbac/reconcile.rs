@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use listwatch_access::rbac::{PolicyRule, RbacKind, uncovered_rules};
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::Status;
 use listwatch_write::{Removal, Writer};
-use serde_json::{Map, Value, json};
 
 use super::feed::resource;
 use super::policy::{self, DefaultObject};
@@ -98,12 +98,12 @@ enum Reconciled {
     /// The object has all parts, or its annotation disables updates.
     Same,
     /// Parts were missing. Contains the object with the added parts.
-    Changed(Map<String, Value>),
+    Changed(Map),
     /// The binding refers to another role.
     OtherRole,
 }
 
-fn reconciled(default: &DefaultObject, stored: &Map<String, Value>) -> Result<Reconciled, Status> {
+fn reconciled(default: &DefaultObject, stored: &Map) -> Result<Reconciled, Status> {
     let expected = default.body();
     let annotation = stored.get("metadata").and_then(|metadata| metadata.get("annotations")?.get(AUTOUPDATE));
     if annotation.and_then(Value::as_str) == Some("false") {
@@ -145,7 +145,7 @@ fn reconciled(default: &DefaultObject, stored: &Map<String, Value>) -> Result<Re
 }
 
 /// Adds the missing elements to the list `object[field][list]`.
-fn add_missing(object: &mut Map<String, Value>, field: &str, list: &str, wanted: &Value) {
+fn add_missing(object: &mut Map, field: &str, list: &str, wanted: &Value) {
     let present = object.entry(field).or_insert_with(|| json!({}));
     if !present.is_object() {
         *present = json!({});
@@ -163,20 +163,20 @@ fn add_missing(object: &mut Map<String, Value>, field: &str, list: &str, wanted:
 }
 
 /// Adds the permissions that the stored rules do not cover.
-fn add_rules(object: &mut Map<String, Value>, expected: &Value) -> Result<(), Status> {
+fn add_rules(object: &mut Map, expected: &Value) -> Result<(), Status> {
     let stored = object.get("rules").filter(|rules| !rules.is_null()).cloned().unwrap_or_else(|| json!([]));
-    let held: Vec<PolicyRule> = serde_json::from_value(stored).map_err(Status::internal)?;
-    let wanted: Vec<PolicyRule> = serde_json::from_value(expected["rules"].clone()).map_err(Status::internal)?;
+    let held: Vec<PolicyRule> = listwatch_json::from_value(stored).map_err(Status::internal)?;
+    let wanted: Vec<PolicyRule> = listwatch_json::from_value(expected["rules"].clone()).map_err(Status::internal)?;
     let missing = uncovered_rules(&held, &wanted).map_err(Status::internal)?;
     if missing.is_empty() {
         return Ok(());
     }
-    let rules = held.into_iter().chain(missing).map(|rule| serde_json::to_value(rule).map_err(Status::internal));
-    object.insert("rules".to_owned(), Value::Array(rules.collect::<Result<_, _>>()?));
+    let rules = held.into_iter().chain(missing).map(|rule| listwatch_json::to_value(rule).map_err(Status::internal));
+    object.insert("rules", Value::Array(rules.collect::<Result<_, _>>()?));
     Ok(())
 }
 
-fn add_subjects(object: &mut Map<String, Value>, expected: &Value) {
+fn add_subjects(object: &mut Map, expected: &Value) {
     let same = |one: &Value, other: &Value| {
         ["kind", "name", "namespace"]
             .iter()
@@ -187,7 +187,7 @@ fn add_subjects(object: &mut Map<String, Value>, expected: &Value) {
     let missing: Vec<Value> =
         wanted.into_iter().filter(|wanted| !present.iter().any(|present| same(present, wanted))).collect();
     if !missing.is_empty() {
-        object.insert("subjects".to_owned(), present.into_iter().chain(missing).collect());
+        object.insert("subjects", present.into_iter().chain(missing).collect());
     }
 }
 

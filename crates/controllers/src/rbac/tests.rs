@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use listwatch_access::Attributes;
 use listwatch_access::rbac::{RbacKind, RbacState};
+use listwatch_json::{Value, json};
 use listwatch_meta::{Key, UserInfo};
 use listwatch_storage::{MemoryStorage, Storage};
 use listwatch_write::{Writer, testing};
-use serde_json::{Value, json};
 
 use super::feed::resource;
 use super::*;

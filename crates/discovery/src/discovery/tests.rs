@@ -1,6 +1,6 @@
 //! Compares discovery with the documents of kube-apiserver v1.36.
 
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::*;
 

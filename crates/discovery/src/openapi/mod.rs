@@ -39,7 +39,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use listwatch_json::json;
 
 use listwatch_registry::{Registry, Resource};
 
@@ -199,7 +199,7 @@ impl OpenApi {
                 (path, published)
             };
             let documents: BTreeMap<String, Published> = by_path.into_iter().map(publish).collect();
-            let paths: serde_json::Map<String, Value> = documents
+            let paths: listwatch_json::Map = documents
                 .iter()
                 .map(|(path, document)| {
                     let url = hashed_url(path, document.etag().trim_matches('"'));

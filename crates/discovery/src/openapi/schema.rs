@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use listwatch_json::{Map, Value, json};
 use listwatch_k8s_types::{self as types, Field, Id, Shape, Type};
-use serde_json::{Map, Value, json};
 
 use super::paths::Kind;
 use super::{CUSTOM_BYTES_MAX, descriptions, spec3, structural_v2};
@@ -195,26 +195,26 @@ impl Models {
             }
             _ => {
                 let mut open = Map::new();
-                open.insert("description".to_owned(), json!(format!("An object of kind {}.", kind.kind)));
-                open.insert("x-kubernetes-preserve-unknown-fields".to_owned(), json!(true));
+                open.insert("description", json!(format!("An object of kind {}.", kind.kind)));
+                open.insert("x-kubernetes-preserve-unknown-fields", json!(true));
                 open
             }
         };
-        schema.insert("type".to_owned(), json!("object"));
+        schema.insert("type", json!("object"));
         let object_meta = self.of_message(Id::MetaObjectMeta);
         let properties = schema.entry("properties").or_insert_with(|| json!({}));
         if let Value::Object(properties) = properties {
             for name in ["apiVersion", "kind"] {
-                properties.insert(name.to_owned(), type_meta(name));
+                properties.insert(name, type_meta(name));
             }
             let metadata = json!({
                 "description": descriptions::of_field(&kind.kind, "metadata").unwrap_or("Metadata of the object."),
                 "default": {},
                 "allOf": [self.version.reference(&object_meta)],
             });
-            properties.insert("metadata".to_owned(), metadata);
+            properties.insert("metadata", metadata);
         }
-        schema.insert(KIND_EXTENSION.to_owned(), json!([kind_value(kind)]));
+        schema.insert(KIND_EXTENSION, json!([kind_value(kind)]));
         Value::Object(schema)
     }
 
@@ -229,9 +229,9 @@ impl Models {
             let mut schema = structural_v2::convert(&own, &metadata, &type_meta);
             if let Value::Object(properties) = schema.entry("properties").or_insert_with(|| json!({})) {
                 for name in ["apiVersion", "kind"] {
-                    properties.insert(name.to_owned(), type_meta(name));
+                    properties.insert(name, type_meta(name));
                 }
-                properties.insert("metadata".to_owned(), metadata);
+                properties.insert("metadata", metadata);
             }
             let bytes = serde_json::to_vec(&schema).map_or(usize::MAX, |json| json.len());
             let total = self.custom_bytes.saturating_add(bytes);
@@ -247,11 +247,11 @@ impl Models {
             }
             None => object(json!({"type": "object"})),
         };
-        schema.insert(KIND_EXTENSION.to_owned(), json!([kind_value(kind)]));
+        schema.insert(KIND_EXTENSION, json!([kind_value(kind)]));
         let selectable = resource.shape.fields().iter().filter(|field| resource.shape.is_selectable(&field.label));
         let selectable: Vec<Value> = selectable.map(|field| json!({"fieldPath": field.label})).collect();
         if !selectable.is_empty() {
-            schema.insert("x-kubernetes-selectable-fields".to_owned(), Value::Array(selectable));
+            schema.insert("x-kubernetes-selectable-fields", Value::Array(selectable));
         }
         Value::Object(schema)
     }
@@ -261,13 +261,13 @@ impl Models {
         let name = message.name();
         let mut schema = Map::new();
         if let Some(text) = descriptions::of_type(name) {
-            schema.insert("description".to_owned(), json!(text));
+            schema.insert("description", json!(text));
         }
-        schema.insert("type".to_owned(), json!("object"));
+        schema.insert("type", json!("object"));
         let (mut properties, mut required) = (Map::new(), Vec::new());
         if message.is_object() {
             for name in ["apiVersion", "kind"] {
-                properties.insert(name.to_owned(), type_meta(name));
+                properties.insert(name, type_meta(name));
             }
         }
         for field in message.members() {
@@ -276,22 +276,22 @@ impl Models {
             }
             let mut property = self.property(id, field);
             if let Some(text) = descriptions::of_field(name, field.name()) {
-                property.insert("description".to_owned(), json!(text));
+                property.insert("description", json!(text));
             }
             properties.insert(field.name().to_owned(), self.with_siblings(property));
         }
         if !properties.is_empty() {
-            schema.insert("properties".to_owned(), Value::Object(properties));
+            schema.insert("properties", Value::Object(properties));
         }
         if !required.is_empty() {
-            schema.insert("required".to_owned(), json!(required));
+            schema.insert("required", json!(required));
         }
         if let Some(map_type) = message.map_type() {
-            schema.insert("x-kubernetes-map-type".to_owned(), json!(map_type.as_str()));
+            schema.insert("x-kubernetes-map-type", json!(map_type.as_str()));
         }
         let kinds = self.kinds(id);
         if !kinds.is_empty() {
-            schema.insert(KIND_EXTENSION.to_owned(), Value::Array(kinds));
+            schema.insert(KIND_EXTENSION, Value::Array(kinds));
         }
         Value::Object(schema)
     }
@@ -312,7 +312,7 @@ impl Models {
         kinds
     }
 
-    fn property(&mut self, id: Id, field: &Field) -> Map<String, Value> {
+    fn property(&mut self, id: Id, field: &Field) -> Map {
         let mut value = self.value(id, field.of());
         insert_values(&mut value, field.item_values());
         let mut property = match field.shape() {
@@ -323,7 +323,7 @@ impl Models {
         insert_values(&mut property, field.values());
         let default = field.default_json().filter(|_| self.version == Version::Three);
         if let Some(default) = default.and_then(|default| serde_json::from_str(default).ok()) {
-            property.insert("default".to_owned(), default);
+            property.insert("default", default);
         }
         let keys: Vec<&str> = field.map_keys().collect();
         let extensions = [
@@ -342,7 +342,7 @@ impl Models {
     }
 
     /// Returns the schema of the value of a field, an item or a map.
-    fn value(&mut self, id: Id, of: Type) -> Map<String, Value> {
+    fn value(&mut self, id: Id, of: Type) -> Map {
         let model = match of {
             Type::String => return object(json!({"type": "string"})),
             Type::Bool => return object(json!({"type": "boolean"})),
@@ -394,12 +394,12 @@ impl Models {
     }
 
     /// Wraps a reference in `allOf` in version 3, where a reference cannot have siblings.
-    fn with_siblings(&self, mut property: Map<String, Value>) -> Value {
+    fn with_siblings(&self, mut property: Map) -> Value {
         if self.version == Version::Three
             && property.len() > 1
             && let Some(reference) = property.remove("$ref")
         {
-            property.insert("allOf".to_owned(), json!([{ "$ref": reference }]));
+            property.insert("allOf", json!([{ "$ref": reference }]));
         }
         Value::Object(property)
     }
@@ -414,10 +414,10 @@ pub(super) fn message(group: &str, version: &str, kind: &str) -> Option<Id> {
 }
 
 /// Adds an `enum` if there are values.
-fn insert_values(schema: &mut Map<String, Value>, values: impl Iterator<Item = &'static str>) {
+fn insert_values(schema: &mut Map, values: impl Iterator<Item = &'static str>) {
     let values: Vec<Value> = values.map(Value::from).collect();
     if !values.is_empty() {
-        schema.insert("enum".to_owned(), Value::Array(values));
+        schema.insert("enum", Value::Array(values));
     }
 }
 
@@ -425,7 +425,7 @@ fn type_meta(name: &str) -> Value {
     json!({"description": descriptions::of_field("", name), "type": "string"})
 }
 
-fn object(value: Value) -> Map<String, Value> {
+fn object(value: Value) -> Map {
     match value {
         Value::Object(members) => members,
         other => unreachable!("{other} is written as an object"),

@@ -3,7 +3,7 @@
 //! Clients decode a document into those types and may encode it again. A document with omitted members would then
 //! differ from its copy. kube-apiserver builds its documents with these types and serves no such member.
 
-use serde_json::{Map, Value};
+use listwatch_json::{Map, Value};
 
 /// Members that Go omits if they are an empty string.
 const TEXTS: [&str; 6] = ["id", "description", "format", "title", "pattern", "discriminator"];
@@ -56,7 +56,7 @@ pub(super) fn normalize(schema: &mut Value) {
 }
 
 /// Returns the direct subschemas of a schema.
-fn parts(members: &mut Map<String, Value>) -> impl Iterator<Item = &mut Value> {
+fn parts(members: &mut Map) -> impl Iterator<Item = &mut Value> {
     members.iter_mut().flat_map(|(name, value)| -> Vec<&mut Value> {
         match (name.as_str(), value) {
             ("properties" | "patternProperties" | "definitions", Value::Object(named)) => named.values_mut().collect(),
@@ -69,7 +69,7 @@ fn parts(members: &mut Map<String, Value>) -> impl Iterator<Item = &mut Value> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

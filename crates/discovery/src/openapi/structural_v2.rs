@@ -7,7 +7,7 @@
 //! Sources: `pkg/controller/openapi/v2/conversion.go`, `buildKubeNative` and `addEmbeddedProperties` of
 //! `pkg/controller/openapi/builder/builder.go`, and `pkg/apiserver/schema/kubeopenapi.go` of apiextensions-apiserver.
 
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 /// Members of a structural schema that are published unchanged, unless [`super::spec3::is_unwritten`] omits them.
 const MEMBERS: [&str; 21] = [
@@ -61,7 +61,7 @@ pub(super) fn is_open(schema: &Value) -> bool {
 /// returns that of its `apiVersion` and `kind`.
 ///
 /// The recursion is limited by the depth of JSON that the server decodes.
-pub(super) fn convert(schema: &Value, metadata: &Value, type_meta: &impl Fn(&str) -> Value) -> Map<String, Value> {
+pub(super) fn convert(schema: &Value, metadata: &Value, type_meta: &impl Fn(&str) -> Value) -> Map {
     let mut out = Map::new();
     let Value::Object(members) = schema else { return out };
     let (nullable, preserves) = (is_nullable(schema), is_set(schema, PRESERVE));
@@ -76,19 +76,19 @@ pub(super) fn convert(schema: &Value, metadata: &Value, type_meta: &impl Fn(&str
         }
     }
     if preserves {
-        out.insert(PRESERVE.to_owned(), json!(true));
+        out.insert(PRESERVE, json!(true));
     }
     // An untyped value with items or properties breaks kubectl.
     let is_closed = !nullable && !preserves;
     let items = members.get("items").filter(|items| is_closed && items.is_object());
     if let Some(items) = items {
-        out.insert("items".to_owned(), Value::Object(convert(items, metadata, type_meta)));
+        out.insert("items", Value::Object(convert(items, metadata, type_meta)));
     }
     let kind = members.get("type").and_then(Value::as_str).filter(|kind| !kind.is_empty());
     let lacks_items = kind == Some("array") && items.is_none();
     let is_open_object = kind == Some("object") && preserves;
     if let Some(kind) = kind.filter(|_| !nullable && !lacks_items && !is_open_object) {
-        out.insert("type".to_owned(), json!(kind));
+        out.insert("type", json!(kind));
     }
     if let Some(Value::Object(properties)) = members.get("properties").filter(|_| is_closed) {
         if let Some(Value::Array(required)) = out.get_mut("required") {
@@ -101,7 +101,7 @@ pub(super) fn convert(schema: &Value, metadata: &Value, type_meta: &impl Fn(&str
             let converted = properties
                 .iter()
                 .map(|(name, property)| (name.clone(), Value::Object(convert(property, metadata, type_meta))));
-            out.insert("properties".to_owned(), Value::Object(converted.collect()));
+            out.insert("properties", Value::Object(converted.collect()));
         }
     }
     match members.get("additionalProperties") {
@@ -110,10 +110,10 @@ pub(super) fn convert(schema: &Value, metadata: &Value, type_meta: &impl Fn(&str
                 out.shift_remove("required");
             }
             let values = convert(values, metadata, type_meta);
-            out.insert("additionalProperties".to_owned(), Value::Object(values));
+            out.insert("additionalProperties", Value::Object(values));
         }
         Some(Value::Bool(allowed)) => {
-            out.insert("additionalProperties".to_owned(), json!(allowed));
+            out.insert("additionalProperties", json!(allowed));
         }
         _ => {}
     }
@@ -133,12 +133,12 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// Adds the metadata of an embedded object.
-fn embed(schema: &mut Map<String, Value>, metadata: &Value, type_meta: &impl Fn(&str) -> Value) {
+fn embed(schema: &mut Map, metadata: &Value, type_meta: &impl Fn(&str) -> Value) {
     if let Value::Object(properties) = schema.entry("properties").or_insert_with(|| json!({})) {
         for name in ["apiVersion", "kind"] {
-            properties.insert(name.to_owned(), type_meta(name));
+            properties.insert(name, type_meta(name));
         }
-        properties.insert("metadata".to_owned(), metadata.clone());
+        properties.insert("metadata", metadata.clone());
     }
     if let Value::Array(required) = schema.entry("required").or_insert_with(|| json!([])) {
         for name in ["kind", "apiVersion"] {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::paths::root;
 use super::*;
+use listwatch_json::{MapKey, Value};
 use listwatch_registry::PrinterColumn;
 
 fn v2_json(openapi: &OpenApi) -> Value {
@@ -16,7 +17,7 @@ fn v3_json(openapi: &OpenApi, path: &str) -> Value {
 }
 
 /// The operations on a path item.
-fn operations(item: &Value) -> impl Iterator<Item = (&String, &Value)> {
+fn operations(item: &Value) -> impl Iterator<Item = (&MapKey, &Value)> {
     item.as_object().unwrap().iter().filter(|(method, _)| *method != "parameters")
 }
 
@@ -548,9 +549,9 @@ fn protobuf_document_equals_the_json_document() {
         let name = texts(&definition, &[1]).remove(0);
         let expected = &json["definitions"][&name];
         let properties =
-            expected["properties"].as_object().map(|all| all.keys().cloned().collect()).unwrap_or_default();
+            expected["properties"].as_object().map(|all| all.keys().map(String::from).collect()).unwrap_or_default();
         assert_eq!(texts(&definition, &[2, 25, 1, 1]), Vec::<String>::from_iter::<Vec<String>>(properties), "{name}");
-        let required: Vec<String> = serde_json::from_value(expected["required"].clone()).unwrap_or_default();
+        let required: Vec<String> = listwatch_json::from_value(expected["required"].clone()).unwrap_or_default();
         assert_eq!(texts(&definition, &[2, 19]), required, "{name}");
         assert_eq!(texts(&definition, &[2, 22, 1]).pop().as_deref(), expected["type"].as_str(), "{name}");
         // NamedSchema → Schema → ItemsItem → Schema → $ref

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use super::paths::{self, Body, Operation, PARAMETERS, Path};
 use super::schema::{self, KIND_EXTENSION, Models, Version};
@@ -33,7 +33,7 @@ pub(super) fn document(resources: &[Arc<Resource>]) -> Value {
             }
         }
     }
-    let parameters: Map<String, Value> =
+    let parameters: Map =
         PARAMETERS.iter().map(|parameter| (parameter.name.to_owned(), query_parameter(parameter))).collect();
     json!({
         "swagger": "2.0",
@@ -86,7 +86,7 @@ fn path_item(resource: &Resource, path: &Path, models: &mut Models) -> Value {
         })
         .collect();
     parameters.push(parameter_reference("pretty"));
-    item.insert("parameters".to_owned(), Value::Array(parameters));
+    item.insert("parameters", Value::Array(parameters));
     Value::Object(item)
 }
 
@@ -105,7 +105,7 @@ fn operation_value(resource: &Resource, operation: &Operation, models: &mut Mode
         _ => parameter_reference(name),
     });
     let parameters: Vec<Value> = std::iter::once(body).chain(query).collect();
-    let responses: Map<String, Value> = operation
+    let responses: Map = operation
         .codes
         .iter()
         .map(|code| {

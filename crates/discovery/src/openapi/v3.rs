@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use listwatch_json::{Map, Value, json};
 use listwatch_k8s_types::Id;
-use serde_json::{Map, Value, json};
 
 use super::paths::{self, Body, Model, Operation, PARAMETERS, Path};
 use super::schema::{self, KIND_EXTENSION, Models, Version};
@@ -26,7 +26,7 @@ pub(super) fn document(resources: &[&Resource]) -> Value {
             path_items.insert(path.path, item);
         }
     }
-    let parameters: Map<String, Value> =
+    let parameters: Map =
         PARAMETERS.iter().map(|parameter| (parameter.name.to_owned(), query_parameter(parameter))).collect();
     json!({
         "openapi": "3.0.0",
@@ -78,7 +78,7 @@ fn path_item(resource: &Resource, path: &Path, models: &mut Models) -> Value {
         })
         .collect();
     parameters.push(parameter_reference("pretty"));
-    item.insert("parameters".to_owned(), Value::Array(parameters));
+    item.insert("parameters", Value::Array(parameters));
     Value::Object(item)
 }
 
@@ -86,7 +86,7 @@ fn operation_value(resource: &Resource, operation: &Operation, models: &mut Mode
     let object = models.of_kind(&operation.kind, resource);
     let content = |model: &str, media_types: &[&str]| {
         let schema = Version::Three.reference(model);
-        let content: Map<String, Value> =
+        let content: Map =
             media_types.iter().map(|media_type| ((*media_type).to_owned(), json!({ "schema": schema }))).collect();
         Value::Object(content)
     };
@@ -97,7 +97,7 @@ fn operation_value(resource: &Resource, operation: &Operation, models: &mut Mode
         }
         Model::Status => (models.of_message(Id::MetaStatus), PRODUCED),
     };
-    let responses: Map<String, Value> = operation
+    let responses: Map = operation
         .codes
         .iter()
         .map(|code| ((*code).to_owned(), paths::code_description(code)))

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use listwatch_flow_control::{BootstrapKind, BootstrapObject, FlowController, FlowSchema, PriorityLevel, is_obsolete};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::objects::{digest, user};
 
@@ -11,7 +11,7 @@ fn object(kind: BootstrapKind, name: &str) -> BootstrapObject {
     BootstrapObject::all().into_iter().find(|object| object.kind() == kind && object.name() == name).unwrap()
 }
 
-fn map(value: Value) -> Map<String, Value> {
+fn map(value: Value) -> Map {
     let Value::Object(map) = value else { panic!("no object") };
     map
 }

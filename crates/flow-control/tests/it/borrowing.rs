@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use listwatch_flow_control::{FlowController, RejectReason, WorkEstimate};
+use listwatch_json::json;
 use proptest::prelude::*;
-use serde_json::json;
 
 use crate::objects::{digest, level, schema, user};
 
@@ -18,7 +18,7 @@ fn seats(controller: &Controller) -> BTreeMap<String, (u64, u64, u64, u64)> {
     seats.collect()
 }
 
-fn rules(user: &str) -> serde_json::Value {
+fn rules(user: &str) -> listwatch_json::Value {
     json!([{"subjects": [{"kind": "User", "user": {"name": user}}],
         "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}]}])
 }

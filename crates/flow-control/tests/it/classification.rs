@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use listwatch_flow_control::{Classifier, FlowController, FlowSchema, PriorityLevel};
-use serde_json::json;
+use listwatch_json::json;
 
 use crate::objects::{digest, everything, level, level_json, schema, user};
 
@@ -14,7 +14,7 @@ fn classifier(schemas: Vec<FlowSchema>) -> Classifier {
 
 /// Whether the only rule of a schema matches a request.
 #[track_caller]
-fn check(rule: serde_json::Value, name: &str, groups: &[&str], line: &str, expected: bool) {
+fn check(rule: listwatch_json::Value, name: &str, groups: &[&str], line: &str, expected: bool) {
     let classifier = classifier(vec![schema("x", "a", 5, json!([rule]))]);
     let user = user(name, groups);
     let found = classifier.classify(&digest(&user, line)).name() == "x";
@@ -23,7 +23,7 @@ fn check(rule: serde_json::Value, name: &str, groups: &[&str], line: &str, expec
 
 #[test]
 fn subjects_match_users_groups_and_service_accounts() {
-    let check = |subject: serde_json::Value, name: &str, groups: &[&str], expected: bool| {
+    let check = |subject: listwatch_json::Value, name: &str, groups: &[&str], expected: bool| {
         let rule = json!({"subjects": [subject], "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"],
             "resources": ["*"], "namespaces": ["*"]}]});
         // `/pods` in this notation is a path.
@@ -52,7 +52,7 @@ fn subjects_match_users_groups_and_service_accounts() {
 
 #[test]
 fn resource_rules_match_verb_group_resource_and_namespace() {
-    let check = |rule: serde_json::Value, line: &str, expected: bool| {
+    let check = |rule: listwatch_json::Value, line: &str, expected: bool| {
         let subjects = json!([{"kind": "User", "user": {"name": "*"}}]);
         check(json!({"subjects": subjects, "resourceRules": [rule]}), "bob", &[], line, expected);
     };
@@ -125,12 +125,12 @@ fn request_that_no_schema_matches_belongs_to_catch_all() {
 
 #[test]
 fn flows_are_distinguished_by_user_or_namespace() {
-    let by = |method: serde_json::Value| {
+    let by = |method: listwatch_json::Value| {
         let object = json!({"metadata": {"name": "x"}, "spec": {"priorityLevelConfiguration": {"name": "a"},
             "matchingPrecedence": 5, "distinguisherMethod": method, "rules": everything()}});
         FlowSchema::parse(object.to_string().as_bytes())
     };
-    let same = |method: serde_json::Value, other_user: bool, other_namespace: bool| {
+    let same = |method: listwatch_json::Value, other_user: bool, other_namespace: bool| {
         let classifier = classifier(vec![by(method).unwrap()]);
         let (bob, eve) = (user("bob", &[]), user("eve", &[]));
         let first = digest(&bob, "get core/pods in a");
@@ -151,7 +151,7 @@ fn flows_are_distinguished_by_user_or_namespace() {
 
 #[test]
 fn priority_level_with_contradictory_fields_is_rejected() {
-    let check = |change: fn(&mut serde_json::Value), message: &str| {
+    let check = |change: fn(&mut listwatch_json::Value), message: &str| {
         let mut object = level_json("a", 1, 0, None);
         change(&mut object);
         let error = PriorityLevel::parse(object.to_string().as_bytes()).unwrap_err();
@@ -160,9 +160,10 @@ fn priority_level_with_contradictory_fields_is_rejected() {
     check(|level| level["spec"]["type"] = json!("Exempt"), "broken union structure at the top, for Limited");
     check(|level| level["spec"]["exempt"] = json!({}), "broken union structure at the top, for Exempt");
     check(|level| level["metadata"]["name"] = json!("exempt"), "non-alignment between name and type");
-    let response = |level: &mut serde_json::Value| level["spec"]["limited"]["limitResponse"]["type"] = json!("Reject");
+    let response =
+        |level: &mut listwatch_json::Value| level["spec"]["limited"]["limitResponse"]["type"] = json!("Reject");
     check(response, "broken union structure for limit response");
-    let hand = |level: &mut serde_json::Value| {
+    let hand = |level: &mut listwatch_json::Value| {
         level["spec"]["limited"]["limitResponse"]["queuing"]["handSize"] = json!(17);
     };
     check(hand, "no hand of 17 can be dealt from 16 queues");

@@ -6,7 +6,7 @@ use listwatch_flow_control::{
     ActiveSchema, DanglingCondition, FlowController, FlowSchema, RejectReason, RequestId, StartError, Started,
     WorkEstimate,
 };
-use serde_json::json;
+use listwatch_json::json;
 
 use crate::objects::{digest, everything, level, schema, user};
 

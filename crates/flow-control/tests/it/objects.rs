@@ -1,8 +1,8 @@
 //! Creates the users, requests, flow schemas and priority levels of the tests.
 
 use listwatch_flow_control::{FlowSchema, PriorityLevel, RequestDigest};
+use listwatch_json::{Value, json};
 use listwatch_meta::UserInfo;
-use serde_json::{Value, json};
 
 pub(crate) fn user(name: &str, groups: &[&str]) -> UserInfo {
     let groups = groups.iter().map(|group| (*group).to_owned()).collect();

@@ -5,7 +5,7 @@
 use listwatch_meta::FieldError;
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object, given, named, selector, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use super::match_rules::{MATCH_DEFAULTS, required_one_of, validate_match_resources};
 use crate::defaults::Default::If;

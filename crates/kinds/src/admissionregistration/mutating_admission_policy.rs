@@ -5,7 +5,7 @@
 
 use listwatch_meta::FieldError;
 use listwatch_validation::{Errors, Object, child, given, items, objects, quoted, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use super::expressions::{Context, Expressions};
 use super::match_rules::{admission_kind, required_one_of};

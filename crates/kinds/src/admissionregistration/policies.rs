@@ -6,7 +6,7 @@ use listwatch_cel::RESERVED_WORDS;
 use listwatch_meta::FieldError;
 use listwatch_meta::selector::{dns_1035_label_problems, dns_subdomain_problems};
 use listwatch_validation::{Errors, Object, child, given, is_same, items, objects, quoted, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use super::expressions::{Expressions, validate_match_conditions};
 use super::match_rules::{MATCH_DEFAULTS, required_one_of, validate_match_resources, validate_mutating_operations};

@@ -12,7 +12,7 @@ use listwatch_validation::{
     Errors, Object, child, given, invalid_each, is_same, items, number, objects, one_of, quoted, selector, shown_list,
     text, texts,
 };
-use serde_json::Value;
+use listwatch_json::Value;
 
 use super::expressions::{Expressions, validate_match_conditions};
 use super::match_rules::{RULE_DEFAULTS, validate_rule};

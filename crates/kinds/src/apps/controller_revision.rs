@@ -6,7 +6,7 @@
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::{immutable, not_negative};
 use listwatch_validation::{Errors, Object};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use crate::Kind;
 use crate::printers::Printer;
@@ -65,7 +65,7 @@ static PRINTER: Printer = Printer {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
     use crate::testing::map;

@@ -7,7 +7,7 @@ use listwatch_schema::Path;
 use listwatch_validation::field_rules::{at_most_100_percent, int_or_percent, is_zero, not_negative};
 use listwatch_validation::formats::{is_invalid_selector, label_selector};
 use listwatch_validation::{Errors, Object, at, child, child_mut, given, metadata, metadata_mut, pod_spec, text};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::replica_counts::StatusCounts;
 use super::selector_and_template::{
@@ -83,7 +83,7 @@ fn template_generation(object: &Object) -> Option<i64> {
 
 fn set_template_generation(object: &mut Object, generation: i64) {
     let annotations = child_mut(metadata_mut(object), "annotations");
-    annotations.insert(TEMPLATE_GENERATION.to_owned(), Value::String(generation.to_string()));
+    annotations.insert(TEMPLATE_GENERATION, Value::String(generation.to_string()));
 }
 
 /// The rules for the counts in the status.

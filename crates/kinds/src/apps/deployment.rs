@@ -6,7 +6,7 @@
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::{at_most_100_percent, int_or_percent, is_zero, not_negative};
 use listwatch_validation::{Errors, Object, child, given, number, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use super::replica_counts::{REPLICAS, StatusCounts};
 use super::selector_and_template::{validate_replica_set_template, validate_selector, validate_selector_unchanged};
@@ -145,7 +145,7 @@ static PRINTER: Printer = Printer {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
     use crate::testing::{check_defaults, defaulted_pod_template, pod_template};

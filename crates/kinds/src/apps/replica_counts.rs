@@ -3,7 +3,7 @@
 //! Source: `Validate*Status` in `pkg/apis/apps/validation` and `pkg/apis/core/validation` of Kubernetes v1.36.
 
 use listwatch_meta::FieldError;
-use serde_json::Value;
+use listwatch_json::Value;
 
 use crate::Subresource;
 use crate::UpdateContext;
@@ -57,7 +57,7 @@ impl StatusCounts {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
     use crate::testing::transition_errors;

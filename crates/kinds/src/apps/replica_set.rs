@@ -6,7 +6,7 @@
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::not_negative;
 use listwatch_validation::{Errors, Object, child};
-use serde_json::json;
+use listwatch_json::json;
 
 use super::replica_counts::{REPLICAS, StatusCounts};
 use super::selector_and_template::{validate_replica_set_template, validate_selector, validate_selector_unchanged};

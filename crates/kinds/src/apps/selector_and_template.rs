@@ -7,7 +7,7 @@ use listwatch_validation::field_rules::immutable;
 use listwatch_validation::formats::label_selector;
 use listwatch_validation::label_selector::LabelSelector;
 use listwatch_validation::{Errors, Object, child, given, is_empty, pod_spec, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 /// Validates a selector, which must not be empty. Returns whether it matches the labels of the template; `None` if the
 /// selector is invalid.

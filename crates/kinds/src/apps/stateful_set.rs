@@ -10,7 +10,7 @@ use listwatch_validation::field_rules::not_negative;
 use listwatch_validation::formats::{self, label};
 use listwatch_validation::volume_claim::{ClaimSpecOptions, claim_spec};
 use listwatch_validation::{Errors, Object, child, given, is_same, number, objects, pod_spec, text};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::replica_counts::{REPLICAS, StatusCounts};
 use super::selector_and_template::{report_unmatched_labels, require_long_running, validate_selector};
@@ -193,9 +193,9 @@ fn validate_template(spec: &Object, old: Option<&Object>, with_template: bool, a
             .collect();
         let declared = objects(&pod, "volumes").filter(|(_, volume)| !seen.contains(text(volume, "name")));
         volumes.extend(declared.map(|(_, volume)| Value::Object(volume.clone())));
-        pod.insert("volumes".to_owned(), Value::Array(volumes));
+        pod.insert("volumes", Value::Array(volumes));
     }
-    template.insert("spec".to_owned(), Value::Object(pod));
+    template.insert("spec", Value::Object(pod));
     if with_template {
         pod_spec::validate_template(&template, old, at, errors);
     }

@@ -5,7 +5,7 @@
 use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use listwatch_validation::{Errors, Object, given, text};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 /// A strategy in the notation in which Go prints it.
 fn shown_strategy(strategy: &Object) -> Value {
@@ -23,6 +23,6 @@ pub(crate) fn report_unsupported_strategy(strategy: &Object, supported: &[&str],
 }
 
 /// The default of `rollingUpdate`: `{}` if the type is `RollingUpdate`.
-pub(crate) fn rolling_update_default(strategy: &Map<String, Value>) -> Option<Value> {
+pub(crate) fn rolling_update_default(strategy: &Map) -> Option<Value> {
     (strategy.get("type").and_then(Value::as_str) == Some("RollingUpdate")).then(|| json!({}))
 }

@@ -7,7 +7,7 @@
 
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Object, child, items, quantities};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::versions::{SecondVersion, moved};
 
@@ -100,13 +100,13 @@ fn from_v2(stored: Object) -> Object {
     let utilization = current.iter().rev().find_map(|metric| cpu_utilization(metric, "current")).cloned();
     let mut spec = selected(spec, SPEC);
     put(&mut spec, "targetCPUUtilizationPercentage", target);
-    converted.insert("spec".to_owned(), Value::Object(spec));
+    converted.insert("spec", Value::Object(spec));
     let mut status = selected(status, STATUS);
     for always in ["currentReplicas", "desiredReplicas"] {
         status.entry(always).or_insert_with(|| json!(0));
     }
     put(&mut status, "currentCPUUtilizationPercentage", utilization);
-    converted.insert("status".to_owned(), Value::Object(status));
+    converted.insert("status", Value::Object(status));
     converted
 }
 
@@ -146,17 +146,17 @@ fn to_v2(mut object: Object) -> Object {
     });
 
     let mut spec = selected(spec, SPEC);
-    spec.insert("metrics".to_owned(), Value::Array(metrics));
+    spec.insert("metrics", Value::Array(metrics));
     put(&mut spec, "behavior", behavior);
-    object.insert("spec".to_owned(), Value::Object(spec));
+    object.insert("spec", Value::Object(spec));
     let mut status = selected(status, STATUS);
     if status.get("currentReplicas").is_some_and(|count| count == 0) {
         status.shift_remove("currentReplicas");
     }
     status.entry("desiredReplicas").or_insert_with(|| json!(0));
-    status.insert("currentMetrics".to_owned(), current.map_or(Value::Null, Value::Array));
+    status.insert("currentMetrics", current.map_or(Value::Null, Value::Array));
     put(&mut status, "conditions", conditions.filter(|list| list.as_array().is_some_and(|list| !list.is_empty())));
-    object.insert("status".to_owned(), Value::Object(status));
+    object.insert("status", Value::Object(status));
     object
 }
 
@@ -180,7 +180,7 @@ type MetricConversion = fn(&str, &Object) -> Option<Object>;
 fn convert_metric(metric: &Value, convert: MetricConversion) -> Option<Value> {
     let metric = metric.as_object()?;
     let mut converted = Map::new();
-    converted.insert("type".to_owned(), json!(text(metric, "type")?));
+    converted.insert("type", json!(text(metric, "type")?));
     for kind in ["object", "pods", "resource", "containerResource", "external"] {
         let Some(source) = metric.get(kind).filter(|source| !source.is_null()) else { continue };
         converted.insert(kind.to_owned(), Value::Object(convert(kind, source.as_object()?)?));
@@ -276,7 +276,7 @@ fn status_to_v2(kind: &str, status: &Object) -> Option<Object> {
 /// Creates a `v2` metric with the identifying fields of the given `v1` metric, and with these numbers as `member`.
 fn metric_to_v2(kind: &str, metric: &Object, member: &str, numbers: Object) -> Option<Object> {
     let mut converted = Map::new();
-    let mut set = |name: &str, value: Value| drop(converted.insert(name.to_owned(), value));
+    let mut set = |name: &str, value: Value| drop(converted.insert(name, value));
     if kind == "object" {
         let reference = match metric.get("target") {
             None | Some(Value::Null) => &Map::new(),
@@ -286,11 +286,11 @@ fn metric_to_v2(kind: &str, metric: &Object, member: &str, numbers: Object) -> O
     }
     if matches!(kind, "object" | "pods" | "external") {
         let mut identifier = Map::new();
-        identifier.insert("name".to_owned(), json!(text(metric, "metricName")?));
+        identifier.insert("name", json!(text(metric, "metricName")?));
         match metric.get(if kind == "external" { "metricSelector" } else { "selector" }) {
             None | Some(Value::Null) => {}
             Some(selector) => {
-                identifier.insert("selector".to_owned(), Value::Object(selector.as_object()?.clone()));
+                identifier.insert("selector", Value::Object(selector.as_object()?.clone()));
             }
         }
         set(member, Value::Object(numbers));
@@ -313,7 +313,7 @@ fn metric_target(value: Option<Value>, average: Option<Value>, utilization: Opti
         _ => "AverageValue",
     };
     let mut target = Map::new();
-    target.insert("type".to_owned(), json!(kind));
+    target.insert("type", json!(kind));
     target.extend(metric_value(value, average, utilization));
     target
 }
@@ -331,8 +331,8 @@ fn metric_value(value: Option<Value>, average: Option<Value>, utilization: Optio
 fn printed_reference(reference: &Object) -> Object {
     let text = |name: &str| listwatch_validation::text(reference, name);
     let mut printed = Map::new();
-    printed.insert("kind".to_owned(), json!(text("kind")));
-    printed.insert("name".to_owned(), json!(text("name")));
+    printed.insert("kind", json!(text("kind")));
+    printed.insert("name", json!(text("name")));
     put(&mut printed, "apiVersion", Some(json!(text("apiVersion"))).filter(|version| version != ""));
     printed
 }
@@ -382,10 +382,10 @@ fn external_behavior(behavior: &Value) -> Option<Value> {
         let rule = rule.as_object()?;
         let mut converted = Map::new();
         if let Some(seconds) = member(rule, "stabilizationWindowSeconds") {
-            converted.insert("stabilizationWindowSeconds".to_owned(), whole(&seconds)?);
+            converted.insert("stabilizationWindowSeconds", whole(&seconds)?);
         }
         if let Some(policy) = member(rule, "selectPolicy") {
-            converted.insert("selectPolicy".to_owned(), json!(policy.as_str()?));
+            converted.insert("selectPolicy", json!(policy.as_str()?));
         }
         if let Some(policies) = member(rule, "policies") {
             let mut all = Vec::new();
@@ -397,13 +397,13 @@ fn external_behavior(behavior: &Value) -> Option<Value> {
                     json!({"type": kind.as_str()?, "value": count("value")?, "periodSeconds": count("periodSeconds")?}),
                 );
             }
-            converted.insert("policies".to_owned(), Value::Array(all));
+            converted.insert("policies", Value::Array(all));
         }
         if let Some(mut tolerance) = member(rule, "tolerance") {
             quantities::canonicalize(&mut tolerance).ok()?;
-            converted.insert("tolerance".to_owned(), tolerance);
+            converted.insert("tolerance", tolerance);
         }
-        external.insert(name.to_owned(), Value::Object(converted));
+        external.insert(name, Value::Object(converted));
     }
     (!external.is_empty()).then_some(Value::Object(external))
 }
@@ -458,7 +458,7 @@ fn take_object(object: &mut Object, name: &str) -> Object {
 
 fn put(object: &mut Object, name: &str, value: Option<Value>) {
     if let Some(value) = value {
-        object.insert(name.to_owned(), value);
+        object.insert(name, value);
     }
 }
 

@@ -6,7 +6,7 @@
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::{not_negative, required_one_of};
 use listwatch_validation::{Errors, Object, child, given, is_true, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use super::cron_schedule;
 use super::job::{FAILURE_POLICY_DEFAULTS, validate_job_spec};
@@ -139,7 +139,7 @@ static PRINTER: Printer = Printer {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
     use crate::testing::{check_defaults, defaulted_pod_template, pod_template};

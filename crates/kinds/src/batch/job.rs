@@ -14,7 +14,7 @@ use listwatch_validation::{
     Errors, Object, child, child_mut, given, is_same, is_true, items, metadata, metadata_mut, number, objects,
     pod_spec, shown_list, text,
 };
-use serde_json::{Map, Value, json};
+use listwatch_json::{MapKey, Map, Value, json};
 
 use super::completion_indexes;
 use super::job_status::{self, is_condition, without_value};
@@ -108,7 +108,7 @@ fn prepare_for_create(job: &mut Object, context: CreateContext<'_>) {
     selector.entry("batch.kubernetes.io/controller-uid").or_insert_with(|| context.uid.into());
     let metadata = metadata_mut(job);
     if metadata.get("labels").and_then(Value::as_object).is_none_or(Map::is_empty) {
-        metadata.insert("labels".to_owned(), Value::Object(generated));
+        metadata.insert("labels", Value::Object(generated));
     }
 }
 
@@ -230,7 +230,7 @@ fn shown_labels(labels: &Object) -> Value {
     if labels.is_empty() {
         return Value::Null;
     }
-    let sorted: BTreeMap<&String, &Value> = labels.iter().collect();
+    let sorted: BTreeMap<&MapKey, &Value> = labels.iter().collect();
     json!(sorted)
 }
 
@@ -646,7 +646,7 @@ mod tests {
 
     #[test]
     fn new_job_without_labels_gets_all_labels_of_its_template() {
-        let check = |job: serde_json::Value, manual: bool, expected: &[&str]| {
+        let check = |job: listwatch_json::Value, manual: bool, expected: &[&str]| {
             let mut job = map(job);
             job.insert(
                 "spec".to_owned(),
@@ -654,7 +654,7 @@ mod tests {
             );
             crate::defaults::apply(&DEFAULTS, &mut job);
             prepare_for_create(&mut job, CreateContext { uid: "u", now: "NOW", user: UserInfo::admin() });
-            let labels: Vec<&String> = job["metadata"]["labels"].as_object().unwrap().keys().collect();
+            let labels: Vec<&MapKey> = job["metadata"]["labels"].as_object().unwrap().keys().collect();
             assert_eq!(labels, expected);
         };
         let generated =

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use listwatch_schema::Path;
-use serde_json::Value;
+use listwatch_json::Value;
 
 use super::completion_indexes;
 use listwatch_validation::field_rules::not_negative;
@@ -173,7 +173,7 @@ fn validate_finished(spec: &Object, status: &Object, before: &Object, at: &Path<
     let some = ["failed", "succeeded"].iter().any(|list| !items(uncounted, list).is_empty());
     if (now != was || changed("uncountedTerminatedPods")) && some {
         let list = |name: &str| uncounted.get(name).cloned().unwrap_or_default();
-        let shown = serde_json::json!({"Succeeded": list("succeeded"), "Failed": list("failed")});
+        let shown = listwatch_json::json!({"Succeeded": list("succeeded"), "Failed": list("failed")});
         errors.invalid_value(&at.child("uncountedTerminatedPods"), shown, "must be empty for finished job");
     }
 }

@@ -15,7 +15,7 @@ use listwatch_validation::base64::normalize_base64;
 use listwatch_validation::clock::timestamp;
 use listwatch_validation::names::{self, NameRule};
 use listwatch_validation::{Errors, Object, child, child_mut, items, number, quoted, text};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::certificate_request::{self, CertificateRequest};
 use crate::printers::Printer;
@@ -60,7 +60,7 @@ fn prepare_for_create(request: &mut Object, context: CreateContext<'_>) {
     if let Value::Object(user) = json!(context.user) {
         spec.extend(user);
     }
-    request.insert("status".to_owned(), Value::Object(Map::new()));
+    request.insert("status", Value::Object(Map::new()));
 }
 
 /// Keeps the approval conditions on a write to `/status`, and sets missing times of conditions.
@@ -92,13 +92,13 @@ fn prepare_for_update(new: &mut Object, old: &Object, context: UpdateContext<'_>
     for condition in after.iter_mut().filter_map(Value::as_object_mut) {
         let missing = |condition: &Object, name: &str| condition.get(name).is_none_or(Value::is_null);
         if missing(condition, "lastUpdateTime") {
-            condition.insert("lastUpdateTime".to_owned(), json!(now));
+            condition.insert("lastUpdateTime", json!(now));
         }
         if missing(condition, "lastTransitionTime") {
             let since = since
                 .get(&(text(condition, "type"), text(condition, "status")))
                 .map_or_else(|| json!(now), |time| (*time).clone());
-            condition.insert("lastTransitionTime".to_owned(), since);
+            condition.insert("lastTransitionTime", since);
         }
     }
 }

@@ -51,7 +51,7 @@ static PRINTER: Printer = Printer {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use crate::testing::transition_errors;
 

@@ -119,12 +119,12 @@ fn endpoint_list(endpoints: Printed<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
     use crate::table::{Json, RowClock};
 
-    fn cell(subsets: serde_json::Value) -> String {
+    fn cell(subsets: listwatch_json::Value) -> String {
         let object = json!({"metadata": {"name": "e"}, "subsets": subsets}).to_string();
         let clock = RowClock::new(time::OffsetDateTime::UNIX_EPOCH);
         endpoint_list(Printed::new(Json::new(object.as_bytes()), &clock))

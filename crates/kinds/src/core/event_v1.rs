@@ -6,7 +6,7 @@
 use listwatch_meta::{FieldError, SelectableField};
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object, child, given, number, text};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::versions::SecondVersion;
 
@@ -62,7 +62,7 @@ fn label(field: &SelectableField) -> Option<String> {
     }
 }
 
-fn to_events_v1(stored: Map<String, Value>) -> Map<String, Value> {
+fn to_events_v1(stored: Map) -> Map {
     let mut converted = renamed(stored, NAMES, |name| match name {
         "eventTime" | "deprecatedFirstTimestamp" | "deprecatedLastTimestamp" => Some(Value::Null),
         "regarding" | "deprecatedSource" => Some(json!({})),
@@ -72,7 +72,7 @@ fn to_events_v1(stored: Map<String, Value>) -> Map<String, Value> {
     converted
 }
 
-fn to_core_v1(event: Map<String, Value>) -> Map<String, Value> {
+fn to_core_v1(event: Map) -> Map {
     let names = STORED_ORDER.map(|at| (NAMES[at].1, NAMES[at].0));
     let mut converted = renamed(event, names, |name| match name {
         "eventTime" | "firstTimestamp" | "lastTimestamp" => Some(Value::Null),
@@ -87,10 +87,10 @@ fn to_core_v1(event: Map<String, Value>) -> Map<String, Value> {
 /// Renames the members of an event and sorts them in the order of `names`. `zero` returns the value that Go prints for
 /// an absent member.
 fn renamed(
-    mut event: Map<String, Value>,
+    mut event: Map,
     names: [(&str, &str); NAMES.len()],
     zero: fn(&str) -> Option<Value>,
-) -> Map<String, Value> {
+) -> Map {
     let member = |(old, new): (&str, &str)| {
         let given = event.get_mut(old).map(Value::take).filter(|value| !is_omitted(value));
         Some((new.to_owned(), given.or_else(|| zero(new))?))
@@ -109,14 +109,14 @@ fn is_omitted(value: &Value) -> bool {
 }
 
 /// Orders the members of a series as Go prints them. `always` is true if Go prints a count of 0.
-fn print_series(event: &mut Map<String, Value>, always: bool) {
+fn print_series(event: &mut Map, always: bool) {
     let Some(Value::Object(series)) = event.get_mut("series") else { return };
     let count = series.shift_remove("count").filter(|count| always || !is_omitted(count));
     let time = series.shift_remove("lastObservedTime");
     if let Some(count) = count.or(always.then(|| json!(0))) {
-        series.insert("count".to_owned(), count);
+        series.insert("count", count);
     }
-    series.insert("lastObservedTime".to_owned(), time.unwrap_or(Value::Null));
+    series.insert("lastObservedTime", time.unwrap_or(Value::Null));
 }
 
 /// The fields that a write through `events.k8s.io/v1` cannot change, in upstream's order.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use listwatch_schema::Path;
 use listwatch_validation::formats::{amount, compare, is_full, qualified_name, whole};
 use listwatch_validation::{Errors, Object, child, objects, text};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::defaults::Default::{Do, Each, If};
 use crate::defaults::Defaults;
@@ -34,7 +34,7 @@ static DEFAULTS: Defaults = Defaults(&[("spec", If(&SPEC_DEFAULTS))]);
 
 /// Applies the defaults of limits for containers: `default` defaults to `max`. `defaultRequest` defaults to `default`,
 /// then to `min`.
-fn default_container_limits(item: &mut Map<String, Value>) {
+fn default_container_limits(item: &mut Map) {
     if item.get("type").and_then(Value::as_str) != Some("Container") {
         return;
     }
@@ -180,7 +180,7 @@ fn ratio_of(max: &str, min: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use crate::testing::check_defaults;
 

@@ -8,7 +8,7 @@ use listwatch_meta::selector::validate_qualified_name;
 use listwatch_validation::names::NameRule;
 use listwatch_validation::object_meta::{FINALIZER_FOREGROUND, FINALIZER_KUBERNETES, FINALIZER_ORPHAN, is_set};
 use listwatch_validation::{Errors, Object, child, child_mut, metadata, metadata_mut, text, texts};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use crate::printers::Printer;
 use crate::table::{AGE, Column, NAME};
@@ -47,7 +47,7 @@ const STANDARD_FINALIZERS: [&str; 3] = [FINALIZER_KUBERNETES, FINALIZER_ORPHAN, 
 fn set_name_label(namespace: &mut Object) {
     let name = text(metadata(namespace), "name").to_owned();
     if !name.is_empty() {
-        child_mut(metadata_mut(namespace), "labels").insert(NAME_LABEL.to_owned(), Value::String(name));
+        child_mut(metadata_mut(namespace), "labels").insert(NAME_LABEL, Value::String(name));
     }
 }
 
@@ -59,7 +59,7 @@ fn prepare_for_create(namespace: &mut Object, _: CreateContext<'_>) {
         Some(Value::Array(finalizers)) if finalizers.contains(&kubernetes) => {}
         Some(Value::Array(finalizers)) => finalizers.push(kubernetes),
         _ => {
-            spec.insert("finalizers".to_owned(), json!([kubernetes]));
+            spec.insert("finalizers", json!([kubernetes]));
         }
     }
     set_name_label(namespace);
@@ -71,7 +71,7 @@ fn prepare_for_update(new: &mut Object, old: &Object, context: UpdateContext<'_>
         let kept = old.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
         let spec = child_mut(new, "spec");
         match kept {
-            Some(finalizers) => spec.insert("finalizers".to_owned(), finalizers),
+            Some(finalizers) => spec.insert("finalizers", finalizers),
             None => spec.shift_remove("finalizers"),
         };
     }
@@ -87,8 +87,8 @@ fn has_finalizers(namespace: &Object) -> bool {
 /// Marks a namespace for deletion. The first request only starts the deletion of its objects.
 fn begin_deletion(namespace: &mut Object, now: &str) -> Deletion {
     if !is_set(metadata(namespace), "deletionTimestamp") {
-        metadata_mut(namespace).insert("deletionTimestamp".to_owned(), Value::String(now.to_owned()));
-        child_mut(namespace, "status").insert("phase".to_owned(), Value::String("Terminating".to_owned()));
+        metadata_mut(namespace).insert("deletionTimestamp", Value::String(now.to_owned()));
+        child_mut(namespace, "status").insert("phase", Value::String("Terminating".to_owned()));
         return Deletion::Marked;
     }
     if has_finalizers(namespace) { Deletion::Pending } else { Deletion::Unmarked }
@@ -149,7 +149,7 @@ static PRINTER: Printer = Printer {
 #[cfg(test)]
 mod tests {
     use listwatch_meta::UserInfo;
-    use serde_json::{Value, json};
+    use listwatch_json::{Value, json};
 
     use crate::testing::{map, transition_errors};
     use crate::{CreateContext, Subresource};

@@ -11,7 +11,7 @@ use listwatch_schema::Path;
 use listwatch_validation::field_rules::required_one_of;
 use listwatch_validation::formats::{Range, amount, is_full, legacy_cidr, qualified_name};
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::defaults::Default::{Do, In, Number};
 use crate::defaults::{BLANK, Defaults};
@@ -70,24 +70,24 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[("podCIDR", Do(default_pod_cidrs))])
 static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS)), ("status", In(&STATUS_DEFAULTS))]);
 
 /// Applies the default of `allocatable`: the value of `capacity`.
-fn default_allocatable(status: &mut Map<String, Value>) {
+fn default_allocatable(status: &mut Map) {
     let none = |value: Option<&Value>| value.and_then(Value::as_object).is_none_or(Map::is_empty);
     if none(status.get("allocatable"))
         && let Some(capacity) = status.get("capacity").filter(|capacity| !none(Some(capacity))).cloned()
     {
-        status.insert("allocatable".to_owned(), capacity);
+        status.insert("allocatable", capacity);
     }
 }
 
 /// Applies the defaults of `podCIDR` and `podCIDRs[0]`: the value of the other field.
-fn default_pod_cidrs(spec: &mut Map<String, Value>) {
+fn default_pod_cidrs(spec: &mut Map) {
     let first = spec.get("podCIDRs").and_then(|list| list.get(0)).cloned();
     match (spec.get("podCIDR").filter(|cidr| **cidr != "").cloned(), first) {
         (Some(single), None) => {
-            spec.insert("podCIDRs".to_owned(), json!([single]));
+            spec.insert("podCIDRs", json!([single]));
         }
         (None, Some(first)) => {
-            spec.insert("podCIDR".to_owned(), first);
+            spec.insert("podCIDR", first);
         }
         _ => {}
     }

@@ -12,7 +12,7 @@ use listwatch_validation::formats::{self, IMMUTABLE, amount, json as go_json, po
 use listwatch_validation::volume_claim::{VOLUME_MODES, access_modes};
 use listwatch_validation::volume_source::volume_source;
 use listwatch_validation::{Errors, Object, child, child_mut, given, is_empty, items, metadata, objects, text};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::core::volumes::{CLASS_ANNOTATION, access_modes_cell, class_cell, validate_basic_amount};
 use crate::defaults::Default::{If, In, Text};
@@ -58,7 +58,7 @@ static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS))]);
 /// Sets `status.lastPhaseTransitionTime` to the creation time.
 fn prepare_for_create(volume: &mut Object, _: CreateContext<'_>) {
     let since = metadata(volume).get("creationTimestamp").cloned().unwrap_or_default();
-    child_mut(volume, "status").insert("lastPhaseTransitionTime".to_owned(), since);
+    child_mut(volume, "status").insert("lastPhaseTransitionTime", since);
 }
 
 /// Sets `lastPhaseTransitionTime` to the current time when the phase changes, unless the client sets another time.
@@ -76,7 +76,7 @@ fn prepare_for_update(volume: &mut Object, old: &Object, context: UpdateContext<
         (_, since) => since,
     };
     if let Some(since) = since {
-        child_mut(volume, "status").insert(SINCE.to_owned(), since);
+        child_mut(volume, "status").insert(SINCE, since);
     }
 }
 
@@ -344,7 +344,7 @@ fn same_affinity(new: Option<&Value>, old: &Value) -> bool {
         ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
         ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
     ];
-    fn requirements(affinity: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> {
+    fn requirements(affinity: &mut Value) -> impl Iterator<Item = &mut Map> {
         let terms = affinity.pointer_mut("/required/nodeSelectorTerms").and_then(Value::as_array_mut);
         let lists = terms.into_iter().flatten().filter_map(|term| term.get_mut("matchExpressions")?.as_array_mut());
         lists.flatten().filter_map(Value::as_object_mut)
@@ -353,7 +353,7 @@ fn same_affinity(new: Option<&Value>, old: &Value) -> bool {
     for (before, after) in requirements(&mut old).zip(requirements(&mut new)) {
         let key = text(before, "key").to_owned();
         if FINAL.contains(&(key.as_str(), text(after, "key"))) {
-            after.insert("key".to_owned(), Value::String(key));
+            after.insert("key", Value::String(key));
         }
     }
     same(Some(&new), Some(&old))

@@ -12,7 +12,7 @@ use listwatch_validation::formats::{
 };
 use listwatch_validation::volume_claim::{ClaimSpecOptions, claim_spec};
 use listwatch_validation::{Errors, Object, child, given, items, text};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::core::volumes::{CLASS_ANNOTATION, access_modes_cell, class_cell, validate_basic_amount};
 use crate::defaults::Default::In;
@@ -105,7 +105,7 @@ fn validate_changes(claim: &Object, old: &Object, errors: &mut Errors) {
     let mut then = before.clone();
     let keep = |from: &Object, to: &mut Object, name: &str| match from.get(name) {
         Some(value) => {
-            to.insert(name.to_owned(), value.clone());
+            to.insert(name, value.clone());
         }
         None => {
             to.shift_remove(name);
@@ -169,7 +169,7 @@ fn go_claim_spec(spec: &Object) -> Value {
                 .cloned()
                 .unwrap_or_else(|| if matches!(member, "kind" | "name") { Value::from("") } else { Value::Null })
         };
-        Some(members.iter().map(|(shown, member)| ((*shown).to_owned(), text(member))).collect::<Map<_, _>>())
+        Some(members.iter().map(|(shown, member)| ((*shown).to_owned(), text(member))).collect::<Map>())
     };
     let reference = [("APIGroup", "apiGroup"), ("Kind", "kind"), ("Name", "name"), ("Namespace", "namespace")];
     json!({

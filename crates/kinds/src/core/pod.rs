@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use listwatch_validation::pod_spec::{self, default_pod_level_resources};
 use listwatch_validation::{Errors, Object};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 use time::OffsetDateTime;
 
 use super::pod_qos::quality_of_service;
@@ -80,7 +80,7 @@ static POD_ONLY_DEFAULTS: Defaults = Defaults(&[
 static REQUEST_DEFAULTS: Defaults = Defaults(&[("resources", Do(requests_from_limits))]);
 
 /// Copies limits to absent requests.
-fn requests_from_limits(container: &mut Map<String, Value>) {
+fn requests_from_limits(container: &mut Map) {
     let Some(Value::Object(resources)) = container.get_mut("resources") else { return };
     let Some(Value::Object(limits)) = resources.get("limits") else { return };
     let limits = limits.clone();
@@ -96,7 +96,7 @@ fn requests_from_limits(container: &mut Map<String, Value>) {
 }
 
 /// Applies the default of host ports in the host's network: the container port.
-fn host_ports(spec: &mut Map<String, Value>) {
+fn host_ports(spec: &mut Map) {
     if spec.get("hostNetwork") != Some(&Value::Bool(true)) {
         return;
     }
@@ -107,7 +107,7 @@ fn host_ports(spec: &mut Map<String, Value>) {
             if missing(port, "hostPort")
                 && let Some(container_port) = port.get("containerPort").cloned()
             {
-                port.insert("hostPort".to_owned(), container_port);
+                port.insert("hostPort", container_port);
             }
         }
     }
@@ -115,7 +115,7 @@ fn host_ports(spec: &mut Map<String, Value>) {
 
 /// Adds tolerations of failing nodes for 300 s, unless the pod has tolerations for them (admission plugin
 /// DefaultTolerationSeconds).
-fn tolerate_failing_nodes(spec: &mut Map<String, Value>) {
+fn tolerate_failing_nodes(spec: &mut Map) {
     let mut tolerations = match spec.get_mut("tolerations") {
         Some(Value::Array(tolerations)) => std::mem::take(tolerations),
         Some(Value::Null) | None => Vec::new(),
@@ -131,7 +131,7 @@ fn tolerate_failing_nodes(spec: &mut Map<String, Value>) {
                 .push(json!({"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
         }
     }
-    spec.insert("tolerations".to_owned(), Value::Array(tolerations));
+    spec.insert("tolerations", Value::Array(tolerations));
 }
 
 /// Sets the status of a new pod (`PrepareForCreate`).
@@ -143,7 +143,7 @@ fn prepare_for_create(pod: &mut Object, context: CreateContext<'_>) {
             "message": "Scheduling is blocked due to non-empty scheduling gates"}]);
     }
     status["qosClass"] = json!(quality_of_service(pod.get("spec")));
-    pod.insert("status".to_owned(), status);
+    pod.insert("status", status);
 }
 
 /// Keeps fields of the status that an older client omits (`PrepareForUpdate`).
@@ -155,7 +155,7 @@ fn prepare_for_update(new: &mut Object, old: &Object, context: UpdateContext<'_>
     };
     for name in ["qosClass", "observedGeneration"] {
         if let (None, Some(before)) = (new.get(name), old.get(name)) {
-            new.insert(name.to_owned(), before.clone());
+            new.insert(name, before.clone());
         }
     }
     // Conditions of the same type are matched in their order.

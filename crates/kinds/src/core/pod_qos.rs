@@ -2,7 +2,7 @@
 //!
 //! Source: `ComputePodQOS` in `pkg/apis/core/helper/qos/qos.go`.
 
-use serde_json::Value;
+use listwatch_json::Value;
 
 /// Returns `Guaranteed`, `Burstable` or `BestEffort`, based on the requests and limits of CPU and memory.
 pub fn quality_of_service(spec: Option<&Value>) -> &'static str {
@@ -30,7 +30,7 @@ pub fn quality_of_service(spec: Option<&Value>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

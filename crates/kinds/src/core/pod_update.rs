@@ -10,7 +10,7 @@ use listwatch_meta::selector::validate_qualified_name;
 use listwatch_meta::{FieldError, go};
 use listwatch_validation::pod_spec::MIRROR_ANNOTATION;
 use listwatch_validation::{Errors, Object, metadata};
-use serde_json::{Value, json};
+use listwatch_json::{MapKey, Value, json};
 
 /// The error of an update that changes an immutable field.
 const IMMUTABLE_FIELDS: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
@@ -58,7 +58,7 @@ pub(crate) fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
     // Only tolerationSeconds of an existing toleration may change.
     let without_seconds = |toleration: &Value| -> Option<BTreeMap<String, Value>> {
         let members = toleration.as_object()?.iter().filter(|(name, _)| *name != "tolerationSeconds");
-        Some(members.map(|(name, value)| (name.clone(), value.clone())).collect())
+        Some(members.map(|(name, value)| (name.as_str().to_owned(), value.clone())).collect())
     };
     let tolerations = |spec| items(Some(spec), "tolerations").iter().map(without_seconds);
     let kept: HashSet<_> = tolerations(after).collect();
@@ -141,7 +141,7 @@ fn equal_except_node_affinity(new: Option<&Value>, old: Option<&Value>) -> bool 
 /// Whether two specs are equal in all fields that are immutable in an update of a pod.
 fn equal_immutable_fields(new: &Object, old: &Object) -> bool {
     let same = |name: &str| new.get(name) == old.get(name);
-    new.keys().chain(old.keys()).map(String::as_str).all(|name| match name {
+    new.keys().chain(old.keys()).map(MapKey::as_str).all(|name| match name {
         "activeDeadlineSeconds" | "tolerations" | "schedulingGates" => true,
         "containers" | "initContainers" => {
             let without_image = |spec: &Object| -> Vec<Value> {

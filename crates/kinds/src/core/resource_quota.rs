@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use listwatch_schema::Path;
 use listwatch_validation::formats::{self, IMMUTABLE, amount};
 use listwatch_validation::{Errors, Object, child, given, items, objects, text};
-use serde_json::Value;
+use listwatch_json::{MapKey, Value};
 
 use crate::printers::Printer;
 use crate::table::{AGE, Column, Json, NAME};
@@ -101,7 +101,7 @@ fn is_scope(scope: &str) -> bool {
 const CONFLICTING_SCOPES: [[&str; 2]; 2] = [["BestEffort", "NotBestEffort"], ["Terminating", "NotTerminating"]];
 
 /// The resources of a quota to which a scope does not apply.
-fn unfit_resources<'a>(spec: &'a Object, scope: &'a str) -> impl Iterator<Item = &'a String> {
+fn unfit_resources<'a>(spec: &'a Object, scope: &'a str) -> impl Iterator<Item = &'a MapKey> {
     child(spec, "hard").keys().filter(move |resource| is_quota_name(resource) && !scope_applies_to(scope, resource))
 }
 
@@ -134,7 +134,7 @@ fn validate_scope_selector(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     let selector_at = at.child("scopeSelector");
     let at = selector_at.child("matchExpressions");
     let requirements = objects(selector, "matchExpressions").map(|(_, requirement)| {
-        serde_json::json!({"ScopeName": text(requirement, "scopeName"), "Operator": text(requirement, "operator"),
+        listwatch_json::json!({"ScopeName": text(requirement, "scopeName"), "Operator": text(requirement, "operator"),
             "Values": requirement.get("values")})
     });
     let shown = format!("{{\"MatchExpressions\":{}}}", requirements.collect::<Value>());

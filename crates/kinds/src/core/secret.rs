@@ -8,7 +8,7 @@ use listwatch_meta::FieldError;
 use listwatch_validation::base64::decoded_len;
 use listwatch_validation::field_rules::immutable;
 use listwatch_validation::{Errors, Object, child, child_mut, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use crate::core::data::{DATA_BYTES_MAX, normalize_values, validate_immutable_data, validate_key};
 use crate::defaults::Default::Text;
@@ -121,7 +121,7 @@ static PRINTER: Printer = Printer {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use listwatch_json::{Value, json};
 
     use crate::testing::{check_defaults, map, transition_errors};
 

@@ -16,7 +16,7 @@ use listwatch_validation::formats::{
 };
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object, child, given, is_empty, items, number, objects, text};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::core::ports::{validate_app_protocol, validate_protocol};
 use crate::defaults::Default::{Do, Each, From, In, Text};
@@ -60,11 +60,11 @@ static PORT_DEFAULTS: Defaults = Defaults(&[
 ]);
 
 /// Sets a target port of 0 to the number of the port.
-fn default_zero_target(port: &mut Map<String, Value>) {
+fn default_zero_target(port: &mut Map) {
     if port.get("targetPort") == Some(&json!(0))
         && let Some(number) = port.get("port").cloned()
     {
-        port.insert("targetPort".to_owned(), number);
+        port.insert("targetPort", number);
     }
 }
 
@@ -81,7 +81,7 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[
 static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS)), ("status", Do(default_ip_modes))]);
 
 /// The default of `ipMode` for addresses of a load balancer: `VIP`.
-fn default_ip_modes(service: &mut Map<String, Value>) {
+fn default_ip_modes(service: &mut Map) {
     if service.get("spec").and_then(|spec| spec.get("type")) != Some(&json!("LoadBalancer")) {
         return;
     }
@@ -89,22 +89,22 @@ fn default_ip_modes(service: &mut Map<String, Value>) {
         service.get_mut("status").and_then(|status| status.pointer_mut("/loadBalancer/ingress")?.as_array_mut());
     for point in points.into_iter().flatten().filter_map(Value::as_object_mut) {
         if !missing(point, "ip") && !point.contains_key("ipMode") {
-            point.insert("ipMode".to_owned(), json!("VIP"));
+            point.insert("ipMode", json!("VIP"));
         }
     }
 }
 
-fn is_type(spec: &Map<String, Value>, name: &str) -> bool {
+fn is_type(spec: &Map, name: &str) -> bool {
     spec.get("type").and_then(Value::as_str) == Some(name)
 }
 
-fn is_externally_accessible(spec: &Map<String, Value>) -> bool {
+fn is_externally_accessible(spec: &Map) -> bool {
     let external = spec.get("externalIPs").and_then(Value::as_array).is_some_and(|ips| !ips.is_empty());
     is_type(spec, "NodePort") || is_type(spec, "LoadBalancer") || (is_type(spec, "ClusterIP") && external)
 }
 
 /// Applies the default timeout of session affinity, 3 h. Without affinity, removes the configuration.
-fn default_session_affinity(spec: &mut Map<String, Value>) {
+fn default_session_affinity(spec: &mut Map) {
     match spec.get("sessionAffinity").and_then(Value::as_str) {
         Some("None") => {
             spec.shift_remove("sessionAffinityConfig");
@@ -112,7 +112,7 @@ fn default_session_affinity(spec: &mut Map<String, Value>) {
         Some("ClientIP") => {
             let timeout = spec.get("sessionAffinityConfig").and_then(|c| c.pointer("/clientIP/timeoutSeconds"));
             if timeout.is_none_or(Value::is_null) {
-                spec.insert("sessionAffinityConfig".to_owned(), json!({"clientIP": {"timeoutSeconds": 10800}}));
+                spec.insert("sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 10800}}));
             }
         }
         _ => {}
@@ -585,7 +585,7 @@ fn ports_cell(ports: Json<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use crate::testing::check_defaults;
 

@@ -13,7 +13,7 @@
 pub(crate) mod pod_spec;
 pub(crate) mod volume;
 
-use serde_json::{Map, Value};
+use listwatch_json::{Map, Value};
 
 /// The members of an object that have defaults, in the order of application.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(crate) enum Default {
     /// `{}` for an absent member.
     Empty,
     /// The result of the function, if any, for an absent member. The argument is the object that contains the member.
-    From(fn(&Map<String, Value>) -> Option<Value>),
+    From(fn(&Map) -> Option<Value>),
     /// `{}` for an absent member, and defaults of its members.
     In(&'static Defaults),
     /// Defaults of the members of a present member.
@@ -46,7 +46,7 @@ pub(crate) enum Default {
     /// Defaults of the members of each object in a list or map.
     Each(&'static Defaults),
     /// Calls the function with the object that contains the member.
-    Do(fn(&mut Map<String, Value>)),
+    Do(fn(&mut Map)),
 }
 
 /// A member that Go prints as `null` if it is absent.
@@ -55,7 +55,7 @@ pub(crate) const NULL: Default = Default::From(|_| Some(Value::Null));
 pub(crate) const BLANK: Default = Default::From(|_| Some(Value::String(String::new())));
 
 /// Applies defaults to an object.
-pub fn apply(defaults: &Defaults, object: &mut Map<String, Value>) {
+pub fn apply(defaults: &Defaults, object: &mut Map) {
     for (name, default) in defaults.0 {
         match default {
             Default::Text(text) => fill(object, name, || Some(Value::String((*text).to_owned()))),
@@ -72,7 +72,7 @@ pub fn apply(defaults: &Defaults, object: &mut Map<String, Value>) {
                 if missing(object, name)
                     && let Some(value) = make(object)
                 {
-                    object.insert((*name).to_owned(), value);
+                    object.insert(*name, value);
                 }
             }
             Default::In(inner) => {
@@ -97,22 +97,22 @@ pub fn apply(defaults: &Defaults, object: &mut Map<String, Value>) {
     }
 }
 
-fn apply_below(inner: &Defaults, object: &mut Map<String, Value>, name: &str) {
+fn apply_below(inner: &Defaults, object: &mut Map, name: &str) {
     if let Some(Value::Object(inner_object)) = object.get_mut(name) {
         apply(inner, inner_object);
     }
 }
 
-fn fill(object: &mut Map<String, Value>, name: &str, make: impl FnOnce() -> Option<Value>) {
+fn fill(object: &mut Map, name: &str, make: impl FnOnce() -> Option<Value>) {
     if missing(object, name)
         && let Some(value) = make()
     {
-        object.insert(name.to_owned(), value);
+        object.insert(name, value);
     }
 }
 
 /// Whether a member is absent, `null` or `""`.
-pub(crate) fn missing(object: &Map<String, Value>, name: &str) -> bool {
+pub(crate) fn missing(object: &Map, name: &str) -> bool {
     match object.get(name) {
         None | Some(Value::Null) => true,
         Some(Value::String(text)) => text.is_empty(),
@@ -121,7 +121,7 @@ pub(crate) fn missing(object: &Map<String, Value>, name: &str) -> bool {
 }
 
 /// Removes members that are `null`. Do not use this for objects of free form, such as the data of a ControllerRevision.
-pub fn drop_nulls(object: &mut Map<String, Value>) {
+pub fn drop_nulls(object: &mut Map) {
     object.retain(|_, value| {
         match value {
             Value::Null => return false,
@@ -145,7 +145,7 @@ fn drop_nulls_in(items: &mut [Value]) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

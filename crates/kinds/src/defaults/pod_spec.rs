@@ -2,7 +2,7 @@
 //!
 //! Source: `pkg/apis/core/v1/defaults.go` of Kubernetes v1.36.
 
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use super::Default::{Do, Each, Empty, From, If, In, Number, Text};
 use super::Defaults;
@@ -78,26 +78,26 @@ pub(super) fn pull_policy(image: Option<&Value>) -> Value {
 }
 
 /// Copies the service account between its two fields.
-fn service_account(spec: &mut Map<String, Value>) {
+fn service_account(spec: &mut Map) {
     for (from, to) in [("serviceAccountName", "serviceAccount"), ("serviceAccount", "serviceAccountName")] {
         if let Some(Value::String(name)) = spec.get(from)
             && !name.is_empty()
         {
             let name = name.clone();
-            spec.insert(to.to_owned(), Value::String(name));
+            spec.insert(to, Value::String(name));
             return;
         }
     }
 }
 
 /// Copies the labels of the pod template to an object without labels.
-pub(crate) fn labels_of_template(object: &mut Map<String, Value>) {
+pub(crate) fn labels_of_template(object: &mut Map) {
     let labels = object.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels")).cloned();
     let Some(labels @ Value::Object(_)) = labels else { return };
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
         let none = metadata.get("labels").and_then(Value::as_object).is_none_or(Map::is_empty);
         if none {
-            metadata.insert("labels".to_owned(), labels);
+            metadata.insert("labels", labels);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Source: `pkg/apis/core/v1/defaults.go` of Kubernetes v1.36.
 
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::Default::{Each, Flag, From, If, Number, Text};
 use super::pod_spec::{WITH_FIELD_REF, pull_policy};

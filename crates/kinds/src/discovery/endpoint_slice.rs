@@ -10,7 +10,7 @@ use listwatch_validation::formats::{
     self, IMMUTABLE, endpoint_ip, is_full, is_ipv4, is_ipv6, label, label_value, legacy_ip, same, strict_ip, subdomain,
 };
 use listwatch_validation::{Errors, Object, child, given, items, objects, text};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use crate::Kind;
 use crate::core::ports::{validate_app_protocol, validate_protocol};
@@ -71,7 +71,7 @@ fn drop_topology(slice: &mut Object, old: Option<&Object>) {
         let host = host(endpoint);
         let is_node = listwatch_meta::selector::validate_dns_subdomain(&host).is_ok();
         if given(endpoint, "nodeName").is_none() && known.contains(&host) && is_node {
-            endpoint.insert("nodeName".to_owned(), Value::String(host));
+            endpoint.insert("nodeName", Value::String(host));
         }
         endpoint.shift_remove(TOPOLOGY);
     }

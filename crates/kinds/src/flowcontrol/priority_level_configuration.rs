@@ -5,7 +5,7 @@
 
 use listwatch_meta::FieldError;
 use listwatch_validation::{Errors, Object, child, given, is_same, number, quoted, text};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::status::validate_status;
 use crate::defaults::Default::{If, Number, Positive};

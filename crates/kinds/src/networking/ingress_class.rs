@@ -6,7 +6,7 @@
 use listwatch_schema::Path;
 use listwatch_validation::formats::{self, IMMUTABLE};
 use listwatch_validation::{Errors, Object, child, given, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use crate::defaults::Default::{If, Text};
 use crate::defaults::Defaults;

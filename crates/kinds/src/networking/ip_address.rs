@@ -6,7 +6,7 @@ use listwatch_schema::Path;
 use listwatch_validation::formats::{IMMUTABLE, json as go_json, path_segment, same, subdomain};
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object, child, given, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use crate::Kind;
 use crate::networking::references::validate_required_segment;
@@ -45,7 +45,7 @@ fn validate(address: &Object, old: Option<&Object>, errors: &mut Errors) {
     {
         let shown = given(spec, "parentRef").and_then(Value::as_object).map(|parent| {
             // Upstream prints its internal type, without JSON names.
-            serde_json::json!({"Group": text(parent, "group"), "Resource": text(parent, "resource"),
+            listwatch_json::json!({"Group": text(parent, "group"), "Resource": text(parent, "resource"),
                 "Namespace": text(parent, "namespace"), "Name": text(parent, "name")})
         });
         errors.invalid_value(&at, go_json(shown.as_ref()), IMMUTABLE);

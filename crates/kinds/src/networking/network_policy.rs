@@ -11,7 +11,7 @@ use listwatch_validation::formats::{
     Range, is_invalid_selector, json as go_json, label_selector, legacy_cidr, port_name, port_number,
 };
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use crate::Kind;
 use crate::defaults::Default::{Each, From, In, Text};
@@ -173,7 +173,7 @@ static PRINTER: Printer = Printer {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use crate::testing::check_defaults;
 

@@ -5,7 +5,7 @@
 use listwatch_schema::Path;
 use listwatch_validation::formats::{IMMUTABLE, Range, json as go_json, strict_cidr};
 use listwatch_validation::{Errors, Object, child, items};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use crate::printers::Printer;
 use crate::printers::text::joined;

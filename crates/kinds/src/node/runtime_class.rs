@@ -10,7 +10,7 @@ use listwatch_validation::field_rules::immutable;
 use listwatch_validation::formats::{self, label};
 use listwatch_validation::pod_spec;
 use listwatch_validation::{Errors, Object, given, items, objects, text};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::printers::Printer;
 use crate::table::{AGE, Column, NAME};
@@ -40,7 +40,7 @@ fn validate(class: &Object, old: Option<&Object>, errors: &mut Errors) {
     }
     if let Some(Value::Object(overhead)) = given(class, "overhead") {
         let mut limits = Map::new();
-        limits.insert("limits".to_owned(), overhead.get("podFixed").cloned().unwrap_or_default());
+        limits.insert("limits", overhead.get("podFixed").cloned().unwrap_or_default());
         pod_spec::container_resources(&limits, &BTreeSet::new(), &Path::root("overhead"), errors);
     }
     let Some(Value::Object(scheduling)) = given(class, "scheduling") else { return };

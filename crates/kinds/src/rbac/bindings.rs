@@ -6,7 +6,7 @@ use listwatch_schema::Path;
 use listwatch_validation::field_rules::one_of;
 use listwatch_validation::formats::{path_segment, subdomain};
 use listwatch_validation::{Errors, Object, child, is_same, objects, text};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use crate::defaults::Default::{Each, From, If, Text};
 use crate::defaults::Defaults;

@@ -6,7 +6,7 @@ use listwatch_schema::Path;
 use listwatch_validation::formats::label_selector;
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object, given, items};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use super::rules::{self, validate_rules};
 use crate::Kind;

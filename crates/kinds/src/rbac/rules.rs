@@ -9,7 +9,7 @@ use crate::defaults::Default::From;
 use crate::defaults::Defaults;
 
 /// The default of `rules`: Go prints absent rules as `null`.
-pub(crate) static DEFAULTS: Defaults = Defaults(&[("rules", From(|_| Some(serde_json::Value::Null)))]);
+pub(crate) static DEFAULTS: Defaults = Defaults(&[("rules", From(|_| Some(listwatch_json::Value::Null)))]);
 
 /// Validates the rules of a role. `namespaced` is true for a Role and false for a ClusterRole.
 pub(crate) fn validate_rules(role: &Object, namespaced: bool, errors: &mut Errors) {

@@ -9,7 +9,7 @@ use listwatch_schema::Path;
 use listwatch_validation::field_rules::one_of;
 use listwatch_validation::formats::{label, label_value, qualified_name, subdomain};
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::devices::{
     CONSTRAINTS_MAX, EFFECTS, attribute_name, configuration, list, name_of, object, quoted_key, selectors, set,
@@ -38,7 +38,7 @@ static DEVICE_TOLERATION: Defaults = Defaults(&[("operator", Text("Equal"))]);
 fn default_count(request: &mut Object) {
     let is_missing = request.get("count").is_none_or(|count| count.as_i64() == Some(0));
     if is_missing && request.get("allocationMode") == Some(&json!("ExactCount")) {
-        request.insert("count".to_owned(), json!(1));
+        request.insert("count", json!(1));
     }
 }
 

@@ -6,7 +6,7 @@ use listwatch_schema::Path;
 use listwatch_validation::formats::same;
 use listwatch_validation::resource_names::is_extended;
 use listwatch_validation::{Errors, Object, child, given};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use super::devices::{CONSTRAINTS_MAX, configuration, list, object, selectors};
 use crate::Kind;

@@ -11,7 +11,7 @@ use listwatch_meta::go::quote;
 use listwatch_schema::Path;
 use listwatch_validation::formats::{driver_name, json, label, qualified_name, subdomain};
 use listwatch_validation::{Errors, Object, given, items, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 /// The largest number of constraints of one claim, and of configurations of one claim or class.
 pub(super) const CONSTRAINTS_MAX: usize = 32;
@@ -96,7 +96,7 @@ pub(super) fn quoted_key(key: &&str) -> String {
 
 /// An item as an object; an empty object if the item has another type.
 pub(super) fn object(item: &Value) -> &Object {
-    static EMPTY: std::sync::LazyLock<Object> = std::sync::LazyLock::new(Object::new);
+    static EMPTY: Object = Object::new();
     item.as_object().unwrap_or(&EMPTY)
 }
 

@@ -10,7 +10,7 @@ use listwatch_schema::Path;
 use listwatch_validation::field_rules::required_one_of;
 use listwatch_validation::formats::{self, IMMUTABLE, interface_address, json, same};
 use listwatch_validation::{Errors, Object, child, given, items, objects, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use super::claim_spec::{self, Requests};
 use super::devices::{
@@ -100,7 +100,7 @@ fn prepare_for_update(claim: &mut Object, old: &Object, context: UpdateContext<'
     if kept.is_empty() {
         status.shift_remove("devices");
     } else {
-        status.insert("devices".to_owned(), Value::Array(kept));
+        status.insert("devices", Value::Array(kept));
     }
 }
 

@@ -15,7 +15,7 @@ use listwatch_validation::formats::{
     qualified_name, same, subdomain, whole,
 };
 use listwatch_validation::{Errors, Object, child, given, items, number, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use super::devices::{EFFECTS, attribute_name, binding_conditions, list, name_of, object, pool_name, quoted_key, set};
 use crate::defaults::Default::{If, Number};
@@ -73,7 +73,7 @@ fn prepare(slice: &mut Object, now: &str) {
         device.shift_remove("nodeAllocatableResourceMappings");
         let taints = device.get_mut("taints").and_then(Value::as_array_mut).into_iter().flatten();
         for taint in taints.filter_map(Value::as_object_mut).filter(|taint| given(taint, "timeAdded").is_none()) {
-            taint.insert("timeAdded".to_owned(), Value::from(now));
+            taint.insert("timeAdded", Value::from(now));
         }
         let attributes = device.get_mut("attributes").and_then(Value::as_object_mut).into_iter();
         for attribute in attributes.flat_map(|attributes| attributes.values_mut()).filter_map(Value::as_object_mut) {

@@ -8,7 +8,7 @@ use listwatch_schema::Path;
 use listwatch_validation::field_rules::one_of_if_present;
 use listwatch_validation::formats::{IMMUTABLE, json as go_json, same};
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
-use serde_json::json;
+use listwatch_json::json;
 
 use crate::Kind;
 use crate::defaults::Default::{Flag, From, In, Text};

@@ -9,7 +9,7 @@ use listwatch_validation::formats::{
     IMMUTABLE, NOT_NEGATIVE, driver_name, is_full, json as go_json, qualified_name, same,
 };
 use listwatch_validation::{Errors, Object, child, items, number, objects, text};
-use serde_json::Value;
+use listwatch_json::Value;
 
 use crate::Kind;
 use crate::defaults::Default::{Each, If};

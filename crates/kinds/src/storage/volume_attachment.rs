@@ -6,7 +6,7 @@
 use listwatch_schema::Path;
 use listwatch_validation::formats::{IMMUTABLE, driver_name, json as go_json, same, subdomain};
 use listwatch_validation::{Errors, Object, child, given, number, text};
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use crate::core::persistent_volume::validate_inline_volume;
 use crate::printers::Printer;

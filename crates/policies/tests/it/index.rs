@@ -3,9 +3,9 @@
 use listwatch_admission::Operation;
 use std::sync::Arc;
 
+use listwatch_json::{Value, json};
 use listwatch_policies::{Binding, PolicyIndex, ValidatingPolicy, is_exempt};
 use listwatch_webhooks::{Matching, NamespaceLabels};
-use serde_json::{Value, json};
 
 use crate::support::{DEPLOYMENTS, attributes, resource, web};
 

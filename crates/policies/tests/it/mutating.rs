@@ -1,7 +1,7 @@
 //! Tests mutations: patches and errors.
 
+use listwatch_json::{Value, json};
 use listwatch_policies::{MutatingReport, Patch};
-use serde_json::{Value, json};
 
 use crate::support::{attributes, binding, conditions_hold, mutating, patch};
 

@@ -1,7 +1,7 @@
 //! Tests the selection of parameter objects by a binding.
 
+use listwatch_json::{Value, json};
 use listwatch_policies::param_query;
-use serde_json::{Value, json};
 
 use crate::support::{binding, validating};
 

@@ -1,8 +1,8 @@
 //! Tests the effects of decisions on a request: rejection, warnings and audit annotations.
 
+use listwatch_json::{Value, json};
 use listwatch_policies::{AUDITED_FAILURES_MAX, AnnotationResult, Decision, Evaluated, Reason, ValidatingReport};
 use listwatch_webhooks::Attributes;
-use serde_json::{Value, json};
 
 use crate::support::{attributes, binding, deny, validating, web};
 

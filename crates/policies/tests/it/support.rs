@@ -4,10 +4,10 @@ use std::sync::LazyLock;
 
 use listwatch_admission::{KindName, Operation, ResourceName};
 use listwatch_cel::{AuthorizationDecisions, CheckDecision};
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::UserInfo;
 use listwatch_policies::{Binding, Decision, Evaluated, Inputs, MutatingPolicy, Patch, Reason, ValidatingPolicy};
 use listwatch_webhooks::{Attributes, Invocation};
-use serde_json::{Map, Value, json};
 
 pub(crate) const DEPLOYMENTS: ResourceName<'static> = resource("apps", "v1", "deployments", "Deployment");
 
@@ -22,7 +22,7 @@ pub(crate) const fn resource<'a>(
 }
 
 /// Returns the attributes of a create of the deployment `web` in the namespace `ns`.
-pub(crate) fn attributes(object: Option<&Map<String, Value>>) -> Attributes<'_> {
+pub(crate) fn attributes(object: Option<&Map>) -> Attributes<'_> {
     static USER: LazyLock<UserInfo> =
         LazyLock::new(|| UserInfo { username: "u".to_owned(), groups: vec!["g".to_owned()], ..UserInfo::default() });
     Attributes {
@@ -40,7 +40,7 @@ pub(crate) fn attributes(object: Option<&Map<String, Value>>) -> Attributes<'_> 
 }
 
 /// The object `{metadata, spec}` of a policy or binding of this name.
-fn named(name: &str, spec: Value) -> Map<String, Value> {
+fn named(name: &str, spec: Value) -> Map {
     let object = json!({"metadata": {"name": name}, "spec": spec});
     object.as_object().unwrap().clone()
 }

@@ -1,7 +1,7 @@
 //! Tests the type checks of policies.
 
+use listwatch_json::{Value, json};
 use listwatch_policies::{CheckedKind, ObjectSchema, resources_to_check, type_check};
-use serde_json::{Value, json};
 
 fn deployments() -> CheckedKind {
     CheckedKind {

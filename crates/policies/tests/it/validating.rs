@@ -1,7 +1,7 @@
 //! Tests validations, messages, match conditions, variables, audit annotations and cost budgets.
 
+use listwatch_json::{Value, json};
 use listwatch_policies::{AnnotationResult, Decision, Evaluated, MESSAGE_BYTES_MAX, Reason};
-use serde_json::{Value, json};
 
 use crate::support::{deny, evaluate, failed, validating};
 

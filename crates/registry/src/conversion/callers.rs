@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
+use listwatch_json::Value;
 use listwatch_webhooks::{CallFuture, WebhookCaller};
 use parking_lot::Mutex;
-use serde_json::Value;
 
 use super::metrics::ConversionMetrics;
 

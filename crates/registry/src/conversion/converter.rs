@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use listwatch_apiextensions::{
     ConversionBatch, ConversionError, ConversionWebhook, Definition, from_invalid_version, to_invalid_version,
 };
+use listwatch_json::{Map, Value};
 use listwatch_webhooks::{WebhookCall, is_success, response_error_text};
-use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -36,7 +36,7 @@ pub(super) const REVIEW_OBJECTS_MAX: usize = 500;
 /// object is sent alone.
 const REVIEW_BYTES_MAX: usize = 1 << 20;
 
-type Tree = Map<String, Value>;
+type Tree = Map;
 
 /// Converts the objects of one generation of a definition.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl Converter {
             }
             // An object without content has nothing to convert.
             if object.len() == 2 && object.contains_key("kind") {
-                object.insert("apiVersion".to_owned(), desired.into());
+                object.insert("apiVersion", desired.into());
                 continue;
             }
             waiting.push(position);

@@ -14,9 +14,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use listwatch_json::Map;
 use listwatch_kinds::versions::SecondVersion;
 use listwatch_meta::{Object, ObjectShape};
-use serde_json::{Map, Value};
 
 /// Conversion rules of a second version of a built-in kind.
 #[derive(Clone, Debug)]
@@ -44,14 +44,14 @@ impl Conversion {
     }
 
     /// Converts a stored tree to this version.
-    pub(crate) fn show_tree(&self, tree: Map<String, Value>) -> Map<String, Value> {
+    pub(crate) fn show_tree(&self, tree: Map) -> Map {
         self.version.from_storage_version(tree)
     }
 }
 
 /// Applies `change` to the parsed bytes. Returns bytes that are not a JSON object unchanged; the store contains only
 /// JSON objects.
-fn convert(json: &[u8], change: impl FnOnce(Map<String, Value>) -> Map<String, Value>) -> Bytes {
+fn convert(json: &[u8], change: impl FnOnce(Map) -> Map) -> Bytes {
     let changed = serde_json::from_slice(json).and_then(|tree| serde_json::to_vec(&change(tree)));
     changed.map_or_else(|_| Bytes::copy_from_slice(json), Bytes::from)
 }

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use futures_core::Stream as _;
 use listwatch_apiextensions::{ConversionError, Definition};
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::{Key, KeyRange, Revision};
 use listwatch_storage::{KeyValue, ListQuery, MemoryStorage, Storage, StoreEvent, StoreFault, WatchItem};
-use serde_json::{Map, Value, json};
 
 use super::converter::{CALLS_MAX, Converter, REVIEW_OBJECTS_MAX};
 use super::watch::ConvertedItems;
 use super::{ConversionCallers, ConversionRequest, ConvertedStorage, PreviousValues};
 use crate::custom::{CustomKind, Form};
 
-type Tree = Map<String, Value>;
+type Tree = Map;
 
 fn definition() -> Definition {
     let json = r#"{"metadata":{"name":"widgets.example.com","uid":"u"},"spec":{"group":"example.com","scope":"Namespaced",

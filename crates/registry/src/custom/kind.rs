@@ -28,12 +28,12 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
+use listwatch_json::{Map, Value};
 use listwatch_meta::scan::{self, PathSet, Span};
 use listwatch_meta::{Normalize, Object, ObjectShape};
 use listwatch_schema::Interner;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use super::schema::Schema;
 use crate::conversion::{ConversionCallers, Converter};
@@ -192,7 +192,7 @@ impl CustomKind {
 
     /// Prunes a stored tree and applies the defaults of its version. Small schemas can produce very large defaults. If
     /// the result exceeds the size limit of a stored value, the tree is restored from `original`, without defaults.
-    fn complete_tree(&self, tree: &mut Map<String, Value>, original: impl FnOnce() -> Map<String, Value>) {
+    fn complete_tree(&self, tree: &mut Map, original: impl FnOnce() -> Map) {
         let stored = tree.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
         let stored = self.version_of(stored).to_owned();
         if let Some(schema) = self.schema(&stored) {
@@ -209,11 +209,11 @@ impl CustomKind {
     }
 
     /// Converts a stored tree to the form held in the cache of all versions.
-    fn normalize_tree(&self, tree: &mut Map<String, Value>, original: impl FnOnce() -> Map<String, Value>) {
+    fn normalize_tree(&self, tree: &mut Map, original: impl FnOnce() -> Map) {
         self.complete_tree(tree, original);
         // Fields unknown to the current storage version stay. A reader of the version in which the object was
         // stored sees these fields until the object is written again.
-        tree.insert("apiVersion".to_owned(), Value::String(self.api_version(&self.storage_version)));
+        tree.insert("apiVersion", Value::String(self.api_version(&self.storage_version)));
     }
 }
 
@@ -222,7 +222,7 @@ impl Normalize for CustomKind {
         if self.schemas().by_version.iter().all(Option::is_none) {
             return with_api_version(value, &self.api_version(&self.storage_version));
         }
-        let mut tree: Map<String, Value> = serde_json::from_slice(value).ok()?;
+        let mut tree: Map = serde_json::from_slice(value).ok()?;
         self.normalize_tree(&mut tree, || serde_json::from_slice(value).unwrap_or_default());
         // This server writes compact JSON, so an unchanged object serializes to the same bytes.
         serde_json::to_vec(&tree).ok().filter(|normal| normal != value)
@@ -290,7 +290,7 @@ impl Form {
             }
             return with_api_version(json, &self.api_version).map_or(Cow::Borrowed(json), Cow::Owned);
         }
-        let Ok(mut tree) = serde_json::from_slice::<Map<String, Value>>(json) else { return Cow::Borrowed(json) };
+        let Ok(mut tree) = serde_json::from_slice::<Map>(json) else { return Cow::Borrowed(json) };
         self.take_on(&mut tree);
         serde_json::to_vec(&tree).map_or(Cow::Borrowed(json), Cow::Owned)
     }
@@ -305,7 +305,7 @@ impl Form {
 
     /// Prunes a stored tree and applies the defaults of its version, in preparation for [`Form::show_completed`].
     /// `original` returns a fresh copy of the stored tree.
-    pub(crate) fn complete_tree(&self, tree: &mut Map<String, Value>, original: impl FnOnce() -> Map<String, Value>) {
+    pub(crate) fn complete_tree(&self, tree: &mut Map, original: impl FnOnce() -> Map) {
         self.kind.complete_tree(tree, original);
     }
 
@@ -316,10 +316,10 @@ impl Form {
     /// The failure of the webhook. Without a webhook, this never fails.
     pub(crate) async fn show_completed(
         &self,
-        trees: Vec<Map<String, Value>>,
+        trees: Vec<Map>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<Map<String, Value>>, ConversionError> {
-        let is_own = |tree: &Map<String, Value>| tree.get("apiVersion").is_some_and(|is| *is == *self.api_version);
+    ) -> Result<Vec<Map>, ConversionError> {
+        let is_own = |tree: &Map| tree.get("apiVersion").is_some_and(|is| *is == *self.api_version);
         let converted: Vec<bool> = trees.iter().map(|tree| !is_own(tree)).collect();
         let mut trees = match &self.kind.converter {
             Some(converter) => converter.convert(trees, &self.api_version, deadline).await?,
@@ -335,11 +335,7 @@ impl Form {
     ///
     /// # Errors
     /// See [`Form::show_completed`].
-    pub(crate) async fn read_stored(
-        &self,
-        stored: &Map<String, Value>,
-        deadline: Option<Instant>,
-    ) -> Result<Map<String, Value>, ConversionError> {
+    pub(crate) async fn read_stored(&self, stored: &Map, deadline: Option<Instant>) -> Result<Map, ConversionError> {
         if self.converts() {
             let mut tree = stored.clone();
             self.kind.complete_tree(&mut tree, || stored.clone());
@@ -352,8 +348,8 @@ impl Form {
         Ok(tree)
     }
 
-    fn take_on(&self, tree: &mut Map<String, Value>) {
-        tree.insert("apiVersion".to_owned(), Value::String(self.api_version.clone()));
+    fn take_on(&self, tree: &mut Map) {
+        tree.insert("apiVersion", Value::String(self.api_version.clone()));
         if let Some(schema) = self.schema() {
             schema.prune(tree);
         }
@@ -364,11 +360,7 @@ impl Form {
     ///
     /// # Errors
     /// See [`Form::show_completed`].
-    pub(crate) async fn to_stored(
-        &self,
-        tree: &mut Map<String, Value>,
-        deadline: Option<Instant>,
-    ) -> Result<(), ConversionError> {
+    pub(crate) async fn to_stored(&self, tree: &mut Map, deadline: Option<Instant>) -> Result<(), ConversionError> {
         if self.is_storage_version() {
             return Ok(());
         }
@@ -378,7 +370,7 @@ impl Form {
             *tree = self.convert_to(std::mem::take(tree), &api_version, deadline).await?;
             return Ok(());
         }
-        tree.insert("apiVersion".to_owned(), Value::String(self.kind.api_version(storage)));
+        tree.insert("apiVersion", Value::String(self.kind.api_version(storage)));
         if !self.kind.schemas().same
             && let Some(schema) = self.kind.schema(storage)
         {
@@ -393,14 +385,14 @@ impl Form {
     /// See [`Form::show_completed`].
     pub(crate) async fn convert_to(
         &self,
-        mut tree: Map<String, Value>,
+        mut tree: Map,
         api_version: &str,
         deadline: Option<Instant>,
-    ) -> Result<Map<String, Value>, ConversionError> {
+    ) -> Result<Map, ConversionError> {
         if let Some(converter) = &self.kind.converter {
             tree = converter.convert(vec![tree], api_version, deadline).await?.into_iter().next().unwrap_or_default();
         } else {
-            tree.insert("apiVersion".to_owned(), api_version.into());
+            tree.insert("apiVersion", api_version.into());
         }
         if let Some(schema) = self.kind.schema(self.kind.version_of(api_version)) {
             schema.prune(&mut tree);
@@ -506,7 +498,7 @@ mod tests {
         let normal = kind.normalize(object(20).as_bytes()).unwrap();
         assert!(normal.len() > 1_000_000 && normal.len() < listwatch_storage::VALUE_BYTES_MAX);
         assert_eq!(kind.normalize(object(4_000).as_bytes()), None, "it stays as it is stored");
-        let tree: Map<String, Value> = serde_json::from_str(&object(4_000)).unwrap();
+        let tree: Map = serde_json::from_str(&object(4_000)).unwrap();
         assert_eq!(Form::new(&kind, "v1").read_stored(&tree, None).await.unwrap(), tree);
     }
 
@@ -514,7 +506,7 @@ mod tests {
     async fn custom_form_converts_a_tree_to_its_version_and_back() {
         let kind = kind(r#"{"name":"v1","storage":true},{"name":"v2"}"#);
         let form = Form::new(&kind, "v2");
-        let mut tree: Map<String, Value> = serde_json::from_str(r#"{"apiVersion":"example.com/v1"}"#).unwrap();
+        let mut tree: Map = serde_json::from_str(r#"{"apiVersion":"example.com/v1"}"#).unwrap();
         tree = form.read_stored(&tree, None).await.unwrap();
         assert_eq!(tree["apiVersion"], "example.com/v2");
         form.to_stored(&mut tree, None).await.unwrap();

@@ -2,8 +2,8 @@
 //!
 //! Source of rules and error texts: `apiextensions-apiserver/pkg/registry/customresource/{strategy,validator}.go`.
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::FieldError;
-use serde_json::{Map, Value};
 
 use listwatch_kinds::{CreateContext, ResourceWrites, Strategy, Subresource, UpdateContext, WriteRules, WriteScope};
 use listwatch_validation::object_meta as meta;
@@ -30,7 +30,7 @@ pub(super) struct CustomResourceStrategy {
 }
 
 impl CustomResourceStrategy {
-    fn scale_errors(&self, object: &Map<String, Value>, parts: &[Part]) -> Vec<FieldError> {
+    fn scale_errors(&self, object: &Map, parts: &[Part]) -> Vec<FieldError> {
         self.scale.as_ref().map(|scale| self::scale(scale, object, parts)).unwrap_or_default()
     }
 }
@@ -44,19 +44,19 @@ impl Strategy for CustomResourceStrategy {
         ResourceWrites { has_status: self.has_status, keeps_spec: false, status: WriteScope::STATUS_ONLY }
     }
 
-    fn warnings(&self, new: &Map<String, Value>, old: Option<&Map<String, Value>>) -> Vec<String> {
+    fn warnings(&self, new: &Map, old: Option<&Map>) -> Vec<String> {
         let known = old.map(|old| meta::finalizers(metadata(old))).unwrap_or_default();
         let known: Vec<String> = known.into_iter().map(str::to_owned).collect();
         meta::finalizer_warnings(metadata(new), &known)
     }
 
-    fn prepare_for_create(&self, object: &mut Map<String, Value>, _context: CreateContext<'_>) {
+    fn prepare_for_create(&self, object: &mut Map, _context: CreateContext<'_>) {
         if self.has_status {
             object.shift_remove("status");
         }
     }
 
-    fn validate(&self, object: &mut Map<String, Value>, errors: &mut Errors) {
+    fn validate(&self, object: &mut Map, errors: &mut Errors) {
         let mut found = match self.form.schema() {
             Some(schema) => schema.validate(object),
             None => Vec::new(),
@@ -67,8 +67,8 @@ impl Strategy for CustomResourceStrategy {
 
     fn validate_update(
         &self,
-        new: &mut Map<String, Value>,
-        old: &Map<String, Value>,
+        new: &mut Map,
+        old: &Map,
         context: UpdateContext<'_>,
         _is_unchanged: bool,
         errors: &mut Errors,
@@ -92,7 +92,7 @@ enum Part {
     Status,
 }
 
-fn scale(scale: &Subresource, object: &Map<String, Value>, parts: &[Part]) -> Vec<FieldError> {
+fn scale(scale: &Subresource, object: &Map, parts: &[Part]) -> Vec<FieldError> {
     let Subresource::Scale { spec_replicas, status_replicas, selector } = scale else {
         return Vec::new();
     };
@@ -113,7 +113,7 @@ fn scale(scale: &Subresource, object: &Map<String, Value>, parts: &[Part]) -> Ve
     errors
 }
 
-fn replicas(object: &Map<String, Value>, path: &str) -> Option<FieldError> {
+fn replicas(object: &Map, path: &str) -> Option<FieldError> {
     let field = format!(".{path}");
     let replicas = match nested(object, path, "int64", Value::as_i64) {
         Ok(found) => found?,
@@ -136,7 +136,7 @@ fn replicas(object: &Map<String, Value>, path: &str) -> Option<FieldError> {
 /// - A parent on the path is not an object.
 /// - The value does not have the `expected` type.
 pub fn nested<'a, T>(
-    object: &'a Map<String, Value>,
+    object: &'a Map,
     path: &str,
     expected: &str,
     read: impl Fn(&'a Value) -> Option<T>,
@@ -163,7 +163,7 @@ pub fn nested<'a, T>(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

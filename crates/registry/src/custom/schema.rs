@@ -1,9 +1,9 @@
 //! [`Schema`]: the schema of one version of a custom resource, on top of the schema rules in [`listwatch_schema`].
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::FieldError;
 use listwatch_schema::{DefaultsTooLarge, Interner};
 use listwatch_storage::VALUE_BYTES_MAX;
-use serde_json::{Map, Value};
 
 /// The reason why defaults and pruning of an object fail.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Schema {
     ///
     /// # Errors
     /// [`DefaultsTooLarge`] if the result is larger. In this case `object` holds some of the defaults.
-    pub fn default(&self, object: &mut Map<String, Value>) -> Result<(), DefaultsTooLarge> {
+    pub fn default(&self, object: &mut Map) -> Result<(), DefaultsTooLarge> {
         whole(object, |object| {
             self.0.prune_nulls(object);
             self.0.default_within(object, VALUE_BYTES_MAX)
@@ -40,7 +40,7 @@ impl Schema {
     }
 
     /// Removes fields that the schema does not specify from a stored object.
-    pub fn prune(&self, object: &mut Map<String, Value>) {
+    pub fn prune(&self, object: &mut Map) {
         whole(object, |object| {
             self.0.prune(object);
             // With `true`, invalid metadata is dropped, so this call cannot fail.
@@ -53,7 +53,7 @@ impl Schema {
     ///
     /// # Errors
     /// [`DefaultAndPruneError`] if embedded metadata is invalid or the defaults make the object too large.
-    pub fn default_and_prune(&self, object: &mut Map<String, Value>) -> Result<Vec<String>, DefaultAndPruneError> {
+    pub fn default_and_prune(&self, object: &mut Map) -> Result<Vec<String>, DefaultAndPruneError> {
         self.default(object).map_err(|DefaultsTooLarge| DefaultAndPruneError::TooLarge)?;
         whole(object, |object| {
             let mut unknown = self.0.prune(object);
@@ -63,25 +63,25 @@ impl Schema {
     }
 
     /// Validates a new object and returns the errors.
-    pub fn validate(&self, object: &mut Map<String, Value>) -> Vec<FieldError> {
+    pub fn validate(&self, object: &mut Map) -> Vec<FieldError> {
         whole(object, |object| self.0.validate(object))
     }
 
     /// Validates an updated object and returns the errors that `old` did not have already.
-    pub fn validate_update(&self, object: &mut Map<String, Value>, old: &Map<String, Value>) -> Vec<FieldError> {
+    pub fn validate_update(&self, object: &mut Map, old: &Map) -> Vec<FieldError> {
         let old = Value::Object(old.clone());
         whole(object, |object| self.0.validate_update(object, &old))
     }
 
     /// Validates an object after a status update and returns the errors that `old` did not have already.
-    pub fn validate_status(&self, object: &mut Map<String, Value>, old: &Map<String, Value>) -> Vec<FieldError> {
+    pub fn validate_status(&self, object: &mut Map, old: &Map) -> Vec<FieldError> {
         let old = Value::Object(old.clone());
         whole(object, |object| self.0.validate_status_update(object, &old))
     }
 }
 
 /// Calls `act` with the object wrapped in a [`Value`].
-fn whole<T>(object: &mut Map<String, Value>, act: impl FnOnce(&mut Value) -> T) -> T {
+fn whole<T>(object: &mut Map, act: impl FnOnce(&mut Value) -> T) -> T {
     let mut value = Value::Object(std::mem::take(object));
     let result = act(&mut value);
     if let Value::Object(members) = value {

@@ -30,11 +30,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use listwatch_at_rest::{ENCRYPTED_PREFIX, Encryption, Transformer};
+use listwatch_json::Map;
 use listwatch_kinds::versions::SECOND_VERSIONS;
 use listwatch_meta::{Key, KeyRange};
 use listwatch_storage::{Storage, StoreFault, UNREADABLE_PREFIX};
 use listwatch_wire::protobuf;
-use serde_json::{Map, Value};
 
 use self::recent::{Conversion, RecentWrites};
 pub use self::rotation::rewrite_stale_keys;
@@ -265,8 +265,7 @@ impl StoredForm {
         };
         match SECOND_VERSIONS.iter().find(is_second) {
             Some(version) => {
-                let tree: Map<String, Value> =
-                    serde_json::from_slice(&decoded.json).map_err(|error| error.to_string())?;
+                let tree: Map = serde_json::from_slice(&decoded.json).map_err(|error| error.to_string())?;
                 let stored = version.to_storage_version(tree);
                 serde_json::to_vec(&stored).map(Bytes::from).map_err(|error| error.to_string())
             }

@@ -5,8 +5,8 @@
 //! this server validates.
 
 use bytes::Bytes;
+use listwatch_json::{Map, Value};
 use listwatch_wire::protobuf;
-use serde_json::{Map, Value};
 
 /// Group, plural and storage version of the kinds whose storage version differs from the validated version.
 const STORAGE_VERSIONS: [(&str, &str, &str); 3] = [
@@ -60,9 +60,9 @@ impl RenamedVersion {
                 None => value,
             };
         }
-        match serde_json::from_slice::<Map<String, Value>>(&value) {
+        match serde_json::from_slice::<Map>(&value) {
             Ok(mut object) if object.get("apiVersion").and_then(Value::as_str) == Some(from) => {
-                object.insert("apiVersion".to_owned(), Value::String(to.to_owned()));
+                object.insert("apiVersion", Value::String(to.to_owned()));
                 serde_json::to_vec(&object).map_or(value, Bytes::from)
             }
             _ => value,

@@ -2,9 +2,9 @@
 //! defaults.
 
 use bytes::Bytes;
+use listwatch_json::{Value, json};
 use listwatch_validation::Object;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 /// The prefix of the keys of CustomResourceDefinitions.
 pub(super) const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
@@ -56,7 +56,7 @@ pub(super) fn upgraded_definition(stored: &[u8]) -> Option<Bytes> {
         return None;
     }
     let mut definition: Object = serde_json::from_slice(stored).ok()?;
-    definition.insert("apiVersion".to_owned(), json!("apiextensions.k8s.io/v1"));
+    definition.insert("apiVersion", json!("apiextensions.k8s.io/v1"));
     if let Some(Value::Object(spec)) = definition.get_mut("spec") {
         *spec = upgraded_spec(spec);
     }
@@ -76,7 +76,7 @@ fn upgraded_spec(spec: &mut Object) -> Object {
     for (shared, member) in SHARED_MEMBERS {
         let Some(value) = taken(spec, shared) else { continue };
         for version in versions.iter_mut().filter_map(Value::as_object_mut) {
-            version.insert(member.to_owned(), value.clone());
+            version.insert(member, value.clone());
         }
     }
     for version in versions.iter_mut().filter_map(Value::as_object_mut) {
@@ -88,20 +88,20 @@ fn upgraded_spec(spec: &mut Object) -> Object {
         *version = renamed(version, &VERSION_MEMBERS.map(|member| (member, member)));
     }
     let mut upgraded = renamed(spec, &["group", "names", "scope"].map(|member| (member, member)));
-    upgraded.insert("versions".to_owned(), Value::Array(versions));
+    upgraded.insert("versions", Value::Array(versions));
     if let Some(Value::Object(mut conversion)) = taken(spec, "conversion") {
         let webhook =
             [("webhookClientConfig", "clientConfig"), ("conversionReviewVersions", "conversionReviewVersions")];
         let webhook = renamed(&mut conversion, &webhook);
         let mut conversion = renamed(&mut conversion, &[("strategy", "strategy")]);
         if !webhook.is_empty() {
-            conversion.insert("webhook".to_owned(), Value::Object(webhook));
+            conversion.insert("webhook", Value::Object(webhook));
         }
-        upgraded.insert("conversion".to_owned(), Value::Object(conversion));
+        upgraded.insert("conversion", Value::Object(conversion));
     }
     // In v1beta1 the default is true, in v1 it is false.
     if spec.get("preserveUnknownFields") != Some(&Value::Bool(false)) {
-        upgraded.insert("preserveUnknownFields".to_owned(), Value::Bool(true));
+        upgraded.insert("preserveUnknownFields", Value::Bool(true));
     }
     upgraded
 }
@@ -131,7 +131,7 @@ pub(super) fn completed(api_version: &str, kind: &str, json: Vec<u8>) -> Result<
                 && let Some(capacity) = status.get("capacity").filter(|capacity| !capacity.is_null()).cloned()
             {
                 let at = status.keys().position(|name| name == "capacity").map_or(0, |at| at + 1);
-                status.shift_insert(at, "allocatable".to_owned(), capacity);
+                status.shift_insert(at, "allocatable", capacity);
             }
             serde_json::to_vec(&node).map(Bytes::from)
         }
@@ -146,7 +146,7 @@ pub(super) fn completed(api_version: &str, kind: &str, json: Vec<u8>) -> Result<
                 return Ok(json.into());
             };
             if let Some(Value::Object(metadata)) = job.get_mut("metadata") {
-                metadata.insert("labels".to_owned(), Value::Object(generated));
+                metadata.insert("labels", Value::Object(generated));
             }
             serde_json::to_vec(&job).map(Bytes::from)
         }
@@ -159,8 +159,8 @@ pub(super) fn completed(api_version: &str, kind: &str, json: Vec<u8>) -> Result<
             for claim in claims.iter_mut().filter_map(Value::as_object_mut) {
                 add_phase(claim);
                 let mut typed = Object::new();
-                typed.insert("kind".to_owned(), json!("PersistentVolumeClaim"));
-                typed.insert("apiVersion".to_owned(), json!("v1"));
+                typed.insert("kind", json!("PersistentVolumeClaim"));
+                typed.insert("apiVersion", json!("v1"));
                 typed.append(claim);
                 *claim = typed;
             }
@@ -176,7 +176,7 @@ fn add_phase(claim: &mut Object) {
         && !status.contains_key("phase")
     {
         let mut first = Object::new();
-        first.insert("phase".to_owned(), json!("Pending"));
+        first.insert("phase", json!("Pending"));
         first.append(status);
         *status = first;
     }

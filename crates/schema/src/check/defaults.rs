@@ -1,7 +1,7 @@
 //! Checks that the defaults of a definition are valid and contain no unknown fields.
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::FieldError;
-use serde_json::{Map, Value};
 
 use crate::field_errors::{invalid, invalid_str};
 use crate::path::Path;

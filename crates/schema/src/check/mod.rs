@@ -7,8 +7,8 @@ mod defaults;
 mod openapi;
 mod structural;
 
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
-use serde_json::Value;
 
 use crate::field_errors;
 use crate::path::Path;

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
-use serde_json::Value;
 
 use crate::columns::field_path;
 use crate::field_errors::{forbidden, invalid, invalid_str, not_supported, required};

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use listwatch_cel::pattern::Matcher;
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
-use serde_json::Value;
 
 use crate::field_errors::{forbidden, invalid, invalid_str, required};
 use crate::limits::PATTERNS_MAX;

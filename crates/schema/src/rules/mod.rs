@@ -11,8 +11,8 @@ mod node;
 use std::collections::HashMap;
 
 use listwatch_cel::{CompileError, EvalError, Expression, Type, Value as CelValue, count_max};
+use listwatch_json::{MapKey, Value};
 use listwatch_meta::FieldError;
-use serde_json::Value;
 
 use crate::columns::field_path;
 use crate::field_errors::{self, forbidden, invalid, invalid_shown, invalid_str};
@@ -326,7 +326,7 @@ impl Run {
             }
             Value::Object(members) => {
                 let is_root = ratchet.parent.is_none();
-                let mut fields: Vec<&String> = members.keys().collect();
+                let mut fields: Vec<&MapKey> = members.keys().collect();
                 fields.sort_unstable();
                 fields.into_iter().all(|name| {
                     let Some(below) = node.field(name) else { return true };

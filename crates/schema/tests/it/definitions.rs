@@ -1,8 +1,8 @@
 //! Tests the check of schemas of definitions. The expectations are responses of kube-apiserver
 //! 1.36.
 
+use listwatch_json::{Value, json};
 use listwatch_schema::{CheckContext, check};
-use serde_json::{Value, json};
 
 fn errors_of(schema: &Value) -> Vec<String> {
     let context = CheckContext { at: "spec.validation", status_subresource: false, unchanged: false };

@@ -1,12 +1,12 @@
 //! Tests that the size of errors is bounded, with schemas and objects that produce as much error
 //! text as possible.
 
+use listwatch_json::{Value, json};
 use listwatch_meta::FieldError;
 use listwatch_schema::Schema;
 use listwatch_schema::limits::{
     FIELD_ERROR_BYTES_MAX, FIELD_ERRORS_BYTES_MAX, UNKNOWN_FIELDS_BYTES_MAX, UNKNOWN_FIELDS_MAX,
 };
-use serde_json::{Value, json};
 
 fn bytes(errors: &[FieldError]) -> usize {
     errors.iter().map(|error| error.field.len() + error.message.len()).sum()
@@ -76,7 +76,7 @@ fn size_of_applied_defaults_is_bounded() {
 #[test]
 fn size_of_reported_unknown_field_paths_is_bounded() {
     let key = "k".repeat(1 << 20);
-    let unknown: serde_json::Map<String, Value> = (0..5_000).map(|n| (format!("u{n}"), json!(1))).collect();
+    let unknown: listwatch_json::Map = (0..5_000).map(|n| (format!("u{n}"), json!(1))).collect();
     let schema = json!({"type": "object", "properties": {"map": {"type": "object",
         "additionalProperties": {"type": "object"}}}});
     let schema = Schema::parse(&schema).expect("a schema");

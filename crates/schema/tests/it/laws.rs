@@ -1,8 +1,8 @@
 //! Property tests: invariants for all schemas and all objects.
 
+use listwatch_json::{Map, Value, json};
 use listwatch_schema::Schema;
 use proptest::prelude::*;
-use serde_json::{Map, Value, json};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 

@@ -1,8 +1,8 @@
 //! Tests validation, pruning and defaulting of objects. The expectations are responses of
 //! kube-apiserver 1.36.
 
+use listwatch_json::{Value, json};
 use listwatch_schema::Schema;
-use serde_json::{Value, json};
 
 fn schema_of(spec: &Value) -> Schema {
     Schema::parse(&json!({"type": "object", "properties": {"spec": spec}})).expect("a schema")

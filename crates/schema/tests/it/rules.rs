@@ -1,9 +1,9 @@
 //! Tests rules: their check with the definition, and their evaluation on objects. The expectations
 //! are responses of kube-apiserver 1.36.
 
+use listwatch_json::{Value, json};
 use listwatch_schema::{CheckContext, Schema, check};
 use proptest::prelude::*;
-use serde_json::{Value, json};
 
 /// A schema for `spec` with fields of many types and one rule.
 fn spec(rule: &str) -> Value {

@@ -3,8 +3,8 @@
 //! Rules: `ValidatePodSpecificAnnotations` and `validateSeccompAnnotationsAndFields` in
 //! `pkg/apis/core/validation`.
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
-use serde_json::Value;
 
 use super::{each_container, placement};
 use crate::field_rules::descending_path;

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
-use serde_json::Value;
 
 use super::security;
 use super::volumes::{field_ref, resource_ref};

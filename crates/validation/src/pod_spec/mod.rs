@@ -17,8 +17,8 @@ mod volumes;
 
 use std::collections::{BTreeSet, HashMap};
 
+use listwatch_json::{Map, Value};
 use listwatch_schema::Path;
-use serde_json::{Map, Value};
 
 pub use annotations::MIRROR_ANNOTATION;
 pub use placement::tolerations;
@@ -177,7 +177,7 @@ fn validate_spec<'a>(spec: &'a Object, owner: SpecOwner<'a>, at: &Path<'_>, erro
 }
 
 /// All containers with their list names and positions, in upstream's order.
-fn each_container(spec: &Object) -> impl Iterator<Item = (&'static str, usize, &Map<String, Value>)> {
+fn each_container(spec: &Object) -> impl Iterator<Item = (&'static str, usize, &Map)> {
     ["initContainers", "containers", "ephemeralContainers"]
         .into_iter()
         .flat_map(|list| objects(spec, list).map(move |(position, container)| (list, position, container)))
@@ -214,7 +214,7 @@ fn resource_claims<'a>(
             _ => None,
         };
         if let Some(why) = why {
-            let shown = serde_json::json!({"Name": name, "ResourceClaimName": direct,
+            let shown = listwatch_json::json!({"Name": name, "ResourceClaimName": direct,
                 "ResourceClaimTemplateName": from_template});
             errors.invalid_value(&at, shown, why);
         }

@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
+use listwatch_json::{MapKey, Value};
 use listwatch_meta::selector::label_value_problems;
 use listwatch_schema::Path;
-use serde_json::Value;
 
 use crate::formats::{label, label_selector, node_selector, qualified_name};
 use crate::{Errors, Object, child, given, items, number, objects, text, texts};
@@ -38,7 +38,7 @@ fn validate_affinity(affinity: &Object, strict: bool, at: &Path<'_>, errors: &mu
             weight(term, &at, errors);
             // Upstream does not check label values in preferred terms.
             let preference = child(term, "preference");
-            let terms = serde_json::json!({"nodeSelectorTerms": [preference]});
+            let terms = listwatch_json::json!({"nodeSelectorTerms": [preference]});
             if let Value::Object(terms) = terms {
                 preferred_term(&terms, &at.child("preference"), errors);
             }
@@ -108,7 +108,7 @@ fn label_keys(term: &Object, at: &Path<'_>, errors: &mut Errors) {
     if let Some(selector) = selector {
         let places: HashMap<&str, usize> =
             texts(term, "matchLabelKeys").enumerate().map(|(position, key)| (key, position)).collect();
-        let mut seen: HashSet<&str> = child(selector, "matchLabels").keys().map(String::as_str).collect();
+        let mut seen: HashSet<&str> = child(selector, "matchLabels").keys().map(MapKey::as_str).collect();
         for (_, requirement) in objects(selector, "matchExpressions") {
             let key = text(requirement, "key");
             if let Some(position) = places.get(key)

@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
 use listwatch_schema::Path;
-use serde_json::Value;
 
 use super::PodContext;
 use crate::formats::{self, amount, compare, label};
@@ -272,7 +272,7 @@ pub fn default_pod_level_resources(spec: &mut Object) {
     let Some(Value::Object(resources)) = spec.get_mut("resources") else { return };
     for (kind, amounts) in [("limits", limits), ("requests", requests)] {
         if !amounts.is_empty() {
-            resources.insert(kind.to_owned(), Value::Object(amounts));
+            resources.insert(kind, Value::Object(amounts));
         }
     }
 }
@@ -336,7 +336,7 @@ pub(super) fn resize_policy(container: &Object, spec: &Object, at: &Path<'_>, er
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use listwatch_json::json;
 
     use super::*;
 

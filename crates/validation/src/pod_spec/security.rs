@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::{Value, json};
 use listwatch_schema::Path;
-use serde_json::{Value, json};
 
 use super::{INT32_MAX, PodContext, each_container};
 use crate::field_rules::descending_path;

@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
-use serde_json::Value;
 
 use super::SpecOwner;
 use crate::field_rules::{descending_path, required_one_of};

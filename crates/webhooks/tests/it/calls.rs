@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use listwatch_admission::{KindName, Operation, ResourceName};
+use listwatch_json::{Value, json};
 use listwatch_webhooks::{
     AdmissionReviewRequest, Attributes, CallError, FailedOpen, Invocation, ReviewVersion, SideEffects, check_dry_run,
 };
-use serde_json::{Value, json};
 
 use crate::support::{PODS, attributes, resource, webhook};
 

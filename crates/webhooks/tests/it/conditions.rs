@@ -1,8 +1,8 @@
 //! Tests the failures and the cost budget of match conditions.
 
 use listwatch_cel::{AuthorizationDecisions, CheckDecision};
+use listwatch_json::{Value, json};
 use listwatch_webhooks::{ConditionResult, Invocation};
-use serde_json::{Value, json};
 
 use crate::support::{PODS, attributes, webhook};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use listwatch_admission::{Operation, ResourceName};
+use listwatch_json::{Value, json};
 use listwatch_webhooks::{Attributes, Matching, NamespaceLabels, Webhook, WebhookIndex, is_exempt};
-use serde_json::{Value, json};
 
 use crate::support::{PODS, attributes, resource, webhook};
 

@@ -1,12 +1,12 @@
 //! Tests the second round of mutating webhooks.
 
+use listwatch_json::{Map, json};
 use listwatch_webhooks::Reinvocation;
-use serde_json::{Map, json};
 
 /// Runs a first round of calls (id, IfNeeded, changed), then begins the second. Returns the ids that run again.
 fn second_round(calls: &[(&str, bool, bool)], plugins_change: bool) -> Option<Vec<String>> {
     let mut state = Reinvocation::default();
-    let object: Map<_, _> = [("a".to_owned(), json!(1))].into_iter().collect();
+    let object: Map = [("a".to_owned(), json!(1))].into_iter().collect();
     assert_eq!(state.round(), 0);
     for (id, if_needed, changed) in calls {
         assert!(state.allows(id), "the first round calls every webhook");

@@ -2,8 +2,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use listwatch_json::{Value, json};
 use listwatch_webhooks::{AdmissionResponse, CallError, ReviewVersion, response_error};
-use serde_json::{Value, json};
 
 fn parse(version: ReviewVersion, mutating: bool, body: &[u8]) -> Result<AdmissionResponse, CallError> {
     AdmissionResponse::parse("a.b.c", version, "uid-1", mutating, 200, body)

@@ -3,9 +3,9 @@
 use std::sync::LazyLock;
 
 use listwatch_admission::{KindName, Operation, ResourceName};
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::UserInfo;
 use listwatch_webhooks::{Attributes, Webhook};
-use serde_json::{Map, Value, json};
 
 pub(crate) const PODS: ResourceName<'static> = resource("", "v1", "pods", "Pod");
 
@@ -32,7 +32,7 @@ pub(crate) fn webhook(fields: Value) -> Webhook {
 }
 
 /// The creation of the pod `p` in the namespace `ns`.
-pub(crate) fn attributes(object: Option<&Map<String, Value>>) -> Attributes<'_> {
+pub(crate) fn attributes(object: Option<&Map>) -> Attributes<'_> {
     static USER: LazyLock<UserInfo> =
         LazyLock::new(|| UserInfo { username: "u".to_owned(), groups: vec!["g".to_owned()], ..UserInfo::default() });
     Attributes {

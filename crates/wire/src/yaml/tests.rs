@@ -21,7 +21,7 @@ fn yaml_document_has_the_layout_of_go_yaml() {
 }
 
 fn check_string(text: &str, expected: &str) {
-    check(&serde_json::json!({ "k": text }).to_string(), &format!("k: {expected}\n"));
+    check(&listwatch_json::json!({ "k": text }).to_string(), &format!("k: {expected}\n"));
 }
 
 #[test]
@@ -212,11 +212,11 @@ fn yaml_line_is_folded_at_the_first_single_space_after_column_80() {
     check_string(&format!("\t{long} "), &format!("\"\\t{long} \""));
     // Spaces at the beginning are not folded, and keys neither.
     let key = "k".repeat(90);
-    check(&serde_json::json!({ &key: " a" }).to_string(), &format!("{key}: ' a'\n"));
-    check(&serde_json::json!({ &key: " a\t" }).to_string(), &format!("{key}: \" a\\t\"\n"));
+    check(&listwatch_json::json!({ &key: " a" }).to_string(), &format!("{key}: ' a'\n"));
+    check(&listwatch_json::json!({ &key: " a\t" }).to_string(), &format!("{key}: \" a\\t\"\n"));
     for (member, expected) in [("a b", "a b"), ("a b:", "'a b:'"), ("a b\t", "\"a b\\t\"")] {
         let expected = expected.replace('a', &key);
-        check(&serde_json::json!({ member.replace('a', &key): 1 }).to_string(), &format!("{expected}: 1\n"));
+        check(&listwatch_json::json!({ member.replace('a', &key): 1 }).to_string(), &format!("{expected}: 1\n"));
     }
 }
 
@@ -224,27 +224,27 @@ fn yaml_line_is_folded_at_the_first_single_space_after_column_80() {
 fn yaml_key_that_is_long_or_has_line_breaks_has_a_question_mark() {
     let (simple, long) = ("k".repeat(128), "k".repeat(129));
     for (json, expected) in [
-        (serde_json::json!({ &simple: 1 }), format!("{simple}: 1\n")),
-        (serde_json::json!({ &long: 1 }), format!("? {long}\n: 1\n")),
-        (serde_json::json!({ "ä".repeat(65): 1 }), format!("? {}\n: 1\n", "ä".repeat(65))),
-        (serde_json::json!({ "a\nb": 1 }), "? |-\n  a\n  b\n: 1\n".to_owned()),
-        (serde_json::json!({ "a\rb": 1 }), "? \"a\\rb\"\n: 1\n".to_owned()),
-        (serde_json::json!({ "\u{85}": 1 }), "? \"\\N\"\n: 1\n".to_owned()),
+        (listwatch_json::json!({ &simple: 1 }), format!("{simple}: 1\n")),
+        (listwatch_json::json!({ &long: 1 }), format!("? {long}\n: 1\n")),
+        (listwatch_json::json!({ "ä".repeat(65): 1 }), format!("? {}\n: 1\n", "ä".repeat(65))),
+        (listwatch_json::json!({ "a\nb": 1 }), "? |-\n  a\n  b\n: 1\n".to_owned()),
+        (listwatch_json::json!({ "a\rb": 1 }), "? \"a\\rb\"\n: 1\n".to_owned()),
+        (listwatch_json::json!({ "\u{85}": 1 }), "? \"\\N\"\n: 1\n".to_owned()),
         // The value begins on the line of the colon.
-        (serde_json::json!({ &long: { "b": 1, "c": [] } }), format!("? {long}\n: b: 1\n  c: []\n")),
-        (serde_json::json!({ &long: [1, [2]] }), format!("? {long}\n: - 1\n  - - 2\n")),
-        (serde_json::json!({ "a": { &long: "x\ny" } }), format!("a:\n  ? {long}\n  : |-\n    x\n    y\n")),
+        (listwatch_json::json!({ &long: { "b": 1, "c": [] } }), format!("? {long}\n: b: 1\n  c: []\n")),
+        (listwatch_json::json!({ &long: [1, [2]] }), format!("? {long}\n: - 1\n  - - 2\n")),
+        (listwatch_json::json!({ "a": { &long: "x\ny" } }), format!("a:\n  ? {long}\n  : |-\n    x\n    y\n")),
     ] {
         check(&json.to_string(), &expected);
     }
 }
 
 /// The keys of a document in the order of its text.
-fn keys(members: &serde_json::Map<String, Value>) -> Vec<String> {
+fn keys(members: &listwatch_json::Map) -> Vec<String> {
     let yaml = from_json(&serde_json::to_vec(members).unwrap()).unwrap();
-    let printed: serde_json::Map<String, Value> = yaml_serde::from_slice(&yaml).unwrap();
+    let printed: listwatch_json::Map = yaml_serde::from_slice(&yaml).unwrap();
     assert_eq!(&printed, members, "every member is printed once");
-    printed.into_iter().map(|(key, _)| key).collect()
+    printed.into_iter().map(|(key, _)| key.into()).collect()
 }
 
 #[test]

@@ -3,11 +3,11 @@
 
 use bytes::Bytes;
 use ciborium::Value as Cbor;
+use listwatch_json::{Value, json};
 use listwatch_meta::{Change, Key, Object, ObjectShape, Revision, Status};
 use listwatch_wire::cbor::{self, CborFrames, DecodeError, EncodeError, ListBody, WatchMessage};
 use listwatch_wire::{Bookmark, EventKind, ListMeta, ListStyle};
 use proptest::prelude::*;
-use serde_json::{Value, json};
 
 fn decoded(body: &[u8]) -> Value {
     serde_json::from_slice(&cbor::decode(body).expect("CBOR")).expect("JSON")
@@ -151,7 +151,7 @@ fn as_json(value: Cbor) -> Value {
         Cbor::Array(items) => items.into_iter().map(as_json).collect::<Vec<_>>().into(),
         Cbor::Map(members) => {
             let count = members.len();
-            let members: serde_json::Map<_, _> = members
+            let members: listwatch_json::Map = members
                 .into_iter()
                 .map(|(name, value)| (as_json(name).as_str().expect("a name").to_owned(), as_json(value)))
                 .collect();

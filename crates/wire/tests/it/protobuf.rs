@@ -7,13 +7,13 @@ mod random;
 use std::path::Path;
 
 use bytes::Bytes;
+use listwatch_json::Value;
 use listwatch_k8s_types as types;
 use listwatch_meta::{Revision, Status};
 use listwatch_wire::protobuf::{self, DecodeError, EncodeError, Envelope, MAGIC, Malformed, WatchMessage};
 use listwatch_wire::{Bookmark, EventKind, LengthFrames};
 use proptest::prelude::*;
 use random::Tape;
-use serde_json::Value;
 
 /// The name of an object, its protobuf body, and its JSON body.
 struct Golden {

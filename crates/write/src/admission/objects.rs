@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use listwatch_admission::{AdmissionFuture, KindName, ListedObjects, ObjectReader};
 use listwatch_cacher::Scope;
+use listwatch_json::{Map, Value};
 use listwatch_meta::{FieldSelector, LabelSelector, ListRequest, ReadAt, Status};
 use listwatch_registry::{Backend, Resource};
 use listwatch_storage::{Decision, KeyValue};
 use listwatch_validation::is_same;
-use serde_json::{Map, Value};
 
 use super::super::store::{self, WriteOutcome};
 
@@ -41,7 +41,7 @@ impl ObjectReader for StoredObjects<'_> {
         resource: &'a str,
         namespace: Option<&'a str>,
         name: &'a str,
-    ) -> AdmissionFuture<'a, Option<Map<String, Value>>> {
+    ) -> AdmissionFuture<'a, Option<Map>> {
         Box::pin(async move {
             let registry = self.0.registry();
             let resource = registry.find(group, version, resource).ok_or_else(Status::no_such_resource)?.stored();
@@ -130,7 +130,7 @@ impl ObjectReader for StoredObjects<'_> {
         &'a self,
         namespace: &'a str,
         name: &'a str,
-        old: &'a Map<String, Value>,
+        old: &'a Map,
         status: Value,
     ) -> AdmissionFuture<'a, bool> {
         Box::pin(async move {
@@ -144,7 +144,7 @@ impl ObjectReader for StoredObjects<'_> {
                 if !is_old {
                     return Ok(Decision::Nothing);
                 }
-                quota.insert("status".to_owned(), status.clone());
+                quota.insert("status", status.clone());
                 Ok(Decision::Write { value: store::encode(&quota), ttl: resource.ttl() })
             };
             let done: WriteOutcome = store::run(self.0, resource, &key, false, decide).await?;

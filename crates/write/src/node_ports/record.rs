@@ -9,9 +9,9 @@ use std::ops::RangeInclusive;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use listwatch_json::{Map, json};
 use listwatch_storage::unreadable_reason;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
 
 use super::bitmap::PortBitmap;
 
@@ -19,7 +19,7 @@ use super::bitmap::PortBitmap;
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub(super) struct RangeAllocation {
-    metadata: Map<String, Value>,
+    metadata: Map,
     /// The range of ports, such as `30000-32767`.
     pub(super) range: String,
     /// The bitmap in base64.

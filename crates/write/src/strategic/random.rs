@@ -3,10 +3,10 @@
 //! The implementation merges in place, with hash maps and prefixes. The model uses its own table of fields (`POD`) and
 //! computes the result of each field separately. The model sorts a list by pairwise comparison of the items.
 
+use listwatch_json::{Map, MapKey, Value, json};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::subsequence;
-use serde_json::{Map, Value, json};
 
 use super::super::merge_keys::of_kind;
 use super::{DELETE_FROM, DIRECTIVE, RETAIN_KEYS, SET_ORDER};
@@ -106,10 +106,7 @@ fn stored(shape: Shape) -> BoxedStrategy<Value> {
 }
 
 /// Generates values for some of the fields.
-fn members(
-    fields: &'static [(&'static str, Shape)],
-    value: fn(Shape) -> BoxedStrategy<Value>,
-) -> BoxedStrategy<Map<String, Value>> {
+fn members(fields: &'static [(&'static str, Shape)], value: fn(Shape) -> BoxedStrategy<Value>) -> BoxedStrategy<Map> {
     let each: Vec<_> =
         fields.iter().map(|(name, shape)| prop::option::of(value(*shape).prop_map(|value| (*name, value)))).collect();
     each.prop_map(|all| all.into_iter().flatten().map(|(name, value)| (name.to_owned(), value)).collect()).boxed()
@@ -125,7 +122,7 @@ fn items(
         .prop_flat_map(move |keys| {
             let item = move |id: Value| {
                 members(fields, value).prop_map(move |mut item| {
-                    item.insert(key.to_owned(), id.clone());
+                    item.insert(key, id.clone());
                     Value::Object(item)
                 })
             };
@@ -148,15 +145,15 @@ fn patch(shape: Shape) -> BoxedStrategy<Value> {
             (fields_of_patch(fields), directive, retained, prop::bool::weighted(0.9))
                 .prop_map(|(mut members, directive, retained, fits)| {
                     if let Some(directive) = directive {
-                        members.insert(DIRECTIVE.to_owned(), json!(directive));
+                        members.insert(DIRECTIVE, json!(directive));
                     }
                     if let Some(retained) = retained {
                         let mut names: Vec<&str> = retained.iter().map(|(name, _)| *name).collect();
                         if fits {
-                            names.extend(members.keys().map(String::as_str).filter(|name| !name.starts_with('$')));
+                            names.extend(members.keys().map(MapKey::as_str).filter(|name| !name.starts_with('$')));
                         }
                         let names = json!(names);
-                        members.insert(RETAIN_KEYS.to_owned(), names);
+                        members.insert(RETAIN_KEYS, names);
                     }
                     Value::Object(members)
                 })
@@ -185,7 +182,7 @@ fn patch(shape: Shape) -> BoxedStrategy<Value> {
 }
 
 /// Generates patches of some fields, with `$setElementOrder` and `$deleteFromPrimitiveList` directives for lists.
-fn fields_of_patch(fields: &'static [(&'static str, Shape)]) -> BoxedStrategy<Map<String, Value>> {
+fn fields_of_patch(fields: &'static [(&'static str, Shape)]) -> BoxedStrategy<Map> {
     let each: Vec<_> = fields
         .iter()
         .map(|(name, shape)| {
@@ -244,11 +241,7 @@ fn follow(order: &mut Value, list: &Value, shape: Shape) {
 /// The value of a field after a patch; `Err` if the patch is rejected.
 type After = Result<Option<Value>, ()>;
 
-fn object_after(
-    shape: Shape,
-    present: &Map<String, Value>,
-    patch: &Map<String, Value>,
-) -> Result<Map<String, Value>, ()> {
+fn object_after(shape: Shape, present: &Map, patch: &Map) -> Result<Map, ()> {
     let mut patch = patch.clone();
     match patch.remove(DIRECTIVE) {
         None => {}

@@ -1,6 +1,6 @@
 //! Tests strategic merge: each directive, and the patches that kubectl sends.
 
-use serde_json::json;
+use listwatch_json::json;
 
 use super::super::merge_keys::of_kind;
 use super::*;
@@ -495,8 +495,8 @@ fn strategic_merge_of_100_000_items_takes_linear_time() {
 mod properties {
     //! Tests properties that hold for every patch.
 
+    use listwatch_json::{Map, Value, json};
     use proptest::prelude::*;
-    use serde_json::{Map, Value, json};
 
     use super::super::*;
     use super::{apply, of_kind};
@@ -505,7 +505,7 @@ mod properties {
         let leaf = prop_oneof![Just(Value::Null), (0..3).prop_map(Value::from), "[xy]".prop_map(Value::from)];
         leaf.prop_recursive(3, 16, 3, |inner| {
             prop::collection::vec(("[a-d]", inner), 0..4)
-                .prop_map(|members| Value::Object(members.into_iter().collect::<Map<_, _>>()))
+                .prop_map(|members| Value::Object(members.into_iter().collect::<Map>()))
         })
     }
 

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::Status;
 use listwatch_registry::{StorageMediaType, StoredForm};
 use listwatch_storage::MemoryStorage;
-use serde_json::{Map, Value, json};
 
 use listwatch_kinds::{CreateContext, UpdateContext, before_create, before_update};
 use listwatch_meta::UserInfo;
@@ -33,9 +33,9 @@ const CASES: [(&str, &str); 11] = [
 ];
 
 /// Decodes the object of a case.
-fn decoded(resource: &Resource, object: &Value) -> Map<String, Value> {
+fn decoded(resource: &Resource, object: &Value) -> Map {
     let Value::Object(mut object) = object.clone() else { panic!("not an object: {object}") };
-    object.insert("kind".to_owned(), resource.kind.clone().into());
+    object.insert("kind", resource.kind.clone().into());
     if resource.namespaced {
         object["metadata"]["namespace"] = "gcns".into();
     }
@@ -63,7 +63,7 @@ fn write(registry: &Registry, case: &Value) -> Result<(), Status> {
     let errors = before_create(&*resource.strategy, &mut old, making);
     refused(resource, &old, &errors).expect("the old object is valid");
     if let Some(status) = case.get("oldStatus") {
-        old.insert("status".to_owned(), status.clone());
+        old.insert("status", status.clone());
     }
     let subresource = case["subresource"].as_str().map(|name| resource.subresource(name).unwrap());
     for name in ["uid", "creationTimestamp"] {
@@ -168,7 +168,7 @@ fn object_at_a_limit_is_accepted_and_object_above_it_is_rejected() {
     check(slices, devices(65, tainted), "is invalid: spec.devices: Too many: 65: must have at most 64 items");
     let class = |parameters: Value| json!({"metadata": {"name": "x"}, "provisioner": "p", "parameters": parameters});
     let classes = "storage.k8s.io/v1/storageclasses";
-    let parameters = |count: usize| (0..count).map(|at| (at.to_string(), "x".into())).collect::<Map<_, _>>();
+    let parameters = |count: usize| (0..count).map(|at| (at.to_string(), "x".into())).collect::<Map>();
     check(classes, class(parameters(512).into()), "");
     check(classes, class(parameters(513).into()), "is invalid: parameters: Too long: may not be more than 512 bytes");
     let long = json!({"a": "x".repeat(256 * 1024)});
@@ -200,7 +200,7 @@ fn objects_with_20_000_equal_items_are_rejected_within_20_seconds() {
         ("storage.k8s.io/v1/csinodes", "/spec/drivers", json!({"name": "d", "nodeID": "n"})),
     ] {
         let mut object = json!({"metadata": {"name": "x"}, "provisioner": "p", "spec": {}, "status": {}});
-        let hard: Map<_, _> = (0..1_000).map(|at| (format!("hugepages-{at}"), "1".into())).collect();
+        let hard: Map = (0..1_000).map(|at| (format!("hugepages-{at}"), "1".into())).collect();
         object["spec"]["hard"] = hard.into();
         let (parent, name) = member.rsplit_once('/').unwrap();
         object.pointer_mut(parent).unwrap()[name] = Value::from(vec![item; 20_000]);

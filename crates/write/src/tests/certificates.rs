@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::*;
 use listwatch_kinds::certificate_request::testing::{certificate, request, request_with};

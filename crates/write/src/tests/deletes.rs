@@ -246,18 +246,14 @@ impl ValidatingAdmission for ProtectLabeled {
         request.operation == Operation::Delete
     }
 
-    fn validate<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        object: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, object: &'a Map) -> AdmissionFuture<'a, ()> {
         Box::pin(async move {
             self.calls.fetch_add(1, Ordering::Relaxed);
             let raced = self.raced.lock().unwrap().take();
             if let Some(key) = raced {
                 let found = self.storage.get(&key).await.unwrap().0.unwrap();
                 let mut changed: Value = serde_json::from_slice(&found.value).unwrap();
-                changed["metadata"]["labels"] = serde_json::json!({"protected": "yes"});
+                changed["metadata"]["labels"] = listwatch_json::json!({"protected": "yes"});
                 self.storage.update(&key, found.modified, changed.to_string().into(), None).await.unwrap();
             }
             match object["metadata"].get("labels").is_some_and(|labels| labels.get("protected").is_some()) {

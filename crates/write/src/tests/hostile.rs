@@ -7,9 +7,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use listwatch_json::json;
 use listwatch_kinds::{Subresource, UpdateContext};
 use listwatch_wire::media_type::PatchType;
-use serde_json::json;
 
 use listwatch_validation::{Errors, object_meta};
 
@@ -69,7 +69,7 @@ async fn many_owner_references_and_finalizers_are_validated_in_time() {
     let body = format!(r#"{{"metadata":{{"name":"o","ownerReferences":[{owners}]}}}}"#);
     assert_eq!(code(&world, &format!("POST {MAPS}"), &body).await, 422);
 
-    let finalizers = |from: usize| -> Map<String, Value> {
+    let finalizers = |from: usize| -> Map {
         let names: Vec<String> = (from..from + 150_000).map(|n| format!("x.io/{n}")).collect();
         let Value::Object(map) = json!({"deletionTimestamp": NOW, "finalizers": names}) else { unreachable!() };
         map
@@ -82,7 +82,7 @@ async fn many_owner_references_and_finalizers_are_validated_in_time() {
 #[test]
 fn patch_that_removes_110_000_members_is_applied_in_time() {
     let text = each(110_000, |out, n| write!(out, r#""{n}":"""#).unwrap());
-    let members: Map<String, Value> = serde_json::from_str(&format!("{{{text}}}")).unwrap();
+    let members: Map = serde_json::from_str(&format!("{{{text}}}")).unwrap();
     let patched = |patch_type: PatchType, patch: String| {
         let mut object = members.clone();
         in_time("a patch", || {

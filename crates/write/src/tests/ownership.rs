@@ -1,6 +1,6 @@
 //! Tests the managed fields of every kind of write, and server-side apply, with complete requests.
 
-use serde_json::json;
+use listwatch_json::json;
 
 use super::*;
 

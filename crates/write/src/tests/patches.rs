@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use listwatch_cacher::{Delivery, Scope};
+use listwatch_json::{Value, json};
 use listwatch_meta::{FieldSelector, LabelSelector, ReadAt, WatchFrom, WatchRequest};
 use proptest::prelude::*;
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;

@@ -1,6 +1,6 @@
 //! Tests pods: binding, eviction, grace period, resize, ephemeral containers.
 
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::*;
 

@@ -8,7 +8,7 @@ use listwatch_storage::{
 };
 
 use base64::Engine as _;
-use serde_json::json;
+use listwatch_json::json;
 
 use super::*;
 
@@ -65,7 +65,7 @@ async fn service_address_is_allocated_kept_on_update_and_released() {
     let created = spec(&world, &post(SERVICES), &body("s", r#"{"ports":[{"port":80}],"selector":{"a":"b"}}"#)).await;
     let address = created["clusterIP"].as_str().unwrap().to_owned();
     assert!(address.starts_with("10.96."), "{address}");
-    assert_eq!(created["clusterIPs"], serde_json::json!([address]));
+    assert_eq!(created["clusterIPs"], listwatch_json::json!([address]));
     assert_eq!(
         world.stored("/ipaddresses/").await,
         [format!(
@@ -121,7 +121,7 @@ async fn create_rejects_taken_and_out_of_range_addresses() {
     .await;
     assert_eq!(
         spec(&world, &post(SERVICES), &body("h", r#"{"clusterIP":"None"}"#)).await["clusterIPs"],
-        serde_json::json!(["None"])
+        listwatch_json::json!(["None"])
     );
     assert_eq!(claims(&world).await, (1, 0));
     // A failed create releases its claims.

@@ -35,7 +35,7 @@ impl ValidatingAdmission for Slow {
         request.resource == self.resource
     }
 
-    fn validate<'a>(&'a self, _: &'a AdmissionRequest<'_>, _: &'a Map<String, Value>) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, _: &'a AdmissionRequest<'_>, _: &'a Map) -> AdmissionFuture<'a, ()> {
         Box::pin(async move {
             tokio::time::sleep(self.duration).await;
             let key = Key::from_path("/namespaces/default").unwrap();

@@ -4,8 +4,8 @@ mod naive;
 
 use std::sync::Arc;
 
+use listwatch_json::{Value, json};
 use listwatch_meta::{FieldSelector, UserInfo};
-use serde_json::{Value, json};
 
 use super::*;
 use crate::authorizer::{Attributes, Authorization, Authorizer as _, Decision};

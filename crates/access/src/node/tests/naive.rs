@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use listwatch_json::{Value, json};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
-use serde_json::{Value, json};
 
 use super::super::graph::Graph;
 use super::super::references::{PodReferences, Reference, VolumeReferences};

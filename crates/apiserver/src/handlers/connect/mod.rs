@@ -26,13 +26,13 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::upgrade::OnUpgrade;
 use listwatch_access::Attributes;
+use listwatch_json::Value;
 use listwatch_meta::Status;
 use listwatch_meta::go::quote;
 use listwatch_proxy::{Destination, ExternalLocation, ProxyBody, ProxyError, ProxyErrorKind, is_upgrade_request};
 use listwatch_registry::Subresource;
 use listwatch_wire::query::encode_path_segment;
 use listwatch_write::{ConnectRequest, WriteContext};
-use serde_json::Value;
 
 use self::options::LogOptions;
 use super::context::RequestContext;

@@ -4,11 +4,11 @@
 //! `pkg/registry/core/pod/rest/log.go`, `ValidatePodLogOptions` in `pkg/apis/core/validation/validation.go`,
 //! `apimachinery/pkg/runtime/conversion.go`.
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::go::quote;
 use listwatch_meta::{FieldError, Status};
 use listwatch_registry::Subresource;
 use listwatch_wire::query::{Query, encode_path_segment};
-use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::UtcOffset;
 use time::format_description::well_known::Rfc3339;
@@ -102,14 +102,9 @@ fn parse_time(text: &str) -> Result<OffsetDateTime, Status> {
 /// Returns the options of a connection as an object, for admission plugins: `PodExecOptions`, `PodAttachOptions`,
 /// `PodPortForwardOptions` or one of the three `…ProxyOptions`. Empty fields are omitted. `path` is the rest of a
 /// proxied path. The handler of the connection rejects invalid options later.
-pub(super) fn connect_options(
-    subresource: &Subresource,
-    kind: &str,
-    query: &Query<'_>,
-    path: &str,
-) -> Map<String, Value> {
+pub(super) fn connect_options(subresource: &Subresource, kind: &str, query: &Query<'_>, path: &str) -> Map {
     let mut options = Map::new();
-    let mut set = |name: &str, value: Value| drop(options.insert(name.to_owned(), value));
+    let mut set = |name: &str, value: Value| drop(options.insert(name, value));
     let kind = match subresource {
         Subresource::Exec => "PodExecOptions".to_owned(),
         Subresource::Attach => "PodAttachOptions".to_owned(),

@@ -5,7 +5,7 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use listwatch_access::{Attributes, Authorization, Authorizer, MaybeFuture};
 use listwatch_admission::{AdmissionFuture, AdmissionRequest, MutatingAdmission, Operation, ValidatingAdmission};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 
 use crate::ApiServer;
 
@@ -149,11 +149,7 @@ impl ValidatingAdmission for NoConnect {
         request.operation == Operation::Connect
     }
 
-    fn validate<'a>(
-        &'a self,
-        request: &'a AdmissionRequest<'_>,
-        options: &'a Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, options: &'a Map) -> AdmissionFuture<'a, ()> {
         let subresource = request.subresource.unwrap_or_default();
         let why = format!("{} {subresource} {}", request.kind, Value::Object(options.clone()));
         Box::pin(std::future::ready(Err(request.forbidden(why))))
@@ -206,12 +202,8 @@ impl MutatingAdmission for AddTerminal {
         request.operation == Operation::Connect
     }
 
-    fn admit<'a>(
-        &'a self,
-        _: &'a AdmissionRequest<'_>,
-        options: &'a mut Map<String, Value>,
-    ) -> AdmissionFuture<'a, ()> {
-        options.insert("tty".to_owned(), true.into());
+    fn admit<'a>(&'a self, _: &'a AdmissionRequest<'_>, options: &'a mut Map) -> AdmissionFuture<'a, ()> {
+        options.insert("tty", true.into());
         Box::pin(std::future::ready(Ok(())))
     }
 }

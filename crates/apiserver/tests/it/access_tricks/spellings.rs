@@ -58,7 +58,7 @@ async fn every_spelling_of_a_watch_requires_the_verb_watch() {
 async fn permission_for_one_object_name_does_not_return_other_objects() {
     let target = Target::start().await;
     let (_, page) = target.get(Sender::Admin, &format!("{MAPS}?limit=1"), &[]).await;
-    let page: serde_json::Value = serde_json::from_str(&page).unwrap();
+    let page: listwatch_json::Value = serde_json::from_str(&page).unwrap();
     let token = page["metadata"]["continue"].as_str().expect("a token of another user");
     let name = "fieldSelector=metadata.name%3Dmine";
     for query in [

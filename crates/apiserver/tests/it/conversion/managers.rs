@@ -1,6 +1,6 @@
 //! Tests field managers of different versions.
 
-use serde_json::{Value, json};
+use listwatch_json::{Value, json};
 
 use super::{Converter, MERGE, Mode, V1, V2, check, v1, v2};
 use crate::crds::world::World;
@@ -20,7 +20,7 @@ fn managers(object: &Value) -> Vec<(String, String, Vec<String>)> {
         .iter()
         .map(|entry| {
             let fields = entry["fieldsV1"]["f:spec"].as_object().unwrap();
-            let mut fields: Vec<String> = fields.keys().filter(|name| *name != ".").cloned().collect();
+            let mut fields: Vec<String> = fields.keys().filter(|name| *name != ".").map(String::from).collect();
             fields.sort();
             (text(&entry["manager"]), text(&entry["apiVersion"]), fields)
         })

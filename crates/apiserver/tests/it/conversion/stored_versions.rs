@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use listwatch_apiserver::ApiServer;
+use listwatch_json::{Value, json};
 use listwatch_meta::Key;
 use listwatch_storage::{MemoryStorage, Storage as _};
-use serde_json::{Value, json};
 
 use super::{Converter, MERGE, Mode, V1, V2, check, definition, v1};
 use crate::crds::world::{CRDS, World};

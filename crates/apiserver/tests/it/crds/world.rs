@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use listwatch_apiserver::{ApiServer, Body};
+use listwatch_json::{Value, json};
 use listwatch_storage::Storage;
-use serde_json::{Value, json};
 
 /// The path of the widgets in the namespace `default`.
 pub(crate) const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";

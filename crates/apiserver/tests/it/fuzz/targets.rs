@@ -48,7 +48,7 @@ impl World {
             let text = response.into_body().collect().await.expect("a body").to_bytes();
             let text = String::from_utf8(text.to_vec()).expect("the answer is JSON");
             assert!(!text.contains("caused apiserver to panic"), "{method} {path} {media_type} {body:?}");
-            assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok(), "{text}");
+            assert!(serde_json::from_str::<listwatch_json::Value>(&text).is_ok(), "{text}");
             (code, text)
         })
     }
@@ -83,7 +83,7 @@ pub(crate) fn patches(data: &[u8]) {
         ] {
             let (code, answer) = world.send("PATCH", &path, media_type, data);
             if code == 200 {
-                let object: serde_json::Value = serde_json::from_str(&answer).expect("an object");
+                let object: listwatch_json::Value = serde_json::from_str(&answer).expect("an object");
                 assert_eq!(object["metadata"]["name"], "d", "a patch renamed the object");
                 assert_eq!(world.send("PATCH", &path, media_type, data).0, 200);
             }

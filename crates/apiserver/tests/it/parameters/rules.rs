@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use listwatch_json::Value;
 use listwatch_meta::ContinueToken;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::Value;
 
 /// A combination of parameters. Each value is the text in the query.
 #[derive(Debug, Clone)]

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Empty};
 use listwatch_apiserver::ApiServer;
+use listwatch_json::Value;
 use listwatch_meta::{ContinueToken, Key, Revision};
 use listwatch_storage::{MemoryStorage, Storage as _};
-use serde_json::Value;
 
 use super::rules::{Change, Found, Model};
 

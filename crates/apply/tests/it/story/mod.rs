@@ -2,7 +2,7 @@
 //! can also run them.
 
 use listwatch_apply::{ApplyError, Kind, Path, Set, Typing, Writer};
-use serde_json::{Map, Value, json};
+use listwatch_json::{Map, Value, json};
 use time::{Duration, OffsetDateTime};
 
 /// The outcome of one write.
@@ -92,8 +92,7 @@ pub(crate) fn shown(object: &Value) -> Value {
 fn bare(value: &Value) -> Option<Value> {
     let nothing = match value {
         Value::Object(members) => {
-            let some: Map<String, Value> =
-                members.iter().filter_map(|(name, value)| Some((name.clone(), bare(value)?))).collect();
+            let some: Map = members.iter().filter_map(|(name, value)| Some((name.clone(), bare(value)?))).collect();
             return (!some.is_empty()).then_some(Value::Object(some));
         }
         Value::Array(items) => {

@@ -1,7 +1,7 @@
 //! Tests of accepted names, status conditions and served resources after each event.
 
+use listwatch_json::{Value, json};
 use listwatch_meta::{Key, ObjectShape};
-use serde_json::{Value, json};
 
 use super::*;
 

@@ -1,9 +1,9 @@
 //! The fuzz targets: functions that accept any bytes and panic on a violated guarantee. The fuzzer
 //! (`fuzz/`) and `crates/schema/tests/it/fuzz.rs` call them.
 
+use listwatch_json::{Value, json};
 use listwatch_schema::limits::FIELD_ERRORS_MAX;
 use listwatch_schema::{CheckContext, Schema, check};
-use serde_json::{Value, json};
 
 /// The name and function of a target.
 pub(crate) type Target = (&'static str, fn(&[u8]));

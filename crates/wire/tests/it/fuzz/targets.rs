@@ -261,7 +261,7 @@ pub(crate) fn protobuf(mut data: &[u8]) {
         let _ = protobuf::WatchMessage::parse(&Bytes::copy_from_slice(body));
         let Ok(first) = protobuf::decode(body) else { continue };
         assert!(first.json.len() <= protobuf::json_limit_bytes(body.len()) + (4 << 10), "the limit holds");
-        assert!(serde_json::from_slice::<serde_json::Value>(&first.json).is_ok(), "what was decoded is JSON");
+        assert!(serde_json::from_slice::<listwatch_json::Value>(&first.json).is_ok(), "what was decoded is JSON");
         let encode = |json: &[u8]| {
             let body =
                 protobuf::encode(&first.api_version, &first.kind, json).expect("what was decoded can be encoded");
@@ -298,7 +298,7 @@ pub(crate) fn cbor(data: &[u8]) {
     let _ = cbor::WatchMessage::parse(&Bytes::copy_from_slice(data));
     let Ok(first) = cbor::decode(data) else { return };
     assert!(first.len() <= 12 * data.len() + 8, "the limit holds");
-    assert!(serde_json::from_slice::<serde_json::Value>(&first).is_ok(), "what was read is JSON");
+    assert!(serde_json::from_slice::<listwatch_json::Value>(&first).is_ok(), "what was read is JSON");
     let again = |json: &[u8]| {
         let body = cbor::encode(json).expect("what was read can be written");
         cbor::decode(&body).expect("what was written can be read")

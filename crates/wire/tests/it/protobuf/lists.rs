@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use listwatch_json::Value;
 use listwatch_meta::{Change, Key, Object, ObjectShape, Revision};
 use listwatch_wire::ListMeta;
 use listwatch_wire::protobuf::{self, DecodeError, EncodeError, ItemCache, ListBody};
-use serde_json::Value;
 
 use super::{decoded, encoded, field, golden_of, hex};
 
@@ -118,8 +118,8 @@ fn config_map_list() -> ListMeta {
 /// ConfigMaps with one value of these lengths.
 fn config_maps(values_bytes: &[usize]) -> Vec<Object> {
     let item = |(at, bytes): (usize, &usize)| {
-        let metadata = serde_json::json!({"name": format!("c{at}"), "resourceVersion": "1"});
-        serde_json::json!({"metadata": metadata, "data": {"a": "x".repeat(*bytes)}})
+        let metadata = listwatch_json::json!({"name": format!("c{at}"), "resourceVersion": "1"});
+        listwatch_json::json!({"metadata": metadata, "data": {"a": "x".repeat(*bytes)}})
     };
     objects(&Value::from_iter([("items", values_bytes.iter().enumerate().map(item).collect::<Value>())]))
 }
@@ -170,7 +170,7 @@ fn list_that_changes_between_measuring_and_sending_fails() {
 #[test]
 fn list_with_object_of_another_kind_fails_before_the_first_chunk() {
     let meta = ListMeta { api_version: "v1".to_owned(), kind: "PodList".to_owned(), ..ListMeta::default() };
-    let value = serde_json::json!({"items": [
+    let value = listwatch_json::json!({"items": [
         {"metadata": {"name": "a", "resourceVersion": "1"}, "spec": {}},
         {"metadata": {"name": "b", "resourceVersion": "2"}, "spec": []},
     ]});
