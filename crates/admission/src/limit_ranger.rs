@@ -108,7 +108,7 @@ fn set_defaults(range: &Object, pod: &mut Object) {
             for (list, kind) in [("requests", "request"), ("limits", "limit")] {
                 let Some(defaults) = defaults.get(list).filter(|defaults| !defaults.is_empty()) else { continue };
                 let present = child_mut(child_mut(container, "resources"), list);
-                let missing: Vec<&String> = defaults.keys().filter(|name| !present.contains_key(*name)).collect();
+                let missing: Vec<&String> = defaults.keys().filter(|name| !present.contains_key(name)).collect();
                 for resource in &missing {
                     present.insert((*resource).clone(), defaults[*resource].clone());
                 }

@@ -163,7 +163,7 @@ fn item_element(schema: &Schema, list: &List, item: &Value) -> Result<PathElemen
             let mut fields = Vec::with_capacity(keys.len());
             for key in keys {
                 let field = map.and_then(|map| map.field(key));
-                let value = item.get(&**key).or_else(|| field.and_then(|field| field.default.as_ref()));
+                let value = item.get(key).or_else(|| field.and_then(|field| field.default.as_ref()));
                 if let Some(value) = value {
                     fields.push(((**key).into(), value.clone()));
                 }

@@ -203,7 +203,7 @@ async fn count(
         let key = resource.key(Some(namespace), text(metadata(quota), "name"))?;
         let mut is_changed = false;
         let write = |stored: &mut Object| {
-            is_changed = !["spec", "status"].iter().all(|part| is_same(stored.get(*part), quota.get(*part)));
+            is_changed = !["spec", "status"].iter().all(|part| is_same(stored.get(part), quota.get(part)));
             if is_changed {
                 return Amendment::Leave;
             }

@@ -443,7 +443,7 @@ fn object_is_read_from_null_and_not_from_a_list() {
 fn iterators_go_both_ways_and_change_values() {
     for members in [3, 40] {
         let mut map: Map = (0..members).map(|at| (format!("n{at}"), json!(at))).collect();
-        assert_eq!(map.keys().rev().next().map(MapKey::as_str), Some(format!("n{}", members - 1).as_str()));
+        assert_eq!(map.keys().next_back().map(MapKey::as_str), Some(format!("n{}", members - 1).as_str()));
         assert_eq!((map.iter().len(), map.values().len()), (members, members));
         map.iter_mut().for_each(|(_, value)| *value = json!([value.take()]));
         map.values_mut().take(1).for_each(|value| *value = json!("first"));
@@ -509,7 +509,7 @@ fn index_beyond_the_end_of_a_list_panics_when_written() {
 
 #[test]
 fn value_equals_the_rust_value_with_the_same_content() {
-    assert!(json!("a") == "a" && json!("a") == *"a" && "a" == json!("a") && json!("a") == "a".to_owned());
+    assert!(json!("a") == "a" && json!("a") == *"a" && "a" == json!("a") && json!("a") == "a");
     assert!(json!(1) == 1 && json!(1) == 1_u64 && json!(1.5) == 1.5 && json!(true) == true);
     assert!(json!(1) != 2 && json!("1") != 1 && json!(-1) != u64::MAX && json!(null) != false);
 }

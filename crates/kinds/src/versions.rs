@@ -106,7 +106,7 @@ pub fn other(api_version: &str, kind: &str) -> Option<(String, Convert)> {
 pub(crate) fn moved(mut from: Object, names: &[(&str, &str)]) -> Object {
     let mut to = Object::with_capacity(names.len());
     for (old, new) in names {
-        if let Some(value) = from.get_mut(*old) {
+        if let Some(value) = from.get_mut(old) {
             to.insert(*new, value.take());
         }
     }

@@ -108,7 +108,7 @@ impl ResourceWrites {
         match self.scope(subresource).metadata {
             MetadataScope::Written => {}
             MetadataScope::Without(members) => {
-                members.iter().for_each(|member| put(&mut written, member, before.get(*member).cloned()));
+                members.iter().for_each(|member| put(&mut written, member, before.get(member).cloned()));
             }
             MetadataScope::Kept => {
                 let managed_fields = written.shift_remove(MANAGED_FIELDS);

@@ -84,7 +84,7 @@ fn namespace_object(namespace: &Object) -> Object {
         "resourceVersion",
         "finalizers",
     ];
-    let kept = |name: &&str| child(namespace, "metadata").get(*name).map(|value| ((*name).to_owned(), value.clone()));
+    let kept = |name: &&str| child(namespace, "metadata").get(name).map(|value| ((*name).to_owned(), value.clone()));
     let mut shown = Map::new();
     shown.insert("metadata", Value::Object(METADATA.iter().filter_map(kept).collect()));
     for name in ["spec", "status"] {

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use listwatch_json::{MapKey, Map, Value};
+use listwatch_json::{Map, MapKey, Value};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::{self, TypeErrorStyle};
 use listwatch_meta::selector::{label_value_problems, qualified_name_problems};

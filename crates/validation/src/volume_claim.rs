@@ -80,7 +80,7 @@ fn data_sources(spec: &Object, check_groups: bool, at: &Path<'_>, errors: &mut E
     let (Some(first), Some(second)) = (first, second) else { return };
     let why = if !text(second, "namespace").is_empty() {
         "may not be specified when dataSourceRef.namespace is specified"
-    } else if ["apiGroup", "kind", "name"].iter().any(|name| first.get(*name) != second.get(*name)) {
+    } else if ["apiGroup", "kind", "name"].iter().any(|name| first.get(name) != second.get(name)) {
         "must match dataSourceRef"
     } else {
         return;

@@ -12,7 +12,7 @@ use crate::{Errors, Object, child, given, is_empty, items, number, text};
 
 /// Reports each of these members that is absent or empty.
 pub fn required(source: &Object, names: &[&str], at: &Path<'_>, errors: &mut Errors) {
-    for name in names.iter().filter(|name| is_empty(source.get(**name))) {
+    for name in names.iter().filter(|name| is_empty(source.get(name))) {
         errors.required(&at.child(name), "");
     }
 }
@@ -183,7 +183,7 @@ fn iscsi(source: &Object, name: &str, at: &Path<'_>, errors: &mut Errors) {
     }
     lun(source, at, errors);
     let authenticated =
-        ["chapAuthDiscovery", "chapAuthSession"].iter().any(|name| source.get(*name) == Some(&Value::Bool(true)));
+        ["chapAuthDiscovery", "chapAuthSession"].iter().any(|name| source.get(name) == Some(&Value::Bool(true)));
     if authenticated && given(source, "secretRef").is_none() {
         errors.required(&at.child("secretRef"), "");
     }

@@ -13,7 +13,7 @@
 
 use std::collections::HashSet;
 
-use listwatch_json::{MapKey, Map, Value};
+use listwatch_json::{Map, MapKey, Value};
 use listwatch_meta::Status;
 use listwatch_meta::status::{StatusDetails, reason};
 use listwatch_wire::media_type::PatchType;

@@ -69,8 +69,7 @@ pub(super) fn view(resource: &Resource, tree: &Map) -> Result<Map, Status> {
     scale.insert("apiVersion", json!(SCALE.api_version()));
     let source = metadata(tree);
     let shown = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
-    let metadata: Map =
-        shown.iter().filter_map(|name| Some(((*name).to_owned(), source.get(*name)?.clone()))).collect();
+    let metadata: Map = shown.iter().filter_map(|name| Some(((*name).to_owned(), source.get(name)?.clone()))).collect();
     scale.insert("metadata", Value::Object(metadata));
     let replicas = |path: &str, unset: i64| match resource.custom {
         true => nested(tree, path, "int64", Value::as_i64).map(|found| found.unwrap_or(unset)).map_err(Status::unknown),

@@ -497,7 +497,7 @@ impl Allocation {
         let external = |spec: &Map| meta::text(spec, "type") == "ExternalName";
         if external(spec) {
             for field in ADDRESS_FIELDS.iter().chain(&["internalTrafficPolicy"]) {
-                spec.shift_remove(*field);
+                spec.shift_remove(field);
             }
             return Ok(());
         }

@@ -200,7 +200,7 @@ impl PodSecurity {
         if errors.is_empty() && is_unwatched {
             return Ok(());
         }
-        let template = path.iter().try_fold(object, |object, member| object.get(*member)?.as_object());
+        let template = path.iter().try_fold(object, |object, member| object.get(member)?.as_object());
         let Some(template) = template else { return Ok(()) };
         let view = Pod { metadata: metadata(template), spec: child(template, "spec") };
         self.evaluate(request, object, view, &policy, &errors, false)

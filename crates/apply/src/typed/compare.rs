@@ -157,7 +157,7 @@ fn fields_below(schema: &Schema, of: TypeId, value: &Value, view: View, into: &m
 
 fn add_members(schema: &Schema, map: &Map, object: &Object, view: View, into: &mut Set) -> Result<(), ValidationError> {
     let absent = map.fields().iter().filter(|field| matches!(field.presence, Presence::Always(_)));
-    let absent = absent.map(|field| &*field.name).filter(|name| !object.contains_key(*name)).map(|name| (name, None));
+    let absent = absent.map(|field| &*field.name).filter(|name| !object.contains_key(name)).map(|name| (name, None));
     let mut members: Vec<(&str, Option<&Value>)> =
         object.iter().map(|(name, value)| (name.as_str(), Some(value))).chain(absent).collect();
     // Members come in any order, but a set is built in its own order.
@@ -326,7 +326,7 @@ impl Comparer<'_> {
             }
         }
         for field in map.fields().iter().filter(|field| matches!(field.presence, Presence::Always(_))) {
-            let has = |object: Option<&Object>| object.is_some_and(|object| object.contains_key(&*field.name));
+            let has = |object: Option<&Object>| object.is_some_and(|object| object.contains_key(&field.name));
             if !has(old) && !has(new) {
                 visit(&field.name, None, None)?;
             }

@@ -51,7 +51,7 @@ pub(crate) fn validate_matching(
     // Upstream skips conditions that an update does not change.
     let unchanged = old.is_some_and(|old| {
         let old = child(old, "spec");
-        ["paramKind", "matchConditions"].iter().all(|name| is_same(spec.get(*name), old.get(*name)))
+        ["paramKind", "matchConditions"].iter().all(|name| is_same(spec.get(name), old.get(name)))
     });
     if !unchanged {
         validate_match_conditions(spec, "spec.", expressions, errors);

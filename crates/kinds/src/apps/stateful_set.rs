@@ -217,7 +217,7 @@ fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
         "persistentVolumeClaimRetentionPolicy",
     ];
     let (after, before) = (child(new, "spec"), child(old, "spec"));
-    let names = after.keys().chain(before.keys().filter(|name| !after.contains_key(*name)));
+    let names = after.keys().chain(before.keys().filter(|name| !after.contains_key(name)));
     let changed =
         names.filter(|name| !MUTABLE.contains(&name.as_str())).any(|name| !is_same(after.get(name), before.get(name)));
     if changed {

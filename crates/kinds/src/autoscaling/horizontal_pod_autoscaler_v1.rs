@@ -419,7 +419,7 @@ fn printed_condition(condition: &Value) -> Value {
 }
 
 fn is_condition(condition: &Object) -> bool {
-    CONDITION.iter().all(|name| condition.get(*name).is_none_or(|value| value.is_string() || value.is_null()))
+    CONDITION.iter().all(|name| condition.get(name).is_none_or(|value| value.is_string() || value.is_null()))
 }
 
 /// Adds annotations with these values as JSON, and sorts all annotations by name.

@@ -179,13 +179,13 @@ fn validate_generated_selector(job: &Object, old: Option<&Object>, errors: &mut 
     // Jobs of older servers have only the labels without prefix.
     let prefixed = old.is_none_or(|old| {
         let labels = child(child(child(child(old, "spec"), "template"), "metadata"), "labels");
-        LABELS[2..].iter().all(|(label, _)| labels.contains_key(*label))
+        LABELS[2..].iter().all(|(label, _)| labels.contains_key(label))
     });
     let mut expected = Map::new();
     for (label, is_uid) in &LABELS[..if prefixed { 4 } else { 2 }] {
         let wanted = if *is_uid { uid } else { name };
         expected.insert((*label).to_owned(), Value::from(wanted));
-        match labels.get(*label).and_then(Value::as_str) {
+        match labels.get(label).and_then(Value::as_str) {
             None => errors.required(&labels_at.key(label), &format!("must be '{wanted}'")),
             Some(found) if found != wanted => {
                 let shown = shown_labels(labels);

@@ -74,7 +74,7 @@ fn validate(secret: &Object, _: Option<&Object>, errors: &mut Errors) {
         _ => &[],
     };
     for key in required {
-        let Some(value) = data.get(*key) else {
+        let Some(value) = data.get(key) else {
             errors.push(FieldError::required(format!("data[{key}]"), ""));
             continue;
         };

@@ -61,8 +61,8 @@ pub fn apply(defaults: &Defaults, object: &mut Map) {
             Default::Text(text) => fill(object, name, || Some(Value::String((*text).to_owned()))),
             Default::Number(number) => fill(object, name, || Some(Value::Number((*number).into()))),
             Default::Positive(number) => {
-                if object.get(*name).is_some_and(|value| value.as_i64() == Some(0)) {
-                    object.shift_remove(*name);
+                if object.get(name).is_some_and(|value| value.as_i64() == Some(0)) {
+                    object.shift_remove(name);
                 }
                 fill(object, name, || Some(Value::Number((*number).into())));
             }
@@ -81,7 +81,7 @@ pub fn apply(defaults: &Defaults, object: &mut Map) {
             }
             Default::If(inner) => apply_below(inner, object, name),
             Default::Each(inner) => {
-                let items: &mut dyn Iterator<Item = &mut Value> = match object.get_mut(*name) {
+                let items: &mut dyn Iterator<Item = &mut Value> = match object.get_mut(name) {
                     Some(Value::Array(items)) => &mut items.iter_mut(),
                     Some(Value::Object(members)) => &mut members.values_mut(),
                     _ => continue,

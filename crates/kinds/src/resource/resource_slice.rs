@@ -164,7 +164,7 @@ fn selected_by(
         }
     }
     for flag in flags {
-        match holder.get(*flag) {
+        match holder.get(flag) {
             Some(Value::Bool(true)) => fields.push(format!("`{flag}`")),
             Some(Value::Bool(false)) => {
                 errors.invalid_value(&at.child(flag), false, "must be either unset or set to true");

@@ -256,7 +256,7 @@ pub fn default_pod_level_resources(spec: &mut Object) {
     }
     let add = |amounts: &mut Object, kind: &str, wanted: fn(&str) -> bool, but: &Object| {
         let (sums, spelled) = (aggregate(spec, kind), first_spellings(spec, kind));
-        let mut names: Vec<&&str> = sums.keys().filter(|name| wanted(name) && !but.contains_key(**name)).collect();
+        let mut names: Vec<&&str> = sums.keys().filter(|name| wanted(name) && !but.contains_key(name)).collect();
         names.sort_unstable();
         for name in names {
             amounts.entry(*name).or_insert_with(|| format_like(sums[name], spelled[name]).into());
@@ -289,7 +289,7 @@ fn consistency(spec: &Object, resources: &Object, at: &Path<'_>, errors: &mut Er
         let mut names: Vec<&&str> = sums.keys().collect();
         names.sort_unstable();
         for name in names {
-            let Some(own) = of_pod.get(*name).filter(|_| kind == "requests" || is_huge_page(name)) else { continue };
+            let Some(own) = of_pod.get(name).filter(|_| kind == "requests" || is_huge_page(name)) else { continue };
             if sums[name] > nanos(own) {
                 let sum = format_like(sums[name], spelled[name]);
                 let why = format_args!("must be greater than or equal to aggregate container {hint} of {sum}");

@@ -238,7 +238,7 @@ fn shown_context(context: &Object) -> Value {
         let Some(Value::Object(object)) = given(context, name) else { return Value::Null };
         let shown = members.iter().map(|(go, member)| {
             let absent = if *go == "Type" || name == "seLinuxOptions" { json!("") } else { Value::Null };
-            ((*go).to_owned(), object.get(*member).cloned().unwrap_or(absent))
+            ((*go).to_owned(), object.get(member).cloned().unwrap_or(absent))
         });
         Value::Object(shown.collect())
     };

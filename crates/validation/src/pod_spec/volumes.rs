@@ -443,7 +443,7 @@ fn claim_template(template: &Object, at: &Path<'_>, errors: &mut Errors) {
         "finalizers",
         "managedFields",
     ];
-    for name in others.iter().filter(|name| !is_empty(metadata.get(**name))) {
+    for name in others.iter().filter(|name| !is_empty(metadata.get(name))) {
         let shown = if *name == "uid" { "uID" } else { name };
         errors.forbidden(&at_metadata.child(shown), "cannot be set");
     }

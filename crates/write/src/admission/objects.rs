@@ -140,7 +140,7 @@ impl ObjectReader for StoredObjects<'_> {
             let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
                 let Some(found) = found else { return Ok(Decision::Nothing) };
                 let mut quota = store::parse(found)?;
-                let is_old = ["spec", "status"].iter().all(|part| is_same(quota.get(*part), old.get(*part)));
+                let is_old = ["spec", "status"].iter().all(|part| is_same(quota.get(part), old.get(part)));
                 if !is_old {
                     return Ok(Decision::Nothing);
                 }
