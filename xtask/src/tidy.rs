@@ -507,4 +507,17 @@ mod tests {
             &["4: listwatch-client must not depend on listwatch-storage: the client knows no server crate"],
         );
     }
+
+    #[test]
+    fn forbidden_prefix_spares_json_values_only() {
+        let manifest = |dependency: &str| {
+            format!("[package]\nname = \"listwatch-meta\"\n[dependencies]\n{dependency}.workspace = true\n")
+        };
+        check(manifest_walls(&manifest("listwatch-json")), &[]);
+        let why = "the vocabulary depends on JSON values only, and does no I/O";
+        for dependency in ["listwatch-wire", "listwatch-json-too"] {
+            let complaint = format!("4: listwatch-meta must not depend on {dependency}: {why}");
+            check(manifest_walls(&manifest(dependency)), &[complaint.as_str()]);
+        }
+    }
 }

@@ -139,7 +139,7 @@ impl<'de> Source<'de> for &'de Value {
     }
 }
 
-/// The methods of a deserializer whose result depends on more than the form of the value.
+/// The methods that are the same for owned and borrowed values.
 macro_rules! deserialize_by_type {
     () => {
         fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -195,9 +195,14 @@ impl<'de> Deserializer<'de> for Value {
             Value::String(variant) => {
                 visitor.visit_enum(Variant { name: Name::Owned(variant.into()), value: None::<Value> })
             }
-            Value::Object(map) if map.len() == 1 => {
-                let (name, value) = map.into_iter().next().unwrap_or_else(|| (MapKey::from(""), Value::Null));
-                visitor.visit_enum(Variant { name: Name::Owned(name), value: Some(value) })
+            Value::Object(map) => {
+                let mut members = map.into_iter();
+                match (members.next(), members.next()) {
+                    (Some((name, value)), None) => {
+                        visitor.visit_enum(Variant { name: Name::Owned(name), value: Some(value) })
+                    }
+                    _ => Err(not_one_member()),
+                }
             }
             other => Err(not_a_variant(&other)),
         }
@@ -239,6 +244,7 @@ impl<'de> Deserializer<'de> for &'de Value {
 }
 
 impl Map {
+    /// Visits the only member as a variant.
     fn visit_variant<'de, V: Visitor<'de>>(&'de self, visitor: V) -> Result<V::Value, Error> {
         let mut members = self.iter();
         match (members.next(), members.next()) {
@@ -454,14 +460,12 @@ fn unexpected(value: &Value) -> Unexpected<'_> {
     }
 }
 
-/// The error for a value that is neither a string nor an object with one member.
+/// The error for a variant that is neither a string nor an object.
 fn not_a_variant(value: &Value) -> Error {
-    match value {
-        Value::Object(_) => not_one_member(),
-        other => Error::invalid_type(unexpected(other), &"string or map"),
-    }
+    Error::invalid_type(unexpected(value), &"string or map")
 }
 
+/// The error for a variant that is an object without members, or with several.
 fn not_one_member() -> Error {
     Error::invalid_value(Unexpected::Map, &"map with a single key")
 }

@@ -46,6 +46,15 @@ pub(crate) const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
 struct ToValue;
 
+/// The method that converts a number or a boolean.
+macro_rules! value_from {
+    ($($method:ident $type:ty),*) => {$(
+        fn $method(self, value: $type) -> Result<Value, Error> {
+            Ok(value.into())
+        }
+    )*};
+}
+
 impl Serializer for ToValue {
     type Ok = Value;
     type Error = Error;
@@ -57,56 +66,17 @@ impl Serializer for ToValue {
     type SerializeStruct = Members;
     type SerializeStructVariant = Members;
 
-    fn serialize_bool(self, value: bool) -> Result<Value, Error> {
-        Ok(value.into())
-    }
-
-    fn serialize_i8(self, value: i8) -> Result<Value, Error> {
-        Ok(value.into())
-    }
-
-    fn serialize_i16(self, value: i16) -> Result<Value, Error> {
-        Ok(value.into())
-    }
-
-    fn serialize_i32(self, value: i32) -> Result<Value, Error> {
-        Ok(value.into())
-    }
-
-    fn serialize_i64(self, value: i64) -> Result<Value, Error> {
-        Ok(value.into())
+    value_from! {
+        serialize_bool bool, serialize_i8 i8, serialize_i16 i16, serialize_i32 i32, serialize_i64 i64, serialize_u8 u8,
+        serialize_u16 u16, serialize_u32 u32, serialize_u64 u64, serialize_f32 f32, serialize_f64 f64
     }
 
     fn serialize_i128(self, value: i128) -> Result<Value, Error> {
         Number::from_i128(value).map(Value::Number).ok_or_else(|| Error::custom("number out of range"))
     }
 
-    fn serialize_u8(self, value: u8) -> Result<Value, Error> {
-        Ok(value.into())
-    }
-
-    fn serialize_u16(self, value: u16) -> Result<Value, Error> {
-        Ok(value.into())
-    }
-
-    fn serialize_u32(self, value: u32) -> Result<Value, Error> {
-        Ok(value.into())
-    }
-
-    fn serialize_u64(self, value: u64) -> Result<Value, Error> {
-        Ok(value.into())
-    }
-
     fn serialize_u128(self, value: u128) -> Result<Value, Error> {
         Number::from_u128(value).map(Value::Number).ok_or_else(|| Error::custom("number out of range"))
-    }
-
-    fn serialize_f32(self, value: f32) -> Result<Value, Error> {
-        Ok(value.into())
-    }
-
-    fn serialize_f64(self, value: f64) -> Result<Value, Error> {
-        Ok(value.into())
     }
 
     fn serialize_char(self, value: char) -> Result<Value, Error> {

@@ -5,7 +5,8 @@ use std::cell::Cell;
 use listwatch_json::{MapKey, Value};
 
 /// Maximum bytes of memory for the tree of one document, with [`VALUE_BYTES`] per scalar. A larger document is
-/// rejected. Any JSON of 1 MiB fits, and any of 1.5 MiB, the limit of etcd, that is not full of nested lists of one item.
+/// rejected. Any JSON of 1 MiB fits. JSON of 1.5 MiB, the limit of etcd, fits unless it is full of lists and objects of one
+/// item.
 pub(crate) const DOCUMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Bytes of memory that every document may take in addition to the allowance per byte of its body.
@@ -114,6 +115,42 @@ impl Memory {
                 Ok(())
             }
             None => Err(format!("the document takes more than {} bytes of memory", self.bytes_max)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::Document;
+
+    #[test]
+    fn bytes_of_a_list_are_those_of_its_allocation() {
+        for len in (0..40).chain([1_000, 1_024, 1_025]) {
+            let text = format!("[{}]", vec!["0"; len].join(","));
+            let value = Document::from_json(text.as_bytes()).unwrap().value;
+            let Value::Array(items) = &value else { unreachable!("it is a list") };
+            assert_eq!(bytes_of(&value), VALUE_BYTES * (1 + items.capacity()), "{len} items");
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_small_object_exceed_its_allocation() {
+        // `Map` does not show its capacity: four members, and then twice as many as before.
+        for (len, capacity) in [(0, 0), (1, 4), (4, 4), (5, 8), (8, 8), (9, 16), (24, 32)] {
+            let value: Value = (0..len).map(|at| (format!("{at:02}"), at)).collect();
+            let allocated = VALUE_BYTES + capacity * size_of::<(MapKey, Value)>();
+            assert!((allocated..=2 * allocated).contains(&bytes_of(&value)), "{len} members: {}", bytes_of(&value));
+        }
+    }
+
+    #[test]
+    fn any_json_of_1_mib_fits() {
+        let depth = 115;
+        for (open, close) in [("[", "]"), (r#"{"":"#, "}"), ("[{},", "]")] {
+            let nested = open.repeat(depth) + "0" + &close.repeat(depth);
+            let text = format!("[{}]", vec![nested.as_str(); (1 << 20) / (nested.len() + 1)].join(","));
+            assert!(Document::from_json(text.as_bytes()).is_ok(), "{open}");
         }
     }
 }

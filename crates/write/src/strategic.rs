@@ -26,7 +26,7 @@ use listwatch_json::{Map, MapKey, Value};
 use super::merge_keys::{At, Field, Rule};
 use listwatch_meta::go;
 
-/// Items of lists are found by hashes that are seeded at random for each map, so that a client cannot compute colliding items
+/// Items and names are found by hashes that are seeded at random for each map, so that a client cannot compute colliding items
 /// in advance.
 type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
 type HashSet<T> = std::collections::HashSet<T, RandomState>;

@@ -64,6 +64,7 @@ const PURE: &[&str] = &[
     "crates/controllers/src/gc/unreadable.rs",
     "crates/discovery/src/",
     "crates/flow-control/src/",
+    "crates/json/src/",
     "crates/k8s-types/src/",
     "crates/kinds/src/",
     "crates/meta/src/",

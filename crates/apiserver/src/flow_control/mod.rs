@@ -233,7 +233,7 @@ impl Admission<'_> {
     /// wait.
     pub(crate) async fn wait_for_memory(&mut self, body_bytes: usize, parsed_bytes: usize) {
         // A small write, such as that of a lease, never waits for large ones. The seats and slots limit the memory of
-        // small bodies to 800 times 0.4 MiB.
+        // small bodies to 800 times 0.5 MiB.
         if body_bytes <= SMALL_BODY_BYTES_MAX {
             return;
         }

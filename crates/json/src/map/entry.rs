@@ -2,8 +2,7 @@
 
 use std::mem;
 
-use super::Map;
-use super::MapKey;
+use super::{Map, MapKey};
 use crate::Value;
 
 /// The place of a name: [`Map::entry`].

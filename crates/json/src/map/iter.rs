@@ -3,8 +3,7 @@
 use std::iter::FusedIterator;
 use std::{slice, vec};
 
-use super::MapKey;
-use super::Member;
+use super::{MapKey, Member};
 use crate::Value;
 
 /// Defines an iterator that converts each member with `$convert`.

@@ -57,33 +57,25 @@ impl Index for str {
     }
 }
 
-impl Index for String {
-    fn index_into<'v>(&self, value: &'v Value) -> Option<&'v Value> {
-        self.as_str().index_into(value)
-    }
+macro_rules! index_by_text {
+    ($($type:ty),*) => {$(
+        impl Index for $type {
+            fn index_into<'v>(&self, value: &'v Value) -> Option<&'v Value> {
+                self.as_str().index_into(value)
+            }
 
-    fn index_into_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
-        self.as_str().index_into_mut(value)
-    }
+            fn index_into_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
+                self.as_str().index_into_mut(value)
+            }
 
-    fn index_or_insert<'v>(&self, value: &'v mut Value) -> &'v mut Value {
-        self.as_str().index_or_insert(value)
-    }
+            fn index_or_insert<'v>(&self, value: &'v mut Value) -> &'v mut Value {
+                self.as_str().index_or_insert(value)
+            }
+        }
+    )*};
 }
 
-impl Index for MapKey {
-    fn index_into<'v>(&self, value: &'v Value) -> Option<&'v Value> {
-        self.as_str().index_into(value)
-    }
-
-    fn index_into_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
-        self.as_str().index_into_mut(value)
-    }
-
-    fn index_or_insert<'v>(&self, value: &'v mut Value) -> &'v mut Value {
-        self.as_str().index_or_insert(value)
-    }
-}
+index_by_text!(String, MapKey);
 
 impl<T: Index + ?Sized> Index for &T {
     fn index_into<'v>(&self, value: &'v Value) -> Option<&'v Value> {

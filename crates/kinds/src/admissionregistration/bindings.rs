@@ -2,10 +2,10 @@
 //!
 //! Source: `pkg/apis/admissionregistration/validation`, `pkg/apis/admissionregistration/v1/defaults.go`.
 
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object, given, named, selector, text};
-use listwatch_json::Value;
 
 use super::match_rules::{MATCH_DEFAULTS, required_one_of, validate_match_resources};
 use crate::defaults::Default::If;

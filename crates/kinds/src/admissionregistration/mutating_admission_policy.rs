@@ -3,9 +3,9 @@
 //! Source: `pkg/registry/admissionregistration/mutatingadmissionpolicy`, `ValidateMutatingAdmissionPolicy` in
 //! `pkg/apis/admissionregistration/validation`.
 
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
 use listwatch_validation::{Errors, Object, child, given, items, objects, quoted, text};
-use listwatch_json::Value;
 
 use super::expressions::{Context, Expressions};
 use super::match_rules::{admission_kind, required_one_of};

@@ -3,10 +3,10 @@
 //! Source: `pkg/apis/admissionregistration/validation`, `pkg/apis/admissionregistration/v1/defaults.go`.
 
 use listwatch_cel::RESERVED_WORDS;
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
 use listwatch_meta::selector::{dns_1035_label_problems, dns_subdomain_problems};
 use listwatch_validation::{Errors, Object, child, given, is_same, items, objects, quoted, text};
-use listwatch_json::Value;
 
 use super::expressions::{Expressions, validate_match_conditions};
 use super::match_rules::{MATCH_DEFAULTS, required_one_of, validate_match_resources, validate_mutating_operations};

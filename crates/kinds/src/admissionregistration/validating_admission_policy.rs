@@ -5,11 +5,11 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::{Value, json};
 use listwatch_meta::FieldError;
 use listwatch_validation::{
     Errors, Object, child, conditions, given, items, objects, one_of, qualified_name, quoted, text,
 };
-use listwatch_json::{Value, json};
 
 use super::expressions::{Context, Expressions};
 use super::match_rules::admission_kind;

@@ -6,13 +6,13 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
 use listwatch_meta::selector::{dns_1035_label_problems, dns_subdomain_problems};
 use listwatch_validation::{
     Errors, Object, child, given, invalid_each, is_same, items, number, objects, one_of, quoted, selector, shown_list,
     text, texts,
 };
-use listwatch_json::Value;
 
 use super::expressions::{Expressions, validate_match_conditions};
 use super::match_rules::{RULE_DEFAULTS, validate_rule};

@@ -2,11 +2,11 @@
 //!
 //! Source: `kube-aggregator/pkg/registry/apiservice`, `kube-aggregator/pkg/apis/apiregistration/validation`.
 
+use listwatch_json::Value;
 use listwatch_meta::selector::{dns_1035_label_problems, dns_subdomain_problems};
 use listwatch_meta::{FieldError, go};
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object, child, given, invalid_each, is_true, number, objects, quoted, text};
-use listwatch_json::Value;
 
 use crate::defaults::Default::{If, Number};
 use crate::defaults::Defaults;

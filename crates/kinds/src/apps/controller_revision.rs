@@ -3,10 +3,10 @@
 //! Source: `ValidateControllerRevisionCreate` in `pkg/apis/apps/validation` and `printControllerRevision` of Kubernetes
 //! v1.36.
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::{immutable, not_negative};
 use listwatch_validation::{Errors, Object};
-use listwatch_json::Value;
 
 use crate::Kind;
 use crate::printers::Printer;

@@ -3,11 +3,11 @@
 //! Source: `ValidateDaemonSet` in `pkg/apis/apps/validation`, `pkg/registry/apps/daemonset/strategy.go`,
 //! `pkg/apis/apps/v1/defaults.go` and `printDaemonSet` of Kubernetes v1.36.
 
+use listwatch_json::{Value, json};
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::{at_most_100_percent, int_or_percent, is_zero, not_negative};
 use listwatch_validation::formats::{is_invalid_selector, label_selector};
 use listwatch_validation::{Errors, Object, at, child, child_mut, given, metadata, metadata_mut, pod_spec, text};
-use listwatch_json::{Value, json};
 
 use super::replica_counts::StatusCounts;
 use super::selector_and_template::{

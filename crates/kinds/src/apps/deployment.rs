@@ -3,10 +3,10 @@
 //! Source: `ValidateDeployment` in `pkg/apis/apps/validation`, `pkg/apis/apps/v1/defaults.go` and `printDeployment` of
 //! Kubernetes v1.36.
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::{at_most_100_percent, int_or_percent, is_zero, not_negative};
 use listwatch_validation::{Errors, Object, child, given, number, text};
-use listwatch_json::Value;
 
 use super::replica_counts::{REPLICAS, StatusCounts};
 use super::selector_and_template::{validate_replica_set_template, validate_selector, validate_selector_unchanged};

@@ -2,8 +2,8 @@
 //!
 //! Source: `Validate*Status` in `pkg/apis/apps/validation` and `pkg/apis/core/validation` of Kubernetes v1.36.
 
-use listwatch_meta::FieldError;
 use listwatch_json::Value;
+use listwatch_meta::FieldError;
 
 use crate::Subresource;
 use crate::UpdateContext;

@@ -3,10 +3,10 @@
 //! Source: `ValidateReplicaSet` in `pkg/apis/apps/validation`, `pkg/apis/apps/v1/defaults.go` and `printReplicaSet` of
 //! Kubernetes v1.36.
 
+use listwatch_json::json;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::not_negative;
 use listwatch_validation::{Errors, Object, child};
-use listwatch_json::json;
 
 use super::replica_counts::{REPLICAS, StatusCounts};
 use super::selector_and_template::{validate_replica_set_template, validate_selector, validate_selector_unchanged};

@@ -2,12 +2,12 @@
 //!
 //! Source: `pkg/apis/apps/validation` of Kubernetes v1.36.
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::immutable;
 use listwatch_validation::formats::label_selector;
 use listwatch_validation::label_selector::LabelSelector;
 use listwatch_validation::{Errors, Object, child, given, is_empty, pod_spec, text};
-use listwatch_json::Value;
 
 /// Validates a selector, which must not be empty. Returns whether it matches the labels of the template; `None` if the
 /// selector is invalid.

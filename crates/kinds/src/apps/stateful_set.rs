@@ -5,12 +5,12 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::{Value, json};
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::not_negative;
 use listwatch_validation::formats::{self, label};
 use listwatch_validation::volume_claim::{ClaimSpecOptions, claim_spec};
 use listwatch_validation::{Errors, Object, child, given, is_same, number, objects, pod_spec, text};
-use listwatch_json::{Value, json};
 
 use super::replica_counts::{REPLICAS, StatusCounts};
 use super::selector_and_template::{report_unmatched_labels, require_long_running, validate_selector};

@@ -2,10 +2,10 @@
 //!
 //! Source: `pkg/apis/apps/validation/validation.go`, `pkg/apis/apps/v1/defaults.go`.
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use listwatch_validation::{Errors, Object, given, text};
-use listwatch_json::{Map, Value, json};
 
 /// A strategy in the notation in which Go prints it.
 fn shown_strategy(strategy: &Object) -> Value {

@@ -2,12 +2,12 @@
 //!
 //! Source: `pkg/registry/autoscaling/horizontalpodautoscaler`, `pkg/apis/autoscaling/{validation,v2}`.
 
+use listwatch_json::{Value, json};
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::{not_negative, one_of_if_present};
 use listwatch_validation::formats::{self, amount, label, path_segment};
 use listwatch_validation::resource_names::container_resource_name;
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
-use listwatch_json::{Value, json};
 
 use crate::defaults::Default::{From, If, In, Number, Text};
 use crate::defaults::Defaults;

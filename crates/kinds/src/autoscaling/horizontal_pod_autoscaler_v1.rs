@@ -5,9 +5,9 @@
 //!
 //! Source: `pkg/apis/autoscaling/v1/conversion.go`, `pkg/apis/autoscaling/annotations.go`.
 
+use listwatch_json::{Map, Value, json};
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Object, child, items, quantities};
-use listwatch_json::{Map, Value, json};
 
 use crate::versions::{SecondVersion, moved};
 

@@ -3,10 +3,10 @@
 //! Source: `ValidateCronJobCreate` in `pkg/apis/batch/validation`, `pkg/apis/batch/v1/defaults.go` and `printCronJob` of
 //! Kubernetes v1.36.
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::{not_negative, required_one_of};
 use listwatch_validation::{Errors, Object, child, given, is_true, text};
-use listwatch_json::Value;
 
 use super::cron_schedule;
 use super::job::{FAILURE_POLICY_DEFAULTS, validate_job_spec};

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use listwatch_json::{Map, MapKey, Value, json};
 use listwatch_meta::selector::dns_label_problems;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::{immutable, not_negative, one_of, one_of_if_present};
@@ -14,7 +15,6 @@ use listwatch_validation::{
     Errors, Object, child, child_mut, given, is_same, is_true, items, metadata, metadata_mut, number, objects,
     pod_spec, shown_list, text,
 };
-use listwatch_json::{MapKey, Map, Value, json};
 
 use super::completion_indexes;
 use super::job_status::{self, is_condition, without_value};

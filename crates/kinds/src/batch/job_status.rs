@@ -4,8 +4,8 @@
 
 use std::collections::HashSet;
 
-use listwatch_schema::Path;
 use listwatch_json::Value;
+use listwatch_schema::Path;
 
 use super::completion_indexes;
 use listwatch_validation::field_rules::not_negative;

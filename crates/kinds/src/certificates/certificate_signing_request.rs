@@ -9,13 +9,13 @@ use std::collections::{HashMap, HashSet};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
 use listwatch_validation::base64::normalize_base64;
 use listwatch_validation::clock::timestamp;
 use listwatch_validation::names::{self, NameRule};
 use listwatch_validation::{Errors, Object, child, child_mut, items, number, quoted, text};
-use listwatch_json::{Map, Value, json};
 
 use crate::certificate_request::{self, CertificateRequest};
 use crate::printers::Printer;

@@ -2,11 +2,11 @@
 //!
 //! Source: `ValidateConfigMapUpdate` and `ValidateSecretUpdate` in `pkg/apis/core/validation`.
 
+use listwatch_json::{Map, Value};
 use listwatch_meta::FieldError;
 use listwatch_validation::base64::normalize_base64;
 use listwatch_validation::names::config_map_key_problems;
 use listwatch_validation::{Errors, Object, invalid_each};
-use listwatch_json::{Map, Value};
 
 use crate::UpdateContext;
 

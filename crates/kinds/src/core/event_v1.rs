@@ -3,10 +3,10 @@
 //!
 //! Source: `pkg/apis/events/v1/conversion.go`, `pkg/apis/core/validation/events.go`.
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::{FieldError, SelectableField};
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object, child, given, number, text};
-use listwatch_json::{Map, Value, json};
 
 use crate::versions::SecondVersion;
 
@@ -86,11 +86,7 @@ fn to_core_v1(event: Map) -> Map {
 
 /// Renames the members of an event and sorts them in the order of `names`. `zero` returns the value that Go prints for
 /// an absent member.
-fn renamed(
-    mut event: Map,
-    names: [(&str, &str); NAMES.len()],
-    zero: fn(&str) -> Option<Value>,
-) -> Map {
+fn renamed(mut event: Map, names: [(&str, &str); NAMES.len()], zero: fn(&str) -> Option<Value>) -> Map {
     let member = |(old, new): (&str, &str)| {
         let given = event.get_mut(old).map(Value::take).filter(|value| !is_omitted(value));
         Some((new.to_owned(), given.or_else(|| zero(new))?))

@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use listwatch_json::{Map, Value, json};
 use listwatch_schema::Path;
 use listwatch_validation::formats::{amount, compare, is_full, qualified_name, whole};
 use listwatch_validation::{Errors, Object, child, objects, text};
-use listwatch_json::{Map, Value, json};
 
 use crate::defaults::Default::{Do, Each, If};
 use crate::defaults::Defaults;

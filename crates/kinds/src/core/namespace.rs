@@ -2,13 +2,13 @@
 //!
 //! Source: `pkg/registry/core/namespace/strategy.go`, `ValidateNamespace` in `pkg/apis/core/validation`.
 
+use listwatch_json::{Value, json};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
 use listwatch_meta::selector::validate_qualified_name;
 use listwatch_validation::names::NameRule;
 use listwatch_validation::object_meta::{FINALIZER_FOREGROUND, FINALIZER_KUBERNETES, FINALIZER_ORPHAN, is_set};
 use listwatch_validation::{Errors, Object, child, child_mut, metadata, metadata_mut, text, texts};
-use listwatch_json::{Value, json};
 
 use crate::printers::Printer;
 use crate::table::{AGE, Column, NAME};
@@ -148,8 +148,8 @@ static PRINTER: Printer = Printer {
 
 #[cfg(test)]
 mod tests {
-    use listwatch_meta::UserInfo;
     use listwatch_json::{Value, json};
+    use listwatch_meta::UserInfo;
 
     use crate::testing::{map, transition_errors};
     use crate::{CreateContext, Subresource};

@@ -5,13 +5,13 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::required_one_of;
 use listwatch_validation::formats::{Range, amount, is_full, legacy_cidr, qualified_name};
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
-use listwatch_json::{Map, Value, json};
 
 use crate::defaults::Default::{Do, In, Number};
 use crate::defaults::{BLANK, Defaults};

@@ -3,6 +3,7 @@
 //! Source: `pkg/registry/core/persistentvolume/strategy.go`, `ValidatePersistentVolume` in
 //! `pkg/apis/core/validation`, `pkg/volume/validation`.
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use listwatch_validation::clock::timestamp;
@@ -12,7 +13,6 @@ use listwatch_validation::formats::{self, IMMUTABLE, amount, json as go_json, po
 use listwatch_validation::volume_claim::{VOLUME_MODES, access_modes};
 use listwatch_validation::volume_source::volume_source;
 use listwatch_validation::{Errors, Object, child, child_mut, given, is_empty, items, metadata, objects, text};
-use listwatch_json::{Map, Value, json};
 
 use crate::core::volumes::{CLASS_ANNOTATION, access_modes_cell, class_cell, validate_basic_amount};
 use crate::defaults::Default::{If, In, Text};

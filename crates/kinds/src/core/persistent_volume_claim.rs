@@ -3,6 +3,7 @@
 //! Source: `pkg/registry/core/persistentvolumeclaim/strategy.go`, `ValidatePersistentVolumeClaim` in
 //! `pkg/apis/core/validation`.
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
 use listwatch_schema::Path;
@@ -12,7 +13,6 @@ use listwatch_validation::formats::{
 };
 use listwatch_validation::volume_claim::{ClaimSpecOptions, claim_spec};
 use listwatch_validation::{Errors, Object, child, given, items, text};
-use listwatch_json::{Map, Value, json};
 
 use crate::core::volumes::{CLASS_ANNOTATION, access_modes_cell, class_cell, validate_basic_amount};
 use crate::defaults::Default::In;

@@ -5,9 +5,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use listwatch_json::{Map, Value, json};
 use listwatch_validation::pod_spec::{self, default_pod_level_resources};
 use listwatch_validation::{Errors, Object};
-use listwatch_json::{Map, Value, json};
 use time::OffsetDateTime;
 
 use super::pod_qos::quality_of_service;

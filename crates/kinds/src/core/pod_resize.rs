@@ -2,8 +2,8 @@
 //!
 //! Source: `ValidatePodResize` in `pkg/apis/core/validation` of Kubernetes v1.36.
 
-use listwatch_meta::FieldError;
 use listwatch_json::{Value, json};
+use listwatch_meta::FieldError;
 
 use super::pod_qos::quality_of_service;
 use super::pod_update::{is_static, items, spec};
@@ -96,7 +96,13 @@ fn same_order(new: &Object, old: &Object, errors: &mut Errors) -> bool {
 fn validate_kept(new: &Value, old: &Value, at: &str, errors: &mut Errors) {
     for kind in ["requests", "limits"] {
         let names = |resources: &Value| -> Vec<String> {
-            resources.get(kind).and_then(Value::as_object).into_iter().flatten().map(|(name, _)| name.as_str().to_owned()).collect()
+            resources
+                .get(kind)
+                .and_then(Value::as_object)
+                .into_iter()
+                .flatten()
+                .map(|(name, _)| name.as_str().to_owned())
+                .collect()
         };
         let after = names(new);
         if names(old).iter().any(|name| !after.contains(name)) {

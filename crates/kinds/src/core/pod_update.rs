@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use listwatch_json::{MapKey, Value, json};
 use listwatch_meta::selector::validate_qualified_name;
 use listwatch_meta::{FieldError, go};
 use listwatch_validation::pod_spec::MIRROR_ANNOTATION;
 use listwatch_validation::{Errors, Object, metadata};
-use listwatch_json::{MapKey, Value, json};
 
 /// The error of an update that changes an immutable field.
 const IMMUTABLE_FIELDS: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";

@@ -3,10 +3,10 @@
 //! Source: `ValidateReplicationController` in `pkg/apis/core/validation`, `pkg/apis/core/v1/defaults.go` and
 //! `printReplicationController` of Kubernetes v1.36.
 
+use listwatch_json::{Value, json};
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::not_negative;
 use listwatch_validation::{Errors, Object, child, given, pod_spec};
-use listwatch_json::{Value, json};
 
 use crate::apps::replica_counts::{REPLICAS, StatusCounts};
 use crate::apps::selector_and_template::{report_unmatched_labels, require_long_running};

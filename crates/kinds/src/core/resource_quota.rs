@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
+use listwatch_json::{MapKey, Value};
 use listwatch_schema::Path;
 use listwatch_validation::formats::{self, IMMUTABLE, amount};
 use listwatch_validation::{Errors, Object, child, given, items, objects, text};
-use listwatch_json::{MapKey, Value};
 
 use crate::printers::Printer;
 use crate::table::{AGE, Column, Json, NAME};

@@ -4,11 +4,11 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
 use listwatch_validation::base64::decoded_len;
 use listwatch_validation::field_rules::immutable;
 use listwatch_validation::{Errors, Object, child, child_mut, text};
-use listwatch_json::Value;
 
 use crate::core::data::{DATA_BYTES_MAX, normalize_values, validate_immutable_data, validate_key};
 use crate::defaults::Default::Text;

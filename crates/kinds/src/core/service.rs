@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
 use listwatch_schema::Path;
@@ -16,7 +17,6 @@ use listwatch_validation::formats::{
 };
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object, child, given, is_empty, items, number, objects, text};
-use listwatch_json::{Map, Value, json};
 
 use crate::core::ports::{validate_app_protocol, validate_protocol};
 use crate::defaults::Default::{Do, Each, From, In, Text};

@@ -4,13 +4,13 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::{Value, json};
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::required_one_of;
 use listwatch_validation::formats::{
     self, IMMUTABLE, endpoint_ip, is_full, is_ipv4, is_ipv6, label, label_value, legacy_ip, same, strict_ip, subdomain,
 };
 use listwatch_validation::{Errors, Object, child, given, items, objects, text};
-use listwatch_json::{Value, json};
 
 use crate::Kind;
 use crate::core::ports::{validate_app_protocol, validate_protocol};

@@ -5,12 +5,12 @@
 
 use std::sync::LazyLock;
 
+use listwatch_json::{Value, json};
 use listwatch_meta::FieldError;
 use listwatch_validation::names::{self, NameRule};
 use listwatch_validation::{
     Errors, Object, child, given, is_same, is_true, items, named, number, objects, quoted, shown_list, text, texts,
 };
-use listwatch_json::{Value, json};
 
 use super::status::validate_status;
 use crate::defaults::Default::{In, Positive};

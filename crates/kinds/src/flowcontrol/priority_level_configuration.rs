@@ -3,9 +3,9 @@
 //! Source: `pkg/registry/flowcontrol/prioritylevelconfiguration`, `ValidatePriorityLevelConfiguration` in
 //! `pkg/apis/flowcontrol/validation`, `pkg/apis/flowcontrol/v1/defaults.go`.
 
+use listwatch_json::{Value, json};
 use listwatch_meta::FieldError;
 use listwatch_validation::{Errors, Object, child, given, is_same, number, quoted, text};
-use listwatch_json::{Value, json};
 
 use super::status::validate_status;
 use crate::defaults::Default::{If, Number, Positive};

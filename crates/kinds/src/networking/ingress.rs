@@ -4,13 +4,13 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::{Value, json};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
 use listwatch_meta::selector::{dns_label_problems, dns_subdomain_problems};
 use listwatch_schema::Path;
 use listwatch_validation::formats::{host, json as go_json, legacy_ip, port_name, port_number, sloppy_ip, subdomain};
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
-use listwatch_json::{Value, json};
 
 use crate::networking::load_balancer::{addresses_cell, validate_hostname};
 use crate::networking::references::validate_local_reference;

@@ -3,10 +3,10 @@
 //! Source: `pkg/registry/networking/ingressclass/strategy.go`, `ValidateIngressClass` in
 //! `pkg/apis/networking/validation`.
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
 use listwatch_validation::formats::{self, IMMUTABLE};
 use listwatch_validation::{Errors, Object, child, given, text};
-use listwatch_json::Value;
 
 use crate::defaults::Default::{If, Text};
 use crate::defaults::Defaults;

@@ -2,11 +2,11 @@
 //!
 //! Source: `pkg/registry/networking/ipaddress/strategy.go`, `ValidateIPAddress` in `pkg/apis/networking/validation`.
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
 use listwatch_validation::formats::{IMMUTABLE, json as go_json, path_segment, same, subdomain};
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object, child, given, text};
-use listwatch_json::Value;
 
 use crate::Kind;
 use crate::networking::references::validate_required_segment;

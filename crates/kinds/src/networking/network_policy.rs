@@ -5,13 +5,13 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::{Value, json};
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::one_of_if_present;
 use listwatch_validation::formats::{
     Range, is_invalid_selector, json as go_json, label_selector, legacy_cidr, port_name, port_number,
 };
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
-use listwatch_json::{Value, json};
 
 use crate::Kind;
 use crate::defaults::Default::{Each, From, In, Text};

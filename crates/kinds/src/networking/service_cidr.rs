@@ -2,10 +2,10 @@
 //!
 //! Source: `pkg/registry/networking/servicecidr/strategy.go`, `ValidateServiceCIDR` in `pkg/apis/networking/validation`.
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
 use listwatch_validation::formats::{IMMUTABLE, Range, json as go_json, strict_cidr};
 use listwatch_validation::{Errors, Object, child, items};
-use listwatch_json::Value;
 
 use crate::printers::Printer;
 use crate::printers::text::joined;

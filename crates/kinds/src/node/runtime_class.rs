@@ -4,13 +4,13 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::FieldError;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::immutable;
 use listwatch_validation::formats::{self, label};
 use listwatch_validation::pod_spec;
 use listwatch_validation::{Errors, Object, given, items, objects, text};
-use listwatch_json::{Map, Value, json};
 
 use crate::printers::Printer;
 use crate::table::{AGE, Column, NAME};

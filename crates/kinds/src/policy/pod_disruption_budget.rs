@@ -2,11 +2,11 @@
 //!
 //! Source: `pkg/registry/policy/poddisruptionbudget`, `pkg/apis/policy/validation`.
 
+use listwatch_json::json;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::{at_most_100_percent, int_or_percent, not_negative, one_of_if_present};
 use listwatch_validation::formats::{self, label_selector};
 use listwatch_validation::{Errors, Object, child, given};
-use listwatch_json::json;
 
 use crate::printers::Printer;
 use crate::table::{AGE, Column, NAME};

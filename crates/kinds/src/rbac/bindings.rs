@@ -2,11 +2,11 @@
 //!
 //! Source: `pkg/apis/rbac/validation`, `pkg/apis/rbac/v1/defaults.go`.
 
+use listwatch_json::{Value, json};
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::one_of;
 use listwatch_validation::formats::{path_segment, subdomain};
 use listwatch_validation::{Errors, Object, child, is_same, objects, text};
-use listwatch_json::{Value, json};
 
 use crate::defaults::Default::{Each, From, If, Text};
 use crate::defaults::Defaults;

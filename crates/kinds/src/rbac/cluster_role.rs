@@ -2,11 +2,11 @@
 //!
 //! Source: `pkg/registry/rbac/clusterrole`, `ValidateClusterRole` in `pkg/apis/rbac/validation`.
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
 use listwatch_validation::formats::label_selector;
 use listwatch_validation::names::NameRule;
 use listwatch_validation::{Errors, Object, given, items};
-use listwatch_json::Value;
 
 use super::rules::{self, validate_rules};
 use crate::Kind;

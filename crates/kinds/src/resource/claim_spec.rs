@@ -5,11 +5,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use listwatch_json::{Value, json};
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::one_of;
 use listwatch_validation::formats::{label, label_value, qualified_name, subdomain};
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
-use listwatch_json::{Value, json};
 
 use super::devices::{
     CONSTRAINTS_MAX, EFFECTS, attribute_name, configuration, list, name_of, object, quoted_key, selectors, set,

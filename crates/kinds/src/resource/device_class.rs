@@ -2,11 +2,11 @@
 //!
 //! Source: `pkg/registry/resource/deviceclass/strategy.go`, `ValidateDeviceClass` in `pkg/apis/resource/validation`.
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
 use listwatch_validation::formats::same;
 use listwatch_validation::resource_names::is_extended;
 use listwatch_validation::{Errors, Object, child, given};
-use listwatch_json::Value;
 
 use super::devices::{CONSTRAINTS_MAX, configuration, list, object, selectors};
 use crate::Kind;

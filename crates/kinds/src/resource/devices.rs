@@ -6,12 +6,12 @@ use std::collections::HashSet;
 use std::hash::Hash;
 
 use listwatch_cel::check_device_selector;
+use listwatch_json::Value;
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
 use listwatch_schema::Path;
 use listwatch_validation::formats::{driver_name, json, label, qualified_name, subdomain};
 use listwatch_validation::{Errors, Object, given, items, text};
-use listwatch_json::Value;
 
 /// The largest number of constraints of one claim, and of configurations of one claim or class.
 pub(super) const CONSTRAINTS_MAX: usize = 32;

@@ -5,12 +5,12 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::Value;
 use listwatch_meta::go::quote;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::required_one_of;
 use listwatch_validation::formats::{self, IMMUTABLE, interface_address, json, same};
 use listwatch_validation::{Errors, Object, child, given, items, objects, text};
-use listwatch_json::Value;
 
 use super::claim_spec::{self, Requests};
 use super::devices::{

@@ -6,6 +6,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use listwatch_json::Value;
 use listwatch_meta::go::quote;
 use listwatch_schema::Path;
 use listwatch_validation::clock::timestamp;
@@ -15,7 +16,6 @@ use listwatch_validation::formats::{
     qualified_name, same, subdomain, whole,
 };
 use listwatch_validation::{Errors, Object, child, given, items, number, text};
-use listwatch_json::Value;
 
 use super::devices::{EFFECTS, attribute_name, binding_conditions, list, name_of, object, pool_name, quoted_key, set};
 use crate::defaults::Default::{If, Number};

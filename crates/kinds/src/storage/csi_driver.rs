@@ -4,11 +4,11 @@
 
 use std::collections::HashSet;
 
+use listwatch_json::json;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::one_of_if_present;
 use listwatch_validation::formats::{IMMUTABLE, json as go_json, same};
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
-use listwatch_json::json;
 
 use crate::Kind;
 use crate::defaults::Default::{Flag, From, In, Text};

@@ -4,12 +4,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
 use listwatch_validation::formats::{
     IMMUTABLE, NOT_NEGATIVE, driver_name, is_full, json as go_json, qualified_name, same,
 };
 use listwatch_validation::{Errors, Object, child, items, number, objects, text};
-use listwatch_json::Value;
 
 use crate::Kind;
 use crate::defaults::Default::{Each, If};

@@ -3,10 +3,10 @@
 //! Source: `pkg/registry/storage/volumeattachment/strategy.go`, `ValidateVolumeAttachment` in
 //! `pkg/apis/storage/validation`. A status write is validated as the whole object.
 
+use listwatch_json::{Value, json};
 use listwatch_schema::Path;
 use listwatch_validation::formats::{IMMUTABLE, driver_name, json as go_json, same, subdomain};
 use listwatch_validation::{Errors, Object, child, given, number, text};
-use listwatch_json::{Value, json};
 
 use crate::core::persistent_volume::validate_inline_volume;
 use crate::printers::Printer;
