@@ -37,7 +37,12 @@ pub fn human_duration(duration: Duration) -> String {
 
 /// The time until the text of an age changes.
 fn unchanged_for(age: Duration) -> Duration {
-    let seconds = age.whole_nanoseconds().div_euclid(1_000_000_000) as i64;
+    // `<invalid>` and `0s` meet at -2 s. Fractions are truncated toward zero, so exactly -2 s is still invalid.
+    const LAST_INVALID: Duration = Duration::seconds(-2);
+    if age <= LAST_INVALID {
+        return LAST_INVALID - age + Duration::NANOSECOND;
+    }
+    let seconds = age.whole_seconds().max(0);
     // The smallest unit of the text. Each bound is a multiple of the next unit.
     let unit = match seconds {
         s if s < 10 * MINUTE => 1,
@@ -135,6 +140,19 @@ mod tests {
             for later in [(until - now) * part, until - now - Duration::nanoseconds(1)] {
                 prop_assert_eq!(human_duration(age + later), text.clone(), "{} after {}", later, age);
             }
+        }
+    }
+
+    #[test]
+    fn age_in_the_future_stays_unchanged_to_the_nanosecond() {
+        for (age, until) in [
+            (Duration::seconds(-5), Duration::new(-1, -999_999_999)),
+            (Duration::seconds(-2), Duration::new(-1, -999_999_999)),
+            (Duration::new(-1, -999_999_999), Duration::SECOND),
+            (Duration::milliseconds(-500), Duration::SECOND),
+        ] {
+            assert_eq!(unchanged_for(age), until - age, "{age}");
+            assert_ne!(human_duration(age), human_duration(until), "{age}");
         }
     }
 
