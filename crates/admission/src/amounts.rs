@@ -24,7 +24,7 @@ pub(crate) fn amounts(list: &Object) -> Amounts {
 
 /// Returns the quantities as a JSON object.
 pub(crate) fn to_json(amounts: &Amounts) -> Value {
-    Value::Object(amounts.iter().map(|(name, amount)| (name.clone(), Value::String(amount.to_string()))).collect())
+    Value::Object(amounts.iter().map(|(name, amount)| (name.clone(), Value::from(amount.to_string()))).collect())
 }
 
 /// Adds the amounts of `other` to `sum`.

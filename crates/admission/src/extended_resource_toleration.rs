@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use listwatch_json::{Value, json};
+use listwatch_json::{JsonString, Value, json};
 use listwatch_meta::Status;
 use listwatch_validation::resource_names::is_extended;
 use listwatch_validation::{Object, child, child_mut, items, objects};
@@ -33,7 +33,7 @@ fn add_tolerations(pod: &mut Object) {
     let lists = ["containers", "initContainers"];
     let containers = lists.iter().flat_map(|list| objects(spec, list));
     let names = containers.flat_map(|(_, container)| child(child(container, "resources"), "requests").keys());
-    let names: BTreeSet<String> = names.filter(|name| is_extended(name)).map(|name| name.as_str().to_owned()).collect();
+    let names: BTreeSet<JsonString> = names.filter(|name| is_extended(name)).cloned().collect();
     for name in names {
         let toleration = json!({"key": name, "operator": "Exists", "effect": "NoSchedule"});
         let own = items(spec, "tolerations").iter().filter_map(Value::as_object);

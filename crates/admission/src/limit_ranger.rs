@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use listwatch_json::Value;
+use listwatch_json::{JsonString, Value};
 use listwatch_meta::Status;
 use listwatch_meta::quantity::Quantity;
 use listwatch_validation::{Object, child, child_mut, metadata_mut, objects, text};
@@ -90,10 +90,10 @@ fn limits_of<'a>(range: &'a Object, limit_type: &'a str) -> impl Iterator<Item =
 /// Sets the default requests and limits of containers without them, and lists them in an annotation
 /// (`mergePodResourceRequirements`).
 fn set_defaults(range: &Object, pod: &mut Object) {
-    let mut defaults: BTreeMap<&str, BTreeMap<String, Value>> = BTreeMap::new();
+    let mut defaults: BTreeMap<&str, BTreeMap<JsonString, Value>> = BTreeMap::new();
     for limit in limits_of(range, "Container") {
         for (list, source) in [("requests", "defaultRequest"), ("limits", "default")] {
-            let amounts = child(limit, source).iter().map(|(name, amount)| (name.as_str().to_owned(), amount.clone()));
+            let amounts = child(limit, source).iter().map(|(name, amount)| (name.clone(), amount.clone()));
             defaults.entry(list).or_default().extend(amounts);
         }
     }
@@ -108,7 +108,7 @@ fn set_defaults(range: &Object, pod: &mut Object) {
             for (list, kind) in [("requests", "request"), ("limits", "limit")] {
                 let Some(defaults) = defaults.get(list).filter(|defaults| !defaults.is_empty()) else { continue };
                 let present = child_mut(child_mut(container, "resources"), list);
-                let missing: Vec<&String> = defaults.keys().filter(|name| !present.contains_key(name)).collect();
+                let missing: Vec<&JsonString> = defaults.keys().filter(|name| !present.contains_key(name)).collect();
                 for resource in &missing {
                     present.insert((*resource).clone(), defaults[*resource].clone());
                 }
@@ -121,7 +121,7 @@ fn set_defaults(range: &Object, pod: &mut Object) {
     }
     if !set.is_empty() {
         let value = format!("LimitRanger plugin set: {}", set.join("; "));
-        child_mut(metadata_mut(pod), "annotations").insert(ANNOTATION, Value::String(value));
+        child_mut(metadata_mut(pod), "annotations").insert(ANNOTATION, Value::from(value));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use listwatch_json::{MapKey, Value};
+use listwatch_json::{JsonString, Value};
 use listwatch_meta::selector::{label_value_problems, qualified_name_problems};
 use listwatch_meta::{FieldError, GroupResource, Status};
 use listwatch_validation::{Object, child, child_mut, metadata, quoted, text};
@@ -62,7 +62,7 @@ impl PodNodeSelector {
         }
         let allowed = self.configured(request.namespace.unwrap_or_default())?;
         let is_allowed =
-            |(key, value): (&MapKey, &Value)| allowed.get(key.as_str()).is_some_and(|allowed| value == allowed);
+            |(key, value): (&JsonString, &Value)| allowed.get(key.as_str()).is_some_and(|allowed| value == allowed);
         if !allowed.is_empty() && !own.iter().all(is_allowed) {
             return Err(forbid(NOT_ALLOWED));
         }
@@ -102,7 +102,7 @@ impl Mutator for PodNodeSelector {
         self.check_pod(request, object, &required)?;
         if !required.is_empty() {
             let selector = child_mut(child_mut(object, "spec"), "nodeSelector");
-            selector.extend(required.into_iter().map(|(key, value)| (key, Value::String(value))));
+            selector.extend(required.into_iter().map(|(key, value)| (key, Value::from(value))));
         }
         Ok(())
     }

@@ -173,7 +173,7 @@ fn rename(spec: &mut Value, section: &str, prefix: &str, renames: &BTreeMap<Stri
                 if let Some(Value::String(reference)) = members.get_mut("$ref")
                     && let Some(new) = reference.strip_prefix(prefix).and_then(|name| renames.get(name))
                 {
-                    *reference = format!("{prefix}{new}");
+                    *reference = format!("{prefix}{new}").into();
                 }
                 waiting.extend(members.values_mut());
             }
@@ -207,7 +207,7 @@ fn add_kinds(present: &mut Value, added: &Value) {
 
 #[cfg(test)]
 mod tests {
-    use listwatch_json::MapKey;
+    use listwatch_json::JsonString;
 
     use super::*;
 
@@ -256,7 +256,7 @@ mod tests {
         whole["paths"]["/apis/h/v1/others"] = json!({"get": {"schema": reference("Other")}});
         let restricted = restrict_v2(&whole, "/apis/g/v1/");
         assert_eq!(restricted["paths"].as_object().unwrap().keys().collect::<Vec<_>>(), ["/apis/g/v1/things"]);
-        let definitions: Vec<&MapKey> = restricted["definitions"].as_object().unwrap().keys().collect();
+        let definitions: Vec<&JsonString> = restricted["definitions"].as_object().unwrap().keys().collect();
         assert_eq!(definitions, ["Thing", "Part", "Unused"]);
     }
 

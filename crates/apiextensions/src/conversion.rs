@@ -393,8 +393,8 @@ fn accept_object(original: Original, converted: Value, desired_api_version: &str
     };
     let metadata = restore_metadata(original.metadata, returned).map_err(InvalidObject::Metadata)?;
     let mut ordered = Map::with_capacity(converted.len() + 1);
-    ordered.insert("kind", Value::String(original.kind));
-    ordered.insert("apiVersion", Value::String(desired_api_version.to_owned()));
+    ordered.insert("kind", Value::from(original.kind));
+    ordered.insert("apiVersion", Value::from(desired_api_version));
     ordered.insert("metadata", Value::Object(metadata));
     ordered.extend(converted.into_iter().filter(|(name, _)| name != "kind" && name != "apiVersion"));
     Ok(ordered)

@@ -338,9 +338,7 @@ impl Kind {
         let base = live.map_or_else(
             || {
                 let kind = [("apiVersion", &self.api_version), ("kind", &self.kind)];
-                Cow::Owned(
-                    kind.into_iter().map(|(name, text)| (name.to_owned(), Value::String(text.clone()))).collect(),
-                )
+                Cow::Owned(kind.into_iter().map(|(name, text)| (name.to_owned(), Value::from(text.as_str()))).collect())
             },
             Cow::Borrowed,
         );
@@ -638,7 +636,7 @@ fn renew_last_applied(object: &mut Value, config: &Value) {
     let mut text = String::new();
     crate::value::write_json(&config, &mut text);
     text.push('\n');
-    annotations.insert(LAST_APPLIED, Value::String(text));
+    annotations.insert(LAST_APPLIED, Value::from(text));
     let bytes: usize = annotations.iter().map(|(name, value)| name.len() + value.as_str().map_or(0, str::len)).sum();
     if bytes > ANNOTATIONS_BYTES_MAX {
         annotations.shift_remove(LAST_APPLIED);

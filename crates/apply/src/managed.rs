@@ -336,7 +336,7 @@ fn entry(manager: &Manager, owned: &OwnedFields) -> Value {
     let mut entry = Map::with_capacity(7);
     let mut put = |name: &str, text: &str| {
         if !text.is_empty() {
-            entry.insert(name, Value::String(text.to_owned()));
+            entry.insert(name, Value::from(text));
         }
     };
     put("manager", &manager.name);
@@ -348,7 +348,7 @@ fn entry(manager: &Manager, owned: &OwnedFields) -> Value {
     put("fieldsType", "FieldsV1");
     entry.insert("fieldsV1", owned.fields.to_fields());
     if !manager.subresource.is_empty() {
-        entry.insert("subresource", Value::String(manager.subresource.clone()));
+        entry.insert("subresource", Value::from(manager.subresource.as_str()));
     }
     Value::Object(entry)
 }

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use listwatch_json::{MapKey, Value};
+use listwatch_json::{JsonString, Value};
 
 use crate::builtin;
 use crate::typing::{Field, Map, Relation, Scalar, Schema, SchemaBuilder, Type, TypeId, Typing};
@@ -86,7 +86,7 @@ impl Converter {
 
     fn fields(&mut self, schema: &Value, preserve: bool, depth: usize) -> Vec<Field> {
         let Some(Value::Object(properties)) = schema.get("properties") else { return Vec::new() };
-        let field = |(name, property): (&MapKey, &Value)| Field {
+        let field = |(name, property): (&JsonString, &Value)| Field {
             default: property.get("default").cloned(),
             ..Field::new(name.as_str().to_owned(), self.of(property, preserve, depth + 1))
         };

@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use listwatch_json::{MapKey, Value};
+use listwatch_json::{JsonString, Value};
 use listwatch_meta::go::quote;
 use smol_str::SmolStr;
 
@@ -23,8 +23,8 @@ impl From<&str> for Name {
     }
 }
 
-impl From<MapKey> for Name {
-    fn from(name: MapKey) -> Self {
+impl From<JsonString> for Name {
+    fn from(name: JsonString) -> Self {
         Name(name.into())
     }
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use listwatch_json::{Map as Object, MapKey, Value};
+use listwatch_json::{JsonString, Map as Object, Value};
 use listwatch_meta::go::quote;
 
 pub use self::compare::Comparison;
@@ -127,8 +127,8 @@ impl<'a> OrderedMembers<'a> {
 }
 
 /// The members sorted by name, because building a set in order needs no search and no shift.
-fn by_name(object: &Object) -> Vec<(&MapKey, &Value)> {
-    let mut members: Vec<(&MapKey, &Value)> = object.iter().collect();
+fn by_name(object: &Object) -> Vec<(&JsonString, &Value)> {
+    let mut members: Vec<(&JsonString, &Value)> = object.iter().collect();
     if !members.is_sorted_by_key(|(name, _)| *name) {
         members.sort_unstable_by_key(|(name, _)| *name);
     }

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
-use listwatch_json::{Map, MapKey, Value};
+use listwatch_json::{JsonString, Map, Value};
 use listwatch_meta::go::quote;
 use serde_json::Number;
 
@@ -73,7 +73,7 @@ pub(crate) fn compare(a: &Value, b: &Value) -> Ordering {
 }
 
 fn compare_maps(a: &Map, b: &Map) -> Ordering {
-    fn sorted(map: &Map) -> Vec<(&MapKey, &Value)> {
+    fn sorted(map: &Map) -> Vec<(&JsonString, &Value)> {
         let mut members: Vec<_> = map.iter().collect();
         members.sort_by_key(|(name, _)| *name);
         members
@@ -135,7 +135,7 @@ fn general(float: f64, low: i32, high: i32, digits: usize) -> String {
 pub(crate) fn format_plain(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => String::from(text),
         Value::Bool(_) | Value::Number(_) => format_path_value(value),
         Value::Array(items) => format!("[{}]", items.iter().map(format_plain).collect::<Vec<_>>().join(" ")),
         Value::Object(members) => {

@@ -216,7 +216,7 @@ fn object<'a>(value: &'a Value, path: &str) -> Result<Option<&'a Map>, String> {
 
 fn string(value: &Value, path: &str) -> Result<String, String> {
     match value {
-        Value::String(text) => Ok(text.clone()),
+        Value::String(text) => Ok(String::from(text)),
         Value::Null => Ok(String::new()),
         other => Err(format!("{path}: a string is expected, not {}", go::json_kind(other))),
     }

@@ -129,7 +129,7 @@ fn set_annotation(object: &mut Map, value: bool) {
     if !annotations.is_object() {
         *annotations = json!({});
     }
-    annotations[AUTO_UPDATE] = Value::String(value.to_string());
+    annotations[AUTO_UPDATE] = Value::from(value.to_string());
 }
 
 /// Returns a value without the fields that are null, `false`, `""` or `[]`. Such a field equals an absent field.

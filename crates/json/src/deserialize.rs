@@ -11,7 +11,7 @@ use serde::forward_to_deserialize_any;
 use serde_json::{Error, Number};
 
 use crate::serialize::RAW_VALUE;
-use crate::{Map, MapKey, Value};
+use crate::{JsonString, Map, Value};
 
 /// Reads a type from a value.
 ///
@@ -65,7 +65,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
     }
 
     fn visit_string<E>(self, text: String) -> Result<Value, E> {
-        Ok(Value::String(text))
+        Ok(text.into())
     }
 
     fn visit_none<E>(self) -> Result<Value, E> {
@@ -114,7 +114,7 @@ impl<'de> Visitor<'de> for MapVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Map, A::Error> {
         let mut map = Map::new();
-        while let Some(name) = members.next_key::<MapKey>()? {
+        while let Some(name) = members.next_key::<JsonString>()? {
             let value = members.next_value()?;
             map.insert(name, value);
         }
@@ -177,7 +177,7 @@ impl<'de> Deserializer<'de> for Value {
             Value::Null => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(value),
             Value::Number(number) => number.deserialize_any(visitor),
-            Value::String(text) => visitor.visit_string(text),
+            Value::String(text) => visitor.visit_str(&text),
             Value::Array(items) => visit_items(items.into_iter(), visitor),
             Value::Object(map) => {
                 visit_members(map.into_iter().map(|(name, value)| (Name::Owned(name), value)), visitor)
@@ -192,9 +192,7 @@ impl<'de> Deserializer<'de> for Value {
         visitor: V,
     ) -> Result<V::Value, Error> {
         match self {
-            Value::String(variant) => {
-                visitor.visit_enum(Variant { name: Name::Owned(variant.into()), value: None::<Value> })
-            }
+            Value::String(variant) => visitor.visit_enum(Variant { name: Name::Owned(variant), value: None::<Value> }),
             Value::Object(map) => {
                 let mut members = map.into_iter();
                 match (members.next(), members.next()) {
@@ -322,7 +320,7 @@ where
 /// The name of a member, or of a variant.
 enum Name<'de> {
     Borrowed(&'de str),
-    Owned(MapKey),
+    Owned(JsonString),
 }
 
 impl Name<'_> {

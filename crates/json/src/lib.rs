@@ -2,7 +2,7 @@
 //! server needs. `serde_json` reads and writes the text.
 //!
 //! A write parses, copies, compares and drops trees of a few hundred small values. Therefore an object of up to 24
-//! members has no hashes, and names of up to 23 bytes are stored in place. Members keep the order of their insertion,
+//! members has no hashes, and names and strings of up to 23 bytes are stored in place. Members keep the order of their insertion,
 //! except that [`Map::remove`] moves the last one.
 //!
 //! ```
@@ -19,10 +19,12 @@ mod deserialize;
 mod macros;
 pub mod map;
 mod serialize;
+mod string;
 pub mod value;
 
 pub use deserialize::from_value;
-pub use map::{Map, MapKey};
+pub use map::Map;
 pub use serde_json::{Error, Number};
 pub use serialize::to_value;
+pub use string::JsonString;
 pub use value::Value;

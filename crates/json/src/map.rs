@@ -3,18 +3,16 @@
 use std::hash::{Hash, Hasher};
 use std::mem;
 
-use crate::Value;
+use crate::{JsonString, Value};
 
 mod entry;
 mod indexed;
 mod iter;
-mod key;
 
 use indexed::Indexed;
 
 pub use entry::{Entry, OccupiedEntry, VacantEntry};
 pub use iter::{IntoIter, IntoValues, Iter, IterMut, Keys, Values, ValuesMut};
-pub use key::MapKey;
 
 /// The number of members up to which a lookup compares all names. An object with more members gets an index. Objects of
 /// Kubernetes rarely have more: a container has 24 fields.
@@ -30,7 +28,7 @@ pub struct Map {
     members: Members,
 }
 
-type Member = (MapKey, Value);
+type Member = (JsonString, Value);
 
 #[derive(Clone)]
 enum Members {
@@ -86,7 +84,7 @@ impl Map {
     }
 
     /// The name as it is stored, with its value.
-    pub fn get_key_value(&self, name: &str) -> Option<(&MapKey, &Value)> {
+    pub fn get_key_value(&self, name: &str) -> Option<(&JsonString, &Value)> {
         self.position(name).map(|at| &self.as_slice()[at]).map(|(name, value)| (name, value))
     }
 
@@ -96,7 +94,7 @@ impl Map {
     }
 
     /// Sets the value of a name and returns the former one. A new name becomes the last one.
-    pub fn insert(&mut self, name: impl Into<MapKey>, value: Value) -> Option<Value> {
+    pub fn insert(&mut self, name: impl Into<JsonString>, value: Value) -> Option<Value> {
         let name = name.into();
         match self.position(&name) {
             Some(at) => Some(mem::replace(&mut self.as_mut_slice()[at].1, value)),
@@ -112,7 +110,7 @@ impl Map {
     ///
     /// # Panics
     /// If the position is larger than the number of the other members.
-    pub fn shift_insert(&mut self, at: usize, name: impl Into<MapKey>, value: Value) -> Option<Value> {
+    pub fn shift_insert(&mut self, at: usize, name: impl Into<JsonString>, value: Value) -> Option<Value> {
         let name = name.into();
         let former = self.shift_remove(&name);
         match &mut self.members {
@@ -144,12 +142,12 @@ impl Map {
     }
 
     /// Removes a member and returns it whole. The last member takes its place.
-    pub fn remove_entry(&mut self, name: &str) -> Option<(MapKey, Value)> {
+    pub fn remove_entry(&mut self, name: &str) -> Option<(JsonString, Value)> {
         self.position(name).map(|at| self.swap_remove_at(at))
     }
 
     /// The place of a name, with or without a value.
-    pub fn entry(&mut self, name: impl Into<MapKey>) -> Entry<'_> {
+    pub fn entry(&mut self, name: impl Into<JsonString>) -> Entry<'_> {
         let name = name.into();
         match self.position(&name) {
             Some(at) => Entry::Occupied(OccupiedEntry { map: self, at }),
@@ -163,7 +161,7 @@ impl Map {
     }
 
     /// Keeps the members for which `keeps` is true, in their order.
-    pub fn retain(&mut self, mut keeps: impl FnMut(&MapKey, &mut Value) -> bool) {
+    pub fn retain(&mut self, mut keeps: impl FnMut(&JsonString, &mut Value) -> bool) {
         match &mut self.members {
             Members::Linear(members) => members.retain_mut(|(name, value)| keeps(name, value)),
             Members::Indexed(indexed) => indexed.retain(keeps),
@@ -315,7 +313,7 @@ impl std::ops::IndexMut<&str> for Map {
     }
 }
 
-impl<K: Into<MapKey>> FromIterator<(K, Value)> for Map {
+impl<K: Into<JsonString>> FromIterator<(K, Value)> for Map {
     fn from_iter<I: IntoIterator<Item = (K, Value)>>(members: I) -> Self {
         let members = members.into_iter();
         let mut map = Map::with_capacity(members.size_hint().0);
@@ -324,7 +322,7 @@ impl<K: Into<MapKey>> FromIterator<(K, Value)> for Map {
     }
 }
 
-impl<K: Into<MapKey>> Extend<(K, Value)> for Map {
+impl<K: Into<JsonString>> Extend<(K, Value)> for Map {
     fn extend<I: IntoIterator<Item = (K, Value)>>(&mut self, members: I) {
         for (name, value) in members {
             self.insert(name, value);
@@ -333,7 +331,7 @@ impl<K: Into<MapKey>> Extend<(K, Value)> for Map {
 }
 
 impl IntoIterator for Map {
-    type Item = (MapKey, Value);
+    type Item = (JsonString, Value);
     type IntoIter = IntoIter;
 
     fn into_iter(self) -> IntoIter {
@@ -342,7 +340,7 @@ impl IntoIterator for Map {
 }
 
 impl<'a> IntoIterator for &'a Map {
-    type Item = (&'a MapKey, &'a Value);
+    type Item = (&'a JsonString, &'a Value);
     type IntoIter = Iter<'a>;
 
     fn into_iter(self) -> Iter<'a> {
@@ -351,7 +349,7 @@ impl<'a> IntoIterator for &'a Map {
 }
 
 impl<'a> IntoIterator for &'a mut Map {
-    type Item = (&'a MapKey, &'a mut Value);
+    type Item = (&'a JsonString, &'a mut Value);
     type IntoIter = IterMut<'a>;
 
     fn into_iter(self) -> IterMut<'a> {

@@ -7,7 +7,7 @@ use serde::ser::{
 
 use serde_json::{Error, Number};
 
-use crate::{Map, MapKey, Value};
+use crate::{JsonString, Map, Value};
 
 /// Makes a value of any type that can be written as JSON.
 ///
@@ -220,14 +220,14 @@ serialize_items! {
 struct Members {
     map: Map,
     /// The name whose value follows.
-    name: Option<MapKey>,
+    name: Option<JsonString>,
     variant: Option<&'static str>,
     /// Whether the only field is JSON text.
     is_raw: bool,
 }
 
 impl Members {
-    fn insert<T: Serialize + ?Sized>(&mut self, name: MapKey, value: &T) -> Result<(), Error> {
+    fn insert<T: Serialize + ?Sized>(&mut self, name: JsonString, value: &T) -> Result<(), Error> {
         self.map.insert(name, to_value(value)?);
         Ok(())
     }
@@ -291,65 +291,65 @@ struct ToName;
 /// The method that writes the text of a value.
 macro_rules! name_of_text {
     ($($method:ident $type:ty),*) => {$(
-        fn $method(self, value: $type) -> Result<MapKey, Error> {
+        fn $method(self, value: $type) -> Result<JsonString, Error> {
             Ok(value.to_string().into())
         }
     )*};
 }
 
 impl Serializer for ToName {
-    type Ok = MapKey;
+    type Ok = JsonString;
     type Error = Error;
-    type SerializeSeq = Impossible<MapKey, Error>;
-    type SerializeTuple = Impossible<MapKey, Error>;
-    type SerializeTupleStruct = Impossible<MapKey, Error>;
-    type SerializeTupleVariant = Impossible<MapKey, Error>;
-    type SerializeMap = Impossible<MapKey, Error>;
-    type SerializeStruct = Impossible<MapKey, Error>;
-    type SerializeStructVariant = Impossible<MapKey, Error>;
+    type SerializeSeq = Impossible<JsonString, Error>;
+    type SerializeTuple = Impossible<JsonString, Error>;
+    type SerializeTupleStruct = Impossible<JsonString, Error>;
+    type SerializeTupleVariant = Impossible<JsonString, Error>;
+    type SerializeMap = Impossible<JsonString, Error>;
+    type SerializeStruct = Impossible<JsonString, Error>;
+    type SerializeStructVariant = Impossible<JsonString, Error>;
 
     name_of_text! {
         serialize_bool bool, serialize_i8 i8, serialize_i16 i16, serialize_i32 i32, serialize_i64 i64, serialize_i128 i128,
         serialize_u8 u8, serialize_u16 u16, serialize_u32 u32, serialize_u64 u64, serialize_u128 u128, serialize_char char
     }
 
-    fn serialize_str(self, name: &str) -> Result<MapKey, Error> {
+    fn serialize_str(self, name: &str) -> Result<JsonString, Error> {
         Ok(name.into())
     }
 
-    fn serialize_f32(self, value: f32) -> Result<MapKey, Error> {
+    fn serialize_f32(self, value: f32) -> Result<JsonString, Error> {
         if value.is_finite() { Ok(serde_json::to_string(&value)?.into()) } else { Err(not_finite()) }
     }
 
-    fn serialize_f64(self, value: f64) -> Result<MapKey, Error> {
+    fn serialize_f64(self, value: f64) -> Result<JsonString, Error> {
         if value.is_finite() { Ok(serde_json::to_string(&value)?.into()) } else { Err(not_finite()) }
     }
 
-    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<MapKey, Error> {
+    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<JsonString, Error> {
         Ok(variant.into())
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, name: &T) -> Result<MapKey, Error> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, name: &T) -> Result<JsonString, Error> {
         name.serialize(self)
     }
 
-    fn serialize_some<T: Serialize + ?Sized>(self, _: &T) -> Result<MapKey, Error> {
+    fn serialize_some<T: Serialize + ?Sized>(self, _: &T) -> Result<JsonString, Error> {
         Err(no_name())
     }
 
-    fn serialize_bytes(self, _: &[u8]) -> Result<MapKey, Error> {
+    fn serialize_bytes(self, _: &[u8]) -> Result<JsonString, Error> {
         Err(no_name())
     }
 
-    fn serialize_none(self) -> Result<MapKey, Error> {
+    fn serialize_none(self) -> Result<JsonString, Error> {
         Err(no_name())
     }
 
-    fn serialize_unit(self) -> Result<MapKey, Error> {
+    fn serialize_unit(self) -> Result<JsonString, Error> {
         Err(no_name())
     }
 
-    fn serialize_unit_struct(self, _: &'static str) -> Result<MapKey, Error> {
+    fn serialize_unit_struct(self, _: &'static str) -> Result<JsonString, Error> {
         Err(no_name())
     }
 
@@ -359,7 +359,7 @@ impl Serializer for ToName {
         _: u32,
         _: &'static str,
         _: &T,
-    ) -> Result<MapKey, Error> {
+    ) -> Result<JsonString, Error> {
         Err(no_name())
     }
 

@@ -4,7 +4,7 @@ use std::{fmt, io, mem};
 
 use serde_json::Number;
 
-use crate::Map;
+use crate::{JsonString, Map};
 
 mod compare;
 mod from;
@@ -23,7 +23,7 @@ pub enum Value {
     /// A number: an integer of 64 bits, or a float.
     Number(Number),
     /// A string.
-    String(String),
+    String(JsonString),
     /// A list.
     Array(Vec<Value>),
     /// An object.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use listwatch_json::map::Entry;
-use listwatch_json::{Map, MapKey, Value, from_value, json, to_value};
+use listwatch_json::{JsonString, Map, Value, from_value, json, to_value};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -220,7 +220,7 @@ fn change_one(value: &mut Value, left: &mut usize, change: i32) -> bool {
 fn reverse(value: &mut Value) {
     match value {
         Value::Object(map) => {
-            let mut members: Vec<(MapKey, Value)> = std::mem::take(map).into_iter().collect();
+            let mut members: Vec<(JsonString, Value)> = std::mem::take(map).into_iter().collect();
             members.iter_mut().for_each(|(_, value)| reverse(value));
             map.extend(members.into_iter().rev());
         }
@@ -443,7 +443,7 @@ fn object_is_read_from_null_and_not_from_a_list() {
 fn iterators_go_both_ways_and_change_values() {
     for members in [3, 40] {
         let mut map: Map = (0..members).map(|at| (format!("n{at}"), json!(at))).collect();
-        assert_eq!(map.keys().next_back().map(MapKey::as_str), Some(format!("n{}", members - 1).as_str()));
+        assert_eq!(map.keys().next_back().map(JsonString::as_str), Some(format!("n{}", members - 1).as_str()));
         assert_eq!((map.iter().len(), map.values().len()), (members, members));
         map.iter_mut().for_each(|(_, value)| *value = json!([value.take()]));
         map.values_mut().take(1).for_each(|value| *value = json!("first"));
@@ -515,8 +515,23 @@ fn value_equals_the_rust_value_with_the_same_content() {
 }
 
 #[test]
-fn value_takes_32_bytes_and_map_and_name_24() {
-    assert_eq!((size_of::<Value>(), size_of::<Map>(), size_of::<MapKey>()), (32, 24, 24));
+fn value_takes_32_bytes_and_map_and_string_24() {
+    assert_eq!((size_of::<Value>(), size_of::<Map>(), size_of::<JsonString>()), (32, 24, 24));
+}
+
+#[test]
+fn strings_of_up_to_23_bytes_are_in_place_and_copies_of_longer_ones_share_their_text() {
+    for len in [0, 1, 22, 23, 24, 1_000] {
+        let string = JsonString::from("x".repeat(len));
+        let copy = string.clone();
+        assert_eq!((&string, string.len()), (&copy, len));
+        let place = std::ptr::from_ref(&string).addr();
+        let is_in_place = (place..place + size_of::<JsonString>()).contains(&string.as_ptr().addr());
+        assert_eq!(is_in_place, len <= 23, "{len} bytes");
+        assert_eq!(copy.as_ptr() == string.as_ptr(), len > 23, "{len} bytes");
+    }
+    let constant = "the text of a constant, whatever its length";
+    assert_eq!(JsonString::from_static(constant).as_ptr(), constant.as_ptr());
 }
 
 #[test]

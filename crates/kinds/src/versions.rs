@@ -86,7 +86,7 @@ impl SecondVersion {
 }
 
 fn with_api_version(mut tree: Object, api_version: String) -> Object {
-    tree.insert("apiVersion", Value::String(api_version));
+    tree.insert("apiVersion", Value::from(api_version));
     tree
 }
 

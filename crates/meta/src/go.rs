@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use listwatch_json::{Map, MapKey, Value};
+use listwatch_json::{JsonString, Map, Value};
 
 use crate::status::prefix;
 
@@ -73,7 +73,7 @@ pub fn json_kind(value: &Value) -> &'static str {
 pub fn print(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => String::from(text),
         Value::Array(items) => print_list(items),
         Value::Object(map) => print_map(map),
         scalar => scalar.to_string(),
@@ -261,7 +261,7 @@ fn write_json(value: &Value, out: &mut String, bytes_max: usize) {
             out.push(']');
         }
         Value::Object(members) => {
-            let mut keys: Vec<&MapKey> = members.keys().collect();
+            let mut keys: Vec<&JsonString> = members.keys().collect();
             keys.sort_unstable();
             out.push('{');
             for (index, key) in keys.into_iter().enumerate() {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use listwatch_json::{Map, MapKey, Value};
+use listwatch_json::{JsonString, Map, Value};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::ser::Serialize;
 use serde_json::de::Read;
@@ -43,7 +43,7 @@ impl<'de> Visitor<'de> for StoredObject {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
         let mut object = Map::with_capacity(8);
-        while let Some(name) = members.next_key::<MapKey>()? {
+        while let Some(name) = members.next_key::<JsonString>()? {
             let value =
                 if name == "metadata" { members.next_value_seed(StoredMetadata)? } else { members.next_value()? };
             object.insert(name, value);
@@ -72,7 +72,7 @@ impl<'de> Visitor<'de> for StoredMetadata {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut metadata = Map::with_capacity(10);
-        while let Some(name) = members.next_key::<MapKey>()? {
+        while let Some(name) = members.next_key::<JsonString>()? {
             let value = match name.as_str() {
                 "resourceVersion" => {
                     members.next_value::<IgnoredAny>()?;
@@ -91,15 +91,15 @@ impl<'de> Visitor<'de> for StoredMetadata {
 }
 
 /// Returns the text of stored managed fields as compact JSON. `None` if the list is empty or the value is not a list.
-fn compact_managed_fields(text: &str) -> Option<String> {
+fn compact_managed_fields(text: &str) -> Option<JsonString> {
     if !text.starts_with('[') || text == "[]" {
         return None;
     }
     // Other writers may store whitespace. A space inside a string must stay, so the text is parsed.
     if text.bytes().any(|byte| byte.is_ascii_whitespace()) {
-        return serde_json::from_str(text).map(|entries: Value| entries.to_string()).ok();
+        return serde_json::from_str(text).map(|entries: Value| entries.to_string().into()).ok();
     }
-    Some(text.to_owned())
+    Some(text.into())
 }
 
 /// Encodes a tree as compact JSON for the store. `metadata.managedFields` may be a JSON text in a string, as

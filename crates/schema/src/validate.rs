@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use listwatch_cel::format::Format;
-use listwatch_json::{Map, MapKey, Value};
+use listwatch_json::{JsonString, Map, Value};
 use listwatch_meta::FieldError;
 use listwatch_meta::fuel;
 use listwatch_meta::status::{cut, prefix};
@@ -383,7 +383,7 @@ impl Validator {
             }
         }
         if let AdditionalProperties::Schema(_) | AdditionalProperties::Allowed(false) = node.more {
-            let mut unknown: Vec<&MapKey> = members.keys().filter(|name| node.property(name).is_none()).collect();
+            let mut unknown: Vec<&JsonString> = members.keys().filter(|name| node.property(name).is_none()).collect();
             unknown.sort_unstable();
             for name in unknown {
                 let path = path.key(name);

@@ -16,14 +16,14 @@ const GO_BASE64: GeneralPurpose =
 /// The error text of Go's decoder, if the value is not base64.
 pub fn normalize_base64(value: Option<&mut Value>) -> Result<(), String> {
     let Some(Value::String(text)) = value else { return Ok(()) };
-    if BASE64.decode(&*text).is_ok() {
+    if BASE64.decode(text.as_bytes()).is_ok() {
         return Ok(());
     }
     let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
     let in_line: Vec<u8> = text.bytes().filter(|byte| !is_end(byte)).collect();
     match GO_BASE64.decode(&in_line) {
         Ok(bytes) => {
-            *text = BASE64.encode(bytes);
+            *text = BASE64.encode(bytes).into();
             Ok(())
         }
         Err(error) => {

@@ -89,7 +89,7 @@ pub fn is_same(a: Option<&Value>, b: Option<&Value>) -> bool {
 
 /// Formats a string for error texts.
 pub fn quoted(text: &str) -> Value {
-    Value::String(text.to_owned())
+    Value::from(text)
 }
 
 /// The value at a dotted path such as `spec.replicas`.
@@ -101,8 +101,7 @@ pub fn at<'a>(object: &'a Object, path: &str) -> Option<&'a Value> {
 
 /// The member `metadata`; empty if it is absent.
 pub fn metadata(object: &Object) -> &Object {
-    static EMPTY: Object = Object::new();
-    object.get("metadata").and_then(Value::as_object).unwrap_or(&EMPTY)
+    child(object, "metadata")
 }
 
 /// A mutable reference to the member `metadata`, which is created if it is absent.
@@ -112,11 +111,12 @@ pub fn metadata_mut(object: &mut Object) -> &mut Object {
 
 /// A mutable reference to the object of a member, which is created if the member is absent or not an object.
 pub fn child_mut<'a>(object: &'a mut Object, name: &str) -> &'a mut Object {
-    if !object.get(name).is_some_and(Value::is_object) {
-        object.insert(name, Value::Object(Map::new()));
+    let member = object.entry(name).or_insert(Value::Null);
+    if !member.is_object() {
+        *member = Value::Object(Map::new());
     }
-    match object.get_mut(name) {
-        Some(Value::Object(member)) => member,
+    match member {
+        Value::Object(member) => member,
         // The lines above have made it an object.
         _ => unreachable!("the member was made an object"),
     }

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use listwatch_json::{Map, MapKey, Value};
+use listwatch_json::{JsonString, Map, Value};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::{self, TypeErrorStyle};
 use listwatch_meta::selector::{label_value_problems, qualified_name_problems};
@@ -189,7 +189,7 @@ pub fn finalizers(metadata: &Map) -> Vec<&str> {
 /// or annotation becomes empty. `resourceVersion` is removed, because the store does not contain
 /// that field.
 pub fn canonical(metadata: Map) -> Map {
-    let mut places: [Option<(MapKey, Value)>; FIELDS.len()] = Default::default();
+    let mut places: [Option<(JsonString, Value)>; FIELDS.len()] = Default::default();
     for (name, mut value) in metadata {
         let empty = match &value {
             Value::Null => true,
@@ -220,8 +220,8 @@ pub fn begin(metadata: &mut Map, uid: String, now: String) {
     for name in ["selfLink", "generation", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         metadata.swap_remove(name);
     }
-    metadata.insert("uid", Value::String(uid));
-    metadata.insert("creationTimestamp", Value::String(now));
+    metadata.insert("uid", Value::from(uid));
+    metadata.insert("creationTimestamp", Value::from(now));
 }
 
 /// Restores the immutable fields on update: the uid if the client omits it, and always the times

@@ -10,14 +10,18 @@ pub use listwatch_meta::quantity::compare;
 /// # Errors
 /// The decoder's error text if the value is not a quantity.
 pub fn canonicalize(amount: &mut Value) -> Result<(), String> {
-    let text = match &*amount {
-        Value::String(text) => text.clone(),
-        Value::Number(number) => number.to_string(),
+    let rewritten = match &*amount {
         Value::Null => return Ok(()),
-        // Values of other types are not quantities.
-        other => other.to_string(),
+        Value::String(text) => canonical(text)?,
+        // A number. Values of other types are not quantities.
+        other => {
+            let text = other.to_string();
+            Some(canonical(&text)?.unwrap_or(text))
+        }
     };
-    *amount = Value::String(canonical(&text)?.unwrap_or(text));
+    if let Some(text) = rewritten {
+        *amount = text.into();
+    }
     Ok(())
 }
 

@@ -86,7 +86,7 @@ impl AdmissionResponse {
         let patch = match &response.patch {
             Some(Value::String(patch)) => {
                 let illegal = |_| unreadable("illegal base64 data in response.patch".to_owned());
-                STANDARD.decode(patch).map_err(illegal)?
+                STANDARD.decode(patch.as_bytes()).map_err(illegal)?
             }
             Some(Value::Array(bytes)) => byte_array(bytes).map_err(|why| parse_error(&why))?,
             Some(other) => {

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use listwatch_json::{MapKey, Value};
+use listwatch_json::{JsonString, Value};
 use listwatch_meta::Status;
 
 /// The column after which the next single space becomes a line break.
@@ -509,7 +509,7 @@ fn number_text(number: &serde_json::Number) -> String {
 /// Sorts members by [`key_order`] with a merge sort.
 ///
 /// The order is not total: `11 < 1a`, `1a < 9`, but `9 < 11`. `slice::sort_by` panics then.
-fn sorted<'a>(mut members: Vec<(&'a MapKey, &'a Value)>) -> Vec<(&'a MapKey, &'a Value)> {
+fn sorted<'a>(mut members: Vec<(&'a JsonString, &'a Value)>) -> Vec<(&'a JsonString, &'a Value)> {
     if members.len() < 2 {
         return members;
     }

@@ -195,7 +195,7 @@ pub(super) fn set_namespace(resource: &Resource, namespace: Option<&str>, metada
     };
     let given = object_meta::text(metadata, "namespace");
     if given.is_empty() {
-        metadata.insert("namespace", Value::String(namespace.to_owned()));
+        metadata.insert("namespace", Value::from(namespace));
     } else if given != namespace {
         return Err(Status::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
@@ -283,8 +283,8 @@ pub(super) fn ordered(mut object: Map, expected: Expected<'_>) -> Result<Map, St
         Value::Object(metadata) => metadata,
         _ => Map::new(),
     };
-    let kind = Value::String(expected.kind.to_owned());
-    let api_version = Value::String(expected.api_version());
+    let kind = Value::from(expected.kind);
+    let api_version = Value::from(expected.api_version());
     let metadata = Value::Object(metadata);
     if is_ordered {
         object.values_mut().zip([kind, api_version, metadata]).for_each(|(old, new)| *old = new);

@@ -423,7 +423,7 @@ fn mark_gracefully(metadata: &mut Map, seconds: i64, now: OffsetDateTime) {
             if shortened < now { (now, seconds.min(1)) } else { (shortened, seconds) }
         }
     };
-    metadata.insert("deletionTimestamp", Value::String(timestamp(until)));
+    metadata.insert("deletionTimestamp", Value::from(timestamp(until)));
     metadata.insert("deletionGracePeriodSeconds", Value::Number(seconds.into()));
 }
 
@@ -434,7 +434,7 @@ fn mark(metadata: &mut Map, now: OffsetDateTime) {
         meta::raise_generation(metadata);
     }
     if until.is_none_or(|until| until > now) {
-        metadata.insert("deletionTimestamp", Value::String(timestamp(now)));
+        metadata.insert("deletionTimestamp", Value::from(timestamp(now)));
     }
     metadata.insert("deletionGracePeriodSeconds", Value::Number(0.into()));
 }
@@ -476,7 +476,7 @@ fn add_finalizer(metadata: &mut Map, name: &str) {
     }
     let finalizers = metadata.entry("finalizers").or_insert_with(|| Value::Array(Vec::new()));
     if let Value::Array(finalizers) = finalizers {
-        finalizers.push(Value::String(name.to_owned()));
+        finalizers.push(Value::from(name));
     }
 }
 

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use listwatch_json::map::Entry;
-use listwatch_json::{Map, MapKey, Value};
+use listwatch_json::{JsonString, Map, Value};
 use listwatch_meta::fuel;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
@@ -196,12 +196,12 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
         self.report.take(VALUE_BYTES + value.len())?;
-        Ok(Value::String(value.to_owned()))
+        Ok(Value::from(value))
     }
 
     fn visit_string<E: serde::de::Error>(self, value: String) -> Result<Value, E> {
         self.report.take(VALUE_BYTES + value.len())?;
-        Ok(Value::String(value))
+        Ok(Value::from(value))
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> Result<Value, E> {
@@ -226,7 +226,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         self.report.take(VALUE_BYTES)?;
         let mut map = Map::new();
-        while let Some(name) = members.next_key::<MapKey>()? {
+        while let Some(name) = members.next_key::<JsonString>()? {
             self.report.take(MEMBER_BYTES - VALUE_BYTES + name.len())?;
             let path = FieldPath { parent: self.at, step: Step::Field(&name) };
             let value = members.next_value_seed(Seed { report: self.report, at: Some(&path) })?;

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use listwatch_json::{MapKey, Value};
+use listwatch_json::{JsonString, Value};
 
 /// Maximum bytes of memory for the tree of one document, with [`VALUE_BYTES`] per scalar. A larger document is
 /// rejected. Any JSON of 1 MiB fits. JSON of 1.5 MiB, the limit of etcd, fits unless it is full of lists and objects of one
@@ -24,7 +24,7 @@ pub(super) const VALUE_BYTES: usize = size_of::<Value>();
 
 /// Bytes of memory per member of an object, without the text of the name: name, value, and place in the index of a large
 /// object.
-pub(super) const MEMBER_BYTES: usize = size_of::<MapKey>() + VALUE_BYTES + 2 * size_of::<usize>();
+pub(super) const MEMBER_BYTES: usize = size_of::<JsonString>() + VALUE_BYTES + 2 * size_of::<usize>();
 
 /// Returns the maximum memory for the tree of a body of `body_bytes` bytes, in bytes. A write never uses much more
 /// memory.
@@ -41,7 +41,7 @@ pub(super) fn bytes_of(value: &Value) -> usize {
             Value::Array(items) => spare_items(items.len()) + items.iter().map(bytes_of).sum::<usize>(),
             Value::Object(members) => {
                 let member =
-                    |(name, value): (&MapKey, &Value)| MEMBER_BYTES - VALUE_BYTES + name.len() + bytes_of(value);
+                    |(name, value): (&JsonString, &Value)| MEMBER_BYTES - VALUE_BYTES + name.len() + bytes_of(value);
                 spare_members(members.len()) + members.iter().map(member).sum::<usize>()
             }
         }
@@ -139,7 +139,7 @@ mod tests {
         // `Map` does not show its capacity: four members, and then twice as many as before.
         for (len, capacity) in [(0, 0), (1, 4), (4, 4), (5, 8), (8, 8), (9, 16), (24, 32)] {
             let value: Value = (0..len).map(|at| (format!("{at:02}"), at)).collect();
-            let allocated = VALUE_BYTES + capacity * size_of::<(MapKey, Value)>();
+            let allocated = VALUE_BYTES + capacity * size_of::<(JsonString, Value)>();
             assert!((allocated..=2 * allocated).contains(&bytes_of(&value)), "{len} members: {}", bytes_of(&value));
         }
     }

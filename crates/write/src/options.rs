@@ -210,7 +210,7 @@ impl DeleteOptions {
         }
         let text = |map: &Map, at: &str, name: &str| match map.get(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(Value::String(text)) => Ok(Some(String::from(text))),
             Some(other) => Err(cannot(other, &format!("{at}{name}"), "string")),
         };
         let grace_period_seconds = match body.get("gracePeriodSeconds") {

@@ -142,7 +142,7 @@ pub(super) fn set_managed_fields(tree: &mut Map, managed: &Managed) {
     if managed.is_empty() {
         metadata.shift_remove(MANAGED_FIELDS);
     } else {
-        metadata.insert(MANAGED_FIELDS, Value::String(managed::to_text(managed)));
+        metadata.insert(MANAGED_FIELDS, Value::from(managed::to_text(managed)));
     }
 }
 

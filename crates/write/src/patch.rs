@@ -13,7 +13,7 @@
 
 use std::collections::HashSet;
 
-use listwatch_json::{Map, MapKey, Value};
+use listwatch_json::{JsonString, Map, Value};
 use listwatch_meta::Status;
 use listwatch_meta::status::{StatusDetails, reason};
 use listwatch_wire::media_type::PatchType;
@@ -173,7 +173,7 @@ fn shallow(patch: Map) -> Result<Map, Status> {
 /// replace an object loses its null members, even inside lists.
 fn merge(object: &mut Map, patch: Map) {
     // All members are removed in one pass, because each single removal shifts the members behind it.
-    let mut gone: HashSet<MapKey> = HashSet::new();
+    let mut gone: HashSet<JsonString> = HashSet::new();
     for (name, mut value) in patch {
         match (object.get_mut(&name), &mut value) {
             (Some(_), Value::Null) => {

@@ -102,7 +102,7 @@ impl Base<'_> {
     /// Returns the tree with the resource version, as clients receive the object.
     pub(super) fn visible(&self) -> Map {
         let mut object = self.object.clone();
-        let version = Value::String(self.revision.to_string());
+        let version = Value::from(self.revision.to_string());
         metadata_mut(&mut object).insert("resourceVersion", version);
         object
     }
@@ -444,7 +444,7 @@ impl Write<'_> {
         let mut claims_version = false;
         if let Absent::Post { generated_name } = absent {
             if let Some(name) = generated_name {
-                metadata_mut(object).insert("name", Value::String(name.to_owned()));
+                metadata_mut(object).insert("name", Value::from(name));
             }
             claims_version = self::claims_version(metadata(object));
         }

@@ -98,7 +98,7 @@ impl<'a> Details<'a> {
             && shown.contains_key("metadata")
             && meta::text(metadata(&shown), "resourceVersion").is_empty()
         {
-            let version = Value::String(revision.to_string());
+            let version = Value::from(revision.to_string());
             metadata_mut(&mut shown).insert("resourceVersion", version);
         }
         Ok(shown)

@@ -87,7 +87,7 @@ pub(super) fn view(resource: &Resource, tree: &Map) -> Result<Map, Status> {
     if let Some(selector) = selector
         && !selector.is_empty()
     {
-        status["selector"] = Value::String(selector);
+        status["selector"] = Value::from(selector);
     }
     scale.insert("status", status);
     Ok(scale)
@@ -97,7 +97,7 @@ pub(super) fn view(resource: &Resource, tree: &Map) -> Result<Map, Status> {
 /// a LabelSelector.
 fn selector_text(selector: &Value) -> String {
     let fields = match selector {
-        Value::String(text) => return text.clone(),
+        Value::String(text) => return String::from(text),
         Value::Object(fields) => fields,
         _ => return String::new(),
     };
@@ -134,7 +134,7 @@ pub(super) fn write_back(tree: &mut Map, scale: &Map, path: &str, custom: bool) 
     // Without a resource version, the write is unconditional.
     let claimed = meta::text(source, "resourceVersion");
     if !claimed.is_empty() {
-        let claimed = Value::String(claimed.to_owned());
+        let claimed = Value::from(claimed);
         listwatch_validation::metadata_mut(tree).insert("resourceVersion", claimed);
     }
     let mut steps: Vec<&str> = path.split('.').collect();

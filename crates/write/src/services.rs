@@ -551,7 +551,7 @@ impl Allocation {
             }
         }
         let headless = chosen == "None";
-        spec.insert("clusterIP", Value::String(chosen.clone()));
+        spec.insert("clusterIP", Value::from(chosen.as_str()));
         spec.insert("clusterIPs", json!([chosen]));
         let families = spec.get("ipFamilies").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
         if !families || !headless {

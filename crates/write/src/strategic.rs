@@ -21,7 +21,7 @@
 //! because removed members are collected and removed in one pass.
 
 use foldhash::quality::RandomState;
-use listwatch_json::{Map, MapKey, Value};
+use listwatch_json::{JsonString, Map, Value};
 
 use super::merge_keys::{At, Field, Rule};
 use listwatch_meta::go;
@@ -94,8 +94,8 @@ fn merge_objects(mut original: Map, mut patch: Map, at: At) -> Result<Map> {
     merge_ordered_lists(&mut original, &mut patch, at)?;
 
     // Removed members become null until the end, because each single removal shifts the members behind it.
-    let mut gone: HashSet<MapKey> = HashSet::default();
-    let leave = |original: &mut Map, gone: &mut HashSet<MapKey>, name: MapKey| {
+    let mut gone: HashSet<JsonString> = HashSet::default();
+    let leave = |original: &mut Map, gone: &mut HashSet<JsonString>, name: JsonString| {
         if let Some(value) = original.get_mut(&name) {
             *value = Value::Null;
             gone.insert(name);

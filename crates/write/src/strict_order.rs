@@ -8,7 +8,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use listwatch_json::MapKey;
+use listwatch_json::JsonString;
 use listwatch_meta::fuel;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -107,7 +107,7 @@ impl<'de> Visitor<'de> for Walk<'_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
         let mut seen = vec![false; self.wanted.len()];
-        while let Some(name) = members.next_key::<MapKey>()? {
+        while let Some(name) = members.next_key::<JsonString>()? {
             let (range, prefix) = self.below(".", &name);
             let mut skip = range.is_empty();
             for at in range.clone().filter(|at| self.wanted[*at].path.len() == prefix) {

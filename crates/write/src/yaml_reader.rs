@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, Tag};
 use listwatch_json::map::Entry;
-use listwatch_json::{Map, MapKey, Value};
+use listwatch_json::{JsonString, Map, Value};
 use serde_json::Number;
 
 use super::memory::{DUPLICATES_BYTES_MAX, DUPLICATES_MAX, Memory};
@@ -84,7 +84,11 @@ enum Collection {
 
 /// A key whose value has not been read.
 enum Key {
-    Name { name: String, shown: String },
+    /// `is_text` if it was a string, not a number or a boolean.
+    Name {
+        name: JsonString,
+        is_text: bool,
+    },
     Merge,
 }
 
@@ -176,7 +180,7 @@ impl<'m> Builder<'m> {
             *nodes += 1;
             return Ok(());
         }
-        let value = if tag.is_empty() && !plain { Value::String(text.to_owned()) } else { resolve(&tag, text)? };
+        let value = if tag.is_empty() && !plain { Value::from(text) } else { resolve(&tag, text)? };
         self.charge_value(value.as_str().map_or(0, str::len))?;
         self.complete(Node { value, depth: 0, nodes: 1 }, anchor, line)
     }
@@ -224,9 +228,10 @@ impl<'m> Builder<'m> {
                     }
                     *pending = Some(key);
                 }
-                Some(Key::Name { name, shown }) => {
+                Some(Key::Name { name, is_text }) => {
                     let mut report = Report { lines: &mut self.duplicates, left: &mut self.duplicates_left };
-                    set(members, name, value, || report.note(line, &shown));
+                    let shown = |name: &str| if is_text { go::quote(name) } else { name.to_owned() };
+                    set(members, name, value, |name| report.note(line, &shown(name)));
                 }
                 Some(Key::Merge) => {
                     let mut report = Report { lines: &mut self.duplicates, left: &mut self.duplicates_left };
@@ -257,13 +262,14 @@ impl Report<'_> {
     }
 }
 
-fn set(members: &mut Map, name: impl Into<MapKey>, value: Value, duplicate: impl FnOnce()) {
+/// Sets a member, and calls `duplicate` with its name if the map has it already.
+fn set(members: &mut Map, name: JsonString, value: Value, duplicate: impl FnOnce(&str)) {
     match members.entry(name) {
         Entry::Vacant(entry) => {
             entry.insert(value);
         }
         Entry::Occupied(mut entry) => {
-            duplicate();
+            duplicate(entry.key());
             entry.insert(value);
         }
     }
@@ -283,18 +289,18 @@ fn merge(members: &mut Map, merged: Value, mut duplicate: impl FnMut(&str)) -> R
     for map in maps.into_iter().rev() {
         let Value::Object(map) = map else { continue };
         for (name, value) in map {
-            set(members, name.clone(), value, || duplicate(&name));
+            set(members, name, value, &mut duplicate);
         }
     }
     Ok(())
 }
 
-/// Converts a scalar into the name of a member. `shown` is its Go syntax.
+/// Converts a scalar into the name of a member.
 fn key(value: Value) -> Result<Key, String> {
     Ok(match value {
-        Value::String(name) => Key::Name { shown: go::quote(&name), name },
-        Value::Bool(flag) => Key::Name { name: flag.to_string(), shown: flag.to_string() },
-        Value::Number(number) => Key::Name { name: number.to_string(), shown: number.to_string() },
+        Value::String(name) => Key::Name { name, is_text: true },
+        Value::Bool(flag) => Key::Name { name: flag.to_string().into(), is_text: false },
+        Value::Number(number) => Key::Name { name: number.to_string().into(), is_text: false },
         Value::Null => return Err("unsupported map key of type: %!s(<nil>), key: <nil>".to_owned()),
         Value::Array(_) => return Err(invalid_key(&Collection::List(Vec::new()))),
         Value::Object(_) => return Err(invalid_key(&Collection::Map(Map::new(), None))),
@@ -322,13 +328,13 @@ fn aliased_share_max(decoded: usize) -> f64 {
 
 /// Converts a scalar by its tag, or by its text if the tag is empty (`resolve` of `resolve.go`).
 fn resolve(tag: &str, text: &str) -> Result<Value, String> {
-    let string = || Value::String(text.to_owned());
+    let string = || Value::from(text);
     let wanted = match tag {
         "" => "",
         "tag:yaml.org,2002:str" => return Ok(string()),
         "tag:yaml.org,2002:binary" => {
             let data = STANDARD.decode(text).map_err(|_| "yaml: !!binary value contains invalid base64 data")?;
-            return Ok(Value::String(String::from_utf8_lossy(&data).into_owned()));
+            return Ok(Value::from(String::from_utf8_lossy(&data)));
         }
         "tag:yaml.org,2002:bool" => "!!bool",
         "tag:yaml.org,2002:int" => "!!int",
@@ -349,7 +355,7 @@ fn resolve(tag: &str, text: &str) -> Result<Value, String> {
 
 /// Returns the tag and the value of a plain scalar.
 fn plain(text: &str) -> Result<(&'static str, Value), String> {
-    let string = || Ok(("!!str", Value::String(text.to_owned())));
+    let string = || Ok(("!!str", Value::from(text)));
     let Some(first) = text.bytes().next() else { return Ok(("!!null", Value::Null)) };
     match first {
         b'y' | b'Y' | b'n' | b'N' | b't' | b'T' | b'f' | b'F' | b'o' | b'O' | b'~' => match text {

@@ -118,9 +118,9 @@ impl ClaimMappings {
             Some(Source::Claim { name, prefix }) => {
                 let groups = match claims.get(name) {
                     None | Some(Value::Null) => Vec::new(),
-                    Some(Value::String(group)) => vec![group.clone()],
+                    Some(Value::String(group)) => vec![group.as_str()],
                     Some(Value::Array(groups)) => {
-                        let texts = groups.iter().map(|group| group.as_str().map(str::to_owned));
+                        let texts = groups.iter().map(Value::as_str);
                         texts.collect::<Option<_>>().ok_or_else(|| wrong_type(name))?
                     }
                     Some(_) => return Err(wrong_type(name)),

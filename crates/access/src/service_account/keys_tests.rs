@@ -1,6 +1,6 @@
 //! Tests of keys. OpenSSL made the files of `test_keys`, which are for tests only, and computed the key ids.
 
-use listwatch_json::MapKey;
+use listwatch_json::JsonString;
 
 use super::*;
 
@@ -78,7 +78,7 @@ fn truncated_and_altered_keys_are_rejected_without_a_panic() {
 fn published_jwk_has_the_parameters_of_the_public_key() {
     let jwk = |pem: &str| VerificationKey::read_all(pem.as_bytes()).unwrap()[0].to_jwk().unwrap();
     let rsa = jwk(RSA_PUBLIC);
-    let fields: Vec<&str> = rsa.as_object().unwrap().keys().map(MapKey::as_str).collect();
+    let fields: Vec<&str> = rsa.as_object().unwrap().keys().map(JsonString::as_str).collect();
     assert_eq!(fields, ["use", "kty", "kid", "alg", "n", "e"]);
     assert_eq!((&rsa["kty"], &rsa["alg"], &rsa["e"]), (&json!("RSA"), &json!("RS256"), &json!("AQAB")));
     assert_eq!(BASE64.decode(rsa["n"].as_str().unwrap()).unwrap().len(), 256, "without a leading zero");

@@ -20,7 +20,7 @@ mod tokens;
 
 use listwatch_access::AuthorizerChain;
 use listwatch_access::node::{NodeIdentity, node_identity};
-use listwatch_json::{Map, MapKey, Value};
+use listwatch_json::{JsonString, Map, Value};
 use listwatch_meta::go::quote;
 use listwatch_meta::{GroupResource, Status};
 use listwatch_validation::metadata;
@@ -243,10 +243,10 @@ fn without_claim_status(claim: &Object) -> Object {
 /// Returns the names of the members in which two objects differ. Absent, null and empty values are equal
 /// (`apiequality.Semantic`).
 fn changed_members(old: &Object, new: &Object) -> Vec<String> {
-    let mut names: Vec<&MapKey> = old.keys().chain(new.keys()).collect();
+    let mut names: Vec<&JsonString> = old.keys().chain(new.keys()).collect();
     names.sort_unstable();
     names.dedup();
-    let is_changed = |name: &&MapKey| !is_same(old.get(name.as_str()), new.get(name.as_str()));
+    let is_changed = |name: &&JsonString| !is_same(old.get(name.as_str()), new.get(name.as_str()));
     names.into_iter().filter(is_changed).map(|name| name.as_str().to_owned()).collect()
 }
 

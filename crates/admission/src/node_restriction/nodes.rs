@@ -1,7 +1,7 @@
 //! Writes of Node objects by nodes: a node may write only its own object, without taints, owner references and
 //! restricted labels (`admitNode`, `k8s.io/kubelet/pkg/apis/well_known_labels.go`).
 
-use listwatch_json::{Map, MapKey, Value};
+use listwatch_json::{JsonString, Map, Value};
 use listwatch_meta::Status;
 use listwatch_meta::go::quote;
 use listwatch_validation::metadata;
@@ -88,7 +88,7 @@ fn spec<'a>(object: &'a Object, field: &str) -> Option<&'a Value> {
 fn forbidden_labels(new: Option<&Map>, old: Option<&Map>) -> Vec<String> {
     let of = |labels: Option<&Map>, key: &str| labels.and_then(|labels| labels.get(key)).cloned();
     let keys = new.into_iter().chain(old).flat_map(Map::keys);
-    let mut keys: Vec<&MapKey> = keys.filter(|key| of(new, key) != of(old, key) && is_forbidden(key)).collect();
+    let mut keys: Vec<&JsonString> = keys.filter(|key| of(new, key) != of(old, key) && is_forbidden(key)).collect();
     keys.sort_unstable();
     keys.dedup();
     keys.into_iter().map(|key| key.as_str().to_owned()).collect()

@@ -1,6 +1,6 @@
 //! Tests the checks of converted objects and of conversion responses.
 
-use listwatch_json::{MapKey, json};
+use listwatch_json::{JsonString, json};
 
 use super::*;
 use crate::Definition;
@@ -118,7 +118,7 @@ fn accepted_objects_keep_the_original_metadata_except_labels_and_annotations() {
     changed["metadata"]["resourceVersion"] = json!("9");
     changed["spec"] = json!({"sizes": [1]});
     let accepted = batch(&["w"]).accept(vec![changed]).unwrap();
-    let names: Vec<&MapKey> = accepted[0].keys().collect();
+    let names: Vec<&JsonString> = accepted[0].keys().collect();
     assert_eq!(names, ["kind", "apiVersion", "metadata", "spec"]);
     assert_eq!(
         Value::Object(accepted[0].clone()),

@@ -72,7 +72,7 @@ async fn send(server: &ApiServer, line: &str, body: Value) -> (u16, Value) {
     let response = open(server, line, &body, "application/json").await;
     let code = response.status().as_u16();
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
-    let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
+    let text = || Value::from(String::from_utf8_lossy(&bytes));
     (code, serde_json::from_slice(&bytes).unwrap_or_else(|_| text()))
 }
 

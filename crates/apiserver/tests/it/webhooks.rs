@@ -23,7 +23,7 @@ async fn send(server: &ApiServer, line: &str, body: Value) -> (u16, Value, Vec<S
     let warnings = warnings.map(|value| value.to_str().unwrap().to_owned()).collect();
     let code = response.status().as_u16();
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
-    let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
+    let text = || Value::from(String::from_utf8_lossy(&bytes));
     (code, serde_json::from_slice(&bytes).unwrap_or_else(|_| text()), warnings)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use listwatch_json::{Map as Object, Value};
+use listwatch_json::{JsonString, Map as Object, Value};
 
 use super::{Form, OrderedMembers, ValidationError, as_list, as_map, check_scalar, form, item_element, join};
 use crate::path::PathElement;
@@ -31,11 +31,11 @@ pub(crate) enum View {
 }
 
 static NULL: Value = Value::Null;
-static EMPTY_TEXT: Value = Value::String(String::new());
+static EMPTY_TEXT: Value = Value::String(JsonString::from_static(""));
 static FALSE: Value = Value::Bool(false);
 
 fn zero(zero: Zero) -> &'static Value {
-    static EMPTY: std::sync::LazyLock<Value> = std::sync::LazyLock::new(|| Value::Object(Object::new()));
+    static EMPTY: Value = Value::Object(Object::new());
     static NOUGHT: std::sync::LazyLock<Value> = std::sync::LazyLock::new(|| Value::from(0));
     match zero {
         Zero::Null => &NULL,

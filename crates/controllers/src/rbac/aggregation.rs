@@ -151,7 +151,7 @@ impl Role {
             _ => Map::new(),
         };
         let mut text = |field: &str| match metadata.remove(field) {
-            Some(Value::String(text)) => text,
+            Some(Value::String(text)) => String::from(text),
             _ => String::new(),
         };
         Role { name: text("name"), uid: text("uid"), labels, selectors, rules }

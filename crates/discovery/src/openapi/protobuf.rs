@@ -3,7 +3,7 @@
 //! The encoder supports only the members that [`super::v2`] writes. Field numbers are those of
 //! `google/gnostic-models/openapiv2/OpenAPIv2.proto`. The value of an extension is YAML text; JSON is valid YAML.
 
-use listwatch_json::{Map, MapKey, Value};
+use listwatch_json::{JsonString, Map, Value};
 
 /// Encodes the JSON of a document as an `openapi.v2.Document` message.
 pub(super) fn document(json: &Value) -> Vec<u8> {
@@ -211,7 +211,7 @@ fn extensions(out: &mut Message, field: u32, of: &Value) {
     }
 }
 
-fn members(value: &Value) -> impl Iterator<Item = (&MapKey, &Value)> {
+fn members(value: &Value) -> impl Iterator<Item = (&JsonString, &Value)> {
     value.as_object().into_iter().flat_map(Map::iter)
 }
 

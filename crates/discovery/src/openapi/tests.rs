@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::paths::root;
 use super::*;
-use listwatch_json::{MapKey, Value};
+use listwatch_json::{JsonString, Value};
 use listwatch_registry::PrinterColumn;
 
 fn v2_json(openapi: &OpenApi) -> Value {
@@ -17,7 +17,7 @@ fn v3_json(openapi: &OpenApi, path: &str) -> Value {
 }
 
 /// The operations on a path item.
-fn operations(item: &Value) -> impl Iterator<Item = (&MapKey, &Value)> {
+fn operations(item: &Value) -> impl Iterator<Item = (&JsonString, &Value)> {
     item.as_object().unwrap().iter().filter(|(method, _)| *method != "parameters")
 }
 

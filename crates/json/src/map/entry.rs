@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::{Map, MapKey};
+use super::{JsonString, Map};
 use crate::Value;
 
 /// The place of a name: [`Map::entry`].
@@ -18,7 +18,7 @@ pub enum Entry<'a> {
 #[derive(Debug)]
 pub struct VacantEntry<'a> {
     pub(super) map: &'a mut Map,
-    pub(super) name: MapKey,
+    pub(super) name: JsonString,
 }
 
 /// The place of a name with a value.
@@ -30,7 +30,7 @@ pub struct OccupiedEntry<'a> {
 
 impl<'a> Entry<'a> {
     /// The name.
-    pub fn key(&self) -> &MapKey {
+    pub fn key(&self) -> &JsonString {
         match self {
             Entry::Vacant(vacant) => vacant.key(),
             Entry::Occupied(occupied) => occupied.key(),
@@ -62,7 +62,7 @@ impl<'a> Entry<'a> {
 
 impl<'a> VacantEntry<'a> {
     /// The name.
-    pub fn key(&self) -> &MapKey {
+    pub fn key(&self) -> &JsonString {
         &self.name
     }
 
@@ -76,7 +76,7 @@ impl<'a> VacantEntry<'a> {
 
 impl<'a> OccupiedEntry<'a> {
     /// The name.
-    pub fn key(&self) -> &MapKey {
+    pub fn key(&self) -> &JsonString {
         &self.map.as_slice()[self.at].0
     }
 

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 
-use super::{MapKey, Member};
+use super::{JsonString, Member};
 use crate::Value;
 
 /// Members with an index. The index holds positions, and changes without a hash of the names where members only move.
@@ -77,7 +77,7 @@ impl Indexed {
         self.members.remove(at)
     }
 
-    pub(super) fn retain(&mut self, mut keeps: impl FnMut(&MapKey, &mut Value) -> bool) {
+    pub(super) fn retain(&mut self, mut keeps: impl FnMut(&JsonString, &mut Value) -> bool) {
         // The number of members that were removed before each position; `None` at a removed member.
         let mut removed = 0;
         let mut shifts = Vec::with_capacity(self.members.len());

@@ -3,7 +3,7 @@
 use std::iter::FusedIterator;
 use std::{slice, vec};
 
-use super::{MapKey, Member};
+use super::{JsonString, Member};
 use crate::Value;
 
 /// Defines an iterator that converts each member with `$convert`.
@@ -47,12 +47,12 @@ macro_rules! iterator {
 
 iterator! {
     /// The members of an object.
-    Iter<'a>, slice::Iter<'a, Member>, &'a [Member], (&'a MapKey, &'a Value),
+    Iter<'a>, slice::Iter<'a, Member>, &'a [Member], (&'a JsonString, &'a Value),
     |members| members.iter(), |(name, value)| (name, value)
 }
 iterator! {
     /// The members of an object, with mutable values.
-    IterMut<'a>, slice::IterMut<'a, Member>, &'a mut [Member], (&'a MapKey, &'a mut Value),
+    IterMut<'a>, slice::IterMut<'a, Member>, &'a mut [Member], (&'a JsonString, &'a mut Value),
     |members| members.iter_mut(), |(name, value)| (&*name, value)
 }
 iterator! {
@@ -62,7 +62,7 @@ iterator! {
 }
 iterator! {
     /// The names of an object.
-    Keys<'a>, slice::Iter<'a, Member>, &'a [Member], &'a MapKey,
+    Keys<'a>, slice::Iter<'a, Member>, &'a [Member], &'a JsonString,
     |members| members.iter(), |(name, _)| name
 }
 iterator! {

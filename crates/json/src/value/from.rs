@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::Value;
 use serde_json::Number;
 
-use crate::{Map, MapKey};
+use crate::{JsonString, Map};
 
 macro_rules! from_integer {
     ($($type:ty),*) => {$(
@@ -53,19 +53,25 @@ impl From<Number> for Value {
 
 impl From<String> for Value {
     fn from(text: String) -> Self {
-        Value::String(text)
+        Value::String(text.into())
     }
 }
 
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
-        Value::String(text.to_owned())
+        Value::String(text.into())
+    }
+}
+
+impl From<JsonString> for Value {
+    fn from(text: JsonString) -> Self {
+        Value::String(text)
     }
 }
 
 impl From<Cow<'_, str>> for Value {
     fn from(text: Cow<'_, str>) -> Self {
-        Value::String(text.into_owned())
+        Value::String(text.into())
     }
 }
 
@@ -105,7 +111,7 @@ impl<T: Into<Value>> FromIterator<T> for Value {
     }
 }
 
-impl<K: Into<MapKey>, V: Into<Value>> FromIterator<(K, V)> for Value {
+impl<K: Into<JsonString>, V: Into<Value>> FromIterator<(K, V)> for Value {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(members: I) -> Self {
         Value::Object(members.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
     }
@@ -117,7 +123,7 @@ impl From<serde_json::Value> for Value {
             serde_json::Value::Null => Value::Null,
             serde_json::Value::Bool(value) => Value::Bool(value),
             serde_json::Value::Number(number) => Value::Number(number),
-            serde_json::Value::String(text) => Value::String(text),
+            serde_json::Value::String(text) => Value::String(text.into()),
             serde_json::Value::Array(items) => items.into(),
             serde_json::Value::Object(members) => members.into_iter().collect(),
         }
@@ -130,7 +136,7 @@ impl From<Value> for serde_json::Value {
             Value::Null => Self::Null,
             Value::Bool(value) => Self::Bool(value),
             Value::Number(number) => Self::Number(number),
-            Value::String(text) => Self::String(text),
+            Value::String(text) => Self::String(text.into()),
             Value::Array(items) => items.into(),
             Value::Object(members) => members.into_iter().map(|(name, value)| (String::from(name), value)).collect(),
         }

@@ -1,7 +1,7 @@
 //! `value["name"]` and `value[0]`.
 
 use super::Value;
-use crate::{Map, MapKey};
+use crate::{JsonString, Map};
 
 /// A key of a value: the name of a member or the index of an item.
 pub trait Index: sealed::Sealed {
@@ -19,7 +19,7 @@ mod sealed {
     impl Sealed for usize {}
     impl Sealed for str {}
     impl Sealed for String {}
-    impl Sealed for crate::MapKey {}
+    impl Sealed for crate::JsonString {}
     impl<T: Sealed + ?Sized> Sealed for &T {}
 }
 
@@ -53,7 +53,7 @@ impl Index for str {
             *value = Value::Object(Map::new());
         }
         let Value::Object(map) = value else { panic!("{value} has no name {self:?}, for it is no object") };
-        map.entry(MapKey::from(self)).or_insert(Value::Null)
+        map.entry(JsonString::from(self)).or_insert(Value::Null)
     }
 }
 
@@ -75,7 +75,7 @@ macro_rules! index_by_text {
     )*};
 }
 
-index_by_text!(String, MapKey);
+index_by_text!(String, JsonString);
 
 impl<T: Index + ?Sized> Index for &T {
     fn index_into<'v>(&self, value: &'v Value) -> Option<&'v Value> {

@@ -83,7 +83,7 @@ fn template_generation(object: &Object) -> Option<i64> {
 
 fn set_template_generation(object: &mut Object, generation: i64) {
     let annotations = child_mut(metadata_mut(object), "annotations");
-    annotations.insert(TEMPLATE_GENERATION, Value::String(generation.to_string()));
+    annotations.insert(TEMPLATE_GENERATION, Value::from(generation.to_string()));
 }
 
 /// The rules for the counts in the status.

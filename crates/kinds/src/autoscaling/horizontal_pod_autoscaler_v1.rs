@@ -430,7 +430,7 @@ fn add_annotations(object: &mut Object, added: Vec<(&str, Value)>) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
     let Some(annotations) = annotations.as_object_mut() else { return };
-    annotations.extend(added.iter().map(|(name, value)| ((*name).to_owned(), Value::String(go_json(value)))));
+    annotations.extend(added.iter().map(|(name, value)| ((*name).to_owned(), Value::from(go_json(value)))));
     annotations.sort_keys();
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use listwatch_json::{Map, MapKey, Value, json};
+use listwatch_json::{JsonString, Map, Value, json};
 use listwatch_meta::selector::dns_label_problems;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::{immutable, not_negative, one_of, one_of_if_present};
@@ -101,7 +101,7 @@ fn prepare_for_create(job: &mut Object, context: CreateContext<'_>) {
         ("job-name", &name),
     ] {
         // Validation rejects other values that a client has set.
-        labels.entry(label).or_insert_with(|| Value::String(value.to_owned()));
+        labels.entry(label).or_insert_with(|| Value::from(value));
     }
     let generated = labels.clone();
     let selector = child_mut(child_mut(spec, "selector"), "matchLabels");
@@ -230,7 +230,7 @@ fn shown_labels(labels: &Object) -> Value {
     if labels.is_empty() {
         return Value::Null;
     }
-    let sorted: BTreeMap<&MapKey, &Value> = labels.iter().collect();
+    let sorted: BTreeMap<&JsonString, &Value> = labels.iter().collect();
     json!(sorted)
 }
 
@@ -654,7 +654,7 @@ mod tests {
             );
             crate::defaults::apply(&DEFAULTS, &mut job);
             prepare_for_create(&mut job, CreateContext { uid: "u", now: "NOW", user: UserInfo::admin() });
-            let labels: Vec<&MapKey> = job["metadata"]["labels"].as_object().unwrap().keys().collect();
+            let labels: Vec<&JsonString> = job["metadata"]["labels"].as_object().unwrap().keys().collect();
             assert_eq!(labels, expected);
         };
         let generated =

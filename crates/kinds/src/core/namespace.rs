@@ -47,7 +47,7 @@ const STANDARD_FINALIZERS: [&str; 3] = [FINALIZER_KUBERNETES, FINALIZER_ORPHAN, 
 fn set_name_label(namespace: &mut Object) {
     let name = text(metadata(namespace), "name").to_owned();
     if !name.is_empty() {
-        child_mut(metadata_mut(namespace), "labels").insert(NAME_LABEL, Value::String(name));
+        child_mut(metadata_mut(namespace), "labels").insert(NAME_LABEL, Value::from(name));
     }
 }
 
@@ -87,8 +87,8 @@ fn has_finalizers(namespace: &Object) -> bool {
 /// Marks a namespace for deletion. The first request only starts the deletion of its objects.
 fn begin_deletion(namespace: &mut Object, now: &str) -> Deletion {
     if !is_set(metadata(namespace), "deletionTimestamp") {
-        metadata_mut(namespace).insert("deletionTimestamp", Value::String(now.to_owned()));
-        child_mut(namespace, "status").insert("phase", Value::String("Terminating".to_owned()));
+        metadata_mut(namespace).insert("deletionTimestamp", Value::from(now));
+        child_mut(namespace, "status").insert("phase", Value::from("Terminating"));
         return Deletion::Marked;
     }
     if has_finalizers(namespace) { Deletion::Pending } else { Deletion::Unmarked }

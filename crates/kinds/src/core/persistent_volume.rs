@@ -72,7 +72,7 @@ fn prepare_for_update(volume: &mut Object, old: &Object, context: UpdateContext<
     let (phase_before, since_before) = (read(old, "phase"), read(old, SINCE));
     let since = match (phase == phase_before, since) {
         (true, None) => since_before,
-        (false, since) if since.is_none() || since == since_before => Some(Value::String(timestamp(context.now))),
+        (false, since) if since.is_none() || since == since_before => Some(Value::from(timestamp(context.now))),
         (_, since) => since,
     };
     if let Some(since) = since {
@@ -353,7 +353,7 @@ fn same_affinity(new: Option<&Value>, old: &Value) -> bool {
     for (before, after) in requirements(&mut old).zip(requirements(&mut new)) {
         let key = text(before, "key").to_owned();
         if FINAL.contains(&(key.as_str(), text(after, "key"))) {
-            after.insert("key", Value::String(key));
+            after.insert("key", Value::from(key));
         }
     }
     same(Some(&new), Some(&old))

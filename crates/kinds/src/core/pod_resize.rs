@@ -95,17 +95,9 @@ fn same_order(new: &Object, old: &Object, errors: &mut Errors) -> bool {
 /// Reports removed requests and limits.
 fn validate_kept(new: &Value, old: &Value, at: &str, errors: &mut Errors) {
     for kind in ["requests", "limits"] {
-        let names = |resources: &Value| -> Vec<String> {
-            resources
-                .get(kind)
-                .and_then(Value::as_object)
-                .into_iter()
-                .flatten()
-                .map(|(name, _)| name.as_str().to_owned())
-                .collect()
-        };
-        let after = names(new);
-        if names(old).iter().any(|name| !after.contains(name)) {
+        let amounts = |resources: &Value| resources.get(kind).and_then(Value::as_object).cloned().unwrap_or_default();
+        let after = amounts(new);
+        if amounts(old).keys().any(|name| !after.contains_key(name)) {
             errors.push(FieldError::forbidden(format!("{at}.{kind}"), format!("resource {kind} cannot be removed")));
         }
     }

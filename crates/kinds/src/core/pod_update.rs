@@ -4,9 +4,9 @@
 //! `pkg/apis/core/validation` of Kubernetes v1.36. Some of upstream's messages end with Go's `cmp.Diff`; those of
 //! this module omit it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
-use listwatch_json::{MapKey, Value, json};
+use listwatch_json::{JsonString, Map, Value, json};
 use listwatch_meta::selector::validate_qualified_name;
 use listwatch_meta::{FieldError, go};
 use listwatch_validation::pod_spec::MIRROR_ANNOTATION;
@@ -56,9 +56,9 @@ pub(crate) fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
         _ => {}
     }
     // Only tolerationSeconds of an existing toleration may change.
-    let without_seconds = |toleration: &Value| -> Option<BTreeMap<String, Value>> {
+    let without_seconds = |toleration: &Value| -> Option<Map> {
         let members = toleration.as_object()?.iter().filter(|(name, _)| *name != "tolerationSeconds");
-        Some(members.map(|(name, value)| (name.as_str().to_owned(), value.clone())).collect())
+        Some(members.map(|(name, value)| (name.clone(), value.clone())).collect())
     };
     let tolerations = |spec| items(Some(spec), "tolerations").iter().map(without_seconds);
     let kept: HashSet<_> = tolerations(after).collect();
@@ -141,7 +141,7 @@ fn equal_except_node_affinity(new: Option<&Value>, old: Option<&Value>) -> bool 
 /// Whether two specs are equal in all fields that are immutable in an update of a pod.
 fn equal_immutable_fields(new: &Object, old: &Object) -> bool {
     let same = |name: &str| new.get(name) == old.get(name);
-    new.keys().chain(old.keys()).map(MapKey::as_str).all(|name| match name {
+    new.keys().chain(old.keys()).map(JsonString::as_str).all(|name| match name {
         "activeDeadlineSeconds" | "tolerations" | "schedulingGates" => true,
         "containers" | "initContainers" => {
             let without_image = |spec: &Object| -> Vec<Value> {

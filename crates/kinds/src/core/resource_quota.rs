@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use listwatch_json::{MapKey, Value};
+use listwatch_json::{JsonString, Value};
 use listwatch_schema::Path;
 use listwatch_validation::formats::{self, IMMUTABLE, amount};
 use listwatch_validation::{Errors, Object, child, given, items, objects, text};
@@ -101,7 +101,7 @@ fn is_scope(scope: &str) -> bool {
 const CONFLICTING_SCOPES: [[&str; 2]; 2] = [["BestEffort", "NotBestEffort"], ["Terminating", "NotTerminating"]];
 
 /// The resources of a quota to which a scope does not apply.
-fn unfit_resources<'a>(spec: &'a Object, scope: &'a str) -> impl Iterator<Item = &'a MapKey> {
+fn unfit_resources<'a>(spec: &'a Object, scope: &'a str) -> impl Iterator<Item = &'a JsonString> {
     child(spec, "hard").keys().filter(move |resource| is_quota_name(resource) && !scope_applies_to(scope, resource))
 }
 

@@ -36,7 +36,7 @@ fn normalize(secret: &mut Object) -> Result<(), String> {
         let data = child_mut(secret, "data");
         for (name, text) in texts {
             let encoded = BASE64.encode(text.as_str().unwrap_or_default());
-            data.insert(name, Value::String(encoded));
+            data.insert(name, Value::from(encoded));
         }
     }
     normalize_values(secret.get_mut("data"))

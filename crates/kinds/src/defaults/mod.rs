@@ -52,13 +52,13 @@ pub(crate) enum Default {
 /// A member that Go prints as `null` if it is absent.
 pub(crate) const NULL: Default = Default::From(|_| Some(Value::Null));
 /// A member that Go prints as `""` if it is absent.
-pub(crate) const BLANK: Default = Default::From(|_| Some(Value::String(String::new())));
+pub(crate) const BLANK: Default = Default::From(|_| Some(Value::from("")));
 
 /// Applies defaults to an object.
 pub fn apply(defaults: &Defaults, object: &mut Map) {
     for (name, default) in defaults.0 {
         match default {
-            Default::Text(text) => fill(object, name, || Some(Value::String((*text).to_owned()))),
+            Default::Text(text) => fill(object, name, || Some(Value::from(*text))),
             Default::Number(number) => fill(object, name, || Some(Value::Number((*number).into()))),
             Default::Positive(number) => {
                 if object.get(name).is_some_and(|value| value.as_i64() == Some(0)) {

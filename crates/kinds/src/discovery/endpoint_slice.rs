@@ -71,7 +71,7 @@ fn drop_topology(slice: &mut Object, old: Option<&Object>) {
         let host = host(endpoint);
         let is_node = listwatch_meta::selector::validate_dns_subdomain(&host).is_ok();
         if given(endpoint, "nodeName").is_none() && known.contains(&host) && is_node {
-            endpoint.insert("nodeName", Value::String(host));
+            endpoint.insert("nodeName", Value::from(host));
         }
         endpoint.shift_remove(TOPOLOGY);
     }

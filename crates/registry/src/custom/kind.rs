@@ -213,7 +213,7 @@ impl CustomKind {
         self.complete_tree(tree, original);
         // Fields unknown to the current storage version stay. A reader of the version in which the object was
         // stored sees these fields until the object is written again.
-        tree.insert("apiVersion", Value::String(self.api_version(&self.storage_version)));
+        tree.insert("apiVersion", Value::from(self.api_version(&self.storage_version)));
     }
 }
 
@@ -349,7 +349,7 @@ impl Form {
     }
 
     fn take_on(&self, tree: &mut Map) {
-        tree.insert("apiVersion", Value::String(self.api_version.clone()));
+        tree.insert("apiVersion", Value::from(self.api_version.as_str()));
         if let Some(schema) = self.schema() {
             schema.prune(tree);
         }
@@ -370,7 +370,7 @@ impl Form {
             *tree = self.convert_to(std::mem::take(tree), &api_version, deadline).await?;
             return Ok(());
         }
-        tree.insert("apiVersion", Value::String(self.kind.api_version(storage)));
+        tree.insert("apiVersion", Value::from(self.kind.api_version(storage)));
         if !self.kind.schemas().same
             && let Some(schema) = self.kind.schema(storage)
         {

@@ -62,7 +62,7 @@ impl RenamedVersion {
         }
         match serde_json::from_slice::<Map>(&value) {
             Ok(mut object) if object.get("apiVersion").and_then(Value::as_str) == Some(from) => {
-                object.insert("apiVersion", Value::String(to.to_owned()));
+                object.insert("apiVersion", Value::from(to));
                 serde_json::to_vec(&object).map_or(value, Bytes::from)
             }
             _ => value,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use listwatch_json::{MapKey, Value, json};
+use listwatch_json::{JsonString, Value, json};
 use listwatch_meta::Revision;
 use listwatch_storage::{
     CreateError, Decision, DeleteError, KeyValue, ListQuery, MemoryStorage, Outcome, StoreEvent, UpdateError,
@@ -202,7 +202,7 @@ fn node_without_allocatable_resources_is_read_with_those_of_its_capacity() {
         let read = StoredForm::default().read(&key("/minions/a"), stored.into(), true).value;
         let node: Value = serde_json::from_slice(&read).unwrap();
         let status = node["status"].as_object().unwrap();
-        let first: Vec<&str> = status.keys().map(MapKey::as_str).take(2).collect();
+        let first: Vec<&str> = status.keys().map(JsonString::as_str).take(2).collect();
         (first.join(","), status.get("allocatable").cloned().unwrap_or_default())
     };
     assert_eq!(read(r#"{"capacity":{"cpu":"4"}}"#), ("capacity,allocatable".to_owned(), json!({"cpu": "4"})));

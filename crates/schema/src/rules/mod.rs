@@ -11,7 +11,7 @@ mod node;
 use std::collections::HashMap;
 
 use listwatch_cel::{CompileError, EvalError, Expression, Type, Value as CelValue, count_max};
-use listwatch_json::{MapKey, Value};
+use listwatch_json::{JsonString, Value};
 use listwatch_meta::FieldError;
 
 use crate::columns::field_path;
@@ -326,7 +326,7 @@ impl Run {
             }
             Value::Object(members) => {
                 let is_root = ratchet.parent.is_none();
-                let mut fields: Vec<&MapKey> = members.keys().collect();
+                let mut fields: Vec<&JsonString> = members.keys().collect();
                 fields.sort_unstable();
                 fields.into_iter().all(|name| {
                     let Some(below) = node.field(name) else { return true };

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use listwatch_json::{MapKey, Value};
+use listwatch_json::{JsonString, Value};
 use listwatch_meta::selector::label_value_problems;
 use listwatch_schema::Path;
 
@@ -108,7 +108,7 @@ fn label_keys(term: &Object, at: &Path<'_>, errors: &mut Errors) {
     if let Some(selector) = selector {
         let places: HashMap<&str, usize> =
             texts(term, "matchLabelKeys").enumerate().map(|(position, key)| (key, position)).collect();
-        let mut seen: HashSet<&str> = child(selector, "matchLabels").keys().map(MapKey::as_str).collect();
+        let mut seen: HashSet<&str> = child(selector, "matchLabels").keys().map(JsonString::as_str).collect();
         for (_, requirement) in objects(selector, "matchExpressions") {
             let key = text(requirement, "key");
             if let Some(position) = places.get(key)

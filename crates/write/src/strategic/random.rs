@@ -3,7 +3,7 @@
 //! The implementation merges in place, with hash maps and prefixes. The model uses its own table of fields (`POD`) and
 //! computes the result of each field separately. The model sorts a list by pairwise comparison of the items.
 
-use listwatch_json::{Map, MapKey, Value, json};
+use listwatch_json::{JsonString, Map, Value, json};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::subsequence;
@@ -150,7 +150,7 @@ fn patch(shape: Shape) -> BoxedStrategy<Value> {
                     if let Some(retained) = retained {
                         let mut names: Vec<&str> = retained.iter().map(|(name, _)| *name).collect();
                         if fits {
-                            names.extend(members.keys().map(MapKey::as_str).filter(|name| !name.starts_with('$')));
+                            names.extend(members.keys().map(JsonString::as_str).filter(|name| !name.starts_with('$')));
                         }
                         let names = json!(names);
                         members.insert(RETAIN_KEYS, names);
