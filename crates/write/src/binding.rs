@@ -7,8 +7,9 @@ use listwatch_storage::{Decision, KeyValue};
 use super::action::{Action, ActionFuture};
 use super::expected::Expected;
 use super::pipeline::Write;
+use super::recent::RecentObject;
 use super::request::{WriteRequest, WriteResponse};
-use super::store;
+use super::store::{self, WriteOutcome};
 use super::subresource_body::{SubresourceBody, body, set_condition, success};
 use listwatch_meta::go::TypeErrorStyle;
 use listwatch_validation::object_meta as meta;
@@ -60,9 +61,10 @@ async fn bind(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResp
     let version = meta::text(metadata(&binding), "resourceVersion");
     let key = write.resource.key(request.namespace, name)?;
     let now = write.clock.now();
+    let mut bound = None;
     let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
         let found = found.ok_or_else(|| Status::not_found(write.resource.gr(), name))?;
-        let mut pod = store::parse(found)?;
+        let RecentObject { tree: mut pod, managed } = store::take_or_parse(write.recent, found)?;
         let conflict = |why: String| Err(Status::conflict(BINDINGS, name, why));
         let have = meta::text(metadata(&pod), "uid");
         if !uid.is_empty() && uid != have {
@@ -99,8 +101,13 @@ async fn bind(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResp
         );
         let metadata = std::mem::take(metadata_mut(&mut pod));
         *metadata_mut(&mut pod) = meta::canonical(metadata);
-        Ok(Decision::Write { value: store::encode(&pod), ttl: None })
+        let value = store::encode(&pod);
+        bound = Some((value.clone(), RecentObject { tree: pod, managed }));
+        Ok(Decision::Write { value, ttl: None })
     };
-    store::run(write.backend, write.resource, &key, options.dry_run, decide).await?;
+    let done = store::run(write.backend, write.resource, &key, options.dry_run, decide).await?;
+    if let (WriteOutcome::Updated { revision, .. }, Some((value, object)), false) = (done, bound, options.dry_run) {
+        write.keep(&key, revision, value, object);
+    }
     Ok(success(warnings))
 }

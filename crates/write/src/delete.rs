@@ -25,7 +25,9 @@ use time::{Duration, OffsetDateTime};
 use super::action::{Action, ActionFuture};
 use super::admission::namespace_lifecycle;
 use super::options::{DeleteOptions, Propagation};
+use super::ownership::ParsedManagedFields;
 use super::pipeline::Write;
+use super::recent::RecentObject;
 use super::request::{WriteBody, WriteRequest, WriteResponse};
 use super::request_details::Details;
 use super::services;
@@ -55,6 +57,8 @@ struct DeletionPlan {
     shown: Map,
     /// Whether to remove the object directly after it was marked. Watchers receive the marked object first.
     then_remove: bool,
+    /// The managed fields of `shown`, if they are known without reading their text.
+    managed: Option<ParsedManagedFields>,
 }
 
 /// The action for a DELETE of one object.
@@ -142,7 +146,7 @@ impl Write<'_> {
     ) -> Result<Deleted, Status> {
         let resource = self.resource;
         let (done, plan) = self.try_delete(key, options, admitted).await?;
-        let Some(DeletionPlan { shown, then_remove, .. }) = plan else {
+        let Some(DeletionPlan { shown, then_remove, decision, managed }) = plan else {
             return Err(Status::not_found(resource.gr(), key.name()));
         };
         let revision = match &done {
@@ -173,6 +177,13 @@ impl Write<'_> {
             && let Ok(removed) = store::parse(&removed)
         {
             services::release_unused(self.allocators(), resource, &removed, None, revision).await;
+        }
+        if let (WriteOutcome::Updated { value, .. }, false, false) = (&done, gone, options.dry_run) {
+            let object = store::written_object(self.backend, resource, key, revision, Change::Modified, value)?;
+            if let Decision::Write { value, .. } = decision {
+                self.keep(key, revision, value, RecentObject { tree: shown, managed });
+            }
+            return Ok(Deleted { object, gone });
         }
         let change = if gone { Change::Deleted } else { Change::Modified };
         let object = store::object(resource, key, revision, change, &store::encode(&shown))?;
@@ -238,12 +249,12 @@ impl Write<'_> {
         admitted: Option<Revision>,
     ) -> Result<DeletionPlan, Status> {
         let found = found.ok_or_else(|| Status::not_found(self.resource.gr(), key.name()))?;
-        let object = store::parse(found)?;
+        let RecentObject { tree: object, managed } = store::take_or_parse(self.recent, found)?;
         self.check_deletion(&object, found, options)?;
         if admitted != Some(found.modified) {
             self.admit_deletion(key, &object, found.modified, options).await?;
         }
-        plan_deletion(self.resource, object, options, self.clock.time())
+        Ok(DeletionPlan { managed, ..plan_deletion(self.resource, object, options, self.clock.time())? })
     }
 
     /// Runs the admission plugins that handle deletions of this resource. `revision` is the revision of the object.
@@ -338,10 +349,10 @@ fn plan_deletion(
             }
             order_metadata(&mut object);
             let decision = Decision::Write { value: store::encode(&object), ttl: None };
-            return Ok(DeletionPlan { decision, shown: object, then_remove: false });
+            return Ok(DeletionPlan { decision, shown: object, then_remove: false, managed: None });
         }
         Deletion::Pending => {
-            return Ok(DeletionPlan { decision: Decision::Nothing, shown: object, then_remove: false });
+            return Ok(DeletionPlan { decision: Decision::Nothing, shown: object, then_remove: false, managed: None });
         }
     }
     let before = object.clone();
@@ -354,6 +365,7 @@ fn plan_deletion(
         },
         shown: object,
         then_remove,
+        managed: None,
     };
     if grace == Grace::Pending {
         return Ok(plan(object, false));
@@ -369,7 +381,7 @@ fn plan_deletion(
         order_metadata(&mut object);
         return Ok(plan(object, false));
     }
-    Ok(DeletionPlan { decision: Decision::Delete, shown: object, then_remove: false })
+    Ok(DeletionPlan { decision: Decision::Delete, shown: object, then_remove: false, managed: None })
 }
 
 /// The effect of a delete on the grace period of an object.

@@ -73,6 +73,7 @@ mod options;
 mod ownership;
 mod patch;
 mod pipeline;
+mod recent;
 mod request;
 mod request_details;
 mod review_selectors;

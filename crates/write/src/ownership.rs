@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use listwatch_apply::managed::{self, Managed};
 use listwatch_apply::{Kind, Path, Set, Typing, Writer};
-use listwatch_json::{Map, Value};
+use listwatch_json::{JsonString, Map, Value};
 use listwatch_kinds::versions;
 use listwatch_registry::{Registry, Resource, Subresource};
 use listwatch_validation::{metadata, metadata_mut};
@@ -100,7 +100,14 @@ impl FieldWriter<'_> {
     }
 
     /// Makes the manager the owner of all fields that differ between `old` (`None`: absent) and `new`.
-    pub(super) fn track_managed_fields(&self, old: Option<&Value>, new: &mut Map, sent: &Sent) {
+    /// `parsed` may hold the managed fields of `old`. Returns those of `new`, if the text in `new` was made from them.
+    pub(super) fn track_managed_fields(
+        &self,
+        old: Option<&Value>,
+        new: &mut Map,
+        sent: &Sent,
+        parsed: Option<ParsedManagedFields>,
+    ) -> Option<ParsedManagedFields> {
         self.resource.strategy.late_defaults(new);
         let absent = sent.absent.iter();
         let subresource = self.subresource.map_or("", Subresource::name);
@@ -110,13 +117,52 @@ impl FieldWriter<'_> {
         let mut reset = self.resource.strategy.writes().reset_fields(self.subresource, &object);
         absent.for_each(|name| reset.insert(&Path::of_fields(&["spec", name]).0));
         let by = Writer { manager: self.manager, subresource, now: self.now, reset: &reset };
-        let before = || old.map(|old| managed_fields_of(as_map(old))).unwrap_or_default();
+        let before = || {
+            let Some(old) = old.map(as_map) else { return Managed::new() };
+            let parsed = parsed.and_then(|parsed| parsed.of(old));
+            if let Some(parsed) = &parsed {
+                debug_assert_eq!(
+                    *parsed,
+                    managed_fields_of(old),
+                    "the kept managed fields are not those of their text"
+                );
+            }
+            parsed.unwrap_or_else(|| managed_fields_of(old))
+        };
         let kind = convertible_kind(self.registry, self.resource, self.conversions);
         let managed = kind.track_update(old, &object, sent.as_ref(), before, by);
         *new = into_map(object);
-        if let Some(managed) = managed {
-            set_managed_fields(new, &managed);
+        let managed = managed?;
+        set_managed_fields(new, &managed);
+        match metadata(new).get(MANAGED_FIELDS) {
+            Some(Value::String(text)) => Some(ParsedManagedFields { text: text.clone(), managed }),
+            _ => None,
         }
+    }
+}
+
+/// Managed fields with the text that contains them in a tree.
+#[derive(Debug)]
+pub(super) struct ParsedManagedFields {
+    text: JsonString,
+    managed: Managed,
+}
+
+impl ParsedManagedFields {
+    /// Returns the managed fields if they are those of a tree.
+    fn of(self, tree: &Map) -> Option<Managed> {
+        self.is_of(tree).then_some(self.managed)
+    }
+
+    /// Whether these are the managed fields of a tree.
+    pub(super) fn is_of(&self, tree: &Map) -> bool {
+        matches!(metadata(tree).get(MANAGED_FIELDS), Some(Value::String(text)) if *text == self.text)
+    }
+
+    /// Estimates the bytes of memory, without the text. The shortest field, `"f:a":{},`, is a node of a set.
+    pub(super) fn bytes(&self) -> usize {
+        const BYTES_PER_BYTE: usize = 16;
+        BYTES_PER_BYTE * self.text.len()
     }
 }
 

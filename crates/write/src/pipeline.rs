@@ -38,8 +38,9 @@ use super::expected::Expected;
 use super::monotonic::Instant;
 use super::no_op::changes_an_object;
 use super::node_ports::NodePorts;
-use super::ownership::{self, FieldWriter, Sent};
+use super::ownership::{self, FieldWriter, ParsedManagedFields, Sent};
 use super::patch::ParsedPatch;
+use super::recent::{RecentObject, RecentObjects};
 use super::request::WriteContext;
 use super::request_details::Details;
 use super::scale_view::{self, SCALE};
@@ -57,6 +58,8 @@ pub(super) struct Write<'a> {
     pub(super) admission: &'a AdmissionChain,
     /// Reads other objects for admission plugins.
     pub(super) objects: StoredObjects<'a>,
+    /// The trees of recently written objects.
+    pub(super) recent: &'a RecentObjects,
     /// The deadline, and the recorder of warnings and audit annotations.
     pub(super) context: &'a WriteContext,
     /// The query of the request; `None` for the server's own writes.
@@ -187,6 +190,10 @@ struct Progress {
     /// The old and the new state of the last decision.
     before: Map,
     after: Map,
+    /// The bytes of `after`.
+    encoded: Bytes,
+    /// The managed fields of `before`, if they are known without reading their text, and then those of `after`.
+    managed: Option<ParsedManagedFields>,
 }
 
 impl Progress {
@@ -198,6 +205,8 @@ impl Progress {
             existing: None,
             before: Map::new(),
             after: Map::new(),
+            encoded: Bytes::new(),
+            managed: None,
         }
     }
 }
@@ -251,7 +260,7 @@ impl Write<'_> {
                 }
             }
         };
-        let Progress { allocation, before, after, .. } = progress;
+        let Progress { allocation, before, after, encoded, managed, .. } = progress;
         if !self.dry_run {
             let (gone, at) = match &done {
                 WriteOutcome::Deleted { revision, .. } => (true, *revision),
@@ -268,6 +277,20 @@ impl Write<'_> {
                 release_unused(self.allocators(), resource, &before, after, at).await;
             }
         }
+        match &done {
+            WriteOutcome::Updated { revision, .. } if !self.dry_run => {
+                self.keep(key, *revision, encoded, RecentObject { tree: after, managed });
+                return Ok(done);
+            }
+            // Other writes follow soon if another program reports the status of the object.
+            WriteOutcome::Created { revision: Some(revision), .. }
+                if self.query.is_some() && resource.subresource("status").is_some() =>
+            {
+                self.keep(key, *revision, encoded, RecentObject { tree: after, managed });
+                return Ok(done);
+            }
+            _ => {}
+        }
         Ok(match done {
             // The client sees its own version of the object, at the revision before the deletion.
             WriteOutcome::Deleted { previous, .. } => {
@@ -275,6 +298,13 @@ impl Write<'_> {
             }
             done => done,
         })
+    }
+
+    /// Keeps the tree of a written object for the next write. `encoded` are the bytes of the tree.
+    pub(super) fn keep(&self, key: &Key, revision: Revision, encoded: Bytes, object: RecentObject) {
+        let RecentObject { tree, managed } = object;
+        let managed = managed.filter(|managed| managed.is_of(&tree));
+        self.recent.keep(key, revision, encoded, RecentObject { tree, managed });
     }
 
     /// Returns the allocators of addresses and ports.
@@ -291,7 +321,8 @@ impl Write<'_> {
             subresource: self.subresource,
             conversions: self.conversions,
             manager: self.manager,
-            now: self.clock.time(),
+            // Managed fields have times of whole seconds.
+            now: self.clock.time().truncate_to_second(),
         }
     }
 
@@ -425,7 +456,7 @@ impl Write<'_> {
         };
         may_create.clone()?;
         let mut object = self.changed(change, None).await?;
-        self.prepare(None, &mut object).await?;
+        progress.managed = self.prepare(None, &mut object, None).await?;
         self.mutate(&mut object, None).await?;
         self.validate_new(absent, &mut object)?;
         self.allocate(&mut object, None, &mut progress.allocation).await?;
@@ -435,6 +466,7 @@ impl Write<'_> {
             ownership::remove_managed_fields(&mut object);
         }
         let value = store::encode(&object);
+        progress.encoded = value.clone();
         (progress.before, progress.after) = (Map::new(), object);
         Ok(Decision::Write { value, ttl: resource.ttl() })
     }
@@ -464,7 +496,7 @@ impl Write<'_> {
     /// The errors of a create, up to and including validation.
     pub(super) async fn check_new(&self, absent: Absent<'_>, mut object: Map) -> Result<(), Status> {
         let _holds = self.may_create().await?;
-        self.prepare(None, &mut object).await?;
+        self.prepare(None, &mut object, None).await?;
         self.mutate(&mut object, None).await.map_err(Interruption::into_status)?;
         self.validate_new(absent, &mut object)
     }
@@ -484,7 +516,8 @@ impl Write<'_> {
             progress.existing = Some(found.clone());
             return Err(already_exists(resource, key.name(), generated_name.is_some(), found).into());
         }
-        let stored = Value::Object(store::parse(found)?);
+        let RecentObject { tree, managed } = store::take_or_parse(self.recent, found)?;
+        let stored = Value::Object(tree);
         let shown = match resource.read_stored(ownership::as_map(&stored), self.context.deadline).await? {
             Cow::Borrowed(_) => None,
             Cow::Owned(tree) => Some(Value::Object(tree)),
@@ -494,7 +527,7 @@ impl Write<'_> {
         check_uid(resource, key, uid, meta::text(metadata(old), "uid"))?;
         let mut object = self.changed(change, Some(Base { object: old, revision: found.modified })).await?;
         self.check_version(metadata(&object), found.modified)?;
-        self.prepare(Some(live), &mut object).await?;
+        progress.managed = self.prepare(Some(live), &mut object, managed).await?;
         // Both states are validated in the stored version.
         let old = if resource.conversion.is_some() { ownership::as_map(&stored) } else { old };
         let present = Present { object: old, revision: found.modified };
@@ -523,6 +556,7 @@ impl Write<'_> {
             Decision::Nothing
         } else {
             let value = store::encode(&object);
+            progress.encoded = value.clone();
             let normal = self.backend.storage().normal_form(key, value.clone());
             let is_same = !found.stale && normal != value && self.is_no_op(&normal, found, progress)?;
             if is_same { Decision::Nothing } else { Decision::Write { value, ttl: resource.ttl() } }
@@ -570,11 +604,16 @@ impl Write<'_> {
 
     /// Prepares the object for validation. Repeats the preparation after each conversion that the managed fields
     /// require.
-    async fn prepare(&self, live: Option<&Value>, object: &mut Map) -> Result<(), Status> {
-        let Some(conversions) = self.conversions else { return self.prepare_once(live, object) };
+    async fn prepare(
+        &self,
+        live: Option<&Value>,
+        object: &mut Map,
+        managed: Option<ParsedManagedFields>,
+    ) -> Result<Option<ParsedManagedFields>, Status> {
+        let Some(conversions) = self.conversions else { return self.prepare_once(live, object, managed) };
         loop {
             let before = object.clone();
-            let prepared = self.prepare_once(live, object);
+            let prepared = self.prepare_once(live, object, None);
             if !conversions.resolve(self.resource).await {
                 return prepared;
             }
@@ -582,15 +621,23 @@ impl Write<'_> {
         }
     }
 
-    /// Applies defaults, records the manager as owner of changed fields, and converts to the stored version.
-    fn prepare_once(&self, live: Option<&Value>, object: &mut Map) -> Result<(), Status> {
+    /// Applies defaults, records the manager as owner of changed fields, and converts to the stored version. `managed`
+    /// may hold the managed fields of `live`. Returns those of the object, if they are known.
+    fn prepare_once(
+        &self,
+        live: Option<&Value>,
+        object: &mut Map,
+        managed: Option<ParsedManagedFields>,
+    ) -> Result<Option<ParsedManagedFields>, Status> {
         let strategy = &*self.resource.strategy;
         let sent = Sent::of(self.resource, object);
         strategy.apply_defaults(object).map_err(|why| self.undecodable(object, &why))?;
-        if self.managed_fields == ManagedFields::Untracked {
-            self.field_writer().track_managed_fields(live, object, &sent);
-        }
-        strategy.to_storage_version(object).map_err(|why| self.undecodable(object, &why))
+        let managed = match self.managed_fields {
+            ManagedFields::Untracked => self.field_writer().track_managed_fields(live, object, &sent, managed),
+            ManagedFields::Tracked => None,
+        };
+        strategy.to_storage_version(object).map_err(|why| self.undecodable(object, &why))?;
+        Ok(managed)
     }
 
     /// Runs the mutating plugins. Fails if a plugin changes the object's name or namespace.

@@ -16,6 +16,7 @@ use listwatch_storage::{
 use serde::de::IgnoredAny;
 
 use super::memory::JSON_BYTES_PER_UNIT;
+use super::recent::{RecentObject, RecentObjects};
 use super::request::{WriteBody, WriteResponse};
 pub(super) use listwatch_registry::encode_tree as encode;
 use listwatch_registry::{Backend, Resource, parse_tree};
@@ -171,6 +172,25 @@ pub(super) fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> O
     })
 }
 
+/// Returns the tree of a stored or cached object like [`parse`]. An object that was written recently is not parsed.
+///
+/// # Errors
+/// The errors of [`parse`].
+pub(super) fn take_or_parse(recent: &RecentObjects, found: &KeyValue) -> Result<RecentObject, Status> {
+    let Some(object) = recent.take(found) else { return Ok(RecentObject { tree: parse(found)?, managed: None }) };
+    debug_assert_eq!(
+        parse_tree(&found.value).map(|tree| encode(&tree)).ok(),
+        Some(encode(&object.tree)),
+        "the kept tree is not that of its bytes"
+    );
+    // The rest of the write still takes time for each byte.
+    if fuel::charge_bytes(found.value.len(), JSON_BYTES_PER_UNIT) {
+        Ok(object)
+    } else {
+        Err(Status::request_timed_out())
+    }
+}
+
 /// Parses a stored or cached object into a tree without resource version. `metadata.managedFields` stays a JSON text in
 /// a string; see [`super::ownership`].
 ///
@@ -228,7 +248,7 @@ pub(super) fn is_readable(value: &[u8]) -> bool {
 ///
 /// # Errors
 /// 500 when the bytes are not an object, which is a fault of this server.
-fn written_object(
+pub(super) fn written_object(
     backend: &Backend,
     resource: &Resource,
     key: &Key,

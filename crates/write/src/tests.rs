@@ -11,6 +11,7 @@ mod ownership;
 mod patches;
 mod pods;
 mod random;
+mod recent;
 mod services;
 mod slow_admission;
 mod storms;

@@ -20,6 +20,7 @@ use crate::expected::Expected;
 use crate::node_ports::{NodePortRepair, NodePorts};
 use crate::options::{self, Propagation};
 use crate::pipeline::{ManagedFields, Write};
+use crate::recent::RecentObjects;
 use crate::request::{WriteBody, WriteContext, WriteRequest, WriteResponse, WriteVerb};
 use crate::request_details::Details;
 use crate::service_ranges::ServiceRanges;
@@ -62,6 +63,8 @@ pub struct Writer {
     ranges: ServiceRanges,
     node_ports: NodePorts,
     enforced: Enforced,
+    /// The trees of recently written objects.
+    recent: RecentObjects,
 }
 
 impl Writer {
@@ -73,6 +76,7 @@ impl Writer {
             ranges: ServiceRanges::default(),
             node_ports: NodePorts::default(),
             enforced: Enforced::default(),
+            recent: RecentObjects::default(),
         }
     }
 
@@ -82,6 +86,11 @@ impl Writer {
     pub fn with_service_ranges(mut self, ranges: ServiceRanges) -> Self {
         self.ranges = ranges;
         self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn recent(&self) -> &RecentObjects {
+        &self.recent
     }
 
     /// Sets whether this server enforces roles and bindings. If false, writes of these objects return a warning.
@@ -240,6 +249,7 @@ impl Writer {
             backend: &self.backend,
             admission: &self.admission,
             objects: StoredObjects(&self.backend),
+            recent: &self.recent,
             context,
             query: None,
             ranges: &self.ranges,

@@ -1,0 +1,245 @@
+//! [`RecentObjects`]: keeps the trees of recently written objects, so that the next write of such an object neither
+//! parses the object nor its managed fields.
+//!
+//! A Pod is created, bound, reported on by its kubelet several times, and deleted within seconds, and each of these
+//! writes starts from the result of the last one. Node statuses and leases are renewed all the time.
+//!
+//! A tree is used only for the bytes from which it would be parsed: [`RecentObjects::take`] compares them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foldhash::fast::RandomState;
+use listwatch_json::Map;
+use listwatch_meta::{Key, Revision};
+use listwatch_storage::KeyValue;
+
+use super::memory::bytes_of_members;
+use super::monotonic::Instant;
+use super::ownership::ParsedManagedFields;
+
+/// The maximum memory of all kept trees, in bytes.
+pub(super) const RECENT_BYTES_MAX: usize = 4 << 20;
+/// The maximum memory of one kept tree, in bytes. A larger one would displace many small ones.
+const OBJECT_BYTES_MAX: usize = RECENT_BYTES_MAX / 16;
+/// A tree that no write has used for this time is dropped by the next write. Leases are renewed every 10 s by default.
+const KEPT_FOR: Duration = Duration::from_secs(30);
+
+/// A tree that [`super::store::parse`] would return, with its managed fields if they were parsed or made.
+#[derive(Debug)]
+pub(super) struct RecentObject {
+    pub(super) tree: Map,
+    pub(super) managed: Option<ParsedManagedFields>,
+}
+
+/// The trees of the latest writes.
+#[derive(Debug, Default)]
+pub(super) struct RecentObjects(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    entries: HashMap<Key, Entry, RandomState>,
+    /// The keys by the numbers of their entries, oldest first.
+    order: BTreeMap<u64, Key>,
+    last_number: u64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    revision: Revision,
+    /// The stored bytes of the tree.
+    value: Bytes,
+    object: RecentObject,
+    bytes: usize,
+    written: Instant,
+}
+
+impl RecentObjects {
+    /// Removes and returns the object of a stored or cached state. `None` if the object of this state is not kept.
+    pub(super) fn take(&self, found: &KeyValue) -> Option<RecentObject> {
+        let entry = self.lock().remove(&found.key)?;
+        (entry.revision == found.modified && is_same_state(&found.value, &entry.value, entry.revision))
+            .then_some(entry.object)
+    }
+
+    /// Keeps the tree that was stored as `value` at `revision`, and drops the oldest trees beyond the limits.
+    pub(super) fn keep(&self, key: &Key, revision: Revision, value: Bytes, object: RecentObject) {
+        let managed = object.managed.as_ref().map_or(0, ParsedManagedFields::bytes);
+        let bytes = value.len() + bytes_of_members(&object.tree) + managed;
+        let mut state = self.lock();
+        let known = state.entries.get(key).map(|entry| entry.revision);
+        if bytes > OBJECT_BYTES_MAX || known.is_some_and(|known| known > revision) {
+            return;
+        }
+        state.remove(key);
+        state.last_number += 1;
+        let number = state.last_number;
+        let entry = Entry { number, revision, value, object, bytes, written: Instant::now() };
+        state.bytes += bytes;
+        state.order.insert(number, key.clone());
+        state.entries.insert(key.clone(), entry);
+        let dropped = state.drop_old();
+        // The trees are freed without the lock.
+        drop(state);
+        drop(dropped);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each change leaves a valid state, so a panic elsewhere in the thread has broken nothing.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn remove(&mut self, key: &Key) -> Option<Entry> {
+        let entry = self.entries.remove(key)?;
+        self.order.remove(&entry.number);
+        self.bytes -= entry.bytes;
+        Some(entry)
+    }
+
+    /// Removes the entries that are too old, and the oldest ones beyond [`RECENT_BYTES_MAX`].
+    fn drop_old(&mut self) -> Vec<Entry> {
+        let mut dropped = Vec::new();
+        while let Some(key) = self.order.values().next() {
+            let entry = self.entries.get(key);
+            if entry.is_none_or(|entry| self.bytes <= RECENT_BYTES_MAX && entry.written.elapsed() <= KEPT_FOR) {
+                break;
+            }
+            let key = key.clone();
+            dropped.extend(self.remove(&key));
+        }
+        dropped
+    }
+}
+
+/// Whether a stored or cached state at `revision` has the bytes `value`. A cached state has the resource version as the
+/// first member of its metadata (`listwatch_meta::Object`), a stored one has none.
+fn is_same_state(found: &[u8], value: &[u8], revision: Revision) -> bool {
+    if found.len() == value.len() {
+        return found == value;
+    }
+    let member = format!("\"resourceVersion\":\"{revision}\",");
+    if found.len() != value.len() + member.len() {
+        return false;
+    }
+    let Some(differs_at) = found.iter().zip(value).position(|(a, b)| a != b) else { return false };
+    // The bytes behind the member may begin like the member itself.
+    (0..=differs_at.min(member.len())).map(|back| differs_at - back).any(|at| {
+        found[..at].ends_with(b"{")
+            && found[at..].starts_with(member.as_bytes())
+            && found[at + member.len()..] == value[at..]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_json::json;
+    use listwatch_meta::{Change, Object, ObjectShape};
+    use listwatch_registry::{encode_tree, parse_tree};
+
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key::new("pods", Some("default"), name).unwrap()
+    }
+
+    fn tree(name: &str, data: &str) -> Map {
+        let tree = json!({"kind": "Pod", "metadata": {"name": name, "resources": "x"}, "data": data});
+        tree.as_object().unwrap().clone()
+    }
+
+    fn found(key: &Key, value: Bytes, revision: u64) -> KeyValue {
+        let modified = Revision::new(revision);
+        KeyValue { key: key.clone(), value, created: Revision::ZERO, modified, stale: false }
+    }
+
+    fn keep(recent: &RecentObjects, name: &str, revision: u64, data: &str) -> Bytes {
+        let tree = tree(name, data);
+        let value = encode_tree(&tree);
+        recent.keep(&key(name), Revision::new(revision), value.clone(), RecentObject { tree, managed: None });
+        value
+    }
+
+    #[test]
+    fn tree_is_returned_once_for_the_stored_or_the_cached_bytes_of_its_state() {
+        let recent = RecentObjects::default();
+        let stored = keep(&recent, "a", 7, "1");
+        let taken = recent.take(&found(&key("a"), stored.clone(), 7)).unwrap();
+        assert_eq!(taken.tree, parse_tree(&stored).unwrap());
+        assert!(recent.take(&found(&key("a"), stored, 7)).is_none(), "it was taken");
+
+        let stored = keep(&recent, "a", 7, "1");
+        let shape = ObjectShape::new(true, Vec::new());
+        let cached = Object::from_stored(key("a"), Revision::new(7), Change::Added, &stored, &shape).unwrap().json();
+        assert_ne!(cached, stored);
+        assert!(recent.take(&found(&key("a"), cached, 7)).is_some());
+    }
+
+    #[test]
+    fn tree_is_not_returned_for_another_state() {
+        let recent = RecentObjects::default();
+        let other = encode_tree(&tree("a", "2"));
+        let longer = encode_tree(&tree("a", "12"));
+        for (state, why) in [
+            (found(&key("a"), other.clone(), 7), "other bytes of the same length"),
+            (found(&key("a"), longer, 7), "other bytes"),
+            (found(&key("a"), keep(&recent, "a", 7, "1"), 8), "another revision"),
+            (found(&key("b"), keep(&recent, "a", 7, "1"), 7), "another key"),
+        ] {
+            keep(&recent, "a", 7, "1");
+            assert!(recent.take(&state).is_none(), "{why}");
+        }
+        let shape = ObjectShape::new(true, Vec::new());
+        let cached = Object::from_stored(key("a"), Revision::new(7), Change::Added, &other, &shape).unwrap().json();
+        keep(&recent, "a", 7, "1");
+        assert!(recent.take(&found(&key("a"), cached, 7)).is_none(), "the cached form of other bytes");
+    }
+
+    #[test]
+    fn member_with_the_text_of_a_resource_version_elsewhere_is_another_state() {
+        let stored = br#"{"metadata":{"name":"a","labels":{"a":"b"}}}"#;
+        let elsewhere = br#"{"metadata":{"name":"a","labels":{"a":"b","resourceVersion":"7"}}}"#;
+        assert!(!is_same_state(elsewhere, stored, Revision::new(7)));
+    }
+
+    #[test]
+    fn older_state_does_not_replace_a_newer_one() {
+        let recent = RecentObjects::default();
+        let newer = keep(&recent, "a", 8, "2");
+        keep(&recent, "a", 7, "1");
+        assert!(recent.take(&found(&key("a"), newer, 8)).is_some());
+    }
+
+    #[test]
+    fn memory_of_kept_trees_is_bounded() {
+        let recent = RecentObjects::default();
+        let data = "x".repeat(1000);
+        for n in 0..10_000_u64 {
+            keep(&recent, &format!("n{}", n % 7_000), n, &data);
+            let state = recent.lock();
+            assert!(state.bytes <= RECENT_BYTES_MAX && state.order.len() == state.entries.len());
+        }
+        let state = recent.lock();
+        assert!(state.bytes > RECENT_BYTES_MAX / 2);
+        assert_eq!(state.bytes, state.entries.values().map(|entry| entry.bytes).sum::<usize>());
+        drop(state);
+        keep(&recent, "large", 10_001, &"x".repeat(OBJECT_BYTES_MAX));
+        assert!(!recent.lock().entries.contains_key(&key("large")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tree_is_dropped_after_30_seconds_without_a_write() {
+        let recent = RecentObjects::default();
+        let old = keep(&recent, "old", 1, "1");
+        tokio::time::advance(KEPT_FOR + Duration::from_millis(1)).await;
+        let new = keep(&recent, "new", 2, "1");
+        assert!(recent.take(&found(&key("old"), old, 1)).is_none());
+        assert!(recent.take(&found(&key("new"), new, 2)).is_some());
+        assert_eq!(recent.lock().bytes, 0);
+    }
+}
