@@ -11,7 +11,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use listwatch_json::{Map, Value};
+use listwatch_json::{Map, Value, is_plain};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use crate::path::PathElement;
@@ -120,11 +120,17 @@ impl Set {
 
 /// Writes a JSON string without HTML escapes. Most strings need no escapes; the keys of list items have quotes.
 pub(crate) fn write_plain(text: &str, out: &mut String) {
+    out.push('"');
+    if is_plain(text.as_bytes()) {
+        out.push_str(text);
+        out.push('"');
+        return;
+    }
     if text.bytes().any(|byte| byte < 0x20) {
+        out.pop();
         out.push_str(&Value::from(text).to_string());
         return;
     }
-    out.push('"');
     let mut rest = text;
     while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\')) {
         out.push_str(&rest[..at]);

@@ -270,25 +270,40 @@ impl Kind {
         let mut managed = self.reconciled(managed);
         let mut changes = self.changes(live, new, self.view, by.reset, &managed)?;
         drop_unknown(&mut managed, &changes);
+        let me = Manager::new(name_of(by.manager), Operation::Update, &self.api_version, by.subresource);
+        let mine = managed.remove(&me);
         for owned in managed.values_mut() {
             let Some(change) = changes.get(&owned.api_version) else { continue };
             for gone in [&change.modified, &change.added, &change.removed] {
-                owned.fields.subtract(gone);
+                owned.lose(gone);
             }
         }
         managed.retain(|_, owned| !owned.fields.is_empty());
         let change = changes.remove(&self.api_version).unwrap_or_default();
         let mut fields = change.modified;
         fields.absorb(change.added);
-        managed::strip_meta(&mut fields);
+        let nobodys = managed::strip_meta(&mut fields);
+        let mine = mine.map(|mut owned| {
+            owned.lose(&change.removed);
+            owned.lose(&nobodys);
+            owned
+        });
         // The writer's entry gets the fields that this write changed, except those that nobody
         // owns. If there are none, the entry and its time stay unchanged.
-        if !fields.is_empty() {
-            let me = Manager::new(name_of(by.manager), Operation::Update, &self.api_version, by.subresource);
-            if let Some(before) = managed.remove(&me) {
-                fields.absorb(before.fields);
+        let mine = match mine {
+            Some(mut owned) => {
+                if !fields.is_empty() {
+                    owned.time = Some(by.now);
+                }
+                if !fields.is_within(&owned.fields) {
+                    owned.fields.absorb(fields);
+                }
+                owned
             }
-            managed.insert(me, OwnedFields { fields, api_version: self.api_version.clone(), time: Some(by.now) });
+            None => OwnedFields { fields: fields.into(), api_version: self.api_version.clone(), time: Some(by.now) },
+        };
+        if !mine.fields.is_empty() {
+            managed.insert(me, mine);
         }
         managed::cap(&mut managed);
         Ok(managed)
@@ -397,7 +412,7 @@ impl Kind {
         let mut managed = self.reconciled(managed);
         let merged = self.typing.merge(live, config).map_err(other("failed to merge config"))?;
         let me = Manager::new(name_of(by.manager), Operation::Apply, &self.api_version, by.subresource);
-        let fields = self.typing.field_set(config).recursive_difference(by.reset);
+        let fields = self.typing.field_set(config).recursive_difference(by.reset).into();
         let before = managed.remove(&me);
         let time = before.as_ref().and_then(|owned| owned.time);
         managed.insert(me.clone(), OwnedFields { fields, api_version: self.api_version.clone(), time });
@@ -518,8 +533,8 @@ impl Kind {
         let mut owned_at: BTreeMap<&str, Cow<'_, Set>> = BTreeMap::new();
         for owned in managed.values() {
             let all = match owned_at.get(&*owned.api_version) {
-                Some(all) => Cow::Owned(all.union(&owned.fields)),
-                None => Cow::Borrowed(&owned.fields),
+                Some(all) => Cow::Owned(all.union(&*owned.fields)),
+                None => Cow::Borrowed(&*owned.fields),
             };
             owned_at.insert(&owned.api_version, all);
         }
@@ -550,7 +565,7 @@ impl Kind {
         for owned in managed.values_mut() {
             if let Some(fields) = self.typing_at(&owned.api_version).and_then(|typing| typing.reconcile(&owned.fields))
             {
-                owned.fields = fields;
+                owned.fields = fields.into();
             }
         }
         managed

@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 mod builtin;
+mod encoded_set;
 mod fields_v1;
 mod kind;
 pub mod managed;
@@ -46,6 +47,7 @@ mod typed;
 pub mod typing;
 mod value;
 
+pub use encoded_set::EncodedSet;
 pub use kind::{ApplyError, BEFORE_FIRST_APPLY, Conflict, Convert, Kind, LAST_APPLIED, TryConvert, Writer};
 pub use path::{Name, Path, PathElement};
 pub use set::Set;

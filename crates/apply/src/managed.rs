@@ -2,6 +2,7 @@
 //!
 //! Source: `apimachinery/pkg/util/managedfields/internal/{managedfields,capmanagers,stripmeta}.go`.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
@@ -13,6 +14,7 @@ use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::encoded_set::EncodedSet;
 use crate::fields_v1::{FieldsSeed, write_plain};
 use crate::path::{Path, PathElement};
 use crate::set::Set;
@@ -111,11 +113,20 @@ impl fmt::Display for Manager {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedFields {
     /// The fields, named as in `api_version`.
-    pub fields: Set,
+    pub fields: EncodedSet,
     /// The version of the field names.
     pub api_version: String,
     /// The time when the manager last gained or lost a field, in whole seconds.
     pub time: Option<OffsetDateTime>,
+}
+
+impl OwnedFields {
+    /// Removes fields. The text of the others is kept if there are none to remove.
+    pub(crate) fn lose(&mut self, gone: &Set) {
+        if self.fields.intersects(gone) {
+            self.fields.subtract(gone);
+        }
+    }
 }
 
 /// The managers of an object and their fields.
@@ -162,6 +173,7 @@ pub fn decode(entries: &Value) -> Result<Managed, String> {
         };
         let manager = Manager::new(text("manager"), operation, text("apiVersion"), text("subresource"));
         let time = OffsetDateTime::parse(text("time"), &Rfc3339).ok();
+        let fields = fields.into();
         managed.insert(manager, OwnedFields { fields, api_version: text("apiVersion").to_owned(), time });
     }
     Ok(managed)
@@ -269,7 +281,7 @@ impl<'de> Visitor<'de> for Entry {
         }
         let manager = Manager::new(&manager, operation, &api_version, &subresource);
         let time = OffsetDateTime::parse(&time, &Rfc3339).ok();
-        Ok((manager, OwnedFields { fields: fields.unwrap_or_default(), api_version, time }))
+        Ok((manager, OwnedFields { fields: fields.unwrap_or_default().into(), api_version, time }))
     }
 }
 
@@ -278,11 +290,13 @@ pub fn encode(managed: &Managed) -> Vec<Value> {
     in_order(managed).into_iter().map(|(manager, owned)| entry(manager, owned)).collect()
 }
 
-/// The text of the entries that [`encode`] returns.
-pub fn to_text(managed: &Managed) -> String {
-    let mut out = String::with_capacity(512);
+/// The text of the entries that [`encode`] returns. Each entry keeps the text of its fields until the fields change.
+pub fn to_text(managed: &mut Managed) -> String {
+    let mut out = String::with_capacity(1024);
     out.push('[');
-    for (at, (manager, owned)) in in_order(managed).into_iter().enumerate() {
+    let mut entries: Vec<(&Manager, &mut OwnedFields)> = managed.iter_mut().collect();
+    entries.sort_by(|(a, owned_a), (b, owned_b)| by_order((a, owned_a), (b, owned_b)));
+    for (at, (manager, owned)) in entries.into_iter().enumerate() {
         out.push_str(if at > 0 { ",{" } else { "{" });
         let time = owned.time.map(timestamp).unwrap_or_default();
         let texts = [
@@ -316,16 +330,19 @@ fn put_text(name: &str, text: &str, out: &mut String) {
 
 fn in_order(managed: &Managed) -> Vec<(&Manager, &OwnedFields)> {
     let mut entries: Vec<(&Manager, &OwnedFields)> = managed.iter().collect();
-    entries.sort_by(|(a, owned_a), (b, owned_b)| {
-        a.operation
-            .name()
-            .cmp(b.operation.name())
-            .then_with(|| seconds(owned_a).cmp(&seconds(owned_b)))
-            .then_with(|| a.name.cmp(&b.name))
-            .then_with(|| owned_a.api_version.cmp(&owned_b.api_version))
-            .then_with(|| a.subresource.cmp(&b.subresource))
-    });
+    entries.sort_by(|a, b| by_order(*a, *b));
     entries
+}
+
+/// Go's order of entries: appliers first, then by time and name.
+fn by_order((a, owned_a): (&Manager, &OwnedFields), (b, owned_b): (&Manager, &OwnedFields)) -> Ordering {
+    a.operation
+        .name()
+        .cmp(b.operation.name())
+        .then_with(|| seconds(owned_a).cmp(&seconds(owned_b)))
+        .then_with(|| a.name.cmp(&b.name))
+        .then_with(|| owned_a.api_version.cmp(&owned_b.api_version))
+        .then_with(|| a.subresource.cmp(&b.subresource))
 }
 
 fn seconds(owned: &OwnedFields) -> i64 {
@@ -412,7 +429,7 @@ pub(crate) fn cap(managed: &mut Managed) {
         left -= 1;
         match managed.get_mut(&bucket) {
             Some(ancient) => {
-                ancient.fields.absorb(merged.fields);
+                ancient.fields.absorb(merged.fields.into_set());
                 // Entries that are merged later are newer.
                 ancient.time = merged.time;
             }
@@ -425,8 +442,8 @@ pub(crate) fn cap(managed: &mut Managed) {
 }
 
 /// Removes the fields that managers cannot own: the object's identity, and fields that only the
-/// server sets.
-pub(crate) fn strip_meta(fields: &mut Set) {
+/// server sets. Returns those that it removed.
+pub(crate) fn strip_meta(fields: &mut Set) -> Set {
     static STRIPPED: LazyLock<Set> = LazyLock::new(|| {
         let metadata = [
             "name",
@@ -444,7 +461,11 @@ pub(crate) fn strip_meta(fields: &mut Set) {
             top.into_iter().chain(metadata.map(|name| Path::of_fields(&["metadata", name]))).collect();
         paths.iter().collect()
     });
-    fields.subtract(&STRIPPED);
+    let stripped = fields.intersection(&STRIPPED);
+    if !stripped.is_empty() {
+        fields.subtract(&stripped);
+    }
+    stripped
 }
 
 /// The path of a Scale's replicas.
@@ -470,7 +491,10 @@ pub fn to_scale(parent: &Managed, api_version: &str, replicas: &Path) -> Managed
     let scaled = owners.map(|(manager, owned)| {
         let mut fields = Set::new();
         fields.insert(&scale_replicas());
-        (manager.clone(), OwnedFields { fields, api_version: SCALE_VERSION.to_owned(), time: owned.time })
+        (
+            manager.clone(),
+            OwnedFields { fields: fields.into(), api_version: SCALE_VERSION.to_owned(), time: owned.time },
+        )
     });
     scaled.collect()
 }
@@ -487,7 +511,7 @@ pub fn from_scale(parent: &Managed, mut scale: Managed, api_version: &str, repli
         if owned.fields.has(&replicas.0) && scale.remove(manager).is_none() {
             let mut stolen = Set::new();
             stolen.insert(&replicas.0);
-            owned.fields = owned.fields.difference(&stolen);
+            owned.fields.subtract(&stolen);
             if owned.fields.is_empty() {
                 continue;
             }
@@ -500,6 +524,7 @@ pub fn from_scale(parent: &Managed, mut scale: Managed, api_version: &str, repli
             fields.insert(&replicas.0);
             // kube-apiserver does not keep the time of the Scale's write either.
             let time = parent.get(&manager).and_then(|owned| owned.time);
+            let fields = fields.into();
             managed.insert(manager, OwnedFields { fields, api_version: api_version.to_owned(), time });
         }
     }
@@ -550,8 +575,10 @@ mod tests {
         ] {
             let (tree, text) = (decode(&entries), from_text(&entries.to_string()));
             assert_eq!(text, tree, "{entries}");
-            if let Ok(managed) = tree {
-                assert_eq!(to_text(&managed), Value::Array(encode(&managed)).to_string());
+            if let Ok(mut managed) = tree {
+                let expected = Value::Array(encode(&managed)).to_string();
+                assert_eq!(to_text(&mut managed), expected);
+                assert_eq!(to_text(&mut managed), expected, "from the kept texts");
             }
         }
         assert!(from_text("[{]").is_err());
@@ -565,7 +592,7 @@ mod tests {
             let mut fields = Set::new();
             fields.insert(&[PathElement::field(field)]);
             let time = OffsetDateTime::from_unix_timestamp(second).ok();
-            let owned = OwnedFields { fields, api_version: "v1".to_owned(), time };
+            let owned = OwnedFields { fields: fields.into(), api_version: "v1".to_owned(), time };
             Managed::from([(Manager::new(manager, Operation::Update, "v1", ""), owned)])
         };
         let one = managed("a", "x", 1);

@@ -235,6 +235,16 @@ impl Set {
             })
     }
 
+    /// Whether a member is in both sets.
+    pub(crate) fn intersects(&self, other: &Set) -> bool {
+        let mut members = other.members.as_slice();
+        let mut children = other.children.as_slice();
+        self.members.iter().any(|member| seek(&mut members, |their| their.cmp(member)).is_some())
+            || self.children.iter().any(|(element, below)| {
+                seek(&mut children, |(their, _)| their.cmp(element)).is_some_and(|(_, theirs)| below.intersects(theirs))
+            })
+    }
+
     /// The members of both sets.
     #[must_use]
     pub(crate) fn intersection(&self, other: &Set) -> Set {
@@ -360,6 +370,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::EncodedSet;
 
     /// The reference model: a set of paths.
     type Model = BTreeSet<Path>;
@@ -393,11 +404,25 @@ mod tests {
             prop_assert_eq!(left == right, a == b);
             prop_assert_eq!(left.is_within(&right), a.is_subset(&b));
             prop_assert!(left.intersection(&right).is_within(&left) && left.is_within(&left.union(&right)));
+            prop_assert_eq!(left.intersects(&right), !a.is_disjoint(&b));
             prop_assert_eq!(model_of(&left.union(&right)), &a | &b);
             prop_assert_eq!(model_of(&left.intersection(&right)), &a & &b);
             prop_assert_eq!(model_of(&left.difference(&right)), &a - &b);
             let not_below: Model = a.iter().filter(|path| !b.iter().any(|top| path.0.starts_with(&top.0))).cloned().collect();
             prop_assert_eq!(model_of(&left.recursive_difference(&right)), not_below);
+        }
+
+        #[test]
+        fn kept_text_of_a_set_is_that_of_its_present_members(a in any_model(), changes in prop::collection::vec((any::<bool>(), any_model()), 0..4)) {
+            let mut kept = EncodedSet::from(set_of(&a));
+            for (adds, other) in changes.into_iter().map(|(adds, other)| (adds, set_of(&other))) {
+                for _ in 0..2 {
+                    let mut text = String::from("before");
+                    kept.write_fields(&mut text);
+                    prop_assert_eq!(text, format!("before{}", kept.to_fields()));
+                }
+                if adds { kept.absorb(other) } else { kept.subtract(&other) }
+            }
         }
     }
 }

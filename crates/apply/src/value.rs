@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
-use listwatch_json::{JsonString, Map, Value};
+use listwatch_json::{JsonString, Map, Value, is_plain};
 use listwatch_meta::go::quote;
 use serde_json::Number;
 
@@ -223,6 +223,11 @@ pub(crate) fn write_json(value: &Value, out: &mut String) {
 /// Writes a JSON string as json-iterator does, with or without HTML escapes.
 pub(crate) fn write_text(text: &str, html: bool, out: &mut String) {
     out.push('"');
+    if !html && is_plain(text.as_bytes()) {
+        out.push_str(text);
+        out.push('"');
+        return;
+    }
     for char in text.chars() {
         let _ = match char {
             '"' => out.write_str("\\\""),

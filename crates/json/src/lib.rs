@@ -18,12 +18,14 @@
 mod deserialize;
 mod macros;
 pub mod map;
+mod plain;
 mod serialize;
 mod string;
 pub mod value;
 
 pub use deserialize::from_value;
 pub use map::Map;
+pub use plain::{is_plain, plain_len};
 pub use serde_json::{Error, Number};
 pub use serialize::to_value;
 pub use string::JsonString;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use listwatch_json::map::Entry;
-use listwatch_json::{JsonString, Map, Value, from_value, json, to_value};
+use listwatch_json::{JsonString, Map, Value, from_value, is_plain, json, plain_len, to_value};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -532,6 +532,41 @@ fn strings_of_up_to_23_bytes_are_in_place_and_copies_of_longer_ones_share_their_
     }
     let constant = "the text of a constant, whatever its length";
     assert_eq!(JsonString::from_static(constant).as_ptr(), constant.as_ptr());
+}
+
+proptest! {
+    #[test]
+    fn plain_text_is_one_that_serde_json_writes_unchanged(
+        text in prop::collection::vec(prop_oneof![8 => 0x20_u8..0x7f, 1 => any::<u8>(), 1 => Just(b'"'), 1 => Just(b'\\'), 1 => 0_u8..0x21], 0..40),
+        plain_from in 0..40_usize,
+    ) {
+        let mut text = text;
+        text.iter_mut().skip(plain_from).for_each(|byte| *byte = b'a' + *byte % 16);
+        for text in [&text[..], &text[text.len() / 2..]] {
+            let expected = !text.iter().any(|byte| *byte < 0x20 || matches!(byte, b'"' | b'\\'));
+            prop_assert_eq!(is_plain(text), expected, "{:?}", text);
+            let first = text.iter().position(|byte| *byte < 0x20 || matches!(byte, b'"' | b'\\'));
+            prop_assert_eq!(plain_len(text), first.unwrap_or(text.len()), "{:?}", text);
+            if let Ok(text) = str::from_utf8(text) {
+                prop_assert_eq!(serde_json::to_string(text).unwrap() == format!("\"{text}\""), expected, "{}", text);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_byte_at_every_place_of_a_plain_text_is_seen() {
+    for len in 0..=33 {
+        for at in 0..len {
+            for byte in 0..=255 {
+                let mut text = vec![b'a'; len];
+                text[at] = byte;
+                let expected = byte >= 0x20 && !matches!(byte, b'"' | b'\\');
+                assert_eq!(is_plain(&text), expected, "{byte} at {at} of {len}");
+                assert_eq!(plain_len(&text), if expected { len } else { at }, "{byte} at {at} of {len}");
+            }
+        }
+    }
 }
 
 #[test]

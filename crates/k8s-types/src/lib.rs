@@ -385,6 +385,25 @@ impl Message {
         }
     }
 
+    /// The member with this JSON name, as [`Message::field`] returns it. Objects have their members in the order of the
+    /// fields, so the search starts at the field `next`, and then sets it to the one behind the found field.
+    pub fn field_in_order(&self, name: &str, next: &mut usize) -> Option<&'static Field> {
+        let fields = self.fields();
+        let (before, after) = fields.split_at((*next).min(fields.len()));
+        let found = after
+            .iter()
+            .position(|field| field.is_named(name))
+            .map(|at| before.len() + at)
+            .or_else(|| before.iter().position(|field| field.is_named(name)));
+        match found {
+            Some(at) if fields[at].shape != Shape::Inline => {
+                *next = at + 1;
+                Some(&fields[at])
+            }
+            _ => self.field(name),
+        }
+    }
+
     /// The member with this JSON name, including members of inline messages.
     pub fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields().iter().find_map(|field| match (field.shape, field.of) {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use listwatch_json::{JsonString, Map, Value};
+use listwatch_json::{JsonString, Map, Value, is_plain};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::ser::Serialize;
 use serde_json::de::Read;
@@ -150,10 +150,7 @@ fn write_members(members: &Map, out: &mut Vec<u8>, mut write: impl FnMut(&str, &
 }
 
 fn write_text(text: &str, out: &mut Vec<u8>) {
-    // Most texts need no escape. The check of a whole chunk compiles to a few instructions.
-    let plain =
-        |chunk: &[u8]| !chunk.iter().fold(false, |odd, byte| odd | (*byte < 0x20) | matches!(byte, b'"' | b'\\'));
-    if text.as_bytes().chunks(32).all(plain) {
+    if is_plain(text.as_bytes()) {
         out.push(b'"');
         out.extend_from_slice(text.as_bytes());
         out.push(b'"');

@@ -152,7 +152,7 @@ pub(super) async fn apply(
         let mut live = base.as_ref().map(Base::visible);
         let entries = live.as_mut().and_then(|live| metadata_mut(live).shift_remove(MANAGED_FIELDS));
         let live = live.map(Value::Object);
-        let (object, managed) = config.apply_to(kind, live.as_ref(), entries.as_ref(), by, options.force)?;
+        let (object, mut managed) = config.apply_to(kind, live.as_ref(), entries.as_ref(), by, options.force)?;
         if absent && let Some(uid) = config.uid() {
             return Err(Status::conflict(
                 resource.gr(),
@@ -173,7 +173,7 @@ pub(super) async fn apply(
         warnings = config.warnings();
         warnings.extend(meta::dedup_owners(metadata));
         warnings.extend(write.warnings(&object, base.map(|base| base.object)));
-        set_managed_fields(&mut object, &managed);
+        set_managed_fields(&mut object, &mut managed);
         Ok(object)
     };
     let done = write.run(&key, None, absent, make).await?;

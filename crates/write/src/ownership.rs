@@ -132,8 +132,8 @@ impl FieldWriter<'_> {
         let kind = convertible_kind(self.registry, self.resource, self.conversions);
         let managed = kind.track_update(old, &object, sent.as_ref(), before, by);
         *new = into_map(object);
-        let managed = managed?;
-        set_managed_fields(new, &managed);
+        let mut managed = managed?;
+        set_managed_fields(new, &mut managed);
         match metadata(new).get(MANAGED_FIELDS) {
             Some(Value::String(text)) => Some(ParsedManagedFields { text: text.clone(), managed }),
             _ => None,
@@ -183,7 +183,7 @@ pub(super) fn decode_managed_fields(entries: &Value) -> Result<Managed, String> 
 }
 
 /// Writes the managed fields into a tree for the store.
-pub(super) fn set_managed_fields(tree: &mut Map, managed: &Managed) {
+pub(super) fn set_managed_fields(tree: &mut Map, managed: &mut Managed) {
     let metadata = metadata_mut(tree);
     if managed.is_empty() {
         metadata.shift_remove(MANAGED_FIELDS);
@@ -238,8 +238,8 @@ impl ScaleManagedFields {
 
     /// Copies the managed fields of a written Scale back to the parent object.
     pub(super) fn copy_to_parent(&self, scale: &Map, tree: &mut Map) {
-        let all = managed::from_scale(&self.parent, managed_fields_of(scale), &self.api_version, &self.replicas);
-        set_managed_fields(tree, &all);
+        let mut all = managed::from_scale(&self.parent, managed_fields_of(scale), &self.api_version, &self.replicas);
+        set_managed_fields(tree, &mut all);
     }
 }
 

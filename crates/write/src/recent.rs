@@ -23,7 +23,7 @@ use super::ownership::ParsedManagedFields;
 /// The maximum memory of all kept trees, in bytes.
 pub(super) const RECENT_BYTES_MAX: usize = 4 << 20;
 /// The maximum memory of one kept tree, in bytes. A larger one would displace many small ones.
-const OBJECT_BYTES_MAX: usize = RECENT_BYTES_MAX / 16;
+const OBJECT_BYTES_MAX: usize = 256 << 10;
 /// A tree that no write has used for this time is dropped by the next write. Leases are renewed every 10 s by default.
 const KEPT_FOR: Duration = Duration::from_secs(30);
 

@@ -31,7 +31,8 @@ pub(super) fn normalize(expected: Expected<'_>, id: Id, object: &mut Map) -> Res
         unknown: Vec::new(),
         verdict: Ok(()),
     };
-    object.retain(|name, value| name == "metadata" || walk.member(id, name, value, None));
+    let mut next = 0;
+    object.retain(|name, value| name == "metadata" || walk.member(id, name, value, None, &mut next));
     walk.verdict.map(|()| walk.unknown)
 }
 
@@ -79,11 +80,19 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Visits a member of an object. Returns false if the member must be removed.
-    fn member(&mut self, id: Id, name: &str, value: &mut Value, parent: Option<&FieldPath<'_>>) -> bool {
+    /// Visits a member of an object. `next` is the field that a search by name tries first. Returns false if the member
+    /// must be removed.
+    fn member(
+        &mut self,
+        id: Id,
+        name: &str,
+        value: &mut Value,
+        parent: Option<&FieldPath<'_>>,
+        next: &mut usize,
+    ) -> bool {
         let message = id.message();
         let path = FieldPath { parent, step: Step::Field(name) };
-        let Some(field) = message.field(name) else {
+        let Some(field) = message.field_in_order(name, next) else {
             let known = is_type_meta(id, name);
             if !known && self.unknown.len() < NAMED_MAX {
                 self.unknown.push(cut(path, FIELD_ERROR_BYTES_MAX));
@@ -94,7 +103,8 @@ impl Walk<'_> {
     }
 
     fn message(&mut self, id: Id, members: &mut Map, path: &FieldPath<'_>) {
-        members.retain(|name, value| self.member(id, name, value, Some(path)));
+        let mut next = 0;
+        members.retain(|name, value| self.member(id, name, value, Some(path), &mut next));
     }
 
     /// Normalizes a field. Returns false if Go would omit the field.

@@ -209,6 +209,12 @@ struct Comparer<'a> {
 }
 
 impl Comparer<'_> {
+    /// Whether two values certainly have no changes. Objects of built-in kinds were decoded by type, so that no part of
+    /// an equal value can be incomparable.
+    fn is_unchanged(&self, old: Option<&Value>, new: Option<&Value>) -> bool {
+        self.old_view == View::Struct && self.new_view == View::Struct && old == new
+    }
+
     /// Records the changes below a value in `into`, and returns the change of the value itself.
     fn compare(
         &self,
@@ -294,6 +300,9 @@ impl Comparer<'_> {
         // Members come in any order, but a set is built in its own order.
         let mut noted: Vec<(&str, Notes, Comparison)> = Vec::new();
         let mut visit = |name: &'a str, old: Option<&Value>, new: Option<&Value>| {
+            if old.is_some() && self.is_unchanged(old, new) {
+                return Ok(());
+            }
             if !skipped.is_empty() && skipped.has_member(&PathElement::field(name)) {
                 return Ok(());
             }
@@ -340,7 +349,41 @@ impl Comparer<'_> {
         Ok(())
     }
 
+    /// Pairs the items of two lists in the order of their elements, if both have the same keys in the same order and no
+    /// key twice: the usual change of a list.
+    fn pairs<'v>(
+        &self,
+        list: &List,
+        old: &'v [Value],
+        new: &'v [Value],
+    ) -> Option<Vec<(PathElement, &'v Value, &'v Value)>> {
+        let Relation::Keyed(keys) = &list.relation else { return None };
+        if old.len() != new.len() {
+            return None;
+        }
+        let mut pairs = Vec::with_capacity(old.len());
+        for (old, new) in old.iter().zip(new) {
+            let (before, after) = (old.as_object()?, new.as_object()?);
+            if keys.iter().any(|key| before.get(key) != after.get(key)) {
+                return None;
+            }
+            pairs.push((item_element(self.schema, list, old).ok()?, old, new));
+        }
+        pairs.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+        pairs.is_sorted_by(|(one, ..), (other, ..)| one < other).then_some(pairs)
+    }
+
     fn items(&self, list: &List, old: &[Value], new: &[Value], into: &mut Comparison) -> Result<(), ValidationError> {
+        if let Some(pairs) = self.pairs(list, old, new) {
+            for (element, old, new) in
+                pairs.into_iter().filter(|(_, old, new)| !self.is_unchanged(Some(old), Some(new)))
+            {
+                let step = Step::Item(element);
+                let (of, below) = self.below(&step, list.items, Some(old), Some(new))?;
+                into.note(&step, of, below);
+            }
+            return Ok(());
+        }
         let mut found: BTreeMap<PathElement, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
         for (side, items) in [old, new].into_iter().enumerate() {
             for (at, item) in items.iter().enumerate() {
