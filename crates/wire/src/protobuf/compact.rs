@@ -123,32 +123,53 @@ impl<'a> Scanner<'a> {
 
     /// Reads a value of any type, which must be JSON without spaces.
     fn skip(&mut self) -> Option<()> {
-        match self.peek()? {
-            b'"' => self.skip_string(),
-            b'{' => {
-                let mut more = self.open(b'{', b'}')?;
-                while more {
-                    self.skip_string()?;
-                    self.expect(b':')?;
-                    self.skip()?;
-                    more = self.has_next(b'}')?;
+        const { assert!(DEPTH_MAX < u128::BITS as usize) };
+        let outside = self.depth;
+        // One bit for each open object or list, the innermost lowest: 1 for an object.
+        let mut kinds = 0_u128;
+        loop {
+            match self.peek()? {
+                b'"' => self.skip_string()?,
+                b'{' => {
+                    if self.open(b'{', b'}')? {
+                        kinds = kinds << 1 | 1;
+                        self.skip_name()?;
+                        continue;
+                    }
                 }
-                Some(())
-            }
-            b'[' => {
-                let mut more = self.open(b'[', b']')?;
-                while more {
-                    self.skip()?;
-                    more = self.has_next(b']')?;
+                b'[' => {
+                    if self.open(b'[', b']')? {
+                        kinds <<= 1;
+                        continue;
+                    }
                 }
-                Some(())
+                b'n' => self.word("null")?,
+                b't' => self.word("true")?,
+                b'f' => self.word("false")?,
+                // Fractions are left to serde.
+                _ => self.number().map(drop)?,
             }
-            b'n' => self.word("null"),
-            b't' => self.word("true"),
-            b'f' => self.word("false"),
-            // Fractions are left to serde.
-            _ => self.number().map(drop),
+            // A value has ended, and with it perhaps the objects and lists around it.
+            loop {
+                if self.depth == outside {
+                    return Some(());
+                }
+                let is_object = kinds & 1 == 1;
+                if self.has_next(if is_object { b'}' } else { b']' })? {
+                    if is_object {
+                        self.skip_name()?;
+                    }
+                    break;
+                }
+                kinds >>= 1;
+            }
         }
+    }
+
+    /// Reads the name of a member, and the colon behind it.
+    fn skip_name(&mut self) -> Option<()> {
+        self.skip_string()?;
+        self.expect(b':')
     }
 
     fn skip_string(&mut self) -> Option<()> {
