@@ -799,6 +799,7 @@ impl Builder {
             others.push(spawn_cache_budget(&backend));
         }
         others.push(tokio::spawn(self.caches.clone().sweep()));
+        others.push(tokio::spawn(drop_recent_objects(Arc::clone(&writer))));
         others.extend(optional_controllers::spawn(self.controllers, &writer, self.root_ca));
         if let Some(state) = rbac_state {
             others.push(tokio::spawn(rbac::follow(Arc::clone(&writer), state)));
@@ -866,5 +867,14 @@ impl Builder {
             watch_drain: Arc::new(WatchDrain::new(self.watch_termination_grace_period)),
             tasks: BackgroundTasks { definitions: definitions_task, others },
         }))
+    }
+}
+
+/// Frees the kept trees of objects of a server without writes.
+async fn drop_recent_objects(writer: Arc<Writer>) {
+    const INTERVAL: Duration = Duration::from_secs(30);
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        writer.drop_recent_objects();
     }
 }

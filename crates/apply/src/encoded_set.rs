@@ -21,6 +21,11 @@ impl EncodedSet {
         self.set
     }
 
+    /// Estimates the bytes that the set and its text have allocated.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.set.heap_bytes() + self.text.as_ref().map_or(0, |text| text.len())
+    }
+
     /// Writes the text of the set, and keeps it.
     pub(crate) fn write_fields(&mut self, out: &mut String) {
         if let Some(text) = &self.text {

@@ -120,19 +120,14 @@ impl Set {
 
 /// Writes a JSON string without HTML escapes. Most strings need no escapes; the keys of list items have quotes.
 pub(crate) fn write_plain(text: &str, out: &mut String) {
-    out.push('"');
-    if is_plain(text.as_bytes()) {
-        out.push_str(text);
-        out.push('"');
-        return;
-    }
-    if text.bytes().any(|byte| byte < 0x20) {
-        out.pop();
+    let is_plain = is_plain(text.as_bytes());
+    if !is_plain && text.bytes().any(|byte| byte < 0x20) {
         out.push_str(&Value::from(text).to_string());
         return;
     }
+    out.push('"');
     let mut rest = text;
-    while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\')) {
+    while !is_plain && let Some(at) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\')) {
         out.push_str(&rest[..at]);
         out.push('\\');
         out.push_str(&rest[at..=at]);

@@ -282,26 +282,19 @@ impl Kind {
         let change = changes.remove(&self.api_version).unwrap_or_default();
         let mut fields = change.modified;
         fields.absorb(change.added);
-        let nobodys = managed::strip_meta(&mut fields);
-        let mine = mine.map(|mut owned| {
-            owned.lose(&change.removed);
-            owned.lose(&nobodys);
-            owned
-        });
-        // The writer's entry gets the fields that this write changed, except those that nobody
-        // owns. If there are none, the entry and its time stay unchanged.
-        let mine = match mine {
-            Some(mut owned) => {
-                if !fields.is_empty() {
-                    owned.time = Some(by.now);
-                }
-                if !fields.is_within(&owned.fields) {
-                    owned.fields.absorb(fields);
-                }
-                owned
-            }
-            None => OwnedFields { fields: fields.into(), api_version: self.api_version.clone(), time: Some(by.now) },
-        };
+        let unownable = managed::strip_meta(&mut fields);
+        // The writer's entry gets the fields that this write changed, except those that no manager can own. If there are
+        // none, the time of the entry stays unchanged.
+        let empty = || OwnedFields { fields: Set::new().into(), api_version: self.api_version.clone(), time: None };
+        let mut mine = mine.unwrap_or_else(empty);
+        mine.lose(&change.removed);
+        mine.lose(&unownable);
+        if !fields.is_empty() {
+            mine.time = Some(by.now);
+        }
+        if !fields.is_within(&mine.fields) {
+            mine.fields.absorb(fields);
+        }
         if !mine.fields.is_empty() {
             managed.insert(me, mine);
         }
@@ -440,8 +433,8 @@ impl Kind {
             let mut taken = owned.fields.intersection(&change.modified);
             taken.absorb(owned.fields.intersection(&change.added));
             conflicts.extend(taken.paths().into_iter().map(|path| Conflict { manager: manager.clone(), path }));
-            owned.fields.subtract(&taken);
-            owned.fields.subtract(&change.removed);
+            owned.lose(&taken);
+            owned.lose(&change.removed);
         }
         if !force && !conflicts.is_empty() {
             conflicts.sort_by_cached_key(|conflict| conflict.manager.identifier());

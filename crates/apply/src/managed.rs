@@ -121,7 +121,7 @@ pub struct OwnedFields {
 }
 
 impl OwnedFields {
-    /// Removes fields. The text of the others is kept if there are none to remove.
+    /// Removes fields. If the manager owns none of them, the text of its fields is kept.
     pub(crate) fn lose(&mut self, gone: &Set) {
         if self.fields.intersects(gone) {
             self.fields.subtract(gone);
@@ -131,6 +131,22 @@ impl OwnedFields {
 
 /// The managers of an object and their fields.
 pub type Managed = BTreeMap<Manager, OwnedFields>;
+
+/// Estimates the bytes that managed fields have allocated. The keys of list items are counted with their text.
+pub fn heap_bytes(managed: &Managed) -> usize {
+    const ENTRY_BYTES: usize = size_of::<(Manager, OwnedFields)>();
+    let entry = |(manager, owned): (&Manager, &OwnedFields)| {
+        let texts = [&manager.name, &manager.api_version, &manager.subresource, &owned.api_version];
+        ENTRY_BYTES + texts.iter().map(|text| text.len()).sum::<usize>() + owned.fields.heap_bytes()
+    };
+    managed.iter().map(entry).sum()
+}
+
+/// Decodes the time of an entry: whole seconds in UTC. `None` for a time that has no such form.
+fn time_of(text: &str) -> Option<OffsetDateTime> {
+    let time = OffsetDateTime::parse(text, &Rfc3339).ok()?.checked_to_offset(time::UtcOffset::UTC)?;
+    Some(time.truncate_to_second()).filter(|time| (0..=9999).contains(&time.year()))
+}
 
 /// Decodes `metadata.managedFields`. If a manager has several entries, the last is used.
 ///
@@ -172,7 +188,7 @@ pub fn decode(entries: &Value) -> Result<Managed, String> {
             }
         };
         let manager = Manager::new(text("manager"), operation, text("apiVersion"), text("subresource"));
-        let time = OffsetDateTime::parse(text("time"), &Rfc3339).ok();
+        let time = time_of(text("time"));
         let fields = fields.into();
         managed.insert(manager, OwnedFields { fields, api_version: text("apiVersion").to_owned(), time });
     }
@@ -280,7 +296,7 @@ impl<'de> Visitor<'de> for Entry {
             return Err(A::Error::custom("no version, or another type of fields"));
         }
         let manager = Manager::new(&manager, operation, &api_version, &subresource);
-        let time = OffsetDateTime::parse(&time, &Rfc3339).ok();
+        let time = time_of(&time);
         Ok((manager, OwnedFields { fields: fields.unwrap_or_default().into(), api_version, time }))
     }
 }
@@ -442,7 +458,7 @@ pub(crate) fn cap(managed: &mut Managed) {
 }
 
 /// Removes the fields that managers cannot own: the object's identity, and fields that only the
-/// server sets. Returns those that it removed.
+/// server sets. Returns the removed fields.
 pub(crate) fn strip_meta(fields: &mut Set) -> Set {
     static STRIPPED: LazyLock<Set> = LazyLock::new(|| {
         let metadata = [

@@ -156,6 +156,13 @@ impl Set {
         }
     }
 
+    /// Estimates the bytes that the set has allocated, without the keys of list items.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.members.capacity() * size_of::<PathElement>()
+            + self.children.capacity() * size_of::<(PathElement, Set)>()
+            + self.children.iter().map(|(_, set)| set.heap_bytes()).sum::<usize>()
+    }
+
     /// Whether the set has no member.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty() && self.children.iter().all(|(_, set)| set.is_empty())
@@ -415,7 +422,8 @@ mod tests {
         #[test]
         fn kept_text_of_a_set_is_that_of_its_present_members(a in any_model(), changes in prop::collection::vec((any::<bool>(), any_model()), 0..4)) {
             let mut kept = EncodedSet::from(set_of(&a));
-            for (adds, other) in changes.into_iter().map(|(adds, other)| (adds, set_of(&other))) {
+            let nothing = (true, Model::new());
+            for (adds, other) in changes.into_iter().chain([nothing]).map(|(adds, other)| (adds, set_of(&other))) {
                 for _ in 0..2 {
                     let mut text = String::from("before");
                     kept.write_fields(&mut text);

@@ -2,8 +2,8 @@
 //! server needs. `serde_json` reads and writes the text.
 //!
 //! A write parses, copies, compares and drops trees of a few hundred small values. Therefore an object of up to 24
-//! members has no hashes, and names and strings of up to 23 bytes are stored in place. Members keep the order of their insertion,
-//! except that [`Map::remove`] moves the last one.
+//! members has no hashes, and names and strings of up to 23 bytes are stored in place. Members keep the order of their
+//! insertion, except that [`Map::remove`] moves the last one.
 //!
 //! ```
 //! use listwatch_json::{Value, json};

@@ -9,13 +9,13 @@ pub fn is_plain(text: &[u8]) -> bool {
     let (words, rest) = text.as_chunks::<WORD>();
     let mut found = 0;
     for word in words {
-        found |= escaped(u64::from_ne_bytes(*word));
+        found |= find_escaped(u64::from_ne_bytes(*word));
     }
     if !rest.is_empty() {
         // The last word again, or the whole short text.
         found |= match text.last_chunk::<WORD>() {
-            Some(word) => escaped(u64::from_ne_bytes(*word)),
-            None => escaped(short(rest)),
+            Some(word) => find_escaped(u64::from_ne_bytes(*word)),
+            None => find_escaped(word_of(rest)),
         };
     }
     found == 0
@@ -27,7 +27,7 @@ pub fn is_plain(text: &[u8]) -> bool {
 pub fn plain_len(text: &[u8]) -> usize {
     let mut at = 0;
     while let Some(word) = text.get(at..).and_then(<[u8]>::first_chunk::<WORD>) {
-        let found = escaped(u64::from_le_bytes(*word));
+        let found = find_escaped(u64::from_le_bytes(*word));
         if found != 0 {
             // The lowest bit is exact: a borrow only reaches the bytes above.
             return at + found.trailing_zeros() as usize / 8;
@@ -38,8 +38,8 @@ pub fn plain_len(text: &[u8]) -> usize {
     at + rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap_or(rest.len())
 }
 
-/// The bytes of a text of 1 to 7 bytes, some of them twice.
-fn short(text: &[u8]) -> u64 {
+/// A word with all bytes of a text of 1 to 7 bytes, and with copies of some of them.
+fn word_of(text: &[u8]) -> u64 {
     match (text.first_chunk::<4>(), text.last_chunk::<4>()) {
         (Some(first), Some(last)) => u64::from(u32::from_ne_bytes(*first)) << 32 | u64::from(u32::from_ne_bytes(*last)),
         // First, middle and last byte.
@@ -52,8 +52,9 @@ fn short(text: &[u8]) -> u64 {
     }
 }
 
-/// A word with a bit in a byte that is `"`, `\` or a control character, and perhaps in bytes above the first such one.
-fn escaped(word: u64) -> u64 {
+/// Sets the highest bit of each byte that is `"`, `\` or a control character. Above the first such byte, bits of other
+/// bytes may be set as well. The result is zero if the word has no such byte.
+fn find_escaped(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 255;
     const HIGH: u64 = ONES << 7;
     // The highest bit of a byte below `limit`, for limits up to 128; bytes from 128 on are excluded by `!word`.

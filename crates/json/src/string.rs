@@ -7,7 +7,8 @@ use serde::de::{Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 use smol_str::SmolStr;
 
-/// A string: a value, or the name of a member. Up to 23 bytes are stored in place; copies of longer strings share their text.
+/// A string: a value, or the name of a member. A string of up to 23 bytes is stored in place. Copies of a longer one share
+/// its text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JsonString(SmolStr);
 

@@ -555,7 +555,7 @@ proptest! {
 }
 
 #[test]
-fn every_byte_at_every_place_of_a_plain_text_is_seen() {
+fn is_plain_finds_each_escaped_byte_at_each_position() {
     for len in 0..=33 {
         for at in 0..len {
             for byte in 0..=255 {

@@ -385,8 +385,8 @@ impl Message {
         }
     }
 
-    /// The member with this JSON name, as [`Message::field`] returns it. Objects have their members in the order of the
-    /// fields, so the search starts at the field `next`, and then sets it to the one behind the found field.
+    /// The member with this JSON name, as [`Message::field`] returns it. Most objects have their members in the order of
+    /// the fields. The search therefore starts at the index `next`, and sets `next` to the index behind the found field.
     pub fn field_in_order(&self, name: &str, next: &mut usize) -> Option<&'static Field> {
         let fields = self.fields();
         let (before, after) = fields.split_at((*next).min(fields.len()));

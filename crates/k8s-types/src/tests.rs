@@ -28,6 +28,22 @@ fn is_scalar(of: Type) -> bool {
 }
 
 #[test]
+fn member_is_found_in_order_from_each_field() {
+    each_message("field_in_order finds the member that field finds", |message, disagreements| {
+        let names: Vec<&str> = message.members().iter().map(|member| member.name()).chain(["", "unknown"]).collect();
+        for name in names {
+            for from in 0..=message.fields().len() {
+                let (mut next, expected) = (from, message.field(name));
+                let found = message.field_in_order(name, &mut next);
+                if found.map(std::ptr::from_ref) != expected.map(std::ptr::from_ref) || next > message.fields().len() {
+                    disagreements.push(format!("{} {name} from {from}", message.name()));
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn kinds_are_sorted_and_reach_each_message() {
     let names: Vec<_> = kinds().map(|(api_version, kind, _)| (api_version, kind)).collect();
     assert!(names.is_sorted(), "kinds are found by bisection");

@@ -102,11 +102,11 @@ async fn bind(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResp
         let metadata = std::mem::take(metadata_mut(&mut pod));
         *metadata_mut(&mut pod) = meta::canonical(metadata);
         let value = store::encode(&pod);
-        bound = Some((value.clone(), RecentObject { tree: pod, managed }));
+        bound = Some(RecentObject { tree: pod, managed });
         Ok(Decision::Write { value, ttl: None })
     };
     let done = store::run(write.backend, write.resource, &key, options.dry_run, decide).await?;
-    if let (WriteOutcome::Updated { revision, .. }, Some((value, object)), false) = (done, bound, options.dry_run) {
+    if let (WriteOutcome::Updated { value, revision }, Some(object), false) = (done, bound, options.dry_run) {
         write.keep(&key, revision, value, object);
     }
     Ok(success(warnings))

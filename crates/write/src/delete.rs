@@ -57,9 +57,10 @@ struct DeletionPlan {
     shown: Map,
     /// Whether to remove the object directly after it was marked. Watchers receive the marked object first.
     then_remove: bool,
-    /// The managed fields of `shown`, if they are known without reading their text.
-    managed: Option<ParsedManagedFields>,
 }
+
+/// A plan, and the managed fields of the object if they were parsed before.
+type Planned = (DeletionPlan, Option<ParsedManagedFields>);
 
 /// The action for a DELETE of one object.
 pub(super) struct Delete;
@@ -146,7 +147,7 @@ impl Write<'_> {
     ) -> Result<Deleted, Status> {
         let resource = self.resource;
         let (done, plan) = self.try_delete(key, options, admitted).await?;
-        let Some(DeletionPlan { shown, then_remove, decision, managed }) = plan else {
+        let Some((DeletionPlan { shown, then_remove, .. }, managed)) = plan else {
             return Err(Status::not_found(resource.gr(), key.name()));
         };
         let revision = match &done {
@@ -180,9 +181,7 @@ impl Write<'_> {
         }
         if let (WriteOutcome::Updated { value, .. }, false, false) = (&done, gone, options.dry_run) {
             let object = store::written_object(self.backend, resource, key, revision, Change::Modified, value)?;
-            if let Decision::Write { value, .. } = decision {
-                self.keep(key, revision, value, RecentObject { tree: shown, managed });
-            }
+            self.keep(key, revision, value.clone(), RecentObject { tree: shown, managed });
             return Ok(Deleted { object, gone });
         }
         let change = if gone { Change::Deleted } else { Change::Modified };
@@ -198,7 +197,7 @@ impl Write<'_> {
         key: &Key,
         options: &DeleteOptions,
         admitted: Option<Revision>,
-    ) -> Result<(WriteOutcome, Option<DeletionPlan>), Status> {
+    ) -> Result<(WriteOutcome, Option<Planned>), Status> {
         let (backend, resource) = (self.backend, self.resource);
         let storage = &**backend.storage();
         let suggestion = if options.dry_run { None } else { store::suggestion(backend, resource, key) };
@@ -216,7 +215,7 @@ impl Write<'_> {
                     // Without fuel neither the plan nor its error counts.
                     let planned = if fuel::is_exhausted() { Err(Status::request_timed_out()) } else { planned };
                     current = found;
-                    update.decided(planned.map(|planned| plan.insert(planned).decision.clone()))
+                    update.decided(planned.map(|planned| plan.insert(planned).0.decision.clone()))
                 }
                 Step::Update { expected, value, .. } if options.dry_run => {
                     store::check_size(&value)?;
@@ -247,14 +246,14 @@ impl Write<'_> {
         options: &DeleteOptions,
         found: Option<&KeyValue>,
         admitted: Option<Revision>,
-    ) -> Result<DeletionPlan, Status> {
+    ) -> Result<Planned, Status> {
         let found = found.ok_or_else(|| Status::not_found(self.resource.gr(), key.name()))?;
         let RecentObject { tree: object, managed } = store::take_or_parse(self.recent, found)?;
         self.check_deletion(&object, found, options)?;
         if admitted != Some(found.modified) {
             self.admit_deletion(key, &object, found.modified, options).await?;
         }
-        Ok(DeletionPlan { managed, ..plan_deletion(self.resource, object, options, self.clock.time())? })
+        Ok((plan_deletion(self.resource, object, options, self.clock.time())?, managed))
     }
 
     /// Runs the admission plugins that handle deletions of this resource. `revision` is the revision of the object.
@@ -349,10 +348,10 @@ fn plan_deletion(
             }
             order_metadata(&mut object);
             let decision = Decision::Write { value: store::encode(&object), ttl: None };
-            return Ok(DeletionPlan { decision, shown: object, then_remove: false, managed: None });
+            return Ok(DeletionPlan { decision, shown: object, then_remove: false });
         }
         Deletion::Pending => {
-            return Ok(DeletionPlan { decision: Decision::Nothing, shown: object, then_remove: false, managed: None });
+            return Ok(DeletionPlan { decision: Decision::Nothing, shown: object, then_remove: false });
         }
     }
     let before = object.clone();
@@ -365,7 +364,6 @@ fn plan_deletion(
         },
         shown: object,
         then_remove,
-        managed: None,
     };
     if grace == Grace::Pending {
         return Ok(plan(object, false));
@@ -381,7 +379,7 @@ fn plan_deletion(
         order_metadata(&mut object);
         return Ok(plan(object, false));
     }
-    Ok(DeletionPlan { decision: Decision::Delete, shown: object, then_remove: false, managed: None })
+    Ok(DeletionPlan { decision: Decision::Delete, shown: object, then_remove: false })
 }
 
 /// The effect of a delete on the grace period of an object.

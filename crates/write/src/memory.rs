@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use listwatch_json::{JsonString, Map, Value};
+use listwatch_json::{JsonString, Value};
 
 /// Maximum bytes of memory for the tree of one document, with [`VALUE_BYTES`] per scalar. A larger document is
 /// rejected. Any JSON of 1 MiB fits. JSON of 1.5 MiB, the limit of etcd, fits unless it is full of lists and objects of one
@@ -39,14 +39,12 @@ pub(super) fn bytes_of(value: &Value) -> usize {
             Value::Null | Value::Bool(_) | Value::Number(_) => 0,
             Value::String(text) => text.len(),
             Value::Array(items) => spare_items(items.len()) + items.iter().map(bytes_of).sum::<usize>(),
-            Value::Object(members) => bytes_of_members(members),
+            Value::Object(members) => {
+                let member =
+                    |(name, value): (&JsonString, &Value)| MEMBER_BYTES - VALUE_BYTES + name.len() + bytes_of(value);
+                spare_members(members.len()) + members.iter().map(member).sum::<usize>()
+            }
         }
-}
-
-/// Estimates the bytes of memory that the members of an object take.
-pub(super) fn bytes_of_members(members: &Map) -> usize {
-    let member = |(name, value): (&JsonString, &Value)| MEMBER_BYTES - VALUE_BYTES + name.len() + bytes_of(value);
-    spare_members(members.len()) + members.iter().map(member).sum::<usize>()
 }
 
 /// Bytes of memory for the items that a list has room for, beyond its `len` items.

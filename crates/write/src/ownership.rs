@@ -99,8 +99,9 @@ impl FieldWriter<'_> {
         Writer { manager: self.manager, subresource: "scale", now: self.now, reset }
     }
 
-    /// Makes the manager the owner of all fields that differ between `old` (`None`: absent) and `new`.
-    /// `parsed` may hold the managed fields of `old`. Returns those of `new`, if the text in `new` was made from them.
+    /// Makes the manager the owner of all fields that differ between `old` (`None`: absent) and `new`. If `parsed` holds
+    /// the managed fields of `old`, their text is not parsed. Returns the managed fields of `new`; `None` if `new` has
+    /// none.
     pub(super) fn track_managed_fields(
         &self,
         old: Option<&Value>,
@@ -133,19 +134,15 @@ impl FieldWriter<'_> {
         let managed = kind.track_update(old, &object, sent.as_ref(), before, by);
         *new = into_map(object);
         let mut managed = managed?;
-        set_managed_fields(new, &mut managed);
-        match metadata(new).get(MANAGED_FIELDS) {
-            Some(Value::String(text)) => Some(ParsedManagedFields { text: text.clone(), managed }),
-            _ => None,
-        }
+        let text = set_managed_fields(new, &mut managed)?;
+        Some(ParsedManagedFields { text, managed })
     }
 }
 
-/// Managed fields with the text that contains them in a tree.
-#[derive(Debug)]
+/// Managed fields with their text in a tree.
 pub(super) struct ParsedManagedFields {
     text: JsonString,
-    managed: Managed,
+    pub(super) managed: Managed,
 }
 
 impl ParsedManagedFields {
@@ -159,10 +156,15 @@ impl ParsedManagedFields {
         matches!(metadata(tree).get(MANAGED_FIELDS), Some(Value::String(text)) if *text == self.text)
     }
 
-    /// Estimates the bytes of memory, without the text. The shortest field, `"f:a":{},`, is a node of a set.
+    /// The managed fields of the text.
+    #[cfg(test)]
+    pub(crate) fn read_again(&self) -> Managed {
+        managed::from_text(&self.text).expect("managed fields")
+    }
+
+    /// Estimates the bytes of memory without the text.
     pub(super) fn bytes(&self) -> usize {
-        const BYTES_PER_BYTE: usize = 16;
-        BYTES_PER_BYTE * self.text.len()
+        managed::heap_bytes(&self.managed)
     }
 }
 
@@ -182,14 +184,16 @@ pub(super) fn decode_managed_fields(entries: &Value) -> Result<Managed, String> 
     }
 }
 
-/// Writes the managed fields into a tree for the store.
-pub(super) fn set_managed_fields(tree: &mut Map, managed: &mut Managed) {
+/// Writes the managed fields into a tree for the store. Returns their text; `None` if there are none.
+pub(super) fn set_managed_fields(tree: &mut Map, managed: &mut Managed) -> Option<JsonString> {
     let metadata = metadata_mut(tree);
     if managed.is_empty() {
         metadata.shift_remove(MANAGED_FIELDS);
-    } else {
-        metadata.insert(MANAGED_FIELDS, Value::from(managed::to_text(managed)));
+        return None;
     }
+    let text = JsonString::from(managed::to_text(managed));
+    metadata.insert(MANAGED_FIELDS, Value::String(text.clone()));
+    Some(text)
 }
 
 /// Removes the managed fields from a tree that is too large for the store. Returns false if the tree has none.

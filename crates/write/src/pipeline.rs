@@ -190,9 +190,7 @@ struct Progress {
     /// The old and the new state of the last decision.
     before: Map,
     after: Map,
-    /// The bytes of `after`.
-    encoded: Bytes,
-    /// The managed fields of `before`, if they are known without reading their text, and then those of `after`.
+    /// The parsed managed fields of `after`, if they are known.
     managed: Option<ParsedManagedFields>,
 }
 
@@ -205,7 +203,6 @@ impl Progress {
             existing: None,
             before: Map::new(),
             after: Map::new(),
-            encoded: Bytes::new(),
             managed: None,
         }
     }
@@ -260,7 +257,7 @@ impl Write<'_> {
                 }
             }
         };
-        let Progress { allocation, before, after, encoded, managed, .. } = progress;
+        let Progress { allocation, before, after, managed, .. } = progress;
         if !self.dry_run {
             let (gone, at) = match &done {
                 WriteOutcome::Deleted { revision, .. } => (true, *revision),
@@ -277,19 +274,16 @@ impl Write<'_> {
                 release_unused(self.allocators(), resource, &before, after, at).await;
             }
         }
-        match &done {
-            WriteOutcome::Updated { revision, .. } if !self.dry_run => {
-                self.keep(key, *revision, encoded, RecentObject { tree: after, managed });
-                return Ok(done);
-            }
-            // Other writes follow soon if another program reports the status of the object.
-            WriteOutcome::Created { revision: Some(revision), .. }
-                if self.query.is_some() && resource.subresource("status").is_some() =>
-            {
-                self.keep(key, *revision, encoded, RecentObject { tree: after, managed });
-                return Ok(done);
-            }
-            _ => {}
+        // Other writes follow a create soon if another program reports the status of the object.
+        let is_reported_on = || self.query.is_some() && resource.subresource("status").is_some();
+        let written = match &done {
+            WriteOutcome::Updated { value, revision } if !self.dry_run => Some((value, *revision)),
+            WriteOutcome::Created { value, revision: Some(revision) } if is_reported_on() => Some((value, *revision)),
+            _ => None,
+        };
+        if let Some((value, revision)) = written {
+            self.keep(key, revision, value.clone(), RecentObject { tree: after, managed });
+            return Ok(done);
         }
         Ok(match done {
             // The client sees its own version of the object, at the revision before the deletion.
@@ -300,11 +294,14 @@ impl Write<'_> {
         })
     }
 
-    /// Keeps the tree of a written object for the next write. `encoded` are the bytes of the tree.
-    pub(super) fn keep(&self, key: &Key, revision: Revision, encoded: Bytes, object: RecentObject) {
+    /// Keeps the tree of a written object for the next write. `value` are its bytes, as they were stored.
+    pub(super) fn keep(&self, key: &Key, revision: Revision, value: Bytes, object: RecentObject) {
         let RecentObject { tree, managed } = object;
+        if !store::is_as_parsed(&tree) {
+            return;
+        }
         let managed = managed.filter(|managed| managed.is_of(&tree));
-        self.recent.keep(key, revision, encoded, RecentObject { tree, managed });
+        self.recent.keep(key, revision, value, RecentObject { tree, managed });
     }
 
     /// Returns the allocators of addresses and ports.
@@ -466,7 +463,6 @@ impl Write<'_> {
             ownership::remove_managed_fields(&mut object);
         }
         let value = store::encode(&object);
-        progress.encoded = value.clone();
         (progress.before, progress.after) = (Map::new(), object);
         Ok(Decision::Write { value, ttl: resource.ttl() })
     }
@@ -556,7 +552,6 @@ impl Write<'_> {
             Decision::Nothing
         } else {
             let value = store::encode(&object);
-            progress.encoded = value.clone();
             let normal = self.backend.storage().normal_form(key, value.clone());
             let is_same = !found.stale && normal != value && self.is_no_op(&normal, found, progress)?;
             if is_same { Decision::Nothing } else { Decision::Write { value, ttl: resource.ttl() } }

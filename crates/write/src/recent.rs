@@ -1,45 +1,46 @@
-//! [`RecentObjects`]: keeps the trees of recently written objects, so that the next write of such an object neither
-//! parses the object nor its managed fields.
+//! [`RecentObjects`]: keeps the trees of recently written objects, so that the next write of such an object parses
+//! neither the object nor its managed fields.
 //!
 //! A Pod is created, bound, reported on by its kubelet several times, and deleted within seconds, and each of these
 //! writes starts from the result of the last one. Node statuses and leases are renewed all the time.
 //!
-//! A tree is used only for the bytes from which it would be parsed: [`RecentObjects::take`] compares them.
+//! [`RecentObjects::take`] returns a tree only if the found bytes are those to which the tree was encoded.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use listwatch_json::Map;
+use listwatch_json::{JsonString, Map, Value};
 use listwatch_meta::{Key, Revision};
 use listwatch_storage::KeyValue;
 
-use super::memory::bytes_of_members;
 use super::monotonic::Instant;
 use super::ownership::ParsedManagedFields;
 
-/// The maximum memory of all kept trees, in bytes.
-pub(super) const RECENT_BYTES_MAX: usize = 4 << 20;
-/// The maximum memory of one kept tree, in bytes. A larger one would displace many small ones.
+/// The maximum memory of all kept trees, in bytes. Beyond it, the oldest trees are dropped. 200 to 300 Pods fit.
+pub(super) const RECENT_BYTES_MAX: usize = 8 << 20;
+/// The maximum memory of one kept tree, in bytes. A larger one is not kept, because it would displace many small ones.
 const OBJECT_BYTES_MAX: usize = 256 << 10;
-/// A tree that no write has used for this time is dropped by the next write. Leases are renewed every 10 s by default.
-const KEPT_FOR: Duration = Duration::from_secs(30);
+/// The maximum time for which a tree is kept. Leases are renewed every 10 s by default.
+const KEPT_MAX: Duration = Duration::from_secs(30);
+/// The memory of an entry without its tree and its bytes: the key and the places in both maps.
+const ENTRY_BYTES: usize = 512;
 
 /// A tree that [`super::store::parse`] would return, with its managed fields if they were parsed or made.
-#[derive(Debug)]
 pub(super) struct RecentObject {
     pub(super) tree: Map,
     pub(super) managed: Option<ParsedManagedFields>,
 }
 
 /// The trees of the latest writes.
-#[derive(Debug, Default)]
-pub(super) struct RecentObjects(Mutex<State>);
+#[derive(Default)]
+pub(super) struct RecentObjects(Mutex<Kept>);
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Default)]
+struct Kept {
     entries: HashMap<Key, Entry, RandomState>,
     /// The keys by the numbers of their entries, oldest first.
     order: BTreeMap<u64, Key>,
@@ -47,7 +48,6 @@ struct State {
     bytes: usize,
 }
 
-#[derive(Debug)]
 struct Entry {
     number: u64,
     revision: Revision,
@@ -61,7 +61,12 @@ struct Entry {
 impl RecentObjects {
     /// Removes and returns the object of a stored or cached state. `None` if the object of this state is not kept.
     pub(super) fn take(&self, found: &KeyValue) -> Option<RecentObject> {
-        let entry = self.lock().remove(&found.key)?;
+        let entry = {
+            let mut kept = self.lock();
+            // The found state can be older than the last write.
+            kept.entries.get(&found.key).filter(|entry| entry.revision <= found.modified)?;
+            kept.remove(&found.key)?
+        };
         (entry.revision == found.modified && is_same_state(&found.value, &entry.value, entry.revision))
             .then_some(entry.object)
     }
@@ -69,32 +74,46 @@ impl RecentObjects {
     /// Keeps the tree that was stored as `value` at `revision`, and drops the oldest trees beyond the limits.
     pub(super) fn keep(&self, key: &Key, revision: Revision, value: Bytes, object: RecentObject) {
         let managed = object.managed.as_ref().map_or(0, ParsedManagedFields::bytes);
-        let bytes = value.len() + bytes_of_members(&object.tree) + managed;
-        let mut state = self.lock();
-        let known = state.entries.get(key).map(|entry| entry.revision);
-        if bytes > OBJECT_BYTES_MAX || known.is_some_and(|known| known > revision) {
+        let bytes = ENTRY_BYTES + value.len() + managed + heap_bytes(&object.tree);
+        if bytes > OBJECT_BYTES_MAX {
             return;
         }
-        state.remove(key);
-        state.last_number += 1;
-        let number = state.last_number;
+        let mut kept = self.lock();
+        if kept.entries.get(key).is_some_and(|entry| entry.revision > revision) {
+            return;
+        }
+        let mut dropped: Vec<Entry> = kept.remove(key).into_iter().collect();
+        kept.last_number += 1;
+        let number = kept.last_number;
         let entry = Entry { number, revision, value, object, bytes, written: Instant::now() };
-        state.bytes += bytes;
-        state.order.insert(number, key.clone());
-        state.entries.insert(key.clone(), entry);
-        let dropped = state.drop_old();
+        kept.bytes += bytes;
+        kept.order.insert(number, key.clone());
+        kept.entries.insert(key.clone(), entry);
+        kept.drop_old(&mut dropped);
         // The trees are freed without the lock.
-        drop(state);
+        drop(kept);
         drop(dropped);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// Drops the trees that are older than [`KEPT_MAX`].
+    pub(super) fn drop_old(&self) {
+        let mut dropped = Vec::new();
+        self.lock().drop_old(&mut dropped);
+    }
+
+    /// The number of kept trees.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
         // Each change leaves a valid state, so a panic elsewhere in the thread has broken nothing.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Kept {
     fn remove(&mut self, key: &Key) -> Option<Entry> {
         let entry = self.entries.remove(key)?;
         self.order.remove(&entry.number);
@@ -103,18 +122,46 @@ impl State {
     }
 
     /// Removes the entries that are too old, and the oldest ones beyond [`RECENT_BYTES_MAX`].
-    fn drop_old(&mut self) -> Vec<Entry> {
-        let mut dropped = Vec::new();
+    fn drop_old(&mut self, dropped: &mut Vec<Entry>) {
         while let Some(key) = self.order.values().next() {
-            let entry = self.entries.get(key);
-            if entry.is_none_or(|entry| self.bytes <= RECENT_BYTES_MAX && entry.written.elapsed() <= KEPT_FOR) {
+            let is_old = |entry: &Entry| entry.written.elapsed() > KEPT_MAX;
+            if self.bytes <= RECENT_BYTES_MAX && !self.entries.get(key).is_some_and(is_old) {
                 break;
             }
             let key = key.clone();
             dropped.extend(self.remove(&key));
         }
-        dropped
     }
+}
+
+impl fmt::Debug for RecentObjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = self.lock();
+        f.debug_struct("RecentObjects").field("objects", &kept.entries.len()).field("bytes", &kept.bytes).finish()
+    }
+}
+
+/// Estimates the bytes that a tree has allocated.
+fn heap_bytes(members: &Map) -> usize {
+    const MEMBER_BYTES: usize = size_of::<JsonString>() + size_of::<Value>();
+    // A growing `Vec` has room for four entries at first, and then for twice as many as before.
+    let capacity = if members.is_empty() { 0 } else { members.len().next_power_of_two().max(4) };
+    let below = |(name, value): (&JsonString, &Value)| string_bytes(name) + value_bytes(value);
+    capacity * MEMBER_BYTES + members.iter().map(below).sum::<usize>()
+}
+
+fn value_bytes(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => string_bytes(text),
+        Value::Array(items) => items.capacity() * size_of::<Value>() + items.iter().map(value_bytes).sum::<usize>(),
+        Value::Object(members) => heap_bytes(members),
+    }
+}
+
+/// A short string is stored in place. A longer one has two counters of its copies.
+fn string_bytes(text: &str) -> usize {
+    if text.len() < size_of::<JsonString>() { 0 } else { text.len() + 2 * size_of::<usize>() }
 }
 
 /// Whether a stored or cached state at `revision` has the bytes `value`. A cached state has the resource version as the
@@ -130,7 +177,7 @@ fn is_same_state(found: &[u8], value: &[u8], revision: Revision) -> bool {
     let Some(differs_at) = found.iter().zip(value).position(|(a, b)| a != b) else { return false };
     // The bytes behind the member may begin like the member itself.
     (0..=differs_at.min(member.len())).map(|back| differs_at - back).any(|at| {
-        found[..at].ends_with(b"{")
+        found[..at].ends_with(b"\"metadata\":{")
             && found[at..].starts_with(member.as_bytes())
             && found[at + member.len()..] == value[at..]
     })
@@ -202,16 +249,25 @@ mod tests {
 
     #[test]
     fn member_with_the_text_of_a_resource_version_elsewhere_is_another_state() {
-        let stored = br#"{"metadata":{"name":"a","labels":{"a":"b"}}}"#;
-        let elsewhere = br#"{"metadata":{"name":"a","labels":{"a":"b","resourceVersion":"7"}}}"#;
-        assert!(!is_same_state(elsewhere, stored, Revision::new(7)));
+        let stored = br#"{"metadata":{"name":"a","labels":{"a":"b","c":"d"}}}"#;
+        for elsewhere in [
+            r#"{"metadata":{"name":"a","labels":{"a":"b","resourceVersion":"7","c":"d"}}}"#,
+            r#"{"metadata":{"name":"a","labels":{"resourceVersion":"7","a":"b","c":"d"}}}"#,
+            r#"{"metadata":{"name":"a","resourceVersion":"7","labels":{"a":"b","c":"d"}}}"#,
+        ] {
+            assert!(!is_same_state(elsewhere.as_bytes(), stored, Revision::new(7)), "{elsewhere}");
+        }
+        let cached = r#"{"metadata":{"resourceVersion":"7","name":"a","labels":{"a":"b","c":"d"}}}"#;
+        assert!(is_same_state(cached.as_bytes(), stored, Revision::new(7)));
+        assert!(!is_same_state(cached.as_bytes(), stored, Revision::new(8)));
     }
 
     #[test]
-    fn older_state_does_not_replace_a_newer_one() {
+    fn older_state_neither_replaces_nor_removes_a_newer_one() {
         let recent = RecentObjects::default();
         let newer = keep(&recent, "a", 8, "2");
-        keep(&recent, "a", 7, "1");
+        let older = keep(&recent, "a", 7, "1");
+        assert!(recent.take(&found(&key("a"), older, 7)).is_none());
         assert!(recent.take(&found(&key("a"), newer, 8)).is_some());
     }
 
@@ -221,13 +277,13 @@ mod tests {
         let data = "x".repeat(1000);
         for n in 0..10_000_u64 {
             keep(&recent, &format!("n{}", n % 7_000), n, &data);
-            let state = recent.lock();
-            assert!(state.bytes <= RECENT_BYTES_MAX && state.order.len() == state.entries.len());
+            let kept = recent.lock();
+            assert!(kept.bytes <= RECENT_BYTES_MAX && kept.order.len() == kept.entries.len());
         }
-        let state = recent.lock();
-        assert!(state.bytes > RECENT_BYTES_MAX / 2);
-        assert_eq!(state.bytes, state.entries.values().map(|entry| entry.bytes).sum::<usize>());
-        drop(state);
+        let kept = recent.lock();
+        assert!(kept.bytes > RECENT_BYTES_MAX / 2);
+        assert_eq!(kept.bytes, kept.entries.values().map(|entry| entry.bytes).sum::<usize>());
+        drop(kept);
         keep(&recent, "large", 10_001, &"x".repeat(OBJECT_BYTES_MAX));
         assert!(!recent.lock().entries.contains_key(&key("large")));
     }
@@ -236,10 +292,15 @@ mod tests {
     async fn tree_is_dropped_after_30_seconds_without_a_write() {
         let recent = RecentObjects::default();
         let old = keep(&recent, "old", 1, "1");
-        tokio::time::advance(KEPT_FOR + Duration::from_millis(1)).await;
+        tokio::time::advance(KEPT_MAX + Duration::from_millis(1)).await;
         let new = keep(&recent, "new", 2, "1");
         assert!(recent.take(&found(&key("old"), old, 1)).is_none());
+        recent.drop_old();
         assert!(recent.take(&found(&key("new"), new, 2)).is_some());
-        assert_eq!(recent.lock().bytes, 0);
+        keep(&recent, "new", 3, "1");
+        tokio::time::advance(KEPT_MAX + Duration::from_millis(1)).await;
+        recent.drop_old();
+        let kept = recent.lock();
+        assert_eq!((kept.bytes, kept.entries.len(), kept.order.len()), (0, 0, 0));
     }
 }

@@ -110,7 +110,9 @@ impl<'a> Details<'a> {
         let before = metadata(original).get(MANAGED_FIELDS);
         let Some(after) = metadata(object).get(MANAGED_FIELDS) else { return };
         match ownership::decode_managed_fields(after) {
-            Ok(mut managed) => ownership::set_managed_fields(object, &mut managed),
+            Ok(mut managed) => {
+                ownership::set_managed_fields(object, &mut managed);
+            }
             Err(why) => {
                 self.recorder.warn(format!(
                     ".metadata.managedFields was in an invalid state after admission; this could be caused by an \

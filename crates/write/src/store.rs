@@ -177,18 +177,23 @@ pub(super) fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> O
 /// # Errors
 /// The errors of [`parse`].
 pub(super) fn take_or_parse(recent: &RecentObjects, found: &KeyValue) -> Result<RecentObject, Status> {
-    let Some(object) = recent.take(found) else { return Ok(RecentObject { tree: parse(found)?, managed: None }) };
+    // The rest of a write takes time for each byte, too.
+    if !fuel::charge_bytes(found.value.len(), JSON_BYTES_PER_UNIT) {
+        return Err(Status::request_timed_out());
+    }
+    let Some(object) = recent.take(found) else { return Ok(RecentObject { tree: parse_free(found)?, managed: None }) };
     debug_assert_eq!(
-        parse_tree(&found.value).map(|tree| encode(&tree)).ok(),
-        Some(encode(&object.tree)),
+        parse_tree(&found.value).ok().map(|tree| (encode(&tree), tree)),
+        Some((encode(&object.tree), object.tree.clone())),
         "the kept tree is not that of its bytes"
     );
-    // The rest of the write still takes time for each byte.
-    if fuel::charge_bytes(found.value.len(), JSON_BYTES_PER_UNIT) {
-        Ok(object)
-    } else {
-        Err(Status::request_timed_out())
-    }
+    Ok(object)
+}
+
+/// Whether a tree has the form that [`parse`] returns: without resource version, and with managed fields as a text.
+pub(super) fn is_as_parsed(tree: &Map) -> bool {
+    let metadata = metadata(tree);
+    metadata.get(MANAGED_FIELDS).is_none_or(Value::is_string) && !metadata.contains_key("resourceVersion")
 }
 
 /// Parses a stored or cached object into a tree without resource version. `metadata.managedFields` stays a JSON text in
@@ -200,6 +205,11 @@ pub(super) fn parse(found: &KeyValue) -> Result<Map, Status> {
     if !fuel::charge_bytes(found.value.len(), JSON_BYTES_PER_UNIT) {
         return Err(Status::request_timed_out());
     }
+    parse_free(found)
+}
+
+/// [`parse`] without a charge of fuel.
+fn parse_free(found: &KeyValue) -> Result<Map, Status> {
     let corrupt = |why: String| Status::internal(format_args!("the object at {} cannot be read: {why}", found.key));
     if let Some(why) = unreadable_reason(&found.value) {
         return Err(corrupt(why.to_owned()));

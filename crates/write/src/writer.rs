@@ -93,6 +93,12 @@ impl Writer {
         &self.recent
     }
 
+    /// Drops the trees of objects that were not written for 30 s. A write keeps the tree of its object for the next write,
+    /// and drops old trees itself. A server without writes must call this method to free them.
+    pub fn drop_recent_objects(&self) {
+        self.recent.drop_old();
+    }
+
     /// Sets whether this server enforces roles and bindings. If false, writes of these objects return a warning.
     #[must_use]
     pub fn with_enforced_rbac(mut self, enforces_rbac: bool) -> Self {

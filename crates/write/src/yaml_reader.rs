@@ -84,7 +84,7 @@ enum Collection {
 
 /// A key whose value has not been read.
 enum Key {
-    /// `is_text` if it was a string, not a number or a boolean.
+    /// `is_text` is true for a string, and false for a number or a boolean.
     Name {
         name: JsonString,
         is_text: bool,

@@ -1,5 +1,6 @@
 //! Compares two objects: [`compare`] walks both and records the changed fields in a [`Comparison`].
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use listwatch_json::{JsonString, Map as Object, Value};
@@ -125,8 +126,26 @@ pub(super) fn compare(
     new: (&Value, View),
     skipped: &Set,
 ) -> Result<Comparison, ValidationError> {
+    let is_built_in = old.1 == View::Struct && new.1 == View::Struct;
+    let compared = compare_by(typing, old, new, skipped, is_built_in)?;
+    if cfg!(debug_assertions)
+        && let Ok(whole) = compare_by(typing, old, new, skipped, false)
+    {
+        assert_eq!(compared, whole, "a comparison that skips equal values finds the same changes");
+    }
+    Ok(compared)
+}
+
+fn compare_by(
+    typing: &Typing,
+    old: (&Value, View),
+    new: (&Value, View),
+    skipped: &Set,
+    skips_equal: bool,
+) -> Result<Comparison, ValidationError> {
     let mut comparison = Comparison::default();
-    let comparer = Comparer { schema: typing.schema(), old_view: old.1, new_view: new.1 };
+    let comparer =
+        Comparer { schema: typing.schema(), old_view: old.1, new_view: new.1, skips_equal, depth: Cell::new(0) };
     let root = typing.schema().get(typing.root());
     if let (Some(before), Some(after), Form::Map(map)) = (old.0.as_object(), new.0.as_object(), form(root, Some(old.0)))
         && !map.is_atomic()
@@ -202,17 +221,26 @@ fn add_items(schema: &Schema, list: &List, items: &[Value], view: View, into: &m
     Ok(())
 }
 
+/// The maximum depth at which values are checked for equality before they are compared by type. Each level of a changed
+/// value is checked again, so the checks take at most this many times the time of one.
+const EQUAL_DEPTH_MAX: usize = 8;
+
 struct Comparer<'a> {
     schema: &'a Schema,
     old_view: View,
     new_view: View,
+    /// Whether equal values are skipped.
+    skips_equal: bool,
+    /// The depth of the compared value.
+    depth: Cell<usize>,
 }
 
 impl Comparer<'_> {
-    /// Whether two values certainly have no changes. Objects of built-in kinds were decoded by type, so that no part of
-    /// an equal value can be incomparable.
+    /// Whether two values are equal, so that nothing below them changed. Only values of built-in kinds are checked, which
+    /// were decoded by type. An equal list may still have an item without its keys, which the comparison would refuse; its
+    /// object then keeps its managed fields.
     fn is_unchanged(&self, old: Option<&Value>, new: Option<&Value>) -> bool {
-        self.old_view == View::Struct && self.new_view == View::Struct && old == new
+        self.skips_equal && self.depth.get() <= EQUAL_DEPTH_MAX && old == new
     }
 
     /// Records the changes below a value in `into`, and returns the change of the value itself.
@@ -284,8 +312,10 @@ impl Comparer<'_> {
         new: Option<&Value>,
     ) -> Result<(Notes, Comparison), ValidationError> {
         let mut below = Comparison::default();
-        let notes = self.compare(of, old, new, &mut below).map_err(|misfit| misfit.below(&step.clone().element()))?;
-        Ok((notes, below))
+        self.depth.update(|depth| depth + 1);
+        let notes = self.compare(of, old, new, &mut below).map_err(|misfit| misfit.below(&step.clone().element()));
+        self.depth.update(|depth| depth - 1);
+        Ok((notes?, below))
     }
 
     fn members<'a>(
@@ -374,7 +404,7 @@ impl Comparer<'_> {
     }
 
     fn items(&self, list: &List, old: &[Value], new: &[Value], into: &mut Comparison) -> Result<(), ValidationError> {
-        if let Some(pairs) = self.pairs(list, old, new) {
+        if let Some(pairs) = self.skips_equal.then(|| self.pairs(list, old, new)).flatten() {
             for (element, old, new) in
                 pairs.into_iter().filter(|(_, old, new)| !self.is_unchanged(Some(old), Some(new)))
             {

@@ -2,7 +2,7 @@
 //!
 //! Source: `ValidatePodResize` in `pkg/apis/core/validation` of Kubernetes v1.36.
 
-use listwatch_json::{Value, json};
+use listwatch_json::{Map, Value, json};
 use listwatch_meta::FieldError;
 
 use super::pod_qos::quality_of_service;
@@ -95,9 +95,10 @@ fn same_order(new: &Object, old: &Object, errors: &mut Errors) -> bool {
 /// Reports removed requests and limits.
 fn validate_kept(new: &Value, old: &Value, at: &str, errors: &mut Errors) {
     for kind in ["requests", "limits"] {
-        let amounts = |resources: &Value| resources.get(kind).and_then(Value::as_object).cloned().unwrap_or_default();
-        let after = amounts(new);
-        if amounts(old).keys().any(|name| !after.contains_key(name)) {
+        let has =
+            |resources: &Value, name: &str| resources.get(kind).is_some_and(|amounts| amounts.get(name).is_some());
+        let mut before = old.get(kind).and_then(Value::as_object).into_iter().flat_map(Map::keys);
+        if before.any(|name| !has(new, name)) {
             errors.push(FieldError::forbidden(format!("{at}.{kind}"), format!("resource {kind} cannot be removed")));
         }
     }

@@ -37,7 +37,8 @@ pub fn human_duration(duration: Duration) -> String {
 
 /// The time until the text of an age changes.
 fn unchanged_for(age: Duration) -> Duration {
-    // `<invalid>` and `0s` meet at -2 s. Fractions are truncated toward zero, so exactly -2 s is still invalid.
+    // An age down to this one is printed as `<invalid>`, and the next larger one as `0s`, because fractions are
+    // truncated toward zero.
     const LAST_INVALID: Duration = Duration::seconds(-2);
     if age <= LAST_INVALID {
         return LAST_INVALID - age + Duration::NANOSECOND;
