@@ -177,5 +177,5 @@ pub(super) async fn apply(
         Ok(object)
     };
     let done = write.run(&key, None, absent, make).await?;
-    done.response(write.backend, resource, &key, warnings, write.context.deadline).await
+    done.response(write, &key, warnings).await
 }

@@ -57,7 +57,7 @@ async fn create(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
             }
         };
         match write.run(&key, None, absent, |_: Option<Base<'_>>| next()).await {
-            Ok(done) => return done.response(write.backend, resource, &key, warnings, write.context.deadline).await,
+            Ok(done) => return done.response(&write, &key, warnings).await,
             Err(status) if attempts > 0 && status.reason == reason::ALREADY_EXISTS => {}
             Err(status) => return Err(status),
         }

@@ -181,7 +181,8 @@ impl Write<'_> {
         }
         if let (WriteOutcome::Updated { value, .. }, false, false) = (&done, gone, options.dry_run) {
             let object = store::written_object(self.backend, resource, key, revision, Change::Modified, value)?;
-            self.keep(key, revision, value.clone(), RecentObject { tree: shown, managed });
+            let value = if store::has_stored_form(resource, &object) { object.json() } else { value.clone() };
+            self.keep(key, revision, value, RecentObject { tree: shown, managed });
             return Ok(Deleted { object, gone });
         }
         let change = if gone { Change::Deleted } else { Change::Modified };

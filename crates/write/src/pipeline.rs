@@ -294,7 +294,7 @@ impl Write<'_> {
         })
     }
 
-    /// Keeps the tree of a written object for the next write. `value` are its bytes, as they were stored.
+    /// Keeps the tree of a written object for the next write. `value` are its bytes, as they are stored or cached.
     pub(super) fn keep(&self, key: &Key, revision: Revision, value: Bytes, object: RecentObject) {
         let RecentObject { tree, managed } = object;
         if !store::is_as_parsed(&tree) {

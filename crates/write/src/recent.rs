@@ -51,7 +51,7 @@ struct Kept {
 struct Entry {
     number: u64,
     revision: Revision,
-    /// The stored bytes of the tree.
+    /// The bytes of the tree, as they are stored or as the watch cache has them.
     value: Bytes,
     object: RecentObject,
     bytes: usize,
@@ -67,11 +67,22 @@ impl RecentObjects {
             kept.entries.get(&found.key).filter(|entry| entry.revision <= found.modified)?;
             kept.remove(&found.key)?
         };
-        (entry.revision == found.modified && is_same_state(&found.value, &entry.value, entry.revision))
-            .then_some(entry.object)
+        // The entry keeps its buffer alive, so no other value can have the same address.
+        let is_same_buffer = entry.value.as_ptr() == found.value.as_ptr() && entry.value.len() == found.value.len();
+        (entry.revision == found.modified
+            && (is_same_buffer || is_same_state(&found.value, &entry.value, entry.revision)))
+        .then_some(entry.object)
     }
 
-    /// Keeps the tree that was stored as `value` at `revision`, and drops the oldest trees beyond the limits.
+    /// Replaces the bytes of a kept tree by those of the same state in the watch cache, which the next write finds there.
+    pub(super) fn share(&self, key: &Key, revision: Revision, cached: Bytes) {
+        let mut kept = self.lock();
+        if let Some(entry) = kept.entries.get_mut(key).filter(|entry| entry.revision == revision) {
+            entry.value = cached;
+        }
+    }
+
+    /// Keeps the tree of the stored or cached bytes `value` at `revision`, and drops the oldest trees beyond the limits.
     pub(super) fn keep(&self, key: &Key, revision: Revision, value: Bytes, object: RecentObject) {
         let managed = object.managed.as_ref().map_or(0, ParsedManagedFields::bytes);
         let bytes = ENTRY_BYTES + value.len() + managed + heap_bytes(&object.tree);
@@ -164,22 +175,23 @@ fn string_bytes(text: &str) -> usize {
     if text.len() < size_of::<JsonString>() { 0 } else { text.len() + 2 * size_of::<usize>() }
 }
 
-/// Whether a stored or cached state at `revision` has the bytes `value`. A cached state has the resource version as the
-/// first member of its metadata (`listwatch_meta::Object`), a stored one has none.
-fn is_same_state(found: &[u8], value: &[u8], revision: Revision) -> bool {
-    if found.len() == value.len() {
-        return found == value;
+/// Whether two values are the stored or cached bytes of one state at `revision`. A cached value has the resource version
+/// as the first member of its metadata (`listwatch_meta::Object`), a stored one has none.
+fn is_same_state(one: &[u8], other: &[u8], revision: Revision) -> bool {
+    let (stored, cached) = if one.len() < other.len() { (one, other) } else { (other, one) };
+    if stored.len() == cached.len() {
+        return stored == cached;
     }
     let member = format!("\"resourceVersion\":\"{revision}\",");
-    if found.len() != value.len() + member.len() {
+    if cached.len() != stored.len() + member.len() {
         return false;
     }
-    let Some(differs_at) = found.iter().zip(value).position(|(a, b)| a != b) else { return false };
+    let Some(differs_at) = cached.iter().zip(stored).position(|(a, b)| a != b) else { return false };
     // The bytes behind the member may begin like the member itself.
     (0..=differs_at.min(member.len())).map(|back| differs_at - back).any(|at| {
-        found[..at].ends_with(b"\"metadata\":{")
-            && found[at..].starts_with(member.as_bytes())
-            && found[at + member.len()..] == value[at..]
+        cached[..at].ends_with(b"\"metadata\":{")
+            && cached[at..].starts_with(member.as_bytes())
+            && cached[at + member.len()..] == stored[at..]
     })
 }
 
@@ -224,7 +236,14 @@ mod tests {
         let shape = ObjectShape::new(true, Vec::new());
         let cached = Object::from_stored(key("a"), Revision::new(7), Change::Added, &stored, &shape).unwrap().json();
         assert_ne!(cached, stored);
-        assert!(recent.take(&found(&key("a"), cached, 7)).is_some());
+        assert!(recent.take(&found(&key("a"), cached.clone(), 7)).is_some());
+
+        for state in [cached.clone(), Bytes::copy_from_slice(&cached), encode_tree(&tree("a", "1"))] {
+            keep(&recent, "a", 7, "1");
+            recent.share(&key("a"), Revision::new(8), Bytes::from_static(b"of another revision"));
+            recent.share(&key("a"), Revision::new(7), cached.clone());
+            assert!(recent.take(&found(&key("a"), state, 7)).is_some());
+        }
     }
 
     #[test]
@@ -259,6 +278,7 @@ mod tests {
         }
         let cached = r#"{"metadata":{"resourceVersion":"7","name":"a","labels":{"a":"b","c":"d"}}}"#;
         assert!(is_same_state(cached.as_bytes(), stored, Revision::new(7)));
+        assert!(is_same_state(stored, cached.as_bytes(), Revision::new(7)));
         assert!(!is_same_state(cached.as_bytes(), stored, Revision::new(8)));
     }
 

@@ -95,7 +95,7 @@ async fn write(write: &Write<'_>, request: &WriteRequest<'_>, patch: bool) -> Re
         let uid = Some(meta::text(metadata(&scale), "uid")).filter(|uid| !uid.is_empty());
         write.run(&key, uid, Absent::NotFound, make).await?
     };
-    answer(resource, done.response(write.backend, resource, &key, warnings, write.context.deadline).await?)
+    answer(resource, done.response(write, &key, warnings).await?)
 }
 
 /// Converts the response for a written object into the response for its Scale.
@@ -133,5 +133,5 @@ async fn apply(
         Ok(tree)
     };
     let done = write.run(&key, None, Absent::NotFound, make).await?;
-    answer(resource, done.response(write.backend, resource, &key, config.warnings(), write.context.deadline).await?)
+    answer(resource, done.response(write, &key, config.warnings()).await?)
 }

@@ -16,6 +16,7 @@ use listwatch_storage::{
 use serde::de::IgnoredAny;
 
 use super::memory::JSON_BYTES_PER_UNIT;
+use super::pipeline::Write;
 use super::recent::{RecentObject, RecentObjects};
 use super::request::{WriteBody, WriteResponse};
 pub(super) use listwatch_registry::encode_tree as encode;
@@ -301,19 +302,23 @@ pub(super) async fn cached_form(resource: &Resource, value: Bytes, deadline: Opt
     Ok(encode(&*resource.read_stored(&stored, deadline).await?))
 }
 
+/// Whether an object of a write has the form in which it is stored, except for its resource version.
+pub(super) fn has_stored_form(resource: &Resource, object: &Object) -> bool {
+    resource.is_as_cached() && !resource.converts_by_webhook() && !object.is_normalized()
+}
+
 impl WriteOutcome {
-    /// Builds the response to a create, update or patch. A call to a conversion webhook ends at `deadline`.
+    /// Builds the response to a create, update or patch. A call to a conversion webhook ends at the deadline of the write.
     ///
     /// # Errors
     /// 500 when the stored bytes are not an object, or a conversion webhook fails.
     pub(super) async fn response(
         self,
-        backend: &Backend,
-        resource: &Resource,
+        write: &Write<'_>,
         key: &Key,
         warnings: Vec<String>,
-        deadline: Option<Instant>,
     ) -> Result<WriteResponse, Status> {
+        let resource = write.resource;
         let (code, value, shown) = match self {
             WriteOutcome::Created { value, revision } => {
                 (201, value, revision.map(|revision| (revision, Change::Added)))
@@ -324,10 +329,14 @@ impl WriteOutcome {
             }
             WriteOutcome::Absent => return Err(Status::not_found(resource.gr(), key.name())),
         };
-        let value = cached_form(resource, value, deadline).await?;
+        let value = cached_form(resource, value, write.context.deadline).await?;
         let body = match shown {
             Some((revision, change)) => {
-                WriteBody::Object(written_object(backend, resource, key, revision, change, &value)?)
+                let object = written_object(write.backend, resource, key, revision, change, &value)?;
+                if !write.dry_run && has_stored_form(resource, &object) {
+                    write.recent.share(key, revision, object.json());
+                }
+                WriteBody::Object(object)
             }
             None => WriteBody::Json(resource.shown_json(value)),
         };

@@ -67,7 +67,7 @@ async fn update(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
     };
     let done = write.run(&key, uid.as_deref(), absent, make).await?;
     warnings.extend(of_strategy);
-    done.response(write.backend, resource, &key, warnings, write.context.deadline).await
+    done.response(write, &key, warnings).await
 }
 
 /// Patches an object, or the part of the object that a subresource holds.
@@ -102,7 +102,7 @@ async fn patch(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRes
         Ok(object)
     };
     let done = write.run(&key, None, Absent::NotFound, make).await?;
-    done.response(write.backend, resource, &key, warnings, write.context.deadline).await
+    done.response(write, &key, warnings).await
 }
 
 /// The type and the options of a PATCH.
