@@ -526,7 +526,7 @@ impl Kind {
         let mut owned_at: BTreeMap<&str, Cow<'_, Set>> = BTreeMap::new();
         for owned in managed.values() {
             let all = match owned_at.get(&*owned.api_version) {
-                Some(all) => Cow::Owned(all.union(&*owned.fields)),
+                Some(all) => Cow::Owned(all.union(&owned.fields)),
                 None => Cow::Borrowed(&*owned.fields),
             };
             owned_at.insert(&owned.api_version, all);
