@@ -870,7 +870,7 @@ impl Builder {
     }
 }
 
-/// Frees the kept trees of objects of a server without writes.
+/// Drops the trees of objects that were not written for 30 s. Writes do this, too, but a server may have none.
 async fn drop_recent_objects(writer: Arc<Writer>) {
     const INTERVAL: Duration = Duration::from_secs(30);
     loop {

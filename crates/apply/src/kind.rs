@@ -283,8 +283,8 @@ impl Kind {
         let mut fields = change.modified;
         fields.absorb(change.added);
         let unownable = managed::strip_meta(&mut fields);
-        // The writer's entry gets the fields that this write changed, except those that no manager can own. If there are
-        // none, the time of the entry stays unchanged.
+        // The writer's entry gets the fields that this write changed, except those that no manager can own. If no such
+        // field changed, the entry keeps its time.
         let empty = || OwnedFields { fields: Set::new().into(), api_version: self.api_version.clone(), time: None };
         let mut mine = mine.unwrap_or_else(empty);
         mine.lose(&change.removed);

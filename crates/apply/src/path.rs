@@ -76,6 +76,16 @@ impl PathElement {
         PathElement::Key(fields.into())
     }
 
+    /// Estimates the bytes that the element has allocated. Elements of one key share them.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        const COUNTERS: usize = 2 * size_of::<usize>();
+        match self {
+            PathElement::Field(_) | PathElement::Index(_) => 0,
+            PathElement::Key(fields) => COUNTERS + fields.len() * size_of::<(Name, Value)>(),
+            PathElement::Value(_) => COUNTERS + size_of::<Value>(),
+        }
+    }
+
     /// Parses the form in managedFields. Returns `Ok(None)` for an unknown kind of element, which
     /// callers skip.
     ///

@@ -156,11 +156,12 @@ impl Set {
         }
     }
 
-    /// Estimates the bytes that the set has allocated, without the keys of list items.
+    /// Estimates the bytes that the set has allocated.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.members.capacity() * size_of::<PathElement>()
             + self.children.capacity() * size_of::<(PathElement, Set)>()
-            + self.children.iter().map(|(_, set)| set.heap_bytes()).sum::<usize>()
+            + self.members.iter().map(PathElement::heap_bytes).sum::<usize>()
+            + self.children.iter().map(|(element, set)| element.heap_bytes() + set.heap_bytes()).sum::<usize>()
     }
 
     /// Whether the set has no member.

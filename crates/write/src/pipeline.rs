@@ -274,11 +274,11 @@ impl Write<'_> {
                 release_unused(self.allocators(), resource, &before, after, at).await;
             }
         }
-        // Other writes follow a create soon if another program reports the status of the object.
-        let is_reported_on = || self.query.is_some() && resource.subresource("status").is_some();
+        // A program that writes the status of the object will do so soon.
+        let has_status = || self.query.is_some() && resource.subresource("status").is_some();
         let written = match &done {
             WriteOutcome::Updated { value, revision } if !self.dry_run => Some((value, *revision)),
-            WriteOutcome::Created { value, revision: Some(revision) } if is_reported_on() => Some((value, *revision)),
+            WriteOutcome::Created { value, revision: Some(revision) } if has_status() => Some((value, *revision)),
             _ => None,
         };
         if let Some((value, revision)) = written {
@@ -294,7 +294,8 @@ impl Write<'_> {
         })
     }
 
-    /// Keeps the tree of a written object for the next write. `value` are its bytes, as they are stored or cached.
+    /// Keeps the tree of a written object for the next write. `value` is the encoded tree, as
+    /// it is stored or cached.
     pub(super) fn keep(&self, key: &Key, revision: Revision, value: Bytes, object: RecentObject) {
         let RecentObject { tree, managed } = object;
         if !store::is_as_parsed(&tree) {

@@ -302,9 +302,9 @@ pub(super) async fn cached_form(resource: &Resource, value: Bytes, deadline: Opt
     Ok(encode(&*resource.read_stored(&stored, deadline).await?))
 }
 
-/// Whether an object of a write has the form in which it is stored, except for its resource version.
+/// Whether an object of a write is the one of the watch cache, in the form in which it is stored.
 pub(super) fn has_stored_form(resource: &Resource, object: &Object) -> bool {
-    resource.is_as_cached() && !resource.converts_by_webhook() && !object.is_normalized()
+    !resource.custom && resource.is_as_cached() && !object.is_normalized()
 }
 
 impl WriteOutcome {
@@ -333,8 +333,8 @@ impl WriteOutcome {
         let body = match shown {
             Some((revision, change)) => {
                 let object = written_object(write.backend, resource, key, revision, change, &value)?;
-                if !write.dry_run && has_stored_form(resource, &object) {
-                    write.recent.share(key, revision, object.json());
+                if has_stored_form(resource, &object) {
+                    write.recent.share(key, &value, object.json());
                 }
                 WriteBody::Object(object)
             }

@@ -94,7 +94,7 @@ impl Writer {
     }
 
     /// Drops the trees of objects that were not written for 30 s. A write keeps the tree of its object for the next write,
-    /// and drops old trees itself. A server without writes must call this method to free them.
+    /// and drops old trees. Call this method periodically: without further writes, nothing else drops the trees.
     pub fn drop_recent_objects(&self) {
         self.recent.drop_old();
     }

@@ -221,9 +221,9 @@ fn add_items(schema: &Schema, list: &List, items: &[Value], view: View, into: &m
     Ok(())
 }
 
-/// The maximum depth at which values are checked for equality before they are compared by type. Each level of a changed
-/// value is checked again, so the checks take at most this many times the time of one.
-const EQUAL_DEPTH_MAX: usize = 8;
+/// The number of levels, from the root, whose values are checked for equality before they are compared by type. A changed
+/// value is checked again at each level above it. This bounds the number of checks of a value.
+const EQUAL_LEVELS_MAX: usize = 8;
 
 struct Comparer<'a> {
     schema: &'a Schema,
@@ -237,10 +237,10 @@ struct Comparer<'a> {
 
 impl Comparer<'_> {
     /// Whether two values are equal, so that nothing below them changed. Only values of built-in kinds are checked, which
-    /// were decoded by type. An equal list may still have an item without its keys, which the comparison would refuse; its
-    /// object then keeps its managed fields.
+    /// were decoded by type. A comparison by type refuses a list item without keys. In an equal list, such an item is not
+    /// seen, and the object keeps its managed fields.
     fn is_unchanged(&self, old: Option<&Value>, new: Option<&Value>) -> bool {
-        self.skips_equal && self.depth.get() <= EQUAL_DEPTH_MAX && old == new
+        self.skips_equal && self.depth.get() < EQUAL_LEVELS_MAX && old == new
     }
 
     /// Records the changes below a value in `into`, and returns the change of the value itself.

@@ -37,8 +37,8 @@ pub fn human_duration(duration: Duration) -> String {
 
 /// The time until the text of an age changes.
 fn unchanged_for(age: Duration) -> Duration {
-    // An age down to this one is printed as `<invalid>`, and the next larger one as `0s`, because fractions are
-    // truncated toward zero.
+    // Ages up to this one are printed as `<invalid>`, and larger ones as `0s`, because fractions are truncated toward
+    // zero.
     const LAST_INVALID: Duration = Duration::seconds(-2);
     if age <= LAST_INVALID {
         return LAST_INVALID - age + Duration::NANOSECOND;
