@@ -875,6 +875,8 @@ async fn drop_recent_objects(writer: Arc<Writer>) {
     const INTERVAL: Duration = Duration::from_secs(30);
     loop {
         tokio::time::sleep(INTERVAL).await;
-        writer.drop_recent_objects();
+        while writer.drop_recent_objects() {
+            tokio::task::yield_now().await;
+        }
     }
 }

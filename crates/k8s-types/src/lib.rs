@@ -385,23 +385,24 @@ impl Message {
         }
     }
 
-    /// The member with this JSON name, as [`Message::field`] returns it. Most objects have their members in the order of
-    /// the fields. The search therefore starts at the index `next`, and sets `next` to the index behind the found field.
-    pub fn field_in_order(&self, name: &str, next: &mut usize) -> Option<&'static Field> {
+    /// The field with this JSON name, without the members of inline messages, which have no name. Most objects have their
+    /// members in the order of the fields. The search therefore starts at the index `next`, and sets `next` to the index
+    /// behind the found field.
+    #[inline]
+    pub fn own_field_in_order(&self, name: &str, next: &mut usize) -> Option<&'static Field> {
         let fields = self.fields();
         let (before, after) = fields.split_at((*next).min(fields.len()));
-        let found = after
-            .iter()
-            .position(|field| field.is_named(name))
-            .map(|at| before.len() + at)
-            .or_else(|| before.iter().position(|field| field.is_named(name)));
-        match found {
-            Some(at) if fields[at].shape != Shape::Inline => {
-                *next = at + 1;
-                Some(&fields[at])
-            }
-            _ => self.field(name),
-        }
+        let is_found = |field: &Field| field.is_named(name);
+        let at = after.iter().position(is_found).map(|at| before.len() + at);
+        let at = at.or_else(|| before.iter().position(is_found))?;
+        *next = at + 1;
+        Some(&fields[at])
+    }
+
+    /// The member with this JSON name, as [`Message::field`] returns it, searched like
+    /// [`Message::own_field_in_order`].
+    pub fn field_in_order(&self, name: &str, next: &mut usize) -> Option<&'static Field> {
+        self.own_field_in_order(name, next).or_else(|| self.field(name))
     }
 
     /// The member with this JSON name, including members of inline messages.

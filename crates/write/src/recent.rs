@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use listwatch_json::{JsonString, Map, Value};
+use listwatch_json::Map;
 use listwatch_meta::{Key, Revision};
 use listwatch_storage::KeyValue;
 
+use super::memory::heap_bytes_of;
 use super::monotonic::Instant;
 use super::ownership::ParsedManagedFields;
 
@@ -24,6 +25,11 @@ use super::ownership::ParsedManagedFields;
 pub(super) const RECENT_BYTES_MAX: usize = 8 << 20;
 /// The maximum memory of one kept tree, in bytes. A larger one is not kept, because it would displace many small ones.
 const OBJECT_BYTES_MAX: usize = 256 << 10;
+/// The maximum size of the JSON of a kept tree, in bytes. It bounds the time in which a tree is weighed. The tree of a
+/// larger object rarely fits.
+const JSON_BYTES_MAX: usize = 64 << 10;
+/// The maximum number of trees that one call drops because of their age. It bounds the time in which they are freed.
+const EXPIRED_MAX: usize = 32;
 /// The maximum time for which a tree is kept. Leases are renewed every 10 s by default.
 const KEPT_MAX: Duration = Duration::from_secs(30);
 /// The memory of an entry without its tree and its bytes: the key and the places in both maps.
@@ -84,8 +90,11 @@ impl RecentObjects {
 
     /// Keeps the tree of the stored or cached bytes `value` at `revision`, and drops the oldest trees beyond the limits.
     pub(super) fn keep(&self, key: &Key, revision: Revision, value: Bytes, object: RecentObject) {
+        if value.len() > JSON_BYTES_MAX {
+            return;
+        }
         let managed = object.managed.as_ref().map_or(0, ParsedManagedFields::bytes);
-        let bytes = ENTRY_BYTES + value.len() + managed + heap_bytes(&object.tree);
+        let bytes = ENTRY_BYTES + value.len() + managed + heap_bytes_of(&object.tree);
         if bytes > OBJECT_BYTES_MAX {
             return;
         }
@@ -106,10 +115,11 @@ impl RecentObjects {
         drop(dropped);
     }
 
-    /// Drops the trees that are older than [`KEPT_MAX`].
-    pub(super) fn drop_old(&self) {
+    /// Drops trees that are older than [`KEPT_MAX`], at most [`EXPIRED_MAX`]. Returns whether there may be more.
+    pub(super) fn drop_old(&self) -> bool {
         let mut dropped = Vec::new();
         self.lock().drop_old(&mut dropped);
+        dropped.len() >= EXPIRED_MAX
     }
 
     /// The number of kept trees.
@@ -132,11 +142,12 @@ impl Kept {
         Some(entry)
     }
 
-    /// Removes the entries that are too old, and the oldest ones beyond [`RECENT_BYTES_MAX`].
+    /// Removes the oldest entries beyond [`RECENT_BYTES_MAX`], and up to [`EXPIRED_MAX`] entries that are too old.
     fn drop_old(&mut self, dropped: &mut Vec<Entry>) {
         while let Some(key) = self.order.values().next() {
             let is_old = |entry: &Entry| entry.written.elapsed() > KEPT_MAX;
-            if self.bytes <= RECENT_BYTES_MAX && !self.entries.get(key).is_some_and(is_old) {
+            let expires = dropped.len() < EXPIRED_MAX && self.entries.get(key).is_some_and(is_old);
+            if self.bytes <= RECENT_BYTES_MAX && !expires {
                 break;
             }
             let key = key.clone();
@@ -150,31 +161,6 @@ impl fmt::Debug for RecentObjects {
         let kept = self.lock();
         f.debug_struct("RecentObjects").field("objects", &kept.entries.len()).field("bytes", &kept.bytes).finish()
     }
-}
-
-/// Estimates the bytes that a tree has allocated.
-fn heap_bytes(members: &Map) -> usize {
-    const MEMBER_BYTES: usize = size_of::<JsonString>() + size_of::<Value>();
-    // A growing `Vec` has room for four entries at first, and then for twice as many as before.
-    let capacity = if members.is_empty() { 0 } else { members.len().next_power_of_two().max(4) };
-    let below = |(name, value): (&JsonString, &Value)| string_bytes(name) + value_bytes(value);
-    // A large object has an index of its members.
-    let index = if members.len() > 24 { capacity * 2 * size_of::<usize>() } else { 0 };
-    index + capacity * MEMBER_BYTES + members.iter().map(below).sum::<usize>()
-}
-
-fn value_bytes(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-        Value::String(text) => string_bytes(text),
-        Value::Array(items) => items.capacity() * size_of::<Value>() + items.iter().map(value_bytes).sum::<usize>(),
-        Value::Object(members) => heap_bytes(members),
-    }
-}
-
-/// A short string is stored in place. A longer one has two counters of its copies.
-fn string_bytes(text: &str) -> usize {
-    if text.len() < size_of::<JsonString>() { 0 } else { text.len() + 2 * size_of::<usize>() }
 }
 
 /// Whether two values are the same buffer. Both keep it alive, so no other value can have the same address.
@@ -317,8 +303,29 @@ mod tests {
         assert!(kept.bytes > RECENT_BYTES_MAX / 2);
         assert_eq!(kept.bytes, kept.entries.values().map(|entry| entry.bytes).sum::<usize>());
         drop(kept);
-        keep(&recent, "large", 10_001, &"x".repeat(OBJECT_BYTES_MAX));
+        keep(&recent, "large", 10_001, &"x".repeat(JSON_BYTES_MAX));
         assert!(!recent.lock().entries.contains_key(&key("large")));
+        let many: Map = (0..3_000).map(|at| (format!("{at}"), json!({"a": {}}))).collect();
+        let tree = json!({"metadata": many}).as_object().unwrap().clone();
+        let value = encode_tree(&tree);
+        assert!(value.len() <= JSON_BYTES_MAX, "{}", value.len());
+        recent.keep(&key("wide"), Revision::new(10_002), value, RecentObject { tree, managed: None });
+        assert!(!recent.lock().entries.contains_key(&key("wide")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_call_drops_a_bounded_number_of_old_trees() {
+        let recent = RecentObjects::default();
+        for n in 0..3 * EXPIRED_MAX {
+            keep(&recent, &format!("n{n}"), 1, "1");
+        }
+        tokio::time::advance(KEPT_MAX + Duration::from_millis(1)).await;
+        keep(&recent, "new", 2, "1");
+        assert_eq!(recent.len(), 2 * EXPIRED_MAX + 1);
+        assert!(recent.drop_old());
+        assert!(recent.drop_old());
+        assert!(!recent.drop_old());
+        assert_eq!(recent.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]

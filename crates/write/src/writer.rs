@@ -93,10 +93,11 @@ impl Writer {
         &self.recent
     }
 
-    /// Drops the trees of objects that were not written for 30 s. A write keeps the tree of its object for the next write,
-    /// and drops old trees. Call this method periodically: without further writes, nothing else drops the trees.
-    pub fn drop_recent_objects(&self) {
-        self.recent.drop_old();
+    /// Drops trees of objects that were not written for 30 s, at most 32. Returns whether there may be more. A write keeps
+    /// the tree of its object for the next write, and drops old trees. Call this method periodically: without further
+    /// writes, nothing else drops the trees.
+    pub fn drop_recent_objects(&self) -> bool {
+        self.recent.drop_old()
     }
 
     /// Sets whether this server enforces roles and bindings. If false, writes of these objects return a warning.

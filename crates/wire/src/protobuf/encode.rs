@@ -377,15 +377,8 @@ pub(super) fn find_member(
 ) -> Option<(&'static Field, u32)> {
     let fields = message.fields();
     let shift = 8 * (INLINE_DEPTH_MAX - level);
-    let (before, after) = fields.split_at((*expected).min(fields.len()));
-    if let Some(at) = after
-        .iter()
-        .position(|field| field.is_named(name))
-        .map(|at| at + before.len())
-        .or_else(|| before.iter().position(|field| field.is_named(name)))
-    {
-        *expected = at + 1;
-        return Some((&fields[at], u32::from(fields[at].number()) << shift));
+    if let Some(field) = message.own_field_in_order(name, expected) {
+        return Some((field, u32::from(field.number()) << shift));
     }
     if level == INLINE_DEPTH_MAX {
         return None;
