@@ -1,4 +1,4 @@
-//! The client of etcd's gRPC API over one tonic channel, with the calls that the store needs:
+//! The client of etcd's gRPC API over one channel, with the calls that the store needs:
 //! [`Client`].
 //!
 //! Every call requires a leader. So a member that is cut off from the others returns an error
@@ -6,21 +6,13 @@
 //! rejected because of an expired token is repeated once with a new token; concurrent calls
 //! authenticate once.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use futures_core::Stream;
+use http::HeaderValue;
 use parking_lot::RwLock;
 use prost::Message;
-use tokio::sync::mpsc;
-use tonic::client::Grpc;
-use tonic::codegen::http::uri::PathAndQuery;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::Channel;
-use tonic::{Code, Request, Status, Streaming};
-use tonic_prost::ProstCodec;
 
+use super::grpc::{Answers, Channel, Code, Requests, Status};
 use super::proto::{
     AuthenticateRequest, AuthenticateResponse, CompactionRequest, CompactionResponse, LeaseGrantRequest,
     LeaseGrantResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest, RangeResponse, RequestUnion,
@@ -28,19 +20,15 @@ use super::proto::{
     WatchProgressRequest, WatchRequest, WatchResponse, path,
 };
 
-/// Maximum size of a gRPC message in bytes: the response to a range is as large as the range.
-const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
+type Token = HeaderValue;
 
-/// The maximum number of unsent requests that a watch stream holds; above this the stream is closed
-/// as dead.
-const WATCH_REQUESTS_MAX: usize = 100;
-
-type Token = MetadataValue<Ascii>;
+/// The responses of a watch stream.
+pub(super) type WatchAnswers = Answers<WatchResponse>;
 
 /// The calls on one channel. Clones share the channel and the token.
 #[derive(Clone)]
 pub(super) struct Client {
-    grpc: Grpc<Channel>,
+    channel: Channel,
     auth: Option<Arc<Auth>>,
 }
 
@@ -71,8 +59,7 @@ impl Client {
                 renewing: tokio::sync::Mutex::new(()),
             })
         });
-        let grpc = Grpc::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let client = Client { grpc, auth };
+        let client = Client { channel, auth };
         client.renew_token().await?;
         Ok(client)
     }
@@ -81,8 +68,9 @@ impl Client {
     pub(super) async fn renew_token(&self) -> Result<(), Status> {
         let Some(auth) = &self.auth else { return Ok(()) };
         let request = AuthenticateRequest { name: auth.user.clone(), password: auth.password.clone() };
-        let answer: AuthenticateResponse = self.send(path::AUTHENTICATE, request, None).await?;
-        let token = answer.token.parse().map_err(|_| Status::internal("etcd's token is no header value"))?;
+        let answer: AuthenticateResponse = self.send(path::AUTHENTICATE, &request, None).await?;
+        let mut token: Token = answer.token.parse().map_err(|_| Status::internal("etcd's token is no header value"))?;
+        token.set_sensitive(true);
         *auth.token.write() = Some(token);
         Ok(())
     }
@@ -112,14 +100,11 @@ impl Client {
     }
 
     /// Opens a watch stream with its first watch.
-    pub(super) async fn watch(
-        &self,
-        create: WatchCreateRequest,
-    ) -> Result<(WatchRequests, Streaming<WatchResponse>), Status> {
+    pub(super) async fn watch(&self, create: WatchCreateRequest) -> Result<(WatchRequests, WatchAnswers), Status> {
         let Some(auth) = &self.auth else { return self.open(create, None).await };
         let token = auth.token();
         match self.open(create.clone(), token.as_ref()).await {
-            Err(status) if status.code() == Code::Unauthenticated => {
+            Err(status) if status.code == Code::Unauthenticated => {
                 let token = self.replace_token(auth, token).await?;
                 self.open(create, token.as_ref()).await
             }
@@ -131,28 +116,19 @@ impl Client {
         &self,
         create: WatchCreateRequest,
         token: Option<&Token>,
-    ) -> Result<(WatchRequests, Streaming<WatchResponse>), Status> {
-        let (sender, receiver) = mpsc::channel(WATCH_REQUESTS_MAX);
-        let requests = WatchRequests(sender);
-        requests.create(create);
-        let mut grpc = self.ready().await?;
-        let path = PathAndQuery::from_static(path::WATCH);
-        let request = with_metadata(Outgoing(receiver), token);
-        let answers = grpc.streaming(request, path, ProstCodec::default()).await?.into_inner();
-        Ok((requests, answers))
+    ) -> Result<(WatchRequests, WatchAnswers), Status> {
+        let create = WatchRequest { request_union: Some(RequestUnion::Create(create)) };
+        let (requests, answers) = self.channel.streaming(path::WATCH, &create, &metadata(token)).await?;
+        Ok((WatchRequests(requests), answers))
     }
 
-    async fn unary<Q, A>(&self, path: &'static str, message: Q) -> Result<A, Status>
-    where
-        Q: Message + Clone + 'static,
-        A: Message + Default + 'static,
-    {
-        let Some(auth) = &self.auth else { return self.send(path, message, None).await };
+    async fn unary<A: Message + Default>(&self, path: &'static str, message: impl Message) -> Result<A, Status> {
+        let Some(auth) = &self.auth else { return self.send(path, &message, None).await };
         let token = auth.token();
-        match self.send(path, message.clone(), token.as_ref()).await {
-            Err(status) if status.code() == Code::Unauthenticated => {
+        match self.send(path, &message, token.as_ref()).await {
+            Err(status) if status.code == Code::Unauthenticated => {
                 let token = self.replace_token(auth, token).await?;
-                self.send(path, message, token.as_ref()).await
+                self.send(path, &message, token.as_ref()).await
             }
             result => result,
         }
@@ -168,66 +144,41 @@ impl Client {
         Ok(auth.token())
     }
 
-    async fn send<Q, A>(&self, path: &'static str, message: Q, token: Option<&Token>) -> Result<A, Status>
-    where
-        Q: Message + 'static,
-        A: Message + Default + 'static,
-    {
-        let mut grpc = self.ready().await?;
-        let request = with_metadata(message, token);
-        let answer = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::default()).await?;
-        Ok(answer.into_inner())
-    }
-
-    async fn ready(&self) -> Result<Grpc<Channel>, Status> {
-        let mut grpc = self.grpc.clone();
-        grpc.ready().await.map_err(|error| Status::unknown(format!("the connection is not ready: {error}")))?;
-        Ok(grpc)
+    async fn send<A: Message + Default>(
+        &self,
+        path: &'static str,
+        message: &impl Message,
+        token: Option<&Token>,
+    ) -> Result<A, Status> {
+        self.channel.unary(path, message, &metadata(token)).await
     }
 }
 
-fn with_metadata<Q>(message: Q, token: Option<&Token>) -> Request<Q> {
-    let mut request = Request::new(message);
-    let metadata = request.metadata_mut();
-    metadata.insert("hasleader", MetadataValue::from_static("true"));
-    if let Some(token) = token {
-        metadata.insert("token", token.clone());
-    }
-    request
+fn metadata(token: Option<&Token>) -> Vec<(&'static str, HeaderValue)> {
+    let leader = ("hasleader", HeaderValue::from_static("true"));
+    std::iter::once(leader).chain(token.map(|token| ("token", token.clone()))).collect()
 }
 
 /// The outgoing half of a watch stream. Dropping both halves ends the stream.
-#[derive(Debug)]
-pub(super) struct WatchRequests(mpsc::Sender<WatchRequest>);
+pub(super) struct WatchRequests(Requests<WatchRequest>);
 
 impl WatchRequests {
-    /// Opens another watch. Returns false if the stream is closed or its queue is full.
-    pub(super) fn create(&self, create: WatchCreateRequest) -> bool {
+    /// Opens another watch. Returns false if the stream is closed or etcd does not read it.
+    pub(super) fn create(&mut self, create: WatchCreateRequest) -> bool {
         self.send(RequestUnion::Create(create))
     }
 
     /// Ends a watch. Returns false as [`WatchRequests::create`] does.
-    pub(super) fn cancel(&self, watch_id: i64) -> bool {
+    pub(super) fn cancel(&mut self, watch_id: i64) -> bool {
         self.send(RequestUnion::Cancel(WatchCancelRequest { watch_id }))
     }
 
     /// Requests the progress of the stream. Returns false as [`WatchRequests::create`] does.
-    pub(super) fn request_progress(&self) -> bool {
+    pub(super) fn request_progress(&mut self) -> bool {
         self.send(RequestUnion::Progress(WatchProgressRequest {}))
     }
 
-    fn send(&self, request: RequestUnion) -> bool {
-        self.0.try_send(WatchRequest { request_union: Some(request) }).is_ok()
-    }
-}
-
-/// The requests of a watch stream, for tonic.
-struct Outgoing(mpsc::Receiver<WatchRequest>);
-
-impl Stream for Outgoing {
-    type Item = WatchRequest;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchRequest>> {
-        self.0.poll_recv(context)
+    fn send(&mut self, request: RequestUnion) -> bool {
+        self.0.send(&WatchRequest { request_union: Some(request) })
     }
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
-use tonic::Status;
 
 use super::client::Client;
 use super::fault::{Cause, Failure};
+use super::grpc::{Channel, Status};
 use super::options::{Dial, Etcd3Options};
 use super::proto::ResponseHeader;
 use super::version::Version;
@@ -123,7 +123,7 @@ impl Endpoints {
             return Ok(connection.clone());
         }
         let url = &member.dial.url;
-        let client = async |channel: tonic::transport::Channel| {
+        let client = async |channel: Channel| {
             let client = Client::new(channel, self.user.as_ref());
             match tokio::time::timeout(self.dial_timeout, client).await {
                 Ok(client) => client.map_err(|status| Failure::from_status(url, &status)),

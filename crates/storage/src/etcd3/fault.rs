@@ -5,11 +5,9 @@
 //! request certainly did not take effect, in which case even a write may be retried. The failure
 //! also states whether another endpoint may succeed.
 
-use std::error::Error as _;
 use std::time::Duration;
 
-use tonic::{Code, Status};
-
+use super::grpc::{Code, Status};
 use super::history::Replaced;
 use crate::error::StoreFault;
 
@@ -77,12 +75,7 @@ impl Failure {
 
     /// Converts a gRPC status.
     pub(super) fn from_status(endpoint: &str, status: &Status) -> Self {
-        let unsent = status.source().is_some_and(is_connect_error);
-        let words = match status.source() {
-            Some(source) if unsent => chain(source),
-            _ => status.message().to_owned(),
-        };
-        classify(endpoint, status.code(), &words, unsent)
+        classify(endpoint, status.code, &status.message, status.unsent)
     }
 
     /// The fault for callers to whom neither compaction nor a future revision can apply.
@@ -150,18 +143,6 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Whether the connection failed before any request was sent.
-fn is_connect_error(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if error.is::<tonic::ConnectError>() {
-            return true;
-        }
-        next = error.source();
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,11 +202,6 @@ mod tests {
     #[test]
     fn etcd_error_without_text_names_its_grpc_code() {
         let failure = classify("http://e:2379", Code::DeadlineExceeded, "", false);
-        assert!(
-            failure
-                .into_fault()
-                .to_string()
-                .ends_with("etcd at http://e:2379: Deadline expired before operation could complete")
-        );
+        assert!(failure.into_fault().to_string().ends_with("etcd at http://e:2379: DeadlineExceeded"));
     }
 }

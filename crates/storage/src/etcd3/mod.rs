@@ -41,8 +41,10 @@
 
 mod client;
 mod compact;
+mod connector;
 mod endpoints;
 mod fault;
+mod grpc;
 mod history;
 mod keys;
 mod lease;
@@ -581,7 +583,7 @@ impl Shared {
             .read(|connection| async move {
                 let watch = WatchCreateRequest { key: self.keys.never(), start_revision: FIRST, ..Default::default() };
                 let (_requests, mut responses) = connection.watches.watch(watch).await?;
-                while let Some(response) = responses.message().await? {
+                while let Some(response) = responses.next().await? {
                     if response.compact_revision > 0 {
                         return Ok(response.compact_revision);
                     }

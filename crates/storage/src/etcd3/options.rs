@@ -5,27 +5,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tonic::codegen::http::Uri;
-use tonic::transport::{Channel, Endpoint};
+use http::Uri;
 
+use super::connector::Connector;
 use super::fault::chain;
-use super::tls::{Connector, TlsFiles, TlsPaths};
+use super::grpc::{Channel, Settings};
+use super::tls::{TlsFiles, TlsPaths};
 use crate::error::StoreFault;
 
 /// The key prefix of Kubernetes.
 pub const DEFAULT_PREFIX: &str = "/registry";
 
 /// Bytes of a watch on the wire and in HTTP/2 buffers that were not read yet. A stalled watch stops
-/// only its own stream, because the connection's window is much larger
-/// ([`CONNECTION_WINDOW_BYTES`]).
+/// only its own stream, because the connection's window is much larger.
 pub const WATCH_WINDOW_BYTES: u32 = 512 << 10;
 
 /// The largest unread part of the response to a read or write, in bytes, as [`WATCH_WINDOW_BYTES`].
 const ANSWER_WINDOW_BYTES: u32 = 4 << 20;
-
-/// HTTP/2's largest window. Each stream has its own bound, because with a common bound a few
-/// stalled watches would stop all others.
-const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 
 /// The addresses and credentials of an etcd.
 ///
@@ -118,35 +114,24 @@ impl Etcd3Options {
             None if tls.is_some() => format!("https://{endpoint}"),
             None => format!("http://{endpoint}"),
         };
-        let refuse =
-            |error: &dyn std::error::Error| ConnectError::Endpoint { endpoint: url.clone(), reason: chain(error) };
-        let mut base = Endpoint::from_shared(url.clone()).map_err(|error| refuse(&error))?;
-        if base.uri().port_u16().is_none() {
-            let reason = "it names no port from 0 to 65535; etcd listens on 2379 by default".to_owned();
-            return Err(ConnectError::Endpoint { endpoint: url, reason });
+        let refuse = |reason: String| ConnectError::Endpoint { endpoint: url.clone(), reason };
+        let uri: Uri = url.parse().map_err(|error| refuse(chain(&error)))?;
+        let authority = uri.authority().cloned().ok_or_else(|| refuse("it names no host".to_owned()))?;
+        if authority.port_u16().is_none() {
+            return Err(refuse("it names no port from 0 to 65535; etcd listens on 2379 by default".to_owned()));
         }
-        let mut connector = None;
-        if let Some(address) = url.strip_prefix("https://") {
-            let files = match tls {
-                Some(files) => files.clone(),
-                None => Arc::new(TlsFiles::load(TlsPaths::default())?),
-            };
-            connector = Some(Connector::new(files, self.dial_timeout));
-            // For tonic, an address with a connector of its own is a plain one.
-            let origin: Uri = url.parse().map_err(|error| refuse(&error))?;
-            let address = format!("http://{address}");
-            base = Endpoint::from_shared(address).map_err(|error| refuse(&error))?.origin(origin);
-        } else {
-            base = base.connect_timeout(self.dial_timeout);
-        }
-        base = base
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(self.keep_alive_interval)
-            .keep_alive_timeout(self.keep_alive_timeout)
-            // etcd treats pings on a connection without a call as an attack.
-            .keep_alive_while_idle(false)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        Ok(Dial { base, connector, url })
+        let tls = match tls {
+            _ if url.starts_with("http://") => None,
+            Some(files) => Some(files.clone()),
+            None => Some(Arc::new(TlsFiles::load(TlsPaths::default())?)),
+        };
+        let connector = Connector::new(authority, tls, self.dial_timeout);
+        let settings = Settings {
+            stream_window_bytes: ANSWER_WINDOW_BYTES,
+            keep_alive_interval: self.keep_alive_interval,
+            keep_alive_timeout: self.keep_alive_timeout,
+        };
+        Ok(Dial { url, connector, settings })
     }
 
     fn tls(&self) -> Result<Option<Arc<TlsFiles>>, ConnectError> {
@@ -189,12 +174,10 @@ impl fmt::Debug for Etcd3Options {
 
 /// One endpoint, ready to be dialed: one connection for calls and one for watches, so that a long
 /// list never delays an event.
-#[derive(Clone, Debug)]
 pub(super) struct Dial {
     pub(super) url: String,
-    base: Endpoint,
-    /// Opens connections over TLS.
-    connector: Option<Connector>,
+    connector: Connector,
+    settings: Settings,
 }
 
 impl Dial {
@@ -209,12 +192,8 @@ impl Dial {
         self.channel(WATCH_WINDOW_BYTES)
     }
 
-    fn channel(&self, window_bytes: u32) -> Channel {
-        let endpoint = self.base.clone().initial_stream_window_size(window_bytes);
-        match &self.connector {
-            Some(connector) => endpoint.connect_with_connector_lazy(connector.clone()),
-            None => endpoint.connect_lazy(),
-        }
+    fn channel(&self, stream_window_bytes: u32) -> Channel {
+        Channel::new(self.connector.clone(), Settings { stream_window_bytes, ..self.settings })
     }
 }
 

@@ -2,24 +2,15 @@
 //! certificates are used without a restart. etcd's own client reads its certificate and key in the same way
 //! (etcd, `client/pkg/transport/listener.go`, `TLSInfo`); here the authorities are read again too.
 
-use std::future::{Future, poll_fn};
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
-use tonic::codegen::http::Uri;
-use tower_service::Service;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::fault::chain;
 use super::options::ConnectError;
@@ -94,7 +85,7 @@ impl TlsFiles {
     }
 
     /// The configuration of the present files, or the last usable one if reading them takes too long.
-    async fn config(self: &Arc<Self>) -> Arc<ClientConfig> {
+    pub(super) async fn config(self: &Arc<Self>) -> Arc<ClientConfig> {
         let files = self.clone();
         let reading = tokio::task::spawn_blocking(move || files.reload());
         if tokio::time::timeout(READ_TIMEOUT, reading).await.is_err() {
@@ -191,67 +182,6 @@ fn certificates(file: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
 
 fn unusable(file: &Path, reason: String) -> ConnectError {
     ConnectError::File { file: file.to_owned(), reason }
-}
-
-/// Opens connections with the present [`TlsFiles`], for tonic.
-#[derive(Clone)]
-pub(super) struct Connector {
-    files: Arc<TlsFiles>,
-    /// Looks up addresses, and shares the time limit between them.
-    tcp: HttpConnector,
-    timeout: Duration,
-}
-
-impl Connector {
-    /// `timeout` is the time for address lookup, TCP and the TLS handshake together.
-    pub(super) fn new(files: Arc<TlsFiles>, timeout: Duration) -> Self {
-        let mut tcp = HttpConnector::new();
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(timeout));
-        Connector { files, tcp, timeout }
-    }
-
-    async fn connect(mut self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
-        let host = uri.host().unwrap_or_default();
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).to_owned();
-        let name = ServerName::try_from(host.clone())
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("host {host}: {error}")))?;
-        let config = self.files.config().await;
-        poll_fn(|context| self.tcp.poll_ready(context)).await.map_err(io::Error::other)?;
-        let tcp = self.tcp.call(uri).await.map_err(io::Error::other)?.into_inner();
-        let stream = tokio_rustls::TlsConnector::from(config).connect(name, tcp).await?;
-        if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the server does not choose HTTP/2"));
-        }
-        Ok(TokioIo::new(stream))
-    }
-}
-
-impl Service<Uri> for Connector {
-    type Response = TokioIo<TlsStream<TcpStream>>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let connector = self.clone();
-        Box::pin(async move {
-            let timeout = connector.timeout;
-            match tokio::time::timeout(timeout, connector.connect(uri)).await {
-                Ok(connected) => connected,
-                Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no TLS connection within {timeout:?}"))),
-            }
-        })
-    }
-}
-
-impl std::fmt::Debug for Connector {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connector").field("paths", &self.files.paths).field("timeout", &self.timeout).finish()
-    }
 }
 
 #[cfg(test)]
@@ -355,50 +285,5 @@ mod tests {
             let error = TlsFiles::load(dir.paths.clone()).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(expected), "{error:?} instead of {expected:?}");
         }
-    }
-
-    /// The error of a connection to a server on the loopback.
-    async fn refused(address: std::net::SocketAddr, timeout: Duration, files: TlsFiles) -> io::ErrorKind {
-        let mut connector = Connector::new(Arc::new(files), timeout);
-        let uri: Uri = format!("http://{address}").parse().unwrap();
-        connector.call(uri).await.map(drop).expect_err("the server is no etcd").kind()
-    }
-
-    #[tokio::test]
-    async fn connection_times_out_if_the_server_never_finishes_the_tls_handshake() {
-        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let dir = Dir::new();
-        let files = TlsFiles::load(dir.paths.clone()).unwrap();
-        let kind = refused(silent.local_addr().unwrap(), Duration::from_millis(50), files).await;
-        assert_eq!(kind, io::ErrorKind::TimedOut);
-    }
-
-    #[tokio::test]
-    async fn tls_server_without_http_2_is_rejected() {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let certificate =
-            rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(
-                vec![certificate.der().clone()],
-                PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap(),
-            )
-            .unwrap();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(async move {
-            let (tcp, _) = listener.accept().await.unwrap();
-            let accepted = tokio_rustls::TlsAcceptor::from(Arc::new(config)).accept(tcp).await;
-            tokio::time::sleep(Duration::from_secs(60)).await;
-            drop(accepted);
-        });
-        let dir = Dir::new();
-        dir.write("ca.crt", &certificate.pem());
-        let files = TlsFiles::load(dir.paths.clone()).unwrap();
-        assert_eq!(refused(address, Duration::from_secs(60), files).await, io::ErrorKind::InvalidData);
     }
 }

@@ -30,9 +30,8 @@ use listwatch_meta::{Key, KeyRange, Revision};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tonic::Streaming;
 
-use super::client::WatchRequests;
+use super::client::{WatchAnswers, WatchRequests};
 use super::endpoints::Connection;
 use super::fault::{Cause, Failure};
 use super::history::Floor;
@@ -421,7 +420,7 @@ struct Reader {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
     requests: WatchRequests,
-    stream: Streaming<WatchResponse>,
+    stream: WatchAnswers,
     live: Liveness,
     /// The id of this watch; any later created watch is a leftover of a probe.
     watch_id: Option<i64>,
@@ -452,7 +451,7 @@ impl Reader {
             let message = loop {
                 tokio::select! {
                     biased;
-                    message = self.stream.message() => break message,
+                    message = self.stream.next() => break message,
                     () = progress_requested(self.progress_wanted.as_deref()) => self.live.handle_progress_wanted(),
                     () = &mut timer => {}
                 }

@@ -1,0 +1,191 @@
+//! The outcome of a call: [`Status`], with its [`Code`].
+
+use std::borrow::Cow;
+use std::fmt;
+
+use http::{HeaderMap, StatusCode};
+use percent_encoding::percent_decode;
+
+use crate::etcd3::fault::chain;
+
+/// The header or trailer with the number of the code.
+const GRPC_STATUS: &str = "grpc-status";
+/// The header or trailer with the text of the error, percent-encoded.
+const GRPC_MESSAGE: &str = "grpc-message";
+
+/// A code of gRPC. Source: <https://github.com/grpc/grpc/blob/master/doc/statuscodes.md>.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::etcd3) enum Code {
+    Cancelled,
+    Unknown,
+    InvalidArgument,
+    DeadlineExceeded,
+    NotFound,
+    AlreadyExists,
+    PermissionDenied,
+    ResourceExhausted,
+    FailedPrecondition,
+    Aborted,
+    OutOfRange,
+    Unimplemented,
+    Internal,
+    Unavailable,
+    DataLoss,
+    Unauthenticated,
+}
+
+impl Code {
+    /// The code of a `grpc-status`, or `None` for success. A code that gRPC does not define is
+    /// [`Code::Unknown`].
+    fn parse(number: &[u8]) -> Option<Self> {
+        Some(match number {
+            b"0" => return None,
+            b"1" => Code::Cancelled,
+            b"3" => Code::InvalidArgument,
+            b"4" => Code::DeadlineExceeded,
+            b"5" => Code::NotFound,
+            b"6" => Code::AlreadyExists,
+            b"7" => Code::PermissionDenied,
+            b"8" => Code::ResourceExhausted,
+            b"9" => Code::FailedPrecondition,
+            b"10" => Code::Aborted,
+            b"11" => Code::OutOfRange,
+            b"12" => Code::Unimplemented,
+            b"13" => Code::Internal,
+            b"14" => Code::Unavailable,
+            b"15" => Code::DataLoss,
+            b"16" => Code::Unauthenticated,
+            _ => Code::Unknown,
+        })
+    }
+
+    /// The code of a response that is not one of gRPC, such as that of a proxy. Source:
+    /// <https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md>.
+    fn of_http(status: StatusCode) -> Self {
+        match status.as_u16() {
+            400 => Code::Internal,
+            401 => Code::Unauthenticated,
+            403 => Code::PermissionDenied,
+            404 => Code::Unimplemented,
+            429 | 502 | 503 | 504 => Code::Unavailable,
+            _ => Code::Unknown,
+        }
+    }
+
+    /// The code of a stream that the server has reset (gRPC, "Errors" of the protocol).
+    fn of_reset(reason: h2::Reason) -> Self {
+        match reason {
+            h2::Reason::REFUSED_STREAM => Code::Unavailable,
+            h2::Reason::CANCEL => Code::Cancelled,
+            h2::Reason::ENHANCE_YOUR_CALM => Code::ResourceExhausted,
+            h2::Reason::INADEQUATE_SECURITY => Code::PermissionDenied,
+            _ => Code::Internal,
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The error of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::etcd3) struct Status {
+    pub(in crate::etcd3) code: Code,
+    pub(in crate::etcd3) message: Cow<'static, str>,
+    /// Whether the server certainly did not process the request.
+    pub(in crate::etcd3) unsent: bool,
+}
+
+impl Status {
+    /// The error of a response that violates the protocol.
+    pub(in crate::etcd3) fn internal(message: impl Into<Cow<'static, str>>) -> Self {
+        Status { code: Code::Internal, message: message.into(), unsent: false }
+    }
+
+    /// The error of a connection that was not established.
+    pub(super) fn unconnected(error: &dyn std::error::Error) -> Self {
+        Status { code: Code::Unavailable, message: chain(error).into(), unsent: true }
+    }
+
+    /// The error of a stream.
+    pub(super) fn of_stream(error: &h2::Error) -> Self {
+        let code = match error.reason() {
+            Some(reason) if error.is_reset() => Code::of_reset(reason),
+            _ => Code::Unavailable,
+        };
+        // RFC 9113, 8.7: a stream that was refused was not processed.
+        let unsent = error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        Status { code, message: chain(error).into(), unsent }
+    }
+
+    /// The outcome in the headers of a response without messages, or in the trailers. `None` if they have none.
+    pub(super) fn of_headers(headers: &HeaderMap) -> Option<Result<(), Self>> {
+        let code = headers.get(GRPC_STATUS)?;
+        Some(match Code::parse(code.as_bytes()) {
+            None => Ok(()),
+            Some(code) => {
+                let message = headers.get(GRPC_MESSAGE).map(|text| percent_decode(text.as_bytes()).decode_utf8_lossy());
+                Err(Status { code, message: message.unwrap_or_default().into_owned().into(), unsent: false })
+            }
+        })
+    }
+
+    /// The error of a response that is not one of gRPC.
+    pub(super) fn of_http(status: StatusCode) -> Self {
+        Status {
+            code: Code::of_http(status),
+            message: format!("the server answers HTTP {status}").into(),
+            unsent: false,
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn status_is_read_from_its_headers() {
+        assert_eq!(Status::of_headers(&headers(&[])), None);
+        assert_eq!(Status::of_headers(&headers(&[("grpc-status", "0"), ("grpc-message", "")])), Some(Ok(())));
+        for (number, code) in [
+            ("1", Code::Cancelled),
+            ("2", Code::Unknown),
+            ("3", Code::InvalidArgument),
+            ("4", Code::DeadlineExceeded),
+            ("5", Code::NotFound),
+            ("6", Code::AlreadyExists),
+            ("7", Code::PermissionDenied),
+            ("8", Code::ResourceExhausted),
+            ("9", Code::FailedPrecondition),
+            ("10", Code::Aborted),
+            ("11", Code::OutOfRange),
+            ("12", Code::Unimplemented),
+            ("13", Code::Internal),
+            ("14", Code::Unavailable),
+            ("15", Code::DataLoss),
+            ("16", Code::Unauthenticated),
+            ("17", Code::Unknown),
+            ("", Code::Unknown),
+            ("00", Code::Unknown),
+        ] {
+            let found = Status::of_headers(&headers(&[("grpc-status", number)])).unwrap().unwrap_err();
+            assert_eq!((found.code, &*found.message), (code, ""), "{number:?}");
+        }
+        let found = Status::of_headers(&headers(&[("grpc-status", "5"), ("grpc-message", "100%25 k%C3%A4se %zz")]));
+        assert_eq!(found.unwrap().unwrap_err().message, "100% käse %zz");
+    }
+}
