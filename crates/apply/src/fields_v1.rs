@@ -14,7 +14,7 @@ use std::fmt;
 use listwatch_json::{Map, Value, is_plain};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
-use crate::path::PathElement;
+use crate::path::{PathElement, Room};
 use crate::set::Set;
 use crate::value::write_text;
 
@@ -26,8 +26,8 @@ impl Set {
     ///
     /// # Errors
     /// A message that describes the invalid part.
-    pub(crate) fn from_fields(fields: &Value) -> Result<Set, String> {
-        match read(fields, DEPTH_MAX)? {
+    pub(crate) fn from_fields(fields: &Value, room: &Room) -> Result<Set, String> {
+        match read(fields, DEPTH_MAX, room)? {
             (Some(set), _) => Ok(set),
             (None, _) => Ok(Set::new()),
         }
@@ -140,18 +140,19 @@ pub(crate) fn write_plain(text: &str, out: &mut String) {
 /// Decodes the text of `fieldsV1`: the children of an element (`None` for none), and whether the
 /// element itself is a member. Fails if [`Set::from_fields`] fails, and for duplicate names; the
 /// caller then decodes the JSON tree.
-pub(crate) struct FieldsSeed {
+pub(crate) struct FieldsSeed<'a> {
     depth: usize,
+    room: &'a Room,
 }
 
-impl FieldsSeed {
+impl<'a> FieldsSeed<'a> {
     /// Decodes a whole `fieldsV1`.
-    pub(crate) fn whole() -> Self {
-        FieldsSeed { depth: DEPTH_MAX }
+    pub(crate) fn whole(room: &'a Room) -> Self {
+        FieldsSeed { depth: DEPTH_MAX, room }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for FieldsSeed {
+impl<'de> DeserializeSeed<'de> for FieldsSeed<'_> {
     type Value = (Option<Set>, bool);
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -159,7 +160,7 @@ impl<'de> DeserializeSeed<'de> for FieldsSeed {
     }
 }
 
-impl<'de> Visitor<'de> for FieldsSeed {
+impl<'de> Visitor<'de> for FieldsSeed<'_> {
     type Value = (Option<Set>, bool);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -174,7 +175,7 @@ impl<'de> Visitor<'de> for FieldsSeed {
         let Some(depth) = self.depth.checked_sub(1) else { return Err(A::Error::custom("too deep")) };
         let (mut set, mut is_member): (Option<Set>, bool) = (None, false);
         let mut late: Vec<(PathElement, Option<Set>, bool)> = Vec::new();
-        while let Some(key) = fields.next_key_seed(Key)? {
+        while let Some(key) = fields.next_key_seed(Key(self.room))? {
             let element = match key {
                 Named::Itself => {
                     is_member = true;
@@ -187,7 +188,7 @@ impl<'de> Visitor<'de> for FieldsSeed {
                 }
                 Named::Element(element) => element,
             };
-            let (below, below_is_member) = fields.next_value_seed(FieldsSeed { depth })?;
+            let (below, below_is_member) = fields.next_value_seed(FieldsSeed { depth, room: self.room })?;
             let set = set.get_or_insert_default();
             if set.is_before(&element) {
                 put(set, element, below, below_is_member);
@@ -233,9 +234,9 @@ enum Named {
     Element(PathElement),
 }
 
-struct Key;
+struct Key<'a>(&'a Room);
 
-impl<'de> DeserializeSeed<'de> for Key {
+impl<'de> DeserializeSeed<'de> for Key<'_> {
     type Value = Named;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Named, D::Error> {
@@ -243,7 +244,7 @@ impl<'de> DeserializeSeed<'de> for Key {
     }
 }
 
-impl Visitor<'_> for Key {
+impl Visitor<'_> for Key<'_> {
     type Value = Named;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -254,12 +255,12 @@ impl Visitor<'_> for Key {
         if key == "." {
             return Ok(Named::Itself);
         }
-        Ok(PathElement::parse(key).map_err(E::custom)?.map_or(Named::Unknown, Named::Element))
+        Ok(PathElement::parse_within(key, self.0).map_err(E::custom)?.map_or(Named::Unknown, Named::Element))
     }
 }
 
 /// The children of an element (`None` for none), and whether the element itself is a member.
-fn read(fields: &Value, depth: usize) -> Result<(Option<Set>, bool), String> {
+fn read(fields: &Value, depth: usize, room: &Room) -> Result<(Option<Set>, bool), String> {
     if depth == 0 {
         return Err(format!("more than {DEPTH_MAX} levels deep"));
     }
@@ -275,11 +276,12 @@ fn read(fields: &Value, depth: usize) -> Result<(Option<Set>, bool), String> {
             is_member = true;
             continue;
         }
-        let Some(element) = PathElement::parse(key).map_err(|why| format!("parsing key as path element: {why}"))?
+        let Some(element) =
+            PathElement::parse_within(key, room).map_err(|why| format!("parsing key as path element: {why}"))?
         else {
             continue;
         };
-        let (below, below_is_member) = read(value, depth - 1)?;
+        let (below, below_is_member) = read(value, depth - 1, room)?;
         elements.push((element, below, below_is_member));
     }
     // A set is built in order. The last of several names of one element counts.
@@ -302,7 +304,7 @@ mod tests {
     use super::*;
 
     fn check(json: &str) {
-        let set = Set::from_fields(&serde_json::from_str(json).unwrap()).unwrap();
+        let set = Set::from_fields(&serde_json::from_str(json).unwrap(), &Room::new()).unwrap();
         assert_eq!(set.to_json(), json);
         assert_eq!(set.to_fields().to_string(), json);
     }
@@ -319,7 +321,7 @@ mod tests {
 
     #[test]
     fn from_fields_accepts_unsorted_and_unknown_elements() {
-        let read = |value: Value| Set::from_fields(&value).map(|set| set.to_json());
+        let read = |value: Value| Set::from_fields(&value, &Room::new()).map(|set| set.to_json());
         assert_eq!(read(json!({"f:b": {}, "f:a": {}})), Ok(r#"{"f:a":{},"f:b":{}}"#.to_owned()), "in any order");
         assert_eq!(read(json!({"f:a": {".": {}}})), Ok(r#"{"f:a":{}}"#.to_owned()));
         assert_eq!(read(json!({"f:a": {"x:b": {}}})), Ok(r#"{"f:a":{}}"#.to_owned()), "unknown kinds are skipped");
@@ -342,12 +344,15 @@ mod tests {
         };
         let (up, down) = (text(&mut (0..150_000)), text(&mut (0..150_000).rev()));
         let streamed = |text: &str| {
-            let read = FieldsSeed::whole().deserialize(&mut serde_json::Deserializer::from_str(text));
+            let read = FieldsSeed::whole(&Room::new()).deserialize(&mut serde_json::Deserializer::from_str(text));
             read.map(|(set, _)| set.unwrap_or_default())
         };
         let start = std::time::Instant::now();
-        let sets =
-            [streamed(&up), streamed(&down), Ok(Set::from_fields(&serde_json::from_str(&down).unwrap()).unwrap())];
+        let sets = [
+            streamed(&up),
+            streamed(&down),
+            Ok(Set::from_fields(&serde_json::from_str(&down).unwrap(), &Room::new()).unwrap()),
+        ];
         let took = start.elapsed();
         assert!(took < std::time::Duration::from_secs(60), "took {took:?}");
         let [up, down, whole] = sets.map(Result::unwrap);
@@ -382,13 +387,13 @@ mod tests {
             let mut set = Set::new();
             paths.iter().for_each(|path| set.insert(path));
             let json = set.to_json();
-            let back = Set::from_fields(&serde_json::from_str(&json).unwrap()).unwrap();
+            let back = Set::from_fields(&serde_json::from_str(&json).unwrap(), &Room::new()).unwrap();
             prop_assert_eq!(&back, &set, "managedFields say who owns what, no more and no less");
             prop_assert_eq!(back.to_json(), json);
             let mut text = String::new();
             set.write_fields(&mut text);
             prop_assert_eq!(&text, &set.to_fields().to_string());
-            let (read, _) = FieldsSeed::whole().deserialize(&mut serde_json::Deserializer::from_str(&text)).unwrap();
+            let (read, _) = FieldsSeed::whole(&Room::new()).deserialize(&mut serde_json::Deserializer::from_str(&text)).unwrap();
             prop_assert_eq!(read.unwrap_or_default(), set);
         }
     }

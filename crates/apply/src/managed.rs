@@ -16,7 +16,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::encoded_set::EncodedSet;
 use crate::fields_v1::{FieldsSeed, write_plain};
-use crate::path::{Path, PathElement};
+use crate::path::{Path, PathElement, Room};
 use crate::set::Set;
 use crate::value;
 
@@ -156,6 +156,7 @@ fn time_of(text: &str) -> Option<OffsetDateTime> {
 /// The reason why the list is invalid, with the text of the Go code.
 pub fn decode(entries: &Value) -> Result<Managed, String> {
     let mut managed = Managed::new();
+    let room = Room::new();
     let entries = match entries {
         Value::Array(entries) => entries.as_slice(),
         _ => &[],
@@ -186,7 +187,7 @@ pub fn decode(entries: &Value) -> Result<Managed, String> {
                         value::format_plain(entry)
                     )
                 };
-                Set::from_fields(fields).map_err(because)?
+                Set::from_fields(fields, &room).map_err(because)?
             }
         };
         let manager = Manager::new(text("manager"), operation, text("apiVersion"), text("subresource"));
@@ -203,7 +204,7 @@ pub fn decode(entries: &Value) -> Result<Managed, String> {
 /// As [`decode`].
 pub fn from_text(text: &str) -> Result<Managed, String> {
     let mut parser = serde_json::Deserializer::from_str(text);
-    if let Ok(managed) = parser.deserialize_seq(Entries)
+    if let Ok(managed) = parser.deserialize_seq(Entries(&Room::new()))
         && parser.end().is_ok()
     {
         return Ok(managed);
@@ -213,9 +214,9 @@ pub fn from_text(text: &str) -> Result<Managed, String> {
 }
 
 /// Decodes a list of entries in the form that [`encode`] writes; fails for any other form.
-struct Entries;
+struct Entries<'a>(&'a Room);
 
-impl<'de> Visitor<'de> for Entries {
+impl<'de> Visitor<'de> for Entries<'_> {
     type Value = Managed;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -224,7 +225,7 @@ impl<'de> Visitor<'de> for Entries {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Managed, A::Error> {
         let mut managed = Managed::new();
-        while let Some((manager, owned)) = entries.next_element_seed(Entry)? {
+        while let Some((manager, owned)) = entries.next_element_seed(Entry(self.0))? {
             managed.insert(manager, owned);
         }
         Ok(managed)
@@ -262,9 +263,9 @@ impl Visitor<'_> for Member {
 }
 
 /// Decodes one entry.
-struct Entry;
+struct Entry<'a>(&'a Room);
 
-impl<'de> DeserializeSeed<'de> for Entry {
+impl<'de> DeserializeSeed<'de> for Entry<'_> {
     type Value = (Manager, OwnedFields);
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -272,7 +273,7 @@ impl<'de> DeserializeSeed<'de> for Entry {
     }
 }
 
-impl<'de> Visitor<'de> for Entry {
+impl<'de> Visitor<'de> for Entry<'_> {
     type Value = (Manager, OwnedFields);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -285,7 +286,7 @@ impl<'de> Visitor<'de> for Entry {
         while let Some(member) = members.next_key_seed(Member)? {
             match member {
                 Some(at) => texts[at] = Some(members.next_value()?),
-                None => fields = members.next_value_seed(FieldsSeed::whole())?.0,
+                None => fields = members.next_value_seed(FieldsSeed::whole(self.0))?.0,
             }
         }
         let [manager, operation, api_version, time, fields_type, subresource] = texts.map(Option::unwrap_or_default);
@@ -428,9 +429,10 @@ pub(crate) fn cap(managed: &mut Managed) {
         updaters().map(|manager| (seconds(&managed[manager]), manager.identifier(), manager.clone())).collect();
     oldest.sort();
     let mut first_of: BTreeMap<String, Manager> = BTreeMap::new();
+    let mut ancient_fields: BTreeMap<Manager, Vec<Set>> = BTreeMap::new();
     for (_, _, manager) in oldest {
         if left <= UPDATE_MANAGERS_MAX {
-            return;
+            break;
         }
         let version = managed[&manager].api_version.clone();
         let Some(first) = first_of.get(&version) else {
@@ -438,23 +440,33 @@ pub(crate) fn cap(managed: &mut Managed) {
             continue;
         };
         let bucket = Manager::new(ANCIENT_CHANGES, Operation::Update, &version, "");
+        left -= 1;
+        if manager == bucket {
+            // As upstream, a merged entry that is not the oldest of its version is dropped.
+            managed.remove(&bucket);
+            ancient_fields.remove(&bucket);
+            continue;
+        }
         if !managed.contains_key(&bucket)
             && let Some(owned) = managed.remove(first)
         {
             managed.insert(bucket.clone(), owned);
         }
         let Some(merged) = managed.remove(&manager) else { continue };
-        left -= 1;
         match managed.get_mut(&bucket) {
             Some(ancient) => {
-                ancient.fields.absorb(merged.fields.into_set());
                 // Entries that are merged later are newer.
                 ancient.time = merged.time;
+                ancient_fields.entry(bucket).or_default().push(merged.fields.into_set());
             }
-            // The entry is itself the merged entry of its version.
             None => {
                 managed.insert(bucket, merged);
             }
+        }
+    }
+    for (bucket, fields) in ancient_fields {
+        if let Some(ancient) = managed.get_mut(&bucket) {
+            ancient.fields.absorb(Set::union_of(fields));
         }
     }
 }
@@ -602,6 +614,73 @@ mod tests {
         assert!(from_text("[{]").is_err());
         let twice = r#"[{"operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:a":{"f:b":{}},"f:a":{}}}]"#;
         assert_eq!(from_text(twice), decode(&serde_json::from_str(twice).unwrap()), "the last of a name counts");
+    }
+
+    fn updater(name: &str, second: i64, fields: impl IntoIterator<Item = String>) -> (Manager, OwnedFields) {
+        let mut set = Set::new();
+        fields.into_iter().for_each(|field| set.insert(&[PathElement::field(&field)]));
+        let time = OffsetDateTime::from_unix_timestamp(second).ok();
+        let owned = OwnedFields { fields: set.into(), api_version: "v1".to_owned(), time };
+        (Manager::new(name, Operation::Update, "v1", ""), owned)
+    }
+
+    fn names(managed: &Managed) -> Vec<&str> {
+        managed.keys().map(|manager| &*manager.name).collect()
+    }
+
+    #[test]
+    fn oldest_update_entries_are_merged_into_one_entry() {
+        let mut managed: Managed = (0..13).map(|at| updater(&format!("m{at:02}"), at, [format!("f{at:02}")])).collect();
+        cap(&mut managed);
+        let left: Vec<String> = (4..13).map(|at| format!("m{at:02}")).collect();
+        assert_eq!(names(&managed)[1..], left);
+        let ancient = &managed[&Manager::new(ANCIENT_CHANGES, Operation::Update, "v1", "")];
+        assert_eq!(ancient.fields.to_json(), r#"{"f:f00":{},"f:f01":{},"f:f02":{},"f:f03":{}}"#);
+        assert_eq!(ancient.time.unwrap().unix_timestamp(), 3, "the time of the newest merged entry");
+    }
+
+    /// apimachinery merges such an entry into itself and then removes it (`capmanagers.go`, `capUpdateManagers`).
+    #[test]
+    fn merged_entry_that_is_not_the_oldest_is_dropped() {
+        let mut managed: Managed = (2..11).map(|at| updater(&format!("m{at:02}"), at, [format!("f{at:02}")])).collect();
+        managed.extend([updater(ANCIENT_CHANGES, 1, ["old".to_owned()]), updater("scale", 0, ["replicas".to_owned()])]);
+        cap(&mut managed);
+        let left: Vec<String> = (2..11).map(|at| format!("m{at:02}")).chain(["scale".to_owned()]).collect();
+        assert_eq!(names(&managed), left);
+    }
+
+    #[test]
+    fn merging_many_update_entries_copies_a_large_entry_few_times() {
+        let large = updater("a", 0, (0..50_000).map(|at| format!("x{at:06}")));
+        let small = (1..20_000).map(|at| updater(&format!("b{at:06}"), at, ["f".to_owned()]));
+        let mut managed: Managed = std::iter::once(large).chain(small).collect();
+        let start = std::time::Instant::now();
+        cap(&mut managed);
+        let took = start.elapsed();
+        assert!(took < std::time::Duration::from_secs(20), "took {took:?}");
+        let ancient = &managed[&Manager::new(ANCIENT_CHANGES, Operation::Update, "v1", "")];
+        assert_eq!((managed.len(), ancient.fields.len()), (UPDATE_MANAGERS_MAX, 50_001));
+    }
+
+    #[test]
+    fn keys_and_values_of_managed_fields_take_bounded_memory() {
+        let entries = |values: usize| {
+            let fields: Map = (0..values).map(|at| (format!("v:[{at}{}]", ",[]".repeat(1_000)), json!({}))).collect();
+            let entry = |manager: &str, fields: &Map| {
+                json!({"manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+                    "fieldsV1": fields})
+            };
+            json!([entry("a", &fields), entry("b", &fields)])
+        };
+        let few = entries(10);
+        let decoded = decode(&few).unwrap();
+        assert_eq!(from_text(&few.to_string()), Ok(decoded.clone()));
+        let value = size_of::<Value>();
+        assert!(heap_bytes(&decoded) > 20 * 1_001 * value, "{}", heap_bytes(&decoded));
+        // Each entry alone would fit.
+        let many = entries(80);
+        assert!(decode(&many).unwrap_err().contains("too much memory"));
+        assert!(from_text(&many.to_string()).unwrap_err().contains("too much memory"));
     }
 
     #[test]

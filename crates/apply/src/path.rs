@@ -1,6 +1,7 @@
 //! Paths of fields: [`PathElement`], one step, and [`Path`], all steps from the root; with their
 //! order, and their text forms in managedFields (`f:name`) and in messages (`.name`).
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Deref;
@@ -35,6 +36,14 @@ impl From<String> for Name {
     }
 }
 
+impl Name {
+    /// The bytes that the name has allocated.
+    fn heap_bytes(&self) -> usize {
+        const COUNTERS: usize = 2 * size_of::<usize>();
+        if self.0.is_heap_allocated() { self.0.len() + COUNTERS } else { 0 }
+    }
+}
+
 impl Deref for Name {
     type Target = str;
 
@@ -46,6 +55,37 @@ impl Deref for Name {
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self)
+    }
+}
+
+/// The bytes of memory that the keys and values of list items in the managed fields of one object may take
+/// ([`Room::take`]). Managed fields that need more count as invalid, as if they had a wrong form.
+const ELEMENT_BYTES_MAX: usize = 32 << 20;
+
+/// What is left of [`ELEMENT_BYTES_MAX`].
+pub(crate) struct Room(Cell<usize>);
+
+impl Room {
+    pub(crate) fn new() -> Self {
+        Room(Cell::new(ELEMENT_BYTES_MAX))
+    }
+
+    /// Takes the memory of a parsed JSON text. The estimate is never too low: a list has room for four items at first, an
+    /// object for four members, and both for up to twice as many as they have.
+    ///
+    /// # Errors
+    /// There is not enough left.
+    fn take(&self, json: &str) -> Result<(), String> {
+        const CONTAINER_BYTES: usize = 4 * size_of::<(JsonString, Value)>();
+        const ITEM_BYTES: usize = 2 * size_of::<(JsonString, Value)>();
+        let bytes = json.bytes().fold(json.len(), |bytes, byte| match byte {
+            b'[' | b'{' => bytes + CONTAINER_BYTES,
+            b',' => bytes + ITEM_BYTES,
+            _ => bytes,
+        });
+        let left = self.0.get().checked_sub(bytes);
+        self.0.set(left.ok_or("the keys and values of list items take too much memory")?);
+        Ok(())
     }
 }
 
@@ -80,9 +120,13 @@ impl PathElement {
     pub(crate) fn heap_bytes(&self) -> usize {
         const COUNTERS: usize = 2 * size_of::<usize>();
         match self {
-            PathElement::Field(_) | PathElement::Index(_) => 0,
-            PathElement::Key(fields) => COUNTERS + fields.len() * size_of::<(Name, Value)>(),
-            PathElement::Value(_) => COUNTERS + size_of::<Value>(),
+            PathElement::Field(name) => name.heap_bytes(),
+            PathElement::Key(fields) => {
+                let field = |(name, value): &(Name, Value)| name.heap_bytes() + value.heap_bytes();
+                COUNTERS + fields.len() * size_of::<(Name, Value)>() + fields.iter().map(field).sum::<usize>()
+            }
+            PathElement::Value(value) => COUNTERS + size_of::<Value>() + value.heap_bytes(),
+            PathElement::Index(_) => 0,
         }
     }
 
@@ -92,6 +136,11 @@ impl PathElement {
     /// # Errors
     /// The reason, with the text of the Go code.
     pub fn parse(text: &str) -> Result<Option<Self>, String> {
+        Self::parse_within(text, &Room::new())
+    }
+
+    /// [`PathElement::parse`] that takes the memory of a key or a value from `room`.
+    pub(crate) fn parse_within(text: &str, room: &Room) -> Result<Option<Self>, String> {
         let (Some(kind), Some(b':')) = (text.as_bytes().first(), text.as_bytes().get(1)) else {
             return Err(match text.len() {
                 0 | 1 => "key must be 2 characters long:".to_owned(),
@@ -99,6 +148,9 @@ impl PathElement {
             });
         };
         let rest = &text[2..];
+        if matches!(kind, b'k' | b'v') {
+            room.take(rest)?;
+        }
         Ok(Some(match kind {
             b'f' => PathElement::field(rest),
             b'v' => PathElement::Value(Arc::new(serde_json::from_str(rest).map_err(|error| error.to_string())?)),

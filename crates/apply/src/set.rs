@@ -44,16 +44,27 @@ fn walk<A, B>(a: &[A], b: &[B], order: impl Fn(&A, &B) -> Ordering, mut visit: i
     b[to..].iter().for_each(|left| visit(None, Some(left)));
 }
 
-/// Finds an item in the rest of a sorted list; successive searches must be in order.
+/// Finds an item in the rest of a sorted list; successive searches must be in order. The steps of a search grow, so that a
+/// few searches of a long list do not read all of it.
 fn seek<'a, T>(left: &mut &'a [T], order: impl Fn(&T) -> Ordering) -> Option<&'a T> {
-    while let [first, rest @ ..] = *left {
-        match order(first) {
-            Ordering::Less => *left = rest,
-            Ordering::Equal => return Some(first),
-            Ordering::Greater => return None,
+    let list = *left;
+    // The items before `from` precede the wanted one; those from `to` on do not.
+    let (mut from, mut to) = (0, 0);
+    while let Some(item) = list.get(to) {
+        match order(item) {
+            Ordering::Less => from = to + 1,
+            Ordering::Equal => {
+                *left = &list[to..];
+                return Some(item);
+            }
+            Ordering::Greater => break,
         }
+        to = 2 * from - 1;
     }
-    None
+    let to = to.min(list.len());
+    from += list[from..to].partition_point(|item| order(item).is_lt());
+    *left = &list[from..];
+    list.get(from).filter(|item| order(item).is_eq())
 }
 
 /// Merges a sorted list into another; equal items are joined.
@@ -233,6 +244,22 @@ impl Set {
         merge(&mut self.children, other.children, by_element, |(_, ours), (_, theirs)| ours.absorb(theirs));
     }
 
+    /// The members of all sets. Each member is moved once for each doubling of the number of sets.
+    pub(crate) fn union_of(mut sets: Vec<Set>) -> Set {
+        while sets.len() > 1 {
+            let mut pairs = sets.into_iter();
+            let mut unions = Vec::with_capacity(pairs.len().div_ceil(2));
+            while let Some(mut one) = pairs.next() {
+                if let Some(other) = pairs.next() {
+                    one.absorb(other);
+                }
+                unions.push(one);
+            }
+            sets = unions;
+        }
+        sets.pop().unwrap_or_default()
+    }
+
     /// Whether `other` contains all members.
     pub(crate) fn is_within(&self, other: &Set) -> bool {
         let mut members = other.members.as_slice();
@@ -402,6 +429,25 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn searches_in_order_find_what_a_list_has(
+            list in prop::collection::btree_set(0..200_u8, 0..60),
+            wanted in prop::collection::btree_set(0..200_u8, 0..60),
+        ) {
+            let items: Vec<u8> = list.iter().copied().collect();
+            let mut left = items.as_slice();
+            for item in wanted {
+                let found = seek(&mut left, |other| other.cmp(&item)).copied();
+                prop_assert_eq!(found, list.get(&item).copied(), "{} in {:?}", item, items);
+            }
+        }
+
+        #[test]
+        fn union_of_many_sets_has_the_members_of_each(models in prop::collection::vec(any_model(), 0..9)) {
+            let union = Set::union_of(models.iter().map(set_of).collect());
+            prop_assert_eq!(model_of(&union), models.into_iter().flatten().collect::<Model>());
+        }
+
         #[test]
         fn set_operations_agree_with_a_set_of_paths(a in any_model(), b in any_model()) {
             let (left, right) = (set_of(&a), set_of(&b));

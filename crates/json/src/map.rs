@@ -68,6 +68,15 @@ impl Map {
         self.as_slice().is_empty()
     }
 
+    /// Estimates the bytes that the members have allocated. Copies of a long string count its text each.
+    pub fn heap_bytes(&self) -> usize {
+        let own = match &self.members {
+            Members::Linear(members) => members.capacity() * size_of::<Member>(),
+            Members::Indexed(indexed) => size_of::<Indexed>() + indexed.own_bytes(),
+        };
+        own + self.iter().map(|(name, value)| name.heap_bytes() + value.heap_bytes()).sum::<usize>()
+    }
+
     /// Removes all members.
     pub fn clear(&mut self) {
         *self = Map::new();

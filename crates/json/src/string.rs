@@ -18,6 +18,12 @@ impl JsonString {
         JsonString(SmolStr::new_static(text))
     }
 
+    /// The bytes that the string has allocated, whatever number of copies shares them.
+    pub fn heap_bytes(&self) -> usize {
+        const COUNTERS: usize = 2 * size_of::<usize>();
+        if self.0.is_heap_allocated() { self.len() + COUNTERS } else { 0 }
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         self.0.as_str()

@@ -65,6 +65,25 @@ impl Value {
         mem::take(self)
     }
 
+    /// Estimates the bytes that the value has allocated. Copies of a long string count its text each.
+    ///
+    /// ```
+    /// use listwatch_json::{Value, json};
+    ///
+    /// assert_eq!(json!("in place").heap_bytes(), 0);
+    /// assert!(json!([1, 2, 3]).heap_bytes() >= 3 * size_of::<Value>());
+    /// ```
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.heap_bytes(),
+            Value::Array(items) => {
+                items.capacity() * size_of::<Value>() + items.iter().map(Value::heap_bytes).sum::<usize>()
+            }
+            Value::Object(members) => members.heap_bytes(),
+        }
+    }
+
     /// Whether this is an object.
     pub fn is_object(&self) -> bool {
         matches!(self, Value::Object(_))

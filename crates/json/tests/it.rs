@@ -588,3 +588,14 @@ fn json_macro_makes_the_same_values_as_that_of_serde_json() {
     assert_eq!(json!({}).to_string(), "{}");
     assert_eq!(json!(null), Value::Null);
 }
+
+#[test]
+fn heap_bytes_count_long_strings_lists_and_indexes() {
+    let bytes = |text: &str| serde_json::from_str::<Value>(text).unwrap().heap_bytes();
+    let member = size_of::<(JsonString, Value)>();
+    assert_eq!(bytes(r#"{"a":"in place","b":7,"c":[],"d":{}}"#), 4 * member);
+    assert_eq!(bytes(&format!(r#"{{"{0}":"{0}"}}"#, "x".repeat(24))), 4 * member + 2 * (24 + 16));
+    assert_eq!(bytes(r#"{"a":[1,2,3,4,5]}"#), 4 * member + 8 * size_of::<Value>());
+    let members: Vec<String> = (0..25).map(|at| format!("\"{at}\":null")).collect();
+    assert!(bytes(&format!("{{{}}}", members.join(","))) > 32 * member);
+}

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use listwatch_json::{JsonString, Map, Value};
+use listwatch_json::{JsonString, Value};
 
 /// Maximum bytes of memory for the tree of one document, with [`VALUE_BYTES`] per scalar. A larger document is
 /// rejected. Any JSON of 1 MiB fits. JSON of 1.5 MiB, the limit of etcd, fits unless it is full of lists and objects of one
@@ -45,27 +45,6 @@ pub(super) fn bytes_of(value: &Value) -> usize {
                 spare_members(members.len()) + members.iter().map(member).sum::<usize>()
             }
         }
-}
-
-/// Estimates the bytes of memory that the members of a tree have allocated. Unlike [`bytes_of`], which bounds what a
-/// client may allocate, the estimate knows which strings are stored in place and which objects have an index.
-pub(super) fn heap_bytes_of(members: &Map) -> usize {
-    fn below(value: &Value) -> usize {
-        match value {
-            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-            Value::String(text) => string(text),
-            Value::Array(items) => items.capacity() * VALUE_BYTES + items.iter().map(below).sum::<usize>(),
-            Value::Object(members) => heap_bytes_of(members),
-        }
-    }
-    // A longer string has two counters of its copies.
-    fn string(text: &str) -> usize {
-        if text.len() < size_of::<JsonString>() { 0 } else { text.len() + 2 * size_of::<usize>() }
-    }
-    let is_indexed = members.len() > 24;
-    let member_bytes = if is_indexed { MEMBER_BYTES } else { size_of::<(JsonString, Value)>() };
-    (members.len() + spare(members.len())) * member_bytes
-        + members.iter().map(|(name, value)| string(name) + below(value)).sum::<usize>()
 }
 
 /// Bytes of memory for the items that a list has room for, beyond its `len` items.
@@ -157,24 +136,12 @@ mod tests {
 
     #[test]
     fn bytes_of_a_small_object_exceed_its_allocation() {
-        // `Map` does not show its capacity: four members, and then twice as many as before.
-        for (len, capacity) in [(0, 0), (1, 4), (4, 4), (5, 8), (8, 8), (9, 16), (24, 32)] {
-            let value: Value = (0..len).map(|at| (format!("{at:02}"), at)).collect();
-            let allocated = VALUE_BYTES + capacity * size_of::<(JsonString, Value)>();
-            assert_eq!(VALUE_BYTES + heap_bytes_of(value.as_object().unwrap()), allocated, "{len} members");
+        for len in (0..40).chain([1_000, 1_024, 1_025]) {
+            let members: Vec<String> = (0..len).map(|at| format!("\"{at:04}\":0")).collect();
+            let value = Document::from_json(format!("{{{}}}", members.join(",")).as_bytes()).unwrap().value;
+            let allocated = VALUE_BYTES + value.heap_bytes();
             assert!((allocated..=2 * allocated).contains(&bytes_of(&value)), "{len} members: {}", bytes_of(&value));
         }
-    }
-
-    #[test]
-    fn heap_bytes_count_long_strings_lists_and_indexes() {
-        let bytes = |text: &str| heap_bytes_of(serde_json::from_str::<Value>(text).unwrap().as_object().unwrap());
-        let member = size_of::<(JsonString, Value)>();
-        assert_eq!(bytes(r#"{"a":"in place","b":7,"c":[],"d":{}}"#), 4 * member);
-        assert_eq!(bytes(&format!(r#"{{"{0}":"{0}"}}"#, "x".repeat(24))), 4 * member + 2 * (24 + 16));
-        assert_eq!(bytes(r#"{"a":[1,2,3,4,5]}"#), 4 * member + 8 * VALUE_BYTES);
-        let large: Map = (0..25).map(|at| (format!("{at}"), Value::Null)).collect();
-        assert_eq!(heap_bytes_of(&large), 32 * MEMBER_BYTES);
     }
 
     #[test]

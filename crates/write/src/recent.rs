@@ -17,7 +17,6 @@ use listwatch_json::Map;
 use listwatch_meta::{Key, Revision};
 use listwatch_storage::KeyValue;
 
-use super::memory::heap_bytes_of;
 use super::monotonic::Instant;
 use super::ownership::ParsedManagedFields;
 
@@ -94,7 +93,7 @@ impl RecentObjects {
             return;
         }
         let managed = object.managed.as_ref().map_or(0, ParsedManagedFields::bytes);
-        let bytes = ENTRY_BYTES + value.len() + managed + heap_bytes_of(&object.tree);
+        let bytes = ENTRY_BYTES + value.len() + managed + object.tree.heap_bytes();
         if bytes > OBJECT_BYTES_MAX {
             return;
         }
@@ -182,10 +181,28 @@ fn is_same_state(one: &[u8], other: &[u8], revision: Revision) -> bool {
     let Some(differs_at) = cached.iter().zip(stored).position(|(a, b)| a != b) else { return false };
     // The bytes behind the member may begin like the member itself.
     (0..=differs_at.min(member.len())).map(|back| differs_at - back).any(|at| {
-        cached[..at].ends_with(b"\"metadata\":{")
+        begins_metadata(&cached[..at])
             && cached[at..].starts_with(member.as_bytes())
             && cached[at + member.len()..] == stored[at..]
     })
+}
+
+/// Whether the metadata of an object begins behind these bytes, and not that of a part of the object, such as the template
+/// of a Deployment.
+fn begins_metadata(bytes: &[u8]) -> bool {
+    let mut depth = 0_usize;
+    let (mut in_string, mut is_escaped) = (false, false);
+    for byte in bytes {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' if !in_string => depth += 1,
+            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    depth == 2 && !in_string && bytes.ends_with(b"\"metadata\":{")
 }
 
 #[cfg(test)]
@@ -275,6 +292,13 @@ mod tests {
         ] {
             assert!(!is_same_state(elsewhere.as_bytes(), stored, Revision::new(7)), "{elsewhere}");
         }
+        let stored = br#"{"data":"}]\"{","spec":{"template":{"metadata":{"name":"a"}}}}"#;
+        let nested = r#"{"data":"}]\"{","spec":{"template":{"metadata":{"resourceVersion":"7","name":"a"}}}}"#;
+        assert!(!is_same_state(nested.as_bytes(), stored, Revision::new(7)), "the metadata of a template");
+        let stored = br#"{"data":"}]\"{[\\\\","metadata":{"name":"a"}}"#;
+        let cached = r#"{"data":"}]\"{[\\\\","metadata":{"resourceVersion":"7","name":"a"}}"#;
+        assert!(is_same_state(cached.as_bytes(), stored, Revision::new(7)));
+        let stored = br#"{"metadata":{"name":"a","labels":{"a":"b","c":"d"}}}"#;
         let cached = r#"{"metadata":{"resourceVersion":"7","name":"a","labels":{"a":"b","c":"d"}}}"#;
         assert!(is_same_state(cached.as_bytes(), stored, Revision::new(7)));
         assert!(is_same_state(stored, cached.as_bytes(), Revision::new(7)));

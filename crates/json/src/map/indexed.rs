@@ -27,6 +27,12 @@ impl Indexed {
         &self.members
     }
 
+    /// Estimates the bytes of the members and of the index, without what the members have allocated.
+    pub(super) fn own_bytes(&self) -> usize {
+        // A place of the index has a byte for its hash.
+        self.members.capacity() * size_of::<Member>() + self.positions.capacity() * (size_of::<usize>() + 1)
+    }
+
     /// The members, whose names may not be changed.
     pub(super) fn as_mut_slice(&mut self) -> &mut [Member] {
         &mut self.members
