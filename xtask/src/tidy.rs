@@ -328,6 +328,7 @@ const WALLS: &[(&str, &[&str], &str)] = &[
         &["listwatch-access", "listwatch-storage", "listwatch-registry", "listwatch-apiserver", "listwatch-client"],
         "calls of webhooks know bytes and a kubeconfig, and no API server",
     ),
+    ("listwatch-grpc", &["hyper", "tonic", "listwatch-"], "calls and frames know neither etcd nor Kubernetes"),
     (
         "listwatch-history",
         &[

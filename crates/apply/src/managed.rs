@@ -442,7 +442,7 @@ pub(crate) fn cap(managed: &mut Managed) {
         let bucket = Manager::new(ANCIENT_CHANGES, Operation::Update, &version, "");
         left -= 1;
         if manager == bucket {
-            // As upstream, a merged entry that is not the oldest of its version is dropped.
+            // The fields lose their owner, as upstream, where the entry is merged into itself and then deleted.
             managed.remove(&bucket);
             ancient_fields.remove(&bucket);
             continue;

@@ -70,17 +70,19 @@ impl Room {
         Room(Cell::new(ELEMENT_BYTES_MAX))
     }
 
-    /// Takes the memory of a parsed JSON text. The estimate is never too low: a list has room for four items at first, an
-    /// object for four members, and both for up to twice as many as they have.
+    /// Takes the memory of an element with this JSON text. The estimate is not below [`PathElement::heap_bytes`]: a list or
+    /// an object has room for four items at first, and later for up to twice as many as it has.
     ///
     /// # Errors
     /// There is not enough left.
     fn take(&self, json: &str) -> Result<(), String> {
-        const CONTAINER_BYTES: usize = 4 * size_of::<(JsonString, Value)>();
-        const ITEM_BYTES: usize = 2 * size_of::<(JsonString, Value)>();
-        let bytes = json.bytes().fold(json.len(), |bytes, byte| match byte {
-            b'[' | b'{' => bytes + CONTAINER_BYTES,
-            b',' => bytes + ITEM_BYTES,
+        const MEMBER_BYTES: usize = size_of::<(JsonString, Value)>();
+        const ELEMENT_BYTES: usize = 2 * size_of::<usize>() + size_of::<Value>();
+        let bytes = json.bytes().fold(ELEMENT_BYTES + json.len(), |bytes, byte| match byte {
+            b'[' | b'{' => bytes + 4 * MEMBER_BYTES,
+            b',' => bytes + 2 * MEMBER_BYTES,
+            // A long string has two counters.
+            b'"' => bytes + size_of::<usize>(),
             _ => bytes,
         });
         let left = self.0.get().checked_sub(bytes);
@@ -281,11 +283,39 @@ impl fmt::Display for Path {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn check(key: &str, shown: &str) {
         let element = PathElement::parse(key).unwrap().unwrap();
         assert_eq!((element.to_key().as_str(), element.to_string().as_str()), (key, shown));
+    }
+
+    proptest! {
+        #[test]
+        fn room_for_an_element_is_at_least_its_memory(value in any_json()) {
+            for kind in ['k', 'v'] {
+                let text = format!("{kind}:{value}");
+                let room = Room::new();
+                if let Ok(Some(element)) = PathElement::parse_within(&text, &room) {
+                    let taken = ELEMENT_BYTES_MAX - room.0.get();
+                    prop_assert!(taken >= element.heap_bytes(), "{taken} bytes for {} of {text}", element.heap_bytes());
+                }
+            }
+        }
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf =
+            prop_oneof![Just(Value::Null), any::<i64>().prop_map(Value::from), "[a-c]{0,60}".prop_map(Value::from),];
+        leaf.prop_recursive(6, 200, 30, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..30).prop_map(Value::Array),
+                prop::collection::btree_map("[a-z]{1,40}", inner, 0..30)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
     }
 
     #[test]

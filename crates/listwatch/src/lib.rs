@@ -1,6 +1,6 @@
-//! Kubernetes list-watch: a facade that re-exports the library crates. Two crates are not included: `listwatch-kube`,
-//! which needs kube-rs, and the conformance suite `listwatch-conformance`. The crate `listwatch-cli` contains the
-//! command `listwatch`.
+//! Kubernetes list-watch: a facade that re-exports the library crates. Not included are `listwatch-kube`, which needs
+//! kube-rs, the conformance suite `listwatch-conformance`, the checks of histories `listwatch-history`, and the gRPC
+//! client `listwatch-grpc`. The crate `listwatch-cli` contains the command `listwatch`.
 //!
 //! ```text
 //!  etcd, embedded ─▶ storage ─▶ cacher ─▶ apiserver ─▶ wire ══TCP══▶ wire ─▶ client ─▶ your code

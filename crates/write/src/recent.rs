@@ -190,6 +190,9 @@ fn is_same_state(one: &[u8], other: &[u8], revision: Revision) -> bool {
 /// Whether the metadata of an object begins behind these bytes, and not that of a part of the object, such as the template
 /// of a Deployment.
 fn begins_metadata(bytes: &[u8]) -> bool {
+    if !bytes.ends_with(b"\"metadata\":{") {
+        return false;
+    }
     let mut depth = 0_usize;
     let (mut in_string, mut is_escaped) = (false, false);
     for byte in bytes {
@@ -202,7 +205,7 @@ fn begins_metadata(bytes: &[u8]) -> bool {
             _ => {}
         }
     }
-    depth == 2 && !in_string && bytes.ends_with(b"\"metadata\":{")
+    depth == 2 && !in_string
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@
 
 use std::sync::Arc;
 
-use http::HeaderValue;
+use listwatch_grpc::{Answers, Channel, Code, HeaderValue, Requests, Status};
 use parking_lot::RwLock;
 use prost::Message;
 
-use super::grpc::{Answers, Channel, Code, Requests, Status};
 use super::proto::{
     AuthenticateRequest, AuthenticateResponse, CompactionRequest, CompactionResponse, LeaseGrantRequest,
     LeaseGrantResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest, RangeResponse, RequestUnion,

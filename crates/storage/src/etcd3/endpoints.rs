@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use listwatch_grpc::{Channel, Status};
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use super::client::Client;
 use super::fault::{Cause, Failure};
-use super::grpc::{Channel, Status};
 use super::options::{Dial, Etcd3Options};
 use super::proto::ResponseHeader;
 use super::version::Version;

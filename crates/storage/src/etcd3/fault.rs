@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use super::grpc::{Code, Status};
+use listwatch_grpc::{Code, Status};
+
 use super::history::Replaced;
 use crate::error::StoreFault;
 

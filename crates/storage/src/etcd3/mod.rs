@@ -41,10 +41,8 @@
 
 mod client;
 mod compact;
-mod connector;
 mod endpoints;
 mod fault;
-mod grpc;
 mod history;
 mod keys;
 mod lease;

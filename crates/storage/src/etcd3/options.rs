@@ -5,11 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Uri;
+use listwatch_grpc::{Channel, Connector, Settings, TlsSource, Uri};
 
-use super::connector::Connector;
 use super::fault::chain;
-use super::grpc::{Channel, Settings};
 use super::tls::{TlsFiles, TlsPaths};
 use crate::error::StoreFault;
 
@@ -120,7 +118,7 @@ impl Etcd3Options {
         if authority.port_u16().is_none() {
             return Err(refuse("it names no port from 0 to 65535; etcd listens on 2379 by default".to_owned()));
         }
-        let tls = match tls {
+        let tls: Option<Arc<dyn TlsSource>> = match tls {
             _ if url.starts_with("http://") => None,
             Some(files) => Some(files.clone()),
             None => Some(Arc::new(TlsFiles::load(TlsPaths::default())?)),

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use listwatch_grpc::TlsSource;
 use parking_lot::Mutex;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
@@ -84,16 +86,6 @@ impl TlsFiles {
         Ok(TlsFiles { paths, reading: Mutex::new(()), loaded })
     }
 
-    /// The configuration of the present files, or the last usable one if reading them takes too long.
-    pub(super) async fn config(self: &Arc<Self>) -> Arc<ClientConfig> {
-        let files = self.clone();
-        let reading = tokio::task::spawn_blocking(move || files.reload());
-        if tokio::time::timeout(READ_TIMEOUT, reading).await.is_err() {
-            tracing::warn!("the TLS files of etcd cannot be read within {READ_TIMEOUT:?}");
-        }
-        self.last_usable()
-    }
-
     fn last_usable(&self) -> Arc<ClientConfig> {
         self.loaded.lock().config.clone()
     }
@@ -127,6 +119,19 @@ impl TlsFiles {
                 loaded.error = Some(error);
             }
         }
+    }
+}
+
+/// The configuration of the present files, or the last usable one if reading them takes too long.
+#[async_trait]
+impl TlsSource for TlsFiles {
+    async fn config(self: Arc<Self>) -> Arc<ClientConfig> {
+        let files = self.clone();
+        let reading = tokio::task::spawn_blocking(move || files.reload());
+        if tokio::time::timeout(READ_TIMEOUT, reading).await.is_err() {
+            tracing::warn!("the TLS files of etcd cannot be read within {READ_TIMEOUT:?}");
+        }
+        self.last_usable()
     }
 }
 
@@ -269,12 +274,12 @@ mod tests {
     async fn connection_does_not_wait_while_another_one_reads_the_tls_files() {
         let dir = Dir::new();
         let files = Arc::new(TlsFiles::load(dir.paths.clone()).unwrap());
-        let first = files.config().await;
+        let first = files.clone().config().await;
         dir.write("ca.crt", &identity().0);
         let reading = files.reading.lock();
         assert!(Arc::ptr_eq(&first, &reloaded(&files)), "a read that hangs does not block other connections");
         drop(reading);
-        assert!(!Arc::ptr_eq(&first, &files.config().await));
+        assert!(!Arc::ptr_eq(&first, &files.clone().config().await));
     }
 
     #[test]

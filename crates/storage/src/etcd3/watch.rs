@@ -375,7 +375,7 @@ fn cancel_cause(response: &Response) -> End {
     if reason.contains("required revision has been compacted") {
         return End::Compacted(None);
     }
-    if super::fault::is_denied(super::grpc::Code::Unknown, reason) {
+    if super::fault::is_denied(listwatch_grpc::Code::Unknown, reason) {
         return End::Denied(reason.to_owned());
     }
     End::Lost(if reason.is_empty() { "etcd ended the watch".to_owned() } else { reason.to_owned() })

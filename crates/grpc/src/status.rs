@@ -6,8 +6,6 @@ use std::fmt;
 use http::{HeaderMap, StatusCode};
 use percent_encoding::percent_decode;
 
-use crate::etcd3::fault::chain;
-
 /// The header or trailer with the number of the code.
 const GRPC_STATUS: &str = "grpc-status";
 /// The header or trailer with the text of the error, percent-encoded.
@@ -15,22 +13,38 @@ const GRPC_MESSAGE: &str = "grpc-message";
 
 /// A code of gRPC. Source: <https://github.com/grpc/grpc/blob/master/doc/statuscodes.md>.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::etcd3) enum Code {
+pub enum Code {
+    /// The caller or the server cancelled the call.
     Cancelled,
+    /// Another error.
     Unknown,
+    /// The request is invalid, whatever the state of the server.
     InvalidArgument,
+    /// The time limit has passed.
     DeadlineExceeded,
+    /// A requested entity does not exist.
     NotFound,
+    /// An entity to create exists.
     AlreadyExists,
+    /// The caller is known, and may not do this.
     PermissionDenied,
+    /// A quota or another resource is used up.
     ResourceExhausted,
+    /// The state of the server does not allow the request.
     FailedPrecondition,
+    /// The request conflicts with another one.
     Aborted,
+    /// A value is beyond the valid range.
     OutOfRange,
+    /// The server does not have the method.
     Unimplemented,
+    /// An invariant is broken, or a response violates the protocol.
     Internal,
+    /// The server cannot serve the request now, or was not reached.
     Unavailable,
+    /// Data is lost or corrupt.
     DataLoss,
+    /// The caller's credential is missing or invalid.
     Unauthenticated,
 }
 
@@ -92,37 +106,45 @@ impl fmt::Display for Code {
 
 /// The error of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::etcd3) struct Status {
-    pub(in crate::etcd3) code: Code,
-    pub(in crate::etcd3) message: Cow<'static, str>,
-    /// Whether the server certainly did not process the request.
-    pub(in crate::etcd3) unsent: bool,
+pub struct Status {
+    /// The kind of the error.
+    pub code: Code,
+    /// The text of the server; or that of the local error, with its causes.
+    pub message: Cow<'static, str>,
+    /// Whether the server certainly did not process the request, so that it may be repeated even if it changes
+    /// something.
+    pub unsent: bool,
 }
 
 impl Status {
     /// The error of a response that violates the protocol.
-    pub(in crate::etcd3) fn internal(message: impl Into<Cow<'static, str>>) -> Self {
+    pub fn internal(message: impl Into<Cow<'static, str>>) -> Self {
         Status { code: Code::Internal, message: message.into(), unsent: false }
     }
 
     /// The error of a connection that was not established.
-    pub(super) fn unconnected(error: &dyn std::error::Error) -> Self {
+    pub(crate) fn unconnected(error: &dyn std::error::Error) -> Self {
         Status { code: Code::Unavailable, message: chain(error).into(), unsent: true }
     }
 
     /// The error of a stream.
-    pub(super) fn of_stream(error: &h2::Error) -> Self {
+    pub(crate) fn of_stream(error: &h2::Error) -> Self {
         let code = match error.reason() {
             Some(reason) if error.is_reset() => Code::of_reset(reason),
             _ => Code::Unavailable,
         };
+        Status { code, message: chain(error).into(), unsent: false }
+    }
+
+    /// The error of a stream before its response.
+    pub(crate) fn before_response(error: &h2::Error) -> Self {
         // RFC 9113, 8.7: a stream that was refused was not processed.
         let unsent = error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        Status { code, message: chain(error).into(), unsent }
+        Status { unsent, ..Status::of_stream(error) }
     }
 
     /// The outcome in the headers of a response without messages, or in the trailers. `None` if they have none.
-    pub(super) fn of_headers(headers: &HeaderMap) -> Option<Result<(), Self>> {
+    pub(crate) fn of_headers(headers: &HeaderMap) -> Option<Result<(), Self>> {
         let code = headers.get(GRPC_STATUS)?;
         Some(match Code::parse(code.as_bytes()) {
             None => Ok(()),
@@ -134,7 +156,7 @@ impl Status {
     }
 
     /// The error of a response that is not one of gRPC.
-    pub(super) fn of_http(status: StatusCode) -> Self {
+    pub(crate) fn of_http(status: StatusCode) -> Self {
         Status {
             code: Code::of_http(status),
             message: format!("the server answers HTTP {status}").into(),
@@ -142,6 +164,23 @@ impl Status {
         }
     }
 }
+
+/// Formats an error with its causes, outermost first, without repetition.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+impl std::error::Error for Status {}
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,10 +10,8 @@ use http::{HeaderMap, Request, Response};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::frame::encode;
-use super::{Channel, Code, Settings, Status};
-use crate::etcd3::connector::Connector;
-use crate::etcd3::proto::{RangeRequest, RangeResponse};
+use super::frame::{Frames, encode};
+use super::{Channel, Code, Connector, Settings, Status};
 
 /// The time limit for a call that must end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,6 +21,13 @@ const KEEP_ALIVE: Settings = Settings {
     keep_alive_interval: Duration::from_millis(50),
     keep_alive_timeout: Duration::from_millis(200),
 };
+
+/// The message of each response.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct Answer {
+    #[prost(int64, tag = "1")]
+    count: i64,
+}
 
 struct Server {
     channel: Channel,
@@ -50,10 +55,22 @@ impl Server {
                 count.fetch_add(1, Ordering::SeqCst);
                 connections.spawn(async move {
                     let mut connection = server::handshake(tcp).await.unwrap();
+                    let mut unread = Vec::new();
                     while let Some(Ok((request, respond))) = connection.accept().await {
                         match request.uri().path() {
                             "/hang-up" => return,
                             // Without `accept`, the server neither reads nor answers pings.
+                            "/go-away" => {
+                                answer(request, respond);
+                                connection.graceful_shutdown();
+                            }
+                            "/echo" => drop(tokio::spawn(echo(request, respond))),
+                            "/large" => drop(tokio::spawn(send_large(respond))),
+                            "/unread" => {
+                                let mut respond = respond;
+                                let body = respond.send_response(Response::new(()), false).unwrap();
+                                unread.push((request, body));
+                            }
                             "/freeze" => std::future::pending().await,
                             "/pause" => {
                                 answer(request, respond);
@@ -70,8 +87,8 @@ impl Server {
         Server { channel, accepted, task }
     }
 
-    async fn call(&self, path: &'static str) -> Result<RangeResponse, Status> {
-        let request = RangeRequest { key: b"key".to_vec(), ..RangeRequest::default() };
+    async fn call(&self, path: &'static str) -> Result<Answer, Status> {
+        let request = "key".to_owned();
         let call = self.channel.unary(path, &request, &[]);
         tokio::time::timeout(PATIENCE, call).await.expect("the call ends")
     }
@@ -82,8 +99,41 @@ fn channel(listener: &TcpListener) -> Channel {
     Channel::new(Connector::new(authority, None, PATIENCE), KEEP_ALIVE)
 }
 
-fn response(count: i64) -> RangeResponse {
-    RangeResponse { count, ..RangeResponse::default() }
+fn response(count: i64) -> Answer {
+    Answer { count }
+}
+
+/// Sends each request back in two parts. The request 0 ends the stream as grpc-go ends it: with a status and a reset.
+async fn echo(request: Request<h2::RecvStream>, mut respond: SendResponse<Bytes>) {
+    let mut body = respond.send_response(Response::new(()), false).unwrap();
+    let mut requests = request.into_body();
+    let mut frames = Frames::default();
+    while let Some(Ok(chunk)) = requests.data().await {
+        frames.push(chunk);
+        while let Some(message) = frames.next::<Answer>().unwrap() {
+            if message.count == 0 {
+                let code = HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
+                body.send_trailers(code).unwrap();
+                // A reset would remove trailers that were not sent yet.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                respond.send_reset(h2::Reason::NO_ERROR);
+                return;
+            }
+            let mut frame = encode(&message).unwrap();
+            body.send_data(frame.split_to(3), false).unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            body.send_data(frame, false).unwrap();
+        }
+    }
+}
+
+/// Sends a message of three windows.
+async fn send_large(mut respond: SendResponse<Bytes>) {
+    let mut body = respond.send_response(Response::new(()), false).unwrap();
+    let text = "x".repeat(3 * KEEP_ALIVE.stream_window_bytes as usize);
+    body.send_data(encode(&text).unwrap(), false).unwrap();
+    let code = HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
+    body.send_trailers(code).unwrap();
 }
 
 /// Answers as the path says.
@@ -152,7 +202,7 @@ async fn outcome_of_a_call_is_that_of_its_response() {
     assert_eq!(server.accepted.load(Ordering::SeqCst), 1, "all calls used one connection");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_at_the_same_time_share_one_connection_and_one_failure() {
     let server = Arc::new(Server::start().await);
     let calls: Vec<_> = (0..20)
@@ -169,8 +219,8 @@ async fn calls_at_the_same_time_share_one_connection_and_one_failure() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let channel = channel(&closed);
     drop(closed);
-    let request = RangeRequest::default();
-    let call = || channel.unary::<RangeResponse>("/ok", &request, &[]);
+    let request = String::new();
+    let call = || channel.unary::<Answer>("/ok", &request, &[]);
     let (one, other) = tokio::join!(call(), call());
     for status in [one.unwrap_err(), other.unwrap_err()] {
         assert!(status.unsent && status.message.contains("refused"), "{status}");
@@ -207,11 +257,83 @@ async fn connection_without_a_call_sends_no_ping() {
 }
 
 #[tokio::test]
-async fn dropped_call_frees_its_room_on_the_connection() {
+async fn response_larger_than_the_window_is_received() {
     let server = Server::start().await;
-    for _ in 0..50 {
-        let _ = tokio::time::timeout(Duration::from_millis(1), server.call("/ok")).await;
+    let channel = server.channel.clone();
+    let size = 3 * KEEP_ALIVE.stream_window_bytes as usize;
+    for _ in 0..2 {
+        let large: Result<String, Status> = channel.unary("/large", &String::new(), &[]).await;
+        assert_eq!(large.unwrap().len(), size);
     }
+}
+
+#[tokio::test]
+async fn stream_carries_messages_in_both_directions_until_its_end() {
+    let server = Server::start().await;
+    let first = Answer { count: 1 };
+    let (mut requests, mut answers) =
+        server.channel.streaming::<Answer, Answer>("/echo", &first, &[]).await.expect("the stream opens");
+    assert_eq!(answers.next().await, Ok(Some(first)));
+    // The echo of the next request arrives in parts. A dropped wait loses none of them.
+    for count in [2, 300, 70_000] {
+        assert!(requests.send(&Answer { count }));
+        let answer = loop {
+            tokio::select! {
+                biased;
+                answer = answers.next() => break answer,
+                () = tokio::task::yield_now() => {}
+            }
+        };
+        assert_eq!(answer, Ok(Some(Answer { count })));
+    }
+    assert!(requests.send(&Answer { count: 0 }), "0 ends the stream");
+    // The reset has arrived too.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(answers.next().await, Ok(None));
+    assert_eq!(answers.next().await, Ok(None), "the end stays the end");
+}
+
+#[tokio::test]
+async fn requests_to_a_server_that_reads_none_are_bounded() {
+    let server = Server::start().await;
+    let first = "x".repeat(60_000);
+    let (mut requests, _answers) =
+        server.channel.streaming::<String, Answer>("/unread", &first, &[]).await.expect("the stream opens");
+    let sent = (0..1_000).take_while(|_| requests.send(&first)).count();
+    assert!((1..=200).contains(&sent), "{sent} requests were accepted");
+}
+
+#[tokio::test]
+async fn call_after_a_graceful_shutdown_opens_another_connection() {
+    let server = Server::start().await;
+    assert_eq!(server.call("/go-away").await, Ok(response(7)));
     assert_eq!(server.call("/ok").await, Ok(response(7)));
-    assert_eq!(server.accepted.load(Ordering::SeqCst), 1);
+    assert_eq!(server.accepted.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn attempt_to_connect_outlives_the_call_that_began_it() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let authority = silent.local_addr().unwrap().to_string().parse().unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let connector = Connector::new(authority, Some(Arc::new(tls)), Duration::from_millis(500));
+    let channel = Channel::new(connector, KEEP_ALIVE);
+    let request = String::new();
+    let call = || channel.unary::<Answer>("/ok", &request, &[]);
+    let cancelled = tokio::time::timeout(Duration::from_millis(50), call());
+    let (cancelled, failed) = tokio::join!(cancelled, call());
+    assert!(cancelled.is_err() && failed.unwrap_err().unsent);
+    let count_connections = async {
+        let mut connections = Vec::new();
+        while let Ok(Ok((tcp, _))) = tokio::time::timeout(Duration::from_millis(100), silent.accept()).await {
+            connections.push(tcp);
+        }
+        connections.len()
+    };
+    assert_eq!(count_connections.await, 1, "the second call waited for the attempt of the first");
 }

@@ -1,40 +1,62 @@
-//! Opens TCP and TLS connections to a member of etcd: [`Connector`].
+//! Opens TCP and TLS connections to a server: [`Connector`].
 
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Uri, uri};
 use hyper_util::client::legacy::connect::HttpConnector;
+use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tower_service::Service as _;
 
-use super::tls::TlsFiles;
+/// The configuration of each new TLS connection.
+#[async_trait]
+pub trait TlsSource: Send + Sync {
+    /// The present configuration. It must offer `h2` by ALPN.
+    async fn config(self: Arc<Self>) -> Arc<ClientConfig>;
+}
 
-/// The address of a member, and how to connect to it.
+#[async_trait]
+impl TlsSource for ClientConfig {
+    async fn config(self: Arc<Self>) -> Arc<ClientConfig> {
+        self
+    }
+}
+
+/// The address of a server, and how to connect to it.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub struct Connector {
     authority: Authority,
-    tls: Option<Arc<TlsFiles>>,
+    tls: Option<Arc<dyn TlsSource>>,
     /// Looks up addresses, and shares the time limit between them.
     tcp: HttpConnector,
     timeout: Duration,
 }
 
 /// An open connection.
-pub(super) enum Stream {
+pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_tls = self.tls.is_some();
+        f.debug_struct("Connector").field("authority", &self.authority).field("tls", &is_tls).finish_non_exhaustive()
+    }
+}
+
 impl Connector {
-    /// `timeout` is the time for address lookup, TCP and the TLS handshake together. Without `tls`, the connection is
-    /// plain.
-    pub(super) fn new(authority: Authority, tls: Option<Arc<TlsFiles>>, timeout: Duration) -> Self {
+    /// Connects to the host and the port of `authority`. `timeout` is the time for address lookup, TCP and the TLS
+    /// handshake together. Without `tls`, the connection is plain.
+    pub fn new(authority: Authority, tls: Option<Arc<dyn TlsSource>>, timeout: Duration) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(timeout));
@@ -42,12 +64,12 @@ impl Connector {
     }
 
     /// `host:port`.
-    pub(super) fn authority(&self) -> &Authority {
+    pub(crate) fn authority(&self) -> &Authority {
         &self.authority
     }
 
     /// The URL of a request.
-    pub(super) fn url(&self, path: PathAndQuery) -> Uri {
+    pub(crate) fn url(&self, path: PathAndQuery) -> Uri {
         url(if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP }, &self.authority, path)
     }
 
@@ -55,7 +77,7 @@ impl Connector {
     ///
     /// # Errors
     /// The server is not reached in time, or rejects TLS, the certificate or HTTP/2.
-    pub(super) async fn connect(&self) -> io::Result<Stream> {
+    pub(crate) async fn connect(&self) -> io::Result<Stream> {
         match tokio::time::timeout(self.timeout, self.connect_unlimited()).await {
             Ok(connected) => connected,
             Err(_) => {
@@ -71,7 +93,7 @@ impl Connector {
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).to_owned();
         let name = ServerName::try_from(host.clone())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("host {host}: {error}")))?;
-        let config = tls.config().await;
+        let config = tls.clone().config().await;
         let tcp = self.connect_tcp().await?;
         let stream = tokio_rustls::TlsConnector::from(config).connect(name, tcp).await?;
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
@@ -104,17 +126,20 @@ mod tests {
     use rustls_pki_types::PrivateKeyDer;
     use rustls_pki_types::pem::PemObject as _;
 
-    use super::super::tls::TlsPaths;
     use super::*;
 
     /// The error of a TLS connection to a server on the loopback whose authority is `ca`.
     async fn refused(address: SocketAddr, timeout: Duration, ca: &rcgen::Certificate) -> io::ErrorKind {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("ca.crt");
-        std::fs::write(&file, ca.pem()).unwrap();
-        let files = TlsFiles::load(TlsPaths { authorities: Some(file), identity: None }).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(ca.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
         let authority = address.to_string().parse().unwrap();
-        let connector = Connector::new(authority, Some(Arc::new(files)), timeout);
+        let connector = Connector::new(authority, Some(Arc::new(config)), timeout);
         connector.connect().await.map(drop).expect_err("the server is no etcd").kind()
     }
 

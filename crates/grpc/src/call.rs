@@ -9,27 +9,27 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Request, StatusCode, Version, header};
 use prost::Message;
 
-use super::channel::Channel;
-use super::connection::OpenCall;
-use super::frame::{self, Frames};
-use super::status::Status;
+use crate::channel::Channel;
+use crate::connection::OpenCall;
+use crate::frame::{self, Frames};
+use crate::status::Status;
 
-/// The maximum number of requests of one stream for which the server has given no room. Above this the stream counts as
-/// dead.
+/// The maximum number of requests that wait on one stream since the server last had room for one. With more, the stream
+/// counts as dead.
 const WAITING_REQUESTS_MAX: usize = 100;
 
 const USER_AGENT: HeaderValue = HeaderValue::from_static(concat!("listwatch/", env!("CARGO_PKG_VERSION")));
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// Headers of a call, in addition to those of the protocol.
-pub(in crate::etcd3) type Metadata<'a> = &'a [(&'static str, HeaderValue)];
+pub type Metadata<'a> = &'a [(&'static str, HeaderValue)];
 
 impl Channel {
     /// Sends a request and waits for its response.
     ///
     /// # Errors
     /// The server was not reached, or returns an error.
-    pub(in crate::etcd3) async fn unary<A: Message + Default>(
+    pub async fn unary<A: Message + Default>(
         &self,
         path: &'static str,
         message: &impl Message,
@@ -51,15 +51,16 @@ impl Channel {
     ///
     /// # Errors
     /// The server was not reached, or returns an error.
-    pub(in crate::etcd3) async fn streaming<Q: Message, A: Message + Default>(
+    pub async fn streaming<Q: Message, A: Message + Default>(
         &self,
         path: &'static str,
         first: &Q,
         metadata: Metadata<'_>,
     ) -> Result<(Requests<Q>, Answers<A>), Status> {
-        let begun = self.begin(path, metadata).await?;
-        let mut requests = Requests { body: begun.body, waiting: 0, message: PhantomData };
-        requests.send(first);
+        let first = frame::encode(first)?;
+        let mut begun = self.begin(path, metadata).await?;
+        begun.body.send_data(first, false).map_err(|error| Status::of_stream(&error))?;
+        let requests = Requests { body: begun.body, waiting: 0, message: PhantomData };
         let answers = Answers::receive(begun.response, begun.call).await?;
         Ok((requests, answers))
     }
@@ -98,7 +99,7 @@ struct Begun {
 }
 
 /// The requests of a stream. Dropping them and the [`Answers`] ends the stream.
-pub(in crate::etcd3) struct Requests<Q> {
+pub struct Requests<Q> {
     body: SendStream<Bytes>,
     /// The number of requests since the server last had room for one.
     waiting: usize,
@@ -107,7 +108,7 @@ pub(in crate::etcd3) struct Requests<Q> {
 
 impl<Q: Message> Requests<Q> {
     /// Sends a request. Returns false if the stream is closed, or if the server does not read it.
-    pub(in crate::etcd3) fn send(&mut self, message: &Q) -> bool {
+    pub fn send(&mut self, message: &Q) -> bool {
         let Ok(frame) = frame::encode(message) else { return false };
         self.body.reserve_capacity(frame.len());
         self.waiting = if self.body.capacity() < frame.len() { self.waiting + 1 } else { 0 };
@@ -116,18 +117,17 @@ impl<Q: Message> Requests<Q> {
 }
 
 /// The responses of a call.
-pub(in crate::etcd3) struct Answers<A> {
-    /// `None` after the end of a response without messages.
+pub struct Answers<A> {
+    /// `None` after the end of the response.
     body: Option<RecvStream>,
     frames: Frames,
-    /// Keeps the connection alive.
-    _call: OpenCall,
+    call: OpenCall,
     message: PhantomData<fn() -> A>,
 }
 
 impl<A: Message + Default> Answers<A> {
     async fn receive(response: ResponseFuture, call: OpenCall) -> Result<Self, Status> {
-        let (head, body) = response.await.map_err(|error| Status::of_stream(&error))?.into_parts();
+        let (head, body) = response.await.map_err(|error| Status::before_response(&error))?.into_parts();
         let is_ended = match Status::of_headers(&head.headers) {
             Some(outcome) => outcome.map(|()| true)?,
             None => false,
@@ -135,14 +135,14 @@ impl<A: Message + Default> Answers<A> {
         if head.status != StatusCode::OK {
             return Err(Status::of_http(head.status));
         }
-        Ok(Answers { body: (!is_ended).then_some(body), frames: Frames::default(), _call: call, message: PhantomData })
+        Ok(Answers { body: (!is_ended).then_some(body), frames: Frames::default(), call, message: PhantomData })
     }
 
     /// The next message; `None` after the last one. Dropping the future loses nothing.
     ///
     /// # Errors
     /// The server or the connection ends the call with an error.
-    pub(in crate::etcd3) async fn next(&mut self) -> Result<Option<A>, Status> {
+    pub async fn next(&mut self) -> Result<Option<A>, Status> {
         let Some(body) = &mut self.body else { return Ok(None) };
         loop {
             if let Some(message) = self.frames.next()? {
@@ -150,11 +150,13 @@ impl<A: Message + Default> Answers<A> {
             }
             let Some(chunk) = body.data().await else { break };
             let chunk = chunk.map_err(|error| Status::of_stream(&error))?;
+            self.call.handle_heard();
             // Fails only for more bytes than were received.
             let _ = body.flow_control().release_capacity(chunk.len());
             self.frames.push(chunk);
         }
         let trailers = body.trailers().await.map_err(|error| Status::of_stream(&error))?;
+        self.body = None;
         match trailers.as_ref().and_then(Status::of_headers) {
             Some(Err(status)) => Err(status),
             Some(Ok(())) if self.frames.is_empty() => Ok(None),

@@ -3,13 +3,13 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
-use super::status::Status;
+use crate::status::Status;
 
 /// The bytes before a message.
 const PREFIX_BYTES: usize = 5;
 
-/// The largest message that is accepted, in bytes: the response to a range is as large as the range. etcd's own client
-/// has this limit (etcd, `client/v3/options.go`, `defaultCallOpts`).
+/// The largest message that is accepted, in bytes: a range of etcd has any number of objects, and its own client
+/// has this limit (etcd, `client/v3/options.go`, `defaultMaxCallRecvMsgSize`).
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
 
 /// The room that is reserved for a message before its bytes arrive.
@@ -19,7 +19,7 @@ const RESERVED_BYTES_MAX: usize = 1 << 20;
 ///
 /// # Errors
 /// The message is longer than the largest that a server of gRPC can accept.
-pub(super) fn encode(message: &impl Message) -> Result<Bytes, Status> {
+pub(crate) fn encode(message: &impl Message) -> Result<Bytes, Status> {
     let length = message.encoded_len();
     if length > MESSAGE_BYTES_MAX {
         return Err(Status::internal(format!("a request of {length} bytes cannot be sent")));
@@ -35,7 +35,7 @@ pub(super) fn encode(message: &impl Message) -> Result<Bytes, Status> {
 ///
 /// A message that lies in one chunk is decoded from it. The bytes of other messages are gathered first.
 #[derive(Default)]
-pub(super) struct Frames {
+pub(crate) struct Frames {
     /// The unread bytes of the last chunk, if none are gathered.
     chunk: Bytes,
     /// The beginning of a message whose end has not arrived.
@@ -44,7 +44,7 @@ pub(super) struct Frames {
 
 impl Frames {
     /// Adds bytes of the stream. All messages before them must have been read.
-    pub(super) fn push(&mut self, chunk: Bytes) {
+    pub(crate) fn push(&mut self, chunk: Bytes) {
         if self.gathered.is_empty() && self.chunk.is_empty() {
             self.chunk = chunk;
         } else {
@@ -58,8 +58,8 @@ impl Frames {
         }
     }
 
-    /// Whether bytes of an incomplete message are left.
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether no bytes of an incomplete message are left.
+    pub(crate) fn is_empty(&self) -> bool {
         self.chunk.is_empty() && self.gathered.is_empty()
     }
 
@@ -67,7 +67,7 @@ impl Frames {
     ///
     /// # Errors
     /// The message is compressed, too large, or not one of this type.
-    pub(super) fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
+    pub(crate) fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
         if self.gathered.is_empty() {
             return take(&mut self.chunk);
         }
@@ -105,12 +105,19 @@ fn take<M: Message + Default>(bytes: &mut (impl Buf + AsRef<[u8]>)) -> Result<Op
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::status::Code;
     use super::*;
-    use crate::etcd3::proto::RangeRequest;
+    use crate::status::Code;
+
+    #[derive(Clone, PartialEq, Message)]
+    struct RangeRequest {
+        #[prost(bytes = "vec", tag = "1")]
+        key: Vec<u8>,
+        #[prost(int64, tag = "3")]
+        limit: i64,
+    }
 
     fn request(key: Vec<u8>) -> RangeRequest {
-        RangeRequest { key, limit: 7, ..RangeRequest::default() }
+        RangeRequest { key, limit: 7 }
     }
 
     proptest! {
