@@ -150,6 +150,7 @@ const HTTP: &[&str] = &[
     "crates/client/src/transport/",
     "crates/conformance/src/run/",
     "crates/conformance/src/transport/",
+    "crates/grpc/src/",
     "crates/outbound/src/client.rs",
     "crates/proxy/src/",
     "crates/sim/src/",
