@@ -124,7 +124,7 @@ pub(crate) struct Serve {
     cache_bytes: Option<usize>,
 
     /// Limit for encoded objects (protobuf, rows of Tables, metadata) and compressed lists that are kept for later
-    /// requests, e.g. 128MiB; 0 keeps none. Unused ones are dropped after a minute [default: 48MiB]
+    /// requests, e.g. 128MiB; 1 keeps almost none. Unused ones are dropped after a minute [default: 48MiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     encoding_cache_bytes: Option<usize>,
 

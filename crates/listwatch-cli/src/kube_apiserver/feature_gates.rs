@@ -105,6 +105,8 @@ const GROUPS: [&str; 2] = ["AllAlpha", "AllBeta"];
 const CBOR: &str = "CBORServingAndStorage";
 const IDENTITY: &str = "APIServerIdentity";
 const CONSTRAINED_IMPERSONATION: &str = "ConstrainedImpersonation";
+/// The gate of `shardSelector`, which this server always has.
+const SHARDS: &str = "ShardedListAndWatch";
 
 /// The settings that follow from the gates.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,6 +155,8 @@ impl FeatureGates {
                 "AllAlpha" => gates.cbor = on,
                 CONSTRAINED_IMPERSONATION => gates.constrained_impersonation = on,
                 "AllBeta" => (gates.identity, gates.constrained_impersonation) = (on, on),
+                SHARDS if on => {}
+                SHARDS => gates.warnings.push(format!("{name}={on} has no effect: the server behaves as with true")),
                 _ if on != default => {
                     gates.warnings.push(format!("{name}={on} has no effect: the server behaves as with {default}"));
                 }
@@ -197,7 +201,11 @@ mod tests {
                 &["CBORServingAndStorage=true", "PodsAPI=T"],
                 &["PodsAPI=true has no effect: the server behaves as with false"],
             ),
-            (&["AllAlpha=false"], &[]),
+            (&["AllAlpha=false", "ShardedListAndWatch=true"], &[]),
+            (
+                &["ShardedListAndWatch=false"],
+                &["ShardedListAndWatch=false has no effect: the server behaves as with true"],
+            ),
         ] {
             assert_eq!(FeatureGates::parse(items).unwrap().warnings, expected, "{items:?}");
         }

@@ -45,7 +45,8 @@ pub(crate) struct KubeApiserver {
     #[arg(long, help_heading = "Flags of listwatch")]
     allow_unenforced: bool,
 
-    /// Print the effect of each given flag, and exit: 0 if the server would start, else 1
+    /// Print the effect of each given flag, and exit: 0 if no flag prevents the start, else 1. Files that flags name are
+    /// not read
     #[arg(long, help_heading = "Flags of listwatch")]
     check_flags: bool,
 
@@ -60,9 +61,10 @@ pub(crate) struct KubeApiserver {
     #[arg(long, value_name = "FILE", conflicts_with = "tls-cert-file", help_heading = "Flags of listwatch")]
     kubeconfig_out: Option<PathBuf>,
 
-    /// Controllers to run in the server: namespace, gc, clusterrole-aggregation, serviceaccount,
-    /// root-ca-cert-publisher, resourcequota, validatingadmissionpolicy-status. In a cluster, kube-controller-manager
-    /// runs them
+    /// Controllers to run in the server: namespace, gc, clusterrole-aggregation, resourcequota, pvc-protection,
+    /// pv-protection, volumeattributesclass-protection-controller, validatingadmissionpolicy-status,
+    /// storage-version-migrator-controller, serviceaccount, root-ca-cert-publisher; * for all. In a cluster,
+    /// kube-controller-manager runs them
     #[arg(long, value_name = "LIST", default_value = "", help_heading = "Flags of listwatch")]
     controllers: Controllers,
 }
