@@ -43,4 +43,4 @@ pub use self::call::{Answers, Metadata, Requests};
 pub use self::channel::Channel;
 pub use self::connection::Settings;
 pub use self::connector::{Connector, TlsSource};
-pub use self::status::{Code, Status};
+pub use self::status::{Code, Status, error_chain};

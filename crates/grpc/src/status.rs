@@ -124,7 +124,7 @@ impl Status {
 
     /// The error of a connection that was not established.
     pub(crate) fn unconnected(error: &dyn std::error::Error) -> Self {
-        Status { code: Code::Unavailable, message: chain(error).into(), unsent: true }
+        Status { code: Code::Unavailable, message: error_chain(error).into(), unsent: true }
     }
 
     /// The error of a stream.
@@ -133,7 +133,7 @@ impl Status {
             Some(reason) if error.is_reset() => Code::of_reset(reason),
             _ => Code::Unavailable,
         };
-        Status { code, message: chain(error).into(), unsent: false }
+        Status { code, message: error_chain(error).into(), unsent: false }
     }
 
     /// The error of a stream before its response.
@@ -166,7 +166,12 @@ impl Status {
 }
 
 /// Formats an error with its causes, outermost first, without repetition.
-fn chain(error: &dyn std::error::Error) -> String {
+///
+/// ```
+/// let error = std::io::Error::other("the disk is full");
+/// assert_eq!(listwatch_grpc::error_chain(&error), "the disk is full");
+/// ```
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const KEEP_ALIVE: Settings = Settings {
     stream_window_bytes: 1 << 20,
-    keep_alive_interval: Duration::from_millis(50),
-    keep_alive_timeout: Duration::from_millis(200),
+    keep_alive_interval: Duration::from_millis(100),
+    keep_alive_timeout: Duration::from_secs(1),
 };
 
 /// The message of each response.
@@ -76,7 +76,7 @@ impl Server {
                                 answer(request, respond);
                                 // The response leaves with the next call of `accept`.
                                 let _ = tokio::time::timeout(Duration::from_millis(50), connection.accept()).await;
-                                tokio::time::sleep(Duration::from_millis(600)).await;
+                                tokio::time::sleep(Duration::from_millis(1_500)).await;
                             }
                             _ => answer(request, respond),
                         }
@@ -251,7 +251,7 @@ async fn connection_without_a_call_sends_no_ping() {
     let server = Server::start().await;
     assert_eq!(server.call("/pause").await, Ok(response(7)));
     // The server answers no ping for a longer time than pings are waited for.
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    tokio::time::sleep(Duration::from_millis(1_700)).await;
     assert_eq!(server.call("/ok").await, Ok(response(7)));
     assert_eq!(server.accepted.load(Ordering::SeqCst), 1);
 }

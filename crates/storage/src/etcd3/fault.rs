@@ -129,21 +129,6 @@ pub(super) fn is_denied(code: Code, words: &str) -> bool {
         .any(|part| words.contains(part))
 }
 
-/// Formats an error with its causes, outermost first, without repetition.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let words = cause.to_string();
-        if !text.contains(&words) {
-            text.push_str(": ");
-            text.push_str(&words);
-        }
-        source = cause.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -478,7 +478,7 @@ impl Shared {
             let result = self
                 .endpoints
                 .write(|connection| {
-                    let put = PutRequest { key: full.clone(), value: value.to_vec(), lease };
+                    let put = PutRequest { key: full.clone(), value: value.clone(), lease };
                     let put = RequestOp::put(put);
                     let txn = TxnRequest::if_else(Compare::mod_revision(full.clone(), expected), put, full.clone());
                     async move { Ok((connection.index, connection.calls.txn(txn).await?)) }

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use listwatch_grpc::{Channel, Connector, Settings, TlsSource, Uri};
+use listwatch_grpc::{Channel, Connector, Settings, TlsSource, Uri, error_chain};
 
-use super::fault::chain;
 use super::tls::{TlsFiles, TlsPaths};
 use crate::error::StoreFault;
 
@@ -113,7 +112,7 @@ impl Etcd3Options {
             None => format!("http://{endpoint}"),
         };
         let refuse = |reason: String| ConnectError::Endpoint { endpoint: url.clone(), reason };
-        let uri: Uri = url.parse().map_err(|error| refuse(chain(&error)))?;
+        let uri: Uri = url.parse().map_err(|error| refuse(error_chain(&error)))?;
         let authority = uri.authority().cloned().ok_or_else(|| refuse("it names no host".to_owned()))?;
         if authority.port_u16().is_none() {
             return Err(refuse("it names no port from 0 to 65535; etcd listens on 2379 by default".to_owned()));

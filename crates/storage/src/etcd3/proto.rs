@@ -5,6 +5,7 @@
 //! are sent as their default and skipped when read. The messages are declared by hand, so that
 //! builds need no `protoc`.
 
+use bytes::Bytes;
 use prost::{Message, Oneof};
 
 /// The services and methods, as in the path of a request.
@@ -94,8 +95,8 @@ pub(crate) struct RangeResponse {
 pub(crate) struct PutRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub(crate) key: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub(crate) value: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) value: Bytes,
     #[prost(int64, tag = "3")]
     pub(crate) lease: i64,
 }

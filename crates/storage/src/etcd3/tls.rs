@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use listwatch_grpc::TlsSource;
+use listwatch_grpc::{TlsSource, error_chain};
 use parking_lot::Mutex;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::fault::chain;
 use super::options::ConnectError;
 
 /// The maximum size of a TLS file, in bytes.
@@ -168,7 +167,7 @@ fn configure(paths: &TlsPaths, contents: &Contents) -> Result<ClientConfig, Conn
                 .map_err(|_| unusable(key_file, "it has no PEM block \"PRIVATE KEY\"".to_owned()))?;
             builder
                 .with_client_auth_cert(certificate_chain, key)
-                .map_err(|error| unusable(certificate_file, chain(&error)))?
+                .map_err(|error| unusable(certificate_file, error_chain(&error)))?
         }
         _ => builder.with_no_client_auth(),
     };
@@ -181,7 +180,7 @@ fn certificates(file: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
         Ok(_) => Err(unusable(file, "it has no PEM block \"CERTIFICATE\"".to_owned())),
-        Err(error) => Err(unusable(file, chain(&error))),
+        Err(error) => Err(unusable(file, error_chain(&error))),
     }
 }
 

@@ -328,7 +328,7 @@ impl State {
         for RequestOp { request } in operations {
             match request {
                 Some(proto::Request::Put(put)) => {
-                    self.write(&put.key, Some(put.value), put.lease);
+                    self.write(&put.key, Some(put.value.to_vec()), put.lease);
                 }
                 Some(proto::Request::DeleteRange(delete)) => {
                     self.write(&delete.key, None, 0);

@@ -104,14 +104,15 @@ impl Raw {
     }
 
     pub(crate) async fn put_leased(&self, key: impl Into<Bytes>, value: impl Into<Bytes>, lease: i64) -> i64 {
-        let put = PutRequest { key: key.into().to_vec(), value: value.into().to_vec(), lease };
+        let put = PutRequest { key: key.into().to_vec(), value: value.into(), lease };
         let answer: PutResponse = self.call("/etcdserverpb.KV/Put", put).await;
         answer.header.expect("a header").revision
     }
 
     /// Puts all entries in one transaction.
     pub(crate) async fn put_all(&self, entries: impl IntoIterator<Item = (String, Vec<u8>)>, lease: i64) {
-        let puts = entries.into_iter().map(|(key, value)| PutRequest { key: key.into_bytes(), value, lease });
+        let puts =
+            entries.into_iter().map(|(key, value)| PutRequest { key: key.into_bytes(), value: value.into(), lease });
         let txn = TxnRequest { success: puts.map(RequestOp::put).collect(), ..TxnRequest::default() };
         let _: TxnResponse = self.call(path::TXN, txn).await;
     }
