@@ -262,8 +262,9 @@ async fn response_larger_than_the_window_is_received() {
     let channel = server.channel.clone();
     let size = 3 * KEEP_ALIVE.stream_window_bytes as usize;
     for _ in 0..2 {
-        let large: Result<String, Status> = channel.unary("/large", &String::new(), &[]).await;
-        assert_eq!(large.unwrap().len(), size);
+        let request = String::new();
+        let large = tokio::time::timeout(PATIENCE, channel.unary::<String>("/large", &request, &[])).await;
+        assert_eq!(large.expect("the window is opened again").unwrap().len(), size);
     }
 }
 
