@@ -294,11 +294,11 @@ impl Write<'_> {
         })
     }
 
-    /// Keeps the tree of a written object for the next write. `value` is the encoded tree, as
-    /// it is stored or cached.
+    /// Keeps the tree of a written object for the next write. `value` is the encoded tree, as it is stored or cached.
+    /// The tree of a CustomResourceDefinition is not kept: it is large and would displace others, and few writes follow.
     pub(super) fn keep(&self, key: &Key, revision: Revision, value: Bytes, object: RecentObject) {
         let RecentObject { tree, managed } = object;
-        if !store::is_as_parsed(&tree) {
+        if self.backend.definitions().is_resource(self.resource) || !store::is_as_parsed(&tree) {
             return;
         }
         let managed = managed.filter(|managed| managed.is_of(&tree));

@@ -63,6 +63,22 @@ async fn tree_is_kept_by_the_create_of_an_object_with_a_status_only() {
 }
 
 #[tokio::test]
+async fn definitions_keep_no_tree() {
+    const DEFINITION: &str = r#"{"metadata":{"name":"widgets.example.com"},"spec":{"group":"example.com","scope":"Cluster",
+        "names":{"plural":"widgets","kind":"Widget"},"versions":[{"name":"v1","served":true,"storage":true,
+        "schema":{"openAPIV3Schema":{"type":"object"}}}]}}"#;
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let world = World::new().await;
+    let before = world.writer.recent().len();
+    world.send(&post(DEFINITIONS), DEFINITION).await.unwrap();
+    world
+        .send(&patch(DEFINITIONS, "widgets.example.com", MERGE), r#"{"metadata":{"labels":{"a":"b"}}}"#)
+        .await
+        .unwrap();
+    assert_eq!(world.writer.recent().len(), before);
+}
+
+#[tokio::test]
 async fn dry_runs_and_refused_writes_keep_no_tree() {
     /// The number of kept trees besides that of the namespace.
     fn kept(world: &World) -> usize {
