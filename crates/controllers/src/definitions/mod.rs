@@ -146,11 +146,18 @@ fn install(writer: &Writer) -> Vec<Work> {
 
 /// Updates the registry, then waits for [`INSTALL_PAUSES`] times the duration of the update. The duration of an update
 /// grows with the number of definitions. Without the pause, the creation of many definitions would take quadratic time.
-/// All events that arrive during the pause share the next update.
+/// All events that arrive during the pause share the next update. Jobs start and end during the pause.
 async fn install_and_pause(writer: &Writer, jobs: &mut Jobs) {
     let begun = Instant::now();
     jobs.add(install(writer));
-    tokio::time::sleep((begun.elapsed() * INSTALL_PAUSES).min(INSTALL_PAUSE_MAX)).await;
+    let pause = (begun.elapsed() * INSTALL_PAUSES).min(INSTALL_PAUSE_MAX);
+    let mut pause = std::pin::pin!(tokio::time::sleep(pause));
+    loop {
+        tokio::select! {
+            () = &mut pause => return,
+            Some(name) = jobs.next() => jobs.finish(&name),
+        }
+    }
 }
 
 /// Runs the controller until the future is dropped.

@@ -81,6 +81,9 @@ impl Unreadable {
             return;
         }
         self.registry = Some(Arc::clone(registry));
+        if self.directories.is_empty() {
+            return;
+        }
         self.served.clear();
         let resources = registry.resources().iter();
         let kinds: HashMap<&str, bool> =
