@@ -144,20 +144,13 @@ fn install(writer: &Writer) -> Vec<Work> {
     backend.definitions().apply_changes(|resources| backend.install(resources))
 }
 
-/// Updates the registry, then waits for [`INSTALL_PAUSES`] times the duration of the update. The duration of an update
-/// grows with the number of definitions. Without the pause, the creation of many definitions would take quadratic time.
-/// All events that arrive during the pause share the next update. Jobs start and end during the pause.
+/// Updates the registry, then applies no events for [`INSTALL_PAUSES`] times the duration of the update. The duration of
+/// an update grows with the number of definitions. Without the pause, the creation of many definitions would take
+/// quadratic time. All events that arrive during the pause share the next update.
 async fn install_and_pause(writer: &Writer, jobs: &mut Jobs) {
     let begun = Instant::now();
     jobs.add(install(writer));
-    let pause = (begun.elapsed() * INSTALL_PAUSES).min(INSTALL_PAUSE_MAX);
-    let mut pause = std::pin::pin!(tokio::time::sleep(pause));
-    loop {
-        tokio::select! {
-            () = &mut pause => return,
-            Some(name) = jobs.next() => jobs.finish(&name),
-        }
-    }
+    jobs.run_for((begun.elapsed() * INSTALL_PAUSES).min(INSTALL_PAUSE_MAX)).await;
 }
 
 /// Runs the controller until the future is dropped.
@@ -304,6 +297,17 @@ impl Jobs {
         }
     }
 
+    /// Starts jobs as others end, for this time.
+    async fn run_for(&mut self, time: Duration) {
+        let mut end = std::pin::pin!(tokio::time::sleep(time));
+        loop {
+            tokio::select! {
+                () = &mut end => return,
+                Some(name) = self.next() => self.finish(&name),
+            }
+        }
+    }
+
     /// Waits for a job to end. Never completes while no job is running.
     async fn next(&mut self) -> Option<String> {
         match self.running.join_next().await {
@@ -351,4 +355,32 @@ async fn write_status(writer: &Writer, resource: &Resource, work: StatusWork) ->
             Amendment::Write
         })
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_apiextensions::Names;
+    use listwatch_storage::MemoryStorage;
+    use listwatch_write::testing;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn all_waiting_jobs_run_during_the_pause_after_an_update() {
+        let writer = Arc::new(testing::writer(MemoryStorage::new()));
+        let resource = writer.backend().definitions_resource().expect("the resource of definitions");
+        let mut jobs = Jobs { writer, resource, running: JoinSet::new(), state: State::default() };
+        // These definitions do not exist, so each job ends after one read.
+        let status = |n: usize| StatusWork {
+            name: format!("widget{n}s.example.com"),
+            uid: String::new(),
+            generation: 1,
+            accepted: Names::default(),
+            conditions: Vec::new(),
+        };
+        jobs.add((0..3 * JOBS_AT_ONCE).map(|n| Work::Status(status(n))).collect());
+        assert_eq!(jobs.running.len(), JOBS_AT_ONCE);
+        jobs.run_for(INSTALL_PAUSE_MAX).await;
+        assert_eq!((jobs.running.len(), jobs.state.waiting.len()), (0, 0));
+    }
 }

@@ -82,6 +82,7 @@ impl Unreadable {
         }
         self.registry = Some(Arc::clone(registry));
         if self.directories.is_empty() {
+            // No value is unreadable, so no kind is blocked.
             return;
         }
         self.served.clear();
