@@ -9,7 +9,7 @@
 //!
 //! An encoding is kept with its object, and is dropped when the object changes or is deleted. At the bound, most new
 //! encodings are not kept. Every sixteenth new encoding replaces the oldest ones that were not read since the ring
-//! last passed them (the second-chance algorithm). So a part of a list larger than the bound is served from the
+//! last passed their objects (the second-chance algorithm). So a part of a list larger than the bound is served from the
 //! cache, and the list does not evict its own encodings. Lists that are repeated gradually replace lists that are
 //! not.
 
@@ -48,25 +48,44 @@ const RING_SLACK_OBJECTS: usize = 1024;
 type KeptEncodings = Mutex<Option<Box<Kept>>>;
 
 struct Kept {
-    encodings: Vec<(EncodingId, Box<[u8]>)>,
-    /// Whether an encoding was read since the ring last passed the object.
-    read: bool,
-    /// The bytes that the cache accounts for this object.
-    bytes: usize,
+    encodings: Vec<Encoding>,
     totals: Arc<Totals>,
+}
+
+struct Encoding {
+    id: EncodingId,
+    bytes: Box<[u8]>,
+    /// Whether the encoding was read since the ring last passed the object. One view of an object can be in demand
+    /// while nobody reads the others.
+    read: bool,
+}
+
+impl Encoding {
+    /// The bytes that the cache accounts for this encoding.
+    fn accounted(&self) -> usize {
+        self.bytes.len() + OVERHEAD_BYTES
+    }
 }
 
 impl Kept {
     fn new(totals: &Arc<Totals>) -> Self {
         totals.objects.fetch_add(1, Relaxed);
-        Kept { encodings: Vec::with_capacity(1), read: false, bytes: 0, totals: Arc::clone(totals) }
+        Kept { encodings: Vec::with_capacity(1), totals: Arc::clone(totals) }
+    }
+
+    /// Removes and returns the encodings for which `keep` returns false.
+    fn retain(&mut self, keep: impl FnMut(&mut Encoding) -> bool) -> Vec<Encoding> {
+        let mut keep = keep;
+        let dropped: Vec<Encoding> = self.encodings.extract_if(.., |encoding| !keep(encoding)).collect();
+        self.totals.bytes.fetch_sub(dropped.iter().map(Encoding::accounted).sum(), Relaxed);
+        dropped
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
         self.totals.objects.fetch_sub(1, Relaxed);
-        self.totals.bytes.fetch_sub(self.bytes, Relaxed);
+        self.totals.bytes.fetch_sub(self.encodings.iter().map(Encoding::accounted).sum(), Relaxed);
     }
 }
 
@@ -131,9 +150,9 @@ impl EncodingCache {
     pub fn read<R>(&self, object: &Object, id: EncodingId, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let mut kept = object.attachment::<KeptEncodings>()?.lock();
         let kept = kept.as_deref_mut()?;
-        let (_, bytes) = kept.encodings.iter().find(|(known, _)| *known == id)?;
-        kept.read = true;
-        Some(read(bytes))
+        let encoding = kept.encodings.iter_mut().find(|encoding| encoding.id == id)?;
+        encoding.read = true;
+        Some(read(&encoding.bytes))
     }
 
     /// Keeps an encoding of an object, and replaces an earlier encoding with this id. Returns false if there is no
@@ -157,12 +176,11 @@ impl EncodingCache {
         // Another thread may have kept the same encoding meanwhile.
         if !is_own
             || kept.encodings.len() >= OBJECT_ENCODINGS_MAX
-            || kept.encodings.iter().any(|(known, _)| *known == id)
+            || kept.encodings.iter().any(|encoding| encoding.id == id)
         {
             return unused();
         }
-        kept.encodings.push((id, encoding.into()));
-        kept.bytes += bytes;
+        kept.encodings.push(Encoding { id, bytes: encoding.into(), read: false });
         if first {
             self.push(object.downgrade());
         }
@@ -173,12 +191,8 @@ impl EncodingCache {
     fn forget(&self, object: &Object, id: EncodingId) {
         let Some(kept) = object.attachment::<KeptEncodings>() else { return };
         let mut kept = kept.lock();
-        if let Some(kept) = kept.as_deref_mut().filter(|kept| Arc::ptr_eq(&kept.totals, &self.0.totals))
-            && let Some(position) = kept.encodings.iter().position(|(known, _)| *known == id)
-        {
-            let (_, former) = kept.encodings.swap_remove(position);
-            kept.bytes -= former.len() + OVERHEAD_BYTES;
-            self.0.totals.bytes.fetch_sub(former.len() + OVERHEAD_BYTES, Relaxed);
+        if let Some(kept) = kept.as_deref_mut().filter(|kept| Arc::ptr_eq(&kept.totals, &self.0.totals)) {
+            kept.retain(|encoding| encoding.id != id);
         }
     }
 
@@ -187,8 +201,8 @@ impl EncodingCache {
         self.ring().len()
     }
 
-    /// Examines at most `objects_max` objects, in turn, and drops the encodings of those that were not read since
-    /// they were last examined. Returns the number of examined objects. A periodic sweep of
+    /// Examines at most `objects_max` objects, in turn, and drops their encodings that were not read since the objects
+    /// were last examined. Returns the number of examined objects. A periodic sweep of
     /// [`EncodingCache::objects`] objects frees the memory of lists that are not repeated.
     pub fn sweep(&self, objects_max: usize) -> usize {
         let mut batch: Vec<WeakObject> = {
@@ -197,7 +211,7 @@ impl EncodingCache {
             ring.drain(..count).collect()
         };
         let examined = batch.len();
-        batch.retain(has_recent_reads);
+        batch.retain(drop_unread);
         let mut ring = self.ring();
         ring.extend(batch);
         if ring.capacity() > 4 * ring.len() + RING_SLACK_OBJECTS {
@@ -224,7 +238,7 @@ impl EncodingCache {
         }
         for _ in 0..EXAMINED_MAX {
             let Some(oldest) = self.ring().pop_front() else { return false };
-            if has_recent_reads(&oldest) {
+            if drop_unread(&oldest) {
                 self.ring().push_back(oldest);
             }
             if fits() {
@@ -248,19 +262,19 @@ impl EncodingCache {
     }
 }
 
-/// Whether encodings of the object were read since the last call. If not, they are dropped.
-fn has_recent_reads(object: &WeakObject) -> bool {
+/// Drops the encodings of the object that were not read since the last call. Returns whether others remain.
+fn drop_unread(object: &WeakObject) -> bool {
     let Some(object) = object.upgrade() else { return false };
-    let Some(kept) = object.attachment::<KeptEncodings>() else { return false };
-    let mut kept = kept.lock();
-    if kept.as_deref_mut().is_some_and(|kept| std::mem::take(&mut kept.read)) {
-        return true;
-    }
+    let Some(attached) = object.attachment::<KeptEncodings>() else { return false };
+    let mut kept = attached.lock();
+    let Some(present) = kept.as_deref_mut() else { return false };
+    let unread = present.retain(|encoding| std::mem::take(&mut encoding.read));
+    let remain = !present.encodings.is_empty();
+    let empty = if remain { None } else { kept.take() };
     // Freed after the lock.
-    let dropped = kept.take();
     drop(kept);
-    drop(dropped);
-    false
+    drop((unread, empty));
+    remain
 }
 
 impl fmt::Debug for EncodingCache {
@@ -356,6 +370,35 @@ mod tests {
             }
         }
         assert!(hits >= 80, "{hits} of 100 are kept");
+    }
+
+    #[test]
+    fn encoding_that_nobody_reads_does_not_stay_with_one_that_is_read() {
+        let bytes_max = 200 * (100 + OVERHEAD_BYTES);
+        let cache = EncodingCache::new(bytes_max);
+        let objects: Vec<Object> = (0..100).map(|n| object(&format!("o{n}"))).collect();
+        let list = |id: u64| {
+            let missed = |object: &&Object| read(&cache, object, id).is_none();
+            let misses: Vec<&Object> = objects.iter().filter(missed).collect();
+            for object in &misses {
+                cache.keep(object, EncodingId::new(id), &[0; 100]);
+            }
+            objects.len() - misses.len()
+        };
+        list(1);
+        list(2);
+        assert!(cache.bytes() == bytes_max && list(1) == 100 && list(2) == 100);
+        let mut hits = 0;
+        for _ in 0..60 {
+            list(1);
+            hits = list(3);
+        }
+        assert!(hits >= 80, "{hits} of 100 encodings of the view that is read are kept");
+        assert_eq!(list(1), 100);
+        cache.sweep(usize::MAX);
+        list(1);
+        cache.sweep(usize::MAX);
+        assert_eq!((list(1), cache.bytes()), (100, bytes_max / 2), "a sweep drops the other views");
     }
 
     #[test]
