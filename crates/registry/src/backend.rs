@@ -347,14 +347,11 @@ impl Backend {
     /// resources and ends their watches. With the delay, watches still receive the deletion of the objects of a deleted
     /// definition.
     pub fn install(&self, custom: &[Arc<Resource>]) {
-        self.registry.store(Arc::new(Registry::extended(&self.builtin, custom)));
+        let registry = Arc::new(Registry::extended(&self.builtin, custom));
+        self.registry.store(Arc::clone(&registry));
         self.registry_changed.notify_one();
-        let current: HashMap<&str, &Arc<CustomKind>> = custom
-            .iter()
-            .filter_map(|resource| Some((resource.storage_prefix.as_str(), resource.form.as_ref()?.kind())))
-            .collect();
         let is_kept = |kept: &CacheEntry| match &kept.kind {
-            Some(kind) => current.get(&*kept.prefix).is_some_and(|present| Arc::ptr_eq(present, kind)),
+            Some(kind) => registry.custom_kind(&kept.prefix).is_some_and(|present| Arc::ptr_eq(present, kind)),
             None => true,
         };
         let mut gone = Vec::new();

@@ -34,6 +34,7 @@ mod cache_budget;
 mod conversion;
 mod custom;
 mod definitions;
+mod index;
 mod problems;
 mod registry;
 mod resource;

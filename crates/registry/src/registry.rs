@@ -3,12 +3,14 @@
 //! The server replaces the current registry when a definition is added or removed. A request therefore sees one
 //! registry from start to end.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use listwatch_meta::Key;
 
 use crate::builtin;
+use crate::custom::kind::{CustomKind, Form};
+use crate::index::Index;
 use crate::resource::Resource;
 use crate::runtime_config::RuntimeConfig;
 
@@ -37,11 +39,15 @@ pub struct Registry {
     resources: Vec<Arc<Resource>>,
     /// Kinds that are served but never stored, such as reviews.
     unstored: Arc<[Arc<Resource>]>,
-    /// Positions in `resources`, sorted by group, version and plural. Every request searches this list; a binary
-    /// search over borrowed names allocates nothing.
-    by_path: Vec<usize>,
-    /// Positions in `resources`, sorted by storage prefix, then by position.
-    by_prefix: Vec<usize>,
+    /// By group, version and plural. Every request searches this index and the next one.
+    by_path: Index,
+    /// By group and version.
+    by_group_version: Index,
+    /// By group, version and kind. Built at its first use: most registries are replaced before one, while many definitions
+    /// are created.
+    by_kind: OnceLock<Index>,
+    /// By storage prefix and scope.
+    by_prefix: Index,
     /// The registry that this one extends. Discovery documents of the base registry are reused.
     base: Option<Arc<Registry>>,
 }
@@ -49,13 +55,12 @@ pub struct Registry {
 impl Registry {
     /// Creates a registry of these resources. Discovery lists them in the same order.
     pub fn new(resources: Vec<Arc<Resource>>) -> Self {
-        let mut by_path: Vec<usize> = (0..resources.len()).collect();
-        by_path.sort_by(|a, b| resources[*a].path().cmp(&resources[*b].path()));
-        let mut by_prefix: Vec<usize> = (0..resources.len()).collect();
-        by_prefix.sort_by(|a, b| resources[*a].storage_prefix.cmp(&resources[*b].storage_prefix));
+        let by_path = Index::new(&resources, Resource::path);
+        let by_group_version = Index::new(&resources, group_version);
+        let by_prefix = Index::new(&resources, prefix_and_scope);
         let has_builtin = resources.iter().any(|resource| !resource.custom);
         let unstored = if has_builtin { Arc::clone(builtin::unstored()) } else { Arc::default() };
-        Registry { resources, unstored, by_path, by_prefix, base: None }
+        Registry { resources, unstored, by_path, by_group_version, by_kind: OnceLock::new(), by_prefix, base: None }
     }
 
     /// Creates a registry that holds the resources of `base`, followed by these custom resources.
@@ -113,18 +118,14 @@ impl Registry {
 
     /// Returns the resource at `/apis/<group>/<version>/<plural>`.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
-        let at = self.by_path.binary_search_by(|at| self.resources[*at].path().cmp(&(group, version, plural))).ok()?;
-        Some(&self.resources[self.by_path[at]])
+        let at = self.by_path.position(&self.resources, Resource::path, (group, version, plural))?;
+        Some(&self.resources[at])
     }
 
     /// Reports whether the registry serves a resource of this group and version.
     pub fn has_group_version(&self, group: &str, version: &str) -> bool {
-        let at = self.by_path.partition_point(|at| self.resources[*at].path() < (group, version, ""));
-        let stored = self.by_path.get(at).is_some_and(|at| {
-            let found = &self.resources[*at];
-            found.group == group && found.version == version
-        });
-        stored || self.unstored.iter().any(|found| found.group == group && found.version == version)
+        self.by_group_version.position(&self.resources, group_version, (group, version)).is_some()
+            || self.unstored.iter().any(|found| group_version(found) == (group, version))
     }
 
     /// Returns the resource whose objects are stored under this key. If a kind has several versions, returns the first.
@@ -138,15 +139,33 @@ impl Registry {
 
     /// Returns the position of the first resource with this storage prefix and scope.
     fn find_prefix(&self, prefix: &str, namespaced: bool) -> Option<usize> {
-        let start = self.by_prefix.partition_point(|at| self.resources[*at].storage_prefix.as_str() < prefix);
-        let with_prefix = self.by_prefix[start..].iter().take_while(|at| self.resources[**at].storage_prefix == prefix);
-        with_prefix.copied().find(|at| self.resources[*at].namespaced == namespaced)
+        self.by_prefix.position(&self.resources, prefix_and_scope, (prefix, namespaced))
+    }
+
+    /// Returns the custom kind whose objects are stored below this prefix.
+    pub(crate) fn custom_kind(&self, prefix: &str) -> Option<&Arc<CustomKind>> {
+        let form = |namespaced| self.resources[self.find_prefix(prefix, namespaced)?].form.as_ref();
+        [true, false].into_iter().find_map(form).map(Form::kind)
     }
 
     /// Returns the resource of a kind, e.g. for `ownerReferences`.
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Resource>> {
-        self.resources.iter().find(|r| r.group == group && r.version == version && r.kind == kind)
+        let by_kind = self.by_kind.get_or_init(|| Index::new(&self.resources, group_version_kind));
+        let at = by_kind.position(&self.resources, group_version_kind, (group, version, kind))?;
+        Some(&self.resources[at])
     }
+}
+
+fn group_version(resource: &Resource) -> (&str, &str) {
+    (&resource.group, &resource.version)
+}
+
+fn group_version_kind(resource: &Resource) -> (&str, &str, &str) {
+    (&resource.group, &resource.version, &resource.kind)
+}
+
+fn prefix_and_scope(resource: &Resource) -> (&str, bool) {
+    (&resource.storage_prefix, resource.namespaced)
 }
 
 #[cfg(test)]

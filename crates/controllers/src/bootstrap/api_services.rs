@@ -9,7 +9,7 @@
 //! An APIService without the label belongs to a user and is never changed. This server serves every APIService without
 //! a service, and sets its condition `Available`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -148,8 +148,13 @@ impl Desired {
 fn desired(registry: &Registry) -> BTreeMap<String, Desired> {
     let served = registry.resources().iter().chain(registry.unstored());
     let mut desired = BTreeMap::new();
+    let mut seen = HashSet::new();
     for resource in served {
         let (group, version) = (resource.group.as_str(), resource.version.as_str());
+        // Many kinds share a group version.
+        if !seen.insert((group, version)) {
+            continue;
+        }
         let (priority, managed) = match built_in(group, version) {
             Some(priority) => (priority, Managed::AtStart),
             None if resource.custom => (CUSTOM, Managed::Always),
@@ -157,7 +162,7 @@ fn desired(registry: &Registry) -> BTreeMap<String, Desired> {
             None => continue,
         };
         let wanted = Desired { group: group.to_owned(), version: version.to_owned(), priority, managed };
-        desired.entry(wanted.name()).or_insert(wanted);
+        desired.insert(wanted.name(), wanted);
     }
     desired
 }

@@ -45,10 +45,10 @@ const LOAD_PAUSE_MIN: Duration = Duration::from_millis(20);
 const LOAD_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of definitions with a running job; the others wait.
 const JOBS_AT_ONCE: usize = 8;
-/// Length of the pause after an update of the registry, as a multiple of the duration of the update. Updates therefore
-/// take at most one fifth of the time.
+/// Length of the pause after the registry was replaced, as a multiple of the duration of that. Replacements therefore take
+/// at most one fifth of the time.
 const INSTALL_PAUSES: u32 = 4;
-/// Maximum pause after an update of the registry.
+/// Maximum pause after the registry was replaced.
 const INSTALL_PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Maximum number of events that are applied before the registry is rebuilt.
 const BATCH_EVENTS_MAX: usize = 1000;
@@ -138,19 +138,29 @@ async fn report_unreadable(writer: &Writer) {
     }
 }
 
-/// Updates the registry from the catalog and wakes the requests that wait for a definition.
-fn install(writer: &Writer) -> Vec<Work> {
+/// Updates the registry from the catalog and wakes the requests that wait for a definition. Returns the resulting work,
+/// and the time in which the registry was replaced: zero if its resources are unchanged.
+fn install(writer: &Writer) -> (Vec<Work>, Duration) {
     let backend = writer.backend();
-    backend.definitions().apply_changes(|resources| backend.install(resources))
+    let mut replaced_in = Duration::ZERO;
+    let work = backend.definitions().apply_changes(|resources| {
+        let begun = Instant::now();
+        backend.install(resources);
+        replaced_in = begun.elapsed();
+    });
+    (work, replaced_in)
 }
 
-/// Updates the registry, then applies no events for [`INSTALL_PAUSES`] times the duration of the update. The duration of
-/// an update grows with the number of definitions. Without the pause, the creation of many definitions would take
-/// quadratic time. All events that arrive during the pause share the next update.
+/// Updates the registry. If this replaced it, then applies no events for [`INSTALL_PAUSES`] times the duration of the
+/// replacement, which grows with the number of definitions. Without the pause, the creation of many definitions would
+/// take quadratic time. All events that arrive during the pause share the next update. The time to compile new schemas
+/// does not lengthen the pause, because each definition costs it once.
 async fn install_and_pause(writer: &Writer, jobs: &mut Jobs) {
-    let begun = Instant::now();
-    jobs.add(install(writer));
-    jobs.run_for((begun.elapsed() * INSTALL_PAUSES).min(INSTALL_PAUSE_MAX)).await;
+    let (work, replaced_in) = install(writer);
+    jobs.add(work);
+    if !replaced_in.is_zero() {
+        jobs.run_for((replaced_in * INSTALL_PAUSES).min(INSTALL_PAUSE_MAX)).await;
+    }
 }
 
 /// Runs the controller until the future is dropped.
@@ -174,7 +184,7 @@ pub async fn run(writer: Arc<Writer>) {
                 continue;
             }
         };
-        jobs.add(install(&writer));
+        jobs.add(install(&writer).0);
         loop {
             tokio::select! {
                 delivery = watcher.next() => {
