@@ -307,12 +307,16 @@ pub(super) enum NormalizeError {
     TooLarge,
 }
 
-/// Normalizes an object for its kind: adds the schema's defaults to a custom resource, then removes unknown fields.
-/// Returns one strict error per removed field.
+/// Normalizes an object for its kind: adds the schema's defaults to a custom resource, then removes unknown fields. The
+/// numbers of a custom resource become those that Go would read from the store, because clients in Go cannot read `1.0`
+/// into an integer. Returns one strict error per removed field.
 ///
 /// # Errors
 /// [`NormalizeError`] when a value has the wrong type or the object becomes too large.
 pub(super) fn normalize(object: &mut Map, expected: Expected<'_>) -> Result<Vec<String>, NormalizeError> {
+    if expected.is_custom() {
+        object.values_mut().for_each(go::round_trip_numbers);
+    }
     let unknown = if let Some(schema) = expected.form.and_then(Form::schema) {
         schema.default_and_prune(object).map_err(|error| match error {
             DefaultAndPruneError::Field(error) => NormalizeError::Text(error.to_string()),

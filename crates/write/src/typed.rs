@@ -9,6 +9,7 @@ use listwatch_json::{Map, Value};
 use listwatch_k8s_types::{Field, Id, Message, Omit, Shape, Type};
 use listwatch_meta::go::{self, TypeErrorStyle};
 use listwatch_meta::status::{FIELD_ERROR_BYTES_MAX, cut};
+use listwatch_registry::DEFINITIONS_GROUP;
 use listwatch_validation::quantities;
 use serde_json::Number;
 
@@ -19,7 +20,7 @@ use super::field_path::{FieldPath, Step};
 const NAMED_MAX: usize = 100;
 
 /// Normalizes a decoded body for its type, and returns the paths of the unknown fields that were removed. `metadata` is
-/// checked elsewhere. In CustomResourceDefinitions, only unknown fields are removed.
+/// checked elsewhere. In CustomResourceDefinitions, only unknown fields are removed and floats changed.
 ///
 /// # Errors
 /// The text of Go's decoder for the first value of a wrong type. Unknown fields are also removed in that case.
@@ -27,7 +28,8 @@ pub(super) fn normalize(expected: Expected<'_>, id: Id, object: &mut Map) -> Res
     let mut walk = Walk {
         version: expected.version,
         error_style: expected.error_style,
-        fits: expected.group != "apiextensions.k8s.io",
+        fits: expected.group != DEFINITIONS_GROUP,
+        is_definition: expected.group == DEFINITIONS_GROUP,
         unknown: Vec::new(),
         verdict: Ok(()),
     };
@@ -75,6 +77,9 @@ struct Walk<'a> {
     /// Whether values are normalized. False after the first type error, and in types where only unknown fields are
     /// removed.
     fits: bool,
+    /// Whether the object is a CustomResourceDefinition. The default values of its schemas become numbers of custom
+    /// resources.
+    is_definition: bool,
     unknown: Vec<String>,
     verdict: Result<(), String>,
 }
@@ -146,6 +151,9 @@ impl Walk<'_> {
     }
 
     fn value(&mut self, of: &'static Message, what: Type, value: &mut Value, path: &FieldPath<'_>) {
+        if self.is_definition && matches!(what, Type::Raw | Type::Double) {
+            go::round_trip_numbers(value);
+        }
         match (what, &mut *value) {
             (Type::Message(id), Value::Object(members)) => return self.message(id, members, path),
             (Type::PropsOrBool(_) | Type::PropsOrArray(_) | Type::PropsOrStrings(_), Value::Object(_)) => {

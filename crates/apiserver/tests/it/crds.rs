@@ -647,6 +647,47 @@ async fn custom_object_is_validated_against_its_schema() {
 }
 
 #[tokio::test]
+async fn floats_without_fraction_in_custom_objects_become_integers() {
+    let world = World::new().await;
+    let mut defined = definition();
+    let schema = &mut defined["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    schema["properties"]["replicas"] = json!({"type": "integer", "minimum": 0.0, "default": 2.0});
+    schema["properties"]["free"] = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    world.define(&defined).await;
+    let shown = world.established("widgets.example.com").await;
+    let shown = &shown["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    assert_eq!(shown["replicas"].to_string(), r#"{"type":"integer","minimum":0,"default":2}"#);
+
+    let path = format!("{WIDGETS}/a");
+    let check = async |(code, answered): (u16, Value), expected: &str| {
+        assert!(matches!(code, 200 | 201), "{answered}");
+        assert_eq!(answered["spec"].to_string(), expected, "in the answer");
+        assert_eq!(world.get(&path).await.1["spec"].to_string(), expected, "as stored");
+        answered
+    };
+    let mut object = widget("a");
+    object["spec"] = json!({"free": {"a": [3.0, 1.5, 1e2, -0.0, 1e30]}});
+    let free = r#""free":{"a":[3,1.5,100,0,1e+30]}"#;
+    let created = check(world.post(WIDGETS, &object).await, &format!(r#"{{{free},"replicas":2}}"#)).await;
+    object = created.clone();
+    object["spec"]["replicas"] = json!(2.0);
+    let same = check(world.put(&path, &object).await, &format!(r#"{{{free},"replicas":2}}"#)).await;
+    assert_eq!(same["metadata"]["resourceVersion"], created["metadata"]["resourceVersion"], "nothing was changed");
+    object["spec"]["replicas"] = json!(4.0);
+    check(world.put(&path, &object).await, &format!(r#"{{{free},"replicas":4}}"#)).await;
+    let merge = json!({"spec": {"replicas": 5.0, "free": null}});
+    check(world.patch(&path, "application/merge-patch+json", merge).await, r#"{"replicas":5}"#).await;
+    let steps = json!([{"op": "add", "path": "/spec/free", "value": {"b": 6.0}}]);
+    let patched = world.patch(&path, "application/json-patch+json", steps).await;
+    check(patched, r#"{"replicas":5,"free":{"b":6}}"#).await;
+    object = widget("a");
+    object["spec"] = json!({"replicas": 7.0, "free": {"b": 8.0}});
+    let applied =
+        world.patch(&format!("{path}?fieldManager=m&force=true"), "application/apply-patch+yaml", object).await;
+    check(applied, r#"{"replicas":7,"free":{"b":8}}"#).await;
+}
+
+#[tokio::test]
 async fn custom_object_with_another_kind_is_rejected_as_in_kubernetes() {
     let world = World::new().await;
     world.define(&strict_definition()).await;
