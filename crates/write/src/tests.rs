@@ -3,6 +3,7 @@
 //! The clock is fixed at 2024-01-01 and every uid is zero, so responses can be compared as texts. `UID` and `NOW` in an
 //! expected text stand for these values.
 
+mod allocations;
 mod cases;
 mod certificates;
 mod deletes;

@@ -11,15 +11,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use listwatch_apiserver::ApiServer;
 use listwatch_apiserver::webhook::ConversionRequest;
+use listwatch_apiserver::{ApiServer, Builder};
 use listwatch_json::{Value, json};
 
-use crate::crds::world::{CRDS, World, widget};
+use crate::crds::world::{CRDS, Stream, World, widget};
 
 const V1: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const V2: &str = "/apis/example.com/v2/namespaces/default/widgets";
 const MERGE: &str = "application/merge-patch+json";
+/// The number of watches of v2 in a measurement of conversions.
+const WATCHES: usize = 100;
+/// The wait for an event. After it, the event counts as missing.
+const EVENT_WAIT: Duration = Duration::from_secs(15);
+/// The memory limit of the caches of a server that has no room for widgets, in bytes.
+const CACHE_BYTES_MAX: usize = 512 << 10;
 
 /// The behavior of the converter in a test.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -78,15 +84,34 @@ impl Converter {
     }
 
     async fn world(&self) -> World {
+        self.world_of(ApiServer::builder()).await
+    }
+
+    async fn world_of(&self, builder: Builder) -> World {
         let converter = self.clone();
-        let server = ApiServer::builder()
-            .converter("widgets.example.com", move |request| converter.clone().convert(request))
-            .build()
-            .await
-            .unwrap();
-        let world = World::of(Arc::new(server));
+        let builder = builder.converter("widgets.example.com", move |request| converter.clone().convert(request));
+        let world = World::of(Arc::new(builder.build().await.unwrap()));
         world.define(&definition("v1")).await;
         world
+    }
+
+    /// Returns a world whose server has dropped the cache of v2, so that each watch of v2 converts its own events.
+    async fn world_without_cache(&self) -> World {
+        let world = self.world_of(ApiServer::builder().cache_bytes_max(Some(CACHE_BYTES_MAX))).await;
+        let large = v1("large", &format!("{}:1", "l".repeat(2 * CACHE_BYTES_MAX)));
+        assert_eq!(world.post(V1, &large).await.0, 201);
+        let begun = Instant::now();
+        loop {
+            // The first list fills the cache, if there is one. The second list is converted only without a cache.
+            let (code, _) = world.get(V2).await;
+            self.take_counts();
+            world.get(V2).await;
+            if self.take_counts() != (0, 0) && code == 200 {
+                return world;
+            }
+            assert!(begun.elapsed() < EVENT_WAIT, "this test needs a server that drops the cache of v2");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 }
 
@@ -263,38 +288,102 @@ async fn lists_are_converted_in_one_call_and_filtered_in_their_version() {
     assert_eq!(world.get(V1).await.1["items"].as_array().unwrap().len(), 10);
 }
 
-#[tokio::test]
-async fn event_is_converted_once_for_all_watchers_of_a_version() {
-    let converter = Converter::default();
-    let world = converter.world().await;
-    let from = world.get(V2).await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+/// Returns the resource version of the list of v2.
+async fn current_version(world: &World) -> String {
+    world.get(V2).await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
+}
+
+async fn watch_after(world: &World, path: &str, version: &str) -> Stream {
+    world.stream(&format!("{path}?watch=true&resourceVersion={version}")).await
+}
+
+/// Returns the next event of a watch; `None` if the watch ends or delivers nothing for [`EVENT_WAIT`].
+async fn next_event(watch: &mut Stream) -> Option<Value> {
+    tokio::time::timeout(EVENT_WAIT, watch.next()).await.ok().flatten()
+}
+
+/// Returns the type of each event, and the version and spec of its object.
+fn contents(events: &[Value]) -> Value {
+    events.iter().map(|event| json!([event["type"], event["object"]["apiVersion"], event["object"]["spec"]])).collect()
+}
+
+/// The events of one created and deleted object, and the conversions for these events.
+#[derive(Clone, Debug, Default)]
+struct Conversions {
+    /// The events of each watch of v2.
+    converted: Vec<Vec<Value>>,
+    /// The events of a watch of v2 that starts after the deletion, from the version before the creation.
+    late: Vec<Value>,
+    /// The events of a watch of v1, the storage version.
+    stored: Vec<Value>,
+    /// The calls of the converter and the converted objects: for the creation, the deletion and the late watch.
+    counts: Vec<(usize, usize)>,
+}
+
+/// Creates and deletes an object in v1 beside [`WATCHES`] watches of v2.
+async fn measure_conversions(world: &World, converter: &Converter) -> Conversions {
+    let from = current_version(world).await;
     let mut watches = Vec::new();
-    for number in 0..100 {
+    for number in 0..WATCHES {
         // Views and selectors share the conversion, too.
         let selector = if number % 2 == 0 { "" } else { "&fieldSelector=spec.host%3Dh" };
         watches.push(world.stream(&format!("{V2}?watch=true&resourceVersion={from}{selector}")).await);
     }
-    let mut own = world.stream(&format!("{V1}?watch=true&resourceVersion={from}")).await;
+    let mut own = watch_after(world, V1, &from).await;
+    let mut found = Conversions { converted: vec![Vec::new(); WATCHES], ..Conversions::default() };
     converter.take_counts();
-    world.post(V1, &v1("a", "h:1")).await;
-    for watch in &mut watches {
-        let event = watch.next().await.unwrap();
-        assert_eq!(event["type"], "ADDED");
-        check(&event["object"], "v2", json!({"host": "h", "port": "1"}));
+    for is_deletion in [false, true] {
+        if is_deletion {
+            world.delete(&format!("{V1}/a")).await;
+        } else {
+            world.post(V1, &v1("a", "h:1")).await;
+        }
+        for (watch, events) in watches.iter_mut().zip(&mut found.converted) {
+            // One missing event is enough to report.
+            let Some(event) = next_event(watch).await else { break };
+            events.push(event);
+        }
+        found.stored.extend(next_event(&mut own).await);
+        found.counts.push(converter.take_counts());
     }
-    check(&own.next().await.unwrap()["object"], "v1", json!({"hostPort": "h:1"}));
-    assert_eq!(converter.take_counts(), (1, 1), "one call for one event");
-    // The deleted object is that of the cache.
-    world.delete(&format!("{V1}/a")).await;
-    for watch in &mut watches {
-        let event = watch.next().await.unwrap();
-        assert_eq!(event["type"], "DELETED");
-        check(&event["object"], "v2", json!({"host": "h", "port": "1"}));
+    found.late = world.watch(&format!("{V2}?watch=true&resourceVersion={from}&timeoutSeconds=1")).await;
+    found.counts.push(converter.take_counts());
+    found
+}
+
+/// Judges the events and conversions of one created and deleted object.
+///
+/// # Errors
+/// The broken guarantee.
+fn judge_conversions(found: &Conversions) -> Result<(), String> {
+    let expected = |version: &str, spec: Value| {
+        let version = format!("example.com/{version}");
+        json!([["ADDED", version, spec], ["DELETED", version, spec]])
+    };
+    let converted = expected("v2", json!({"host": "h", "port": "1"}));
+    for received in found.converted.iter().chain([&found.late]).map(|events| contents(events)) {
+        if received != converted {
+            return Err(format!("Converted once: a watch of v2 lacks a converted event: {received}"));
+        }
     }
-    assert_eq!(converter.take_counts(), (0, 0));
-    let late = world.watch(&format!("{V2}?watch=true&resourceVersion={from}&timeoutSeconds=1")).await;
-    assert_eq!(late.len(), 2, "{late:?}");
-    assert_eq!(converter.take_counts(), (0, 0), "the history holds converted events");
+    let received = contents(&found.stored);
+    if received != expected("v1", json!({"hostPort": "h:1"})) {
+        return Err(format!("Converted once: a watch of the storage version lacks an event: {received}"));
+    }
+    // The deleted object is that of the cache, and the history holds converted events.
+    if found.counts != [(1, 1), (0, 0), (0, 0)] {
+        let counts = &found.counts;
+        return Err(format!("Converted once: an event is converted again, with (calls, objects) {counts:?}"));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn event_is_converted_once_for_all_watchers_of_a_version() {
+    let converter = Converter::default();
+    let world = converter.world().await;
+    let found = measure_conversions(&world, &converter).await;
+    judge_conversions(&found).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 #[tokio::test]
@@ -313,46 +402,178 @@ async fn watch_list_and_partial_metadata_have_the_version_of_the_path() {
 
 const FAILED: &str = "conversion webhook for example.com/v1, Kind=Widget failed: the converter is broken";
 
+/// The responses to clients before, during and after a failure of the converter.
+#[derive(Clone, Debug, Default)]
+struct FailedConversion {
+    /// The events of a watch of v2: one before the failure, and the error.
+    converted: Vec<Value>,
+    /// Whether the watch of v2 ended after the error.
+    has_ended: bool,
+    /// The events of a watch of v1, the storage version.
+    stored: Vec<Value>,
+    /// The codes and bodies of the responses to [`requests_during_failure`].
+    responses: Vec<(u16, Value)>,
+    /// The events of v2 after the last event before the failure.
+    resumed: Vec<Value>,
+}
+
+/// Returns the method, path and expected code of each request. A create sends an object of v2 with the name `c`.
+fn requests_during_failure() -> [(&'static str, String, u16); 7] {
+    [
+        ("GET", V1.to_owned(), 200),
+        ("GET", format!("{V1}/b"), 200),
+        ("GET", format!("{V2}/b"), 500),
+        ("GET", V2.to_owned(), 500),
+        ("GET", "/readyz".to_owned(), 200),
+        ("POST", V2.to_owned(), 500),
+        // The rejected object is not stored.
+        ("GET", format!("{V1}/c"), 404),
+    ]
+}
+
+/// Creates one object before the converter has the mode `failure`, one during it, and one after it.
+async fn observe_failure(world: &World, converter: &Converter, failure: Mode) -> FailedConversion {
+    let mut found = FailedConversion::default();
+    let mut seen = current_version(world).await;
+    let mut watch = watch_after(world, V2, &seen).await;
+    let mut other = watch_after(world, V1, &seen).await;
+    world.post(V1, &v1("a", "h:1")).await;
+    found.converted.extend(next_event(&mut watch).await);
+    found.stored.extend(next_event(&mut other).await);
+    converter.set(failure);
+    world.post(V1, &v1("b", "h:2")).await;
+    found.converted.extend(next_event(&mut watch).await);
+    if found.converted.last().is_some_and(|event| event["type"] == "ERROR") {
+        found.has_ended = matches!(tokio::time::timeout(EVENT_WAIT, watch.next()).await, Ok(None));
+    }
+    found.stored.extend(next_event(&mut other).await);
+    for (method, path, _) in requests_during_failure() {
+        found.responses.push(match method {
+            "POST" => world.post(&path, &v2("c", "h", "3")).await,
+            _ => world.get(&path).await,
+        });
+    }
+    converter.set(Mode::Correct);
+    world.post(V1, &v1("d", "h:4")).await;
+    let version_of = |event: &Value| event["object"]["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+    seen = found.converted.iter().filter_map(version_of).next_back().unwrap_or(seen);
+    let begun = Instant::now();
+    let mut resumed = watch_after(world, V2, &seen).await;
+    while found.resumed.len() < 2 && begun.elapsed() < EVENT_WAIT {
+        let Some(event) = next_event(&mut resumed).await else { break };
+        if event["object"]["message"] == FAILED {
+            // The watch began before the cache tried again.
+            resumed = watch_after(world, V2, &seen).await;
+            continue;
+        }
+        seen = version_of(&event).unwrap_or(seen);
+        found.resumed.push(event);
+    }
+    found
+}
+
+/// Judges the responses to clients before, during and after a failure of the converter.
+///
+/// # Errors
+/// The broken guarantee.
+fn judge_failure(found: &FailedConversion) -> Result<(), String> {
+    let added = |version: &str, specs: [Value; 2]| -> Value {
+        let version = format!("example.com/{version}");
+        specs.into_iter().map(|spec| json!(["ADDED", version, spec])).collect()
+    };
+    let FailedConversion { converted, has_ended, stored, responses, resumed } = found;
+    let is_failure = |event: &Value| {
+        let status = &event["object"];
+        let has_text = status["message"] == FAILED && status.get("reason").is_none();
+        event["type"] == "ERROR" && status["code"] == 500 && has_text
+    };
+    let is_as_promised = matches!(&converted[..], [first, error] if first["type"] == "ADDED" && is_failure(error));
+    if !is_as_promised || !has_ended {
+        return Err(format!("Converted once: a failed conversion does not end a watch with its error: {converted:?}"));
+    }
+    let received = contents(stored);
+    if received != added("v1", [json!({"hostPort": "h:1"}), json!({"hostPort": "h:2"})]) {
+        return Err(format!("Converted once: a failed conversion affects a watch of another version: {received}"));
+    }
+    for ((method, path, expected), (code, body)) in requests_during_failure().iter().zip(responses) {
+        let is_create = *method == "POST";
+        let text = if is_create { FAILED.replace("/v1", "/v2") } else { FAILED.to_owned() };
+        let is_explained = *code != 500 || body["message"] == text;
+        if code != expected || !is_explained || (is_create && body.get("reason").is_some()) {
+            let found = format!("{method} {path}: {code} {body}");
+            return Err(format!("Converted once: an unexpected response during a failed conversion: {found}"));
+        }
+    }
+    let received = contents(resumed);
+    if received != added("v2", [json!({"host": "h", "port": "2"}), json!({"host": "h", "port": "4"})]) {
+        return Err(format!("Converted once: a watch after a failed conversion misses an event: {received}"));
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn failed_conversion_ends_watches_of_the_version_without_losing_events() {
     let converter = Converter::default();
     let world = converter.world().await;
-    let from = world.get(V2).await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
-    let mut watch = world.stream(&format!("{V2}?watch=true&resourceVersion={from}")).await;
-    let mut other = world.stream(&format!("{V1}?watch=true&resourceVersion={from}")).await;
-    world.post(V1, &v1("a", "h:1")).await;
-    let seen = watch.next().await.unwrap()["object"]["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
-    other.next().await.unwrap();
-    converter.set(Mode::Fails);
-    world.post(V1, &v1("b", "h:2")).await;
-    let error = watch.next().await.unwrap();
-    let status = &error["object"];
-    assert_eq!((&error["type"], &status["code"], &status["message"]), (&json!("ERROR"), &json!(500), &json!(FAILED)));
-    assert_eq!(status.get("reason"), None, "{status}");
-    assert_eq!(watch.next().await, None, "the watch ends");
-    check(&other.next().await.unwrap()["object"], "v1", json!({"hostPort": "h:2"}));
-    for (path, code) in [(V1.to_owned(), 200), (format!("{V1}/b"), 200), (format!("{V2}/b"), 500), (V2.to_owned(), 500)]
-    {
-        let (found, body) = world.get(&path).await;
-        assert_eq!(found, code, "{path}: {body}");
-        assert!(code == 200 || body["message"] == FAILED, "{path}: {body}");
+    let found = observe_failure(&world, &converter, Mode::Fails).await;
+    judge_failure(&found).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// Asserts that a judge reports a bug with this text.
+fn assert_reported(judged: Result<(), String>, broken: &str) {
+    let expected = format!("Converted once: {broken}");
+    assert!(judged.as_ref().is_err_and(|text| text.starts_with(&expected)), "{expected:?} is reported as {judged:?}");
+}
+
+/// The expected part of a report, and the change of a record that must cause the report.
+type PlantedBug<R> = (&'static str, fn(&mut R));
+
+#[tokio::test]
+async fn checker_reports_each_planted_bug_of_the_conversion() {
+    let converter = Converter::default();
+    let uncached = measure_conversions(&converter.world_without_cache().await, &converter).await;
+    assert_reported(judge_conversions(&uncached), "an event is converted again");
+    let converter = Converter::default();
+    let sound = measure_conversions(&converter.world().await, &converter).await;
+    assert_eq!(judge_conversions(&sound), Ok(()));
+    let bugs: [PlantedBug<Conversions>; 8] = [
+        ("a watch of v2 lacks", |found| drop(found.converted[57].remove(0))),
+        ("a watch of v2 lacks", |found| drop(found.converted[58].pop())),
+        ("a watch of v2 lacks", |found| found.converted[59][0] = found.stored[0].clone()),
+        ("a watch of v2 lacks", |found| found.late.clear()),
+        ("a watch of the storage version lacks", |found| drop(found.stored.pop())),
+        ("an event is converted again", |found| found.counts[0] = (2, 2)),
+        ("an event is converted again", |found| found.counts[1] = (1, 1)),
+        ("an event is converted again", |found| found.counts[2] = (1, 2)),
+    ];
+    for (broken, plant) in bugs {
+        let mut found = sound.clone();
+        plant(&mut found);
+        assert_reported(judge_conversions(&found), broken);
     }
-    assert_eq!(world.get("/readyz").await.0, 200, "the server stays ready");
-    let (code, status) = world.post(V2, &v2("c", "h", "3")).await;
-    let text = FAILED.replace("/v1", "/v2");
-    assert_eq!((code, &status["message"], status.get("reason")), (500, &json!(text), None));
-    assert_eq!(world.get(&format!("{V1}/c")).await.0, 404, "nothing is stored");
-    converter.set(Mode::Correct);
-    let mut resumed = world.stream(&format!("{V2}?watch=true&resourceVersion={seen}")).await;
-    loop {
-        // The watch may begin before the cache has tried again.
-        let event = resumed.next().await.unwrap();
-        if event["type"] == "ADDED" {
-            check(&event["object"], "v2", json!({"host": "h", "port": "2"}));
-            break;
-        }
-        assert_eq!(event["object"]["message"], FAILED);
-        resumed = world.stream(&format!("{V2}?watch=true&resourceVersion={seen}")).await;
+
+    // A converter that does not fail stands for a watch that continues past a failed conversion.
+    let converter = Converter::default();
+    let continued = observe_failure(&converter.world().await, &converter, Mode::Correct).await;
+    assert_reported(judge_failure(&continued), "a failed conversion does not end a watch");
+    let converter = Converter::default();
+    let sound = observe_failure(&converter.world().await, &converter, Mode::Fails).await;
+    assert_eq!(judge_failure(&sound), Ok(()));
+    let bugs: [PlantedBug<FailedConversion>; 9] = [
+        ("a failed conversion does not end a watch", |found| found.has_ended = false),
+        ("a failed conversion does not end a watch", |found| drop(found.converted.pop())),
+        ("a failed conversion does not end a watch", |found| drop(found.converted.remove(0))),
+        ("a failed conversion does not end a watch", |found| found.converted[1]["object"]["code"] = json!(410)),
+        ("a failed conversion affects a watch", |found| drop(found.stored.pop())),
+        ("an unexpected response during", |found| found.responses[0].0 = 500),
+        ("an unexpected response during", |found| found.responses[5].0 = 201),
+        ("a watch after a failed conversion misses", |found| drop(found.resumed.remove(0))),
+        ("a watch after a failed conversion misses", |found| drop(found.resumed.pop())),
+    ];
+    for (broken, plant) in bugs {
+        let mut found = sound.clone();
+        plant(&mut found);
+        assert_reported(judge_failure(&found), broken);
     }
 }
 

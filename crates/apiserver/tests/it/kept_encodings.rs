@@ -19,14 +19,20 @@ const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
-/// The forms of a list: `Accept`, query parameters, and whether the client accepts gzip.
-const FORMS: [(&str, &str, bool); 9] = [
+/// A Table without objects, which shows no labels.
+const BARE_TABLE: &str = "includeObject=None";
+/// The number of comparisons of one list. An age in a Table may change between the requests to the two servers.
+const COMPARISONS_MAX: usize = 5;
+/// `Accept`, query parameters, and whether the client accepts gzip.
+type Form<'a> = (&'a str, &'a str, bool);
+/// The forms of a list.
+const FORMS: [Form<'static>; 9] = [
     (PROTOBUF, "", false),
     (PROTOBUF, "limit=2", false),
     ("application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "", false),
     (TABLE, "", false),
     (TABLE, "includeObject=Object", false),
-    (TABLE, "includeObject=None", false),
+    (TABLE, BARE_TABLE, false),
     ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "", false),
     ("application/json", "", true),
     (TABLE, "includeObject=Object", true),
@@ -54,7 +60,7 @@ async fn write(server: &ApiServer, method: &str, path: &str, body: Value) -> Sta
 }
 
 /// Returns a list as JSON without its own resource version, which the servers may read at different times.
-async fn list(server: &ApiServer, path: &str, (accept, query, gzip): (&str, &str, bool)) -> Value {
+async fn list(server: &ApiServer, path: &str, (accept, query, gzip): Form<'_>) -> Value {
     let mut headers = vec![("accept", accept)];
     headers.extend(gzip.then_some(("accept-encoding", "gzip")));
     let (code, headers, body) = send(server, "GET", &format!("{path}?{query}"), &headers, Value::Null).await;
@@ -80,19 +86,64 @@ async fn kept_bytes(server: &ApiServer, form: &str) -> u64 {
     line.parse().expect("a number")
 }
 
-/// Compares a list of both servers in every form. The comparison is repeated up to five times, because an age in a
-/// Table may change between the two requests.
-async fn compare(keeping: &ApiServer, plain: &ApiServer, path: &str) {
+/// Compares a list of both servers in one form. `kept_query` replaces the query parameters of the first server's list.
+///
+/// # Errors
+/// The broken guarantee.
+async fn compare_form(
+    keeping: &ApiServer,
+    plain: &ApiServer,
+    path: &str,
+    form: Form<'_>,
+    kept_query: &str,
+) -> Result<(), String> {
+    let kept = list(keeping, path, (form.0, kept_query, form.2)).await;
+    let encoded = list(plain, path, form).await;
+    if kept == encoded {
+        return Ok(());
+    }
+    // The lists are large, so the text shows only the bytes around the first difference.
+    let (kept, encoded) = (kept.to_string(), encoded.to_string());
+    let equal = kept.bytes().zip(encoded.bytes()).take_while(|(a, b)| a == b).count();
+    let around = |list: &str| {
+        let bytes = &list.as_bytes()[equal.saturating_sub(200)..list.len().min(equal + 200)];
+        String::from_utf8_lossy(bytes).into_owned()
+    };
+    let (kept, encoded) = (around(&kept), around(&encoded));
+    Err(format!("Same objects in every form: {form:?} shows {kept}, but an uncached list shows {encoded}"))
+}
+
+/// Compares a list of both servers in every form, up to [`COMPARISONS_MAX`] times. If `version` is given, the first
+/// server returns its list at that resource version.
+///
+/// # Errors
+/// The broken guarantee.
+async fn compare(keeping: &ApiServer, plain: &ApiServer, path: &str, version: Option<&str>) -> Result<(), String> {
     for form in FORMS {
-        let mut lists = (Value::Null, Value::Null);
-        for _ in 0..5 {
-            lists = (list(keeping, path, form).await, list(plain, path, form).await);
-            if lists.0 == lists.1 {
-                break;
+        let kept_query = version.map_or_else(|| form.1.to_owned(), |version| at_version(form, version));
+        let mut outcome = compare_form(keeping, plain, path, form, &kept_query).await;
+        for _ in 1..COMPARISONS_MAX {
+            if outcome.is_err() {
+                outcome = compare_form(keeping, plain, path, form, &kept_query).await;
             }
         }
-        assert_eq!(lists.0, lists.1, "promise: a list in another form shows the objects of the JSON list: {form:?}");
+        outcome?;
     }
+    Ok(())
+}
+
+/// Returns the query parameters of a form for the state at a resource version.
+fn at_version(form: Form<'_>, version: &str) -> String {
+    let exact = format!("resourceVersion={version}&resourceVersionMatch=Exact");
+    if form.1.is_empty() { exact } else { format!("{exact}&{}", form.1) }
+}
+
+/// Compares the current lists of both servers in every form.
+///
+/// # Panics
+/// If the lists differ.
+async fn check(keeping: &ApiServer, plain: &ApiServer, path: &str) {
+    compare(keeping, plain, path, None).await.unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 async fn servers() -> (ApiServer, ApiServer) {
@@ -125,10 +176,54 @@ proptest! {
                     _ if write(&keeping, "PUT", &path, object.clone()).await.is_success() => {}
                     _ => assert_eq!(write(&keeping, "POST", CONFIG_MAPS, object).await, 201),
                 }
-                compare(&keeping, &plain, CONFIG_MAPS).await;
+                check(&keeping, &plain, CONFIG_MAPS).await;
             }
             assert_eq!((kept_bytes(&plain, "object").await, kept_bytes(&plain, "gzip").await), (0, 0));
         });
+    }
+}
+
+/// Each planted bug is a stale list: the caching server returns the state before a write. Only lists of one store have
+/// the same uids and resource versions, so that nothing but the write differs.
+#[tokio::test]
+async fn comparison_reports_each_planted_bug() {
+    let (keeping, plain) = servers().await;
+    let map = |name: &str, label: &str| {
+        let metadata = json!({"name": name, "labels": {"n": label}});
+        json!({"metadata": metadata, "data": {"d": "d".repeat(60_000)}})
+    };
+    for n in 0..3 {
+        assert_eq!(write(&keeping, "POST", CONFIG_MAPS, map(&format!("map-{n}"), "1")).await, 201);
+    }
+    let path = format!("{CONFIG_MAPS}/map-0");
+    let first = path.as_str();
+    // A Table counts the entries of the data.
+    let mut updated = map("map-0", "1");
+    updated["data"]["e"] = json!("e");
+    let mut labeled = updated.clone();
+    labeled["metadata"]["labels"]["n"] = json!("2");
+    let bugs: [(&str, &str, &str, Value, Option<&str>); 4] = [
+        ("the last update is missing", "PUT", first, updated, None),
+        ("a label differs", "PUT", first, labeled, Some(BARE_TABLE)),
+        ("a created object is missing", "POST", CONFIG_MAPS, map("map-00", "1"), None),
+        ("a deleted object is shown", "DELETE", first, Value::Null, None),
+    ];
+    for (bug, method, path, body, unaffected) in bugs {
+        let (_, _, before) = send(&plain, "GET", CONFIG_MAPS, &[], Value::Null).await;
+        let before: Value = serde_json::from_slice(&before).expect("JSON");
+        let version = before["metadata"]["resourceVersion"].as_str().expect("a resource version");
+        // Without the write, the state at this version equals the current one.
+        assert_eq!(compare(&keeping, &plain, CONFIG_MAPS, Some(version)).await, Ok(()), "before the bug: {bug}");
+        assert!(write(&keeping, method, path, body).await.is_success(), "{bug}");
+        for form in FORMS {
+            if unaffected == Some(form.1) {
+                continue;
+            }
+            let found = compare_form(&keeping, &plain, CONFIG_MAPS, form, &at_version(form, version)).await;
+            let is_reported = found.as_ref().is_err_and(|text| text.starts_with("Same objects in every form: "));
+            assert!(is_reported, "{bug}, {form:?}: {found:?}");
+        }
+        check(&keeping, &plain, CONFIG_MAPS).await;
     }
 }
 
@@ -140,7 +235,7 @@ async fn cached_encodings_are_dropped_after_their_objects_are_deleted() {
         assert_eq!(write(&keeping, "POST", CONFIG_MAPS, object).await, 201);
     }
     assert_eq!(kept_bytes(&keeping, "object").await, 0);
-    compare(&keeping, &plain, CONFIG_MAPS).await;
+    check(&keeping, &plain, CONFIG_MAPS).await;
     let (objects, blocks) = (kept_bytes(&keeping, "object").await, kept_bytes(&keeping, "gzip").await);
     assert!(objects > 20 * 20_000 && blocks > 0, "{objects} bytes of objects, {blocks} bytes of blocks");
     assert_eq!(write(&keeping, "DELETE", CONFIG_MAPS, Value::Null).await, 200);
@@ -223,6 +318,10 @@ async fn table_rows_of_a_custom_resource_change_with_its_definition() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         shown = cells().await;
     }
-    assert_eq!(shown, json!(["a", "large"]), "promise: a Table has the columns of the present definition");
+    assert_eq!(
+        shown,
+        json!(["a", "large"]),
+        "Same objects in every form: a Table lacks the columns of the present definition"
+    );
     drop(plain);
 }

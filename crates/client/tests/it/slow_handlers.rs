@@ -20,6 +20,12 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Allowance for waits in steps of a millisecond, for all changes of a test together.
 const SLACK: Duration = Duration::from_millis(500);
 
+/// The longest wait for the fast handler. A longer delay counts as this one.
+const DELAY_MAX: Duration = Duration::from_secs(60);
+
+/// The number of changes in a measurement of delays.
+const CHANGES: usize = 40;
+
 fn config() -> InformerConfig {
     let reflector = ReflectorConfig { check_server: false, ..ReflectorConfig::default() };
     InformerConfig { name: "things".to_owned(), reflector }
@@ -32,11 +38,15 @@ async fn started(server: &Fake) -> SharedInformer {
     informer
 }
 
-/// A handler that takes the first event and no other.
+/// Adds a handler that requires each change, but takes only its initial state.
 async fn stuck<S: Stored>(informer: &SharedInformer<S>, changes_max: usize, timeout: Duration) -> EventStream<S> {
-    let policy = Policy::Block { changes_max, timeout };
-    let mut stream = informer.stream(HandlerOptions::named(&format!("stuck {changes_max}")).policy(policy));
-    assert!(matches!(stream.next().await, Some(Event::Synced)));
+    stuck_with(informer, &format!("stuck {changes_max}"), Policy::Block { changes_max, timeout }).await
+}
+
+/// Adds a handler with this policy that takes only its initial state.
+async fn stuck_with<S: Stored>(informer: &SharedInformer<S>, name: &str, policy: Policy) -> EventStream<S> {
+    let mut stream = informer.stream(HandlerOptions::named(name).policy(policy));
+    while !matches!(stream.next().await.expect("the informer runs"), Event::Synced) {}
     stream
 }
 
@@ -55,39 +65,88 @@ fn healthy<S: Stored>(informer: &SharedInformer<S>) -> (Times, Handler<S>) {
     (times, handler)
 }
 
-/// Writes, and waits until the fast handler has received the change. Returns the elapsed time.
+/// Writes, and waits until the fast handler has received the change, for at most [`DELAY_MAX`]. Returns
+/// the elapsed time.
 async fn write_and_wait(server: &Fake, times: &Times) -> Duration {
     let begun = Instant::now();
     let version = server.put("n/a");
     while times.lock().unwrap().last_key_value().is_none_or(|(last, _)| *last < version) {
-        assert!(begun.elapsed() < Duration::from_secs(600), "a slow handler stopped the others");
+        if begun.elapsed() >= DELAY_MAX {
+            break;
+        }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     begun.elapsed()
 }
 
-/// Creates stuck handlers with these queue lengths. The fast handler may be delayed by at most one
-/// timeout in total, over all changes.
-async fn check_delay(capacities: &[usize]) {
+/// A stuck handler of a measurement.
+#[derive(Clone, Copy, Debug)]
+struct StuckHandler {
+    policy: Policy,
+    /// The number of changes before the handler is added.
+    added_after: usize,
+}
+
+impl StuckHandler {
+    /// A handler that requires each change, from the first one.
+    fn blocking(changes_max: usize, timeout: Duration) -> Self {
+        StuckHandler { policy: Policy::Block { changes_max, timeout }, added_after: 0 }
+    }
+}
+
+/// The effects of stuck handlers.
+#[derive(Debug)]
+struct Delays {
+    /// The delay of the fast handler in total, over all changes.
+    delayed: Duration,
+    /// For each stuck handler, the number of times that the informer stopped waiting for it.
+    block_timeouts: Vec<u64>,
+}
+
+/// Measures the delay of a fast handler beside stuck handlers. The measurement ends early if the delay reaches
+/// [`DELAY_MAX`].
+async fn measure_delays(handlers: &[StuckHandler]) -> Delays {
     let server = Fake::new();
     let informer = started(&server).await;
-    let mut streams = Vec::new();
-    for changes_max in capacities {
-        streams.push(stuck(&informer, *changes_max, TIMEOUT).await);
-    }
     let (times, _healthy) = healthy(&informer);
+    let mut streams = Vec::new();
     let mut delayed = Duration::ZERO;
-    for _ in 0..40 {
+    for change in 0..CHANGES {
+        for handler in handlers.iter().filter(|handler| handler.added_after == change) {
+            streams.push(stuck_with(&informer, "stuck", handler.policy).await);
+        }
         delayed += write_and_wait(&server, &times).await;
+        if delayed >= DELAY_MAX {
+            break;
+        }
     }
-    assert!(delayed >= TIMEOUT - SLACK, "handlers that want each change were not waited for: {delayed:?}");
-    assert!(
-        delayed <= TIMEOUT + SLACK,
-        "broke no delay by a slow handler: {capacities:?} delayed the others by {delayed:?}"
-    );
-    for stream in &streams {
-        assert_eq!(stream.counts().block_timeouts, 1, "{stream:?}");
+    Delays { delayed, block_timeouts: streams.iter().map(|stream| stream.counts().block_timeouts).collect() }
+}
+
+/// Judges the effects of stuck handlers whose longest timeout is `timeout`.
+///
+/// # Errors
+/// The broken guarantee.
+fn judge_delays(found: &Delays, timeout: Duration) -> Result<(), String> {
+    let Delays { delayed, block_timeouts } = found;
+    if *delayed > timeout + SLACK {
+        return Err(format!("Isolated handlers: stuck handlers delayed the others by {delayed:?}, not {timeout:?}"));
     }
+    if *delayed < timeout - SLACK {
+        return Err(format!("Isolated handlers: handlers that require each change were awaited for only {delayed:?}"));
+    }
+    if block_timeouts.iter().any(|count| *count != 1) {
+        return Err(format!("Isolated handlers: not every stuck handler timed out once: {block_timeouts:?}"));
+    }
+    Ok(())
+}
+
+/// Checks stuck handlers with these queue lengths. The fast handler may be delayed by at most one timeout in
+/// total, over all changes.
+async fn check_delay(capacities: &[usize]) {
+    let handlers: Vec<_> = capacities.iter().map(|changes_max| StuckHandler::blocking(*changes_max, TIMEOUT)).collect();
+    let found = measure_delays(&handlers).await;
+    judge_delays(&found, TIMEOUT).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,6 +162,48 @@ async fn six_stuck_handlers_delay_others_by_one_timeout() {
 #[tokio::test(start_paused = true)]
 async fn successively_stuck_handlers_delay_others_by_one_timeout() {
     check_delay(&[1, 2, 4, 8, 16, 32]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn delay_check_reports_each_planted_bug() {
+    let stuck = StuckHandler::blocking(4, TIMEOUT);
+    let bugs: [(&str, &str, Vec<StuckHandler>); 6] = [
+        (
+            "the informer waits for twice the timeout",
+            "stuck handlers delayed the others",
+            vec![StuckHandler::blocking(4, TIMEOUT * 2)],
+        ),
+        (
+            "the informer waits much longer for one of six handlers",
+            "stuck handlers delayed the others",
+            [vec![stuck; 5], vec![StuckHandler::blocking(4, TIMEOUT * 6)]].concat(),
+        ),
+        (
+            "the waits for two handlers are added",
+            "stuck handlers delayed the others",
+            vec![stuck, StuckHandler { added_after: CHANGES / 2, ..stuck }],
+        ),
+        (
+            "the informer never stops waiting",
+            "stuck handlers delayed the others",
+            vec![StuckHandler::blocking(4, Duration::from_secs(3_600))],
+        ),
+        (
+            "the informer does not wait for the handler",
+            "handlers that require each change were awaited",
+            vec![StuckHandler { policy: Policy::Coalesce, added_after: 0 }],
+        ),
+        (
+            "the informer does not wait for one handler, whose queue never fills",
+            "not every stuck handler timed out once",
+            vec![stuck, StuckHandler::blocking(1_000, TIMEOUT)],
+        ),
+    ];
+    for (bug, broken, handlers) in bugs {
+        let found = judge_delays(&measure_delays(&handlers).await, TIMEOUT);
+        let expected = format!("Isolated handlers: {broken}");
+        assert!(found.as_ref().is_err_and(|text| text.starts_with(&expected)), "{bug}: {found:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,7 +227,7 @@ async fn commands_do_not_extend_the_wait_for_a_stuck_handler() {
     });
     let delayed = write_and_wait(&server, &times).await;
     assert!(delayed >= TIMEOUT - SLACK, "this test needs an informer that waits: {delayed:?}");
-    assert!(delayed <= TIMEOUT + SLACK, "broke no delay by a slow handler: {delayed:?}");
+    assert!(delayed <= TIMEOUT + SLACK, "Isolated handlers: commands extended the wait for a handler: {delayed:?}");
     asker.await.unwrap();
 }
 
@@ -147,7 +248,8 @@ async fn stop_does_not_wait_behind_commands_that_a_stuck_handler_defers() {
     let begun = Instant::now();
     let busy = informer.stop(Duration::from_secs(1)).await;
     assert_eq!(busy, Err(DrainTimeout { handlers: vec!["stuck 1".to_owned()] }));
-    assert!(begun.elapsed() <= Duration::from_secs(1) + SLACK, "broke a stop waits for none: {:?}", begun.elapsed());
+    let waited = begun.elapsed();
+    assert!(waited <= Duration::from_secs(1) + SLACK, "Isolated handlers: a stop waited for a handler: {waited:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! Tests the allocation of addresses and node ports of services.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use listwatch_storage::{
@@ -10,9 +11,10 @@ use listwatch_storage::{
 use base64::Engine as _;
 use listwatch_json::json;
 
+use super::allocations::Allocations;
 use super::*;
 
-const SERVICES: &str = "/api/v1/namespaces/default/services";
+pub(super) const SERVICES: &str = "/api/v1/namespaces/default/services";
 
 /// Sends a request and returns the `spec` of the object in the response.
 async fn spec(world: &World, line: &str, body: &str) -> Value {
@@ -29,8 +31,13 @@ async fn claims(world: &World) -> (usize, usize) {
 
 /// Returns the node ports that are allocated in the stored bitmap.
 pub(super) async fn allocated_ports(world: &World) -> Vec<u32> {
-    let Some(stored) = world.writer.backend().storage().get(&bitmap_key()).await.unwrap().0 else { return Vec::new() };
-    let object: Value = serde_json::from_slice(&stored.value).unwrap();
+    let (stored, _) = world.writer.backend().storage().get(&bitmap_key()).await.unwrap();
+    stored.map(|stored| ports_of_bitmap(&stored.value)).unwrap_or_default()
+}
+
+/// Returns the node ports whose bits are set in a stored bitmap.
+pub(super) fn ports_of_bitmap(value: &[u8]) -> Vec<u32> {
+    let object: Value = serde_json::from_slice(value).unwrap();
     let (first, _) = object["range"].as_str().unwrap().split_once('-').unwrap();
     let data = base64::engine::general_purpose::STANDARD.decode(object["data"].as_str().unwrap()).unwrap();
     let bits = data.iter().rev().flat_map(|byte| (0..8).map(move |bit| byte & (1 << bit) != 0));
@@ -38,7 +45,7 @@ pub(super) async fn allocated_ports(world: &World) -> Vec<u32> {
     bits.zip(first..).filter(|(is_set, _)| *is_set).map(|(_, port)| port).collect()
 }
 
-fn bitmap_key() -> Key {
+pub(super) fn bitmap_key() -> Key {
     Key::new("ranges", None, "servicenodeports").unwrap()
 }
 
@@ -55,7 +62,7 @@ async fn repair(world: &World, rounds: usize) {
     }
 }
 
-fn body(name: &str, spec: &str) -> String {
+pub(super) fn body(name: &str, spec: &str) -> String {
     format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{spec}}}"#)
 }
 
@@ -130,16 +137,30 @@ async fn create_rejects_taken_and_out_of_range_addresses() {
 }
 
 /// Returns the same server with a later clock.
-fn later(world: &World, seconds: i64) -> World {
+pub(super) fn later(world: &World, seconds: i64) -> World {
     let time = parse_timestamp(NOW).unwrap() + time::Duration::seconds(seconds);
     World { writer: Arc::clone(&world.writer), clock: Clock::fixed(time) }
 }
 
 /// Removes a service directly from the store. The claims of the service remain, as after a crash.
-async fn lose(world: &World, name: &str) {
-    let key = Key::from_path(&format!("/services/specs/default/{name}")).unwrap();
-    let (found, _) = world.writer.backend().storage().get(&key).await.unwrap();
-    world.writer.backend().storage().delete(&key, found.unwrap().modified).await.unwrap();
+pub(super) async fn lose(world: &World, name: &str) {
+    remove_stored(world, &format!("/services/specs/default/{name}")).await;
+}
+
+/// Removes an object directly from the store.
+pub(super) async fn remove_stored(world: &World, path: &str) {
+    let (storage, key) = (world.writer.backend().storage(), Key::from_path(path).unwrap());
+    let (found, _) = storage.get(&key).await.unwrap();
+    storage.delete(&key, found.unwrap().modified).await.unwrap();
+}
+
+/// Changes an object directly in the store.
+pub(super) async fn edit_stored(world: &World, path: &str, edit: impl FnOnce(&mut Value)) {
+    let (storage, key) = (world.writer.backend().storage(), Key::from_path(path).unwrap());
+    let found = storage.get(&key).await.unwrap().0.unwrap();
+    let mut object: Value = serde_json::from_slice(&found.value).unwrap();
+    edit(&mut object);
+    storage.update(&key, found.modified, object.to_string().into(), None).await.unwrap();
 }
 
 #[tokio::test]
@@ -155,8 +176,7 @@ async fn abandoned_address_claim_is_taken_over_only_after_pending_wait() {
     let world = later(&world, 120);
     let created = spec(&world, &post(SERVICES), &body("t", chosen)).await;
     assert_eq!(created["clusterIP"], "10.96.0.10");
-    let claimed = world.stored("/ipaddresses/").await;
-    assert!(claimed.len() == 1 && claimed[0].contains(r#""name":"t""#), "{claimed:?}");
+    Allocations::read(&world).await.check_at_rest().unwrap_or_else(|broken| panic!("{broken}"));
     world.send(&format!("DELETE {SERVICES}/t"), "").await.unwrap();
     assert_eq!(claims(&world).await, (0, 0));
 }
@@ -262,12 +282,13 @@ async fn concurrent_creates_of_two_servers_get_different_node_ports() {
             })
         })
         .collect();
-    let mut ports = std::collections::BTreeSet::new();
+    let mut ports = BTreeSet::new();
     for create in creates {
         let created = create.await.unwrap();
         ports.extend(created["ports"].as_array().unwrap().iter().map(|port| port["nodePort"].as_u64().unwrap()));
     }
-    assert_eq!(ports.len(), 2 * CREATES);
+    assert_eq!(ports.len(), 2 * CREATES, "Allocated once: two responses contain the same node port");
+    Allocations::read(&servers[0]).await.check_at_rest().unwrap_or_else(|broken| panic!("{broken}"));
     assert_eq!(allocated_ports(&servers[0]).await.len(), 2 * CREATES);
 }
 
@@ -330,63 +351,8 @@ async fn deleted_service_does_not_release_a_claim_that_was_taken_over() {
         node_ports: &crate::node_ports::NodePorts::default(),
     };
     super::super::services::release_unused(allocators, services, &before, None, gone).await;
-    assert_eq!(claims(&world).await, (1, 0), "the claim is another's");
-}
-
-/// Lists addresses and node ports of all stored services.
-async fn held(world: &World) -> Vec<String> {
-    let mut held = Vec::new();
-    for line in world.stored("/services/specs/").await {
-        let service: Value = serde_json::from_str(line.split_once('=').unwrap().1).unwrap();
-        held.extend(service["spec"]["clusterIP"].as_str().map(str::to_owned));
-        let ports = service["spec"]["ports"].as_array().unwrap().iter();
-        held.extend(ports.filter_map(|port| port.get("nodePort").map(Value::to_string)));
-    }
-    held.sort();
-    held
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn services_of_two_servers_never_share_an_address_or_port() {
-    const WORKERS: usize = 8;
-    const ROUNDS: usize = 60;
-    let storage = MemoryStorage::new();
-    let servers = [Arc::new(World::over(storage.clone()).await), {
-        let writer = Arc::new(testing::writer(storage));
-        Arc::new(World { writer, clock: Clock::fixed(parse_timestamp(NOW).unwrap()) })
-    }];
-    let workers: Vec<_> = (0..WORKERS)
-        .map(|worker| {
-            let world = Arc::clone(&servers[worker % servers.len()]);
-            tokio::spawn(async move {
-                // All workers compete for a few addresses and ports, and hold them briefly.
-                for round in 0..ROUNDS {
-                    let name = format!("s{}", (worker + round * 3) % 5);
-                    let (address, port) = ((worker * 7 + round) % 3, (worker + round) % 3);
-                    let chosen = format!(
-                        r#"{{"type":"NodePort","clusterIP":"10.96.0.1{address}","ports":[{{"port":80,"nodePort":3000{port}}}]}}"#
-                    );
-                    let _ = world.send(&post(SERVICES), &body(&name, &chosen)).await;
-                    let _ = world
-                        .send(&patch(SERVICES, &name, MERGE), r#"{"spec":{"type":"ClusterIP","ports":[{"port":81}]}}"#)
-                        .await;
-                    let outside = format!(r#"{{"spec":{{"type":"NodePort","ports":[{{"port":81,"nodePort":3000{address}}}]}}}}"#);
-                    let _ = world.send(&patch(SERVICES, &name, MERGE), &outside).await;
-                    let held = held(&world).await;
-                    let mut once = held.clone();
-                    once.dedup();
-                    assert_eq!(held, once, "two services have the same");
-                    let _ = world.send(&format!("DELETE {SERVICES}/{name}"), "").await;
-                }
-            })
-        })
-        .collect();
-    for worker in workers {
-        worker.await.unwrap();
-    }
-    let left = held(&servers[0]).await;
-    let claimed = claims(&servers[0]).await;
-    assert_eq!(claimed.0 + claimed.1, left.len(), "what is claimed is what services have: {left:?}");
+    Allocations::read(&world).await.check_at_rest().unwrap_or_else(|broken| panic!("{broken}"));
+    assert_eq!(claims(&world).await, (1, 0));
 }
 
 /// A store that fails to create services.
@@ -711,8 +677,8 @@ async fn all_values_of_a_small_range_can_be_allocated() {
             let created = world.send(LINE, &service(number, "NodePort")).await;
             assert!(created.is_ok(), "service {number} of {hosts}: {created:?}");
         }
-        let held = held(&world).await;
-        assert_eq!(held.iter().collect::<std::collections::HashSet<_>>().len(), 2 * hosts as usize, "/{bits}");
+        let allocations = Allocations::read(&world).await;
+        assert_eq!(allocations.services.len(), 2 * hosts as usize, "/{bits}");
         let full = "Internal error occurred: failed to allocate a serviceIP: range is full";
         world.refuse(LINE, &service(hosts, "ClusterIP"), 500, full).await;
     }

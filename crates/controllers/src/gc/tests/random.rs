@@ -6,14 +6,20 @@
 //! object, the checks use the last readable state. The final state is checked after all values have been restored.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::TestRunner;
 
 use super::unreadable::UNREADABLE;
 use super::*;
 
 /// Number of ConfigMaps `m0`, `m1`, …; a small number makes references between them likely.
 const NAMES: usize = 6;
+
+/// Maximum number of histories in which the checker must report each planted bug.
+const PLANTED_HISTORIES_MAX: usize = 200;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -92,6 +98,14 @@ impl Seen {
 }
 
 type State = BTreeMap<String, Seen>;
+
+/// Returns the state after an event. An unreadable value is treated as its last readable state.
+fn state_after(event: &StoreEvent, before: Option<&Seen>) -> Option<Seen> {
+    match event {
+        StoreEvent::Put { current, .. } => Seen::of(&current.value).or_else(|| before.cloned()),
+        StoreEvent::Delete { .. } => None,
+    }
+}
 
 fn by_uid<'a>(state: &'a State, uid: &str) -> Option<&'a Seen> {
     state.values().find(|seen| seen.uid == uid)
@@ -221,8 +235,13 @@ fn rings(state: &State) -> Vec<(String, String)> {
     rings
 }
 
+/// Returns an error that names the guarantee, if `is_kept` is false.
+fn ensure(is_kept: bool, broken: impl FnOnce() -> String) -> Result<(), String> {
+    if is_kept { Ok(()) } else { Err(format!("Collected: {}", broken())) }
+}
+
 /// Checks the invariants on one history.
-fn check_history_invariants(events: &[StoreEvent], asked: &DeleteRequests) {
+fn check_history_invariants(events: &[StoreEvent], requests: &DeleteRequests) -> Result<(), String> {
     let mut state = State::new();
     // Revision and state at the time of each deletion mark. References added later do not delay the deletion.
     let mut marked: BTreeMap<String, (u64, State)> = BTreeMap::new();
@@ -233,26 +252,23 @@ fn check_history_invariants(events: &[StoreEvent], asked: &DeleteRequests) {
     for event in events {
         let (key, revision) = (event.key().to_string(), event.revision().get());
         let before = state.get(&key).cloned();
-        let after = match event {
-            // An unreadable value is treated as its last readable state.
-            StoreEvent::Put { current, .. } => Seen::of(&current.value).or_else(|| before.clone()),
-            StoreEvent::Delete { .. } => None,
-        };
+        let after = state_after(event, before.as_ref());
         if let Some(before) = &before {
             let goes = after.as_ref().is_none_or(|after| after.deleted) && !before.deleted;
-            if goes && !has(&asked.deleted, &before.uid) {
+            if goes && !has(&requests.deleted, &before.uid) {
                 let living = before
                     .owners
                     .iter()
                     .find(|(uid, _)| by_uid(&state, uid).is_some_and(|owner| !(owner.deleted && owner.foreground)));
-                assert!(
-                    living.is_none(),
-                    "an object with a living owner was deleted: {key} of {living:?} at {revision}"
-                );
-                assert!(!before.owners.is_empty(), "an object without owners was deleted: {key} at {revision}");
+                ensure(living.is_none(), || {
+                    format!("an object with a living owner was deleted: {key} of {living:?} at {revision}")
+                })?;
+                ensure(!before.owners.is_empty(), || {
+                    format!("an object without owners was deleted: {key} at {revision}")
+                })?;
             }
             let ended = after.as_ref().is_none_or(|after| after.uid == before.uid && !after.foreground);
-            let steady = !has(&asked.again, &before.uid);
+            let steady = !has(&requests.again, &before.uid);
             if ended && steady && before.deleted && before.foreground {
                 let (_, then) = &marked[&before.uid];
                 for other in state.values() {
@@ -260,10 +276,11 @@ fn check_history_invariants(events: &[StoreEvent], asked: &DeleteRequests) {
                     let knew = by_uid(then, &other.uid).is_some_and(blocks);
                     if knew && blocks(other) {
                         let of_a_ring = ringed.contains(&(before.uid.clone(), other.uid.clone()));
-                        assert!(
-                            of_a_ring || waits_for(&state, &other.uid, &before.uid, &mut Vec::new()),
-                            "foreground order: {key} went at {revision} before a dependent that blocked it: {other:?}"
-                        );
+                        let waits = of_a_ring || waits_for(&state, &other.uid, &before.uid, &mut Vec::new());
+                        ensure(waits, || {
+                            let order = format!("{key} went at {revision} before a dependent that blocked it");
+                            format!("foreground order: {order}: {other:?}")
+                        })?;
                     }
                 }
             }
@@ -273,10 +290,9 @@ fn check_history_invariants(events: &[StoreEvent], asked: &DeleteRequests) {
                 for other in state.values() {
                     let refers = |seen: &Seen| seen.owners.iter().any(|(uid, _)| *uid == before.uid);
                     let knew = by_uid(then, &other.uid).is_some_and(refers);
-                    assert!(
-                        !(knew && refers(other)) || other.uid == before.uid,
-                        "{key} went before it was forgotten by {other:?}"
-                    );
+                    ensure(!(knew && refers(other)) || other.uid == before.uid, || {
+                        format!("{key} went before it was forgotten by {other:?}")
+                    })?;
                 }
             }
         }
@@ -296,31 +312,35 @@ fn check_history_invariants(events: &[StoreEvent], asked: &DeleteRequests) {
     for (key, seen) in &state {
         let absent = |uid: &str| by_uid(&state, uid).is_none();
         if !seen.owners.is_empty() && !seen.deleted {
-            assert!(!seen.owners.iter().all(|(uid, _)| absent(uid)), "garbage: all owners of {key} are gone: {seen:?}");
+            ensure(!seen.owners.iter().all(|(uid, _)| absent(uid)), || {
+                format!("garbage: all owners of {key} are gone: {seen:?}")
+            })?;
         }
         if seen.deleted && !seen.held {
             let waits = seen.foreground
                 && state.values().any(|other| {
                     other.uid != seen.uid && other.owners.iter().any(|(uid, blocks)| *uid == seen.uid && *blocks)
                 });
-            assert!(waits, "nothing holds {key} up, and it is still there: {seen:?}");
+            ensure(waits, || format!("nothing holds {key} up, and it is still there: {seen:?}"))?;
         }
     }
+    Ok(())
 }
 
-async fn history(steps: Vec<Step>) {
+/// Performs the steps. Returns the events of the store and the delete requests of the writers.
+async fn perform_all(steps: &[Step]) -> (Vec<StoreEvent>, DeleteRequests) {
     let world = World::new(2).await;
-    let mut asked = DeleteRequests::default();
+    let mut requests = DeleteRequests::default();
     let mut damaged = Damaged::new();
-    for step in &steps {
+    for step in steps {
         if let Step::Delete { name, .. } = step
             && !damaged.contains_key(name)
             && let Some(object) = world.stored(&format!("{MAPS}/m{name}")).await
         {
             let uid = object["metadata"]["uid"].as_str().unwrap().to_owned();
             match object["metadata"]["deletionTimestamp"].is_null() {
-                true => asked.deleted.push(uid),
-                false => asked.again.push(uid),
+                true => requests.deleted.push(uid),
+                false => requests.again.push(uid),
             }
         }
         perform(&world, step, &mut damaged).await;
@@ -330,7 +350,13 @@ async fn history(steps: Vec<Step>) {
         world.overwrite(&format!("{MAPS}/m{name}"), value).await;
     }
     tokio::time::sleep(REST).await;
-    check_history_invariants(&everything_that_happened(&world).await, &asked);
+    (everything_that_happened(&world).await, requests)
+}
+
+/// Performs the steps in paused time.
+fn history(steps: &[Step]) -> (Vec<StoreEvent>, DeleteRequests) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(perform_all(steps))
 }
 
 proptest! {
@@ -338,7 +364,131 @@ proptest! {
 
     #[test]
     fn collectors_delete_exactly_the_garbage_of_random_histories(steps in steps()) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        runtime.block_on(history(steps));
+        let (events, requests) = history(&steps);
+        if let Err(broken) = check_history_invariants(&events, &requests) {
+            prop_assert!(false, "{}", broken);
+        }
     }
+}
+
+/// A bug of a collector, as seen in the history that the collector leaves.
+#[derive(Clone, Copy, Debug)]
+enum PlantedBug {
+    /// The collector does not delete an object without living owners.
+    KeepsGarbage,
+    /// The collector deletes an object that has owners, even if an owner is alive.
+    IgnoresLivingOwners,
+    /// The collector deletes an object that has no owners.
+    DeletesObjectWithoutOwners,
+    /// A foreground deletion does not wait for blocking dependents.
+    ReleasesForegroundOwnerEarly,
+    /// An orphaning deletion does not wait until the dependents no longer refer to the owner.
+    ReleasesOrphaningOwnerEarly,
+    /// A foreground or orphaning deletion never completes.
+    NeverReleasesOwner,
+}
+
+/// The states of an object before and after an event.
+type Change = (Option<Seen>, Option<Seen>);
+
+/// Returns the change of each event.
+fn changes(events: &[StoreEvent]) -> Vec<Change> {
+    let mut state = State::new();
+    let mut changes = Vec::new();
+    for event in events {
+        let key = event.key().to_string();
+        let before = state.remove(&key);
+        let after = state_after(event, before.as_ref());
+        if let Some(after) = &after {
+            state.insert(key, after.clone());
+        }
+        changes.push((before, after));
+    }
+    changes
+}
+
+/// Returns the history with the bug at the event `at`. Returns `None` if the bug cannot occur at this event.
+fn plant(
+    bug: PlantedBug,
+    events: &[StoreEvent],
+    (before, after): &Change,
+    requests: &DeleteRequests,
+    at: usize,
+) -> Option<Vec<StoreEvent>> {
+    let (event, next) = (&events[at], at + 1);
+    let is_same_key = |other: &StoreEvent| other.key() == event.key();
+    let other_keys = |range: Range<usize>| events[range].iter().filter(|other| !is_same_key(other)).cloned();
+    let removed = |other: &StoreEvent| is_same_key(other) && matches!(other, StoreEvent::Delete { .. });
+    let created = |other: &StoreEvent| is_same_key(other) && matches!(other, StoreEvent::Put { previous: None, .. });
+    let is_created_again = events[next..].iter().any(created);
+    let was_alive = before.as_ref().is_some_and(|seen| !seen.deleted);
+    let mut planted = events[..at].to_vec();
+    match (bug, before, after) {
+        (PlantedBug::KeepsGarbage, Some(before), after) => {
+            let is_deleted = was_alive && after.as_ref().is_none_or(|after| after.deleted);
+            if !is_deleted || requests.deleted.contains(&before.uid) || is_created_again {
+                return None;
+            }
+            planted.extend(other_keys(at..events.len()));
+        }
+        (PlantedBug::IgnoresLivingOwners | PlantedBug::DeletesObjectWithoutOwners, _, Some(after)) => {
+            let has_owners = matches!(bug, PlantedBug::IgnoresLivingOwners);
+            if after.deleted || requests.deleted.contains(&after.uid) || after.owners.is_empty() == has_owners {
+                return None;
+            }
+            let removal = StoreEvent::Delete { key: event.key().clone(), revision: event.revision(), previous: None };
+            planted.extend([event.clone(), removal]);
+            planted.extend(other_keys(next..events.len()));
+        }
+        (PlantedBug::ReleasesForegroundOwnerEarly | PlantedBug::ReleasesOrphaningOwnerEarly, _, Some(after)) => {
+            let waits = match bug {
+                PlantedBug::ReleasesForegroundOwnerEarly => after.foreground,
+                _ => after.orphan,
+            };
+            if !(was_alive && after.deleted && waits) {
+                return None;
+            }
+            let removal = next + events[next..].iter().position(removed)?;
+            planted.extend([event.clone(), events[removal].clone()]);
+            planted.extend(other_keys(next..removal));
+            planted.extend_from_slice(&events[removal + 1..]);
+        }
+        (PlantedBug::NeverReleasesOwner, _, Some(after)) => {
+            if !(was_alive && after.deleted && (after.foreground || after.orphan)) || is_created_again {
+                return None;
+            }
+            planted.push(event.clone());
+            planted.extend(other_keys(next..events.len()));
+        }
+        _ => return None,
+    }
+    Some(planted)
+}
+
+#[test]
+fn checker_reports_each_planted_bug_in_a_history_of_collectors() {
+    let mut unreported = vec![
+        (PlantedBug::KeepsGarbage, "garbage: all owners of"),
+        (PlantedBug::IgnoresLivingOwners, "an object with a living owner was deleted"),
+        (PlantedBug::DeletesObjectWithoutOwners, "an object without owners was deleted"),
+        (PlantedBug::ReleasesForegroundOwnerEarly, "before a dependent that blocked it"),
+        (PlantedBug::ReleasesOrphaningOwnerEarly, "went before it was forgotten by"),
+        (PlantedBug::NeverReleasesOwner, "and it is still there"),
+    ];
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..PLANTED_HISTORIES_MAX {
+        if unreported.is_empty() {
+            break;
+        }
+        let (events, requests) = history(&steps().new_tree(&mut runner).unwrap().current());
+        check_history_invariants(&events, &requests).unwrap_or_else(|broken| panic!("{broken}"));
+        let changes = changes(&events);
+        unreported.retain(|(bug, text)| {
+            let mut planted =
+                changes.iter().enumerate().filter_map(|(at, change)| plant(*bug, &events, change, &requests, at));
+            let reports = |broken: String| broken.starts_with("Collected: ") && broken.contains(text);
+            !planted.any(|events| check_history_invariants(&events, &requests).is_err_and(reports))
+        });
+    }
+    assert!(unreported.is_empty(), "Collected: the checker does not report {unreported:?}");
 }
