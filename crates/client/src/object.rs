@@ -8,17 +8,21 @@
 use std::borrow::{Borrow, Cow};
 use std::cmp::Ordering;
 use std::fmt;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use listwatch_meta::scan::{Malformed, Span};
 use listwatch_wire::{Metadata, MetadataSpans};
+use smol_str::SmolStr;
 
 /// The identity of an object within its resource: `namespace/name`, or `name` if the resource is
 /// cluster-scoped. Keys have the order of the server's lists. Cheap to clone.
+///
+/// A key of up to 23 bytes is stored in place. The nodes of a store's map then hold the text, so that a search and a copy of a
+/// node touch no other memory. A longer key is shared by its clones.
 #[derive(Clone)]
 pub struct ObjectKey {
-    text: Arc<str>,
+    text: SmolStr,
     /// The offset of the name.
     name_at: u32,
 }
@@ -29,21 +33,15 @@ impl ObjectKey {
         if namespace.is_empty() {
             return ObjectKey { text: name.into(), name_at: 0 };
         }
-        let text = format!("{namespace}/{name}");
+        let text: SmolStr = [namespace, "/", name].into_iter().collect();
         // A namespace is a DNS label. A longer one is truncated instead of a panic.
         let name_at = u32::try_from(namespace.len() + 1).unwrap_or(0);
-        ObjectKey { text: text.into(), name_at }
+        ObjectKey { text, name_at }
     }
 
     /// A key that precedes every other key.
     pub(crate) fn first() -> Self {
-        static FIRST: LazyLock<ObjectKey> = LazyLock::new(|| ObjectKey { text: "".into(), name_at: 0 });
-        FIRST.clone()
-    }
-
-    /// The address of this key in memory. Clones have the same address while one of them exists.
-    pub(crate) fn address(&self) -> usize {
-        Arc::as_ptr(&self.text).addr()
+        ObjectKey { text: SmolStr::default(), name_at: 0 }
     }
 
     /// `namespace/name` or `name`.

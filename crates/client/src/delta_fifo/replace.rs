@@ -25,7 +25,7 @@ pub(super) struct Collecting<S: Stored> {
     /// The collected state: `before` with the changes so far.
     after: OrdMap<ObjectKey, S>,
     /// The objects of `before` whose names have arrived, by the address of their key. `before`
-    /// keeps the keys alive, so an address belongs to one key.
+    /// is never changed, so an address belongs to one key.
     seen: HashSet<usize>,
     /// The keys that may differ. Empty if `before` is empty: then all differ.
     touched: Vec<ObjectKey>,
@@ -33,16 +33,21 @@ pub(super) struct Collecting<S: Stored> {
     quarantine_bytes: usize,
 }
 
+/// The address of a key in memory.
+fn address(key: &ObjectKey) -> usize {
+    std::ptr::from_ref(key).addr()
+}
+
 impl<S: Stored> Collecting<S> {
     fn mark(&mut self, key: &str) {
         if let Some(before) = self.before.get(key) {
-            self.seen.insert(before.key().address());
+            self.seen.insert(address(before.key()));
         }
     }
 
     fn unmark(&mut self, key: &str) {
         if let Some(before) = self.before.get(key) {
-            self.seen.remove(&before.key().address());
+            self.seen.remove(&address(before.key()));
         }
     }
 }
@@ -166,7 +171,7 @@ impl<D: Decode> DeltaFifo<D> {
         let Collecting { before, mut after, seen, mut touched, quarantine, quarantine_bytes } = collecting;
         let vanished: Vec<ObjectKey> = before
             .iter()
-            .filter(|(_, object)| !seen.contains(&object.key().address()) && !canary!("client-keeps-vanished-objects"))
+            .filter(|(_, object)| !seen.contains(&address(object.key())) && !canary!("client-keeps-vanished-objects"))
             .map(|(key, _)| key.clone())
             .collect();
         for key in &vanished {
