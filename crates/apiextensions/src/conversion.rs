@@ -397,6 +397,8 @@ fn accept_object(original: Original, converted: Value, desired_api_version: &str
     ordered.insert("apiVersion", Value::from(desired_api_version));
     ordered.insert("metadata", Value::Object(metadata));
     ordered.extend(converted.into_iter().filter(|(name, _)| name != "kind" && name != "apiVersion"));
+    // kube-apiserver decodes the objects, and encodes them for the store and for clients.
+    ordered.values_mut().for_each(go::round_trip_numbers);
     Ok(ordered)
 }
 

@@ -74,8 +74,7 @@ impl Kept {
     }
 
     /// Removes and returns the encodings for which `keep` returns false.
-    fn retain(&mut self, keep: impl FnMut(&mut Encoding) -> bool) -> Vec<Encoding> {
-        let mut keep = keep;
+    fn retain(&mut self, mut keep: impl FnMut(&mut Encoding) -> bool) -> Vec<Encoding> {
         let dropped: Vec<Encoding> = self.encodings.extract_if(.., |encoding| !keep(encoding)).collect();
         self.totals.bytes.fetch_sub(dropped.iter().map(Encoding::accounted).sum(), Relaxed);
         dropped
@@ -220,8 +219,8 @@ impl EncodingCache {
         examined
     }
 
-    /// Accounts `bytes` more, after dropping the encodings of a few objects if necessary. Returns false if they do not
-    /// fit.
+    /// Accounts `bytes` more, if necessary after dropping unread encodings of at most [`EXAMINED_MAX`] objects. Returns
+    /// false if they do not fit.
     fn reserve(&self, bytes: usize) -> bool {
         if bytes > self.0.bytes_max {
             return false;
@@ -373,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn encoding_that_nobody_reads_does_not_stay_with_one_that_is_read() {
+    fn unread_encoding_is_dropped_while_another_of_the_object_is_read() {
         let bytes_max = 200 * (100 + OVERHEAD_BYTES);
         let cache = EncodingCache::new(bytes_max);
         let objects: Vec<Object> = (0..100).map(|n| object(&format!("o{n}"))).collect();

@@ -181,7 +181,7 @@ impl Number {
 }
 
 /// Changes the numbers of a value as a round trip through `encoding/json` and apimachinery's decoder does. A float without
-/// fraction is written as an integer, so `1.0` and `1e2` become the integers 1 and 100. An integer beyond 64 bits with sign
+/// fraction is written as an integer, so `1.0` and `1e2` become the integers 1 and 100. An integer outside the range of `i64`
 /// becomes a float.
 ///
 /// The walk is recursive: the caller bounds the depth of the value.
@@ -190,9 +190,8 @@ pub fn round_trip_numbers(value: &mut Value) {
         Value::Number(number) if number.is_i64() => {}
         Value::Number(number) => {
             let Number::Float(float) = Number::of(number) else { return };
-            // The bounds are powers of two, so they are exact as floats. `i64::MAX` is not.
-            let is_int = float.fract() == 0.0 && float >= i64::MIN as f64 && float < -(i64::MIN as f64);
-            *value = if is_int { Value::from(float as i64) } else { Value::from(float) };
+            // The text has as few digits as identify the float, so a large integer can differ from the float's value.
+            *value = float_json(float).parse::<i64>().map_or_else(|_| Value::from(float), Value::from);
         }
         Value::Array(items) => items.iter_mut().for_each(round_trip_numbers),
         Value::Object(members) => members.values_mut().for_each(round_trip_numbers),
@@ -327,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_after_a_round_trip_through_go_are_integers_of_64_bits_or_fractions() {
+    fn round_trip_numbers_converts_whole_floats_within_i64() {
         for (given, expected) in [
             (json!(1), "1"),
             (json!(1.0), "1"),
@@ -335,7 +334,9 @@ mod tests {
             (json!(1e2), "100"),
             (json!(1.5), "1.5"),
             (json!(i64::MAX), "9223372036854775807"),
-            (json!(i64::MIN as f64), "-9223372036854775808"),
+            (json!((1_i64 << 55) as f64), "36028797018963970"),
+            (json!((1_i64 << 62) as f64), "4611686018427388000"),
+            (json!(i64::MIN as f64), "-9.223372036854776e+18"),
             (json!(-(i64::MIN as f64)), "9.223372036854776e+18"),
             (json!(u64::MAX), "1.8446744073709552e+19"),
             (json!({"a": [2.0, {"b": -3.0}], "c": "4.0"}), r#"{"a":[2,{"b":-3}],"c":"4.0"}"#),

@@ -1,7 +1,7 @@
 //! [`Definitions`]: the catalog of CustomResourceDefinitions, and the requests that wait for a catalog update.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use listwatch_meta::{Change, Object, Revision};
 use parking_lot::Mutex;
@@ -68,16 +68,22 @@ impl Definitions {
 
     /// Assigns names to each changed definition, passes the resources to `install` if they changed, and returns the
     /// resulting work. Wakes the requests that wait for a definition.
-    pub fn apply_changes(&self, install: impl FnOnce(&[Arc<Resource>])) -> Vec<Work> {
+    ///
+    /// Also returns the duration of the steps whose cost grows with the number of all definitions: the collection and
+    /// the installation of the resources. `None` if the resources are unchanged.
+    pub fn apply_changes(&self, install: impl FnOnce(&[Arc<Resource>])) -> (Vec<Work>, Option<Duration>) {
         let mut catalog = self.catalog.lock();
         catalog.assign_names();
-        if let Some(resources) = catalog.take_changed() {
+        let begun = Instant::now();
+        let replaced_in = catalog.take_changed().map(|resources| {
             install(&resources);
-        }
+            drop(resources);
+            begun.elapsed()
+        });
         let work = catalog.work();
         drop(catalog);
         self.applied.send_modify(|count| *count += 1);
-        work
+        (work, replaced_in)
     }
 
     /// Returns the work that one definition needs in its current state.

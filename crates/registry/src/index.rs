@@ -42,3 +42,35 @@ impl Index {
         self.positions.find(self.hasher.hash_one(&name), is_same).map(|position| *position as usize)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::registry::Registry;
+
+    proptest! {
+        #[test]
+        fn index_finds_the_first_resource_with_a_name_as_a_linear_search_does(
+            names in prop::collection::vec(("[ab]{0,2}", "[ab]", any::<bool>()), 0..40),
+            wanted in ("[ab]{0,2}", "[ab]", any::<bool>()),
+        ) {
+            let pods = Registry::builtin().find("", "v1", "pods").cloned().expect("pods are served");
+            let resource = |(group, version, namespaced): &(String, String, bool)| {
+                let mut resource = Resource::clone(&pods);
+                resource.group.clone_from(group);
+                resource.version.clone_from(version);
+                resource.namespaced = *namespaced;
+                Arc::new(resource)
+            };
+            let resources: Vec<Arc<Resource>> = names.iter().map(resource).collect();
+            let name_of = |resource: &Resource| (resource.group.clone(), resource.version.clone(), resource.namespaced);
+            let index = Index::new(&resources, name_of);
+            for name in names.iter().chain([&wanted]) {
+                let expected = resources.iter().position(|resource| name_of(resource) == *name);
+                prop_assert_eq!(index.position(&resources, name_of, name.clone()), expected);
+            }
+        }
+    }
+}

@@ -39,12 +39,12 @@ pub struct Registry {
     resources: Vec<Arc<Resource>>,
     /// Kinds that are served but never stored, such as reviews.
     unstored: Arc<[Arc<Resource>]>,
-    /// By group, version and plural. Every request searches this index and the next one.
+    /// By group, version and plural. Every request searches this index, and `by_group_version`.
     by_path: Index,
     /// By group and version.
     by_group_version: Index,
-    /// By group, version and kind. Built at its first use: most registries are replaced before one, while many definitions
-    /// are created.
+    /// By group, version and kind. Built at the first search: while many definitions are created, most registries are
+    /// replaced before one.
     by_kind: OnceLock<Index>,
     /// By storage prefix and scope.
     by_prefix: Index,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use listwatch_json::{Map, Value};
-use listwatch_meta::go::json_kind;
+use listwatch_meta::go::{self, json_kind};
 
 use crate::limits::{SCHEMA_DEPTH_MAX, SCHEMA_NODES_MAX};
 
@@ -200,7 +200,12 @@ impl Reader<'_> {
             "example" => props.example = true,
             "type" => props.kind = self.string(value)?,
             "format" => props.format = self.string(value)?,
-            "default" => props.default = Some(value.clone()),
+            "default" => {
+                // A definition of an earlier release may contain `1.0`.
+                let mut default = value.clone();
+                go::round_trip_numbers(&mut default);
+                props.default = Some(default);
+            }
             "nullable" => props.nullable = self.boolean(value)?,
             "maximum" => props.maximum = Some(self.float(value)?),
             "exclusiveMaximum" => props.exclusive_maximum = self.boolean(value)?,

@@ -271,11 +271,15 @@ pub(super) fn kind_problem(registry: &Registry, expected: Expected<'_>, object: 
 pub(super) fn ordered(mut object: Map, expected: Expected<'_>) -> Result<Map, Status> {
     // Most clients write these fields first.
     let is_ordered = object.keys().take(3).eq(["kind", "apiVersion", "metadata"]);
-    let metadata = match object.get_mut("metadata") {
+    let mut metadata = match object.get_mut("metadata") {
         Some(metadata) if is_ordered => metadata.take(),
         Some(_) => object.shift_remove("metadata").unwrap_or(Value::Null),
         None => Value::Null,
     };
+    if expected.is_custom() {
+        // The decoder of custom resources writes the metadata as JSON, and reads the text into an `ObjectMeta`.
+        go::round_trip_numbers(&mut metadata);
+    }
     if let Err(why) = object_meta::check_shape(expected.kind, expected.error_style, &metadata) {
         return Err(cannot_handle(&object, expected, &why));
     }
@@ -307,16 +311,12 @@ pub(super) enum NormalizeError {
     TooLarge,
 }
 
-/// Normalizes an object for its kind: adds the schema's defaults to a custom resource, then removes unknown fields. The
-/// numbers of a custom resource become those that Go would read from the store, because clients in Go cannot read `1.0`
-/// into an integer. Returns one strict error per removed field.
+/// Normalizes an object for its kind: adds the schema's defaults to a custom resource, then removes unknown fields.
+/// Returns one strict error per removed field.
 ///
 /// # Errors
 /// [`NormalizeError`] when a value has the wrong type or the object becomes too large.
 pub(super) fn normalize(object: &mut Map, expected: Expected<'_>) -> Result<Vec<String>, NormalizeError> {
-    if expected.is_custom() {
-        object.values_mut().for_each(go::round_trip_numbers);
-    }
     let unknown = if let Some(schema) = expected.form.and_then(Form::schema) {
         schema.default_and_prune(object).map_err(|error| match error {
             DefaultAndPruneError::Field(error) => NormalizeError::Text(error.to_string()),

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use listwatch_admission::{AdmissionChain, AdmissionRequest, Operation};
 use listwatch_json::{Map, Value};
 use listwatch_kinds::{CreateContext, UpdateContext, before_create, before_update, completes_deletion};
-use listwatch_meta::{FieldError, Key, ResourceVersion, Revision, Status, UserInfo, canary, fuel};
+use listwatch_meta::{FieldError, Key, ResourceVersion, Revision, Status, UserInfo, canary, fuel, go};
 use listwatch_storage::{CreateError, Decision, KeyValue, Step, UpdateLimits, UpdateLoop};
 use listwatch_validation::clock::Clock;
 use listwatch_validation::object_meta as meta;
@@ -458,6 +458,7 @@ impl Write<'_> {
         self.mutate(&mut object, None).await?;
         self.validate_new(absent, &mut object)?;
         self.allocate(&mut object, None, &mut progress.allocation).await?;
+        self.round_trip_numbers(&mut object);
         self.admit(&object, None).await?;
         resource.to_stored(&mut object, self.context.deadline).await?;
         if progress.without_managed_fields {
@@ -466,6 +467,14 @@ impl Write<'_> {
         let value = store::encode(&object);
         (progress.before, progress.after) = (Map::new(), object);
         Ok(Decision::Write { value, ttl: resource.ttl() })
+    }
+
+    /// Gives the numbers of a custom object the form in which kube-apiserver encodes them. Clients in Go cannot read `1.0`
+    /// into an integer. The object was validated before, because the type of a number is part of error messages.
+    fn round_trip_numbers(&self, object: &mut Map) {
+        if self.resource.custom {
+            object.values_mut().for_each(go::round_trip_numbers);
+        }
     }
 
     /// Sets the generated name and validates a new object.
@@ -537,6 +546,7 @@ impl Write<'_> {
         }
         self.refuse(&object, &errors)?;
         self.allocate(&mut object, Some(old), &mut progress.allocation).await?;
+        self.round_trip_numbers(&mut object);
         self.admit(&object, Some(present)).await?;
         let is_unchanged = if progress.without_managed_fields {
             ownership::remove_managed_fields(&mut object);

@@ -20,7 +20,7 @@ use super::field_path::{FieldPath, Step};
 const NAMED_MAX: usize = 100;
 
 /// Normalizes a decoded body for its type, and returns the paths of the unknown fields that were removed. `metadata` is
-/// checked elsewhere. In CustomResourceDefinitions, only unknown fields are removed and floats changed.
+/// checked elsewhere. In CustomResourceDefinitions, only unknown fields are removed, and whole floats become integers.
 ///
 /// # Errors
 /// The text of Go's decoder for the first value of a wrong type. Unknown fields are also removed in that case.
@@ -77,8 +77,7 @@ struct Walk<'a> {
     /// Whether values are normalized. False after the first type error, and in types where only unknown fields are
     /// removed.
     fits: bool,
-    /// Whether the object is a CustomResourceDefinition. The default values of its schemas become numbers of custom
-    /// resources.
+    /// Whether the object is a CustomResourceDefinition. Its default values are copied into custom resources.
     is_definition: bool,
     unknown: Vec<String>,
     verdict: Result<(), String>,

@@ -217,7 +217,10 @@ impl<'a> Patcher<'a> {
                 Some(KindProblem::Kind(why) | KindProblem::Version(why)) => return Err(undecodable(why)),
             }
         }
-        if let Some(metadata) = object.get("metadata") {
+        if let Some(metadata) = object.get_mut("metadata") {
+            if body.expected.is_custom() {
+                go::round_trip_numbers(metadata);
+            }
             meta::check_shape(body.expected.kind, body.expected.error_style, metadata).map_err(undecodable)?;
         }
         if let Some(Value::Object(metadata)) = object.get("metadata") {

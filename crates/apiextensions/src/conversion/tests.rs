@@ -116,7 +116,8 @@ fn accepted_objects_keep_the_original_metadata_except_labels_and_annotations() {
     changed["metadata"]["labels"] = json!({"new": "label"});
     changed["metadata"]["annotations"] = json!({"note": "any text"});
     changed["metadata"]["resourceVersion"] = json!("9");
-    changed["spec"] = json!({"sizes": [1]});
+    // Kubernetes stores a whole float as an integer.
+    changed["spec"] = json!({"sizes": [1.0]});
     let accepted = batch(&["w"]).accept(vec![changed]).unwrap();
     let names: Vec<&JsonString> = accepted[0].keys().collect();
     assert_eq!(names, ["kind", "apiVersion", "metadata", "spec"]);

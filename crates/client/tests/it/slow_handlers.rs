@@ -179,7 +179,7 @@ async fn delay_check_reports_each_planted_bug() {
             [vec![stuck; 5], vec![StuckHandler::blocking(4, TIMEOUT * 6)]].concat(),
         ),
         (
-            "the waits for two handlers are added",
+            "the informer waits for a handler that joins later",
             "stuck handlers delayed the others",
             vec![stuck, StuckHandler { added_after: CHANGES / 2, ..stuck }],
         ),

@@ -45,10 +45,9 @@ const LOAD_PAUSE_MIN: Duration = Duration::from_millis(20);
 const LOAD_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of definitions with a running job; the others wait.
 const JOBS_AT_ONCE: usize = 8;
-/// Length of the pause after the registry was replaced, as a multiple of the duration of that. Replacements therefore take
-/// at most one fifth of the time.
+/// Length of the pause after a replacement of the registry, as a multiple of the duration of the replacement.
 const INSTALL_PAUSES: u32 = 4;
-/// Maximum pause after the registry was replaced.
+/// Maximum pause after an update of the registry.
 const INSTALL_PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Maximum number of events that are applied before the registry is rebuilt.
 const BATCH_EVENTS_MAX: usize = 1000;
@@ -139,28 +138,27 @@ async fn report_unreadable(writer: &Writer) {
 }
 
 /// Updates the registry from the catalog and wakes the requests that wait for a definition. Returns the resulting work,
-/// and the time in which the registry was replaced: zero if its resources are unchanged.
-fn install(writer: &Writer) -> (Vec<Work>, Duration) {
+/// and the duration of the replacement of the registry; `None` if its resources are unchanged.
+fn install(writer: &Writer) -> (Vec<Work>, Option<Duration>) {
     let backend = writer.backend();
-    let mut replaced_in = Duration::ZERO;
-    let work = backend.definitions().apply_changes(|resources| {
-        let begun = Instant::now();
-        backend.install(resources);
-        replaced_in = begun.elapsed();
-    });
-    (work, replaced_in)
+    backend.definitions().apply_changes(|resources| backend.install(resources))
 }
 
-/// Updates the registry. If this replaced it, then applies no events for [`INSTALL_PAUSES`] times the duration of the
-/// replacement, which grows with the number of definitions. Without the pause, the creation of many definitions would
-/// take quadratic time. All events that arrive during the pause share the next update. The time to compile new schemas
-/// does not lengthen the pause, because each definition costs it once.
+/// Updates the registry, then applies no events during the [`pause`]. All events that arrive meanwhile share the next
+/// update.
 async fn install_and_pause(writer: &Writer, jobs: &mut Jobs) {
+    let begun = std::time::Instant::now();
     let (work, replaced_in) = install(writer);
+    let pause = pause(begun.elapsed(), replaced_in);
     jobs.add(work);
-    if !replaced_in.is_zero() {
-        jobs.run_for((replaced_in * INSTALL_PAUSES).min(INSTALL_PAUSE_MAX)).await;
-    }
+    jobs.run_for(pause).await;
+}
+
+/// The pause after an update of the registry: as long as the update, or [`INSTALL_PAUSES`] times as long as the replacement
+/// of the registry, if that is more. The duration of a replacement grows with the number of all definitions, so the
+/// creation of many definitions would take quadratic time without the pause.
+fn pause(updated_in: Duration, replaced_in: Option<Duration>) -> Duration {
+    updated_in.max(replaced_in.unwrap_or_default() * INSTALL_PAUSES).min(INSTALL_PAUSE_MAX)
 }
 
 /// Runs the controller until the future is dropped.
@@ -374,6 +372,15 @@ mod tests {
     use listwatch_write::testing;
 
     use super::*;
+
+    #[test]
+    fn pause_grows_with_the_replacement_of_the_registry_up_to_a_limit() {
+        let ms = Duration::from_millis;
+        assert_eq!(pause(ms(3), None), ms(3), "an update without a replacement");
+        assert_eq!(pause(ms(5), Some(ms(2))), ms(8));
+        assert_eq!(pause(ms(9), Some(ms(2))), ms(9), "many new definitions");
+        assert_eq!(pause(ms(30), Some(ms(20))), INSTALL_PAUSE_MAX);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn all_waiting_jobs_run_during_the_pause_after_an_update() {

@@ -188,9 +188,9 @@ async fn services_of_two_servers_never_share_an_address_or_port() {
     Allocations::read(&servers[0]).await.check_at_rest().unwrap_or_else(|broken| panic!("{broken}"));
 }
 
-/// What happens at one call of the store.
+/// The outcome of one call of the store.
 #[derive(Clone, Copy, Debug)]
-enum Turn {
+enum CallOutcome {
     /// Other requests run for this number of polls before the call.
     Wait(u8),
     /// The call fails without effect.
@@ -199,29 +199,30 @@ enum Turn {
     LoseResponse,
 }
 
-/// A store whose calls follow a list of turns, again from the start after the last one.
-struct Unsteady {
+/// A store whose calls have listed outcomes. After the last one, the list starts again.
+struct FaultyStore {
     inner: Arc<MemoryStorage>,
-    turns: Mutex<VecDeque<Turn>>,
+    outcomes: Mutex<VecDeque<CallOutcome>>,
 }
 
-impl Unsteady {
-    /// Takes the next turn and waits. Returns true if the response of a write must be lost.
-    async fn turn(&self) -> Result<bool, StoreFault> {
-        let turn = {
-            let mut turns = self.turns.lock();
-            turns.rotate_left(1);
-            turns.back().copied()
+impl FaultyStore {
+    /// Waits as the next outcome requires. Returns true if the response of a write must be lost.
+    async fn next_outcome(&self) -> Result<bool, StoreFault> {
+        let outcome = {
+            let mut outcomes = self.outcomes.lock();
+            let next = outcomes.pop_front();
+            outcomes.extend(next);
+            next
         };
-        match turn {
-            Some(Turn::Wait(polls)) => {
+        match outcome {
+            Some(CallOutcome::Wait(polls)) => {
                 for _ in 0..polls {
                     tokio::task::yield_now().await;
                 }
                 Ok(false)
             }
-            Some(Turn::LoseResponse) => Ok(true),
-            Some(Turn::Fail) => Err(lost()),
+            Some(CallOutcome::LoseResponse) => Ok(true),
+            Some(CallOutcome::Fail) => Err(lost()),
             None => Ok(false),
         }
     }
@@ -232,17 +233,17 @@ fn lost() -> StoreFault {
 }
 
 #[async_trait::async_trait]
-impl Storage for Unsteady {
+impl Storage for FaultyStore {
     async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
-        self.turn().await?;
+        self.next_outcome().await?;
         self.inner.get(key).await
     }
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
-        self.turn().await?;
+        self.next_outcome().await?;
         self.inner.list(query).await
     }
     async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
-        let is_lost = self.turn().await?;
+        let is_lost = self.next_outcome().await?;
         let done = self.inner.create(key, value, ttl).await;
         if is_lost { Err(lost().into()) } else { done }
     }
@@ -253,12 +254,12 @@ impl Storage for Unsteady {
         value: Bytes,
         ttl: Option<Duration>,
     ) -> Result<Revision, UpdateError> {
-        let is_lost = self.turn().await?;
+        let is_lost = self.next_outcome().await?;
         let done = self.inner.update(key, expected, value, ttl).await;
         if is_lost { Err(lost().into()) } else { done }
     }
     async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError> {
-        let is_lost = self.turn().await?;
+        let is_lost = self.next_outcome().await?;
         let done = self.inner.delete(key, expected).await;
         if is_lost { Err(lost().into()) } else { done }
     }
@@ -266,7 +267,7 @@ impl Storage for Unsteady {
         self.inner.watch(range, after).await
     }
     async fn current_revision(&self) -> Result<Revision, ReadError> {
-        self.turn().await?;
+        self.next_outcome().await?;
         self.inner.current_revision().await
     }
     async fn compact(&self, revision: Revision) -> Result<(), ReadError> {
@@ -306,7 +307,12 @@ enum Step {
     Delete {
         name: u8,
     },
+    /// The client's clock passes the time after which an unused claim may be taken over.
+    Later,
 }
+
+/// A time after which a claim without a service may be taken over.
+const CLAIM_PENDING: time::Duration = time::Duration::seconds(100);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let name = || 0..3_u8;
@@ -317,17 +323,18 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (name(), value()).prop_map(|(name, port)| Step::WithPort { name, port }),
         1 => name().prop_map(|name| Step::WithoutAddress { name }),
         3 => name().prop_map(|name| Step::Delete { name }),
+        1 => Just(Step::Later),
     ];
     prop::collection::vec(step, 1..12)
 }
 
-fn turns() -> impl Strategy<Value = Vec<Turn>> {
-    let turn = prop_oneof![
-        30 => (0..6_u8).prop_map(Turn::Wait),
-        1 => Just(Turn::Fail),
-        1 => Just(Turn::LoseResponse),
+fn outcomes() -> impl Strategy<Value = Vec<CallOutcome>> {
+    let outcome = prop_oneof![
+        30 => (0..6_u8).prop_map(CallOutcome::Wait),
+        1 => Just(CallOutcome::Fail),
+        1 => Just(CallOutcome::LoseResponse),
     ];
-    prop::collection::vec(turn, 0..60)
+    prop::collection::vec(outcome, 0..60)
 }
 
 async fn perform(world: &World, step: &Step) {
@@ -356,19 +363,40 @@ async fn perform(world: &World, step: &Step) {
             r#"{"spec":{"type":"ExternalName","externalName":"a.b","clusterIP":null,"clusterIPs":null}}"#.to_owned(),
         ),
         Step::Delete { name } => (format!("DELETE {SERVICES}/s{name}"), String::new()),
+        Step::Later => return,
     };
     // Rejected requests and lost responses are part of the test.
     let _ = world.send(&line, &request).await;
 }
 
+#[tokio::test]
+async fn steps_of_the_random_test_are_accepted_by_a_server_alone() {
+    let world = World::new().await;
+    let found = async || {
+        let allocations = Allocations::read(&world).await;
+        allocations.check_at_rest().unwrap_or_else(|broken| panic!("{broken}"));
+        allocations.services.into_keys().collect::<Vec<_>>()
+    };
+    perform(&world, &Step::Create { name: 0, address: Some(1), port: Some(2) }).await;
+    assert_eq!(found().await, ["address 10.96.0.11", "node port 30002"]);
+    perform(&world, &Step::WithoutPort { name: 0 }).await;
+    assert_eq!(found().await, ["address 10.96.0.11"]);
+    perform(&world, &Step::WithPort { name: 0, port: Some(1) }).await;
+    assert_eq!(found().await, ["address 10.96.0.11", "node port 30001"]);
+    perform(&world, &Step::WithoutAddress { name: 0 }).await;
+    assert_eq!(found().await, [""; 0]);
+    perform(&world, &Step::Delete { name: 0 }).await;
+    perform(&world, &Step::Create { name: 0, address: None, port: None }).await;
+    assert_eq!(found().await.len(), 2);
+}
+
 /// Runs the steps of each client at the same time, on two servers in turn, and checks the store after each step.
-async fn run_clients(clients: Vec<Vec<Step>>, turns: Vec<Turn>) -> Result<(), String> {
+async fn run_clients(clients: Vec<Vec<Step>>, outcomes: Vec<CallOutcome>) -> Result<(), String> {
     let storage = MemoryStorage::new();
     let first = World::over(storage.clone()).await;
-    let clock = || Clock::fixed(parse_timestamp(NOW).unwrap());
     let server = || {
-        let storage = Unsteady { inner: storage.clone(), turns: Mutex::new(turns.clone().into()) };
-        Arc::new(World { writer: Arc::new(testing::writer(Arc::new(storage))), clock: clock() })
+        let storage = FaultyStore { inner: storage.clone(), outcomes: Mutex::new(outcomes.clone().into()) };
+        Arc::new(testing::writer(Arc::new(storage)))
     };
     let servers = [server(), server()];
     let observer = Arc::new(first);
@@ -376,9 +404,14 @@ async fn run_clients(clients: Vec<Vec<Step>>, turns: Vec<Turn>) -> Result<(), St
         .into_iter()
         .enumerate()
         .map(|(number, steps)| {
-            let (world, observer) = (Arc::clone(&servers[number % servers.len()]), Arc::clone(&observer));
+            let (writer, observer) = (Arc::clone(&servers[number % servers.len()]), Arc::clone(&observer));
+            let mut time = parse_timestamp(NOW).unwrap();
             tokio::spawn(async move {
                 for step in steps {
+                    if let Step::Later = step {
+                        time += CLAIM_PENDING;
+                    }
+                    let world = World { writer: Arc::clone(&writer), clock: Clock::fixed(time) };
                     perform(&world, &step).await;
                     let found = Allocations::read(&observer).await.check_services();
                     found.map_err(|broken| format!("{broken} (after {step:?} of client {number})"))?;
@@ -390,7 +423,7 @@ async fn run_clients(clients: Vec<Vec<Step>>, turns: Vec<Turn>) -> Result<(), St
     for client in clients {
         client.await.map_err(|error| error.to_string())??;
     }
-    if turns.iter().all(|turn| matches!(turn, Turn::Wait(_))) {
+    if outcomes.iter().all(|outcome| matches!(outcome, CallOutcome::Wait(_))) {
         Allocations::read(&observer).await.check_at_rest()?;
     }
     Ok(())
@@ -402,10 +435,10 @@ proptest! {
     #[test]
     fn random_requests_to_two_servers_never_share_an_address_or_port(
         clients in prop::collection::vec(steps(), 2..5),
-        turns in turns(),
+        outcomes in outcomes(),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        let done = runtime.block_on(run_clients(clients, turns));
+        let done = runtime.block_on(run_clients(clients, outcomes));
         prop_assert!(done.is_ok(), "{}", done.unwrap_err());
     }
 }
