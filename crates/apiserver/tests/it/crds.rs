@@ -673,8 +673,8 @@ async fn floats_without_fraction_in_custom_objects_become_integers() {
     object["spec"]["replicas"] = json!(2.0);
     let same = check(world.put(&path, &object).await, &format!(r#"{{{free},"replicas":2}}"#)).await;
     assert_eq!(same["metadata"]["generation"], 2, "Go's float 2 is not equal to the integer 2");
-    let same = world.put(&path, &same).await.1;
-    assert_eq!(same["metadata"]["generation"], 2, "nothing was changed");
+    object = world.put(&path, &same).await.1;
+    assert_eq!(object["metadata"]["generation"], 2, "nothing was changed");
     let mut text = widget("b");
     text["spec"]["size"] = json!(1.0);
     let (code, refused) = world.post(WIDGETS, &text).await;

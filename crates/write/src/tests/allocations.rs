@@ -216,10 +216,11 @@ impl FaultyStore {
         };
         match outcome {
             Some(CallOutcome::Wait(polls)) => {
+                let begun = tokio::time::Instant::now();
                 for _ in 0..polls {
                     tokio::task::yield_now().await;
                 }
-                Ok(false)
+                if begun.elapsed() < CALL_TIMEOUT { Ok(false) } else { Err(lost()) }
             }
             Some(CallOutcome::LoseResponse) => Ok(true),
             Some(CallOutcome::Fail) => Err(lost()),
@@ -307,12 +308,15 @@ enum Step {
     Delete {
         name: u8,
     },
-    /// The client's clock passes the time after which an unused claim may be taken over.
+    /// Time passes for all clients, until an unused claim may be taken over.
     Later,
 }
 
 /// A time after which a claim without a service may be taken over.
-const CLAIM_PENDING: time::Duration = time::Duration::seconds(100);
+const CLAIM_PENDING: Duration = Duration::from_secs(100);
+/// The time after which a call of the store fails. Stores have such a limit, so that no write takes effect long after its
+/// claims were checked.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let name = || 0..3_u8;
@@ -399,18 +403,21 @@ async fn run_clients(clients: Vec<Vec<Step>>, outcomes: Vec<CallOutcome>) -> Res
         Arc::new(testing::writer(Arc::new(storage)))
     };
     let servers = [server(), server()];
+    let begun = tokio::time::Instant::now();
+    let no_call_fails = outcomes.iter().all(|outcome| matches!(outcome, CallOutcome::Wait(_)))
+        && !clients.iter().flatten().any(|step| matches!(step, Step::Later));
     let observer = Arc::new(first);
     let clients: Vec<_> = clients
         .into_iter()
         .enumerate()
         .map(|(number, steps)| {
             let (writer, observer) = (Arc::clone(&servers[number % servers.len()]), Arc::clone(&observer));
-            let mut time = parse_timestamp(NOW).unwrap();
             tokio::spawn(async move {
                 for step in steps {
                     if let Step::Later = step {
-                        time += CLAIM_PENDING;
+                        tokio::time::advance(CLAIM_PENDING).await;
                     }
+                    let time = parse_timestamp(NOW).unwrap() + begun.elapsed();
                     let world = World { writer: Arc::clone(&writer), clock: Clock::fixed(time) };
                     perform(&world, &step).await;
                     let found = Allocations::read(&observer).await.check_services();
@@ -423,7 +430,8 @@ async fn run_clients(clients: Vec<Vec<Step>>, outcomes: Vec<CallOutcome>) -> Res
     for client in clients {
         client.await.map_err(|error| error.to_string())??;
     }
-    if outcomes.iter().all(|outcome| matches!(outcome, CallOutcome::Wait(_))) {
+    // A call that failed may leave a claim.
+    if no_call_fails {
         Allocations::read(&observer).await.check_at_rest()?;
     }
     Ok(())
