@@ -191,7 +191,8 @@ pub fn round_trip_numbers(value: &mut Value) {
         Value::Number(number) => {
             let Number::Float(float) = Number::of(number) else { return };
             // The text has as few digits as identify the float, so a large integer can differ from the float's value.
-            *value = float_json(float).parse::<i64>().map_or_else(|_| Value::from(float), Value::from);
+            let whole = if float.fract() == 0.0 { float_json(float).parse::<i64>().ok() } else { None };
+            *value = whole.map_or_else(|| Value::from(float), Value::from);
         }
         Value::Array(items) => items.iter_mut().for_each(round_trip_numbers),
         Value::Object(members) => members.values_mut().for_each(round_trip_numbers),

@@ -680,6 +680,9 @@ async fn floats_without_fraction_in_custom_objects_become_integers() {
     let (code, refused) = world.post(WIDGETS, &text).await;
     let told = r#"Invalid value: "number": spec.size in body must be of type string: "number""#;
     assert_eq!((code, &refused["details"]["causes"][0]["message"]), (422, &json!(told)));
+    text["metadata"]["generation"] = json!(1.0);
+    text["spec"]["size"] = json!("s");
+    assert_eq!(world.post(WIDGETS, &text).await.0, 201);
     let metadata = json!({"metadata": {"generation": 2.0}});
     assert_eq!(world.patch(&path, "application/merge-patch+json", metadata).await.0, 200);
     object["spec"]["replicas"] = json!(4.0);

@@ -317,8 +317,9 @@ fn missing_fields_get_their_defaults() {
     let list =
         json!({"type": "array", "items": {"type": "object", "properties": {"x": {"type": "integer", "default": 0}}}});
     check(list, json!([{}, {"x": 1}]), json!([{"x": 0}, {"x": 1}]));
+    // A default value is stored as Kubernetes stores it: as an integer.
     check(
-        json!({"type": "object", "additionalProperties": {"type": "integer", "default": 7}}),
+        json!({"type": "object", "additionalProperties": {"type": "integer", "default": 7.0}}),
         json!({"a": null, "b": 1}),
         json!({"a": 7, "b": 1}),
     );
