@@ -338,12 +338,22 @@ async fn watch_ends_only_when_the_definition_spec_changes() {
     world.patch(path, "application/merge-patch+json", json!({"metadata": {"labels": {"a": "b"}}})).await;
     world.post(WIDGETS, &widget("b")).await;
     assert_eq!(watch.next().await.unwrap()["object"]["metadata"]["name"], "b", "labels do not end a watch");
+    let mut other = definition();
+    other["metadata"]["name"] = json!("gadgets.example.com");
+    other["spec"]["names"] = json!({"plural": "gadgets", "kind": "Gadget"});
+    world.define(&other).await;
+    world.established("gadgets.example.com").await;
+    // The caches of changed definitions stop a second after the registry was replaced.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    world.post(WIDGETS, &widget("c")).await;
+    let event = watch.next().await.expect("another definition does not end a watch");
+    assert_eq!(event["object"]["metadata"]["name"], "c");
     let mut changed = world.get(path).await.1;
     changed["spec"]["names"]["categories"] = json!(["all"]);
     assert_eq!(world.put(path, &changed).await.0, 200);
     assert_eq!(watch.next().await, None, "another spec ends the watch");
     assert!(defined["spec"]["names"].get("categories").is_none());
-    assert_eq!(names_of(&world.get(WIDGETS).await.1), ["a", "b"]);
+    assert_eq!(names_of(&world.get(WIDGETS).await.1), ["a", "b", "c"]);
 }
 
 fn names_of(list: &Value) -> Vec<&str> {
