@@ -67,6 +67,9 @@ pub fn record(options: &RecordOptions, begun: impl FnOnce()) -> Result<Trace, St
 fn connect(options: &RecordOptions) -> Result<Arc<Vec<RealServer>>, String> {
     let server = |file: &PathBuf| {
         let config = Config::load(Some(file), None).map_err(|error| format!("{}: {error}", file.display()))?;
+        if config.impersonation.is_some() {
+            return Err(format!("{}: impersonation is not supported", file.display()));
+        }
         let token = match &config.auth {
             Auth::Token(token) => HeaderValue::from_str(&format!("Bearer {token}")).ok(),
             _ => None,

@@ -18,6 +18,9 @@ use crate::trace::Recorder;
 /// Time within which a watch delivers all changes that happened before the watch.
 const WHOLE_WATCH: Duration = Duration::from_secs(10);
 
+/// The number of revisions from which [`Watcher::watch_from_the_past`] selects one.
+const PAST_REVISIONS: u64 = 30;
+
 /// A client that watches.
 pub(crate) struct Watcher {
     pub(crate) name: String,
@@ -91,6 +94,9 @@ impl Watcher {
             if self.must_list && self.rng.random_bool(0.5) {
                 self.list().await;
             } else {
+                if !self.must_list && self.rng.random_bool(0.3) {
+                    self.watch_from_the_past().await;
+                }
                 let begun = Instant::now();
                 let reason = self.watch().await;
                 if is_last && reason == EndReason::Closed && begun.elapsed() >= WHOLE_WATCH && !self.must_list {
@@ -126,9 +132,16 @@ impl Watcher {
         self.recorder.record(Record::List(List { client, from, to, freshness, selector, revision, items }));
     }
 
+    /// Watches from any of the last revisions and reads a few events, as a client does that starts again with an older
+    /// list. The start is often close to the oldest change that the server holds. The copy stays the same.
+    async fn watch_from_the_past(&mut self) {
+        let version = self.position.saturating_sub(self.rng.random_range(1..=PAST_REVISIONS)).max(1);
+        let path = format!("{}&watch=true&timeoutSeconds=1&resourceVersion={version}", self.path());
+        let events = self.rng.random_range(1..4);
+        self.read_watch(&path, Start::After(version), Some(Objects::new()), events).await;
+    }
+
     async fn watch(&mut self) -> EndReason {
-        self.watches += 1;
-        let watch = self.number * 1_000_000 + self.watches;
         let is_ending = self.last.borrow().is_some();
         let seconds = if is_ending { WHOLE_WATCH.as_secs() + 1 } else { self.rng.random_range(2..=self.timeout_max) };
         // Without bookmarks, a watch in which nothing changes cannot reach the last revision.
@@ -144,25 +157,47 @@ impl Watcher {
             path.push_str(&format!("&resourceVersion={}", self.position));
             Start::After(self.position)
         };
+        let leaves_after = if self.rng.random_bool(0.2) { self.rng.random_range(1..10) } else { usize::MAX };
+        let reason = self.read_watch(&path, start, self.must_list.then(Objects::new), leaves_after).await;
+        self.must_list |= reason == EndReason::Expired;
+        reason
+    }
+
+    /// Opens a watch and reads up to `leaves_after` events. `initial` receives the objects in place of the copy, until the
+    /// initial events end.
+    async fn read_watch(
+        &mut self,
+        path: &str,
+        start: Start,
+        initial: Option<Objects>,
+        leaves_after: usize,
+    ) -> EndReason {
+        self.watches += 1;
+        let watch = self.number * 1_000_000 + self.watches;
         let at = self.recorder.now();
         let (client, selector) = (self.name.clone(), self.selector.clone());
         self.recorder.record(Record::Watch(Watch { watch, client, at, start, selector }));
-        let reason = match self.connector.get(&path).await {
-            Some(response) if response.status().as_u16() == 200 => self.read(watch, response.into_body()).await,
+        let reason = match self.connector.get(path).await {
+            Some(response) if response.status().as_u16() == 200 => {
+                self.read(watch, response.into_body(), initial, leaves_after).await
+            }
             Some(response) if response.status().as_u16() == 410 => EndReason::Expired,
             Some(_) => EndReason::Failed,
             None => EndReason::Cut,
         };
-        self.must_list |= reason == EndReason::Expired;
         self.recorder.record(Record::End(End { watch, at: self.recorder.now(), reason }));
         reason
     }
 
     /// Reads the events of a watch until it ends; returns why.
-    async fn read(&mut self, watch: u64, mut body: ResponseBody) -> EndReason {
+    async fn read(
+        &mut self,
+        watch: u64,
+        mut body: ResponseBody,
+        mut initial: Option<Objects>,
+        leaves_after: usize,
+    ) -> EndReason {
         let mut buffer = Vec::new();
-        let mut initial = self.must_list.then(Objects::new);
-        let leaves_after = if self.rng.random_bool(0.2) { self.rng.random_range(1..10) } else { usize::MAX };
         let mut events = 0;
         loop {
             if self.is_slow && self.rng.random_bool(0.3) {

@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::task::Waker;
 
+use foldhash::quality::RandomState;
 use listwatch_meta::{KeyRange, Revision, canary};
 use parking_lot::Mutex;
 
@@ -47,7 +48,7 @@ struct Registry {
     watchers: Vec<Option<Watcher>>,
     free: Vec<usize>,
     /// Watchers of all keys below a prefix, and of single keys, by the range's start.
-    by_start: HashMap<Box<str>, Vec<usize>>,
+    by_start: HashMap<Box<str>, Vec<usize>, RandomState>,
     /// Watchers of any other range.
     odd: Vec<usize>,
     closed: bool,

@@ -10,10 +10,10 @@
 //!   etcd3       etcd v3 over gRPC, incoming and result channel (feature `etcd3`)
 //!   transfer    export of a store to a file, import, comparison, relocation
 //!   update      the optimistic write loop, Kubernetes' GuaranteedUpdate
-//!   conformance the suite that all of them pass                (feature `conformance`)
 //! ```
 //!
-//! The store handles keys, bytes and revisions, and does not interpret the bytes.
+//! The store handles keys, bytes and revisions, and does not interpret the bytes. All stores pass the suite of
+//! `listwatch-store-conformance`.
 //!
 //! # Example
 //! List, then watch from the list's revision. Together they miss no change, on any of the stores.
@@ -43,8 +43,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "conformance")]
-pub mod conformance;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod error;
@@ -53,6 +51,7 @@ pub mod etcd3;
 mod hub;
 mod memory;
 mod mvcc;
+mod page_counts;
 mod retention;
 pub mod transfer;
 mod ttl;

@@ -13,7 +13,7 @@
 //! share the value's bytes. The store has no background task until a key with a TTL is written;
 //! then one task sleeps until the next deadline.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
 use crate::hub::{Hub, NextAction, WatcherId};
 use crate::mvcc::{Entry, FIRST_REVISION, Mvcc, Stored};
+use crate::page_counts::PageCounts;
 use crate::retention::{Retention, RetentionTracker};
 use crate::transfer::{self, PAGE_RECORDS_MAX, Record, Records, RecordsError, Source};
 use crate::ttl::{self, Deadlines, Millis};
@@ -83,6 +84,7 @@ pub struct MemoryStorage {
 struct Inner {
     state: RwLock<State>,
     hub: Hub,
+    page_counts: PageCounts,
     /// The origin of this store's millisecond clock.
     origin: Instant,
     /// Notifies the TTL task that the next deadline changed or the store is closed.
@@ -116,6 +118,7 @@ impl MemoryStorage {
                     closed: false,
                 }),
                 hub: Hub::default(),
+                page_counts: PageCounts::default(),
                 origin: Instant::now(),
                 rearm: Notify::new(),
                 reaper: Mutex::new(None),
@@ -317,7 +320,7 @@ impl Storage for MemoryStorage {
         let state = self.inner.state.read();
         let at = query.at.filter(|at| !at.is_zero() && !canary!("storage-lists-the-current-state"));
         let revision = at.unwrap_or(state.mvcc.current());
-        let page = state.mvcc.list(&query.range, revision, query.limit)?;
+        let page = self.inner.page_counts.list(&state.mvcc, &query.range, revision, query.limit)?;
         let items = page.items.into_iter().map(|(key, stored)| key_value(key, stored)).collect();
         Ok(ListPage { items, revision, more: page.remaining > 0, remaining: Some(page.remaining) })
     }
@@ -411,10 +414,10 @@ impl Storage for MemoryStorage {
 
 #[async_trait]
 impl Source for MemoryStorage {
-    /// A key that was rewritten has lost its former TTL, so it is exported without one.
     async fn records(&self) -> Result<Box<dyn Records + '_>, ReadError> {
         let state = self.inner.state.read();
-        Ok(Box::new(MemoryRecords { store: self, at: state.mvcc.current(), count: state.mvcc.live(), last: None }))
+        let (at, count, deadlines) = (state.mvcc.current(), state.mvcc.live(), state.deadlines.all());
+        Ok(Box::new(MemoryRecords { store: self, at, count, deadlines, last: None }))
     }
 }
 
@@ -423,6 +426,8 @@ struct MemoryRecords<'a> {
     store: &'a MemoryStorage,
     at: Revision,
     count: u64,
+    /// The deadlines at the start. The store forgets those of keys that are changed or removed meanwhile.
+    deadlines: HashMap<Revision, Millis>,
     last: Option<Key>,
 }
 
@@ -443,7 +448,7 @@ impl Records for MemoryRecords<'_> {
         // The bytes are shared, so only the number of records costs memory.
         let page = state.mvcc.list(&transfer::behind(self.last.as_ref()), self.at, PAGE_RECORDS_MAX)?;
         let record = |(key, stored): (&Key, &Stored<Bytes>)| {
-            let deadline = state.deadlines.of(stored.modified);
+            let deadline = self.deadlines.get(&stored.modified);
             // A key that is due but not yet removed expires at once in the target.
             let ttl = deadline.map(|deadline| Duration::from_millis(deadline.saturating_sub(now).max(1)));
             Record { entry: key_value(key, stored), ttl }

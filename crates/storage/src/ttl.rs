@@ -63,6 +63,11 @@ impl Deadlines {
         passed.take(limit).map(|((_, revision), key)| (key.clone(), *revision)).collect()
     }
 
+    /// All stored deadlines, by the revision that set them.
+    pub(crate) fn all(&self) -> HashMap<Revision, Millis> {
+        self.by_revision.iter().map(|(revision, deadline)| (*revision, deadline.stored)).collect()
+    }
+
     /// The stored deadline of the state written at `revision`.
     pub(crate) fn of(&self, revision: Revision) -> Option<Millis> {
         self.by_revision.get(&revision).map(|deadline| deadline.stored)

@@ -78,10 +78,17 @@ const SPACE_PER_BYTE: u64 = 4;
 /// two.
 const FILE_PER_BYTE: u64 = 2;
 
+/// The time that the wall clock may lie behind the last write to the file without an error in the log. Small corrections of
+/// the clock are usual.
+const CLOCK_CORRECTION_MAX: Duration = Duration::from_secs(1);
+
 /// The two clocks of deadlines. Deadlines expire on a steady clock, which starts at the wall clock's milliseconds since
 /// the epoch when the store is opened. Setting the wall clock therefore never expires a key early. Deadlines are stored
 /// in wall-clock time, which is read for each commit. A store that was opened with a wrong clock stores correct
 /// deadlines as soon as the clock is set.
+///
+/// A machine without a battery may boot with a clock in the past. The stored deadlines would then be years away. The
+/// steady clock therefore begins no earlier than the last write to the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     opened: Instant,
@@ -102,9 +109,20 @@ struct Now {
 }
 
 impl Clock {
-    pub(super) fn new(wall: fn() -> SystemTime) -> Self {
+    /// Starts the steady clock. `written` is the time of the last write to the file.
+    pub(super) fn new(wall: fn() -> SystemTime, written: Option<SystemTime>) -> Self {
         // Rounded down: this clock is then never ahead of the wall clock, whose deadlines an earlier process stored.
-        let began = millis_rounded_down(since_epoch(wall()));
+        let now = wall();
+        if let Some(ahead) = written.and_then(|written| written.duration_since(now).ok())
+            && ahead > CLOCK_CORRECTION_MAX
+        {
+            tracing::error!(
+                ahead_seconds = ahead.as_secs(),
+                "the store's file was written later than the present time of the system clock: the clock is in the past, or \
+                 the file's time is in the future, and then TTLs end early; check the clock"
+            );
+        }
+        let began = millis_rounded_down(since_epoch(written.map_or(now, |written| now.max(written))));
         Clock { opened: Instant::now(), began, wall }
     }
 

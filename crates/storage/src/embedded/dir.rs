@@ -23,6 +23,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use redb::StorageBackend;
 use redb::backends::FileBackend;
@@ -382,6 +383,10 @@ impl Disk for FileDisk {
         self.sync_name()?;
         let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
         Ok(Box::new(FileBackend::new(file).map_err(io::Error::other)?))
+    }
+
+    fn written(&self) -> Option<SystemTime> {
+        fs::metadata(&self.path).and_then(|metadata| metadata.modified()).ok()
     }
 
     fn free_bytes(&self) -> Option<u64> {

@@ -17,7 +17,7 @@ use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use listwatch_meta::Revision;
@@ -29,6 +29,7 @@ use redb::{
 
 use super::record::{self, CorruptRecord, Header};
 use crate::error::StoreFault;
+use crate::ttl::Millis;
 
 const HEADERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("headers");
 const VALUES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("values");
@@ -47,6 +48,10 @@ pub(super) trait Disk: Send + Sync + 'static {
     fn free_bytes(&self) -> Option<u64>;
     /// Bytes that the file occupies, without holes, if known.
     fn used_bytes(&self) -> Option<u64>;
+    /// The time at which the file was last written, on the wall clock of that time, if known.
+    fn written(&self) -> Option<SystemTime> {
+        None
+    }
     /// Creates an empty side file, for a copy that may replace this file.
     fn create_side(&self) -> io::Result<Arc<dyn Disk>>;
     /// Replaces this file with the side file, durably; open handles keep the former content. After
@@ -432,6 +437,18 @@ impl Snapshot {
         self.noting(guarded(|| match redb(self.values.get(revision.get()))? {
             Some(record) => Ok(record::decode_value(revision, record.value())?),
             None => Err(EngineError::Corrupt(format!("the value of revision {revision} is missing"))),
+        }))
+    }
+
+    /// The stored deadline of a revision that is known to have a value; `None` if its key does not expire.
+    pub(super) fn deadline(&self, revision: Revision) -> Result<Option<Millis>, EngineError> {
+        self.noting(guarded(|| {
+            let headers = redb(self.transaction.open_table(HEADERS))?;
+            let Some(record) = redb(headers.get(revision.get()))? else {
+                return Err(EngineError::Corrupt(format!("the header of revision {revision} is missing")));
+            };
+            let header = Header::decode(revision, record.value())?;
+            Ok(header.put.map(|put| put.deadline).filter(|deadline| *deadline > 0))
         }))
     }
 

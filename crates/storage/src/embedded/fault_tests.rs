@@ -656,6 +656,35 @@ async fn ttl_set_after_wall_clock_correction_survives_restart() {
     assert!(store.get(&key(2)).await.unwrap().0.is_some(), "a key never goes before its TTL is over");
 }
 
+/// A machine without a battery boots with a clock in the past, and nobody sets it.
+#[tokio::test]
+async fn ttl_ends_after_a_boot_with_a_clock_in_the_past() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    fn wrong() -> SystemTime {
+        SystemTime::now() - 24 * 365 * HOUR
+    }
+    let disk = new_disk();
+    let store = open_with(&disk, SystemTime::now);
+    store.create(&key(1), "1".into(), Some(Duration::from_millis(200))).await.unwrap();
+    store.create(&key(2), "2".into(), Some(HOUR)).await.unwrap();
+    store.close().await;
+    disk.set_written(SystemTime::now());
+    let store = open_with(&disk, wrong);
+    let mut tries = 0;
+    while store.get(&key(1)).await.unwrap().0.is_some() {
+        tries += 1;
+        assert!(tries < PATIENCE, "a TTL runs out although the clock is in the past");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert!(store.get(&key(2)).await.unwrap().0.is_some(), "a key never goes before its TTL is over");
+    store.create(&key(3), "3".into(), Some(Duration::from_millis(20))).await.unwrap();
+    while store.get(&key(3)).await.unwrap().0.is_some() {
+        tries += 1;
+        assert!(tries < 2 * PATIENCE, "a new TTL runs out, too");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
 /// After one failed read, redb's handle fails every call. The store must therefore reopen the file even if no write
 /// follows.
 #[tokio::test]

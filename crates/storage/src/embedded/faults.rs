@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 use proptest::prelude::Rng;
@@ -91,6 +92,8 @@ struct Sim {
     room: Option<u64>,
     /// The free and the used bytes that the disk reports, instead of its real sizes.
     reported: Option<(u64, u64)>,
+    /// The time of the last write, if known.
+    written: Option<SystemTime>,
     fault_rates: FaultRates,
     /// Test bug: whether a sync does nothing and succeeds.
     sync_lies: bool,
@@ -111,6 +114,7 @@ impl Default for Sim {
             reads_left: None,
             room: None,
             reported: None,
+            written: None,
             fault_rates: FaultRates::NONE,
             sync_lies: false,
             fault_counts: FaultCounts::default(),
@@ -241,6 +245,11 @@ pub(super) struct SimDisk {
 }
 
 impl SimDisk {
+    /// Sets the time of the last write to the file.
+    pub(super) fn set_written(&self, written: SystemTime) {
+        self.sim.lock().written = Some(written);
+    }
+
     /// Cuts the power after this many writes and syncs.
     pub(super) fn lose_power_after(&self, steps: u64) {
         self.sim.lock().steps_left = Some(steps);
@@ -381,6 +390,9 @@ impl StorageBackend for SimFile {
 impl Disk for SimDisk {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
         self.handle(|sim| Some(sim.main))
+    }
+    fn written(&self) -> Option<SystemTime> {
+        self.sim.lock().written
     }
     fn free_bytes(&self) -> Option<u64> {
         Some(self.sim.lock().reported?.0)

@@ -79,6 +79,7 @@ use self::watch::{EmbeddedWatch, Registration};
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
 use crate::hub::Hub;
 use crate::mvcc::{FIRST_REVISION, Stored};
+use crate::page_counts::PageCounts;
 use crate::retention::{Retention, RetentionTracker};
 use crate::types::{Capabilities, KeyValue, ListPage, ListQuery, Reread, Storage, StoreStats, VALUE_BYTES_MAX, Watch};
 
@@ -218,6 +219,7 @@ struct Inner {
     queue: Queue,
     /// The memory for waiting writes, in KiB.
     room: Arc<Semaphore>,
+    page_counts: PageCounts,
     clock: Clock,
     /// While the store is copied: removed revisions that the copy may contain. The copier takes
     /// them with each chunk.
@@ -299,6 +301,8 @@ impl EmbeddedStorage {
 
     /// Opens an existing store on a disk; `wall` reads the wall clock.
     fn load(disk: Arc<dyn Disk>, options: EmbeddedOptions, wall: fn() -> SystemTime) -> Result<Committer, EngineError> {
+        // Before the engine writes to the file.
+        let written = disk.written();
         let engine = Engine::open(&*disk, &Arc::default(), options.cache_bytes)?;
         let oldest = engine.oldest()?;
         let mut rebuilt = Rebuild::new(oldest, RetentionTracker::new(options.retention));
@@ -312,7 +316,8 @@ impl EmbeddedStorage {
             hub: Hub::default(),
             queue: Queue::default(),
             room: Arc::new(Semaphore::new(WAITING_KIB_MAX)),
-            clock: Clock::new(wall),
+            page_counts: PageCounts::default(),
+            clock: Clock::new(wall, written),
             died: Mutex::default(),
             waiting: Mutex::default(),
         };
@@ -547,7 +552,7 @@ impl Storage for EmbeddedStorage {
             let state = self.inner.state.read();
             let snapshot = state.snapshot()?;
             let revision = query.at.filter(|at| !at.is_zero()).unwrap_or(state.index.mvcc.current());
-            let page = state.index.mvcc.list(&query.range, revision, query.limit)?;
+            let page = self.inner.page_counts.list(&state.index.mvcc, &query.range, revision, query.limit)?;
             let found: Vec<(Key, Stored<Length>)> =
                 page.items.into_iter().map(|(key, stored)| (key.clone(), *stored)).collect();
             (found, snapshot, revision, page.remaining)
@@ -571,7 +576,7 @@ impl Storage for EmbeddedStorage {
         let state = self.inner.state.read();
         state.snapshot()?;
         let revision = query.at.filter(|at| !at.is_zero()).unwrap_or(state.index.mvcc.current());
-        let page = state.index.mvcc.list(&query.range, revision, query.limit)?;
+        let page = self.inner.page_counts.list(&state.index.mvcc, &query.range, revision, query.limit)?;
         let items = page.items.into_iter().map(|(key, stored)| key_value(key, *stored, Bytes::new())).collect();
         Ok(ListPage { items, revision, more: page.remaining > 0, remaining: Some(page.remaining) })
     }

@@ -16,16 +16,25 @@ use crate::transfer::{
     self, CheckedExport, FileError, ImportSummary, PAGE_BYTES, PAGE_RECORDS_MAX, Phase, Progress, ProgressFn, Record,
     Records, RecordsError, Source,
 };
+use crate::ttl::Millis;
 
 #[async_trait]
 impl Source for EmbeddedStorage {
-    /// A key that was rewritten has lost its former TTL, so it is exported without one.
     async fn records(&self) -> Result<Box<dyn Records + '_>, ReadError> {
+        self.inner.readable().await;
         let state = self.inner.state.read();
         state.snapshot()?;
         let (at, count) = (state.index.mvcc.current(), state.index.mvcc.live());
         Ok(Box::new(EmbeddedRecords { store: self, at, count, last: None }))
     }
+}
+
+/// The deadline of a record.
+enum StoredDeadline {
+    /// The record is the key's newest state, whose deadline the index has.
+    Known(Option<Millis>),
+    /// The key was changed or removed since the export began. The record's header has the deadline.
+    OnDisk,
 }
 
 /// All records at one revision.
@@ -47,9 +56,10 @@ impl Records for EmbeddedRecords<'_> {
     }
 
     async fn next_page(&mut self) -> Result<Vec<Record>, RecordsError> {
+        self.store.inner.readable().await;
         let now = SystemTime::now();
         // The index has the lengths of the values, so that no page is too large.
-        let mut found: Vec<(Key, Stored<Length>, Option<Duration>)> = Vec::new();
+        let mut found: Vec<(Key, Stored<Length>, StoredDeadline)> = Vec::new();
         let snapshot = {
             let state = self.store.inner.state.read();
             let range = transfer::behind(self.last.as_ref());
@@ -59,17 +69,27 @@ impl Records for EmbeddedRecords<'_> {
                 if bytes > PAGE_BYTES && !found.is_empty() {
                     break;
                 }
-                let expires = state.index.deadlines.of(stored.modified).map(super::commit::time_of);
-                // A key that is due but not yet removed expires at once in the target.
-                let left = |at: SystemTime| at.duration_since(now).unwrap_or_default().max(Duration::from_millis(1));
-                found.push((key.clone(), *stored, expires.map(left)));
+                let is_newest = state.index.mvcc.get(key.as_str()).is_some_and(|it| it.modified == stored.modified);
+                let deadline = if is_newest {
+                    StoredDeadline::Known(state.index.deadlines.of(stored.modified))
+                } else {
+                    StoredDeadline::OnDisk
+                };
+                found.push((key.clone(), *stored, deadline));
             }
             state.snapshot().map_err(ReadError::Fault)?
         };
         self.last = found.last().map(|(key, ..)| key.clone()).or(self.last.take());
         let load = move || {
-            let record = |(key, stored, ttl): (Key, Stored<Length>, Option<Duration>)| {
+            // A key that is due but not yet removed expires at once in the target.
+            let left = |at: SystemTime| at.duration_since(now).unwrap_or_default().max(Duration::from_millis(1));
+            let record = |(key, stored, deadline): (Key, Stored<Length>, StoredDeadline)| {
                 let value = snapshot.value(stored.modified)?;
+                let deadline = match deadline {
+                    StoredDeadline::Known(deadline) => deadline,
+                    StoredDeadline::OnDisk => snapshot.deadline(stored.modified)?,
+                };
+                let ttl = deadline.map(super::commit::time_of).map(left);
                 Ok::<_, EngineError>(Record { entry: key_value(&key, stored, value), ttl })
             };
             found.into_iter().map(record).collect::<Result<Vec<_>, _>>().map_err(StoreFault::from)

@@ -3,15 +3,17 @@
 //!
 //! Every call requires a leader. So a member that is cut off from the others returns an error
 //! instead of keeping a silent watch. If a user is configured, calls carry the user's token. A call
-//! rejected because of an expired token is repeated once with a new token; concurrent calls
-//! authenticate once.
+//! rejected because of an expired or outdated token is repeated once with a new token; concurrent
+//! calls authenticate once. etcd checks the token before it executes a call, so this is also safe
+//! for writes (`retry_interceptor.go` of etcd's client).
 
 use std::sync::Arc;
 
-use listwatch_grpc::{Answers, Channel, Code, HeaderValue, Requests, Status};
+use listwatch_grpc::{Answers, Channel, HeaderValue, Requests, Status};
 use parking_lot::RwLock;
 use prost::Message;
 
+use super::fault::needs_new_token;
 use super::proto::{
     AuthenticateRequest, AuthenticateResponse, CompactionRequest, CompactionResponse, LeaseGrantRequest,
     LeaseGrantResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest, RangeResponse, RequestUnion,
@@ -103,7 +105,7 @@ impl Client {
         let Some(auth) = &self.auth else { return self.open(create, None).await };
         let token = auth.token();
         match self.open(create.clone(), token.as_ref()).await {
-            Err(status) if status.code == Code::Unauthenticated => {
+            Err(status) if needs_new_token(status.code, &status.message) => {
                 let token = self.replace_token(auth, token).await?;
                 self.open(create, token.as_ref()).await
             }
@@ -125,7 +127,7 @@ impl Client {
         let Some(auth) = &self.auth else { return self.send(path, &message, None).await };
         let token = auth.token();
         match self.send(path, &message, token.as_ref()).await {
-            Err(status) if status.code == Code::Unauthenticated => {
+            Err(status) if needs_new_token(status.code, &status.message) => {
                 let token = self.replace_token(auth, token).await?;
                 self.send(path, &message, token.as_ref()).await
             }

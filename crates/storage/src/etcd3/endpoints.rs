@@ -127,7 +127,7 @@ impl Endpoints {
             let client = Client::new(channel, self.user.as_ref());
             match tokio::time::timeout(self.dial_timeout, client).await {
                 Ok(client) => client.map_err(|status| Failure::from_status(url, &status)),
-                Err(_) => Err(Failure::timeout(url, self.dial_timeout)),
+                Err(_) => Err(Failure::dial_timeout(url, self.dial_timeout)),
             }
         };
         let calls = client(member.dial.calls()).await?;
@@ -271,9 +271,14 @@ impl Endpoints {
         (0..self.len()).filter(|index| self.members[*index].version.read().is_none()).collect()
     }
 
+    /// Whether this member responds to progress requests reliably, as far as its version is known now.
+    pub(super) fn is_progress_reliable(&self, index: usize) -> bool {
+        self.members[index].version.read().is_some_and(Version::has_reliable_progress)
+    }
+
     /// Whether every member responds to progress requests reliably. False if a member was not reached yet.
     pub(super) fn has_reliable_progress(&self) -> bool {
-        self.members.iter().all(|member| member.version.read().is_some_and(Version::has_reliable_progress))
+        (0..self.len()).all(|index| self.is_progress_reliable(index))
     }
 }
 

@@ -26,6 +26,8 @@ pub(super) enum Cause {
     Replaced(String),
     /// This member contradicts the others: it is behind them, or belongs to another cluster.
     Astray(String),
+    /// This member contradicts what was known, and too few of the others answer to decide.
+    Unconfirmed(String),
     /// The store failed.
     Fault(StoreFault),
 }
@@ -39,6 +41,8 @@ pub(super) struct Failure {
     pub(super) unsent: bool,
     /// Whether the problem may be limited to one endpoint. Then a read may succeed at another.
     pub(super) elsewhere: bool,
+    /// Whether the endpoint did not answer the request in time, although it was connected.
+    pub(super) timed_out: bool,
 }
 
 impl Failure {
@@ -51,7 +55,13 @@ impl Failure {
             ))),
             unsent: false,
             elsewhere: true,
+            timed_out: true,
         }
+    }
+
+    /// The failure of an endpoint that did not complete a new connection in time.
+    pub(super) fn dial_timeout(endpoint: &str, limit: Duration) -> Self {
+        Failure { timed_out: false, ..Failure::timeout(endpoint, limit) }
     }
 
     /// The failure of a response that violates etcd's API.
@@ -60,18 +70,29 @@ impl Failure {
             cause: Cause::Fault(StoreFault::Unavailable(format!("etcd's answer makes no sense: {what}"))),
             unsent: false,
             elsewhere: false,
+            timed_out: false,
         }
     }
 
     /// The failure of a replaced history.
     pub(super) fn replaced(how: &Replaced) -> Self {
-        Failure { cause: Cause::Replaced(how.to_string()), unsent: false, elsewhere: false }
+        Failure { cause: Cause::Replaced(how.to_string()), unsent: false, elsewhere: false, timed_out: false }
     }
 
     /// The failure of a member whose history differs from that of the others.
     pub(super) fn astray(endpoint: &str, how: &Replaced) -> Self {
         let reason = format!("etcd at {endpoint} is not one with the other members: {how}");
-        Failure { cause: Cause::Astray(reason), unsent: false, elsewhere: true }
+        Failure { cause: Cause::Astray(reason), unsent: false, elsewhere: true, timed_out: false }
+    }
+
+    /// The failure of a member whose history differs from the known one, while too few members
+    /// confirm either.
+    pub(super) fn unconfirmed(endpoint: &str, how: &Replaced, confirmed: usize, needed: usize) -> Self {
+        let reason = format!(
+            "etcd at {endpoint} contradicts what was known: {how}; {confirmed} of the {needed} members that must \
+             confirm this do so"
+        );
+        Failure { cause: Cause::Unconfirmed(reason), unsent: false, elsewhere: true, timed_out: false }
     }
 
     /// Converts a gRPC status.
@@ -87,7 +108,7 @@ impl Failure {
             Cause::Future => StoreFault::Unavailable("etcd says that the revision is ahead of it".into()),
             Cause::LeaseGone => StoreFault::Unavailable("the lease ran out before the write".into()),
             Cause::Replaced(how) => StoreFault::Corrupt(how),
-            Cause::Astray(reason) => StoreFault::Unavailable(reason),
+            Cause::Astray(reason) | Cause::Unconfirmed(reason) => StoreFault::Unavailable(reason),
         }
     }
 }
@@ -111,22 +132,26 @@ pub(super) fn classify(endpoint: &str, code: Code, words: &str, unsent: bool) ->
         _ if is_denied(code, words) => (Cause::Fault(StoreFault::Denied(text())), false),
         _ => (Cause::Fault(StoreFault::Unavailable(text())), true),
     };
-    Failure { cause, unsent, elsewhere }
+    Failure { cause, unsent, elsewhere, timed_out: code == Code::DeadlineExceeded }
+}
+
+/// The texts of errors after which etcd's own clients fetch a new token. A JSON web token is
+/// outdated after each change of users or roles; etcd 3.4 has another text for this than 3.5.
+const TOKEN_ERRORS: [&str; 4] =
+    ["invalid auth token", "user name is empty", "revision of auth store is old", "revision in header is old"];
+
+/// Whether etcd rejects the token of a call, so that a new token may help.
+pub(super) fn needs_new_token(code: Code, words: &str) -> bool {
+    code == Code::Unauthenticated || TOKEN_ERRORS.iter().any(|part| words.contains(part))
 }
 
 /// Whether etcd rejects the credential, by code or by the text of a watch's cancel reason.
 pub(super) fn is_denied(code: Code, words: &str) -> bool {
-    matches!(code, Code::Unauthenticated | Code::PermissionDenied)
-        || [
-            "permission denied",
-            "invalid auth token",
-            "user name is empty",
-            "authentication failed",
-            "authentication is not enabled",
-            "revision in header is old",
-        ]
-        .iter()
-        .any(|part| words.contains(part))
+    code == Code::PermissionDenied
+        || needs_new_token(code, words)
+        || ["permission denied", "authentication failed", "authentication is not enabled"]
+            .iter()
+            .any(|part| words.contains(part))
 }
 
 #[cfg(test)]
@@ -140,6 +165,7 @@ mod tests {
             Cause::LeaseGone => "lease",
             Cause::Replaced(_) => "replaced",
             Cause::Astray(_) => "astray",
+            Cause::Unconfirmed(_) => "unconfirmed",
             Cause::Fault(StoreFault::Unavailable(_)) => "unavailable",
             Cause::Fault(StoreFault::NoSpace(_)) => "no space",
             Cause::Fault(StoreFault::TooLarge(_)) => "too large",
@@ -169,6 +195,8 @@ mod tests {
             (Code::PermissionDenied, "etcdserver: permission denied", "denied", false),
             (Code::Unauthenticated, "etcdserver: invalid auth token", "denied", false),
             (Code::InvalidArgument, "etcdserver: user name is empty", "denied", false),
+            (Code::InvalidArgument, "etcdserver: revision of auth store is old", "denied", false),
+            (Code::Unknown, "auth: revision in header is old", "denied", false),
             (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password", "denied", false),
             (Code::FailedPrecondition, "etcdserver: authentication is not enabled", "denied", false),
             (Code::DataLoss, "etcdserver: corrupt cluster", "corrupt", true),

@@ -12,13 +12,13 @@
 //! - A resumed watch reads the last object that it delivered, at its revision. If the object
 //!   differs, the history was replaced, however far it has advanced since.
 //!
-//! One member may be behind the others or belong to another cluster, so all members are queried first
-//! (`Shared::confirm_replaced`). [`History::handle_replaced`] then records the replacement, which is reported once.
+//! One member may be behind the others or belong to another cluster, so all members are queried first, and the majority
+//! of them must show the same (`Shared::confirm_replaced`). [`History::handle_replaced`] then records the replacement, which is reported once.
 //! Every watch of the store ends with [`Expired`](crate::WatchItem::Expired), and later requests use the new history.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use listwatch_meta::Revision;
+use listwatch_meta::{Key, Revision};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -52,7 +52,7 @@ pub(super) enum Replaced {
     /// The revision decreased.
     WentBack { was: Revision, now: Revision },
     /// The object delivered at this revision is not in the store's history.
-    Rewritten { at: Revision, now: Revision },
+    Rewritten { key: Key, at: Revision, now: Revision },
     /// A revision of a former history was requested.
     Former { at: Revision, now: Revision },
 }
@@ -131,6 +131,11 @@ impl History {
         if known == cluster { Ok(()) } else { Err(Replaced::Cluster { was: known, is: cluster, now: revision }) }
     }
 
+    /// Whether a response with this cluster id comes from the known cluster. Zero means that the response names none.
+    pub(super) fn is_cluster(&self, cluster: u64) -> bool {
+        cluster == 0 || cluster == self.cluster.load(Ordering::Acquire)
+    }
+
     /// Records a revision seen by a reader that began at `floor`.
     pub(super) fn learn(&self, floor: Floor, revision: Revision) {
         if self.newest.load(Ordering::Relaxed) >= revision.get() {
@@ -170,7 +175,8 @@ impl History {
         let _ = self.epoch.subscribe().wait_for(|epoch| *epoch != floor.epoch).await;
     }
 
-    fn is_present(&self, floor: Floor) -> bool {
+    /// Whether the history of `floor` is the present one.
+    pub(super) fn is_present(&self, floor: Floor) -> bool {
         *self.epoch.borrow() == floor.epoch
     }
 }
@@ -240,7 +246,8 @@ mod tests {
         let waiting = history.replaced(floor);
         tokio::pin!(waiting);
         assert!(tokio::time::timeout(std::time::Duration::ZERO, waiting.as_mut()).await.is_err());
-        let how = Replaced::Rewritten { at: r(4), now: r(9) };
+        let key = Key::new("pods", Some("ns"), "a").unwrap();
+        let how = Replaced::Rewritten { key, at: r(4), now: r(9) };
         assert!(history.handle_replaced(floor, &how));
         waiting.await;
         assert_eq!(history.floor().revision, r(9));

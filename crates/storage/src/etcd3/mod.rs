@@ -19,7 +19,7 @@
 //! - **A replaced history is detected** (an older backup, an emptied directory, another cluster). The call that detects
 //!   the replacement fails with [`StoreFault::Corrupt`], every watch ends with `Expired`, and later calls use the new
 //!   state.
-//! - **Limits.** See [`INCOMING_RESPONSES`], [`RESULT_MESSAGES`], [`WATCH_BYTES`],
+//! - **Limits.** See [`INCOMING_RESPONSES`], [`RESULT_MESSAGES`], [`WATCH_BYTES`], [`WATCHES_BYTES`],
 //!   [`WATCH_WINDOW_BYTES`].
 //!
 //! # Example
@@ -42,6 +42,7 @@
 mod client;
 mod compact;
 mod endpoints;
+mod entry_sizes;
 mod fault;
 mod history;
 mod keys;
@@ -50,10 +51,12 @@ mod liveness;
 mod options;
 mod pager;
 mod proto;
+mod replacement;
 mod tls;
 mod transfer;
 mod version;
 mod watch;
+mod watch_budget;
 mod watch_stream;
 
 use std::fmt;
@@ -68,6 +71,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::endpoints::{Connection, Endpoints, VersionAnswer};
+use self::entry_sizes::EntrySizes;
 use self::fault::{Cause, Failure};
 use self::history::{Floor, History, Replaced};
 use self::keys::{Keyspace, number, revision};
@@ -78,6 +82,7 @@ use self::proto::{
     WatchCreateRequest,
 };
 use self::version::Version;
+use self::watch_budget::SharedBudget;
 use self::watch_stream::AbortOnDrop;
 use crate::error::{CreateError, DeleteError, ReadError, StoreFault, UpdateError, WatchError};
 use crate::types::{Capabilities, KeyValue, ListPage, ListQuery, Reread, Storage, StoreStats, VALUE_BYTES_MAX, Watch};
@@ -85,17 +90,14 @@ use crate::types::{Capabilities, KeyValue, ListPage, ListQuery, Reread, Storage,
 pub use self::compact::COMPACT_KEY;
 pub use self::liveness::DEAD_AFTER;
 pub use self::options::{ConnectError, DEFAULT_PREFIX, Etcd3Options, WATCH_WINDOW_BYTES};
-pub use self::watch_stream::{INCOMING_RESPONSES, RESULT_MESSAGES, WATCH_BYTES};
+pub use self::watch_budget::{WATCH_BYTES, WATCH_RESERVE_BYTES, WATCHES_BYTES};
+pub use self::watch_stream::{INCOMING_RESPONSES, RESULT_MESSAGES};
 
 /// Time within which [`Storage::health`] answers.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time for the other members to report their versions after the first one answered.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Time after which a response of another history is checked again, because the member may just be
-/// behind.
-const RECONSIDER_AFTER: Duration = Duration::from_millis(100);
 
 /// Interval of version requests to the members whose version is unknown.
 const LEARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -115,6 +117,9 @@ struct Shared {
     endpoints: Endpoints,
     history: History,
     leases: Mutex<LeaseBook>,
+    /// The sizes of listed entries, by resource.
+    sizes: EntrySizes,
+    watch_budget: SharedBudget,
     /// Held while a lease is granted, so that a burst of creates grants one.
     granting: tokio::sync::Mutex<()>,
     /// The newest compaction known to this process; 0 for none.
@@ -141,6 +146,8 @@ impl Etcd3 {
             endpoints: Endpoints::new(&options, dials),
             history: History::new(),
             leases: Mutex::new(LeaseBook::default()),
+            sizes: EntrySizes::default(),
+            watch_budget: SharedBudget::new(),
             granting: tokio::sync::Mutex::new(()),
             compacted: AtomicU64::new(0),
             closed: tokio::sync::watch::Sender::new(false),
@@ -218,7 +225,13 @@ async fn connect_members(shared: &Arc<Shared>, dial_timeout: Duration) -> Result
             }
             Ok((_, Ok(_))) => {}
             // At the first contact this means that two members belong to different clusters.
-            Ok((index, Err(Failure { cause: Cause::Replaced(reason) | Cause::Astray(reason), .. }))) => {
+            Ok((
+                index,
+                Err(Failure {
+                    cause: Cause::Replaced(reason) | Cause::Astray(reason) | Cause::Unconfirmed(reason),
+                    ..
+                }),
+            )) => {
                 let endpoint = shared.endpoints.url(index).to_owned();
                 return Err(ConnectError::Endpoint { endpoint, reason });
             }
@@ -272,6 +285,11 @@ impl Shared {
         Ok(self.range(self.probe()).await?.1)
     }
 
+    /// Whether etcd answers a small read within [`HEALTH_TIMEOUT`].
+    async fn is_answering(&self) -> bool {
+        matches!(tokio::time::timeout(HEALTH_TIMEOUT, self.current_revision()).await, Ok(Ok(_)))
+    }
+
     /// A read that finds nothing, for its response header.
     fn probe(&self) -> RangeRequest {
         RangeRequest { key: self.keys.never(), keys_only: true, limit: 1, ..RangeRequest::default() }
@@ -308,49 +326,6 @@ impl Shared {
         let header = header.ok_or_else(|| Failure::invalid_answer("a response without a header"))?;
         let now = revision(header.revision);
         Ok(self.history.handle_header(floor, header.cluster_id, now).map(|()| now))
-    }
-
-    /// Checks the header of a write. A write executed by another cluster is not acknowledged; a
-    /// write in a replaced history has taken effect, and the next read detects the replacement.
-    async fn check_write(&self, floor: Floor, index: usize, header: Option<&ResponseHeader>) -> Result<(), Failure> {
-        match self.check_header(floor, header)? {
-            Err(replaced @ Replaced::Cluster { .. }) => {
-                Err(Box::pin(self.confirm_replaced(floor, index, replaced)).await)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Decides on the evidence of member `suspect`. Either the store's history was replaced, or this member is behind
-    /// the others or in another cluster. A history is replaced only if no member has it.
-    async fn confirm_replaced(&self, floor: Floor, suspect: usize, replaced: Replaced) -> Failure {
-        tokio::time::sleep(RECONSIDER_AFTER).await;
-        for index in 0..self.endpoints.len() {
-            let request = |connection: Arc<Connection>| async move { connection.calls.range(self.probe()).await };
-            let Ok(answer) = self.endpoints.try_call(index, HEALTH_TIMEOUT, request).await else { continue };
-            if let Ok(Ok(_)) = self.check_header(floor, answer.header.as_ref()) {
-                self.endpoints.handle_failed(suspect);
-                let failure = Failure::astray(self.endpoints.url(suspect), &replaced);
-                tracing::warn!(?failure, "a member of etcd is behind the others or in another cluster");
-                return failure;
-            }
-        }
-        self.handle_replaced(floor, &replaced)
-    }
-
-    /// Logs that etcd's history was replaced, and ends every watch of the former one.
-    fn handle_replaced(&self, floor: Floor, replaced: &Replaced) -> Failure {
-        if self.history.handle_replaced(floor, replaced) {
-            // Known compactions and leases belong to the former history too.
-            self.compacted.store(0, Ordering::Relaxed);
-            *self.leases.lock() = LeaseBook::default();
-            tracing::error!(
-                "{replaced}: was it restored from an older backup, or its data removed? Every watch is told that its \
-                 place is gone, and what etcd holds now is served. After a restore, raise etcd's revision \
-                 (etcdutl snapshot restore --bump-revision) and restart every server and controller"
-            );
-        }
-        Failure::replaced(replaced)
     }
 
     /// Requests the version of a member (`None` if denied) and the id of its cluster.
@@ -407,7 +382,10 @@ impl Shared {
         let Some((key, at)) = witness else { return Ok(now) };
         match read(self.keys.full(key.as_str()), *at).await {
             Ok((there, _)) if there == Some(*at) => Ok(now),
-            Ok(_) => Err(self.handle_replaced(floor, &Replaced::Rewritten { at: *at, now })),
+            Ok(_) => {
+                let replaced = Replaced::Rewritten { key: key.clone(), at: *at, now };
+                Err(Box::pin(self.confirm_replaced(floor, index, replaced)).await)
+            }
             // Then the watch ends with Expired, or begins right after the compaction.
             Err(Failure { cause: Cause::Compacted, .. }) => Ok(now),
             Err(failure) => Err(failure),
@@ -818,12 +796,36 @@ impl Etcd3 {
             };
         }
         let (start, end) = shared.keys.full_range(&query.range);
-        let mut pager = Pager::new(start, end, at, query.limit);
+        // Keys alone are small.
+        let first = match values {
+            Values::Carried => shared.sizes.first_page_keys(query.range.start()),
+            Values::LeftOut => pager::KEYS_ONLY_FIRST_PAGE,
+        };
+        let mut pager = Pager::new(start, end, at, query.limit, first);
         loop {
             let request = pager.request();
-            match shared.page(&request, values).await {
+            let page = shared.page(&request, values).await;
+            let cause = match &page {
+                Err(Failure { cause: Cause::Fault(StoreFault::TooLarge(_)), .. }) if pager.handle_too_large() => {
+                    Some("etcd rejects its size")
+                }
+                // An etcd without a network is not slow.
+                Err(failure) if failure.timed_out && (pager.has_page() || shared.is_answering().await) => {
+                    pager.handle_timeout().then_some("it did not arrive in time, and etcd answers smaller reads")
+                }
+                _ => None,
+            };
+            if let Some(cause) = cause {
+                tracing::info!(range = ?query.range, cause, "a page of a list was too large; reading smaller pages");
+                continue;
+            }
+            match page {
                 Ok(page) => {
-                    if let Some(done) = pager.handle_page(page) {
+                    let done = pager.handle_page(page);
+                    if let Some(bytes) = pager.entry_bytes().filter(|_| values == Values::Carried) {
+                        shared.sizes.note(query.range.start(), bytes);
+                    }
+                    if let Some(done) = done {
                         return Ok(done);
                     }
                 }

@@ -2,24 +2,22 @@
 //!
 //! One range of 150,000 objects in one gRPC message would be in memory three times: as HTTP/2
 //! frames, as a message and as objects. The message would also delay all other calls on the
-//! connection. So a list is read in pages, which are pinned to the revision of the first page and
-//! sized by bytes. Compaction can overtake the pages, so that a list slower than compaction would
+//! connection. So a list is read in pages, which are pinned to the revision of the first page. The
+//! number of their keys follows from the average size of the entries before ([`super::entry_sizes`]). Compaction can overtake the pages, so that a list slower than compaction would
 //! never complete (kubernetes #136950). The rest is then read as one range, which etcd answers from
 //! one snapshot.
 
 use listwatch_meta::Revision;
 
+use super::entry_sizes::{PAGE_BYTES, PAGE_GROWTH_MAX, page_keys};
 use crate::types::{KeyValue, ListPage};
 
-/// The number of keys of the first page, before the size of the objects is known.
-const FIRST_PAGE_KEYS: usize = 1_000;
+/// The number of keys of the first page of a list without values.
+pub(super) const KEYS_ONLY_FIRST_PAGE: usize = 1_000;
 
-/// The maximum number of keys of a page (as in Kubernetes).
-const PAGE_KEYS_MAX: usize = 10_000;
-
-/// The target size of a page in bytes. Objects have at most 1.5 MiB, so that even an exceptional
-/// page stays far below gRPC's limit.
-const PAGE_BYTES: usize = 16 << 20;
+/// The number of timeouts of one list after each of which it is repeated with smaller pages. etcd may also be slow for
+/// another reason. The list then fails after the time of three requests.
+const TIMEOUTS_MAX: u32 = 2;
 
 /// A request for a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,14 +65,19 @@ pub(super) struct Pager {
     /// The requested limit; 0 for everything.
     limit: usize,
     page_keys: usize,
+    /// The number of timeouts so far.
+    timeouts: u32,
+    /// The average bytes of an entry in the last page.
+    entry_bytes: Option<usize>,
     /// Compaction overtook the pages: the rest is read as one range.
     single: bool,
     items: Vec<KeyValue>,
 }
 
 impl Pager {
-    /// Creates a list of `start..end` (keys in etcd) at a revision (zero for the latest).
-    pub(super) fn new(start: Vec<u8>, end: Vec<u8>, at: Revision, limit: usize) -> Self {
+    /// Creates a list of `start..end` (keys in etcd) at a revision (zero for the latest), whose first page has at most
+    /// `page_keys` keys.
+    pub(super) fn new(start: Vec<u8>, end: Vec<u8>, at: Revision, limit: usize, page_keys: usize) -> Self {
         Pager {
             next: start.clone(),
             start,
@@ -82,7 +85,9 @@ impl Pager {
             asked_at: at,
             pinned: None,
             limit,
-            page_keys: FIRST_PAGE_KEYS,
+            page_keys,
+            timeouts: 0,
+            entry_bytes: None,
             single: false,
             items: Vec::new(),
         }
@@ -111,19 +116,47 @@ impl Pager {
         } else {
             self.items.append(&mut page.items);
         }
+        let average = (page.bytes / page.received.max(1)).max(1);
+        self.entry_bytes = Some(average).filter(|_| page.received > 0);
         let full = self.limit != 0 && self.items.len() >= self.limit;
         if full || !page.more {
             let remaining = page.count.saturating_sub(page.received) as u64;
             let items = std::mem::take(&mut self.items);
             return Some(ListPage { items, revision, more: page.more, remaining: Some(remaining) });
         }
-        let average = (page.bytes / page.received.max(1)).max(1);
-        self.page_keys = (PAGE_BYTES / average).clamp(1, PAGE_KEYS_MAX);
+        self.page_keys = page_keys(average).min(self.page_keys.saturating_mul(PAGE_GROWTH_MAX));
         if let Some(mut last) = page.last_key {
             last.push(0);
             self.next = last;
         }
         None
+    }
+
+    /// Handles a page that was too large for one message. True when the list continues with smaller pages.
+    pub(super) fn handle_too_large(&mut self) -> bool {
+        let sent = self.request().limit;
+        if self.single || sent <= 1 {
+            return false;
+        }
+        self.page_keys = sent / 2;
+        self.entry_bytes = Some(PAGE_BYTES / self.page_keys);
+        true
+    }
+
+    /// Handles a page that did not arrive in time. True when the list continues with smaller pages.
+    pub(super) fn handle_timeout(&mut self) -> bool {
+        self.timeouts += 1;
+        self.timeouts <= TIMEOUTS_MAX && self.handle_too_large()
+    }
+
+    /// Whether a page of this list has arrived.
+    pub(super) fn has_page(&self) -> bool {
+        self.pinned.is_some()
+    }
+
+    /// The average bytes of an entry in the last page, if known.
+    pub(super) fn entry_bytes(&self) -> Option<usize> {
+        self.entry_bytes
     }
 
     /// Handles compaction of the pages' revision. True when the list restarts as one range; false
@@ -146,6 +179,7 @@ mod tests {
     use listwatch_meta::Key;
     use proptest::prelude::*;
 
+    use super::super::entry_sizes::FIRST_PAGE_KEYS;
     use super::*;
 
     /// A range of keys with foreign ones among them, answered as by etcd.
@@ -203,21 +237,38 @@ mod tests {
     }
 
     fn pager(at: u64, limit: usize) -> Pager {
-        Pager::new(b"/p/".to_vec(), b"/p0".to_vec(), Revision::new(at), limit)
+        Pager::new(b"/p/".to_vec(), b"/p0".to_vec(), Revision::new(at), limit, FIRST_PAGE_KEYS)
     }
 
     #[test]
     fn pages_grow_with_the_measured_object_size() {
         for (value_bytes, expected) in [
-            (100, vec![1_000, 10_000, 10_000, 10_000]),
-            (1 << 10, vec![1_000, 10_000, 10_000, 10_000]),
-            (4 << 10, vec![1_000, 4_096, 4_096, 4_096, 4_096, 4_096, 4_096, 4_096]),
+            (100, vec![128, 1_024, 8_192, 10_000, 10_000]),
+            (1 << 10, vec![128, 1_024, 8_192, 10_000, 10_000]),
+            (4 << 10, vec![128, 1_024, 4_096, 4_096, 4_096, 4_096, 4_096, 4_096]),
+            (1 << 20, vec![128, 16, 16]),
         ] {
             let (page, sizes) = etcd(25_000, value_bytes, usize::MAX).list(pager(0, 0));
             assert_eq!((page.items.len(), page.more, page.remaining), (25_000, false, Some(0)));
             assert_eq!(sizes[..expected.len().min(sizes.len())], expected[..expected.len().min(sizes.len())]);
             assert_eq!(page.revision, Revision::new(100), "all pages are of the first one's revision");
         }
+    }
+
+    #[test]
+    fn page_that_is_too_large_or_late_is_halved() {
+        let mut large = pager(0, 0);
+        let mut limits = vec![large.request().limit];
+        while large.handle_too_large() {
+            limits.push(large.request().limit);
+        }
+        assert_eq!(limits, [128, 64, 32, 16, 8, 4, 2, 1]);
+        assert_eq!(large.entry_bytes(), Some(PAGE_BYTES));
+
+        let mut late = pager(0, 100);
+        assert!(late.handle_timeout() && late.handle_timeout());
+        assert_eq!(late.request().limit, 25, "the caller's limit is smaller than a page");
+        assert!(!late.handle_timeout(), "etcd is slow for another reason");
     }
 
     #[test]
@@ -269,7 +320,7 @@ mod tests {
             let mut told = Vec::new();
             let mut start = b"/p/".to_vec();
             loop {
-                let (page, _) = etcd.list(Pager::new(start, b"/p0".to_vec(), Revision::ZERO, limit));
+                let (page, _) = etcd.list(Pager::new(start, b"/p0".to_vec(), Revision::ZERO, limit, FIRST_PAGE_KEYS));
                 prop_assert!(limit == 0 || page.items.len() <= limit);
                 told.extend(page.items.iter().map(|item| item.key.as_str().as_bytes().to_vec()));
                 prop_assert_eq!(page.more, page.remaining != Some(0));

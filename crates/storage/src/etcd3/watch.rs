@@ -82,7 +82,7 @@ pub(super) struct Response {
     pub(super) compact_revision: Revision,
     /// The reason why the watch ended, as etcd's text.
     pub(super) cancel_reason: String,
-    /// The next response continues the same revisions.
+    /// The next response continues this one. Then the last revision here may be incomplete.
     pub(super) fragment: bool,
     /// The changes, in ascending revisions.
     pub(super) events: Vec<Decoded>,
@@ -189,20 +189,31 @@ impl WatchCore {
         self.effects.pop_front()
     }
 
+    /// Whether a revision was received in part, so that it is not delivered yet.
+    pub(super) fn is_within_revision(&self) -> bool {
+        !self.held_revision.is_zero()
+    }
+
     /// The revision up to which everything was delivered.
     #[cfg(test)]
     pub(super) fn position(&self) -> Revision {
         self.position
     }
 
-    /// Records an established connection. `trust_answers`: this server's progress is reliable.
-    /// `now`: the store's revision, read linearizably when the connection was made.
-    pub(super) fn handle_opened(&mut self, trust_answers: bool, now: Revision) {
+    /// Records an established connection. `now`: the store's revision, read linearizably when the
+    /// connection was made.
+    pub(super) fn handle_opened(&mut self, now: Revision) {
         if self.state == State::Opening {
             self.state = State::Running;
-            self.trust_answers = trust_answers;
+            self.trust_answers = false;
             self.confirmed |= self.position <= now;
         }
+    }
+
+    /// Records whether this server's progress is reliable. Call it before each response that
+    /// reports progress, because the server's version may become known later than the connection.
+    pub(super) fn handle_progress_reliability(&mut self, reliable: bool) {
+        self.trust_answers = reliable;
     }
 
     /// Handles a response of this connection. `Some` if the connection is unusable: drop it and

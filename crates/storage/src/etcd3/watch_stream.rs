@@ -8,6 +8,8 @@
 //!   on the wire                └────────── ≤ 16 MiB together ──────────┘
 //! ```
 //!
+//! The bytes of all watches are bounded, too ([`super::watch_budget`]).
+//!
 //! The items produced by one response cross the result channel as one message, and the state machine emits only whole
 //! revisions. So the changes of one revision (a transaction, the keys of one lease) are ready together, as
 //! [`WatchItem::Event`] guarantees. Neither a full channel nor the scheduling of tasks separates them.
@@ -27,18 +29,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_core::Stream;
 use listwatch_meta::{Key, KeyRange, Revision};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::client::{WatchAnswers, WatchRequests};
-use super::endpoints::Connection;
+use super::endpoints::{Connection, Endpoints};
 use super::fault::{Cause, Failure};
 use super::history::Floor;
 use super::keys::{Keyspace, number, revision};
 use super::liveness::{Liveness, ReaderAction};
 use super::proto::{self, WatchCreateRequest, WatchResponse};
 use super::watch::{Decoded, Effect, End, Response, WatchCore};
+use super::watch_budget::{Deliverable, Share, WatchBudget};
 use super::{Shared, version::Version};
 use crate::error::{StoreFault, WatchError};
 use crate::types::{KeyValue, StoreEvent, Watch, WatchItem};
@@ -50,10 +53,6 @@ pub const INCOMING_RESPONSES: usize = 100;
 /// The number of messages in the result channel, each with the items of one response. When the channel is full, the
 /// state machine waits.
 pub const RESULT_MESSAGES: usize = 100;
-
-/// Bytes of the items in both channels: keys and values, before and after the change. A larger
-/// single response passes alone.
-pub const WATCH_BYTES: usize = 16 << 20;
 
 /// Time for a member to open a watch, after which the next member is tried.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,7 +68,7 @@ pub(super) async fn start(shared: &Arc<Shared>, range: KeyRange, after: Revision
         range,
         core: WatchCore::new(after),
         link: None,
-        budget: Arc::new(Semaphore::new(WATCH_BYTES)),
+        budget: shared.watch_budget.watch(),
         progress_wanted: progress_wanted.clone(),
         results,
         floor: shared.history.floor(),
@@ -99,7 +98,9 @@ impl Drop for AbortOnDrop {
 #[derive(Default)]
 struct Delivered {
     items: std::vec::IntoIter<WatchItem>,
-    _hold: Option<OwnedSemaphorePermit>,
+    _hold: Vec<Share>,
+    /// `None` if no share is held. After the shares, so that they are free when the reader sees the guard dropped.
+    _deliverable: Option<Deliverable>,
 }
 
 struct Items {
@@ -132,7 +133,7 @@ impl Stream for Items {
 
 /// A message of the incoming channel.
 enum Incoming {
-    Response(Response, OwnedSemaphorePermit),
+    Response(Response, Share),
     /// A progress request was not answered.
     Unanswered,
     /// The last message of a connection.
@@ -146,17 +147,33 @@ enum Task {
     Close,
 }
 
+/// The version of the member at the other end of a stream.
+#[derive(Clone, Copy)]
+struct StreamVersion {
+    /// The version when the stream was opened, if known.
+    opened: Option<Version>,
+    /// The member's index.
+    member: usize,
+}
+
+impl StreamVersion {
+    /// Whether this stream's responses to progress requests are reliable. Later connections may reach another member
+    /// through a load balancer, so what they show counts only if the version was unknown at the opening.
+    fn is_progress_reliable(self, endpoints: &Endpoints) -> bool {
+        self.opened.map_or_else(|| endpoints.is_progress_reliable(self.member), Version::has_reliable_progress)
+    }
+}
+
 /// One connection's stream, read by a task.
 struct Link {
     incoming: mpsc::Receiver<Incoming>,
+    version: StreamVersion,
     _reader: AbortOnDrop,
 }
 
 /// A watch opened at a member.
 struct Opened {
     link: Link,
-    /// Whether the member's progress is reliable.
-    reliable_progress: bool,
     /// The store's revision when the watch was opened, read linearizably.
     now: Revision,
 }
@@ -166,7 +183,7 @@ struct Driver {
     range: KeyRange,
     core: WatchCore,
     link: Option<Link>,
-    budget: Arc<Semaphore>,
+    budget: WatchBudget,
     /// Notified by progress requests of the caller.
     progress_wanted: Arc<Notify>,
     results: mpsc::Sender<Delivered>,
@@ -229,7 +246,8 @@ impl Driver {
     }
 
     async fn drive(&mut self) {
-        let mut hold = None;
+        // The shares of the responses whose revisions are not delivered. The parts of a revision are kept together.
+        let mut hold = Vec::new();
         loop {
             loop {
                 let (items, task) = handed_out(&mut self.core);
@@ -238,10 +256,18 @@ impl Driver {
                 }
                 if !items.is_empty() {
                     self.note_handed_out(&items);
-                    let delivered = Delivered { items: items.into_iter(), _hold: hold.take() };
+                    // The last response may also have a part of the next revision.
+                    let is_split = self.core.is_within_revision();
+                    let rest = hold.split_off(hold.len() - usize::from(is_split && !hold.is_empty()));
+                    let hold = std::mem::replace(&mut hold, rest);
+                    let deliverable = (!hold.is_empty()).then(|| self.budget.deliverable());
+                    let delivered = Delivered { items: items.into_iter(), _hold: hold, _deliverable: deliverable };
                     if self.results.send(delivered).await.is_err() {
                         return;
                     }
+                }
+                if !self.core.is_within_revision() {
+                    hold.clear();
                 }
                 let Some(task) = task else { break };
                 match task {
@@ -256,19 +282,26 @@ impl Driver {
                     Task::Close => return,
                 }
             }
-            hold = None;
+            // Only the newest response can be one that was not examined before.
+            if let Some(share) = hold.last_mut() {
+                share.handle_incomplete();
+            }
             let Some(link) = &mut self.link else { return };
             let message = tokio::select! {
                 message = link.incoming.recv() => message,
                 () = self.results.closed() => return,
             };
             let end = match message {
-                Some(Incoming::Response(response, permit)) => {
+                Some(Incoming::Response(response, share)) => {
                     if self.problem_logged && !response.created {
                         self.problem_logged = false;
                         tracing::info!(range = ?self.range, "watch of etcd was resumed");
                     }
-                    hold = Some(permit);
+                    hold.push(share);
+                    if response.is_progress() {
+                        let reliable = link.version.is_progress_reliable(&self.shared.endpoints);
+                        self.core.handle_progress_reliability(reliable);
+                    }
                     self.core.handle_response(response)
                 }
                 Some(Incoming::Unanswered) => {
@@ -312,7 +345,7 @@ impl Driver {
 
     fn handle_opened(&mut self, opened: Opened) {
         self.link = Some(opened.link);
-        self.core.handle_opened(opened.reliable_progress, opened.now);
+        self.core.handle_opened(opened.now);
     }
 
     fn handle_ended(&mut self, end: End) {
@@ -350,7 +383,7 @@ impl Driver {
             };
             let stream = connection.watches.watch(create).await;
             let stream = stream.map_err(|status| Failure::from_status(&connection.url, &status))?;
-            Ok((connection, stream, version.is_some_and(Version::has_reliable_progress), now))
+            Ok((connection, stream, version, now))
         };
         // On the heap and freed afterwards, so that the task of an established watch stays small.
         let opened = match tokio::time::timeout(OPEN_TIMEOUT, Box::pin(opened)).await {
@@ -361,12 +394,13 @@ impl Driver {
                 Err(Failure::timeout(endpoints.url(index), OPEN_TIMEOUT))
             }
         };
-        let (connection, stream, reliable_progress, now) = opened.inspect_err(|failure| {
+        let (connection, stream, version, now) = opened.inspect_err(|failure| {
             if failure.elsewhere {
                 endpoints.handle_failed(index);
             }
         })?;
         let (incoming, receiver) = mpsc::channel(INCOMING_RESPONSES);
+        let version = StreamVersion { opened: version, member: connection.index };
         let (requests, stream) = stream;
         let reader = Reader {
             shared: self.shared.clone(),
@@ -374,13 +408,14 @@ impl Driver {
             requests,
             stream,
             live: Liveness::new(Instant::now()),
+            version,
             watch_id: None,
-            progress_wanted: reliable_progress.then(|| self.progress_wanted.clone()),
+            progress_wanted: self.progress_wanted.clone(),
             incoming,
             budget: self.budget.clone(),
         };
         let reader = AbortOnDrop(tokio::spawn(reader.run()));
-        Ok(Opened { link: Link { incoming: receiver, _reader: reader }, reliable_progress, now })
+        Ok(Opened { link: Link { incoming: receiver, version, _reader: reader }, now })
     }
 }
 
@@ -422,12 +457,13 @@ struct Reader {
     requests: WatchRequests,
     stream: WatchAnswers,
     live: Liveness,
+    version: StreamVersion,
     /// The id of this watch; any later created watch is a leftover of a probe.
     watch_id: Option<i64>,
-    /// Notified by progress requests; `None` if this member's progress is unreliable.
-    progress_wanted: Option<Arc<Notify>>,
+    /// Notified by progress requests. They are dropped while this member's progress is unreliable.
+    progress_wanted: Arc<Notify>,
     incoming: mpsc::Sender<Incoming>,
-    budget: Arc<Semaphore>,
+    budget: WatchBudget,
 }
 
 impl Reader {
@@ -444,6 +480,9 @@ impl Reader {
         let incoming = self.incoming.clone();
         let timer = tokio::time::sleep_until(self.live.poll_timeout());
         tokio::pin!(timer);
+        // Whether the next response continues the last one. A fragmented response of etcd has up to 1,000 revisions, of
+        // which the last one received may be incomplete.
+        let mut is_continued = false;
         loop {
             // Waits for room first, because an item without room must not be read.
             let slot = incoming.reserve().await.ok()?;
@@ -452,7 +491,11 @@ impl Reader {
                 tokio::select! {
                     biased;
                     message = self.stream.next() => break message,
-                    () = progress_requested(self.progress_wanted.as_deref()) => self.live.handle_progress_wanted(),
+                    () = self.progress_wanted.notified() => {
+                        if self.version.is_progress_reliable(&self.shared.endpoints) {
+                            self.live.handle_progress_wanted();
+                        }
+                    }
                     () = &mut timer => {}
                 }
                 if let Some(end) = self.perform_duties() {
@@ -471,12 +514,19 @@ impl Reader {
                     return Some(end_of(failure));
                 }
             };
-            let weight = u32::try_from(weigh(&response).clamp(1, WATCH_BYTES)).unwrap_or(u32::MAX);
+            let bytes = weigh(&response);
             let response = decode(&self.shared.keys, response);
             self.live.handle_heard(Instant::now(), response.is_progress());
             self.cancel_leftover(&response);
-            let permit = self.budget.clone().acquire_many_owned(weight).await.ok()?;
-            slot.send(Incoming::Response(response, permit));
+            let share = if is_continued {
+                self.budget.acquire_for_continuation(bytes).await?
+            } else {
+                self.budget.acquire(bytes).await?
+            };
+            if !response.is_progress() {
+                is_continued = response.fragment;
+            }
+            slot.send(Incoming::Response(response, share));
         }
     }
 
@@ -517,14 +567,6 @@ impl Reader {
             }
             Some(_) => {}
         }
-    }
-}
-
-/// Completes when progress is requested. Never completes if the member's progress is unreliable.
-async fn progress_requested(progress_wanted: Option<&Notify>) {
-    match progress_wanted {
-        Some(progress_wanted) => progress_wanted.notified().await,
-        None => std::future::pending().await,
     }
 }
 
@@ -574,6 +616,7 @@ fn decode_event(keys: &Keyspace, event: proto::Event) -> Decoded {
 mod tests {
     use std::future::poll_fn;
 
+    use super::super::watch_budget::{SharedBudget, WATCH_BYTES, WATCH_RESERVE_BYTES};
     use super::*;
 
     /// A response with `count` removals at one revision.
@@ -609,7 +652,7 @@ mod tests {
         let mut items = Items { items, ready: Delivered::default(), _task: None };
         let mut core = WatchCore::new(Revision::new(10));
         core.poll();
-        core.handle_opened(true, Revision::new(10));
+        core.handle_opened(Revision::new(10));
         assert_eq!(core.handle_response(Response { created: true, ..Response::default() }), None);
         for (what, responses, expected) in [
             ("one transaction", vec![removals(11, MANY, false)], vec![11; MANY]),
@@ -621,7 +664,11 @@ mod tests {
                 let (ready, task) = handed_out(&mut core);
                 assert!(task.is_none());
                 if !ready.is_empty() {
-                    assert!(results.try_send(Delivered { items: ready.into_iter(), _hold: None }).is_ok());
+                    assert!(
+                        results
+                            .try_send(Delivered { items: ready.into_iter(), _hold: Vec::new(), _deliverable: None })
+                            .is_ok()
+                    );
                 }
             }
             // In another task with a fresh cooperative budget, which is smaller than a revision.
@@ -633,18 +680,24 @@ mod tests {
 
     #[tokio::test]
     async fn delivered_message_releases_its_share_of_the_byte_budget() {
-        let budget = Arc::new(Semaphore::new(1));
-        let permit = budget.clone().try_acquire_owned().unwrap();
+        let budget = SharedBudget::new().watch();
+        let share = budget.try_acquire(WATCH_RESERVE_BYTES).unwrap();
+        let is_held = || budget.try_acquire(WATCH_BYTES).is_none();
+        let borrowed = budget.try_acquire(1).unwrap();
         let (results, items) = mpsc::channel(1);
         let mut items = Items { items, ready: Delivered::default(), _task: None };
         let progress = vec![WatchItem::Progress(Revision::new(11)), WatchItem::Progress(Revision::new(12))];
-        assert!(results.try_send(Delivered { items: progress.into_iter(), _hold: Some(permit) }).is_ok());
+        assert!(
+            results
+                .try_send(Delivered { items: progress.into_iter(), _hold: vec![share, borrowed], _deliverable: None })
+                .is_ok()
+        );
         let mut cx = Context::from_waker(std::task::Waker::noop());
         assert!(Pin::new(&mut items).poll_next(&mut cx).is_ready());
-        assert_eq!(budget.available_permits(), 0, "half of it is still here");
+        assert!(is_held(), "half of it is still here");
         assert!(Pin::new(&mut items).poll_next(&mut cx).is_ready());
         assert!(Pin::new(&mut items).poll_next(&mut cx).is_pending());
-        assert_eq!(budget.available_permits(), 1, "bounded: nothing is held for what was handed out");
+        assert!(!is_held(), "bounded: nothing is held for what was handed out");
     }
 
     fn kv(key: &str, value: &str, created: i64, modified: i64) -> proto::KeyValue {

@@ -93,7 +93,8 @@ fn run(script: Vec<Step>) -> String {
     for step in script {
         match step {
             Open => {
-                core.handle_opened(true, rev(10));
+                core.handle_opened(rev(10));
+                core.handle_progress_reliability(true);
                 assert_eq!(core.handle_response(created()), None);
             }
             Say(response) => {
@@ -191,7 +192,7 @@ fn progress_is_reported_only_if_reliable() {
     }
 
     let mut core = WatchCore::new(rev(10));
-    core.handle_opened(false, rev(10));
+    core.handle_opened(rev(10));
     assert_eq!(core.handle_response(created()), None);
     assert_eq!(core.handle_response(progress(NO_WATCH, 15)), None);
     assert_eq!(core.position(), rev(10), "an old etcd's answers overtake events and are not believed");
@@ -203,7 +204,8 @@ fn progress_is_reported_only_if_reliable() {
 /// revision `now` and answers no progress request.
 fn unanswered(now: u64, next: impl FnOnce(&mut WatchCore)) -> [Option<u64>; 2] {
     let mut core = WatchCore::new(rev(10));
-    core.handle_opened(true, rev(now));
+    core.handle_opened(rev(now));
+    core.handle_progress_reliability(true);
     assert_eq!(core.handle_response(created()), None);
     let ask = |core: &mut WatchCore| {
         while core.poll().is_some() {}
@@ -226,7 +228,8 @@ fn unanswered_progress_request_never_reports_a_client_claimed_revision() {
         move |core: &mut WatchCore| {
             core.handle_ended(Instant::now(), 0.0, End::Lost("cut".into()));
             core.handle_timeout(Instant::now() + REST_MAX);
-            core.handle_opened(true, rev(now));
+            core.handle_opened(rev(now));
+            core.handle_progress_reliability(true);
             assert_eq!(core.handle_response(created()), None);
         }
     };
@@ -360,10 +363,12 @@ fn reconnect_pauses_grow_to_a_limit_and_reset_on_success() {
     };
     assert_eq!(rest_after_cut(&mut core), REST_MIN);
     assert_eq!(rest_after_cut(&mut core), REST_MIN * 2);
-    core.handle_opened(true, rev(10));
+    core.handle_opened(rev(10));
+    core.handle_progress_reliability(true);
     assert_eq!(core.handle_response(created()), None);
     assert_eq!(rest_after_cut(&mut core), REST_MIN * 4, "standing alone is no success");
-    core.handle_opened(true, rev(10));
+    core.handle_opened(rev(10));
+    core.handle_progress_reliability(true);
     assert_eq!(core.handle_response(created()), None);
     assert_eq!(core.handle_response(Response { watch_id: -1, canceled: true, ..created() }), None);
     assert_eq!(rest_after_cut(&mut core), REST_MIN, "the answer to a probe is");
@@ -480,7 +485,8 @@ proptest! {
             if connections == compact_after {
                 compact_revision = compact_at.min(history.len() as u64);
             }
-            core.handle_opened(true, rev(10));
+            core.handle_opened(rev(10));
+    core.handle_progress_reliability(true);
             if after.get() + 1 < compact_revision {
                 let end = core.handle_response(created()).or_else(|| core.handle_response(compacted(compact_revision)));
                 core.handle_ended(now, 0.3, end.expect("a compacted place ends the watch"));

@@ -139,7 +139,7 @@ pub enum ImportError {
         behind: u64,
     },
     /// The store failed.
-    #[error("{fault}; {done} records are imported: run the same command again, it goes on from there")]
+    #[error("{fault}; {done} records are imported: run the same command again, and it continues there")]
     Store {
         /// The store's fault.
         fault: StoreFault,

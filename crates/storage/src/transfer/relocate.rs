@@ -97,8 +97,8 @@ impl From<FileError> for RelocateError {
 pub struct RelocatingStorage {
     source: Arc<dyn Source>,
     target: OnceLock<Arc<dyn Storage>>,
-    /// Locked for reading by each write, and for writing by the last round.
-    gate: RwLock<()>,
+    /// Locked for reading by each write until it has ended, and for writing by the last round.
+    gate: Arc<RwLock<()>>,
     /// Whether the store has moved. Ends the watches of the source.
     moved: watch::Sender<bool>,
 }
@@ -113,13 +113,42 @@ impl RelocatingStorage {
     /// Creates a store that serves `source`.
     pub fn new(source: Arc<dyn Source>) -> Arc<Self> {
         let moved = watch::Sender::new(false);
-        Arc::new(RelocatingStorage { source, target: OnceLock::new(), gate: RwLock::new(()), moved })
+        Arc::new(RelocatingStorage { source, target: OnceLock::new(), gate: Arc::default(), moved })
     }
 
     fn current(&self) -> &dyn Storage {
         match self.target.get() {
             Some(target) => &**target,
             None => &*self.source,
+        }
+    }
+
+    /// Runs a write in a task, which keeps the last round waiting until the write has ended. The source may execute a
+    /// queued write although its caller is gone.
+    async fn write<T, E, Write>(&self, write: impl FnOnce(Arc<dyn Storage>) -> Write) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreFault> + Send + 'static,
+        Write: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        if let Some(target) = self.target.get() {
+            return write(target.clone()).await;
+        }
+        let admitted = self.gate.clone().read_owned().await;
+        let store: Arc<dyn Storage> = match self.target.get() {
+            Some(target) => target.clone(),
+            None => self.source.clone(),
+        };
+        let write = write(store);
+        let written = tokio::spawn(async move {
+            let _admitted = admitted;
+            write.await
+        });
+        match written.await {
+            Ok(written) => written,
+            Err(panicked) if panicked.is_panic() => std::panic::resume_unwind(panicked.into_panic()),
+            // The runtime shuts down.
+            Err(_) => Err(StoreFault::Closed.into()),
         }
     }
 
@@ -339,8 +368,8 @@ impl Storage for RelocatingStorage {
     }
 
     async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
-        let _admitted = self.gate.read().await;
-        self.current().create(key, value, ttl).await
+        let key = key.clone();
+        self.write(|store| async move { store.create(&key, value, ttl).await }).await
     }
 
     fn normal_form(&self, key: &Key, value: Bytes) -> Bytes {
@@ -354,13 +383,13 @@ impl Storage for RelocatingStorage {
         value: Bytes,
         ttl: Option<Duration>,
     ) -> Result<Revision, UpdateError> {
-        let _admitted = self.gate.read().await;
-        self.current().update(key, expected, value, ttl).await
+        let key = key.clone();
+        self.write(|store| async move { store.update(&key, expected, value, ttl).await }).await
     }
 
     async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError> {
-        let _admitted = self.gate.read().await;
-        self.current().delete(key, expected).await
+        let key = key.clone();
+        self.write(|store| async move { store.delete(&key, expected).await }).await
     }
 
     async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {

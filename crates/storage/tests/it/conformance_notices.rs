@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_core::Stream;
 use listwatch_meta::{Key, KeyRange, Revision};
-use listwatch_storage::conformance::{cases, check_model, operations};
 use listwatch_storage::{
     Capabilities, CreateError, DeleteError, KeyValue, ListPage, ListQuery, MemoryStorage, ReadError, Storage,
     StoreEvent, StoreFault, StoreStats, UpdateError, Watch, WatchError, WatchItem,
 };
+use listwatch_store_conformance::{cases, check_model, operations};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 

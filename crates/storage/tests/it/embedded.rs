@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use listwatch_meta::{Key, KeyRange, Revision};
-use listwatch_storage::conformance::{check_model, operations};
 use listwatch_storage::{
     CreateError, EmbeddedOptions, EmbeddedStorage, ListQuery, ReadError, Retention, Storage, StoreEvent, StoreFault,
-    WatchItem, conformance_tests,
+    WatchItem,
 };
+use listwatch_store_conformance::{check_model, conformance_tests, operations};
 use proptest::prelude::*;
 use tempfile::TempDir;
 

@@ -5,7 +5,7 @@ mod embedded;
 mod embedded_crash;
 mod embedded_full;
 mod embedded_upkeep;
-#[cfg(all(feature = "etcd3", feature = "conformance"))]
+#[cfg(feature = "etcd3")]
 mod etcd;
 mod memory;
 mod relocate;

@@ -1,7 +1,7 @@
 //! The memory store passes the suite and agrees with the model.
 
-use listwatch_storage::conformance::{check_model, operations};
-use listwatch_storage::{MemoryStorage, conformance_tests};
+use listwatch_storage::MemoryStorage;
+use listwatch_store_conformance::{check_model, conformance_tests, operations};
 use proptest::prelude::*;
 
 conformance_tests! { async { MemoryStorage::new() } }

@@ -18,8 +18,8 @@ use listwatch_storage::transfer::{
     ImportOptions, ImportSummary, Source,
 };
 use listwatch_storage::{
-    Capabilities, CreateError, DeleteError, KeyValue, ListPage, ListQuery, MemoryStorage, ReadError, Storage,
-    StoreFault, StoreStats, UpdateError, Watch, WatchError, WatchItem,
+    Capabilities, CreateError, DeleteError, EmbeddedOptions, EmbeddedStorage, KeyValue, ListPage, ListQuery,
+    MemoryStorage, ReadError, Storage, StoreFault, StoreStats, UpdateError, Watch, WatchError, WatchItem,
 };
 use proptest::prelude::*;
 
@@ -79,6 +79,38 @@ async fn compare(one: &impl Source, other: &impl Source) -> Comparison {
 
 async fn list(store: &impl Storage) -> Vec<KeyValue> {
     store.list(ListQuery { range: everything(), at: None, limit: 0 }).await.unwrap().items
+}
+
+/// A store whose three keys have a TTL of an hour, as a source of records.
+async fn with_ttls<S: Source>(store: Arc<S>) -> (Arc<S>, Vec<Revision>) {
+    let mut revisions = Vec::new();
+    for name in ["a", "b", "c"] {
+        revisions.push(store.create(&key(name), value(name, 0), Some(HOUR)).await.unwrap());
+    }
+    (store, revisions)
+}
+
+async fn check_ttls_of_changed_keys<S: Source>((store, revisions): (Arc<S>, Vec<Revision>)) {
+    let mut records = store.records().await.unwrap();
+    store.update(&key("a"), revisions[0], value("a", 1), None).await.unwrap();
+    store.update(&key("b"), revisions[1], value("b", 1), Some(HOUR * 9)).await.unwrap();
+    store.delete(&key("c"), revisions[2]).await.unwrap();
+    let page = records.next_page().await.unwrap();
+    assert_eq!(page.len(), 3, "the records are those of the first revision");
+    for record in page {
+        let ttl = record.ttl.unwrap_or_else(|| panic!("{:?} never expires in the target", record.entry.key));
+        // Deadlines are rounded up.
+        let is_left = (HOUR - Duration::from_secs(60)..HOUR + Duration::from_secs(1)).contains(&ttl);
+        assert!(is_left, "{ttl:?} are left of {:?}", record.entry.key);
+    }
+}
+
+#[tokio::test]
+async fn export_keeps_the_ttl_of_a_key_that_is_changed_or_removed_meanwhile() {
+    check_ttls_of_changed_keys(with_ttls(MemoryStorage::new()).await).await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = EmbeddedStorage::open(directory.path(), EmbeddedOptions::default()).unwrap();
+    check_ttls_of_changed_keys(with_ttls(store).await).await;
 }
 
 /// Checks the target after an import of all records of the source.

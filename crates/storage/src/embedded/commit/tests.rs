@@ -132,8 +132,10 @@ fn deadline_is_never_early_at_any_fraction_of_a_millisecond() {
     for n in 0..FRACTIONS.len().pow(3) {
         let (opened, written, reopened) = (nth(n), nth(n / FRACTIONS.len()), nth(n / FRACTIONS.len().pow(2)));
         let epoch = Duration::from_secs(86_400) + micros(opened);
-        let clock_at =
-            |since_epoch: Duration| Clock { began: millis_rounded_down(since_epoch), ..Clock::new(SystemTime::now) };
+        let clock_at = |since_epoch: Duration| Clock {
+            began: millis_rounded_down(since_epoch),
+            ..Clock::new(SystemTime::now, None)
+        };
         let read = |clock: &Clock, after: Duration| clock.reading(after, epoch + after);
         let clock = clock_at(epoch);
         let write = read(&clock, micros(written));

@@ -1,11 +1,13 @@
-//! Tests the store against single answers of a fake etcd: errors, other clusters, older histories, silence, and the
-//! fields of requests.
+//! Tests the store against single answers of a fake etcd: errors, silence, and the fields of requests.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use listwatch_meta::{Key, KeyRange, Revision};
-use listwatch_storage::etcd3::{COMPACT_KEY, ConnectError, DEAD_AFTER, Etcd3, Etcd3Options};
+use listwatch_storage::etcd3::{
+    COMPACT_KEY, ConnectError, DEAD_AFTER, Etcd3, Etcd3Options, WATCH_BYTES, WATCH_RESERVE_BYTES, WATCH_WINDOW_BYTES,
+    WATCHES_BYTES,
+};
 use listwatch_storage::transfer::Source;
 use listwatch_storage::{
     CreateError, DeleteError, ListQuery, ReadError, Reread, Storage, StoreEvent, StoreFault, UpdateError,
@@ -17,8 +19,9 @@ use tonic::Code;
 
 use super::fake::{Answer, FakeEtcd};
 use super::raw::proto::{
-    AuthenticateRequest, CompactionRequest, LeaseGrantRequest, LeaseTimeToLiveRequest, RangeRequest, RequestUnion,
-    ResponseHeader, StatusRequest, TargetUnion, TxnRequest, TxnResponse, WatchRequest, WatchResponse, path,
+    AuthenticateRequest, CompactionRequest, Event, KeyValue, LeaseGrantRequest, LeaseTimeToLiveRequest, RangeRequest,
+    RequestUnion, ResponseHeader, StatusRequest, TargetUnion, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+    path,
 };
 use super::{connect, list, pod, pods, rejected_endpoint};
 
@@ -40,12 +43,12 @@ async fn pass(time: Duration) {
     tokio::time::resume();
 }
 
-async fn next(watch: &mut Watch) -> Option<WatchItem> {
+pub(crate) async fn next(watch: &mut Watch) -> Option<WatchItem> {
     timeout(PATIENCE, watch.next()).await.expect("a watch delivers an item or ends")
 }
 
 /// The next item of a watch, which is a change of this revision.
-async fn expect_event(watch: &mut Watch, revision: Revision) {
+pub(crate) async fn expect_event(watch: &mut Watch, revision: Revision) {
     match next(watch).await {
         Some(WatchItem::Event(event)) if event.revision() == revision => {}
         other => panic!("complete: {other:?} instead of the change at {revision:?}"),
@@ -53,7 +56,7 @@ async fn expect_event(watch: &mut Watch, revision: Revision) {
 }
 
 /// A store of one fake etcd.
-async fn store_of(etcd: &FakeEtcd) -> Arc<Etcd3> {
+pub(crate) async fn store_of(etcd: &FakeEtcd) -> Arc<Etcd3> {
     connect(&[&etcd.url]).await
 }
 
@@ -174,19 +177,30 @@ async fn list_keys_returns_entries_without_values() {
     assert_eq!(store.list_keys(query).await.unwrap().items[0].value, "");
 }
 
-/// The first page has 1,000 keys, and the next one as many as fit in 16 MiB.
+/// The first page has 128 keys. The next one has as many as fit in 16 MiB, and at most eight times as many.
 #[tokio::test]
-async fn second_page_of_a_list_is_sized_by_the_bytes_of_the_first() {
+async fn pages_of_a_list_are_sized_by_the_bytes_of_the_page_before() {
     let etcd = FakeEtcd::start().await;
     let store = store_of(&etcd).await;
     let name = |n: usize| format!("/pods/ns/{n:05}");
     let value = "x".repeat((8 << 10) - "/registry".len() - name(0).len());
-    for n in 0..1_001 {
+    for n in 0..1_201 {
         etcd.put(&name(n), &value);
     }
-    assert_eq!(list(&store, 0).await.items.len(), 1_001);
-    let limits: Vec<i64> = etcd.requests::<RangeRequest>(path::RANGE).iter().map(|read| read.limit).collect();
-    assert_eq!(limits[limits.len() - 2..], [1_000, 2_048], "16 MiB are 2,048 entries of 8 KiB");
+    let limits = |last: usize| {
+        let reads = etcd.requests::<RangeRequest>(path::RANGE);
+        reads[reads.len() - last..].iter().map(|read| read.limit).collect::<Vec<_>>()
+    };
+    assert_eq!(list(&store, 0).await.items.len(), 1_201);
+    assert_eq!(limits(3), [128, 1_024, 2_048], "16 MiB are 2,048 entries of 8 KiB");
+    assert_eq!(list(&store, 1_000).await.items.len(), 1_000);
+    assert_eq!(limits(1), [1_000], "the size of these entries is known");
+
+    // A page exceeds the largest message.
+    let too_large = Answer::Status(Code::ResourceExhausted, "grpc: received message larger than max (4 vs. 2)");
+    etcd.answer(path::RANGE, [too_large.clone(), too_large]);
+    assert_eq!(list(&store, 0).await.items.len(), 1_201);
+    assert_eq!(limits(4), [1_024, 512, 256, 2_048], "smaller pages are read");
 }
 
 #[tokio::test]
@@ -254,62 +268,6 @@ async fn silent_connection_is_replaced_after_the_request_timeout() {
     let read = timeout(PATIENCE, reader).await.expect("the read is tried again").unwrap();
     assert_eq!(read, Ok((None, Revision::new(1))));
     assert_eq!(etcd.state().connections, connections + 1, "the next attempt has a new connection");
-}
-
-// ------------------------------------------------------------------------------ other histories
-
-#[tokio::test]
-async fn read_answered_by_a_lagging_member_is_retried() {
-    let etcd = FakeEtcd::start().await;
-    etcd.put("/pods/ns/a", "{}");
-    let store = store_of(&etcd).await;
-    etcd.answer(path::RANGE, [Answer::Header(7, 1)]);
-    let (found, revision) = store.get(&pod("a")).await.expect("the member has caught up");
-    assert!(found.is_some() && revision == Revision::new(2), "linearizable: {found:?} at {revision:?}");
-
-    // Each read is behind, and each check of the member is not.
-    let stray = [Answer::Header(7, 1), Answer::Executed];
-    etcd.answer(path::RANGE, [&stray[..], &stray, &stray, &stray].concat());
-    let read = store.get(&pod("a")).await;
-    assert!(matches!(read, Err(ReadError::Fault(StoreFault::Unavailable(_)))), "repeated for ever: {read:?}");
-}
-
-#[tokio::test]
-async fn write_that_another_cluster_executed_is_not_acknowledged() {
-    let etcd = FakeEtcd::start().await;
-    let store = store_of(&etcd).await;
-    etcd.answer(path::TXN, [Answer::Header(8, 40)]);
-    let created = store.create(&pod("a"), "{}".into(), None).await;
-    assert!(matches!(created, Err(CreateError::Fault(StoreFault::Unavailable(_)))), "durable: {created:?}");
-}
-
-/// The store has seen the newest revision only in items of a watch that has ended.
-#[tokio::test]
-async fn older_history_is_detected_from_the_items_of_a_watch() {
-    for by_progress in [false, true] {
-        let etcd = FakeEtcd::start().await;
-        let store = store_of(&etcd).await;
-        let mut watch = store.watch(pods(), Revision::new(1)).await.unwrap();
-        if by_progress {
-            etcd.state().write(b"/elsewhere", Some(Vec::new()), 0);
-            watch.request_progress();
-            assert_eq!(next(&mut watch).await, Some(WatchItem::Progress(Revision::new(2))));
-        } else {
-            let revision = etcd.put("/pods/ns/a", "{}");
-            expect_event(&mut watch, revision).await;
-        }
-        drop(watch);
-        etcd.state().now = 1;
-        let read = store.list(ListQuery { range: pods(), at: None, limit: 0 }).await;
-        let Err(ReadError::Fault(StoreFault::Corrupt(reason))) = read else { panic!("no time travel: {read:?}") };
-        assert_eq!(reason, "etcd's revision went back from 2 to 1");
-        let mut former = store.watch(pods(), Revision::new(2)).await.unwrap();
-        assert_eq!(
-            next(&mut former).await,
-            Some(WatchItem::Expired { oldest: None }),
-            "a revision of the former history"
-        );
-    }
 }
 
 // ------------------------------------------------------------------------------ writes
@@ -465,6 +423,41 @@ async fn rejected_token_is_replaced_once() {
     assert_eq!(tokens(), 4, "a token was replaced without a reason");
 }
 
+/// With JSON web tokens, each change of users or roles makes older tokens invalid.
+#[tokio::test]
+async fn token_that_is_older_than_the_users_and_roles_is_replaced() {
+    for (code, text) in [
+        (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+        (Code::Unknown, "auth: revision in header is old"),
+        (Code::InvalidArgument, "etcdserver: user name is empty"),
+    ] {
+        let rejected = || [Answer::Status(code, text)];
+        let etcd = FakeEtcd::start().await;
+        let store = Etcd3::connect(as_user(&etcd)).await.unwrap();
+        let tokens = || etcd.requests::<AuthenticateRequest>(path::AUTHENTICATE).len();
+        etcd.answer(path::RANGE, rejected());
+        assert_eq!(store.get(&pod("a")).await, Ok((None, Revision::new(1))), "{text}");
+        assert_eq!(tokens(), 3, "{text}");
+        // etcd rejects the token before it executes the write.
+        etcd.answer(path::TXN, rejected());
+        assert_eq!(store.create(&pod("a"), "{}".into(), None).await, Ok(Revision::new(2)), "{text}");
+        assert_eq!(tokens(), 4, "{text}");
+        etcd.answer(path::WATCH, rejected());
+        let mut watch = store.watch(pods(), Revision::new(2)).await.expect("a new token opens the watch");
+        assert_eq!(tokens(), 5, "{text}");
+        expect_event(&mut watch, etcd.put("/pods/ns/a", "{}")).await;
+
+        // etcd ends an open watch after the change.
+        etcd.wait_for::<WatchRequest>(path::WATCH, 2).await;
+        let header = Some(ResponseHeader { cluster_id: 7, revision: 3, ..ResponseHeader::default() });
+        let cancel_reason = text.to_owned();
+        etcd.send(WatchResponse { header, watch_id: 5, canceled: true, cancel_reason, ..WatchResponse::default() });
+        let revision = etcd.put("/pods/ns/b", "{}");
+        expect_event(&mut watch, revision).await;
+        assert_eq!(tokens(), 6, "the resumed watch has a new token: {text}");
+    }
+}
+
 // ------------------------------------------------------------------------------ watches
 
 #[tokio::test]
@@ -532,6 +525,93 @@ async fn member_that_opens_no_watch_in_time_gets_a_new_connection() {
     assert_eq!(etcd.state().connections, connections + 1, "a silent connection is used again");
 }
 
+#[tokio::test]
+async fn watches_that_are_not_read_hold_a_bounded_number_of_bytes_together() {
+    const WATCHES: usize = 14;
+    const VALUE_BYTES: usize = 512 << 10;
+    let etcd = FakeEtcd::start().await;
+    let store = store_of(&etcd).await;
+    let mut watches = Vec::new();
+    for _ in 0..WATCHES {
+        watches.push(store.watch(pods(), Revision::new(1)).await.unwrap());
+    }
+    etcd.wait_for::<WatchRequest>(path::WATCH, WATCHES).await;
+    let value = "x".repeat(VALUE_BYTES);
+    let mut last = Revision::new(1);
+    for n in 0..WATCH_BYTES / VALUE_BYTES + 8 {
+        last = etcd.put(&format!("/pods/ns/{n:02}"), &value);
+    }
+    // A watch that is read has its reserve, and so all changes, while the others are stalled.
+    let mut read = watches.remove(0);
+    while !matches!(next(&mut read).await, Some(WatchItem::Event(event)) if event.revision() == last) {}
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Without etcd, only buffered changes arrive.
+    drop(etcd);
+    let mut held = Vec::new();
+    for watch in &mut watches {
+        let mut bytes = 0;
+        while let Ok(Some(WatchItem::Event(_))) = timeout(Duration::from_millis(200), watch.next()).await {
+            bytes += VALUE_BYTES;
+        }
+        held.push(bytes >> 10);
+    }
+    let total = held.iter().sum::<usize>() << 10;
+    // Each watch also has a response that waits for room, and one on the wire.
+    let bound = WATCHES_BYTES + watches.len() * (WATCH_RESERVE_BYTES + WATCH_WINDOW_BYTES as usize + VALUE_BYTES);
+    assert!(total <= bound, "bounded: {total} bytes of {bound} are held, in KiB: {held:?}");
+    assert!(held.iter().all(|kib| *kib > 0), "each watch has its reserve: {held:?}");
+}
+
+/// etcd cuts one response, with the changes of many revisions, into fragments.
+#[tokio::test]
+async fn watch_that_is_not_read_holds_a_bounded_part_of_a_fragmented_response() {
+    const VALUE_BYTES: usize = 512 << 10;
+    // The number of revisions, the changes of each, and whether the watch is read only after the stop of etcd.
+    for (revisions, changes, is_cut) in [(200_i64, 1_i64, true), (200, 1, false), (2, 40, false)] {
+        let etcd = FakeEtcd::start().await;
+        let store = store_of(&etcd).await;
+        let mut watch = store.watch(pods(), Revision::new(1)).await.unwrap();
+        etcd.wait_for::<WatchRequest>(path::WATCH, 1).await;
+        let value = vec![b'x'; VALUE_BYTES];
+        let mut events = Vec::new();
+        for (revision, n) in (0..revisions).flat_map(|revision| (0..changes).map(move |n| (revision, n))) {
+            let at = 2 + revision;
+            let kv = KeyValue {
+                key: format!("/registry/pods/ns/{revision:03}-{n:02}").into(),
+                value: value.clone(),
+                create_revision: at,
+                mod_revision: at,
+                version: 1,
+                ..KeyValue::default()
+            };
+            events.push(Event { kv: Some(kv), ..Event::default() });
+        }
+        etcd.state().now = 1 + revisions;
+        etcd.send_in_fragments(&events, 3);
+        if is_cut {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            drop(etcd);
+        }
+        let mut seen = 0;
+        while let Ok(Some(WatchItem::Event(event))) = timeout(Duration::from_secs(2), watch.next()).await {
+            seen += 1;
+            let expected = 2 + (seen - 1) / changes;
+            assert_eq!(event.revision().get(), expected.unsigned_abs(), "complete and in order");
+            if seen == revisions * changes {
+                break;
+            }
+        }
+        if is_cut {
+            // A response waits for room, and one is on the wire.
+            let bound = WATCH_BYTES + WATCH_RESERVE_BYTES + WATCH_WINDOW_BYTES as usize + 2 * 3 * VALUE_BYTES;
+            let held = usize::try_from(seen).unwrap() * VALUE_BYTES;
+            assert!(held <= bound, "bounded: {held} bytes of {bound} are held");
+        } else {
+            assert_eq!(seen, revisions * changes, "complete");
+        }
+    }
+}
+
 /// The last delivered object is read at its revision, so later changes of the object do not indicate another history.
 #[tokio::test]
 async fn watch_resumes_after_changes_of_its_last_object() {
@@ -592,6 +672,56 @@ async fn progress_request_reaches_etcd() {
     watch.request_progress();
     assert_eq!(next(&mut watch).await, Some(WatchItem::Progress(Revision::new(2))), "another prefix counts, too");
     assert_eq!(etcd.watches().len(), 1, "the stream goes on");
+}
+
+/// The member refuses its version until the user receives the role `root`. The connection of the watch stays.
+#[tokio::test]
+async fn open_watch_requests_progress_once_the_version_of_its_member_is_known() {
+    let etcd = FakeEtcd::start().await;
+    etcd.answer(path::STATUS, [DENIED, DENIED]);
+    let store = store_of(&etcd).await;
+    let mut watch = store.watch(pods(), Revision::new(1)).await.unwrap();
+    etcd.state().write(b"/elsewhere", Some(Vec::new()), 0);
+    watch.request_progress();
+    let revision = etcd.put("/pods/ns/a", "{}");
+    expect_event(&mut watch, revision).await;
+    let progress_requests = || {
+        let requests = etcd.requests::<WatchRequest>(path::WATCH).into_iter();
+        requests.filter(|request| matches!(request.request_union, Some(RequestUnion::Progress(_)))).count()
+    };
+    assert_eq!(progress_requests(), 0, "the progress of an unknown version is unreliable");
+
+    pass(Duration::from_secs(10)).await;
+    let learned = async {
+        while !store.capabilities().progress_requests {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, learned).await.expect("the version is learned");
+    etcd.state().write(b"/elsewhere", Some(Vec::new()), 0);
+    watch.request_progress();
+    let progress = timeout(Duration::from_secs(10), watch.next()).await.expect("read your writes: no progress");
+    assert_eq!(progress, Some(WatchItem::Progress(Revision::new(4))));
+    let opened = etcd.watches().iter().filter(|watch| watch.key != watch.range_end).count();
+    assert_eq!((opened, progress_requests()), (1, 1), "on the stream that was open before");
+}
+
+/// Behind a load balancer, the stream ends at an old member, and the next connection reaches a new one.
+#[tokio::test]
+async fn watch_of_an_old_member_does_not_use_the_version_of_a_later_connection() {
+    let etcd = FakeEtcd::start().await;
+    etcd.state().version = "3.5.12";
+    let store = store_of(&etcd).await;
+    let mut watch = store.watch(pods(), Revision::new(1)).await.unwrap();
+    etcd.state().version = "3.5.20";
+    let _other = store.watch(pods(), Revision::new(1)).await.unwrap();
+    assert!(store.capabilities().progress_requests, "the endpoint counts as a new one");
+    watch.request_progress();
+    let revision = etcd.put("/pods/ns/a", "{}");
+    expect_event(&mut watch, revision).await;
+    let requests = etcd.requests::<WatchRequest>(path::WATCH).into_iter();
+    let requested = requests.filter(|request| matches!(request.request_union, Some(RequestUnion::Progress(_)))).count();
+    assert_eq!(requested, 0, "progress of an old etcd overtakes events");
 }
 
 /// Another implementation of etcd's API may create the watch of a probe.

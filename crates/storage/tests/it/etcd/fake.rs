@@ -72,6 +72,8 @@ pub(crate) struct State {
     pub(crate) ttls: BTreeMap<i64, i64>,
     /// The number of accepted connections.
     pub(crate) connections: usize,
+    /// Whether the member has a leader. Without one, every request except for its status fails.
+    pub(crate) has_leader: bool,
     /// Whether a further watch on a stream is rejected, as by etcd. If false, the request is not answered.
     pub(crate) answers_probes: bool,
     /// All versions of all keys; the version 0 is a removal.
@@ -101,6 +103,7 @@ impl FakeEtcd {
             compacted: 0,
             ttls: BTreeMap::new(),
             connections: 0,
+            has_leader: true,
             answers_probes: true,
             versions: Vec::new(),
             requests: Vec::new(),
@@ -186,6 +189,23 @@ impl FakeEtcd {
         stream.responses.send(Ok(response)).expect("an open watch stream");
     }
 
+    /// Sends these events on the newest watch stream, in one response of etcd that is cut into fragments of so many events.
+    pub(crate) fn send_in_fragments(&self, events: &[Event], fragment_events: usize) {
+        let header = self.state().header();
+        let watch_id = self.state().streams.last().expect("a watch stream").id;
+        let mut fragments = events.chunks(fragment_events).peekable();
+        while let Some(events) = fragments.next() {
+            let fragment = fragments.peek().is_some();
+            self.send(WatchResponse {
+                header,
+                watch_id,
+                fragment,
+                events: events.to_vec(),
+                ..WatchResponse::default()
+            });
+        }
+    }
+
     /// Ends all watch streams with a status.
     pub(crate) fn end_streams(&self, code: Code, text: &'static str) {
         for stream in self.state().streams.drain(..) {
@@ -251,6 +271,9 @@ impl State {
     fn execute(&mut self, path: &str, message: &Bytes) -> Result<Vec<u8>, Refused> {
         fn read<M: Message + Default>(message: &Bytes) -> M {
             M::decode(message.clone()).expect("a valid message")
+        }
+        if !self.has_leader && path != path::STATUS {
+            return Err((Code::Unavailable, "etcdserver: no leader"));
         }
         Ok(match path {
             path::STATUS => {

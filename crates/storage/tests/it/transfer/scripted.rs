@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
+use tokio::sync::Notify;
+
 use listwatch_storage::transfer::{ImportError, Phase, Progress, Records, RelocatingStorage};
 
 use super::*;
@@ -27,6 +29,8 @@ struct Scripted {
     /// Revisions beyond those of the inner store.
     leap: AtomicU64,
     compactions: Mutex<Vec<u64>>,
+    /// Creates wait in a queue for this, also after their caller is gone, as in the embedded store.
+    commit: Option<Arc<Notify>>,
 }
 
 impl Scripted {
@@ -38,6 +42,7 @@ impl Scripted {
             step: 0,
             leap: AtomicU64::new(0),
             compactions: Mutex::default(),
+            commit: None,
         }
     }
 
@@ -77,6 +82,14 @@ impl Storage for Scripted {
     }
     async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
         self.fails(Verb::Create, key)?;
+        if let Some(commit) = self.commit.clone() {
+            let (inner, key) = (self.inner.clone(), key.clone());
+            let queued = tokio::spawn(async move {
+                commit.notified().await;
+                inner.create(&key, value, ttl).await
+            });
+            return queued.await.expect("the queue works");
+        }
         self.wait(key).await;
         let written = self.inner.create(key, value, ttl).await?;
         Ok(self.stepped(key, written))
@@ -133,6 +146,28 @@ impl Source for Scripted {
     async fn records(&self) -> Result<Box<dyn Records + '_>, ReadError> {
         self.inner.records().await
     }
+}
+
+/// The client disconnects while its write waits in the queue of the source.
+#[test]
+fn write_of_a_dropped_request_is_not_lost_by_a_relocation() {
+    run(async {
+        let commit = Arc::new(Notify::new());
+        let source = Arc::new(Scripted { commit: Some(commit.clone()), ..Scripted::new() });
+        let (store, target) = (RelocatingStorage::new(source.clone()), MemoryStorage::new());
+        let late = key("late");
+        assert!(store.create(&late, value("late", 1), None).now_or_never().is_none(), "the write waits");
+        let committing = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            commit.notify_one();
+        });
+        store.relocate(target.clone(), || Ok(()), &mut |_| {}).await.unwrap();
+        committing.await.unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let (executed, _) = source.inner.get(&late).await.unwrap();
+        let (found, _) = target.get(&late).await.unwrap();
+        assert_eq!(found.is_some(), executed.is_some(), "durable: the source executed the write after the last round");
+    });
 }
 
 /// An export without records, at this revision.

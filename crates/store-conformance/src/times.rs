@@ -6,7 +6,7 @@ use listwatch_meta::Revision;
 use tokio::time::{Instant, timeout};
 
 use super::{Subject, Verdict, previous};
-use crate::types::StoreEvent;
+use listwatch_storage::StoreEvent;
 
 super::case_table! {
     key_expires_after_its_ttl: "a key with a TTL is removed, never early and at most a bounded time late; a write without a TTL keeps the key",

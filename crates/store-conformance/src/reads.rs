@@ -8,8 +8,8 @@ use listwatch_meta::{Key, KeyRange, Revision};
 use tokio::task::JoinSet;
 
 use super::{Broken, Subject, Verdict, fault_text};
-use crate::error::ReadError;
-use crate::types::{ListPage, ListQuery, Reread};
+use listwatch_storage::ReadError;
+use listwatch_storage::{ListPage, ListQuery, Reread};
 
 super::case_table! {
     read_shows_every_acknowledged_write: "a read without a revision shows every write that was acknowledged before the read began",

@@ -12,8 +12,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Broken, Subject, Verdict, Watched, previous, value};
-use crate::error::{CreateError, DeleteError, ReadError, UpdateError};
-use crate::types::{KeyValue, ListQuery, Storage, StoreEvent, WatchItem};
+use listwatch_storage::{CreateError, DeleteError, ReadError, UpdateError};
+use listwatch_storage::{KeyValue, ListQuery, Storage, StoreEvent, WatchItem};
 
 /// One operation. Keys and revisions are chosen by numbers modulo the existing ones, so that every
 /// sequence of operations is valid and shrinks well.

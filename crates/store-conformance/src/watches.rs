@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{Broken, PATIENCE, Subject, Verdict, previous, value};
-use crate::types::{StoreEvent, VALUE_BYTES_MAX, WatchItem};
+use listwatch_storage::{StoreEvent, VALUE_BYTES_MAX, WatchItem};
 
 super::case_table! {
     watch_from_any_revision_misses_nothing: "a watch from any revision delivers every later change of its range once, in order, with the previous state",
@@ -366,9 +366,8 @@ async fn progress_covers_every_acknowledged_write(subject: Subject) -> Verdict {
     Ok(())
 }
 
-/// Clients of [`Storage`](crate::Storage) cannot write several keys at one revision. Only keys that
-/// expire together can share a revision, and not in every store. This case checks the store's
-/// actual behavior.
+/// A watch may begin at a revision that the store has not reached. Such a watch stays silent, and its revision does
+/// not become the progress of any watch.
 async fn progress_never_exceeds_the_stores_revision(subject: Subject) -> Verdict {
     /// Time to wait for progress. A store that has not reached the revision may stay silent instead.
     const SILENCE: Duration = Duration::from_millis(300);
@@ -388,6 +387,8 @@ async fn progress_never_exceeds_the_stores_revision(subject: Subject) -> Verdict
     Ok(())
 }
 
+/// Clients of [`Storage`](listwatch_storage::Storage) cannot write several keys at one revision. Only keys that expire
+/// together can share a revision, and not in every store. Where they do not, each change has its own revision.
 async fn changes_of_one_revision_are_ready_together(subject: Subject) -> Verdict {
     const KEYS: usize = 24;
     const TTL: Duration = Duration::from_secs(2);

@@ -7,8 +7,8 @@ use listwatch_meta::{Key, Revision};
 use tokio::task::JoinSet;
 
 use super::{Subject, Verdict};
-use crate::error::{CreateError, DeleteError, UpdateError};
-use crate::types::{KeyValue, VALUE_BYTES_MAX};
+use listwatch_storage::{CreateError, DeleteError, UpdateError};
+use listwatch_storage::{KeyValue, VALUE_BYTES_MAX};
 
 super::case_table! {
     each_write_takes_a_later_revision: "every successful write takes a later revision than all writes that were acknowledged before it",

@@ -1,4 +1,4 @@
-//! The conformance suite of [`Storage`]: one case per guarantee, named after it.
+//! The conformance suite of stores ([`Storage`]): one case per guarantee, named after it.
 //!
 //! ```text
 //!   cases()          every case, for a custom harness
@@ -13,9 +13,9 @@
 //!
 //! # Example
 //! ```
-//! use listwatch_storage::{MemoryStorage, conformance};
+//! use listwatch_storage::MemoryStorage;
 //! # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?.block_on(async {
-//! conformance::run_all(async || MemoryStorage::new()).await?;
+//! listwatch_store_conformance::run_all(async || MemoryStorage::new()).await?;
 //! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -36,8 +36,8 @@ use bytes::Bytes;
 use listwatch_meta::{Key, KeyRange, Revision};
 use tokio::time::timeout;
 
-use crate::error::StoreFault;
-use crate::types::{KeyValue, ListPage, ListQuery, Storage, StoreEvent, Watch, WatchItem};
+use listwatch_storage::StoreFault;
+use listwatch_storage::{KeyValue, ListPage, ListQuery, Storage, StoreEvent, Watch, WatchItem};
 
 pub use model::{Op, check_model, operations};
 
@@ -129,7 +129,7 @@ pub async fn run_case(name: &str, store: Arc<dyn Storage>) {
 /// expression for a future of an `Arc` of a [`Storage`], which is evaluated once per case.
 ///
 /// ```
-/// listwatch_storage::conformance_tests! { async { listwatch_storage::MemoryStorage::new() } }
+/// listwatch_store_conformance::conformance_tests! { async { listwatch_storage::MemoryStorage::new() } }
 /// ```
 #[macro_export]
 macro_rules! conformance_tests {
@@ -181,7 +181,7 @@ macro_rules! conformance_tests {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                $crate::conformance::run_case(stringify!($name), $factory.await).await;
+                $crate::run_case(stringify!($name), $factory.await).await;
             }
         )*
 
@@ -189,7 +189,7 @@ macro_rules! conformance_tests {
         fn every_conformance_case_is_listed() {
             let listed = [$(stringify!($name)),*];
             let missing: Vec<_> =
-                $crate::conformance::cases().map(|case| case.name).filter(|name| !listed.contains(name)).collect();
+                $crate::cases().map(|case| case.name).filter(|name| !listed.contains(name)).collect();
             assert!(missing.is_empty(), "cases that no test runs: {missing:?}");
         }
     };
@@ -198,11 +198,11 @@ macro_rules! conformance_tests {
 /// Defines a table of cases from functions, which give the cases their names.
 macro_rules! case_table {
     ($($name:ident $(($compacts:ident))? : $promise:literal,)*) => {
-        pub(super) const CASES: &[$crate::conformance::Case] = &[$(
-            $crate::conformance::Case {
+        pub(super) const CASES: &[$crate::Case] = &[$(
+            $crate::Case {
                 name: stringify!($name),
                 promise: $promise,
-                compacts: $crate::conformance::case_table!(@compacts $($compacts)?),
+                compacts: crate::case_table!(@compacts $($compacts)?),
                 run: |subject| Box::pin($name(subject)),
             },
         )*];
