@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use crate::deadline::WAIT_MAX;
+
 /// The longest accepted `Retry-After`. Longer values are reduced to it.
 pub const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(300);
 
@@ -51,10 +53,12 @@ impl Backoff {
         let exponent = i32::try_from(self.attempt).unwrap_or(i32::MAX);
         let base = (initial.as_secs_f64() * factor.max(1.0).powi(exponent)).min(cap.as_secs_f64());
         self.attempt = self.attempt.saturating_add(1);
-        let delay = Duration::from_secs_f64(base * (1.0 + jitter.max(0.0) * random.clamp(0.0, 1.0)));
+        let spread = jitter.max(0.0) * random.clamp(0.0, 1.0);
+        let bounded = |seconds: f64| Duration::try_from_secs_f64(seconds).map_or(WAIT_MAX, |delay| delay.min(WAIT_MAX));
+        let delay = bounded(base * (1.0 + spread));
         // Clients that received the same `Retry-After` must not return at the same time.
         let asked = retry_after.map_or(Duration::ZERO, |asked| asked.min(RETRY_AFTER_LIMIT));
-        if asked > delay { asked + initial.mul_f64(jitter.max(0.0) * random.clamp(0.0, 1.0)) } else { delay }
+        if asked > delay { asked + bounded(initial.as_secs_f64() * spread) } else { delay }
     }
 
     /// Starts again at the first delay. Only received data calls this.

@@ -10,26 +10,61 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
-use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 use listwatch_meta::{ListOptions, Status};
 use listwatch_wire::event::{EventError, JsonEvents, ReadEventError};
 use listwatch_wire::{FrameError, ListDecoder, print_list_options};
+use tokio::time::Instant;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Impersonation};
 use crate::credentials::Credentials;
 use crate::list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
 use crate::object::{RawObject, TypeName};
 use crate::problem::Problem;
 use crate::resource::{ApiResource, Scope};
-use crate::transport::{HttpTransport, RequestBody, ResponseBody, Transport, decompressed, disconnected};
+use crate::transport::{
+    HttpTransport, RequestBody, ResponseBody, Transport, decompressed, disconnected, is_connection_lost,
+};
 
 /// The largest body of a small document (discovery, an error), in bytes. A larger body is an error.
 pub const DOCUMENT_LIMIT_BYTES: usize = 8 * 1024 * 1024;
 
 /// Time limit for the server to send a small document, from request to last byte.
 pub const DOCUMENT_WAIT: Duration = Duration::from_secs(30);
+
+/// The number of times that [`Client::get`], [`Client::get_document`] and [`Client::discover`] send one GET when the
+/// server answers `429` or `5xx` with `Retry-After`, or when its connection is lost. client-go sends it 11 times (`maxRetries` of rest/request.go).
+pub const GET_TRIES_MAX: usize = 10;
+
+/// The wait before a GET is sent again whose connection was lost before the response, e.g. by a restart of the server.
+/// client-go waits for the same time (`retryAfterResponse` of rest/with_retry.go).
+pub const GET_RECONNECT_WAIT: Duration = Duration::from_secs(1);
+
+/// The longest wait before a GET is sent again. After a longer `Retry-After`, the call fails at once with the server's
+/// answer: a try before that time would add to the load of the server.
+pub const GET_RETRY_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The time within which a call of [`Client::get`], [`Client::get_document`] or [`Client::discover`] starts its last
+/// try. If a wait would end later, the call fails at once with the server's answer. The try itself may end later.
+pub const GET_RETRY_LIMIT: Duration = Duration::from_secs(60);
+
+/// The bounds for the tries of one GET.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tries {
+    /// The number of tries; at least one is made.
+    pub(crate) max: usize,
+    /// No try but the first one starts later.
+    pub(crate) until: Instant,
+}
+
+impl Tries {
+    /// The bounds of a call that starts now.
+    pub(crate) fn from_now() -> Self {
+        Tries { max: GET_TRIES_MAX, until: Instant::now() + GET_RETRY_LIMIT }
+    }
+}
 
 const AGENT: &str = concat!("listwatch/", env!("CARGO_PKG_VERSION"));
 
@@ -44,6 +79,8 @@ struct Inner {
     /// The prefix of every path; empty, or `/k8s/clusters/x`.
     prefix: String,
     auth: Credentials,
+    /// The headers of the impersonated user; empty without impersonation.
+    impersonation: HeaderMap,
     namespace: String,
     /// Whether lists are requested as gzip.
     compression: bool,
@@ -59,8 +96,9 @@ impl Client {
     /// A client for the server of this configuration. Connects when the first request is sent.
     ///
     /// # Errors
-    /// [`ConfigError`] when address, certificates or credentials cannot be used.
+    /// [`ConfigError`] when address, certificates, credentials or impersonation cannot be used.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
+        let impersonation = config.impersonation.as_ref().map(Impersonation::headers).transpose()?.unwrap_or_default();
         let prefix = config.server.path().trim_end_matches('/').to_owned();
         let auth = Credentials::new(config.auth, (&config.server, &config.tls, &config.transport))?;
         let transport = HttpTransport::new(&config.server, config.tls, config.transport)?;
@@ -69,6 +107,7 @@ impl Client {
                 transport: Box::new(transport),
                 prefix,
                 auth,
+                impersonation,
                 namespace: config.namespace,
                 compression: config.compression,
             }),
@@ -82,6 +121,7 @@ impl Client {
             transport: Box::new(transport),
             prefix: String::new(),
             auth: Credentials::none(),
+            impersonation: HeaderMap::new(),
             namespace: namespace.to_owned(),
             compression: false,
         };
@@ -105,19 +145,44 @@ impl Client {
     }
 
     /// Sends a GET for a path with its query and returns a successful response. After `401
-    /// Unauthorized`, renewable credentials are renewed once and the request is sent again.
+    /// Unauthorized`, renewable credentials are renewed once and the request is sent again. After `429`
+    /// or `5xx` with `Retry-After`, the request is sent again after that time, and after a lost connection
+    /// after [`GET_RECONNECT_WAIT`]. A connection that is refused, or whose TLS fails, is an error at once. [`GET_TRIES_MAX`],
+    /// [`GET_RETRY_WAIT_MAX`] and [`GET_RETRY_LIMIT`] bound this. Lists and watches of
+    /// [`HttpListWatch`] fail at once, because their reader has its own backoff.
     ///
     /// # Errors
     /// [`Problem::Refused`] with the server's `Status` for every HTTP status but 2xx,
     /// [`Problem::Disconnected`], and [`Problem::Misconfigured`] when there are no usable
     /// credentials.
     pub async fn get(&self, path_and_query: &str) -> Result<Response<ResponseBody>, Problem> {
-        self.fetch(path_and_query, JSON, false, None).await
+        self.fetch_with_retries(path_and_query, None, Tries::from_now()).await
     }
 
-    /// Sends a GET like [`Client::get`]; `compressed` requests gzip, and the response is
-    /// decompressed. The time limit applies to the server, so the time to obtain credentials
-    /// (perhaps a login) does not count.
+    /// Sends a GET for JSON, and again while the bounds allow it and [`wait_before_retry`] names a wait.
+    async fn fetch_with_retries(
+        &self,
+        path_and_query: &str,
+        limit: Option<Duration>,
+        bounds: Tries,
+    ) -> Result<Response<ResponseBody>, Problem> {
+        let mut tries = 1;
+        loop {
+            let problem = match self.fetch(path_and_query, JSON, false, limit).await {
+                Err(problem) if tries < bounds.max => problem,
+                answered => return answered,
+            };
+            let Some(wait) = wait_before_retry(&problem).filter(|wait| Instant::now() + *wait <= bounds.until) else {
+                return Err(problem);
+            };
+            tracing::debug!(%problem, path_and_query, ?wait, tries, "a GET is sent again");
+            tokio::time::sleep(wait).await;
+            tries += 1;
+        }
+    }
+
+    /// Sends a GET once; `compressed` requests gzip, and the response is decompressed. The time limit
+    /// applies to the server, so the time to obtain credentials (perhaps a login) does not count.
     async fn fetch(
         &self,
         path_and_query: &str,
@@ -142,6 +207,9 @@ impl Client {
             if let Some(credential) = session.header.clone() {
                 headers.insert(AUTHORIZATION, credential);
             }
+            for (name, value) in &self.inner.impersonation {
+                headers.append(name.clone(), value.clone());
+            }
             let sending = match &session.transport {
                 Some(transport) => transport.send(request),
                 None => self.inner.transport.send(request),
@@ -164,16 +232,32 @@ impl Client {
         }
     }
 
-    /// GETs a small JSON document.
+    /// GETs a small JSON document, with the retries of [`Client::get`].
     ///
     /// # Errors
     /// As [`Client::get`]; [`Problem::Malformed`] above [`DOCUMENT_LIMIT_BYTES`];
     /// [`Problem::Silent`] after [`DOCUMENT_WAIT`].
     pub async fn get_document(&self, path_and_query: &str) -> Result<Bytes, Problem> {
-        let response = self.fetch(path_and_query, JSON, false, Some(DOCUMENT_WAIT)).await?;
+        self.get_document_within(path_and_query, Tries::from_now()).await
+    }
+
+    /// Like [`Client::get_document`], with bounds whose time several documents share.
+    pub(crate) async fn get_document_within(&self, path_and_query: &str, bounds: Tries) -> Result<Bytes, Problem> {
+        let response = self.fetch_with_retries(path_and_query, Some(DOCUMENT_WAIT), bounds).await?;
         let waited = Problem::Silent { waited: DOCUMENT_WAIT };
         tokio::time::timeout(DOCUMENT_WAIT, collect(response.into_body())).await.unwrap_or(Err(waited))
     }
+}
+
+/// The wait before a GET is sent again; `None` if the server did not request that, or only after more than
+/// [`GET_RETRY_WAIT_MAX`]. The rule of client-go: a lost connection (`isErrRetryableFunc` of rest/request.go), and `429`
+/// or any `5xx` with `Retry-After` (`checkWait` of rest/with_retry.go). client-go waits for any time.
+pub(crate) fn wait_before_retry(problem: &Problem) -> Option<Duration> {
+    if is_connection_lost(problem) {
+        return Some(GET_RECONNECT_WAIT);
+    }
+    let is_retryable = problem.status().is_some_and(|status| status.code == 429 || status.code >= 500);
+    problem.retry_after().filter(|wait| is_retryable && *wait <= GET_RETRY_WAIT_MAX)
 }
 
 /// Converts an unsuccessful response to a problem.
@@ -557,7 +641,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn errors_keep_status_and_retry_after_of_the_server() {
         async fn check(answer: Scripted, expected: (u16, &str, Option<u64>)) {
             let client = Client::with_transport(crate::transport::ServiceTransport::new(answer), "default");
@@ -580,6 +664,133 @@ mod tests {
             let message = format!("503 Service Unavailable: {other}");
             check(Scripted(StatusCode::SERVICE_UNAVAILABLE, Some("2"), other), (503, &message, Some(2))).await;
         }
+    }
+
+    /// A server that answers with these statuses in turn, the last one for ever, and notes the headers of requests.
+    #[derive(Clone, Default)]
+    struct Turns(Arc<std::sync::Mutex<(VecDeque<Scripted>, Vec<HeaderMap>)>>);
+
+    impl Turns {
+        fn new(answers: &[(u16, Option<&'static str>)]) -> Self {
+            let answer = |(code, wait): &(u16, _)| Scripted(StatusCode::from_u16(*code).unwrap(), *wait, "{}");
+            let turns = Turns::default();
+            turns.0.lock().unwrap().0 = answers.iter().map(answer).collect();
+            turns
+        }
+
+        fn headers(&self) -> Vec<HeaderMap> {
+            self.0.lock().unwrap().1.clone()
+        }
+    }
+
+    impl tower_service::Service<Request<RequestBody>> for Turns {
+        type Response = Response<http_body_util::Full<Bytes>>;
+        type Error = Infallible;
+        type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
+            let mut turns = self.0.lock().unwrap();
+            turns.1.push(request.headers().clone());
+            let mut answer = turns.0[0].clone();
+            if turns.0.len() > 1 {
+                turns.0.pop_front();
+            }
+            answer.call(request)
+        }
+    }
+
+    /// `checkWait` of client-go's rest/with_retry.go, with bounds for the time.
+    #[tokio::test(start_paused = true)]
+    async fn get_is_sent_again_after_retry_after_within_its_bounds() {
+        async fn check(answers: &[(u16, Option<&'static str>)], expected: (Option<u16>, usize, u64)) {
+            for as_document in [false, true] {
+                let turns = Turns::new(answers);
+                let client = Client::with_transport(crate::transport::ServiceTransport::new(turns.clone()), "default");
+                let begun = Instant::now();
+                let error = match as_document {
+                    true => client.get_document("/api").await.err(),
+                    false => client.get("/api").await.err(),
+                };
+                let code = error.map(|problem| problem.status().unwrap().code);
+                let found = (code, turns.headers().len(), begun.elapsed().as_secs());
+                assert_eq!(found, expected, "{answers:?}");
+            }
+        }
+        check(&[(200, None)], (None, 1, 0)).await;
+        check(&[(429, Some("2")), (503, Some("3")), (500, Some("1")), (200, None)], (None, 4, 6)).await;
+        // The server did not request another try.
+        check(&[(503, None)], (Some(503), 1, 0)).await;
+        check(&[(404, Some("1"))], (Some(404), 1, 0)).await;
+        // At most ten tries, the last one after at most 60 s.
+        check(&[(429, Some("0"))], (Some(429), 10, 0)).await;
+        check(&[(429, Some("1"))], (Some(429), 10, 9)).await;
+        check(&[(429, Some("10"))], (Some(429), 7, 60)).await;
+        // A longer wait than 10 s is left to the caller.
+        check(&[(429, Some("11"))], (Some(429), 1, 0)).await;
+        check(&[(503, Some("3600")), (200, None)], (Some(503), 1, 0)).await;
+        check(&[(503, Some("1")), (503, Some("11")), (200, None)], (Some(503), 2, 1)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn list_and_watch_fail_at_once_although_the_server_requests_another_try() {
+        let turns = Turns::new(&[(429, Some("1"))]);
+        let client = Client::with_transport(crate::transport::ServiceTransport::new(turns.clone()), "default");
+        let pods = client.list_watch(&ApiResource::default(), &Scope::Cluster);
+        assert!(pods.list(ListOptions::default()).await.is_err());
+        assert!(pods.watch(ListOptions::default()).await.is_err());
+        assert_eq!(turns.headers().len(), 2, "the reader's own backoff does not apply");
+    }
+
+    #[tokio::test]
+    async fn every_request_names_the_impersonated_user() {
+        async fn check(auth: crate::config::Auth, authorization: Option<&str>) {
+            let groups = vec!["a".to_owned(), "b".to_owned()];
+            let impersonation = Some(Impersonation { groups, ..Impersonation::of_user("jane") });
+            let config = Config { auth, impersonation, ..Config::new("http://localhost:1").unwrap() };
+            let turns = Turns::new(&[(200, None)]);
+            let mut client = Client::new(config).unwrap();
+            Arc::get_mut(&mut client.inner).unwrap().transport =
+                Box::new(crate::transport::ServiceTransport::new(turns.clone()));
+            client.get("/api").await.unwrap();
+            client.get_document("/api").await.unwrap();
+            let pods = client.list_watch(&ApiResource::default(), &Scope::Cluster);
+            drop(pods.list(ListOptions::default()).await.unwrap());
+            drop(pods.watch(ListOptions::default()).await.unwrap());
+            let headers = turns.headers();
+            assert_eq!(headers.len(), 4);
+            for headers in headers {
+                assert_eq!(headers["impersonate-user"], "jane");
+                assert_eq!(headers.get_all("impersonate-group").iter().collect::<Vec<_>>(), ["a", "b"]);
+                assert_eq!(headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap()), authorization);
+            }
+        }
+        check(crate::config::Auth::None, None).await;
+        check(crate::config::Auth::Token("t".to_owned()), Some("Bearer t")).await;
+        #[cfg(feature = "exec")]
+        {
+            let credential = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"of-plugin"}}"#;
+            let plugin = crate::config::ExecPlugin {
+                command: "echo".into(),
+                args: vec![credential.to_owned()],
+                env: Vec::new(),
+                version: crate::config::ExecVersion::V1,
+                interactive: crate::config::InteractiveMode::Never,
+                install_hint: String::new(),
+                cluster: None,
+            };
+            check(crate::config::Auth::Exec(Box::new(plugin)), Some("Bearer of-plugin")).await;
+        }
+    }
+
+    #[test]
+    fn client_without_an_impersonated_user_for_its_groups_is_rejected() {
+        let without_user = Impersonation { groups: vec!["a".to_owned()], ..Impersonation::default() };
+        let config = Config { impersonation: Some(without_user), ..Config::new("http://localhost:1").unwrap() };
+        assert!(Client::new(config).is_err(), "groups without a user are accepted");
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use http::Uri;
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::config::{Auth, ConfigError, TlsOptions};
 #[cfg(feature = "exec")]
 use crate::config::{ExecCredentials, ExecPlugin, Identity};
+use crate::deadline::deadline;
 use crate::problem::Problem;
 use crate::transport::{HttpTransport, TransportOptions};
 
@@ -80,6 +81,8 @@ pub(crate) struct Reconnect {
 pub(crate) struct SessionState {
     session: Option<Session>,
     good_until: Option<Instant>,
+    /// The same time on the wall clock. The monotonic clock stands still while a machine sleeps, but credentials expire.
+    good_until_wall: Option<SystemTime>,
     /// Whether the server rejected the session, which is kept to compare its number.
     stale: bool,
     #[cfg(feature = "exec")]
@@ -191,7 +194,12 @@ impl Renewed {
 impl SessionState {
     /// The current session, unless it is expired or stale.
     fn usable(&self) -> Option<Session> {
-        let in_time = self.good_until.is_none_or(|until| Instant::now() < until);
+        self.usable_at(Instant::now(), SystemTime::now())
+    }
+
+    fn usable_at(&self, now: Instant, wall: SystemTime) -> Option<Session> {
+        let in_time =
+            self.good_until.is_none_or(|until| now < until) && self.good_until_wall.is_none_or(|until| wall < until);
         self.session.clone().filter(|_| in_time && !self.stale)
     }
 
@@ -207,9 +215,10 @@ impl SessionState {
             // The old token may still be valid, and the file may return. The server decides.
             (Err(why), Some(session)) => {
                 tracing::warn!(path = %path.display(), why, "the token file cannot be read; the former token is used");
-                self.good_until = Some(Instant::now() + FAILURE_MEMORY);
+                let session = session.clone();
+                self.set_life(Some(FAILURE_MEMORY));
                 self.stale = false;
-                Ok(session.clone())
+                Ok(session)
             }
             (Err(why), None) => {
                 let problem = Problem::misconfigured(format!("the token file {}: {why}", path.display()));
@@ -240,7 +249,9 @@ impl SessionState {
                 self.session.as_ref().and_then(|session| session.transport.clone())
             }
             Some(identity) => {
-                let tls = TlsOptions { identity: Some(identity.clone()), ..reach.tls.clone() };
+                let mut tls = reach.tls.clone();
+                // The plugin's certificate replaces that of a file.
+                (tls.identity, tls.files.identity) = (Some(identity.clone()), None);
                 let transport = HttpTransport::new(&reach.server, tls, reach.options.clone())
                     .map_err(|error| unusable(format!("certificate cannot be used: {error}")).caused_by(error))?;
                 self.identity = Some(Arc::new(identity));
@@ -260,9 +271,14 @@ impl SessionState {
         self.number += 1;
         let session = Session { header, transport, number: self.number };
         self.session = Some(session.clone());
-        self.good_until = life.map(|life| Instant::now() + life);
+        self.set_life(life);
         self.stale = false;
         session
+    }
+
+    fn set_life(&mut self, life: Option<Duration>) {
+        self.good_until = life.map(|life| deadline(Instant::now(), life));
+        self.good_until_wall = life.map(|life| deadline(SystemTime::now(), life));
     }
 }
 
@@ -416,5 +432,20 @@ mod tests {
             assert_eq!(found, kept, "{seconds} s");
             assert_eq!(state.usable().is_some(), kept > 0, "an expired token is for one request: {seconds} s");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn credentials_expire_while_the_machine_sleeps() {
+        let mut state = SessionState::default();
+        state.keep(None, None, Some(Duration::from_secs(3_600)));
+        let (now, wall) = (Instant::now(), SystemTime::now());
+        assert!(state.usable_at(now, wall).is_some());
+        let slept = wall + Duration::from_secs(3_601);
+        assert!(state.usable_at(now, slept).is_none(), "an expired credential is used after a sleep");
+        // A wall clock that is set back extends no life.
+        let later = now + Duration::from_secs(3_601);
+        assert!(state.usable_at(later, wall - Duration::from_secs(3_600)).is_none());
+        state.keep(None, None, None);
+        assert!(state.usable_at(later, slept).is_some(), "a credential without an expiry expires");
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::decode::{Decode, KeepJson};
 use crate::delta_fifo::{DeltaFifo, FifoConfig, PushOutcome, Quarantined};
-use crate::indexer::{Change, Index, IndexValue, Indexer, Snapshot, Store};
+use crate::indexer::{Change, Index, IndexValue, Indexer, Origin, Snapshot, Store};
 use crate::list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
 use crate::object::{Object, ObjectKey, RawObject};
 use crate::problem::Problem;
@@ -76,6 +76,8 @@ pub struct Reflection<L, D: Decode = KeepJson> {
     notices: VecDeque<NoticeWithState<D::Stored>>,
     /// The snapshot of the notice that was returned last.
     notice_snapshot: Arc<Snapshot<D::Stored>>,
+    /// Whether the reflection is read as an event source: see [`Reflection::begin_source`].
+    is_source: bool,
     health: Health,
     random: StdRng,
     /// The reflector's state that was reported last.
@@ -144,6 +146,7 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
             notice_snapshot: indexer.reader().snapshot(),
             health: Health(Arc::new(Mutex::new(ReflectorState::Starting))),
             indexer,
+            is_source: false,
             exchange: Exchange::Idle,
             notices: VecDeque::new(),
             random: StdRng::from_os_rng(),
@@ -208,8 +211,8 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
     }
 
     /// Closes the open request, for a reflection that will not be polled for a while. The copy
-    /// stays. The next call of [`Reflection::next`] resumes at the copy's version after the first
-    /// delay of the backoff. If that version has expired, it relists and reports the differences.
+    /// stays. The next call of [`Reflection::next`] resumes at the copy's last complete version
+    /// after the first delay of the backoff. If that version has expired, it relists and reports the differences.
     pub fn suspend(&mut self) {
         if self.reported_state == ReflectorState::Starting {
             return;
@@ -233,6 +236,21 @@ impl<L: ListWatch, D: Decode> Reflection<L, D> {
             self.notice_snapshot = snapshot.clone();
         }
         notices.into()
+    }
+
+    /// Queues the state of the notices that were returned before, as an initial state. An event source needs it,
+    /// because its reader has not seen these notices. Only the first call has an effect.
+    pub(crate) fn begin_source(&mut self) {
+        if std::mem::replace(&mut self.is_source, true) || !self.notice_snapshot.is_synced() {
+            return;
+        }
+        let snapshot = self.notice_snapshot.clone();
+        let added = |object: &D::Stored| Change::Added { object: object.clone(), origin: Origin::Initial };
+        let changes: Vec<_> = snapshot.iter().map(added).collect();
+        self.notices.push_front((Notice::Synced, snapshot.clone()));
+        if !changes.is_empty() {
+            self.notices.push_front((Notice::Changes(changes), snapshot));
+        }
     }
 
     /// The writer of the store.

@@ -95,6 +95,7 @@ pub mod config;
 pub mod controller;
 #[cfg(feature = "http")]
 mod credentials;
+mod deadline;
 pub mod decode;
 pub mod delta_fifo;
 #[cfg(feature = "http")]
@@ -115,11 +116,13 @@ mod shard;
 mod stored;
 #[cfg(feature = "http")]
 pub mod transport;
-pub mod work_queue;
 
 pub use backoff::{Backoff, BackoffPolicy};
 #[cfg(feature = "http")]
-pub use client::{Client, DOCUMENT_LIMIT_BYTES, DOCUMENT_WAIT, HttpListWatch};
+pub use client::{
+    Client, DOCUMENT_LIMIT_BYTES, DOCUMENT_WAIT, GET_RECONNECT_WAIT, GET_RETRY_LIMIT, GET_RETRY_WAIT_MAX,
+    GET_TRIES_MAX, HttpListWatch,
+};
 #[cfg(feature = "kubeconfig")]
 pub use config::Kubeconfig;
 #[cfg(feature = "http")]
@@ -137,6 +140,8 @@ pub use driver::{Health, Notice, Reflection};
 pub use indexer::{ApplyOutcome, Change, Index, IndexValue, Indexer, Origin, OwnWrites, Snapshot, Store, WaitError};
 pub use informer::{InformerConfig, SharedInformer, SharedInformerFactory};
 pub use list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
+pub use listwatch_work_queue as work_queue;
+pub use listwatch_work_queue::{QueueConfig, WorkItem, WorkQueue};
 pub use object::{Object, ObjectKey, RawObject, TypeName, compare_versions};
 pub use problem::{Cause, Problem};
 pub use projection::Projection;
@@ -144,7 +149,6 @@ pub use reflector::{FirstRead, Reflector, ReflectorConfig, ReflectorState};
 pub use resource::{ApiResource, Scope};
 pub use shard::{ShardFallback, ShardListWatch};
 pub use stored::{Stored, Typed};
-pub use work_queue::{QueueConfig, WorkItem, WorkQueue};
 
 /// The example of the README, as a documentation test.
 #[cfg(doctest)]

@@ -158,6 +158,17 @@ impl Problem {
         self.status().is_some_and(Status::is_too_large_resource_version)
     }
 
+    /// True if a retry of the same request cannot help: it is invalid, unauthorized or forbidden, its resource does not
+    /// exist, or the configuration cannot be used. A problem that is neither final nor
+    /// [temporary](Problem::is_temporary), such as an answer that cannot be read, may end.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Problem::Misconfigured { .. } => true,
+            Problem::Refused { status, .. } => matches!(status.code, 400 | 401 | 403 | 404 | 405 | 422),
+            _ => false,
+        }
+    }
+
     /// True if the server or the network is overloaded or unavailable, so that a retry may succeed.
     pub fn is_temporary(&self) -> bool {
         match self {

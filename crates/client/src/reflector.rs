@@ -8,7 +8,7 @@
 //!            │                                                      ▼             ▼
 //!            │                                                   Watching ◀──── commit
 //!            │                                                    │   ▲
-//!            │  410, or k fruitless watches                       │   │ resume at the last version:
+//!            │  410, or k fruitless watches                       │   │ resume at the last complete version:
 //!            └──────────── (one backoff step) ◀───────────────────┤   │ at once after a clean end,
 //!                                                                 └───┘ after a backoff otherwise,
 //!                                                                       Checking first if in doubt
@@ -24,12 +24,15 @@
 //! Rules that differ from client-go's:
 //! - A watch that fails with anything but 410 is resumed, because lists make an outage worse. Only
 //!   [`RESUME_LIMIT`] watches in a row without events cause a relist.
+//! - A watch resumes at the last version whose changes are known to be complete, not at the version of the last event.
+//!   A server can change several objects at one version, e.g. when a lease expires, and a connection can be cut between
+//!   their events. The events of the last version arrive again; [`DeltaFifo`](crate::DeltaFifo) drops them.
 //! - A 410 causes a relist at any place: HTTP status, ERROR event, page, WatchList.
 //! - The wait for the end of the initial events is bounded ([`ReflectorConfig::marker_wait`]). Then
 //!   the state is listed instead, and [`ServerMemory`] records the failure.
-//! - Only progress resets a backoff: an applied event, a bookmark, or a watch that lasted
-//!   [`STABLE_WATCH_MIN`]. A completed list is not progress; otherwise lists could follow each
-//!   other without a delay.
+//! - Only progress resets a backoff: an event of a newer version, a bookmark, or a watch that lasted
+//!   [`STABLE_WATCH_MIN`]. An event that arrives again is not progress, and neither is a completed list. Otherwise
+//!   watches or lists could follow each other without a delay.
 //! - After a broken or short stream, a list of one item checks whether the server has reached the version to resume
 //!   from ([`ReflectorConfig::check_server`]). A server can lose its history if it is restored from a backup or stores
 //!   in memory. Such a server would accept the watch, and send nothing until its version exceeds the client's.
@@ -39,6 +42,7 @@
 mod server_memory;
 mod state;
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -46,6 +50,7 @@ use listwatch_meta::{ListOptions, ResourceVersion, canary};
 use listwatch_wire::{EventKind, ListMeta, Metadata};
 
 use crate::backoff::{Backoff, BackoffPolicy};
+use crate::deadline::{WAIT_MAX, deadline};
 use crate::object::{TypeName, compare_versions};
 use crate::pager::{Page, Pager};
 use crate::problem::Problem;
@@ -53,8 +58,8 @@ use crate::problem::Problem;
 pub use self::server_memory::{SILENT_WATCH_LISTS, ServerMemory, WATCH_LIST_MEMORY};
 pub use self::state::ReflectorState;
 
-/// The number of watches in a row without any event or bookmark (opened or rejected) after which the state is listed
-/// again. Lost connections and responses of an overloaded server do not count.
+/// The number of watches in a row without a bookmark or an event of a newer version (opened or rejected) after which
+/// the state is listed again. Lost connections and responses of an overloaded server do not count.
 pub const RESUME_LIMIT: u32 = 5;
 
 /// The number of truncated streams of initial events after which the state is listed instead.
@@ -70,7 +75,7 @@ pub const SHORT_WATCH: Duration = Duration::from_secs(1);
 /// not.
 pub const WATCH_END_GRACE: Duration = Duration::from_secs(30);
 
-/// The number of checks in which a server may report not to have reached the resume version. After
+/// The number of checks in which a server may report not to have reached the last version. After
 /// the last one the reflector reads the most recent state.
 pub const CHECK_LIMIT: u32 = 3;
 
@@ -103,7 +108,7 @@ pub struct ReflectorConfig {
     /// The shortest requested duration of a watch. The requested duration is random between this
     /// and twice this, so that watches opened together do not end together.
     pub min_watch_timeout: Duration,
-    /// A watch without input for this time is reopened at its last version. Set it below the idle
+    /// A watch without input for this time is reopened at its last complete version. Set it below the idle
     /// limit of load balancers on the path. `None` relies on HTTP/2 pings alone.
     pub idle_limit: Option<Duration>,
     /// Time for the response to a request, and for the next item of a list.
@@ -200,16 +205,23 @@ pub struct Reflector {
     phase: Phase,
     actions: VecDeque<Action>,
     backoff: Backoff,
-    /// The version of the last list, applied event or bookmark; empty before the first.
+    /// The version of the last list, applied event or bookmark; empty before the first. A state of this version is not
+    /// older than the copy, so relists and checks request it.
     version: String,
+    /// The newest version up to which all changes have arrived; watches resume at it. More events of `version` may
+    /// follow an event, so this is the version before. A list or bookmark of a version is complete.
+    resume_version: String,
     /// The server rejected `version` as expired or too large, so the next list must request the
     /// most recent state.
     version_unavailable: bool,
+    /// The server rejected a WatchList, and the list that follows has not arrived. If that is rejected too, the reason
+    /// is another one, e.g. a field selector.
+    watch_list_rejected: bool,
     /// A list of any state was paged, so this server does not list from a watch cache.
     paged: bool,
     /// The longest interval between two bookmarks of this server.
     bookmark_interval: Option<Duration>,
-    /// The number of watches in a row without events or bookmarks.
+    /// The number of watches in a row without progress.
     fruitless: u32,
     /// A stream broke or ended early, so the server may have another state than before.
     server_unverified: bool,
@@ -243,7 +255,7 @@ enum AfterWait {
     InitialEvents { cuts: u32 },
     /// Check the version again, then watch.
     Check { refusals: u32 },
-    /// Watch again from the last version.
+    /// Watch again from the last complete version.
     Resume,
 }
 
@@ -279,7 +291,7 @@ struct Checking {
 #[derive(Debug)]
 struct Watching {
     open: bool,
-    /// The number of events and bookmarks.
+    /// The number of bookmarks, and of events of a newer version.
     events: u64,
     since: Instant,
     heard: Instant,
@@ -301,7 +313,9 @@ impl Reflector {
             actions: VecDeque::new(),
             backoff,
             version: String::new(),
+            resume_version: String::new(),
             version_unavailable: false,
+            watch_list_rejected: false,
             paged: false,
             bookmark_interval: None,
             fruitless: 0,
@@ -341,7 +355,8 @@ impl Reflector {
         self.synced
     }
 
-    /// The version up to which all changes were delivered; empty before the first state.
+    /// The version of the last list, event or bookmark; empty before the first state. All changes before this version
+    /// were delivered. After an event, further changes of the same version may follow.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -404,6 +419,9 @@ impl Reflector {
                 self.actions.push_back(Action::List(options));
             }
             Page::Complete { version } => {
+                if std::mem::take(&mut self.watch_list_rejected) {
+                    self.config.server.remember_refusal(at.now);
+                }
                 self.commit(version);
                 self.watch(at);
             }
@@ -470,20 +488,28 @@ impl Reflector {
                 if metadata.resource_version.is_empty() || (metadata.name.is_empty() && kind != EventKind::Bookmark) {
                     return EventAction::Skip(SkipReason::Unidentified);
                 }
-                watching.events += 1;
-                if kind == EventKind::Bookmark
-                    && let Some(before) = watching.bookmark.replace(at.now)
-                {
+                let is_bookmark = kind == EventKind::Bookmark;
+                if is_bookmark && let Some(before) = watching.bookmark.replace(at.now) {
                     let interval = at.now.saturating_duration_since(before);
                     self.bookmark_interval = self.bookmark_interval.max(Some(interval));
                 }
-                // The resume version never goes back, even if the server's events do.
-                if !(kind != EventKind::Bookmark && canary!("client-resumes-from-the-last-bookmark"))
-                    && compare_versions(&metadata.resource_version, &self.version).is_none_or(|order| order.is_gt())
-                {
+                let order = compare_versions(&metadata.resource_version, &self.version);
+                let is_newer = order.map_or_else(|| metadata.resource_version != self.version, Ordering::is_gt);
+                // An event of a known version may be a repetition. A server that cuts each watch after its repeated
+                // events would be asked at full speed if they counted.
+                if is_bookmark || is_newer {
+                    watching.events += 1;
+                    self.progress();
+                }
+                // The versions never go back, even if the server's events do.
+                if is_newer && (is_bookmark || !canary!("client-resumes-from-the-last-bookmark")) {
+                    self.resume_version.clone_from(&self.version);
                     metadata.resource_version.as_ref().clone_into(&mut self.version);
                 }
-                self.progress();
+                // No change of the bookmark's version follows. The version may be known from its events.
+                if is_bookmark && metadata.resource_version == self.version {
+                    self.resume_version.clone_from(&self.version);
+                }
                 if kind == EventKind::Bookmark { EventAction::Bookmark } else { EventAction::Apply }
             }
             _ => EventAction::Skip(SkipReason::NotWatching),
@@ -602,16 +628,16 @@ impl Reflector {
     pub fn poll_timeout(&self) -> Option<Instant> {
         Some(match &self.phase {
             Phase::Starting => return None,
-            Phase::Listing(listing) => listing.heard + self.config.request_wait,
-            Phase::Checking(checking) => checking.heard + self.config.request_wait,
-            Phase::Initial(initial) if initial.open => initial.heard + self.config.marker_wait,
-            Phase::Initial(initial) => initial.heard + self.config.request_wait,
+            Phase::Listing(listing) => deadline(listing.heard, self.config.request_wait),
+            Phase::Checking(checking) => deadline(checking.heard, self.config.request_wait),
+            Phase::Initial(initial) if initial.open => deadline(initial.heard, self.config.marker_wait),
+            Phase::Initial(initial) => deadline(initial.heard, self.config.request_wait),
             Phase::Watching(watching) if watching.open => {
-                let end = watching.since + watching.timeout + WATCH_END_GRACE;
+                let end = deadline(watching.since, watching.timeout.saturating_add(WATCH_END_GRACE));
                 let silence = [self.config.idle_limit, self.bookmark_wait()].into_iter().flatten().min();
-                silence.map_or(end, |silence| end.min(watching.heard + silence))
+                silence.map_or(end, |silence| end.min(deadline(watching.heard, silence)))
             }
-            Phase::Watching(watching) => watching.heard + self.config.request_wait,
+            Phase::Watching(watching) => deadline(watching.heard, self.config.request_wait),
             Phase::Waiting { until, .. } => *until,
         })
     }
@@ -626,6 +652,7 @@ impl Reflector {
     }
 
     fn initial_events(&mut self, at: TimeAndRandom, cuts: u32) {
+        self.watch_list_rejected = false;
         let version = if self.version_unavailable { "" } else { &self.version };
         let options = ListOptions {
             send_initial_events: Some(true),
@@ -664,12 +691,12 @@ impl Reflector {
         self.phase = Phase::Listing(Listing { pager, items: 0, since: at.now, heard: at.now });
     }
 
-    /// Resumes the watch at the last version.
+    /// Resumes the watch at the last complete version.
     fn resume(&mut self, at: TimeAndRandom) {
         if self.server_unverified && self.config.check_server { self.check(at, 0) } else { self.watch(at) }
     }
 
-    /// Lists one item, not older than the resume version.
+    /// Lists one item, not older than the last version.
     fn check(&mut self, at: TimeAndRandom, refusals: u32) {
         self.actions.push_back(Action::List(ListOptions {
             resource_version: ResourceVersion::new(self.version.as_str()),
@@ -681,7 +708,7 @@ impl Reflector {
     }
 
     fn watch(&mut self, at: TimeAndRandom) {
-        let options = self.watch_options(at, &self.version);
+        let options = self.watch_options(at, &self.resume_version);
         self.phase = Phase::Watching(Watching {
             open: false,
             events: 0,
@@ -694,7 +721,7 @@ impl Reflector {
     }
 
     fn watch_options(&self, at: TimeAndRandom, version: &str) -> ListOptions {
-        let timeout = self.config.min_watch_timeout.mul_f64(1.0 + at.random.clamp(0.0, 0.999_999));
+        let timeout = self.config.min_watch_timeout.min(WAIT_MAX).mul_f64(1.0 + at.random.clamp(0.0, 0.999_999));
         ListOptions {
             watch: true,
             allow_watch_bookmarks: true,
@@ -712,6 +739,7 @@ impl Reflector {
 
     fn commit(&mut self, version: String) {
         self.version.clone_from(&version);
+        self.resume_version.clone_from(&version);
         self.version_unavailable = false;
         self.server_unverified = false;
         self.synced = true;
@@ -728,7 +756,7 @@ impl Reflector {
     fn wait(&mut self, at: TimeAndRandom, problem: Problem, then: AfterWait) {
         let delay = self.backoff.next_delay(at.random, problem.retry_after());
         self.problem = Some(problem);
-        self.phase = Phase::Waiting { until: at.now + delay, then };
+        self.phase = Phase::Waiting { until: deadline(at.now, delay), then };
         self.actions.push_back(Action::Close);
     }
 
@@ -778,7 +806,7 @@ impl Reflector {
         } else {
             // A server that does not know the parameters rejects them in one of these ways.
             if problem.status().is_some_and(|status| matches!(status.code, 400 | 405 | 406 | 422)) {
-                self.config.server.remember_refusal(at.now);
+                self.watch_list_rejected = true;
             }
             self.problem = Some(problem);
             self.list(at);
@@ -810,6 +838,7 @@ impl Reflector {
     fn fail_watch(&mut self, at: TimeAndRandom, problem: Problem) {
         if problem.is_expired() && canary!("client-watches-on-after-expiry") {
             self.version.clear();
+            self.resume_version.clear();
             return self.wait(at, problem, AfterWait::Resume);
         }
         if problem.is_expired() {

@@ -58,6 +58,8 @@
 
 mod events;
 mod store;
+#[cfg(test)]
+mod testing;
 
 pub use events::{controller, events, reflect};
 pub use store::KubeStore;

@@ -2,16 +2,21 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::runtime::reflector::{Lookup, ObjectRef};
-use listwatch_client::{Object, ObjectKey, Store, WaitError};
+use listwatch_client::{Object, ObjectKey, Snapshot, Store, WaitError};
 use serde::de::DeserializeOwned;
+
+/// The number of decoded values of deleted objects, beyond the number of existing objects, above
+/// which a read drops the values of all deleted objects.
+const DELETED_VALUES_MAX: usize = 16;
 
 /// A reader with the methods of `kube::runtime::reflector::Store` over listwatch's cache. Objects
 /// are stored as JSON and decoded when they are read. A decoded object is cached until the object
-/// changes, so memory grows with the objects that were read. Cheap to clone.
+/// changes, so memory grows with the existing objects that were read. Values of deleted objects
+/// are dropped by later reads, of any object. Cheap to clone.
 ///
 /// These methods skip objects that cannot be decoded; [`KubeStore::undecodable`] lists them.
 pub struct KubeStore<K> {
@@ -55,7 +60,11 @@ where
     pub fn get(&self, key: &ObjectRef<K>) -> Option<Arc<K>> {
         let key = ObjectKey::new(key.namespace.as_deref().unwrap_or_default(), &key.name);
         let snapshot = self.store.snapshot();
-        self.decode(snapshot.get(key.as_str())?).ok()
+        let Some(object) = snapshot.get(key.as_str()) else {
+            self.decoded().remove(&key);
+            return None;
+        };
+        self.decode(&snapshot, object).ok()
     }
 
     /// All objects, in the order of the server's lists. The store of kube-rs has no order.
@@ -66,14 +75,17 @@ where
     /// The objects that satisfy a predicate.
     pub fn state_filter(&self, predicate: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
         let snapshot = self.store.snapshot();
-        self.drop_stale_values(snapshot.len());
-        snapshot.iter().filter_map(|object| self.decode(object).ok()).filter(|value| predicate(value)).collect()
+        snapshot
+            .iter()
+            .filter_map(|object| self.decode(&snapshot, object).ok())
+            .filter(|value| predicate(value))
+            .collect()
     }
 
     /// The first object that satisfies a predicate.
     pub fn find(&self, predicate: impl Fn(&K) -> bool) -> Option<Arc<K>> {
         let snapshot = self.store.snapshot();
-        snapshot.iter().filter_map(|object| self.decode(object).ok()).find(|value| predicate(value))
+        snapshot.iter().filter_map(|object| self.decode(&snapshot, object).ok()).find(|value| predicate(value))
     }
 
     /// The number of objects, decodable or not.
@@ -89,7 +101,10 @@ where
     /// The objects that cannot be decoded into `K`, with the errors.
     pub fn undecodable(&self) -> Vec<(ObjectKey, String)> {
         let snapshot = self.store.snapshot();
-        snapshot.iter().filter_map(|object| Some((object.key().clone(), self.decode(object).err()?))).collect()
+        snapshot
+            .iter()
+            .filter_map(|object| Some((object.key().clone(), self.decode(&snapshot, object).err()?)))
+            .collect()
     }
 
     /// Waits until the initial state is loaded, without a time limit.
@@ -100,8 +115,17 @@ where
         self.store.wait_until_synced(Duration::MAX).await.map(drop)
     }
 
-    fn decode(&self, object: &Object) -> Result<Arc<K>, String> {
-        let mut decoded = self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
+    fn decoded(&self) -> MutexGuard<'_, HashMap<ObjectKey, Decoded<K>>> {
+        self.decoded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The decoded value of an object of this snapshot.
+    fn decode(&self, snapshot: &Snapshot, object: &Object) -> Result<Arc<K>, String> {
+        let mut decoded = self.decoded();
+        // At least half of the examined values are dropped, so the cost per decoded value is constant.
+        if decoded.len() > 2 * snapshot.len() + DELETED_VALUES_MAX {
+            decoded.retain(|key, _| snapshot.get(key.as_str()).is_some());
+        }
         if let Some(known) = decoded.get(object.key())
             && known.object.is_same(object)
         {
@@ -111,14 +135,47 @@ where
         decoded.insert(object.key().clone(), Decoded { object: object.clone(), value: value.clone() });
         value
     }
+}
 
-    /// Drops the decoded values of deleted objects if there are more than `2 * present + 16` decoded
-    /// values. `present` is the number of existing objects.
-    fn drop_stale_values(&self, present: usize) {
-        let mut decoded = self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
-        if decoded.len() > 2 * present + 16 {
-            let snapshot = self.store.snapshot();
-            decoded.retain(|key, _| snapshot.get(key.as_str()).is_some());
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::ResourceExt as _;
+    use listwatch_client::{Delta, Indexer};
+
+    use super::*;
+    use crate::testing::object;
+
+    #[test]
+    fn values_of_deleted_objects_are_dropped_by_later_reads() {
+        type Read = fn(&KubeStore<ConfigMap>, &str) -> Option<Arc<ConfigMap>>;
+        // A read of an object that exists, and of one that was deleted.
+        fn check(what: &str, read: Read, read_deleted: Read, values_max: usize) {
+            let mut indexer = Indexer::new();
+            let store = KubeStore::<ConfigMap>::new(indexer.reader());
+            for round in 0..1_000 {
+                let name = format!("m{round}");
+                let created = object(&name, "1");
+                let key = created.key().clone();
+                indexer.apply(Delta::Upsert(created), &mut Vec::new());
+                indexer.publish();
+                let found = read(&store, &name).map(|map| map.name_any());
+                assert_eq!(found.as_deref(), Some(&*name), "{what}: an existing object is not read");
+                indexer.apply(Delta::Delete { key, last: None }, &mut Vec::new());
+                indexer.publish();
+                assert_eq!(read_deleted(&store, &name), None, "{what}: a deleted object is read");
+                let values = store.decoded().len();
+                assert!(values <= values_max, "{what}: {values} values of deleted objects use memory after {round}");
+            }
         }
+        let get: Read = |store, name| store.get(&ObjectRef::new(name).within("default"));
+        let find: Read = |store, name| store.find(|map| map.name_any() == name);
+        let state: Read = |store, name| store.state().into_iter().find(|map| map.name_any() == name);
+        let none: Read = |_, _| None;
+        check("get of the deleted object", get, get, 0);
+        let bound = 2 + DELETED_VALUES_MAX + 1;
+        check("get", get, none, bound);
+        check("find", find, find, bound);
+        check("state", state, state, bound);
     }
 }

@@ -1,11 +1,12 @@
 //! Reading kubeconfig files: [`Kubeconfig`].
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use serde::Deserialize;
 
-use super::{Auth, Config, ConfigError, Identity, TlsOptions, parse_certificates, read};
+use super::{Auth, Config, ConfigError, Identity, Impersonation, TlsFiles, TlsOptions, parse_certificates, read};
 #[cfg(feature = "exec")]
 use super::{ExecPlugin, ExecVersion, InteractiveMode};
 use crate::transport::{ProxyUrl, TransportOptions};
@@ -82,6 +83,11 @@ struct User {
     client_key_data: Option<String>,
     username: Option<String>,
     password: Option<String>,
+    #[serde(rename = "as")]
+    as_user: Option<String>,
+    as_uid: Option<String>,
+    as_groups: Option<Vec<String>>,
+    as_user_extra: Option<BTreeMap<String, Option<Vec<String>>>>,
     exec: Option<Exec>,
     auth_provider: Option<AuthProvider>,
 }
@@ -219,7 +225,8 @@ impl Kubeconfig {
         &self.current
     }
 
-    /// The configuration of a context; `None` is the current one.
+    /// The configuration of a context; `None` is the current one. For a server with an `http://` URL it has no
+    /// credentials, client certificate or plugin, as in client-go.
     ///
     /// # Errors
     /// [`ConfigError`] when a referenced name or file is missing, or when the context requires an
@@ -240,14 +247,28 @@ impl Kubeconfig {
             Some(url) => Some(ProxyUrl::parse(url).map_err(|why| ConfigError::invalid("proxy-url", why))?),
             None => None,
         };
-        let (auth, identity) = match self.users.iter().find(|(name, ..)| *name == context.user) {
-            Some((_, user, folder)) => (user.auth(folder, cluster, cluster_folder)?, user.identity(folder)?),
-            None if context.user.is_empty() => (Auth::None, None),
-            None => {
-                let known = self.users.iter().map(|(name, ..)| name.clone()).collect();
-                return Err(unknown("user", &context.user, known));
-            }
-        };
+        let (auth, identity, impersonation, identity_files) =
+            match self.users.iter().find(|(name, ..)| *name == context.user) {
+                Some((_, user, folder)) => (
+                    user.auth(folder, cluster, cluster_folder)?,
+                    user.identity(folder)?,
+                    user.impersonation()?,
+                    user.identity_files(folder),
+                ),
+                None if context.user.is_empty() => (Auth::None, None, None, None),
+                None => {
+                    let known = self.users.iter().map(|(name, ..)| name.clone()).collect();
+                    return Err(unknown("user", &context.user, known));
+                }
+            };
+        let config = Config::new(&cluster.server)?;
+        // As `ClientConfig` of clientcmd: user and certificates are only for a server that is reached over TLS. Anybody
+        // on the path could read a credential. Impersonation is not secret.
+        let is_tls = config.server.scheme_str() == Some("https");
+        if !is_tls && (identity.is_some() || !matches!(auth, Auth::None)) {
+            let (server, user) = (&cluster.server, &context.user);
+            tracing::warn!(server, user, "the server is not reached over TLS, so no credentials are sent");
+        }
         let authorities = match pem(
             cluster.certificate_authority_data.as_deref(),
             cluster.certificate_authority.as_deref(),
@@ -257,15 +278,22 @@ impl Kubeconfig {
             Some((pem, what)) => parse_certificates(&pem, &what)?,
             None => Vec::new(),
         };
-        let config = Config::new(&cluster.server)?;
-        Ok(Config {
-            tls: TlsOptions {
-                authorities,
-                insecure_skip_verify: cluster.insecure_skip_tls_verify,
-                server_name: cluster.tls_server_name.clone().filter(|name| !name.is_empty()),
-                identity,
+        let authority_file = only_file(&cluster.certificate_authority_data, &cluster.certificate_authority);
+        let tls = TlsOptions {
+            files: TlsFiles {
+                authorities: authority_file.map(|file| cluster_folder.join(file)),
+                identity: identity_files,
             },
+            authorities,
+            insecure_skip_verify: cluster.insecure_skip_tls_verify,
+            server_name: cluster.tls_server_name.clone().filter(|name| !name.is_empty()),
+            identity,
+        };
+        let (tls, auth) = if is_tls { (tls, auth) } else { (TlsOptions::default(), Auth::None) };
+        Ok(Config {
+            tls,
             auth,
+            impersonation,
             namespace: context
                 .namespace
                 .clone()
@@ -406,6 +434,37 @@ impl User {
             (None, Some(_)) => Err(ConfigError::invalid("the client key", "has no client-certificate beside it")),
         }
     }
+
+    /// The files of the client certificate and its key, if both come from files: `loadTLSFiles` of client-go reloads
+    /// no other.
+    fn identity_files(&self, folder: &Path) -> Option<(PathBuf, PathBuf)> {
+        let certificate = only_file(&self.client_certificate_data, &self.client_certificate)?;
+        let key = only_file(&self.client_key_data, &self.client_key)?;
+        Some((folder.join(certificate), folder.join(key)))
+    }
+
+    /// The impersonated user. The check is that of `validateAuthInfo` of clientcmd.
+    fn impersonation(&self) -> Result<Option<Impersonation>, ConfigError> {
+        let extra = self.as_user_extra.clone().unwrap_or_default();
+        let impersonation = Impersonation {
+            user: self.as_user.clone().unwrap_or_default(),
+            uid: self.as_uid.clone().unwrap_or_default(),
+            groups: self.as_groups.clone().unwrap_or_default(),
+            extra: extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect(),
+        };
+        if impersonation == Impersonation::default() {
+            return Ok(None);
+        }
+        // A missing user is an error of the headers.
+        impersonation.headers()?;
+        Ok(Some(impersonation))
+    }
+}
+
+/// The file of an option that is not embedded in the kubeconfig.
+fn only_file<'a>(data: &Option<String>, file: &'a Option<PathBuf>) -> Option<&'a Path> {
+    let is_embedded = data.as_deref().is_some_and(|data| !data.is_empty());
+    file.as_deref().filter(|file| !is_embedded && !file.as_os_str().is_empty())
 }
 
 /// Reads embedded data, or else a file, in PEM. The second value names the source for error
@@ -463,7 +522,7 @@ clusters:
     certificate-authority-data: {}
     tls-server-name: kubernetes
 - name: plain
-  cluster: {{server: "http://localhost:8080", insecure-skip-tls-verify: true}}
+  cluster: {{server: "https://localhost:8443", insecure-skip-tls-verify: true}}
 - name: proxied
   cluster: {{server: "https://x", proxy-url: "http://p:3128", disable-compression: true}}
 - name: badly-proxied
@@ -557,6 +616,28 @@ contexts:
         assert_eq!(config.namespace, "default");
     }
 
+    /// `ClientConfig` of clientcmd reads user and certificates only for a server that is reached over TLS.
+    #[test]
+    fn plain_http_server_receives_no_credentials() {
+        let exec = "exec: {command: p, apiVersion: client.authentication.k8s.io/v1beta1}";
+        let certificate = format!("client-certificate-data: {}, client-key-data: {}", encode(CERTIFICATE), encode(KEY));
+        for user in ["token: t", "tokenFile: f", "username: me, password: pass", exec, &certificate] {
+            let text = format!(
+                "clusters: [{{name: c, cluster: {{server: 'http://h', insecure-skip-tls-verify: true, certificate-authority-data: {}}}}}]\nusers: [{{name: u, user: {{{user}, as: jane}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u, namespace: n}}}}]\n",
+                encode(CERTIFICATE)
+            );
+            let config = parse(&text).unwrap().config(Some("x")).unwrap();
+            assert!(matches!(config.auth, Auth::None), "{user}: a credential is sent in clear text");
+            assert!(config.tls.identity.is_none() && config.tls.files == TlsFiles::default(), "{user}");
+            assert!(config.tls.authorities.is_empty() && !config.tls.insecure_skip_verify, "{user}");
+            assert_eq!(config.impersonation.map(|user| user.user).as_deref(), Some("jane"), "client-go impersonates");
+            assert_eq!(config.namespace, "n");
+        }
+        // A user that is not usable is an error for any server.
+        let both = "clusters: [{name: c, cluster: {server: 'http://h'}}]\nusers: [{name: u, user: {token: t, username: me}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\n";
+        assert!(parse(both).unwrap().config(Some("x")).is_err());
+    }
+
     #[test]
     fn exec_plugins_are_loaded_with_their_arguments() {
         let Auth::Exec(plugin) = parse(&sample()).unwrap().config(Some("cloud")).unwrap().auth else {
@@ -613,6 +694,80 @@ contexts:
         check("token: '', username: me", "password me:");
         check("token: '', username: ''", "none");
         check("token: '', password: pass", "none");
+    }
+
+    /// A kubeconfig with one user, its fields in YAML's flow style.
+    fn with_user(user: &str) -> Result<Config, ConfigError> {
+        let text = format!(
+            "clusters: [{{name: c, cluster: {{server: 'https://h'}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n"
+        );
+        parse(&text)?.config(Some("x"))
+    }
+
+    /// `getUserIdentificationPartialConfig` and `validateAuthInfo` of clientcmd.
+    #[test]
+    fn impersonation_is_loaded_and_needs_a_user() {
+        fn check(user: &str, expected: Result<&[&str], &str>) {
+            let found = with_user(user).map(|config| {
+                let headers = config.impersonation.map(|user| user.headers().unwrap()).unwrap_or_default();
+                headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect::<Vec<_>>()
+            });
+            let expected = expected.map(|lines| lines.iter().map(|line| (*line).to_owned()).collect());
+            assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(str::to_owned), "{user}");
+        }
+        check("token: t", Ok(&[]));
+        check("token: t, as: '', as-uid: '', as-groups: [], as-user-extra: {}", Ok(&[]));
+        check("token: t, as-groups: null, as-user-extra: null", Ok(&[]));
+        check("token: t, as: jane", Ok(&["impersonate-user: jane"]));
+        check(
+            "as: jane, as-uid: '7', as-groups: [a, b], as-user-extra: {example.org/role: [x, y], none: null}",
+            Ok(&[
+                "impersonate-user: jane",
+                "impersonate-uid: 7",
+                "impersonate-group: a",
+                "impersonate-group: b",
+                "impersonate-extra-example.org%2frole: x",
+                "impersonate-extra-example.org%2frole: y",
+            ]),
+        );
+        let exec = "exec: {command: p, apiVersion: client.authentication.k8s.io/v1beta1}";
+        check(&format!("as: jane, {exec}"), Ok(&["impersonate-user: jane"]));
+        let without = "the impersonation: requests a uid, groups or user-extra without impersonating a user";
+        for part in ["as-uid: '7'", "as-groups: [a]", "as-user-extra: {k: [v]}", "as: '', as-groups: [a]"] {
+            check(part, Err(without));
+        }
+    }
+
+    #[test]
+    fn only_options_that_are_not_embedded_are_read_again_from_their_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("cert.pem"), CERTIFICATE).unwrap();
+        std::fs::write(path("key.pem"), KEY).unwrap();
+        let check = |cluster: &str, user: &str, authorities: bool, identity: bool| {
+            let text = format!(
+                "current-context: x\nclusters: [{{name: c, cluster: {{server: 'https://h'{cluster}}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n"
+            );
+            std::fs::write(path("config"), text).unwrap();
+            let files = Kubeconfig::read(&path("config")).unwrap().config(None).unwrap().tls.files;
+            let expected = TlsFiles {
+                authorities: authorities.then(|| path("cert.pem")),
+                identity: identity.then(|| (path("cert.pem"), path("key.pem"))),
+            };
+            assert_eq!(files, expected, "{cluster} {user}");
+        };
+        let (certificate, key) = (encode(CERTIFICATE), encode(KEY));
+        check("", "", false, false);
+        check(", certificate-authority: cert.pem", "", true, false);
+        check(
+            &format!(", certificate-authority: cert.pem, certificate-authority-data: {certificate}"),
+            "",
+            false,
+            false,
+        );
+        check("", "client-certificate: cert.pem, client-key: key.pem", false, true);
+        check("", &format!("client-certificate: cert.pem, client-key-data: {key}"), false, false);
+        check("", &format!("client-certificate-data: {certificate}, client-key: key.pem"), false, false);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod certificate;
 #[cfg(feature = "exec")]
 mod exec;
+mod impersonation;
 #[cfg(feature = "kubeconfig")]
 mod kubeconfig;
 #[cfg(feature = "kubeconfig")]
@@ -25,6 +26,7 @@ pub use self::exec::{
     ExecCredentials, ExecError, ExecPlugin, ExecVersion, INTERACTIVE_LIMIT, InteractiveMode, OUTPUT_LIMIT_BYTES,
     RUN_LIMIT, Secret,
 };
+pub use self::impersonation::Impersonation;
 #[cfg(feature = "kubeconfig")]
 pub use self::kubeconfig::Kubeconfig;
 
@@ -43,6 +45,9 @@ pub struct Config {
     pub tls: TlsOptions,
     /// The authentication of requests.
     pub auth: Auth,
+    /// The user that every request of [`crate::Client`] impersonates; `None` for the authenticated user itself. A
+    /// kubeconfig names the user in `as`, `as-uid`, `as-groups` and `as-user-extra`.
+    pub impersonation: Option<Impersonation>,
     /// The default namespace.
     pub namespace: String,
     /// The connection options.
@@ -66,6 +71,7 @@ impl Config {
             server,
             tls: TlsOptions::default(),
             auth: Auth::None,
+            impersonation: None,
             namespace: "default".to_owned(),
             transport: TransportOptions::default(),
         })
@@ -77,12 +83,28 @@ impl Config {
 pub struct TlsOptions {
     /// The certificate authorities that are trusted; empty for the system's.
     pub authorities: Vec<Certificate>,
-    /// Accepts any certificate. The server's identity is not verified.
+    /// Accepts any certificate. The server's identity is not verified. Together with authorities this is an error.
     pub insecure_skip_verify: bool,
     /// The name in the server's certificate, if it is not the host of the URL.
     pub server_name: Option<String>,
     /// The client's own certificate chain and key.
     pub identity: Option<Identity>,
+    /// The files from which the fields above were read, and which are read again.
+    pub files: TlsFiles,
+}
+
+/// The files of [`TlsOptions`]. They are read again before the first request, and then at most once per
+/// [`TLS_FILES_INTERVAL`](crate::transport::TLS_FILES_INTERVAL), when a request is sent or a connection is opened. If
+/// their contents changed, later requests use new connections; running ones keep the old connection until they end. If
+/// a file cannot be read or parsed, its old contents are kept. The default names no file.
+///
+/// As in client-go (`loadTLSFiles` of transport/transport.go), options that a kubeconfig embeds (`*-data`) have no file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The file of [`TlsOptions::authorities`], in PEM.
+    pub authorities: Option<PathBuf>,
+    /// The files of [`TlsOptions::identity`], in PEM: the certificate chain, and the key.
+    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// The authentication of requests, besides a client certificate.
@@ -263,6 +285,7 @@ impl Config {
         Ok(Config {
             tls: TlsOptions {
                 authorities: parse_certificates(&read(&authority)?, &authority.display().to_string())?,
+                files: TlsFiles { authorities: Some(authority), identity: None },
                 ..TlsOptions::default()
             },
             auth: Auth::TokenFile(token),
@@ -315,6 +338,7 @@ mod tests {
         assert_eq!(config.namespace, "shop");
         assert!(matches!(config.auth, Auth::TokenFile(_)));
         assert_eq!(config.tls.authorities.len(), 1, "the server is verified by the certificate of the account");
+        assert_eq!(config.tls.files.authorities, Some(folder.path().join("ca.crt")), "a rotated authority is not read");
         assert!(!config.compression, "a server in the same cluster is near");
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::work_queue::{Histogram, QueueMetrics};
+use listwatch_work_queue::{Histogram, QueueMetrics};
 
 /// The metrics of a controller.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -19,9 +19,11 @@
 //! - The initial state and a relist have a lower priority than live changes.
 //! - An error, a panic and a timeout are failures: they are counted and logged, and the key is
 //!   retried with backoff. The controller continues.
-//! - After [`Request::record_write`] the key waits until the cache shows the write, for at most
-//!   [`ControllerConfig::write_wait`].
-//! - A stopped controller reconciles ready keys for at most [`ControllerConfig::drain_wait`]. Then
+//! - After [`Request::record_write`] or [`Request::record_write_of`] the key waits until the cache shows the write, for
+//!   at most [`ControllerConfig::write_wait`]. After that time the key is reconciled, and [`Request::is_behind`] is true
+//!   in each of its reconciles until the cache shows the write, or until [`OVERDUE_MAX`] after it.
+//!   A waiting key delays no other key.
+//! - A stopped controller drops waiting keys, and reconciles ready keys for at most [`ControllerConfig::drain_wait`]. Then
 //!   it drops running reconciles at their next await.
 
 mod informer;
@@ -30,6 +32,7 @@ mod run;
 mod source;
 #[cfg(test)]
 mod tests;
+mod writes;
 
 use std::fmt;
 use std::future::Future;
@@ -40,12 +43,13 @@ pub use self::informer::InformerSource;
 pub use self::metrics::ControllerMetrics;
 pub use self::run::ControllerHandle;
 pub use self::source::{EventSource, OwnerType, SourceEvent};
+pub use self::writes::OVERDUE_MAX;
 
 use self::run::Shared;
 use self::source::Mapping;
 use crate::Store;
 use crate::object::{Object, ObjectKey};
-use crate::work_queue::{QueueConfig, WorkQueue};
+use listwatch_work_queue::{QueueConfig, WorkQueue};
 
 /// The options of a controller.
 #[derive(Clone, Debug)]
@@ -57,8 +61,9 @@ pub struct ControllerConfig {
     /// Time limit of one reconcile, after which it is dropped at its next await and counted as a
     /// failure; `None` for no limit. Default: 5 min.
     pub timeout: Option<Duration>,
-    /// Time for which a key waits until a cache shows the writes of its last reconcile. Then the
-    /// key is reconciled anyway, and [`Request::is_behind`] is true. Default: 10 s.
+    /// Time for which a key waits until the caches show the writes of its last reconcile. It holds no worker meanwhile,
+    /// so other keys are reconciled. Then the key is reconciled anyway, and [`Request::is_behind`] is true. The key does
+    /// not wait for the same writes a second time. Default: 10 s.
     pub write_wait: Duration,
     /// Time for which a stopped controller still processes ready keys. Default: 25 s, just below a
     /// pod's grace period of 30 s.
@@ -133,9 +138,10 @@ impl Request {
         self.failures
     }
 
-    /// True if a cache still did not show this key's last write after
-    /// [`ControllerConfig::write_wait`]. A reconcile should then make no decision that depends on
-    /// the newest state.
+    /// True if a cache did not show this key's last writes after [`ControllerConfig::write_wait`].
+    /// Every reconcile of the key is behind until the cache shows them, or until they are as old as
+    /// [`OVERDUE_MAX`]. A reconcile should then make no decision that depends on the newest state,
+    /// and return an error to be retried.
     pub fn is_behind(&self) -> bool {
         self.behind
     }
@@ -143,8 +149,39 @@ impl Request {
     /// Records a write of an object of this source's kind, with the resource version of the server's response. The key
     /// is not reconciled again before the cache shows that version. If several versions are recorded, the newest is
     /// used. Versions that are not numbers are ignored.
+    ///
+    /// The cache of an informer over several namespaces or shards reaches a version when all of them have, and a quiet
+    /// one advances only with the server's bookmarks. Use [`Request::record_write_of`] with such a source.
     pub fn record_write(&self, source: SourceId, version: &str) {
-        self.shared.record_write(&self.key, source, version);
+        self.shared.record_write(&self.key, source, None, version);
+    }
+
+    /// Records a create or an update of this object, as [`Request::record_write`] does. The key waits only until the
+    /// cache has the object in that version or a newer one, or has reached the version. Record a deletion with
+    /// [`Request::record_write`], because the cache has no object then.
+    ///
+    /// # Example
+    /// ```
+    /// use listwatch_client::controller::{Outcome, Request, SourceId};
+    /// use listwatch_client::ObjectKey;
+    ///
+    /// async fn reconcile(secrets: SourceId, request: Request) -> Result<Outcome, String> {
+    ///     let secret = ObjectKey::new(request.key().namespace(), "copy");
+    ///     if request.is_behind() {
+    ///         return Err("the cache does not show the last write".to_owned());
+    ///     }
+    ///     if request.cache(secrets).get(secret.as_str()).is_none() {
+    ///         let version = create(&secret).await?;
+    ///         request.record_write_of(secrets, &secret, &version);
+    ///     }
+    ///     Ok(Outcome::Done)
+    /// }
+    /// # async fn create(_: &ObjectKey) -> Result<String, String> {
+    /// #     Ok("7".to_owned())
+    /// # }
+    /// ```
+    pub fn record_write_of(&self, source: SourceId, object: &ObjectKey, version: &str) {
+        self.shared.record_write(&self.key, source, Some(object), version);
     }
 }
 

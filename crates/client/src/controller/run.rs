@@ -2,7 +2,6 @@
 //! [`ControllerHandle`] is the handle.
 
 use std::any::Any;
-use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,17 +16,18 @@ use tokio::time::Instant;
 
 use super::metrics::ControllerMetrics;
 use super::source::{EventSource, Mapping, SourceEvent, priority};
+use super::writes::{PendingWrites, WriteCheck};
 use super::{Controller, ControllerConfig, ControllerError, Outcome, Reconcile, Request, SourceId};
-use crate::object::{ObjectKey, compare_versions};
-use crate::work_queue::{WorkItem, WorkQueue};
-use crate::{Store, WaitError};
+use crate::Store;
+use crate::object::ObjectKey;
+use listwatch_work_queue::{WorkItem, WorkQueue};
 
 /// The state shared by workers, source tasks and handles.
 pub(super) struct Shared {
     pub(super) stores: Vec<Store>,
     counts: Mutex<ControllerMetrics>,
-    /// The writes of each key's last reconcile that the caches do not show yet.
-    writes: Mutex<HashMap<ObjectKey, Vec<(SourceId, String)>>>,
+    /// The writes of each key that the caches may not show yet.
+    pub(super) writes: PendingWrites,
     /// The number of sources that have loaded their initial state.
     synced: watch::Sender<usize>,
 }
@@ -43,36 +43,12 @@ impl Shared {
         change(&mut lock(&self.counts));
     }
 
-    pub(super) fn record_write(&self, key: &ObjectKey, source: SourceId, version: &str) {
-        let mut writes = lock(&self.writes);
-        let of_key = writes.entry(key.clone()).or_default();
-        match of_key.iter_mut().find(|(other, _)| *other == source) {
-            None => of_key.push((source, version.to_owned())),
-            Some((_, known)) if compare_versions(version, known).is_some_and(|order| order.is_gt()) => {
-                version.clone_into(known);
-            }
-            Some(_) => {}
-        }
-    }
-
-    /// Waits until the caches show the writes of the key's last reconcile. Returns false after the
-    /// time limit, or if a cache has ended.
-    async fn wait_for_writes(&self, key: &ObjectKey, timeout: Duration) -> bool {
-        let Some(writes) = lock(&self.writes).remove(key) else { return true };
-        let deadline = Instant::now() + timeout;
-        for (source, version) in writes {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.stores[source.0].wait_for_version(&version, left).await {
-                // Versions that cannot be compared are not waited for.
-                Ok(_) | Err(WaitError::Incomparable { .. }) => {}
-                Err(WaitError::TimedOut { .. } | WaitError::Ended { .. }) => return false,
-            }
-        }
-        true
+    pub(super) fn record_write(&self, key: &ObjectKey, source: SourceId, object: Option<&ObjectKey>, version: &str) {
+        self.writes.record(&self.stores, key, source, object, version);
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -80,7 +56,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct ControllerHandle {
     name: String,
     queue: WorkQueue<ObjectKey>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     stop: watch::Sender<bool>,
     task: JoinHandle<Result<(), ControllerError>>,
     /// The result of the task after its end.
@@ -165,7 +141,7 @@ pub(super) fn start<R: Reconcile>(controller: Controller, reconcile: R) -> Contr
     let shared = Arc::new(Shared {
         stores: sources.iter().map(|(source, _)| source.store()).collect(),
         counts: Mutex::new(ControllerMetrics { max_workers: workers, ..ControllerMetrics::default() }),
-        writes: Mutex::new(HashMap::new()),
+        writes: PendingWrites::new(config.write_wait),
         synced: watch::Sender::new(0),
     });
     let (stop, stopped) = watch::channel(false);
@@ -284,7 +260,17 @@ async fn work<R: Reconcile>(
     reconcile: Arc<R>,
 ) {
     while let Some(item) = queue.get().await {
-        let behind = !shared.wait_for_writes(item.key(), config.write_wait).await;
+        let behind = match shared.writes.check(&shared.stores, item.key()) {
+            WriteCheck::Shown => false,
+            WriteCheck::Behind => true,
+            // The worker goes on with other keys. The failures of this key still count. A change of an object adds the key
+            // earlier; the key is then reconciled once more after the delay. A queue that is shut down drops the key,
+            // because no cache advances then.
+            WriteCheck::Pending(delay) => {
+                queue.add_after_with_priority(item.key().clone(), delay, item.priority());
+                continue;
+            }
+        };
         shared.count(|counts| {
             counts.active_workers += 1;
             counts.behind += u64::from(behind);

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use crate::driver::{Notice, Reflection};
 use crate::list_watch::ListWatch;
 use crate::object::{Object, ObjectKey};
-use crate::work_queue::{PRIORITY_LOW, PRIORITY_NORMAL};
 use crate::{Change, Origin, Store};
+use listwatch_work_queue::{PRIORITY_LOW, PRIORITY_NORMAL};
 
 /// A message of a source.
 #[derive(Clone, Debug)]
@@ -35,6 +35,7 @@ impl<L: ListWatch> EventSource for Reflection<L> {
     }
 
     async fn next(&mut self) -> Option<SourceEvent> {
+        self.begin_source();
         loop {
             match Reflection::next(self).await {
                 Notice::Changes(changes) => return Some(SourceEvent::Changes(changes)),

@@ -12,13 +12,15 @@ use listwatch_wire::{EventKind, ListMeta};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::*;
-use crate::driver::Reflection;
+use crate::driver::{Notice, Reflection};
 use crate::indexer::Indexer;
 use crate::informer::{InformerConfig, SharedInformer};
 use crate::list_watch::{ListItem, ListStream, ListWatch, WatchStream, WatchedEvent};
 use crate::object::RawObject;
 use crate::problem::Problem;
 use crate::reflector::ReflectorConfig;
+
+mod writes;
 
 const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -502,7 +504,10 @@ async fn key_waits_for_the_newest_recorded_write_of_each_source() {
             if noted.is_empty() {
                 writes.iter().for_each(|(source, version)| request.record_write(ids[*source], version));
             }
-            noted.push(request.cache(SourceId::OWN).snapshot().version().to_owned());
+            // The other keys do not wait.
+            if request.key().name() == "a" {
+                noted.push(request.cache(SourceId::OWN).snapshot().version().to_owned());
+            }
             async { Ok::<_, String>(Outcome::Done) }
         });
         own.sync();
@@ -520,7 +525,8 @@ async fn key_waits_for_the_newest_recorded_write_of_each_source() {
         settle().await;
         assert_eq!(log.lock().unwrap().len(), 1, "{writes:?}: a reconcile began before the cache shows its writes");
         own.send(EventKind::Modified, "b", "");
-        settle().await;
+        // A waiting key is checked at least once per second.
+        tokio::time::sleep(Duration::from_secs(1)).await;
         let versions = log.lock().unwrap().clone();
         assert_eq!(versions.get(1), Some(&own_version.to_string()), "{writes:?}: the caches show every write");
         handle.stop().await.unwrap();
@@ -530,6 +536,23 @@ async fn key_waits_for_the_newest_recorded_write_of_each_source() {
     check(&[(OWN, "5"), (OWN, "3")], 5, 1).await;
     check(&[(OWN, "3"), (OTHER, "5")], 3, 5).await;
     check(&[(OTHER, "3"), (OWN, "5")], 5, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn reflection_that_was_polled_before_reports_its_state_to_a_controller() {
+    let (mut own, server, _ended) = SourceControl::scripted(&["a", "b"]);
+    let mut reflection = Reflection::with_seed(server, patient(), 7);
+    own.sync();
+    while !matches!(reflection.next().await, Notice::Synced) {}
+    let log = Log::default();
+    let handle = Controller::new(ControllerConfig::new("test"), reflection).start(recording(&log));
+    tokio::time::timeout(Duration::from_secs(5), handle.synced()).await.expect("the source has its initial state");
+    settle().await;
+    assert_eq!(take(&log), ["a@1", "b@1"]);
+    own.send(EventKind::Modified, "a", "");
+    settle().await;
+    assert_eq!(take(&log), ["a@2"]);
+    handle.stop().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -266,6 +266,14 @@ impl<S: Stored> Indexer<S> {
         released
     }
 
+    /// Releases the quarantined objects for which `keep` is false, for a writer that merges several sources.
+    pub(crate) fn retain_quarantined(&mut self, keep: impl Fn(&ObjectKey) -> bool) {
+        let released: Vec<_> = self.current.quarantine.keys().filter(|key| !keep(key)).cloned().collect();
+        for key in &released {
+            self.release(key);
+        }
+    }
+
     /// Publishes the state to the readers if it changed, and wakes waiting readers. Call it once
     /// per batch, because each publication costs one snapshot.
     pub fn publish(&mut self) {

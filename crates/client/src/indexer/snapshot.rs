@@ -155,6 +155,14 @@ impl<S: Stored> Snapshot<S> {
         &self.version
     }
 
+    /// Whether both states contain the same objects in memory. Takes constant time for states that share their map.
+    pub(crate) fn has_same_objects(&self, other: &Self) -> bool {
+        let both = || self.objects.iter().zip(other.objects.iter());
+        self.objects.ptr_eq(&other.objects)
+            || (self.objects.len() == other.objects.len()
+                && both().all(|((key, object), (other_key, other))| key == other_key && object.is_same(other)))
+    }
+
     /// Whether this state includes everything up to `version`. `None` if the versions differ and
     /// one of them is not a number.
     pub fn has_reached(&self, version: &str) -> Option<bool> {
@@ -165,6 +173,14 @@ impl<S: Stored> Snapshot<S> {
             return Some(false);
         }
         compare_versions(&self.version, version).map(std::cmp::Ordering::is_ge)
+    }
+
+    /// Whether this state includes a write of the object with this key, at `version`. The object itself can show this
+    /// before the whole state has reached the version: the version of a merged state is that of its slowest part.
+    pub(crate) fn shows_write(&self, key: &str, version: &str) -> Option<bool> {
+        let is_at_least =
+            |stored: &S| compare_versions(&stored.resource_version(), version).is_some_and(|order| order.is_ge());
+        if self.get(key).is_some_and(is_at_least) { Some(true) } else { self.has_reached(version) }
     }
 
     /// True once the initial state was loaded.
@@ -240,15 +256,28 @@ impl<S: Stored> Store<S> {
     /// Waits until the store includes everything up to `version`, for example the version of a
     /// write's response, for at most `timeout`. Dropping the future ends the wait.
     ///
+    /// The store of an informer over several namespaces or shards includes a version when all of them do.
+    ///
     /// # Errors
     /// [`WaitError`], with the version that the store has reached.
     pub async fn wait_for_version(&self, version: &str, timeout: Duration) -> Result<Arc<Snapshot<S>>, WaitError> {
-        let reached = |snapshot: &Snapshot<S>| match snapshot.has_reached(version) {
-            Some(true) => Ok(true),
-            Some(false) => Ok(false),
-            None => Err(WaitError::Incomparable { wanted: version.to_owned(), reached: snapshot.version.clone() }),
+        self.wait_until_included(|snapshot| snapshot.has_reached(version), timeout, version).await
+    }
+
+    /// Waits until `includes` is true. `None` means that the version cannot be compared.
+    async fn wait_until_included(
+        &self,
+        includes: impl Fn(&Snapshot<S>) -> Option<bool>,
+        timeout: Duration,
+        version: &str,
+    ) -> Result<Arc<Snapshot<S>>, WaitError> {
+        let is_there = |snapshot: &Snapshot<S>| {
+            includes(snapshot).ok_or_else(|| WaitError::Incomparable {
+                wanted: version.to_owned(),
+                reached: snapshot.version.clone(),
+            })
         };
-        self.wait_until(reached, timeout, version).await
+        self.wait_until(is_there, timeout, version).await
     }
 
     /// Waits until the initial state is loaded, for at most `timeout`.

@@ -177,12 +177,7 @@ impl<S: Stored> Write<S> {
 
     /// True if the store has reached the version of this write's response.
     fn is_seen<T: Stored>(&self, key: &str, snapshot: &Snapshot<T>) -> bool {
-        let reached = |version: &str| {
-            let shown = snapshot.get(key).map(|stored| stored.resource_version().into_owned());
-            let object_reached =
-                shown.is_some_and(|shown| compare_versions(&shown, version).is_some_and(|order| order.is_ge()));
-            object_reached || snapshot.has_reached(version) == Some(true)
-        };
+        let reached = |version: &str| snapshot.shows_write(key, version) == Some(true);
         match self {
             Write::Object(object) => reached(&object.resource_version()),
             Write::Deleted { version: Some(version), .. } => reached(version),

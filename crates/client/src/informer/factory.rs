@@ -14,6 +14,7 @@ use super::shared_informer::{InformerConfig, SharedInformer, WeakInformer};
 use super::status::{DrainTimeout, InformerStatus, METRIC_TYPES, NotSynced, StartError};
 #[cfg(feature = "http")]
 use crate::client::Client;
+use crate::deadline::deadline;
 use crate::decode::{Decode, Json, KeepJson, Project};
 use crate::list_watch::{ListStream, ListWatch, WatchStream};
 use crate::object::Object;
@@ -298,7 +299,7 @@ impl SharedInformerFactory {
     /// # Errors
     /// The informers that are not synced, each with the reason.
     pub async fn wait_until_synced(&self, timeout: Duration) -> Result<(), InformersNotSynced> {
-        let until = tokio::time::Instant::now() + timeout;
+        let until = deadline(tokio::time::Instant::now(), timeout);
         let mut missing = Vec::new();
         for informer in self.held() {
             let left = until.saturating_duration_since(tokio::time::Instant::now());
@@ -315,7 +316,7 @@ impl SharedInformerFactory {
     /// # Errors
     /// [`DrainTimeout`] names the handlers that did not finish in time.
     pub async fn shutdown(&self, timeout: Duration) -> Result<(), DrainTimeout> {
-        let until = tokio::time::Instant::now() + timeout;
+        let until = deadline(tokio::time::Instant::now(), timeout);
         let mut handlers = Vec::new();
         for informer in self.held() {
             let left = until.saturating_duration_since(tokio::time::Instant::now());

@@ -31,7 +31,8 @@ pub struct HandlerOptions {
     /// The behavior when the handler is slower than the changes.
     pub policy: Policy,
     /// The period in which the handler receives every unchanged object again, spread over the
-    /// period; `None` for no resync. At least [`RESYNC_PERIOD_MIN`](super::RESYNC_PERIOD_MIN).
+    /// period; `None` or zero for no resync. At least
+    /// [`RESYNC_PERIOD_MIN`](super::RESYNC_PERIOD_MIN).
     pub resync: Option<Duration>,
 }
 
@@ -48,7 +49,7 @@ impl HandlerOptions {
         self
     }
 
-    /// Sets the resync period.
+    /// Sets the resync period; zero means no resync.
     #[must_use]
     pub fn resync(mut self, period: Duration) -> Self {
         self.resync = Some(period);

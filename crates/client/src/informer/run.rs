@@ -43,7 +43,8 @@ const PART_BATCHES_MAX: usize = 1;
 /// The largest number of commands in the channel to the worker. Further senders wait.
 const COMMANDS_MAX: usize = 16;
 
-/// The interval at which the version of a merged state is raised to the oldest of its parts.
+/// The interval at which the version of a merged state is raised to the oldest of its parts, and its quarantine is
+/// compared with theirs.
 const MERGED_VERSION_TICK: Duration = Duration::from_secs(1);
 
 /// A running list and watch of any type.
@@ -227,7 +228,10 @@ struct RunningPart<S: Stored> {
     number: u64,
     /// Dropping the sender ends the part's task.
     commands: mpsc::Sender<WithIndexer<S>>,
+    /// The part's snapshot of the last handled message.
     snapshot: Arc<Snapshot<S>>,
+    /// The version up to which the worker has handled this part. `None` if it is not a number.
+    version: Option<u64>,
     store: Store<S>,
     synced: bool,
 }
@@ -312,14 +316,19 @@ impl<S: Stored> Worker<S> {
     }
 
     fn park(&mut self, name: Arc<str>, source: Box<dyn Source<S>>, shared: &Shared<S>) {
-        let record = PartRecord { health: source.health(), synced: false, problem: None, skipped: 0, quarantined: 0 };
-        shared.parts().insert(name.clone(), record);
+        // The caller may have polled the reflection, so that its `Synced` was returned already.
         let snapshot = source.notice_snapshot();
-        self.parked.insert(name, ParkedPart { source, snapshot, synced: false });
+        let synced = snapshot.is_synced();
+        if synced && self.merged.is_none() {
+            shared.hub.begin(&snapshot);
+        }
+        let record = PartRecord { health: source.health(), synced, problem: None, skipped: 0, quarantined: 0 };
+        shared.parts().insert(name.clone(), record);
+        self.parked.insert(name, ParkedPart { source, snapshot, synced });
     }
 
     /// Adds a part while the informer does not run. Returns false if the part exists.
-    pub(super) fn add_parked(&mut self, name: &str, shared: &Shared<S>) -> bool {
+    fn add_parked(&mut self, name: &str, shared: &Shared<S>) -> bool {
         let Some(make) = &self.make else { return false };
         if self.parked.contains_key(name) {
             return false;
@@ -331,7 +340,7 @@ impl<S: Stored> Worker<S> {
 
     /// Removes a part while the informer does not run, and deletes its objects for all handlers.
     /// Returns false if there is no such part.
-    pub(super) fn remove_parked(&mut self, name: &str, shared: &Shared<S>) -> bool {
+    fn remove_parked(&mut self, name: &str, shared: &Shared<S>) -> bool {
         let Some(part) = self.parked.remove(name) else { return false };
         shared.parts().remove(name);
         self.remove_objects(&part.snapshot, shared);
@@ -339,7 +348,7 @@ impl<S: Stored> Worker<S> {
     }
 
     /// Runs a function with the store's writer while no part runs.
-    pub(super) fn with_indexer(&mut self, action: WithIndexer<S>) {
+    fn with_indexer(&mut self, action: WithIndexer<S>) {
         match (&mut self.merged, self.parked.values_mut().next()) {
             (Some(merged), _) => action(&mut merged.indexer),
             (None, Some(part)) => action(part.source.indexer()),
@@ -441,12 +450,33 @@ impl<S: Stored> Worker<S> {
                         break why;
                     }
                 }
-                _ = tick.tick(), if is_merged => self.move_version(),
+                _ = tick.tick(), if is_merged => {
+                    self.move_version();
+                    self.release_quarantined();
+                }
             }
         };
         shared.set_phase(Phase::Stopping);
         self.stop_parts(shared, messages, tasks).await;
+        // The callers of these commands wait for them. Commands that are sent from now on wait for the end of the stop.
+        receiver.queue.close();
+        while let Some(command) = self.deferred.pop_front() {
+            self.execute_parked(command, shared);
+        }
+        while let Some(command) = receiver.queue.recv().await {
+            self.execute_parked(command, shared);
+        }
         why
+    }
+
+    /// Executes a command while no part runs.
+    pub(super) fn execute_parked(&mut self, command: Command<S>, shared: &Shared<S>) {
+        // An error of `send` means that the caller is gone.
+        match command {
+            Command::WithIndexer(action) => self.with_indexer(action),
+            Command::AddPart { name, done } => drop(done.send(self.add_parked(&name, shared))),
+            Command::RemovePart { name, done } => drop(done.send(self.remove_parked(&name, shared))),
+        }
     }
 
     fn start_part(
@@ -461,7 +491,8 @@ impl<S: Stored> Worker<S> {
         self.next_number += 1;
         let ParkedPart { source, snapshot, synced } = part;
         let store = source.store();
-        self.running.insert(name.clone(), RunningPart { number, commands, snapshot, store, synced });
+        let version = snapshot.version().parse().ok();
+        self.running.insert(name.clone(), RunningPart { number, commands, snapshot, version, store, synced });
         tasks.spawn(run_part(name, number, source, out.clone(), receiver));
     }
 
@@ -525,6 +556,7 @@ impl<S: Stored> Worker<S> {
         // Messages of a removed part are dropped.
         let Some(part) = known else { return Ok(()) };
         part.snapshot.clone_from(&message.snapshot);
+        part.version = part.snapshot.version().parse().ok();
         part.synced |= matches!(message.notice, Notice::Synced);
         let mut stop = None;
         if let Some(batches) = self.record_report(message, shared) {
@@ -668,6 +700,21 @@ impl<S: Stored> Worker<S> {
         if let Some(pushed) = merged.push(differences, Some(Reason::Unwatched), shared) {
             pushed.finish_now();
         }
+        self.release_quarantined();
+    }
+
+    /// Releases the objects of the merged state that no part has in quarantine any more. The end of an object that was
+    /// never decodable is no change, so no message of its part reports it. A newer state of a part's store does no
+    /// harm: its message follows.
+    fn release_quarantined(&mut self) {
+        let Some(merged) = &mut self.merged else { return };
+        if merged.indexer.current().quarantine().next().is_none() {
+            return;
+        }
+        let running = self.running.values().map(|part| part.store.snapshot());
+        let parts: Vec<_> = running.chain(self.parked.values().map(|part| part.source.store().snapshot())).collect();
+        merged.indexer.retain_quarantined(|key| parts.iter().any(|part| part.quarantined(key.as_str()).is_some()));
+        merged.indexer.publish();
     }
 
     /// Marks the informer as synced when every part is synced.
@@ -684,11 +731,19 @@ impl<S: Stored> Worker<S> {
         shared.condition.send_modify(|condition| condition.synced = true);
     }
 
-    /// Sets the version of the merged state to the oldest version of its parts.
+    /// Sets the version of the merged state to the oldest version up to which a part is merged.
+    ///
+    /// A bookmark raises the version of a part without a message. The version of a store whose objects are not merged
+    /// yet does not count.
     fn move_version(&mut self) {
         let Some(merged) = &mut self.merged else { return };
-        let versions = self.running.values().map(|part| part.store.snapshot().version().parse::<u64>().ok());
-        let oldest = versions.reduce(|a, b| Some(a?.min(b?))).flatten();
+        for part in self.running.values_mut() {
+            let current = part.store.snapshot();
+            if current.has_same_objects(&part.snapshot) {
+                part.version = current.version().parse().ok();
+            }
+        }
+        let oldest = self.running.values().map(|part| part.version).reduce(|a, b| Some(a?.min(b?))).flatten();
         if let Some(version) = oldest {
             merged.floors.forget(version);
             merged.indexer.apply(Delta::Version(version.to_string()), &mut Vec::new());

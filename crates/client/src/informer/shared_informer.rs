@@ -14,6 +14,7 @@ use super::handler::{EventStream, Handler, HandlerOptions, run_handler};
 use super::run::{Command, CommandSender, PartKind, Shared, Source, Worker};
 use super::slot::{Slot, Timer};
 use super::status::{DrainTimeout, HandlerStatus, InformerStatus, NotSynced, Phase, StartError};
+use crate::deadline::deadline;
 use crate::decode::{Decode, DecodeError, KeepJson};
 use crate::driver::Reflection;
 use crate::indexer::{Index, IndexValue, Indexer, Store};
@@ -177,7 +178,7 @@ impl<S: Stored> SharedInformer<S> {
     /// # Errors
     /// [`DrainTimeout`] names the handlers that did not finish in time.
     pub async fn stop(&self, timeout: Duration) -> Result<(), DrainTimeout> {
-        let until = Instant::now() + timeout;
+        let until = deadline(Instant::now(), timeout);
         let commands = self.inner.commands().clone();
         if let Some(commands) = commands {
             // An error means that the worker has ended or was already stopped.
@@ -274,18 +275,15 @@ impl<S: Stored> SharedInformer<S> {
         V: IndexValue,
         I: IntoIterator<Item = V>,
     {
-        let (done, index) = oneshot::channel();
-        let action = Box::new(move |indexer: &mut Indexer<S>| {
-            // The caller may be gone; the index stays.
-            let _ = done.send(indexer.add_index(function));
-        });
-        if let Some(worker) = &mut *self.inner.shared.parked() {
-            worker.with_indexer(action);
-        } else {
-            let commands = self.inner.commands().clone()?;
-            commands.queue.send(Command::WithIndexer(action)).await.ok()?;
-        }
-        index.await.ok()
+        let function = Arc::new(function);
+        self.command(|done| {
+            let function = function.clone();
+            Command::WithIndexer(Box::new(move |indexer: &mut Indexer<S>| {
+                // The caller may be gone; the index stays.
+                let _ = done.send(indexer.add_index(move |object: &S| function(object)));
+            }))
+        })
+        .await
     }
 
     /// The status of the informer.
@@ -353,25 +351,46 @@ impl<S: Stored> SharedInformer<S> {
     /// Adds a namespace or shard. All handlers receive its objects as added. Returns false if the part exists, if this
     /// informer has no parts, or if the informer has ended permanently.
     pub async fn add_part(&self, name: &str) -> bool {
-        if let Some(worker) = &mut *self.inner.shared.parked() {
-            return worker.add_parked(name, &self.inner.shared);
-        }
-        self.command(|done| Command::AddPart { name: name.to_owned(), done }).await
+        self.command(|done| Command::AddPart { name: name.to_owned(), done }).await.unwrap_or(false)
     }
 
     /// Removes a namespace or shard. All handlers receive its objects as deleted, with
     /// [`Reason::Unwatched`](super::Reason::Unwatched). Returns false if there is no such part.
     pub async fn remove_part(&self, name: &str) -> bool {
-        if let Some(worker) = &mut *self.inner.shared.parked() {
-            return worker.remove_parked(name, &self.inner.shared);
-        }
-        self.command(|done| Command::RemovePart { name: name.to_owned(), done }).await
+        self.command(|done| Command::RemovePart { name: name.to_owned(), done }).await.unwrap_or(false)
     }
 
-    async fn command(&self, command: impl FnOnce(oneshot::Sender<bool>) -> Command<S>) -> bool {
-        let (done, answer) = oneshot::channel();
-        let Some(commands) = self.inner.commands().clone() else { return false };
-        commands.queue.send(command(done)).await.is_ok() && answer.await.unwrap_or(false)
+    /// Executes a command if the informer does not run, or returns it.
+    fn execute_if_parked(&self, command: Command<S>) -> Option<Command<S>> {
+        match &mut *self.inner.shared.parked() {
+            Some(worker) => {
+                worker.execute_parked(command, &self.inner.shared);
+                None
+            }
+            None => Some(command),
+        }
+    }
+
+    /// Executes a command, now if the informer does not run. `None` if the informer has ended permanently.
+    async fn command<R>(&self, command: impl Fn(oneshot::Sender<R>) -> Command<S>) -> Option<R> {
+        let mut condition = self.inner.shared.condition.subscribe();
+        loop {
+            let (done, answer) = oneshot::channel();
+            let command = command(done);
+            if let Some(command) = self.execute_if_parked(command) {
+                let commands = self.inner.commands().clone()?;
+                // An error drops the command, so that there is no answer.
+                let _ = commands.queue.send(command).await;
+            }
+            if let Ok(answer) = answer.await {
+                return Some(answer);
+            }
+            // The informer stops, and takes commands again when it has stopped. An error means that it has ended.
+            condition.wait_for(|condition| !matches!(condition.phase, Phase::Stopping)).await.ok()?;
+            if self.is_over() {
+                return None;
+            }
+        }
     }
 
     /// True if the informer has ended permanently.

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::event::{Event, Reason};
 use super::handler::HandlerEnd;
 use super::view::{Counts, Lag, Policy, View};
+use crate::deadline::deadline;
 use crate::indexer::{Change, Snapshot};
 use crate::stored::Stored;
 
@@ -174,7 +175,7 @@ impl<S: Stored> Slot<S> {
                 state.producer = Some(context.waker().clone());
                 Poll::Pending
             });
-            let has_room = tokio::time::timeout_at(waiting_since + allowed, waiter).await.is_ok();
+            let has_room = tokio::time::timeout_at(deadline(waiting_since, allowed), waiter).await.is_ok();
             if has_room {
                 waiting_since = Instant::now();
                 let now = waiting_since.into_std();

@@ -47,6 +47,7 @@ use std::time::{Duration, Instant};
 use listwatch_meta::canary;
 
 use super::event::{Event, Reason, StopReason};
+use crate::deadline::{WAIT_MAX, deadline};
 use crate::delta_fifo::Quarantined;
 use crate::indexer::{Change, Snapshot};
 use crate::object::ObjectKey;
@@ -71,7 +72,8 @@ pub const RESYNC_TURN: u32 = 8;
 /// not wake its handlers once per object.
 pub const RESYNC_TICK: Duration = Duration::from_millis(100);
 
-/// The shortest resync period (client-go's `minimumResyncPeriod`). A shorter period is raised to this value.
+/// The shortest resync period (client-go's `minimumResyncPeriod`). A shorter period is raised to this value, except zero,
+/// which means no resync.
 pub const RESYNC_PERIOD_MIN: Duration = Duration::from_secs(1);
 
 /// The treatment of a handler that is slower than the changes.
@@ -175,7 +177,10 @@ pub struct View<S: Stored> {
     /// While a batch is pushed in parts, the state before it; `latest` is already the state after
     /// it.
     feeding: Option<Arc<Snapshot<S>>>,
+    /// The stop that was not delivered yet.
     stop: Option<StopReason>,
+    /// Whether the informer does not run.
+    stopped: bool,
     closed: bool,
     in_hand: Option<WaitingSince>,
     last_take: Option<Instant>,
@@ -249,10 +254,17 @@ struct Pass {
 }
 
 impl<S: Stored> View<S> {
-    /// Creates a view without a state. A resync period is at least [`RESYNC_PERIOD_MIN`].
+    /// Creates a view without a state. A resync period is at least [`RESYNC_PERIOD_MIN`]; a period of zero means no
+    /// resync.
     pub fn new(policy: Policy, resync: Option<Duration>) -> Self {
-        let resync =
-            resync.map(|period| Resync { period: period.max(RESYNC_PERIOD_MIN), pass: None, next: None, others: 0 });
+        // `AddEventHandlerWithOptions` of client-go's shared_informer.go has the same meaning of zero.
+        let resync = resync.filter(|period| !period.is_zero());
+        let resync = resync.map(|period| Resync {
+            period: period.clamp(RESYNC_PERIOD_MIN, WAIT_MAX),
+            pass: None,
+            next: None,
+            others: 0,
+        });
         View {
             policy,
             latest: Arc::default(),
@@ -269,6 +281,7 @@ impl<S: Stored> View<S> {
             block_timed_out: false,
             feeding: None,
             stop: None,
+            stopped: false,
             closed: false,
             in_hand: None,
             last_take: None,
@@ -281,6 +294,9 @@ impl<S: Stored> View<S> {
 
     /// Sets the initial state, which is delivered object by object. Call this once, first.
     pub fn begin(&mut self, now: Instant, state: Arc<Snapshot<S>>) {
+        if self.closed {
+            return;
+        }
         for (key, entry) in state.quarantine() {
             self.quarantined.insert(key.clone(), Arc::new(entry.clone()));
         }
@@ -325,6 +341,9 @@ impl<S: Stored> View<S> {
         why: Option<Reason>,
         state: Arc<Snapshot<S>>,
     ) -> usize {
+        if self.closed {
+            return changes.len();
+        }
         if self.replay.is_some() || !matches!(self.policy, Policy::Block { .. }) {
             self.push_whole(now, changes, why, state);
             return changes.len();
@@ -336,7 +355,7 @@ impl<S: Stored> View<S> {
 
     /// Pushes more of a batch. Returns the number of changes that were taken.
     pub fn push_part(&mut self, now: Instant, changes: &[Change<S>], why: Option<Reason>) -> usize {
-        let Some(before) = self.feeding.clone() else { return changes.len() };
+        let Some(before) = self.feeding.clone().filter(|_| !self.closed) else { return changes.len() };
         let since = WaitingSince::new(now, &before);
         for (taken, change) in changes.iter().enumerate() {
             if !self.has_room() {
@@ -367,20 +386,30 @@ impl<S: Stored> View<S> {
         }
     }
 
-    /// Records that the informer stopped: [`Event::Stopped`] follows the current entries.
+    /// Records that the informer stopped: [`Event::Stopped`] follows the current entries. The resync pauses.
     pub fn stop(&mut self, why: StopReason) {
         self.stop = Some(why);
+        self.stopped = true;
     }
 
-    /// Records that the informer was started again.
+    /// Records that the informer was started again. A new resync period begins.
     pub fn restart(&mut self) {
         self.stop = None;
+        if std::mem::take(&mut self.stopped)
+            && let Some(resync) = &mut self.resync
+        {
+            resync.pass = None;
+            resync.next = None;
+        }
     }
 
-    /// Closes the view. Waiting events are dropped unless `drain`.
+    /// Closes the view, which ignores later states. Waiting events are dropped unless `drain`. So are the snapshots:
+    /// the handle of an ended handler may exist for long, and must not hold an old state of the whole cache.
     pub fn close(&mut self, drain: bool) {
         self.closed = true;
         if !drain {
+            self.latest = Arc::default();
+            self.feeding = None;
             self.entries.clear();
             self.index.clear();
             self.quarantined.clear();
@@ -506,6 +535,9 @@ impl<S: Stored> View<S> {
     // ===== inside =====
 
     fn push_whole(&mut self, now: Instant, changes: &[Change<S>], why: Option<Reason>, state: Arc<Snapshot<S>>) {
+        if self.closed {
+            return;
+        }
         let before = self.latest.clone();
         self.set_latest(state);
         let since = WaitingSince::new(now, &before);
@@ -522,9 +554,6 @@ impl<S: Stored> View<S> {
         before: &Snapshot<S>,
         coalesce: bool,
     ) {
-        if self.closed {
-            return;
-        }
         let key = change.key();
         self.quarantined.remove(key);
         // The replay will deliver the new state of a key that it has not reached.
@@ -669,7 +698,7 @@ impl<S: Stored> View<S> {
     }
 
     fn may_resync(&self) -> bool {
-        self.has_synced() && self.replay.is_none() && self.feeding.is_none() && !self.closed
+        self.has_synced() && self.replay.is_none() && self.feeding.is_none() && !self.closed && !self.stopped
     }
 
     /// Whether a due resync event is delivered now: after [`RESYNC_TURN`] other events, so that it does not starve.
@@ -685,7 +714,7 @@ impl<S: Stored> View<S> {
         resync.others = 0;
         loop {
             let Some(pass) = &mut resync.pass else {
-                let next = *resync.next.get_or_insert(now + resync.period);
+                let next = *resync.next.get_or_insert(deadline(now, resync.period));
                 if now < next {
                     return None;
                 }
@@ -697,7 +726,7 @@ impl<S: Stored> View<S> {
             }
             let Some(object) = self.latest.after(pass.last_delivered.as_ref()).next() else {
                 // The next pass begins one period after this one, or now if this one took longer.
-                resync.next = Some(pass.began + resync.period);
+                resync.next = Some(deadline(pass.began, resync.period));
                 resync.pass = None;
                 continue;
             };

@@ -14,7 +14,7 @@ pub const SILENT_WATCH_LISTS: u32 = 2;
 /// Knowledge about one server that its reflectors share. Clones share it, including the clones in a
 /// cloned [`ReflectorConfig`](super::ReflectorConfig).
 ///
-/// A server is treated as not supporting WatchList after it rejects one, or after it omits the end
+/// A server is treated as not supporting WatchList after it rejects one and returns the list instead, or after it omits the end
 /// marker [`SILENT_WATCH_LISTS`] times in a row. One silent stream does not count against the
 /// server, because a broken network silences all streams at the same time. Streams that overlap in
 /// time therefore count once, and none counts after the server has sent an end marker.
@@ -41,7 +41,7 @@ impl ServerMemory {
         self.lock().refused_until.is_some_and(|until| now < until)
     }
 
-    /// Records a rejected WatchList. No reflector requests another one for [`WATCH_LIST_MEMORY`].
+    /// Records a rejected WatchList, after the list that replaced it. No reflector requests another one for [`WATCH_LIST_MEMORY`].
     pub(crate) fn remember_refusal(&self, now: Instant) {
         *self.lock() = Memory { refused_until: Some(now + WATCH_LIST_MEMORY), ..Memory::default() };
     }

@@ -10,6 +10,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,7 +23,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use super::tls::{self, Tls, TlsStream};
+use super::addresses;
+use super::reloaded_tls::ReloadedTls;
+use super::tls::{self, TlsStream};
 
 /// The longest response of a proxy to CONNECT, in bytes. A longer response is an error.
 const PROXY_ANSWER_LIMIT_BYTES: usize = 16 * 1024;
@@ -76,7 +79,7 @@ impl ProxyUrl {
 
     /// Connects to a host through the proxy.
     async fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
-        let mut stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        let mut stream = addresses::connect(&self.host, self.port).await?;
         let opened = match self.kind {
             ProxyKind::Http => self.ask_http(&mut stream, host, port).await,
             ProxyKind::Socks5 => self.ask_socks5(&mut stream, host, port).await,
@@ -197,7 +200,7 @@ pub(super) fn bare(host: &str) -> &str {
 /// Opens connections to one server.
 #[derive(Clone)]
 pub(super) struct Connector {
-    pub(super) tls: Option<Tls>,
+    pub(super) tls: Option<Arc<ReloadedTls>>,
     pub(super) host: String,
     pub(super) proxy: Option<ProxyUrl>,
     pub(super) connect_limit: Duration,
@@ -207,14 +210,17 @@ pub(super) struct Connector {
 
 impl Connector {
     pub(super) async fn connect(self, port: u16) -> io::Result<ServerStream> {
+        if let Some(tls) = &self.tls {
+            tls.refresh().await;
+        }
         let stream = match &self.proxy {
             Some(proxy) => proxy.connect(&self.host, port).await?,
-            None => TcpStream::connect((self.host.as_str(), port)).await?,
+            None => addresses::connect(&self.host, port).await?,
         };
         stream.set_nodelay(true)?;
         self.keep_alive(&stream);
         Ok(match &self.tls {
-            Some(tls) => ServerStream::Tls(Box::new(tls.connect(stream).await?)),
+            Some(tls) => ServerStream::Tls(Box::new(tls.current().connect(stream).await?)),
             None => ServerStream::Plain(stream),
         })
     }

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connect::{Connector, ServerStream, bare};
-use super::tls::Tls;
+use super::reloaded_tls::ReloadedTls;
 use crate::config::{Config, ConfigError};
 
 /// The protocols that a connection offers to the server by ALPN (RFC 7301).
@@ -36,7 +37,7 @@ impl Protocols {
 }
 
 /// Opens connections to the server of a [`Config`]: through its proxy, with its TLS options and client certificate.
-/// Requests, their credentials and their number per connection are left to the caller.
+/// Requests, their credentials, the impersonated user and the number of requests per connection are left to the caller.
 #[derive(Clone)]
 pub struct Dialer {
     connector: Connector,
@@ -54,13 +55,21 @@ impl Dialer {
     /// Creates a dialer, which connects when [`Dialer::dial`] is called.
     ///
     /// # Errors
-    /// [`ConfigError`] when the URL or the certificates cannot be used.
+    /// [`ConfigError`] when the URL or the certificates cannot be used, or when the configuration has an impersonated
+    /// user: the requests would silently be those of the authenticated user. Take [`Config::impersonation`] out of the
+    /// configuration, and send its [headers](crate::config::Impersonation::headers) with every request.
     pub fn new(config: &Config, protocols: Protocols) -> Result<Self, ConfigError> {
+        if config.impersonation.is_some() {
+            return Err(ConfigError::Unsupported {
+                what: "an impersonated user of a Dialer".to_owned(),
+                advice: "; take it from the Config, and send Impersonation::headers with every request".to_owned(),
+            });
+        }
         let invalid = |why: &str| ConfigError::invalid(format!("the server's address {}", config.server), why);
         let authority = config.server.authority().ok_or_else(|| invalid("has no host"))?;
         let host = bare(authority.host()).to_owned();
         let secure = config.server.scheme_str() == Some("https");
-        let tls = if secure { Some(Tls::offering(&host, config.tls.clone(), protocols)?) } else { None };
+        let tls = if secure { Some(Arc::new(ReloadedTls::new(&host, config.tls.clone(), protocols)?)) } else { None };
         let options = &config.transport;
         let connector = Connector {
             tls,
@@ -126,5 +135,21 @@ impl AsyncWrite for Dialed {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Impersonation;
+
+    #[test]
+    fn dialer_of_a_configuration_with_an_impersonated_user_is_refused() {
+        let mut config = Config::new("http://localhost:1").unwrap();
+        config.impersonation = Some(Impersonation::of_user("jane"));
+        let error = Dialer::new(&config, Protocols::Any).unwrap_err().to_string();
+        assert!(error.contains("take it from the Config, and send Impersonation::headers"), "{error}");
+        config.impersonation = None;
+        assert!(Dialer::new(&config, Protocols::Any).is_ok());
     }
 }

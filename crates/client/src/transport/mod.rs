@@ -9,12 +9,16 @@
 //! Requests are therefore spread: a connection carries at most [`TransportOptions::streams_max`]
 //! streams, then another connection is opened.
 
+mod addresses;
 mod body;
 mod connect;
 mod dial;
 mod gzip;
+mod reloaded_tls;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
+#[cfg(all(test, feature = "tls"))]
+mod tls_tests;
 
 use std::fmt;
 use std::pin::Pin;
@@ -36,9 +40,10 @@ pub use self::body::{BoxError, RequestBody, ResponseBody};
 pub use self::connect::ProxyUrl;
 pub use self::dial::{Dialed, Dialer, Protocols};
 pub(crate) use self::gzip::decompressed;
+pub use self::reloaded_tls::TLS_FILES_INTERVAL;
 
 use self::connect::{Connector, bare};
-use self::tls::Tls;
+use self::reloaded_tls::ReloadedTls;
 use crate::config::{ConfigError, TlsOptions};
 use crate::problem::Problem;
 
@@ -46,8 +51,8 @@ use crate::problem::Problem;
 /// the consumer reads.
 pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 
-/// The flow control window of one HTTP/2 connection in bytes, shared by its streams.
-pub const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+/// The largest flow control window of HTTP/2 (RFC 9113, section 6.9.1), in bytes.
+const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 
 /// The maximum number of connections with `streams_max` streams each. Further streams share the
 /// least used connections, and some may wait.
@@ -70,7 +75,8 @@ pub struct TransportOptions {
     pub ping_interval: Duration,
     /// The time limit for the answer to a ping. Then the connection is closed.
     pub ping_limit: Duration,
-    /// Streams per HTTP/2 connection; at least 1.
+    /// Streams per HTTP/2 connection; at least 1. The window of the connection follows:
+    /// [`TransportOptions::connection_window_bytes`].
     pub streams_max: usize,
 }
 
@@ -92,6 +98,17 @@ impl TransportOptions {
     /// failure on the path. client-go needs 45 s.
     pub fn silence_limit(&self) -> Duration {
         self.ping_interval + self.ping_limit
+    }
+
+    /// The flow control window of one HTTP/2 connection in bytes, shared by its streams: [`STREAM_WINDOW_BYTES`] for
+    /// each of [`TransportOptions::streams_max`] streams. Unread streams delay others only if all
+    /// [`CONNECTIONS_MAX`] connections are full, so that a connection carries more than `streams_max` streams. With a
+    /// smaller window, a few unread streams use it up, and the server can send nothing more on the connection. The window costs no memory: the windows of the
+    /// streams bound the bytes that are not read. At most 2 GiB, the limit of HTTP/2; client-go has 1 GiB
+    /// (`transportDefaultConnFlow` of golang.org/x/net/http2).
+    pub fn connection_window_bytes(&self) -> u32 {
+        let streams = u32::try_from(self.streams_max.max(1)).unwrap_or(u32::MAX);
+        streams.saturating_mul(STREAM_WINDOW_BYTES).min(WINDOW_BYTES_MAX)
     }
 }
 
@@ -115,9 +132,17 @@ pub struct HttpTransport {
 struct Connections {
     options: TransportOptions,
     connector: Connector,
-    lanes: Mutex<Vec<Arc<Lane>>>,
+    lanes: Mutex<Lanes>,
     scheme: http::uri::Scheme,
     authority: http::uri::Authority,
+}
+
+/// The lanes for new requests.
+#[derive(Default)]
+struct Lanes {
+    lanes: Vec<Arc<Lane>>,
+    /// The number of the TLS options of these lanes: [`ReloadedTls::number`].
+    tls: u64,
 }
 
 /// A client with its own HTTP/2 connection.
@@ -158,8 +183,11 @@ impl HttpTransport {
         let scheme = server.scheme().cloned().ok_or_else(|| invalid("has no scheme"))?;
         let authority = server.authority().cloned().ok_or_else(|| invalid("has no host"))?;
         let host = bare(authority.host()).to_owned();
-        let tls =
-            if scheme == http::uri::Scheme::HTTPS { Some(Tls::offering(&host, tls, Protocols::Any)?) } else { None };
+        let tls = if scheme == http::uri::Scheme::HTTPS {
+            Some(Arc::new(ReloadedTls::new(&host, tls, Protocols::Any)?))
+        } else {
+            None
+        };
         let connector = Connector {
             tls,
             host,
@@ -168,21 +196,27 @@ impl HttpTransport {
             ping_interval: options.ping_interval,
             ping_limit: options.ping_limit,
         };
-        let lanes = Mutex::new(Vec::new());
+        let lanes = Mutex::default();
         Ok(HttpTransport { inner: Arc::new(Connections { options, connector, lanes, scheme, authority }) })
     }
 
     /// The number of running requests per connection, including streaming responses.
     pub fn open_streams(&self) -> Vec<usize> {
         let lanes = self.inner.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.iter().map(|lane| lane.open.load(Ordering::Relaxed)).collect()
+        lanes.lanes.iter().map(|lane| lane.open.load(Ordering::Relaxed)).collect()
     }
 }
 
 impl Connections {
-    /// Returns a lane with room. Empty lanes except the first are dropped.
+    /// Returns a lane with room. Empty lanes except the first are dropped. After a change of the TLS files all lanes
+    /// are dropped, and a connection closes when its last stream ends.
     fn lane(&self) -> OpenStream {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let Lanes { lanes, tls } = &mut *held;
+        let number = self.connector.tls.as_ref().map_or(0, |tls| tls.number());
+        if std::mem::replace(tls, number) != number {
+            lanes.clear();
+        }
         let open = |lane: &Arc<Lane>| lane.open.load(Ordering::Relaxed);
         if let Some(lane) = lanes.iter().find(|lane| open(lane) < self.options.streams_max.max(1)) {
             let chosen = OpenStream::new(lane);
@@ -208,7 +242,7 @@ impl Connections {
             .http2_keep_alive_timeout(self.options.ping_limit)
             .http2_keep_alive_while_idle(false)
             .http2_initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .http2_initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .http2_initial_connection_window_size(self.options.connection_window_bytes())
             .build(self.connector.clone())
     }
 }
@@ -220,6 +254,9 @@ impl Transport for HttpTransport {
         parts.scheme = Some(self.inner.scheme.clone());
         parts.authority = Some(self.inner.authority.clone());
         *request.uri_mut() = Uri::from_parts(parts).map_err(disconnected)?;
+        if let Some(tls) = &self.inner.connector.tls {
+            tls.refresh().await;
+        }
         let open = self.inner.lane();
         let response = open.0.client.request(request).await.map_err(disconnected)?;
         Ok(response.map(|body| ResponseBody::new(TrackedBody { body, _open: open })))
@@ -300,9 +337,52 @@ pub(crate) fn disconnected(error: impl Into<BoxError>) -> Problem {
     Problem::disconnected(why).caused_by(error)
 }
 
+/// True if an open connection was lost before the response, or was reset while it was opened. A refused connection, a
+/// TLS failure and an invalid response are other failures: another try would fail as well.
+pub(crate) fn is_connection_lost(problem: &Problem) -> bool {
+    let Problem::Disconnected { cause: Some(cause), .. } = problem else { return false };
+    let Some(error) = cause.get().downcast_ref::<legacy::Error>() else { return false };
+    let mut causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    if error.is_connect() {
+        let is_reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
+        return causes.any(|cause| cause.downcast_ref().is_some_and(is_reset));
+    }
+    // hyper reports a reset, an end of the stream, GOAWAY and missing answers to pings in different ways.
+    causes.all(|cause| {
+        !is_tls_failure(cause)
+            && cause.downcast_ref().is_none_or(|error: &hyper::Error| {
+                !error.is_parse() && !error.is_user() && !error.is_parse_too_large() && !error.is_parse_status()
+            })
+    })
+}
+
+/// Whether TLS failed. A server that uses TLS 1.3 rejects a client certificate after the handshake of the client.
+fn is_tls_failure(error: &(dyn std::error::Error + 'static)) -> bool {
+    #[cfg(feature = "tls")]
+    {
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>())
+    }
+    #[cfg(not(feature = "tls"))]
+    {
+        let _ = error;
+        false
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn alert_after_the_handshake_is_a_tls_failure() {
+        use std::io::{Error, ErrorKind};
+        let alert = rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired);
+        assert!(is_tls_failure(&Error::new(ErrorKind::InvalidData, alert.clone())) && is_tls_failure(&alert));
+        assert!(!is_tls_failure(&Error::from(ErrorKind::ConnectionReset)));
+        assert!(!is_tls_failure(&Error::new(ErrorKind::UnexpectedEof, "peer closed connection")));
+    }
 
     #[tokio::test]
     async fn streams_above_the_connection_limit_share_the_least_used_connections() {
@@ -313,5 +393,20 @@ mod tests {
         assert_eq!(transport.open_streams(), [2; CONNECTIONS_MAX]);
         open.extend((0..CONNECTIONS_MAX).map(|_| transport.inner.lane()));
         assert_eq!(transport.open_streams(), [3; CONNECTIONS_MAX], "the surplus is not spread evenly");
+    }
+
+    #[test]
+    fn connection_window_has_room_for_the_windows_of_all_streams() {
+        fn check(streams_max: usize, expected: u32) {
+            let options = TransportOptions { streams_max, ..TransportOptions::default() };
+            assert_eq!(options.connection_window_bytes(), expected, "{streams_max} streams");
+        }
+        check(0, STREAM_WINDOW_BYTES);
+        check(1, STREAM_WINDOW_BYTES);
+        check(TransportOptions::default().streams_max, 80 * STREAM_WINDOW_BYTES);
+        check(2047, 2047 * STREAM_WINDOW_BYTES);
+        for too_many in [2048, usize::MAX] {
+            check(too_many, WINDOW_BYTES_MAX);
+        }
     }
 }

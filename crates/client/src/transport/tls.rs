@@ -46,6 +46,11 @@ pub(super) fn inspect(stream: &TlsStream) -> (&TcpStream, bool) {
 /// Converts the options to rustls' configuration.
 fn tls_config(tls: TlsOptions, protocols: Protocols) -> Result<ClientConfig, ConfigError> {
     let invalid = |what: &str, error: rustls::Error| ConfigError::invalid(what, &error).caused_by(error);
+    if tls.insecure_skip_verify && (!tls.authorities.is_empty() || tls.files.authorities.is_some()) {
+        // As `TLSConfigFor` of client-go. Whoever names an authority expects that it is checked.
+        let why = "is given together with insecure-skip-tls-verify, which would ignore it; remove one of them";
+        return Err(ConfigError::invalid("the certificate authority", why));
+    }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()

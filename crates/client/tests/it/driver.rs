@@ -236,3 +236,29 @@ async fn version_does_not_move_before_the_end_marker_of_a_second_watch_list() {
     }
     assert_eq!(seen, ["6", "12"], "broke resumable: the version moved before the end marker");
 }
+
+/// etcd removes the keys of an expired lease at one revision.
+#[tokio::test(start_paused = true)]
+async fn deletions_of_one_version_survive_a_cut_between_them() {
+    let mut world = World::new(true);
+    let keys = ["n/a", "n/b", "n/c", "n/d"];
+    for key in keys {
+        world.server.put(key);
+    }
+    world.run(Duration::from_secs(1)).await;
+    let before = world.server.watches();
+    world.server.cut_within(1);
+    world.server.cut_within(3);
+    world.server.delete_together(&keys);
+    let until = tokio::time::Instant::now() + Duration::from_secs(10);
+    let mut deleted = 0;
+    while let Ok(notice) = tokio::time::timeout_at(until, world.reflection.next()).await {
+        deleted += if let Notice::Changes(changes) = &notice { changes.len() } else { 0 };
+        world.handle(notice);
+    }
+    assert_eq!(world.mirror, State::new(), "broke complete: deletions of the version after the cut were lost");
+    assert_eq!(deleted, 4, "broke unique: a deletion was reported again");
+    assert_eq!(world.server.watches() - before, 2, "each cut is followed by one watch");
+    assert_eq!(world.server.whole_states(), 1, "the state was read again");
+    world.check_store();
+}

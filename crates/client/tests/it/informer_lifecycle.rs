@@ -12,7 +12,8 @@ use listwatch_client::informer::{
     SharedInformer, StartError, StopReason,
 };
 use listwatch_client::{
-    ApiResource, Json, KeepJson, ListStream, ListWatch, Object, Problem, ReflectorConfig, WatchStream,
+    ApiResource, Json, KeepJson, ListStream, ListWatch, Notice, Object, Problem, Reflection, ReflectorConfig,
+    ReflectorState, WatchStream,
 };
 use listwatch_meta::{ListOptions, Status};
 use serde::Deserialize;
@@ -351,6 +352,123 @@ async fn undecodable_object_of_an_otherwise_empty_merged_state_is_reported() {
     handler.wait_until_synced(TIMEOUT).await.unwrap();
     assert_eq!(take(&received), ["?a/x@1", "synced"]);
     assert_eq!(informer.store().snapshot().quarantine().count(), 1);
+}
+
+/// A quarantined object holds its bytes, so a name that is gone must not stay.
+#[tokio::test(start_paused = true)]
+async fn merged_quarantine_holds_only_objects_that_a_part_has_in_quarantine() {
+    let server = Fake::new();
+    let of = server.clone();
+    let open = move |name: &str| of.namespace(name);
+    let names = ["a".to_owned(), "b".to_owned()];
+    let informer = SharedInformer::over_namespaces(names, open, config("things"), Json::<Widget>::new());
+    let set_aside = || informer.store().snapshot().quarantine().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
+    informer.start().unwrap();
+    informer.wait_until_synced(TIMEOUT).await.unwrap();
+    for name in ["a/x", "a/y", "b/x", "b/y"] {
+        server.put_with(name, r#","size":"large""#);
+    }
+    settle().await;
+    assert_eq!(set_aside(), ["a/x", "a/y", "b/x", "b/y"]);
+    // A deletion of an object that was only ever quarantined is no change.
+    server.delete("a/x");
+    tokio::time::sleep(seconds(3)).await;
+    assert_eq!(set_aside(), ["a/y", "b/x", "b/y"], "a deleted object stays in quarantine");
+    // A relist does not find the object.
+    server.refuse(Some(forbidden()));
+    server.cut();
+    tokio::time::sleep(seconds(60)).await;
+    server.delete("b/x");
+    server.expire();
+    server.refuse(None);
+    tokio::time::sleep(seconds(60)).await;
+    assert_eq!(set_aside(), ["a/y", "b/y"], "an object that a relist did not find stays in quarantine");
+    assert!(informer.remove_part("b").await);
+    assert_eq!(set_aside(), ["a/y"], "an object of a removed namespace stays in quarantine");
+    informer.stop(TIMEOUT).await.unwrap();
+    assert!(informer.remove_part("a").await);
+    assert_eq!(set_aside(), [""; 0], "an object of a removed namespace stays in quarantine");
+}
+
+#[tokio::test(start_paused = true)]
+async fn parts_and_indexes_can_be_changed_during_a_stop() {
+    let server = Fake::new();
+    for name in ["a/x", "b/x", "c/x"] {
+        server.put(name);
+    }
+    let of = server.clone();
+    let names = ["a".to_owned(), "b".to_owned()];
+    let informer = SharedInformer::over_namespaces(names, move |name| of.namespace(name), config("things"), KeepJson);
+    informer.start().unwrap();
+    informer.wait_until_synced(TIMEOUT).await.unwrap();
+    // The stop precedes the commands, and they begin before its end.
+    let (stopped, added, removed, index) = tokio::join!(
+        informer.stop(TIMEOUT),
+        informer.add_part("c"),
+        informer.remove_part("b"),
+        informer.add_index(|object: &Object| [object.namespace().to_owned()]),
+    );
+    assert_eq!((stopped, added, removed), (Ok(()), true, true), "a stop makes a command fail");
+    let index = index.expect("an informer that stopped can be started again");
+    informer.start().unwrap();
+    settle().await;
+    let namespaces: Vec<_> = informer.store().snapshot().iter().map(|object| object.namespace().to_owned()).collect();
+    assert_eq!(namespaces, ["a", "c"]);
+    assert_eq!(informer.store().snapshot().by_index(&index, &"c".to_owned()).count(), 1);
+    informer.shutdown(TIMEOUT).await.unwrap();
+    assert!(!informer.add_part("e").await, "an informer that has ended takes no part");
+    assert!(informer.add_index(|_: &Object| [0]).await.is_none());
+}
+
+// ===== reflections that were polled =====
+
+#[tokio::test(start_paused = true)]
+async fn reflection_that_was_polled_before_becomes_a_synced_informer() {
+    // The notices that were returned before: until the first change, until `Synced`, or until a live change.
+    async fn check(until: impl Fn(&Notice) -> bool) {
+        let server = Fake::new();
+        server.put("n/a");
+        server.put("n/b");
+        let mut reflection = Reflection::with_seed(server.clone(), reflector(), 7);
+        while !until(&reflection.next().await) {}
+        server.put("n/c");
+        let informer = SharedInformer::over(reflection, "things");
+        let (received, handler) = record(&informer, HandlerOptions::default());
+        informer.start().unwrap();
+        handler.wait_until_synced(seconds(5)).await.expect("the state is complete");
+        settle().await;
+        let mut received = take(&received);
+        received.sort();
+        assert_eq!(received, ["+n/a@1 Initial", "+n/b@2 Initial", "+n/c@3 Live", "synced"]);
+    }
+    check(|notice| matches!(notice, Notice::Changes(_))).await;
+    check(|notice| matches!(notice, Notice::Synced)).await;
+    check(|notice| matches!(notice, Notice::State(ReflectorState::Watching { .. }))).await;
+}
+
+// ===== durations =====
+
+#[tokio::test(start_paused = true)]
+async fn longest_durations_of_the_caller_do_not_overflow() {
+    let server = Fake::new();
+    server.put("n/a");
+    let factory = factory(&server);
+    let informer = factory.informer(&InformerKey::new(things()));
+    let policy = Policy::Block { changes_max: 1, timeout: Duration::MAX };
+    let handler = informer.on(HandlerOptions::default().policy(policy).resync(Duration::MAX), |_| async {
+        tokio::time::sleep(seconds(5)).await;
+    });
+    factory.start().unwrap();
+    factory.wait_until_synced(Duration::MAX).await.unwrap();
+    handler.wait_until_synced(Duration::MAX).await.unwrap();
+    // The informer waits for the handler.
+    for name in ["n/a", "n/b", "n/c"] {
+        server.put(name);
+    }
+    tokio::time::sleep(seconds(60)).await;
+    assert_eq!(informer.status().handlers[0].counts.block_timeouts, 0);
+    informer.stop(Duration::MAX).await.unwrap();
+    factory.shutdown(Duration::MAX).await.unwrap();
 }
 
 // ===== indexes =====

@@ -605,3 +605,88 @@ async fn missing_exec_plugin_sends_no_request() {
     assert_eq!(error, "the credential plugin no-such-plugin-anywhere is not installed: see https://example.com");
     assert!(!asked.load(Ordering::SeqCst));
 }
+
+/// Accepts connections and handles them: `R` resets after the request, `E` ends after it, `T` sends no HTTP, and `A`
+/// answers. The last letter is for all further connections. Returns the number of accepted connections.
+async fn flaky(letters: &'static str) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, accepted) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let count = accepted.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let number = count.fetch_add(1, Ordering::SeqCst);
+            let _ = stream.read(&mut [0; 4_096]).await;
+            match letters.chars().nth(number).or(letters.chars().last()) {
+                Some('R') => socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap(),
+                Some('T') => drop(stream.write_all(b"220 no HTTP at all\r\n\r\n").await),
+                Some('A') => drop(stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await),
+                _ => {}
+            }
+        }
+    });
+    (address, accepted)
+}
+
+/// As client-go (`isErrRetryableFunc` of rest/request.go).
+#[tokio::test]
+async fn get_is_sent_again_after_a_lost_connection_only() {
+    async fn check(letters: &'static str, tries: usize, succeeds: bool) {
+        let (address, accepted) = flaky(letters).await;
+        let client = Client::new(Config::new(&format!("http://{address}")).unwrap()).unwrap();
+        let document = tokio::time::timeout(TIMEOUT, client.get_document("/version")).await.unwrap();
+        assert_eq!(document.is_ok(), succeeds, "{letters}: {document:?}");
+        assert_eq!(accepted.load(Ordering::SeqCst), tries, "{letters}: {document:?}");
+    }
+    tokio::join!(check("A", 1, true), check("RA", 2, true), check("EA", 2, true), check("TA", 1, false));
+    // Nobody listens.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let begun = tokio::time::Instant::now();
+    let client = |url: String| Client::new(Config::new(&url).unwrap()).unwrap();
+    assert!(client(format!("http://{address}")).get("/version").await.is_err(), "nobody listens");
+    // The certificate is not trusted.
+    let (acceptor, _) = certify(None);
+    let address = serve(Some(acceptor), Arc::new(|_, _| json("{}"))).await;
+    let answered = client(format!("https://localhost:{}", address.port())).get("/version").await;
+    assert!(answered.is_err(), "the authority is not known");
+    assert!(begun.elapsed() < Duration::from_secs(5), "a failure that stays is retried");
+}
+
+#[tokio::test]
+async fn get_is_sent_again_after_a_lost_http_2_connection() {
+    let (acceptor, authority) = certify(None);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let requests = Arc::new(AtomicUsize::new(0));
+    let count = requests.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, count) = (acceptor.clone(), count.clone());
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let lost = Arc::new(tokio::sync::Notify::new());
+                let in_service = lost.clone();
+                let service = service_fn(move |_: Request<Incoming>| {
+                    let (first, lost) = (count.fetch_add(1, Ordering::SeqCst) == 0, in_service.clone());
+                    async move {
+                        if first {
+                            lost.notify_one();
+                            std::future::pending::<()>().await;
+                        }
+                        Ok::<_, Infallible>(json("{}"))
+                    }
+                });
+                let builder = auto::Builder::new(TokioExecutor::new());
+                tokio::select! {
+                    _ = builder.serve_connection(TokioIo::new(stream), service) => {}
+                    () = lost.notified() => {}
+                }
+            });
+        }
+    });
+    let client = Client::new(config(address, &authority)).unwrap();
+    let document = tokio::time::timeout(TIMEOUT, client.get_document("/version")).await.unwrap();
+    assert_eq!(document.unwrap(), "{}", "a connection that is lost once fails a GET");
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
+}

@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use listwatch_client::Problem;
-use listwatch_client::TypeName;
 use listwatch_client::reflector::{
     Action, EventAction, FirstRead, RESUME_LIMIT, Reflector, ReflectorConfig, ReflectorState, SkipReason,
     TimeAndRandom, WATCH_END_GRACE, WATCH_LIST_MEMORY,
 };
+use listwatch_client::{Backoff, BackoffPolicy, TypeName};
 use listwatch_meta::Status;
 use listwatch_wire::{EventKind, ListMeta, Metadata, print_list_options};
 
@@ -219,6 +219,7 @@ fn rejected_watch_list_is_remembered_for_all_reflectors_of_a_server() {
     let config = watch_list_first();
     let mut first = ReflectorTest::start(config.clone(), &["BEGIN", WATCH_LIST]);
     first.fail(Problem::refused(Status::bad_request("sendInitialEvents?")), &["BEGIN", "LIST limit=500"]);
+    first.list("7", "", &["COMMIT 7", "WATCH 7"]);
     let mut second = ReflectorTest::start(config.clone(), &["BEGIN", "LIST limit=500"]);
     // Another server is tried, and this one again after half an hour.
     ReflectorTest::start(watch_list_first(), &["BEGIN", WATCH_LIST]);
@@ -230,6 +231,22 @@ fn rejected_watch_list_is_remembered_for_all_reflectors_of_a_server() {
         "{WATCH}&resourceVersion=7&resourceVersionMatch=NotOlderThan&timeoutSeconds=300&sendInitialEvents=true"
     );
     second.pass(&["BEGIN", &again]);
+}
+
+#[test]
+fn rejection_of_one_watch_list_is_no_rule_if_its_list_is_rejected_too() {
+    let config = watch_list_first();
+    let mut talk = ReflectorTest::start(config.clone(), &["BEGIN", WATCH_LIST]);
+    // For example a field selector that the resource does not support.
+    let rejected = || Problem::refused(Status::bad_request("field label not supported: spec.x"));
+    talk.fail(rejected(), &["BEGIN", "LIST limit=500"]);
+    talk.fail(rejected(), &["CLOSE"]);
+    ReflectorTest::start(config.clone(), &["BEGIN", WATCH_LIST]);
+    talk.pass(&["BEGIN", "LIST limit=500"]);
+    ReflectorTest::start(config.clone(), &["BEGIN", WATCH_LIST]);
+    // A list that succeeds shows that only the parameters of the WatchList are unknown.
+    talk.list("7", "", &["COMMIT 7", "WATCH 7"]);
+    ReflectorTest::start(config, &["BEGIN", "LIST limit=500"]);
 }
 
 /// One silent stream, for example of a broken network, must not disable WatchList for every reflector
@@ -292,11 +309,13 @@ fn version_does_not_pass_an_event_that_was_not_applied() {
     let mut talk = ReflectorTest::watching();
     assert_eq!(talk.event(EventKind::Modified, "a", "8"), EventAction::Apply);
     assert_eq!(talk.event(EventKind::Modified, "", "9"), EventAction::Skip(SkipReason::Unidentified));
-    talk.end(&["WATCH 8"]);
+    assert_eq!(talk.reflector.version(), "8");
+    talk.end(&["WATCH 7"]);
     // An event of a closed watch does not advance the version either.
     talk.fail(disconnected(), &["CLOSE"]);
     assert_eq!(talk.event(EventKind::Modified, "a", "11"), EventAction::Skip(SkipReason::NotWatching));
-    talk.pass(&["WATCH 8"]);
+    talk.pass(&["WATCH 7"]);
+    assert_eq!(talk.reflector.version(), "8");
 }
 
 #[test]
@@ -368,8 +387,10 @@ fn watch_that_ends_cleanly_after_an_event_resumes_immediately() {
     let mut talk = ReflectorTest::watching();
     for version in 8..18 {
         talk.event(EventKind::Modified, "a", &version.to_string());
-        talk.end(&[&format!("WATCH {version}")]);
+        talk.end(&[&format!("WATCH {}", version - 1)]);
         talk.open();
+        // The event of the last version arrives again.
+        talk.event(EventKind::Modified, "a", &version.to_string());
     }
 }
 
@@ -400,7 +421,7 @@ fn watch_list_version_moves_only_at_the_end_marker() {
     // The same stream continues as the watch.
     assert_eq!(talk.event(EventKind::Modified, "b", "10"), EventAction::Apply);
     assert_eq!(talk.reflector.version(), "10");
-    talk.end(&["WATCH 10"]);
+    talk.end(&["WATCH 9"]);
 }
 
 #[test]
@@ -636,10 +657,65 @@ fn refused_watch_is_resumed_before_a_relist() {
 fn cut_stream_that_delivered_events_resumes_immediately() {
     let mut talk = ReflectorTest::watching();
     talk.event(EventKind::Added, "a", "8");
-    talk.fail(disconnected(), &["WATCH 8"]);
+    talk.fail(disconnected(), &["WATCH 7"]);
     // The next watch is rejected, so a backoff follows.
     talk.fail(disconnected(), &["CLOSE"]);
-    assert_eq!(talk.pass(&["WATCH 8"]), Duration::from_millis(800));
+    assert_eq!(talk.pass(&["WATCH 7"]), Duration::from_millis(800));
+}
+
+/// client-go resumes at the version of the last event, and loses the other events of that version.
+#[test]
+fn watch_resumes_before_the_version_of_its_last_event() {
+    let mut talk = ReflectorTest::watching();
+    talk.event(EventKind::Deleted, "a", "8");
+    talk.event(EventKind::Deleted, "b", "9");
+    talk.event(EventKind::Deleted, "c", "9");
+    talk.fail(disconnected(), &["WATCH 8"]);
+    assert_eq!(talk.reflector.version(), "9");
+    talk.open();
+    // A bookmark completes the version of the events before it, and its own.
+    talk.event(EventKind::Bookmark, "", "9");
+    talk.end(&["WATCH 9"]);
+    talk.open();
+    talk.event(EventKind::Bookmark, "", "12");
+    talk.end(&["WATCH 12"]);
+    talk.open();
+    // The copy is not older than version 13, so neither may the next list be.
+    talk.event(EventKind::Modified, "a", "13");
+    talk.fail(expired(), &["CLOSE"]);
+    talk.pass(&["BEGIN", "LIST resourceVersion=13"]);
+    talk.list("13", "", &["COMMIT 13", "WATCH 13"]);
+    talk.open();
+    // Versions that are not numbers.
+    talk.event(EventKind::Modified, "a", "x");
+    talk.event(EventKind::Modified, "b", "x");
+    talk.end(&["WATCH 13"]);
+}
+
+#[test]
+fn events_that_arrive_again_are_not_progress() {
+    let mut talk = ReflectorTest::watching();
+    talk.event(EventKind::Deleted, "a", "8");
+    talk.fail(disconnected(), &["WATCH 7"]);
+    let mut delays = Vec::new();
+    for _ in 0..3 {
+        talk.open();
+        assert_eq!(talk.event(EventKind::Deleted, "a", "8"), EventAction::Apply);
+        talk.fail(disconnected(), &["CLOSE"]);
+        delays.push(talk.pass(&["WATCH 7"]).as_millis());
+    }
+    assert_eq!(delays, [800, 1_600, 3_200], "a server that cuts each watch is asked at full speed");
+    // Streams that end cleanly after repeated events cause a relist.
+    for _ in 1..RESUME_LIMIT {
+        talk.open();
+        talk.event(EventKind::Deleted, "a", "8");
+        talk.end(&["CLOSE"]);
+        talk.pass(&["WATCH 7"]);
+    }
+    talk.open();
+    talk.event(EventKind::Deleted, "a", "8");
+    talk.end(&["CLOSE"]);
+    talk.pass(&["BEGIN", "LIST resourceVersion=8"]);
 }
 
 #[test]
@@ -723,6 +799,38 @@ fn one_hour_of_outage_causes_fewer_than_200_requests() {
     assert!(requests < 200, "{requests} requests");
 }
 
+#[test]
+fn longest_durations_of_the_configuration_do_not_overflow() {
+    let config = ReflectorConfig {
+        min_watch_timeout: Duration::MAX,
+        idle_limit: Some(Duration::MAX),
+        request_wait: Duration::MAX,
+        marker_wait: Duration::MAX,
+        ..ReflectorConfig::default()
+    };
+    let mut reflector = Reflector::new(config);
+    let at = TimeAndRandom { now: Instant::now(), random: 0.999 };
+    let far = |reflector: &Reflector| {
+        let due = reflector.poll_timeout().expect("a reflector always waits for something");
+        assert!(due >= at.now + Duration::from_secs(180 * 24 * 3_600), "the wait is not long");
+    };
+    reflector.handle_start(at);
+    far(&reflector);
+    reflector.handle_watch_open(at);
+    far(&reflector);
+    let marker = Metadata { resource_version: "7".into(), initial_events_end: true, ..Metadata::default() };
+    reflector.handle_event(at, EventKind::Bookmark, &marker);
+    far(&reflector);
+    reflector.handle_problem(
+        at,
+        Problem::Refused { status: Box::new(Status::internal("x")), retry_after: Some(Duration::MAX) },
+    );
+    assert!(reflector.poll_timeout().is_some());
+    let mut backoff =
+        Backoff::new(BackoffPolicy { initial: Duration::MAX, cap: Duration::MAX, ..BackoffPolicy::default() });
+    assert!(backoff.next_delay(0.999, Some(Duration::MAX)) >= Duration::from_secs(180 * 24 * 3_600));
+}
+
 const CHECK: &str = "LIST resourceVersion=9&resourceVersionMatch=NotOlderThan&limit=1";
 
 /// A reflector whose stream broke at version 9.
@@ -747,7 +855,7 @@ fn broken_stream_causes_a_version_check() {
     talk.open();
     assert_eq!(talk.reflector.version(), "9");
     // An early end, even a clean one, causes a check; an end in time does not.
-    talk.event(EventKind::Modified, "a", "9");
+    talk.event(EventKind::Bookmark, "", "9");
     talk.end(&[CHECK]);
     talk.list("12", "", &["WATCH 9"]);
     talk.open();

@@ -645,3 +645,70 @@ fn stop_that_was_not_delivered_is_dropped_by_a_restart() {
     view.restart();
     assert_eq!(take_all(&mut view, now), [""; 0]);
 }
+
+#[test]
+fn longest_resync_period_does_not_overflow() {
+    let now = Instant::now();
+    let a = item(0, 1, 1);
+    let mut view = synced_view(Policy::Coalesce, Some(Duration::MAX), now, std::slice::from_ref(&a), 1);
+    assert_eq!(take_all(&mut view, now), [""; 0]);
+    let due = view.poll_timeout().expect("a resync is planned");
+    assert_eq!(take_all(&mut view, due), ["o0@1>1 Resync"]);
+    assert!(view.poll_timeout().is_some_and(|next| next > due));
+}
+
+/// As client-go, whose resync check is off for a period of zero.
+#[test]
+fn resync_period_of_zero_means_no_resync() {
+    let now = Instant::now();
+    let a = item(0, 1, 1);
+    let mut view = synced_view(Policy::Coalesce, Some(Duration::ZERO), now, std::slice::from_ref(&a), 1);
+    assert_eq!(take_all(&mut view, now), [""; 0]);
+    assert_eq!(view.poll_timeout(), None, "a resync is planned");
+    assert_eq!(take_all(&mut view, now + PERIOD), [""; 0]);
+}
+
+#[test]
+fn stopped_informer_resyncs_no_handler_until_it_is_started_again() {
+    let now = Instant::now();
+    let objects = [item(0, 1, 1), item(1, 2, 2)];
+    let mut view = synced_view(Policy::Coalesce, Some(PERIOD), now, &objects, 2);
+    // The stop comes in the middle of a pass.
+    assert_eq!(take_all(&mut view, now), [""; 0]);
+    assert_eq!(take_all(&mut view, now + PERIOD), ["o0@1>1 Resync"]);
+    view.stop(StopReason::Requested);
+    let stopped = now + PERIOD * 3;
+    assert_eq!(take_all(&mut view, stopped), ["Stopped(Requested)"], "a resync precedes or follows the stop");
+    assert_eq!(view.poll_timeout(), None, "the handler is woken for a resync of a stopped informer");
+    assert_eq!(take_all(&mut view, stopped + PERIOD), [""; 0]);
+    view.restart();
+    let restarted = stopped + PERIOD * 2;
+    assert_eq!(take_all(&mut view, restarted), [""; 0], "a period begins with the start");
+    assert_eq!(view.poll_timeout(), Some(restarted + PERIOD));
+    assert_eq!(take_all(&mut view, restarted + PERIOD), ["o0@1>1 Resync"]);
+}
+
+/// The handle of a handler that has ended may live on.
+#[test]
+fn closed_view_holds_no_snapshot() {
+    let now = Instant::now();
+    let policy = Policy::Block { changes_max: 1, timeout: PERIOD };
+    let objects = [item(0, 1, 1), item(1, 2, 2)];
+    let mut view = synced_view(policy, None, now, &[], 0);
+    let newest = state(&objects, 2);
+    // A batch is pushed in parts, so the view holds two snapshots.
+    assert_eq!(view.begin_parts(now, &objects.clone().map(added), None, newest.clone()), 1);
+    view.close(false);
+    assert_eq!(Arc::strong_count(&newest), 1, "an ended handler holds the cache of its last moment");
+    view.begin(now, newest.clone());
+    view.push(now, &objects.clone().map(added), None, newest.clone());
+    assert_eq!(view.begin_parts(now, &objects.clone().map(added), None, newest.clone()), 2);
+    assert_eq!(Arc::strong_count(&newest), 1, "an ended handler holds each new state of the cache");
+    assert!(view.is_over() && view.is_idle());
+    // A view that drains needs its snapshot to the end.
+    let mut view = View::new(policy, None);
+    view.begin(now, newest.clone());
+    view.close(true);
+    assert_eq!(take_all(&mut view, now), ["+o0@1 Initial", "+o1@2 Initial"]);
+    assert!(view.is_over());
+}

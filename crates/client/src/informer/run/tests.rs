@@ -54,12 +54,16 @@ struct Script {
     notices: VecDeque<Notice<Item>>,
     indexer: Indexer<Item>,
     health: Health,
+    /// The time between a published change and its notice. The version of such a script is that of its last object.
+    late: Option<Duration>,
+    /// The version of a bookmark after the last notice.
+    bookmark: Option<u64>,
 }
 
 impl Script {
     fn new(notices: impl IntoIterator<Item = Notice<Item>>) -> Self {
         let health = Reflection::with_seed(UnresponsiveServer, ReflectorConfig::default(), 1).health();
-        Script { notices: notices.into_iter().collect(), indexer: Indexer::new(), health }
+        Script { notices: notices.into_iter().collect(), indexer: Indexer::new(), health, late: None, bookmark: None }
     }
 }
 
@@ -67,16 +71,26 @@ impl Script {
 impl Source<Item> for Script {
     async fn next(&mut self) -> Notice<Item> {
         tokio::time::sleep(BETWEEN_NOTICES).await;
-        let Some(notice) = self.notices.pop_front() else { return std::future::pending().await };
+        let Some(notice) = self.notices.pop_front() else {
+            if let Some(version) = self.bookmark {
+                self.indexer.apply(Delta::Version(version.to_string()), &mut Vec::new());
+                self.indexer.publish();
+            }
+            return std::future::pending().await;
+        };
         if let Notice::Changes(changes) = &notice {
             for change in changes {
                 let delta = match change.clone() {
                     Change::Added { object: new, .. } | Change::Updated { new, .. } => Delta::Upsert(new),
                     Change::Deleted { last, .. } => Delta::Delete { key: last.key().clone(), last: Some(last) },
                 };
+                if let (Delta::Upsert(new), Some(_)) = (&delta, self.late) {
+                    self.indexer.apply(Delta::Version(new.to_string()), &mut Vec::new());
+                }
                 self.indexer.apply(delta, &mut Vec::new());
             }
             self.indexer.publish();
+            tokio::time::sleep(self.late.unwrap_or_default()).await;
         }
         notice
     }
@@ -222,6 +236,38 @@ async fn commands_are_deferred_up_to_their_bound_while_a_handler_blocks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn commands_that_wait_at_a_stop_are_executed() {
+    let (slot, commands, shared) = start(two_batches());
+    assert_eq!(next(&slot).await, "synced");
+    // The task waits with the first batch.
+    tokio::time::sleep(BETWEEN_NOTICES * 3).await;
+    let executed = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = || {
+        let executed = executed.clone();
+        Command::WithIndexer(Box::new(move |_: &mut Indexer<Item>| {
+            executed.fetch_add(1, Ordering::Relaxed);
+        }))
+    };
+    let ((done, added), (done_again, removed)) = (oneshot::channel(), oneshot::channel());
+    // The worker defers some commands, and the others are in its channel.
+    for _ in 0..COMMANDS_MAX {
+        assert!(commands.queue.try_send(count()).is_ok());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(commands.queue.try_send(Command::AddPart { name: "other".to_owned(), done }).is_ok());
+    assert!(commands.queue.try_send(Command::RemovePart { name: "part".to_owned(), done: done_again }).is_ok());
+    assert!(commands.queue.try_send(count()).is_ok());
+    commands.stop.try_send(()).unwrap();
+    let mut condition = shared.condition.subscribe();
+    condition.wait_for(|condition| matches!(condition.phase, Phase::Stopped(_))).await.unwrap();
+    assert_eq!((added.await, removed.await), (Ok(true), Ok(true)), "a command is reported as failed by a stop");
+    assert_eq!(executed.load(Ordering::Relaxed), COMMANDS_MAX + 1, "a command was dropped by the stop");
+    let parts: Vec<String> = shared.part_statuses().into_iter().map(|part| part.name).collect();
+    assert_eq!(parts, ["other"]);
+    assert!(commands.queue.try_send(count()).is_err(), "a command after the stop waits forever");
+}
+
+#[tokio::test(start_paused = true)]
 async fn message_of_a_removed_part_is_not_taken_for_one_of_its_successor() {
     let changes = vec![added("x", 1, Origin::Live), added("y", 2, Origin::Live)];
     let late = vec![added("z", 3, Origin::Live)];
@@ -274,4 +320,32 @@ async fn recreated_object_that_changes_its_shard_never_shows_an_older_version() 
         assert_eq!(next(&slot).await, event);
     }
     assert_eq!(next(&slot).await, "nothing", "an object that was deleted later came back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn merged_state_never_claims_the_version_of_an_object_that_it_lacks() {
+    const BOOKMARK: u64 = 12;
+
+    let shared = Arc::new(Shared::new("things".to_owned()));
+    let notices = [1, 5, 9].map(|version| Notice::Changes(vec![added(&format!("o{version}"), version, Origin::Live)]));
+    let make: MakeSource<Item> = Box::new(move |_| {
+        let notices = std::iter::once(Notice::Synced).chain(notices.clone());
+        Box::new(Script { late: Some(10 * MERGED_VERSION_TICK), bookmark: Some(BOOKMARK), ..Script::new(notices) })
+    });
+    let indexer = Indexer::new();
+    let store = indexer.reader();
+    let _commands =
+        Worker::merged(PartKind::Namespaces, ["part".to_owned()], make, indexer, &shared).spawn(shared.clone());
+    let mut seen = Vec::new();
+    for _ in 0..60 {
+        tokio::time::sleep(MERGED_VERSION_TICK).await;
+        let snapshot = store.snapshot();
+        let claimed = snapshot.version().parse::<u64>().unwrap_or_default();
+        let newest = snapshot.iter().map(|object| **object).max().unwrap_or_default();
+        let has_all = claimed <= newest || (claimed, newest) == (BOOKMARK, 9);
+        assert!(has_all, "the merged state claims version {claimed}, and its newest object is {newest}");
+        seen.push(claimed);
+    }
+    seen.dedup();
+    assert_eq!(seen, [0, 1, 5, 9, BOOKMARK], "the version follows the objects and the bookmark");
 }

@@ -43,6 +43,8 @@ struct State {
     window: u64,
     /// The number of times that all open watches were cut. A watch ends when the number changes.
     cuts: u64,
+    /// The numbers of events after which the next batches of watches are cut.
+    cuts_within: VecDeque<usize>,
     refuse: Option<Problem>,
     /// The number of complete states that were sent, by lists or watches.
     whole_states: u64,
@@ -114,6 +116,29 @@ impl Fake {
             let last = raw(namespace, name, &old.metadata().uid, state.version, "");
             state.history.push((state.version, EventKind::Deleted, last));
         });
+    }
+
+    /// Deletes these objects at one version, as when a lease expires.
+    pub(crate) fn delete_together(&self, keys: &[&str]) {
+        self.with(|state| {
+            state.version += 1;
+            for key in keys {
+                let (namespace, name) = key.split_once('/').expect("namespace/name");
+                let old = state.objects.remove(*key).expect("an object");
+                let last = raw(namespace, name, &old.metadata().uid, state.version, "");
+                state.history.push((state.version, EventKind::Deleted, last));
+            }
+        });
+    }
+
+    /// Cuts every open watch after this number of events of its next batch. A further call is for the batch after.
+    pub(crate) fn cut_within(&self, events: usize) {
+        self.with(|state| state.cuts_within.push_back(events));
+    }
+
+    /// The number of watches that were opened.
+    pub(crate) fn watches(&self) -> u64 {
+        self.with(|state| state.watches)
     }
 
     /// Cuts every open watch.
@@ -306,7 +331,13 @@ impl ListWatch for Fake {
                         let events = mine.map(|(version, kind, object)| {
                             (*version, WatchedEvent { kind: *kind, object: object.clone() })
                         });
-                        let batch: Vec<_> = events.collect();
+                        let mut batch: Vec<_> = events.collect();
+                        if !batch.is_empty()
+                            && let Some(events) = state.cuts_within.pop_front()
+                        {
+                            batch.truncate(events);
+                            state.cuts += 1;
+                        }
                         if state.frozen == frozen {
                             state.taken += u64::from(!batch.is_empty());
                             batch

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::PRIORITY_NORMAL;
-use super::core::{Phase, PollTake, QueueConfig, TakenKey, WorkQueueCore};
-use super::metrics::QueueMetrics;
+use crate::PRIORITY_NORMAL;
+use crate::metrics::QueueMetrics;
+use crate::work_queue_core::{Phase, PollTake, QueueConfig, TakenKey, WorkQueueCore};
 
 /// A queue of keys, shared by producers and workers. Cheap to clone. The [module](super) lists its
 /// guarantees. The queue spawns no task; waiting workers run the timers of delays.

@@ -25,19 +25,47 @@
 //! Differences from client-go: priorities with aging, groups that are served round-robin, and failure counts that
 //! expire (client-go keeps them until `Forget` is called). A [`WorkItem`] returns its key when it is dropped, so a
 //! panicking worker does not hold its key forever.
+//!
+//! ```
+//! use listwatch_work_queue::{PRIORITY_LOW, QueueConfig, WorkQueue};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! let queue = WorkQueue::new(QueueConfig::default());
+//! queue.add_with_priority("default/old", PRIORITY_LOW);
+//! queue.add("default/web");
+//! queue.add("default/web");
+//!
+//! // The key was added twice, and is taken once.
+//! let item = queue.get().await.expect("the queue is open");
+//! assert_eq!(*item.key(), "default/web");
+//! // An add during the work makes the key ready again after it.
+//! queue.add("default/web");
+//! item.finish();
+//! let again = queue.get().await.expect("the queue is open");
+//! assert_eq!(*again.key(), "default/web");
+//! // A failed key returns after a delay, which grows with each failure.
+//! let delay = again.retry();
+//! assert!(!delay.is_zero());
+//!
+//! let old = queue.get().await.expect("the queue is open");
+//! assert_eq!(*old.key(), "default/old");
+//! # drop(old);
+//! # });
+//! ```
+#![forbid(unsafe_code)]
 
-mod core;
 mod limiter;
 mod metrics;
 mod queue;
 mod ready;
 #[cfg(test)]
 mod tests;
+mod work_queue_core;
 
-pub use self::core::{Phase, PollTake, QueueConfig, TakenKey, WorkQueueCore};
 pub use self::limiter::{RetryPolicy, TokenBucket};
 pub use self::metrics::{Histogram, QueueMetrics};
 pub use self::queue::{WorkItem, WorkQueue};
+pub use self::work_queue_core::{Phase, PollTake, QueueConfig, TakenKey, WorkQueueCore};
 
 /// The default priority. Higher priorities are served first.
 pub const PRIORITY_NORMAL: i32 = 0;

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use listwatch_meta::canary;
 
-use super::limiter::{RetryPolicy, TokenBucket};
-use super::metrics::QueueMetrics;
-use super::ready::{Group, Position, Ready};
+use crate::limiter::{RetryPolicy, TokenBucket};
+use crate::metrics::QueueMetrics;
+use crate::ready::{Group, Position, Ready};
 
 /// The longest delay of a key. Longer delays are reduced to it. One year keeps times far within a
 /// clock's range.
