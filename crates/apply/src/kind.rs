@@ -161,7 +161,7 @@ impl Kind {
         Kind { view: View::Struct, ..Kind::custom(api_version, kind, typing, Vec::new()) }
     }
 
-    /// A custom kind. `others` are its other served versions (`g/v`), which differ only in
+    /// A custom kind. `others` are its other versions (`g/v`), served or not, which differ only in
     /// `apiVersion`.
     pub fn custom(api_version: &str, kind: &str, typing: Typing, others: Vec<(String, Typing)>) -> Self {
         Kind {

@@ -43,25 +43,25 @@ pub struct AdmissionVariables<'n> {
 impl<'n> AdmissionVariables<'n> {
     /// Declares `object`, `oldObject`, `request` and `namespaceObject`.
     pub fn new() -> Self {
-        AdmissionVariables { object: Type::Dyn, params: None, authorizer: false, composed: None }
+        AdmissionVariables { object: Type::DYN, params: None, authorizer: false, composed: None }
     }
 
     /// Declares `params` too.
     #[must_use]
     pub fn with_params(self, params: bool) -> Self {
-        AdmissionVariables { params: params.then_some(Type::Dyn), ..self }
+        AdmissionVariables { params: params.then_some(Type::DYN), ..self }
     }
 
     /// Gives `object` and `oldObject` the type of a schema. Without a schema, the variables have any type.
     #[must_use]
     pub fn with_object_schema(self, schema: &'n dyn Schema) -> Self {
-        AdmissionVariables { object: Type::of(schema, false).unwrap_or(Type::Dyn), ..self }
+        AdmissionVariables { object: Type::of(schema, false).unwrap_or(Type::DYN), ..self }
     }
 
     /// Declares `params` with the type of a schema.
     #[must_use]
     pub fn with_params_schema(self, schema: &'n dyn Schema) -> Self {
-        AdmissionVariables { params: Some(Type::of(schema, false).unwrap_or(Type::Dyn)), ..self }
+        AdmissionVariables { params: Some(Type::of(schema, false).unwrap_or(Type::DYN)), ..self }
     }
 
     /// Declares `authorizer` too.
@@ -91,7 +91,7 @@ impl<'n> AdmissionVariables<'n> {
         // Types without a declaration in Kubernetes' environment are dynamic (`convertCelTypeToDeclType`).
         let ty = match &compiled {
             Ok((_, Some(Type::Optional(_) | Type::Named(_) | Type::Fields(_) | Type::Type))) | Err(_) => {
-                Some(Type::Dyn)
+                Some(Type::DYN)
             }
             Ok((_, ty)) => ty.clone(),
         };
@@ -110,7 +110,7 @@ impl<'n> AdmissionVariables<'n> {
             types.push(("params", params.clone()));
         }
         if self.authorizer {
-            types.push(("authorizer", Type::Dyn));
+            types.push(("authorizer", Type::DYN));
         }
         if let Some(composed) = &self.composed {
             let fields = Fields { name: "kubernetes.variables", fields: composed.clone() };
@@ -166,7 +166,7 @@ fn request_type() -> Type<'static> {
             ("operation", text()),
             ("userInfo", user),
             ("dryRun", Type::Bool),
-            ("options", Type::Dyn),
+            ("options", Type::DYN),
         ],
     )
 }
@@ -209,7 +209,7 @@ fn compile<'n>(
         let ty = parsed.check_leniently(variables.types())?;
         Ok((parsed, ty))
     });
-    compiled.map_err(|issues| format!("compilation failed: {issues}"))
+    compiled.map_err(|issues| format!("{} failed: {issues}", issues.step()))
 }
 
 /// Compiles an expression with these variables. With `patches`, the patch types `Object` and

@@ -26,10 +26,10 @@ const ID_BYTES_MAX: u64 = 32;
 pub fn check_device_selector(expression: &str) -> Result<(), String> {
     let checked = Expression::parse(expression)
         .and_then(|parsed| parsed.check_leniently(vec![("device", Type::Device)]))
-        .map_err(|issues| format!("compilation failed: {issues}"))?;
+        .map_err(|issues| format!("{} failed: {issues}", issues.step()))?;
     match checked {
         // The type is uncertain if the expression calls an unknown function.
-        None | Some(Type::Bool | Type::Dyn) => Ok(()),
+        None | Some(Type::Bool | Type::Dyn(_)) => Ok(()),
         Some(other) => Err(format!("must evaluate to bool or the unknown type, not {other}")),
     }
 }
@@ -43,7 +43,7 @@ pub(crate) fn field<'n>(name: &str) -> Option<Type<'n>> {
     match name {
         "driver" => Some(Type::Text(DOMAIN_BYTES_MAX)),
         "allowMultipleAllocations" => Some(Type::Bool),
-        "attributes" => Some(by_domain(Type::Dyn)),
+        "attributes" => Some(by_domain(Type::DYN)),
         "capacity" => Some(by_domain(Type::Named(crate::signatures::QUANTITY))),
         _ => None,
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::ast::{self, Ast, Node};
+use crate::ast::{self, Ast, Literal, Node};
 use crate::authorizer::{AuthorizationDecisions, Authz, ResourceCheck, Source};
 use crate::check;
 use crate::eval::{EvalError, Evaluator};
@@ -23,11 +23,30 @@ pub struct Expression {
 /// An expression does not compile. The text is cel-go's: `ERROR: <input>:1:3: …` with the source
 /// line and a caret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompileError(String);
+pub struct CompileError {
+    text: String,
+    /// Whether the expression passes the type check, but no program can be made of it.
+    is_of_program: bool,
+}
+
+impl CompileError {
+    /// The failed step in kube-apiserver's words, which precede the text: `compilation` or `program instantiation`.
+    pub fn step(&self) -> &'static str {
+        if self.is_of_program { "program instantiation" } else { "compilation" }
+    }
+
+    pub(crate) fn of_check(text: String) -> CompileError {
+        CompileError { text, is_of_program: false }
+    }
+
+    pub(crate) fn of_program(text: String) -> CompileError {
+        CompileError { text, is_of_program: true }
+    }
+}
 
 impl fmt::Display for CompileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -67,7 +86,7 @@ impl Expression {
     }
 
     fn parse_with(source: Arc<str>, objects: bool) -> Result<Expression, CompileError> {
-        let ast = ast::parse(&source, objects).map_err(CompileError)?;
+        let ast = ast::parse(&source, objects).map_err(CompileError::of_check)?;
         Ok(Expression { source, ast })
     }
 
@@ -80,6 +99,12 @@ impl Expression {
         mentions(&self.ast, variable)
     }
 
+    /// True if the expression reads a field of a variable by its name: `variable.field`, `has(variable.field)`,
+    /// `variable.?field`, `variable['field']` or `variable[?'field']`.
+    pub fn reads_field(&self, variable: &str, field: &str) -> bool {
+        reads_field(&self.ast, variable, field)
+    }
+
     /// Checks the types with these variables, and computes the worst-case cost.
     ///
     /// # Errors
@@ -88,7 +113,7 @@ impl Expression {
         &self,
         variables: impl IntoIterator<Item = (&'v str, Type<'t>)>,
     ) -> Result<CheckResult<'t>, CompileError> {
-        let checked = check::check(&self.source, &self.ast, variables).map_err(CompileError)?;
+        let checked = check::check(&self.source, &self.ast, variables)?;
         Ok(CheckResult { ty: checked.ty, cost: checked.cost })
     }
 
@@ -98,7 +123,7 @@ impl Expression {
         &self,
         variables: Vec<(&str, Type<'t>)>,
     ) -> Result<Option<Type<'t>>, CompileError> {
-        check::check_leniently(&self.source, &self.ast, variables).map_err(CompileError)
+        check::check_leniently(&self.source, &self.ast, variables)
     }
 
     /// Evaluates the expression with these variables. Ends with [`EvalError::Limit`] above
@@ -121,6 +146,21 @@ fn mentions(ast: &Ast, variable: &str) -> bool {
     }
     let mut found = false;
     ast.for_each_part(&mut |part| found = found || mentions(part, variable));
+    found
+}
+
+fn reads_field(ast: &Ast, variable: &str, field: &str) -> bool {
+    let is_variable = |ast: &Ast| matches!(&ast.node, Node::Ident(name) if name.as_ref() == variable);
+    let is_field = |ast: &Ast| matches!(&ast.node, Node::Literal(Literal::Text(text)) if text.as_ref() == field);
+    let mut found = match &ast.node {
+        Node::Select { of, field: name, .. } => is_variable(of) && name.as_ref() == field,
+        Node::Call { name, target: None, args } => match (name.as_ref(), args.as_slice()) {
+            ("_?._" | "_[_]" | "_[?_]", [of, key]) => is_variable(of) && is_field(key),
+            _ => false,
+        },
+        _ => false,
+    };
+    ast.for_each_part(&mut |part| found = found || reads_field(part, variable, field));
     found
 }
 
@@ -243,7 +283,7 @@ mod tests {
     fn check(source: &str, expected: &str) {
         let object = json!({"n": 3, "s": "abc", "l": [1, 2, 3], "m": {"a": "x"}});
         let expression = Expression::parse(source).unwrap();
-        expression.check([("o", Type::Dyn)]).unwrap();
+        expression.check([("o", Type::DYN)]).unwrap();
         let shown = match expression.evaluate([("o", Value::json(&object, None, false))], 1_000).result {
             Ok(value) => format!("{:?}", value.0),
             Err(error) => error.to_string(),
@@ -266,7 +306,7 @@ mod tests {
         let check = |source: &str, expected: &str| {
             let object = json!({"l": [3, 1, 2], "objects": [{"n": 2}, {"n": 1}]});
             let expression = Expression::parse(source).unwrap();
-            assert!(expression.check_leniently(vec![("o", Type::Dyn)]).is_ok(), "{source}");
+            assert!(expression.check_leniently(vec![("o", Type::DYN)]).is_ok(), "{source}");
             let result = expression.evaluate([("o", Value::json(&object, None, false))], 1_000).result;
             let shown = match result.and_then(|value| value.to_json(100)) {
                 Ok(value) => value.to_string(),
@@ -282,8 +322,8 @@ mod tests {
         check("o.l.slice(2, 1)", "cannot slice(2, 1), start index must be less than or equal to end index");
         check("o.l.slice(-1, 1)", "cannot slice(-1, 1), negative indexes not supported");
         check("o.l.slice(1, 4)", "cannot slice(1, 4), list is length 3");
-        check("[[1], [2, [3]]].flatten()", "[1,2,[3]]");
-        check("[[1], [2, [3]]].flatten(2)", "[1,2,3]");
+        check("[dyn([1]), dyn([dyn(2), dyn([3])])].flatten()", "[1,2,[3]]");
+        check("[dyn([1]), dyn([dyn(2), dyn([3])])].flatten(2)", "[1,2,3]");
         check("[[1]].flatten(-1)", "level must be non-negative");
         check("[1, 2, 1, 2].distinct()", "[1,2]");
         check("lists.range(3)", "[0,1,2]");
@@ -291,7 +331,7 @@ mod tests {
         check("[dyn(1), dyn('a')].sort()", "list elements must have the same type");
         check("[{'a': 1}].sort()", "list elements must be comparable");
         let rule = Expression::parse("o.objects.sortBy(i, i.n) == []").unwrap();
-        assert!(rule.check([("o", Type::Dyn)]).is_err(), "rules of custom resources do not have it");
+        assert!(rule.check([("o", Type::DYN)]).is_err(), "rules of custom resources do not have it");
     }
 
     #[test]
@@ -314,8 +354,33 @@ mod tests {
     }
 
     #[test]
+    fn field_of_a_variable_is_found_in_every_form_and_every_part_of_an_expression() {
+        let reads = |source: &str| Expression::parse(source).unwrap().reads_field("x", "f");
+        for source in [
+            "x.f",
+            "has(x.f)",
+            "x.?f.orValue('')",
+            "x['f']",
+            "x[?'f'].orValue('')",
+            "x.f.g",
+            "x.f.lowerAscii()",
+            "lower(x.f)",
+            "[1, x.f]",
+            "{'a': x.f}",
+            "[1].all(i, i == x.f)",
+            "true ? x\n.f : 'a'",
+            "a.?b.optMap(v, v + x.f)",
+        ] {
+            assert!(reads(source), "{source}");
+        }
+        for source in ["x.ff", "x", "'x.f'", "y.f", "y.x.f", "x.g.f", "x[f]", "x['ff']"] {
+            assert!(!reads(source), "{source}");
+        }
+    }
+
+    #[test]
     fn undeclared_variable_is_a_compile_error() {
-        let error = Expression::parse("other == 1").unwrap().check([("o", Type::Dyn)]).unwrap_err();
+        let error = Expression::parse("other == 1").unwrap().check([("o", Type::DYN)]).unwrap_err();
         assert!(error.to_string().starts_with("ERROR: <input>:1:1: undeclared reference to 'other' (in container '')"));
     }
 }

@@ -171,7 +171,7 @@ impl Format {
             Format::RgbColor => RGB_COLOR.is_match(text),
             Format::Byte => is_base64(text),
             Format::Date => is_date(text),
-            Format::Duration => is_duration(text),
+            Format::Duration => parse_duration(text).is_some(),
             Format::DateTime => is_date_time(text),
             Format::ShortName => is_short_name(text),
             Format::LongName => text.len() <= 253 && text.split('.').all(is_name_segment),
@@ -206,7 +206,7 @@ static CREDIT_CARD: LazyLock<Regex> = LazyLock::new(|| {
         r"3(?:0[0-5]|[68][0-9])[0-9]{11}|(?:2131|1800|35[0-9]{3})[0-9]{11}|6[27][0-9]{14})$"
     ))
 });
-static SCALA_DURATION: LazyLock<Regex> = LazyLock::new(|| fixed(r"([0-9]+)\s*([A-Za-zµ]+)"));
+static SCALA_DURATION: LazyLock<Regex> = LazyLock::new(|| fixed(r"([0-9]+)[\t\n\f\r ]*([A-Za-zµ]+)"));
 
 fn is_hostname(text: &str) -> bool {
     text.len() <= 255 && HOSTNAME.is_match(text) && text.split('.').all(|label| label.len() <= 63)
@@ -431,32 +431,36 @@ fn is_zone(text: &str) -> bool {
         && [1, 2, 4, 5].into_iter().all(|at| bytes[at].is_ascii_digit())
 }
 
-/// Whether a string is a Go duration (`time.ParseDuration`) or a Scala duration.
-fn is_duration(text: &str) -> bool {
-    if parse_go_duration(text).is_some() {
-        return true;
-    }
-    const UNITS: [&[&str]; 8] = [
-        &["ns", "nano"],
-        &["us", "µs", "micro"],
-        &["ms", "milli"],
-        &["s", "sec"],
-        &["m", "min"],
-        &["h", "hr", "hour"],
-        &["d", "day"],
-        &["w", "wk", "week"],
+/// Parses a Go duration (`time.ParseDuration`) or a Scala duration such as `3 days`, in nanoseconds (kube-openapi
+/// `strfmt.ParseDuration`).
+pub(crate) fn parse_duration(text: &str) -> Option<i64> {
+    const SECOND: i64 = 1_000_000_000;
+    const UNITS: [(i64, &[&str]); 8] = [
+        (1, &["ns", "nano"]),
+        (1_000, &["us", "µs", "micro"]),
+        (1_000_000, &["ms", "milli"]),
+        (SECOND, &["s", "sec"]),
+        (60 * SECOND, &["m", "min"]),
+        (3_600 * SECOND, &["h", "hr", "hour"]),
+        (24 * 3_600 * SECOND, &["d", "day"]),
+        (7 * 24 * 3_600 * SECOND, &["w", "wk", "week"]),
     ];
-    let mut any = false;
+    if let Some(duration) = parse_go_duration(text) {
+        return Some(duration);
+    }
+    let mut total = None;
     for found in SCALA_DURATION.captures_iter(text) {
-        if found[1].parse::<i64>().is_err() {
-            return false;
-        }
+        let factor: i64 = found[1].parse().ok()?;
         let unit = found[2].to_lowercase();
-        any |= UNITS.iter().any(|names| {
+        let multiplier = UNITS.iter().find(|(_, names)| {
             names.contains(&unit.as_str()) || names.last().is_some_and(|longest| unit.starts_with(longest))
         });
+        if let Some((multiplier, _)) = multiplier {
+            // Go's arithmetic wraps around.
+            total = Some(total.unwrap_or(0i64).wrapping_add(factor.wrapping_mul(*multiplier)));
+        }
     }
-    any
+    total
 }
 
 /// Parses a Go duration such as `-1.5h30m`, in nanoseconds.
@@ -752,6 +756,24 @@ mod tests {
         check("date", "object", Format::None);
         check("foo", "string", Format::None);
         assert_eq!(Format::parse("int32", "", true), Format::None);
+    }
+
+    #[test]
+    fn scala_durations_are_parsed_in_nanoseconds() {
+        fn check(text: &str, expected: Option<i64>) {
+            assert_eq!(parse_duration(text), expected, "{text:?}");
+        }
+        const HOUR: i64 = 3_600_000_000_000;
+        check("1h30m", Some(HOUR * 3 / 2));
+        check("7d", Some(7 * 24 * HOUR));
+        check("3 days", Some(3 * 24 * HOUR));
+        check("1 week 2 hours", Some((7 * 24 + 2) * HOUR));
+        check("2 HR", Some(2 * HOUR));
+        check("5 micros", Some(5_000));
+        check("5 µs", Some(5_000));
+        check("5 parsecs", None);
+        check("99999999999999999999 days", None);
+        check("days", None);
     }
 
     #[test]

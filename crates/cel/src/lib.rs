@@ -13,7 +13,7 @@
 //! use listwatch_json::json;
 //!
 //! let expression = Expression::parse("object.metadata.name.startsWith('web-')")?;
-//! let checked = expression.check([("object", Type::Dyn)])?;
+//! let checked = expression.check([("object", Type::DYN)])?;
 //! assert_eq!(checked.ty.to_string(), "bool");
 //!
 //! let object = json!({"metadata": {"name": "web-1"}});
@@ -27,7 +27,7 @@
 //! ```
 //!
 //! # Typed and untyped objects
-//! A variable of [`Type::Dyn`] is checked during the evaluation. A variable whose type comes from a
+//! A variable of [`Type::DYN`] is checked during the evaluation. A variable whose type comes from a
 //! [`Schema`] ([`Type::of`]) is checked before, and `maxItems`, `maxLength` and `maxProperties`
 //! bound the worst-case cost.
 //!
@@ -57,6 +57,7 @@ mod library;
 pub mod limits;
 pub mod pattern;
 mod quantity;
+mod re2;
 mod schema;
 mod semver;
 mod signatures;

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use time::{OffsetDateTime, UtcOffset};
 
 use crate::authorizer;
-use crate::check::READ_DIVISOR;
+use crate::check::{PATTERN_DIVISOR, READ_DIVISOR};
 use crate::eval::{EvalError, EvalResult, Evaluator};
 use crate::format::{Format, escapes_are_whole, is_authority, parse_go_duration, split_scheme};
 use crate::lazy;
@@ -220,8 +220,9 @@ pub(crate) fn search<'a>(
     regex: &Matcher,
     rest: &[Val<'a>],
 ) -> EvalResult<'a> {
-    let pattern_cost = regex.as_str().len() as u64 / 4 + 1;
-    run.spend((text.len() as u64 / READ_DIVISOR + 1).saturating_mul(pattern_cost))?;
+    let pattern_cost = (regex.as_str().chars().count() as u64).div_ceil(PATTERN_DIVISOR);
+    let text_cost = (text.chars().count() as u64 + 1).div_ceil(READ_DIVISOR);
+    run.spend(text_cost.saturating_mul(pattern_cost))?;
     match (name, rest) {
         ("matches", []) => Ok(Val::Bool(regex.is_match(text).ok_or(EvalError::Limit)?)),
         ("find", []) => Ok(Val::text(regex.find(text).unwrap_or_default())),
@@ -262,7 +263,7 @@ pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     base64::engine::general_purpose::STANDARD.decode(text).ok()
 }
 
-fn convert<'a>(to: &str, value: &Val<'a>) -> EvalResult<'a> {
+pub(crate) fn convert<'a>(to: &str, value: &Val<'a>) -> EvalResult<'a> {
     let range = || EvalError::new("range error");
     match (to, value) {
         ("int", Val::Int(_)) | ("uint", Val::Uint(_)) | ("double", Val::Double(_)) => Ok(value.clone()),

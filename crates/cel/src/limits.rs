@@ -23,6 +23,10 @@ pub const TEXT_BYTES_MAX: usize = 4 << 20;
 /// repetitions, does not compile. Matching takes linear time.
 pub const PATTERN_BYTES_MAX: usize = 1 << 20;
 
+/// The maximum length of the text of a regular expression, in bytes. A longer one does not compile: the parser needs a
+/// multiple of that memory before [`PATTERN_BYTES_MAX`] is checked. Go has no such limit.
+pub const PATTERN_TEXT_BYTES_MAX: usize = 256 << 10;
+
 /// The maximum size of the lazily built automaton of a regular expression, in bytes. Above it,
 /// matching is slower.
 pub const PATTERN_CACHE_BYTES_MAX: usize = 1 << 18;

@@ -18,7 +18,8 @@ use regex_automata::hybrid::dfa::{Config, DFA};
 use regex_automata::nfa::thompson::{self, NFA, State};
 use regex_automata::util::start;
 
-use crate::limits::{PATTERN_BYTES_MAX, PATTERN_CACHE_BYTES_MAX, PATTERN_MATCH_UNITS_MAX};
+use crate::limits::{PATTERN_BYTES_MAX, PATTERN_CACHE_BYTES_MAX, PATTERN_MATCH_UNITS_MAX, PATTERN_TEXT_BYTES_MAX};
+use crate::re2;
 
 /// The minimum size of a state of a compiled expression in bytes.
 const STATE_BYTES: usize = 16;
@@ -35,9 +36,14 @@ const BYTES_PER_UNIT: u64 = 10;
 /// engine ([`PATTERN_CACHE_BYTES_MAX`]).
 const DETERMINISTIC_BYTES_MAX: usize = 16 << 10;
 
+const TOO_LARGE: &str = "error parsing regexp: expression too large";
+
 /// A compiled regular expression.
 #[derive(Debug, Clone)]
 pub struct Matcher {
+    /// The expression in RE2 syntax.
+    source: Box<str>,
+    /// The translated expression.
     regex: regex::Regex,
     /// The maximum number of states that the engine visits per byte.
     states: OnceLock<u64>,
@@ -46,42 +52,56 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// Compiles an expression within [`PATTERN_BYTES_MAX`], and charges the elapsed time. Rejects
-    /// what Go's `regexp` rejects.
+    /// Compiles an expression within [`PATTERN_TEXT_BYTES_MAX`] and [`PATTERN_BYTES_MAX`], and charges the elapsed time. Reads the
+    /// syntax of Go's `regexp`, and rejects what Go rejects.
     ///
     /// # Errors
-    /// An error text. The text is Go's for errors that both engines report alike.
+    /// Go's error text.
     pub fn compile(text: &str) -> Result<Self, String> {
-        if let Some(repeat) = repeat_beyond_go(text) {
-            return Err(format!("error parsing regexp: invalid repeat count: `{repeat}`"));
+        if text.len() > PATTERN_TEXT_BYTES_MAX {
+            return Err(TOO_LARGE.to_owned());
         }
-        if let Some(repeat) = nested_repeat(text) {
-            return Err(format!("error parsing regexp: invalid nested repetition operator: `{repeat}`"));
-        }
-        Matcher::build(text).map_err(|error| go_regex_error(text, &error))
+        charged(|| {
+            let translated = re2::translate(text)?;
+            Matcher::build(text, &translated).map_err(|error| go_regex_error(text, &error))
+        })
     }
 
-    fn build(text: &str) -> Result<Self, regex::Error> {
-        let mut builder = regex::RegexBuilder::new(text);
+    /// Checks the syntax of an expression without compiling it, in linear time. Accepts expressions that
+    /// [`Matcher::compile`] rejects only for their compiled size, their depth or an unknown Unicode class.
+    ///
+    /// # Errors
+    /// Go's error text.
+    pub fn check_syntax(text: &str) -> Result<(), String> {
+        if text.len() > PATTERN_TEXT_BYTES_MAX {
+            return Err(TOO_LARGE.to_owned());
+        }
+        charged(|| re2::translate(text).map(drop))
+    }
+
+    fn build(source: &str, translated: &str) -> Result<Self, regex::Error> {
+        let mut builder = regex::RegexBuilder::new(translated);
         builder.size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_CACHE_BYTES_MAX);
-        let regex = charged(|| builder.build())?;
-        Ok(Matcher { regex, states: OnceLock::new(), deterministic: OnceLock::new() })
+        let regex = builder.build()?;
+        let source = source.into();
+        Ok(Matcher { source, regex, states: OnceLock::new(), deterministic: OnceLock::new() })
     }
 
     fn states(&self) -> u64 {
-        let count =
-            || automaton(self.as_str()).map_or((PATTERN_BYTES_MAX / STATE_BYTES) as u64, |nfa| count_states(&nfa));
+        let count = || {
+            automaton(self.regex.as_str()).map_or((PATTERN_BYTES_MAX / STATE_BYTES) as u64, |nfa| count_states(&nfa))
+        };
         *self.states.get_or_init(|| charged(count))
     }
 
     fn deterministic(&self) -> Option<u64> {
-        let count = || automaton(self.as_str()).as_ref().and_then(count_deterministic_states);
+        let count = || automaton(self.regex.as_str()).as_ref().and_then(count_deterministic_states);
         *self.deterministic.get_or_init(|| charged(count))
     }
 
     /// The source of the expression.
     pub fn as_str(&self) -> &str {
-        self.regex.as_str()
+        &self.source
     }
 
     /// True if the expression matches a part of the text. `None` if the fuel does not suffice.
@@ -205,90 +225,18 @@ fn count_deterministic_states(automaton: &NFA) -> Option<u64> {
     Some(known.len() as u64)
 }
 
-/// The first counted repetition above 1,000, which Go rejects.
-fn repeat_beyond_go(text: &str) -> Option<&str> {
-    const REPEAT_MAX: u32 = 1_000;
-    let mut rest = text;
-    while let Some(at) = rest.find('{') {
-        let escaped = rest[..at].bytes().rev().take_while(|b| *b == b'\\').count() % 2 == 1;
-        let after = &rest[at + 1..];
-        if let Some(end) = after.find('}').filter(|_| !escaped) {
-            let (min, max) = after[..end].split_once(',').unwrap_or((&after[..end], ""));
-            let beyond = |count: &str| count.parse::<u32>().is_ok_and(|count| count > REPEAT_MAX);
-            if beyond(min) || (min.parse::<u32>().is_ok() && beyond(max)) {
-                return Some(&rest[at..at + end + 2]);
-            }
-        }
-        rest = after;
-    }
-    None
-}
-
-/// The first repetition of a repetition, which Go rejects: `a**`, but not the lazy `a*?`.
-fn nested_repeat(text: &str) -> Option<&str> {
-    let bytes = text.as_bytes();
-    let (mut at, mut in_class) = (0, false);
-    // The start of the previous repetition, and whether it is lazy.
-    let mut before: Option<(usize, bool)> = None;
-    while at < bytes.len() {
-        let operator = matches!(bytes[at], b'*' | b'+' | b'?') && !in_class;
-        match (before, bytes[at]) {
-            (Some((start, false)), b'?') if operator => before = Some((start, true)),
-            (Some((start, _)), _) if operator => return text.get(start..=at),
-            _ if operator => before = Some((at, false)),
-            (_, b'\\') => {
-                before = None;
-                at += 1;
-            }
-            (_, b) => {
-                before = None;
-                in_class = if in_class { b != b']' } else { b == b'[' };
-                // `(?` opens a group and is not a repetition.
-                if b == b'(' && !in_class && bytes.get(at + 1) == Some(&b'?') {
-                    at += 1;
-                }
-            }
-        }
-        at += 1;
-    }
-    None
-}
-
-/// Converts the error of an invalid regular expression to Go's text, for errors that both engines report alike.
+/// Converts an error of the engine to Go's text.
 fn go_regex_error(text: &str, error: &regex::Error) -> String {
-    if let regex::Error::CompiledTooBig(_) = error {
-        return "error parsing regexp: expression too large".to_owned();
-    }
     let message = error.to_string();
-    let span = marked_part(&message).unwrap_or(text);
-    let from_span = text.find(span).map_or(text, |at| &text[at..]);
-    let known = [
-        ("look-around", "invalid or unsupported Perl syntax", span),
-        ("unclosed group", "missing closing )", text),
-        ("unopened group", "unexpected )", text),
-        ("unclosed character class", "missing closing ]", from_span),
-        ("repetition operator missing expression", "missing argument to repetition operator", span),
-        ("invalid character class range", "invalid character class range", span),
-        ("Unicode property", "invalid character class range", span),
-        ("backreferences", "invalid escape sequence", span),
-        ("unrecognized escape", "invalid escape sequence", span),
-    ];
-    let go = known.iter().find(|(ours, ..)| message.contains(ours));
-    match go {
-        Some((_, words, shown)) => format!("error parsing regexp: {words}: `{shown}`"),
-        None => {
+    match error {
+        regex::Error::CompiledTooBig(_) => TOO_LARGE.to_owned(),
+        // The engine nests less deeply than Go.
+        _ if message.contains("nest") => format!("error parsing regexp: expression nests too deeply: `{text}`"),
+        _ => {
             let reason = message.rsplit("error: ").next().unwrap_or(&message).trim();
             format!("error parsing regexp: {reason}: `{text}`")
         }
     }
-}
-
-/// The part of an expression that an error marks with carets.
-fn marked_part(message: &str) -> Option<&str> {
-    let mut lines = message.lines().skip(1);
-    let (pattern, carets) = (lines.next()?, lines.next()?);
-    let (start, end) = (carets.find('^')?, carets.rfind('^')? + 1);
-    pattern.get(start..end)
 }
 
 #[cfg(test)]
@@ -299,11 +247,11 @@ mod tests {
 
     #[test]
     fn state_count_of_a_regular_expression_covers_repetitions_and_classes() {
-        let states = |text: &str| Matcher::build(text).map(|matcher| matcher.states());
+        let states = |text: &str| Matcher::compile(text).map(|matcher| matcher.states());
         assert!(states("^a$").is_ok_and(|states| states < 12), "{:?}", states("^a$"));
         assert!(states("(abcdefgh|ijklmnop){50}").is_ok_and(|states| states > 50 * 16));
         assert!(states(r"\pL").is_ok_and(|states| states > 300), "each range of bytes is a branch");
-        assert!(matches!(states(r"(\pL{1000}){1000}"), Err(regex::Error::CompiledTooBig(_))));
+        assert_eq!(states(r"\pL{1000}"), Err("error parsing regexp: expression too large".to_owned()));
     }
 
     /// Creates a matcher whose automata are already counted, because counting is charged by its duration on this

@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use crate::check::READ_DIVISOR;
+use crate::check::{PATTERN_DIVISOR, READ_DIVISOR};
 use crate::types::Type;
 
 /// The result of resolving a call.
@@ -225,7 +225,7 @@ pub(crate) fn type_value<'n>(name: &str) -> Option<Type<'n>> {
 
 fn fits(ty: &Type<'_>, letter: char) -> bool {
     match (letter, ty) {
-        (_, Type::Dyn) | ('x', _) => true,
+        (_, Type::Dyn(_)) | ('x', _) => true,
         ('b', Type::Bool)
         | ('i', Type::Int)
         | ('u', Type::Uint)
@@ -271,14 +271,16 @@ fn result_type<'n>(letters: &str, size: u64) -> Type<'n> {
         'S' => Type::List(Rc::new(Type::Text(size)), size),
         'M' => Type::Map(Rc::new(Type::Text(size)), Rc::new(result_type("S", size)), size),
         'T' => Type::Type,
-        letter => named_type(letter).map_or(Type::Dyn, Type::Named),
+        // The type of a value that does not exist.
+        'x' => Type::FREE,
+        letter => named_type(letter).map_or(Type::DYN, Type::Named),
     }
 }
 
 fn comparable(a: &Type<'_>, b: &Type<'_>) -> bool {
     let number = |ty: &Type<'_>| matches!(ty, Type::Int | Type::Uint | Type::Double);
     match (a, b) {
-        (Type::Dyn, _) | (_, Type::Dyn) => true,
+        (Type::Dyn(_), _) | (_, Type::Dyn(_)) => true,
         (a, b) if number(a) && number(b) => true,
         (Type::Bool | Type::Text(_) | Type::Bytes(_) | Type::Duration | Type::Timestamp, _) => a == b,
         _ => false,
@@ -305,26 +307,26 @@ pub(crate) fn result<'n>(name: &str, receiver: Option<&Type<'n>>, args: &[&Type<
         }
         ("@in" | "_in_", None, [item, Type::List(of, _)]) => or(item.fits(of).then_some(Type::Bool)),
         ("@in" | "_in_", None, [key, Type::Map(of, _, _)]) => or(key.fits(of).then_some(Type::Bool)),
-        ("@in" | "_in_", None, [_, Type::Dyn]) => Result::Type(Type::Bool),
+        ("@in" | "_in_", None, [_, Type::Dyn(_)]) => Result::Type(Type::Bool),
         ("_[_]" | "_[?_]", None, [of, key]) => {
-            let found = match of {
+            let target = if let Type::Optional(inner) = of { &**inner } else { *of };
+            let found = match target {
                 Type::List(item, _) if fits(key, 'i') => Some((**item).clone()),
                 Type::Map(known, value, _) if key.fits(known) => Some((**value).clone()),
-                Type::Optional(_) | Type::Dyn => Some(Type::Dyn),
+                Type::Dyn(_) => Some(Type::DYN),
                 _ => None,
             };
             let optional = name == "_[?_]" || matches!(of, Type::Optional(_));
             or(found.map(|found| if optional { found.optional() } else { found }))
         }
-        ("_?._", None, [_, _]) => Result::Type(Type::Dyn.optional()),
-        ("dyn", None, [_]) => Result::Type(Type::Dyn),
+        ("dyn", None, [of]) => Result::Type(Type::Dyn(of.size_max().max(1))),
         ("optional.of" | "optional.ofNonZeroValue", None, [of]) => Result::Type((*of).clone().optional()),
         ("value", Some(of), []) => or(inner(of)),
         ("or", Some(of), [other]) => or(of.fits(other).then(|| (*of).clone().join((*other).clone()))),
         ("orValue", Some(of), [other]) => or(inner(of).filter(|of| of.fits(other)).map(|of| of.join((*other).clone()))),
         ("min" | "max", Some(Type::List(item, _)), []) => or(comparable(item, item).then(|| (**item).clone())),
         ("sum", Some(Type::List(item, _)), []) => {
-            let adds = matches!(**item, Type::Int | Type::Uint | Type::Double | Type::Duration | Type::Dyn);
+            let adds = matches!(**item, Type::Int | Type::Uint | Type::Double | Type::Duration | Type::Dyn(_));
             or(adds.then(|| (**item).clone()))
         }
         _ => by_table(name, receiver, args),
@@ -334,7 +336,7 @@ pub(crate) fn result<'n>(name: &str, receiver: Option<&Type<'n>>, args: &[&Type<
 fn inner<'n>(of: &Type<'n>) -> Option<Type<'n>> {
     match of {
         Type::Optional(inner) => Some((**inner).clone()),
-        Type::Dyn => Some(Type::Dyn),
+        Type::Dyn(_) => Some(of.clone()),
         _ => None,
     }
 }
@@ -393,11 +395,11 @@ pub(crate) fn cost_max(name: &str, receiver: Option<&Type<'_>>, args: &[&Type<'_
         },
         "startsWith" | "endsWith" => read(size(0)),
         "contains" => read(on).saturating_mul(read(size(0))),
-        // The length of the expression counts a quarter.
-        "matches" | "find" | "findAll" => {
-            let (text, pattern) = if receiver.is_some() { (on, size(0)) } else { (size(0), size(1)) };
-            read(text).saturating_mul(pattern / 4 + 1)
+        // The length of the expression counts a quarter. The estimate does not cover `matches(text, expression)`.
+        "matches" | "find" | "findAll" if receiver.is_some() => {
+            on.saturating_add(1).div_ceil(READ_DIVISOR).saturating_mul(size(0).div_ceil(PATTERN_DIVISOR))
         }
+        "string" if matches!(args, [Type::Bytes(_) | Type::Dyn(_)]) => read(on),
         "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" if matches!(receiver, Some(Type::List(..))) => {
             on
         }

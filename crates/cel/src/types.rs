@@ -14,8 +14,8 @@ pub(crate) const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Type<'n> {
-    /// Any type, checked during the evaluation.
-    Dyn,
+    /// Any type, checked during the evaluation, with the maximum size of its value. [`Type::DYN`] has no bound.
+    Dyn(u64),
     /// `null_type`.
     Null,
     /// `bool`.
@@ -105,7 +105,7 @@ impl PartialEq for Type<'_> {
 impl fmt::Display for Type<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Type::Dyn => f.write_str("dyn"),
+            Type::Dyn(_) => f.write_str("dyn"),
             Type::Null => f.write_str("null"),
             Type::Bool => f.write_str("bool"),
             Type::Int => f.write_str("int"),
@@ -129,6 +129,12 @@ impl fmt::Display for Type<'_> {
 }
 
 impl<'n> Type<'n> {
+    /// Any type and any size.
+    pub const DYN: Type<'static> = Type::Dyn(REQUEST_BYTES_MAX);
+
+    /// The type of the items of an empty list: the context decides it.
+    pub(crate) const FREE: Type<'static> = Type::Dyn(0);
+
     /// The type of `request` in the match conditions of authorization webhooks: the spec of a SubjectAccessReview of
     /// `authorization.k8s.io/v1`.
     pub fn access_review() -> Type<'static> {
@@ -139,7 +145,9 @@ impl<'n> Type<'n> {
     /// `None` if the schema does not declare a type; expressions cannot access such values.
     pub fn of(schema: &'n dyn Schema, resource: bool) -> Option<Type<'n>> {
         if schema.is_int_or_string() {
-            return Some(Type::Dyn);
+            return Some(Type::Dyn(
+                schema.max_length().map_or(REQUEST_BYTES_MAX - 2, |length| length.saturating_mul(4)).max(1),
+            ));
         }
         match schema.kind() {
             Kind::Any => resource.then_some(Type::Object(schema, true)),
@@ -147,7 +155,7 @@ impl<'n> Type<'n> {
             Kind::Integer => Some(Type::Int),
             Kind::Number => Some(Type::Double),
             Kind::String => Some(match schema.format() {
-                Format::Byte => Type::Bytes(text_max(schema)),
+                Format::Byte => Type::Bytes(schema.max_length().unwrap_or(REQUEST_BYTES_MAX - 2)),
                 Format::Duration => Type::Duration,
                 Format::Date | Format::DateTime => Type::Timestamp,
                 _ => Type::Text(text_max(schema)),
@@ -171,7 +179,7 @@ impl<'n> Type<'n> {
     /// The type of a selected field.
     pub(crate) fn field(&self, name: &str) -> Option<Type<'n>> {
         match self {
-            Type::Dyn => Some(Type::Dyn),
+            Type::Dyn(_) => Some(Type::DYN),
             Type::Map(_, value, _) => Some((**value).clone()),
             Type::Metadata => matches!(name, "name" | "generateName").then_some(Type::Text(253)),
             Type::Device => crate::device::field(name),
@@ -188,7 +196,7 @@ impl<'n> Type<'n> {
                 let property = schema.property(&plain)?;
                 Type::of(property, property.is_embedded_resource())
             }
-            Type::Fields(fields) => fields.find(name).cloned().map(|ty| ty.unwrap_or(Type::Dyn)),
+            Type::Fields(fields) => fields.find(name).cloned().map(|ty| ty.unwrap_or(Type::DYN)),
             Type::Optional(inner) => inner.field(name).map(|field| Type::Optional(Rc::new(field))),
             _ => None,
         }
@@ -197,8 +205,7 @@ impl<'n> Type<'n> {
     /// The worst-case cost of reading a value of this type, in cost units.
     pub(crate) fn size_max(&self) -> u64 {
         match self {
-            Type::Text(max) | Type::Bytes(max) | Type::List(_, max) | Type::Map(_, _, max) => *max,
-            Type::Dyn => REQUEST_BYTES_MAX,
+            Type::Text(max) | Type::Bytes(max) | Type::List(_, max) | Type::Map(_, _, max) | Type::Dyn(max) => *max,
             Type::Optional(inner) => inner.size_max(),
             _ => 1,
         }
@@ -207,10 +214,20 @@ impl<'n> Type<'n> {
     /// True if a value of this type is valid where `other` is expected.
     pub(crate) fn fits(&self, other: &Type<'_>) -> bool {
         match (self, other) {
-            (Type::Dyn, _) | (_, Type::Dyn) => true,
+            (Type::Dyn(_), _) | (_, Type::Dyn(_)) => true,
             (Type::Null, other) | (other, Type::Null) => other.takes_null(),
             (Type::List(a, _), Type::List(b, _)) | (Type::Optional(a), Type::Optional(b)) => a.fits(b),
             (Type::Map(a, x, _), Type::Map(b, y, _)) => a.fits(b) && x.fits(y),
+            (a, b) => a == b,
+        }
+    }
+
+    /// True if both are the same type (cel-go's `Type.IsEquivalentType`).
+    pub(crate) fn is_equivalent(&self, other: &Type<'_>) -> bool {
+        match (self, other) {
+            (Type::Dyn(0), _) | (_, Type::Dyn(0)) => true,
+            (Type::List(a, _), Type::List(b, _)) | (Type::Optional(a), Type::Optional(b)) => a.is_equivalent(b),
+            (Type::Map(a, x, _), Type::Map(b, y, _)) => a.is_equivalent(b) && x.is_equivalent(y),
             (a, b) => a == b,
         }
     }
@@ -237,11 +254,16 @@ impl<'n> Type<'n> {
         match (self, other) {
             (Type::Text(a), Type::Text(b)) => Type::Text(a.max(b)),
             (Type::Bytes(a), Type::Bytes(b)) => Type::Bytes(a.max(b)),
-            (Type::List(_, 0), list @ Type::List(..)) | (list @ Type::List(..), Type::List(_, 0)) => list,
+            (Type::Dyn(0), known) | (known, Type::Dyn(0)) => known,
             (Type::List(a, x), Type::List(b, y)) => Type::List(Rc::new((*a).clone().join((*b).clone())), x.max(y)),
+            (Type::Map(a, x, m), Type::Map(b, y, n)) => {
+                let (key, value) = ((*a).clone().join((*b).clone()), (*x).clone().join((*y).clone()));
+                Type::Map(Rc::new(key), Rc::new(value), m.max(n))
+            }
             (Type::Optional(a), Type::Optional(b)) => Type::Optional(Rc::new((*a).clone().join((*b).clone()))),
+            (Type::Dyn(a), b) | (b, Type::Dyn(a)) => Type::Dyn(a.max(b.size_max())),
             (a, b) if a == b => a,
-            _ => Type::Dyn,
+            (a, b) => Type::Dyn(a.size_max().max(b.size_max())),
         }
     }
 
@@ -275,10 +297,10 @@ fn bytes_min(schema: &dyn Schema, depth: usize) -> u64 {
 
 /// The maximum length of a string in bytes.
 fn text_max(schema: &dyn Schema) -> u64 {
-    match (schema.enum_bytes_max(), schema.max_length()) {
-        (Some(longest), _) => longest as u64,
+    match (schema.max_length(), schema.enum_bytes_max()) {
         // A character has up to four bytes.
-        (None, Some(length)) => length.saturating_mul(4).min(REQUEST_BYTES_MAX - 2),
+        (Some(length), _) => length.saturating_mul(4),
+        (None, Some(longest)) => longest as u64,
         (None, None) => REQUEST_BYTES_MAX - 2,
     }
 }

@@ -10,7 +10,7 @@ use listwatch_json::{Map, Value as Json};
 use listwatch_meta::go::Number;
 use time::OffsetDateTime;
 
-use crate::format::{Format, parse_go_duration};
+use crate::format::{Format, parse_duration};
 use crate::quantity::Quantity;
 use crate::schema::{Kind, ListType, Schema};
 use crate::types::{escape, is_resource_field};
@@ -182,7 +182,7 @@ impl<'a> Val<'a> {
                 (Number::Float(float), _) => Val::Double(float),
             },
             Json::String(text) => match schema.filter(|schema| schema.kind() == Kind::String).map(Schema::format) {
-                Some(Format::Duration) => parse_go_duration(text).map_or(Val::Text(text.into()), Val::Duration),
+                Some(Format::Duration) => parse_duration(text).map_or(Val::Text(text.into()), Val::Duration),
                 Some(Format::Date) => match parse_timestamp(&format!("{text}T00:00:00Z")) {
                     Some(time) => Val::Timestamp(time),
                     None => Val::Text(text.into()),

@@ -243,7 +243,7 @@ const APIEXTENSIONS_V1: u8 = 22;
 const META_V1: u8 = 23;
 const APIREGISTRATION_V1: u8 = 24;
 
-pub(crate) static KINDS: [KindRow; 150] = [
+pub(crate) static KINDS: [KindRow; 151] = [
     k("", "CreateOptions", MetaCreateOptions),
     k("", "DeleteOptions", MetaDeleteOptions),
     k("", "GetOptions", MetaGetOptions),
@@ -323,6 +323,7 @@ pub(crate) static KINDS: [KindRow; 150] = [
     k("policy/v1", "Eviction", PolicyEviction),
     k("policy/v1", "PodDisruptionBudget", PolicyPodDisruptionBudget),
     k("policy/v1", "PodDisruptionBudgetList", PolicyPodDisruptionBudgetList),
+    k("policy/v1beta1", "Eviction", PolicyEviction),
     k("rbac.authorization.k8s.io/v1", "ClusterRole", RbacClusterRole),
     k("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", RbacClusterRoleBinding),
     k("rbac.authorization.k8s.io/v1", "ClusterRoleBindingList", RbacClusterRoleBindingList),

@@ -71,6 +71,8 @@ fn message_of_finds_kinds_by_api_version_and_kind() {
         ("v1", "Status", Some("Status")),
         ("autoscaling/v1", "Scale", Some("Scale")),
         ("policy/v1", "Eviction", Some("Eviction")),
+        ("policy/v1beta1", "Eviction", Some("Eviction")),
+        ("policy/v1beta1", "PodDisruptionBudget", None),
         ("meta.k8s.io/v1beta1", "PartialObjectMetadata", Some("PartialObjectMetadata")),
         ("example.com/v1", "Widget", None),
         ("v1", "", None),

@@ -1,4 +1,4 @@
-//! Go's formatting of texts and values. Go's `fmt`, `strconv` and `encoding/json` produce
+//! Go's formatting and parsing of texts and values. Go's `fmt`, `strconv` and `encoding/json` produce
 //! upstream's error texts, and clients compare them.
 
 use std::fmt::Write as _;
@@ -15,6 +15,15 @@ pub fn text(bytes: &[u8]) -> String {
         out.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
     }
     out
+}
+
+/// Reads a bool as Go's `strconv.ParseBool` does; `None` for any other text.
+pub fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
 }
 
 /// Quotes a text as Go's `strconv.Quote` does, which is `%q` of a string.
@@ -49,9 +58,29 @@ pub fn quote(text: &str) -> String {
     out
 }
 
-/// Whether Go prints a character unescaped. Rust's standard library exposes its table of printable
+/// Percent-encodes a path as Go's `URL.EscapedPath` does for a URL without a raw path (`shouldEscape` with `encodePath`).
+pub fn escape_path(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => out.push(char::from(byte)),
+            b'-' | b'_' | b'.' | b'~' | b'$' | b'&' | b'+' | b',' | b'/' | b':' | b';' | b'=' | b'@' => {
+                out.push(char::from(byte));
+            }
+            _ => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+    out
+}
+
+/// Whether a character is printable for Go (`unicode.IsPrint`). Rust's standard library exposes its table of printable
 /// characters only through `escape_debug`. A preceding letter keeps combining characters unescaped.
-fn is_printable(c: char) -> bool {
+pub fn is_printable(c: char) -> bool {
+    if c.is_ascii() {
+        return !c.is_ascii_control();
+    }
     let mut probe = String::from("a");
     probe.push(c);
     probe.escape_debug().count() == 2
@@ -76,7 +105,11 @@ pub fn print(value: &Value) -> String {
         Value::String(text) => String::from(text),
         Value::Array(items) => print_list(items),
         Value::Object(map) => print_map(map),
-        scalar => scalar.to_string(),
+        Value::Number(number) => match Number::of(number) {
+            Number::Int(int) => int.to_string(),
+            Number::Float(number) => float(number),
+        },
+        Value::Bool(bool) => bool.to_string(),
     }
 }
 
@@ -84,7 +117,7 @@ pub fn print(value: &Value) -> String {
 pub fn print_as_text(value: &Value) -> String {
     match value {
         Value::Null => "%!s(<nil>)".to_owned(),
-        Value::Bool(_) | Value::Number(_) => format!("%!s({}={value})", type_name(value)),
+        Value::Bool(_) | Value::Number(_) => format!("%!s({}={})", type_name(value), print(value)),
         other => print(other),
     }
 }
@@ -325,6 +358,37 @@ mod tests {
     use listwatch_json::json;
 
     use super::*;
+
+    #[test]
+    fn path_is_escaped_as_in_go() {
+        for (path, escaped) in [
+            ("/a-b_c.d~e/$&+,:;=@", "/a-b_c.d~e/$&+,:;=@"),
+            ("/a b?c#d%", "/a%20b%3Fc%23d%25"),
+            ("/'()*!\"<é\n", "/%27%28%29%2A%21%22%3C%C3%A9%0A"),
+            ("", ""),
+        ] {
+            assert_eq!(escape_path(path), escaped);
+        }
+    }
+
+    #[test]
+    fn parse_bool_reads_the_texts_of_go() {
+        for (text, expected) in [
+            ("1", Some(true)),
+            ("T", Some(true)),
+            ("True", Some(true)),
+            ("TRUE", Some(true)),
+            ("0", Some(false)),
+            ("f", Some(false)),
+            ("False", Some(false)),
+            ("tRUE", None),
+            ("yes", None),
+            (" true", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_bool(text), expected, "{text:?}");
+        }
+    }
 
     #[test]
     fn round_trip_numbers_converts_whole_floats_within_i64() {

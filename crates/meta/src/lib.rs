@@ -37,6 +37,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod calendar;
 pub mod canary;
 pub mod continue_token;
 pub mod event;

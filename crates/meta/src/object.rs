@@ -36,6 +36,8 @@ pub struct ObjectShape {
     hidden: Vec<bool>,
     /// The label that a selector uses for each field; empty if it is the field's own label.
     selector_labels: Vec<String>,
+    /// Further selector labels, each with the label of its field.
+    aliases: Vec<(String, String)>,
     /// Pairs of positions: if the first field is absent or empty, the value of the second field is used.
     stand_ins: Vec<(usize, usize)>,
     /// True if the kind has its own list of field labels, even an empty one.
@@ -99,8 +101,9 @@ impl ObjectShape {
         }
         let hidden = vec![false; fields.len()];
         let own_labels = !fields.is_empty();
-        let (selector_labels, stand_ins) = (Vec::new(), Vec::new());
-        ObjectShape { paths, fields, hidden, selector_labels, stand_ins, own_labels, namespaced, normalize: None }
+        let (selector_labels, aliases, stand_ins) = (Vec::new(), Vec::new(), Vec::new());
+        let normalize = None;
+        ObjectShape { paths, fields, hidden, selector_labels, aliases, stand_ins, own_labels, namespaced, normalize }
     }
 
     /// Gives the field labeled `absent` the value of `other` when it is absent or empty. Unknown
@@ -109,6 +112,13 @@ impl ObjectShape {
     pub fn with_fallback(mut self, absent: &str, other: &str) -> Self {
         let of = |label| self.field_position(label);
         self.stand_ins.extend(of(absent).zip(of(other)));
+        self
+    }
+
+    /// Adds another selector label of the field labeled `label`.
+    #[must_use]
+    pub fn with_alias(mut self, alias: &str, label: &str) -> Self {
+        self.aliases.push((alias.to_owned(), label.to_owned()));
         self
     }
 
@@ -141,15 +151,13 @@ impl ObjectShape {
 
     /// The field's own label for a selector label; an unknown label is returned unchanged.
     pub(crate) fn own_label<'a>(&'a self, label: &'a str) -> &'a str {
+        if let Some((_, label)) = self.aliases.iter().find(|(alias, _)| alias == label) {
+            return label;
+        }
         match self.selector_labels.iter().position(|selector_label| selector_label == label) {
             Some(position) if !self.hidden[position] => &self.fields[position].label,
             _ => label,
         }
-    }
-
-    /// Whether selectors use other labels than the fields' own.
-    pub(crate) fn renames(&self) -> bool {
-        !self.selector_labels.is_empty()
     }
 
     /// Whether objects of this resource are namespaced.
@@ -174,11 +182,14 @@ impl ObjectShape {
         }
     }
 
-    /// Whether a field selector may use this label.
+    /// Whether a field selector may use this label. A cluster-scoped kind without its own list of field labels also has
+    /// `metadata.namespace`, whose value is empty (`DefaultMetaV1FieldSelectorConversion` in
+    /// `apimachinery/pkg/runtime/conversion.go`). The lists of cluster-scoped kinds omit it.
     pub fn is_selectable(&self, label: &str) -> bool {
         label == "metadata.name"
-            || (label == "metadata.namespace" && self.namespaced)
+            || (label == "metadata.namespace" && (self.namespaced || !self.own_labels))
             || self.selector_position(label).is_some_and(|position| !self.hidden[position])
+            || self.aliases.iter().any(|(alias, _)| alias == label)
     }
 
     /// Whether the kind has its own list of field labels, even an empty one. The error for an
@@ -440,6 +451,24 @@ impl Object {
         }
     }
 
+    /// Calls `visit` with the value of every label for whose name `find` returns a position, in document order. The
+    /// labels are read once, and other values are not decoded.
+    pub fn find_labels<'a>(
+        &'a self,
+        find: impl Fn(&[u8]) -> Option<usize>,
+        mut visit: impl FnMut(usize, Cow<'a, str>),
+    ) {
+        let labels = self.0.labels.of(&self.0.frame);
+        if labels.first() == Some(&b'{') {
+            // The scan has validated these bytes, so this cannot fail.
+            let _ = scan::entries(labels, |key, value| {
+                if let Some(position) = find(key) {
+                    visit(position, unquote(value));
+                }
+            });
+        }
+    }
+
     /// The value of a selectable field by its position in the shape; the field's default when
     /// absent.
     pub fn field_at<'a>(&'a self, position: usize, shape: &'a ObjectShape) -> Cow<'a, str> {
@@ -685,6 +714,38 @@ mod tests {
         assert!(shape.is_selectable("status.phase") && !shape.is_selectable("spec.nodeName"));
         assert_eq!(shape.field_position("spec.nodeName"), whole.field_position("spec.nodeName"));
         assert!(whole.showing(|_| false).has_own_labels() && !ObjectShape::new(true, Vec::new()).has_own_labels());
+    }
+
+    #[test]
+    fn cluster_scoped_kind_has_an_empty_namespace_unless_it_has_its_own_field_labels() {
+        let own = ObjectShape::new(false, vec![SelectableField::string("spec.x")]);
+        let plain = ObjectShape::new(false, Vec::new());
+        let custom = plain.showing(|_| true);
+        for (shape, selectable) in [(&plain, true), (&own, false), (&custom, false), (&pod_shape(), true)] {
+            assert_eq!(shape.is_selectable("metadata.namespace"), selectable, "{shape:?}");
+        }
+        let key = Key::new("nodes", None, "n").unwrap();
+        let object = Object::from_stored(key, Revision::new(1), Change::Added, br#"{"metadata":{}}"#, &plain).unwrap();
+        for (selector, matches) in
+            [("metadata.namespace=", true), ("metadata.namespace!=x", true), ("metadata.namespace=x", false)]
+        {
+            let options = crate::ListOptions { field_selector: selector.to_owned(), ..Default::default() };
+            assert_eq!(options.list(&plain).unwrap().fields.matches(&object, &plain), matches, "{selector}");
+        }
+    }
+
+    #[test]
+    fn alias_of_a_field_label_selects_by_the_field() {
+        let shape = pod_shape().with_alias("spec.host", "spec.nodeName");
+        let key = Key::new("pods", Some("a"), "x").unwrap();
+        let json = br#"{"metadata":{},"spec":{"nodeName":"n1"}}"#;
+        let object = Object::from_stored(key, Revision::new(1), Change::Added, json, &shape).unwrap();
+        for (selector, matches) in
+            [("spec.host=n1", true), ("spec.host!=n1", false), ("spec.host=n2", false), ("spec.nodeName=n1", true)]
+        {
+            let options = crate::ListOptions { field_selector: selector.to_owned(), ..Default::default() };
+            assert_eq!(options.list(&shape).unwrap().fields.matches(&object, &shape), matches, "{selector}");
+        }
     }
 
     #[test]

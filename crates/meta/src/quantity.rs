@@ -19,6 +19,8 @@ const MALFORMED: &str = "quantities must match the regular expression '^([+-]?[0
 const BAD_SUFFIX: &str = "unable to parse quantity's suffix";
 /// Nano-units, the smallest representable part, per unit.
 const NANO: i128 = 1_000_000_000;
+/// Nano-units per milli-unit.
+const MILLI: i128 = 1_000_000;
 /// The largest number of digits of a quantity that is converted to the canonical form. A longer quantity keeps its
 /// written form.
 const DIGITS_MAX: usize = 18;
@@ -127,6 +129,20 @@ enum Form {
 /// The decoder's message for a text that is not a quantity.
 pub fn canonical(text: &str) -> Result<Option<String>, &'static str> {
     Ok(parse(text)?.filter(|(_, _, kept)| !kept).map(|(nanos, form, _)| print(nanos, form)))
+}
+
+/// The canonical form of a quantity in a list of resources: rounded away from zero to milli-units
+/// (`SetDefaults_ResourceList` in `pkg/apis/core/v1/defaults.go`). `None` for a quantity that keeps its written form.
+///
+/// # Errors
+/// The decoder's message for a text that is not a quantity.
+pub fn canonical_in_resource_list(text: &str) -> Result<Option<String>, &'static str> {
+    let Some((nanos, form, kept)) = parse(text)? else { return Ok(None) };
+    let parts = nanos % MILLI;
+    if parts != 0 {
+        return Ok(Some(print(nanos - parts + nanos.signum() * MILLI, form)));
+    }
+    Ok((!kept).then(|| print(nanos, form)))
 }
 
 /// Parses a quantity: its nano-units, its form, and whether the text is canonical. Returns `None`
@@ -243,11 +259,12 @@ fn print(nanos: i128, form: Form) -> String {
         return "0".to_owned();
     }
     let mut form = form;
-    if form == Form::Binary && nanos.abs() < 1024 * NANO {
+    // A binary form cannot show parts of a byte (`Quantity.CanonicalizeBytes`).
+    if form == Form::Binary && (nanos.abs() < 1024 * NANO || nanos % NANO != 0) {
         form = Form::Decimal;
     }
     if form == Form::Binary {
-        let mut value = (nanos.abs() + NANO - 1) / NANO;
+        let mut value = nanos.abs() / NANO;
         let mut steps = 0;
         while value % 1024 == 0 && steps < 6 {
             value /= 1024;
@@ -299,7 +316,10 @@ mod tests {
             ("0.5Gi", "512Mi"),
             ("0.5Ki", "512"),
             ("1.5Gi", "1536Mi"),
-            ("642.368Gi", "689737388000"),
+            ("642.368Gi", "689737387999232m"),
+            ("1.2Gi", "1288490188800m"),
+            ("-1.2Ki", "-1228800m"),
+            ("1.0000000001Ki", "1024000000103n"),
             ("689737388000", "689737388k"),
             ("1Ei", "1Ei"),
             ("-1", "-1"),
@@ -325,6 +345,31 @@ mod tests {
         for broken in ["1ki", "1Kim", "1EE", "1e"] {
             check(broken, Err(BAD_SUFFIX));
         }
+    }
+
+    #[test]
+    fn quantity_in_a_resource_list_is_rounded_up_to_milli() {
+        for (amount, expected) in [
+            ("500u", "1m"),
+            ("1n", "1m"),
+            ("0.0001", "1m"),
+            ("1500u", "2m"),
+            ("-500u", "-1m"),
+            ("1e-6", "1e-3"),
+            ("1000u", "1m"),
+            ("0.0009765625Ki", "1"),
+            ("1.0000001Ki", "1024001m"),
+            ("1Gi", "1Gi"),
+            ("1000m", "1"),
+            ("1.500", "1.500"),
+            ("+1", "+1"),
+            ("0", "0"),
+            ("9999999999999999999999", "9999999999999999999999"),
+        ] {
+            let found = canonical_in_resource_list(amount).map(|found| found.unwrap_or_else(|| amount.to_owned()));
+            assert_eq!(found, Ok(expected.to_owned()), "{amount:?}");
+        }
+        assert_eq!(canonical_in_resource_list("1x"), Err(MALFORMED));
     }
 
     #[test]
@@ -365,7 +410,7 @@ mod tests {
     proptest::proptest! {
         /// A binary quantity that is not a multiple of a binary unit is formatted in bytes, without
         /// a unit. Parsing this text gives a decimal quantity, which may have a shorter form:
-        /// `642.368Gi` is `689737388000`, and that is `689737388k`. The value is the same, and the
+        /// `1.953125Ki` is `2000`, and that is `2k`. The value is the same, and the
         /// form does not change again.
         #[test]
         fn canonical_quantity_form_is_stable_after_a_second_conversion(text in "[+-]?[0-9]{1,6}(\\.[0-9]{1,4})?(n|u|m|k|M|G|T|Ki|Mi|Gi|Ti|e3|e-3|)") {

@@ -8,7 +8,7 @@
 //! | – | `""` | any | – | [`ReadAt::MostRecent`] |
 //! | – | `"0"` | ignored | – | [`ReadAt::Any`] |
 //! | – | `"N"` | 0 | – | [`ReadAt::NotOlderThan`] |
-//! | – | `"N"` | > 0 | – | [`ReadAt::Exact`] (legacy rule) |
+//! | – | `"N"` | > 0 | – | [`ReadAt::LegacyExact`] |
 //! | NotOlderThan | `"0"` / `"N"` | honored for N | – | `Any` / `NotOlderThan` |
 //! | Exact | `"N"` | any | – | `Exact` |
 //! | – | `""`, `"0"` | any | at a revision | `Exact` at the token's |
@@ -62,6 +62,9 @@ pub enum ReadAt {
     NotOlderThan(Revision),
     /// Exactly this revision.
     Exact(Revision),
+    /// Exactly this revision for a collection. For one name, which upstream reads by its key: the store's latest state,
+    /// which must not be older than this revision (`ValidateListOptions` in `apiserver/pkg/storage/interfaces.go`).
+    LegacyExact(Revision),
 }
 
 /// A parsed list request.
@@ -86,7 +89,7 @@ pub struct ListRequest {
 pub enum WatchFrom {
     /// The current state as `ADDED` events, then live changes.
     InitialEvents {
-        /// The freshness of the initial state; never [`ReadAt::Exact`].
+        /// The freshness of the initial state; never [`ReadAt::Exact`] or [`ReadAt::LegacyExact`].
         at: ReadAt,
         /// Send the annotated bookmark after the initial events, if the client accepts bookmarks.
         mark_end: bool,
@@ -115,6 +118,12 @@ pub struct WatchRequest {
     /// Filter by shards.
     pub shard: Option<ShardSelector>,
 }
+
+/// The largest number of requirements in the label selector of a request, and in its field selector. Each value of a
+/// list counts, and equal requirements count once. A selector with more is refused with 400, because a watch keeps
+/// memory for each. The time to match an object does not grow with their number. kube-apiserver has no such limit, and
+/// selectors in objects are not limited either.
+pub const SELECTOR_VALUES_MAX: usize = 10_000;
 
 const EXACT: &str = "Exact";
 const NOT_OLDER_THAN: &str = "NotOlderThan";
@@ -146,13 +155,12 @@ impl ListOptions {
             .resource_version
             .revision()
             .map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))?;
-        let exact = self.resource_version_match == EXACT
-            || (self.resource_version_match.is_empty() && limit.is_some() && !revision.is_zero());
-        let at = match () {
-            () if self.resource_version.is_empty() => ReadAt::MostRecent,
-            () if revision.is_zero() => ReadAt::Any,
-            () if exact => ReadAt::Exact(revision),
-            () => ReadAt::NotOlderThan(revision),
+        let at = match self.resource_version_match.as_str() {
+            _ if self.resource_version.is_empty() => ReadAt::MostRecent,
+            _ if revision.is_zero() => ReadAt::Any,
+            EXACT => ReadAt::Exact(revision),
+            "" if limit.is_some() => ReadAt::LegacyExact(revision),
+            _ => ReadAt::NotOlderThan(revision),
         };
         // A read at "Any" is never paged: the whole cache answers it.
         let limit = limit.filter(|_| at != ReadAt::Any);
@@ -314,15 +322,27 @@ impl ListOptions {
             LabelSelector::parse(&self.label_selector).map_err(|error| Status::bad_request(error.to_string()))?;
         let fields =
             FieldSelector::parse(&self.field_selector).map_err(|error| Status::bad_request(error.to_string()))?;
+        check_selector_size("label", labels.value_count())?;
+        check_selector_size("field", fields.terms().len())?;
         Ok((labels, fields))
     }
 }
 
-/// Replaces the selector labels of the requested version by the labels of the fields in the shape. Returns a 400
+/// Refuses a selector with more than [`SELECTOR_VALUES_MAX`] requirements and values.
+fn check_selector_size(kind: &str, values: usize) -> Result<(), Status> {
+    if values <= SELECTOR_VALUES_MAX {
+        return Ok(());
+    }
+    Err(Status::bad_request(format!(
+        "the {kind} selector has {values} requirements and values, and at most {SELECTOR_VALUES_MAX} are allowed"
+    )))
+}
+
+/// Replaces aliases, and the selector labels of the requested version, by the labels of the fields in the shape. Returns a 400
 /// [`Status`] for a label that is not selectable.
 fn selectable(fields: FieldSelector, shape: &ObjectShape) -> Result<FieldSelector, Status> {
     match fields.terms().iter().find(|term| !shape.is_selectable(&term.field)) {
-        None if shape.renames() => {
+        None if fields.terms().iter().any(|term| shape.own_label(&term.field) != term.field) => {
             let own = |term: &FieldTerm| FieldTerm { field: shape.own_label(&term.field).to_owned(), ..term.clone() };
             Ok(FieldSelector::new(fields.terms().iter().map(own).collect()))
         }
@@ -389,7 +409,7 @@ mod tests {
             ("rv=0", (ReadAt::Any, None)),
             ("rv=0&limit=3", (ReadAt::Any, None)),
             ("rv=7", (ReadAt::NotOlderThan(revision), None)),
-            ("rv=7&limit=3", (ReadAt::Exact(revision), Some(3))),
+            ("rv=7&limit=3", (ReadAt::LegacyExact(revision), Some(3))),
             ("rv=0&match=NotOlderThan&limit=3", (ReadAt::Any, None)),
             ("rv=7&match=NotOlderThan&limit=3", (ReadAt::NotOlderThan(revision), Some(3))),
             ("rv=7&match=Exact", (ReadAt::Exact(revision), None)),
@@ -464,6 +484,28 @@ mod tests {
         assert!(list("sie=false").unwrap_err().1.contains("sendInitialEvents is forbidden for list"));
         let both = list("match=Exact&continue=x").unwrap_err().1;
         assert!(both.contains("is invalid: [resourceVersionMatch"), "{both}");
+    }
+
+    #[test]
+    fn selector_with_too_many_requirements_or_values_returns_400() {
+        let numbered = |count: usize, one: &str| (0..count).map(|n| format!("{one}{n}")).collect::<Vec<_>>().join(",");
+        let max = SELECTOR_VALUES_MAX;
+        for (before, one, after) in [
+            ("label=", "!a", ""),
+            ("label=a in (", "x", ")"),
+            ("label=a notin (", "x", ")"),
+            ("field=", "metadata.name!=x", ""),
+        ] {
+            let text = |count| format!("{before}{}{after}", numbered(count, one));
+            assert!(list(&text(max)).is_ok(), "{before}: as many as allowed");
+            let kind = before.split('=').next().unwrap_or_default();
+            let message =
+                format!("the {kind} selector has 10001 requirements and values, and at most 10000 are allowed");
+            assert_eq!(list(&text(max + 1)), Err((400, message.clone())), "{before}");
+            assert_eq!(watch(&text(max + 1)), Err((400, message)), "{before}");
+        }
+        // Equal requirements count once.
+        assert!(list(&format!("label={}", ["!a"; 21_000].join(","))).is_ok());
     }
 
     #[test]

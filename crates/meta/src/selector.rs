@@ -4,10 +4,12 @@
 //! that a client receives the same message as from kube-apiserver.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
+use std::hash::Hash;
 
 use crate::object::{Object, ObjectShape};
+use crate::status::STATUS_TEXT_BYTES_MAX;
 
 /// The error for a selector that does not parse. The client receives its message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,14 +23,16 @@ pub struct LabelSelector {
 }
 
 /// One requirement on one label.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LabelRequirement {
     key: String,
     operator: LabelOperator,
+    /// The values in the order of an access review; empty for other requirements.
+    listed_values: Vec<String>,
 }
 
 /// The condition of a requirement on a label's value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LabelOperator {
     /// `key in (a,b)`, `key=a`, `key==a`: the label has one of the values.
     In(BTreeSet<String>),
@@ -50,7 +54,8 @@ impl LabelSelector {
         LabelSelector { requirements }
     }
 
-    /// Parses the text of `labelSelector=`.
+    /// Parses the text of `labelSelector=`. Of equal requirements only one is kept, because each requirement costs time
+    /// for every object that is matched.
     ///
     /// # Errors
     /// [`InvalidSelector`] with the text of apimachinery's parser.
@@ -68,6 +73,15 @@ impl LabelSelector {
         &self.requirements
     }
 
+    /// The number of requirements. A requirement with several values counts once for each value.
+    pub fn value_count(&self) -> usize {
+        let values = |requirement: &LabelRequirement| match &requirement.operator {
+            LabelOperator::In(values) | LabelOperator::NotIn(values) => values.len().max(1),
+            _ => 1,
+        };
+        self.requirements.iter().map(values).sum()
+    }
+
     /// Whether an object with these labels matches.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<Cow<'a, str>>) -> bool {
         self.requirements.iter().all(|requirement| requirement.matches(label(&requirement.key).as_deref()))
@@ -77,7 +91,15 @@ impl LabelSelector {
 impl LabelRequirement {
     /// Creates a requirement without validation; [`LabelSelector::parse`] validates user input.
     pub fn new(key: impl Into<String>, operator: LabelOperator) -> Self {
-        LabelRequirement { key: key.into(), operator }
+        LabelRequirement { key: key.into(), operator, listed_values: Vec::new() }
+    }
+
+    /// Keeps the values of an access review in the order of the review, for [`LabelRequirement::values`]. Matching
+    /// ignores them.
+    #[must_use]
+    pub fn with_listed_values(mut self, values: Vec<String>) -> Self {
+        self.listed_values = values;
+        self
     }
 
     /// The label's key.
@@ -88,6 +110,18 @@ impl LabelRequirement {
     /// The condition on the label's value.
     pub fn operator(&self) -> &LabelOperator {
         &self.operator
+    }
+
+    /// The values of `In` and `NotIn`: those of an access review in its order, and the values of a parsed selector
+    /// sorted (`labels.Requirement.ValuesUnsorted`). Other operators have none.
+    pub fn values(&self) -> Vec<&str> {
+        match &self.operator {
+            LabelOperator::In(_) | LabelOperator::NotIn(_) if !self.listed_values.is_empty() => {
+                self.listed_values.iter().map(String::as_str).collect()
+            }
+            LabelOperator::In(values) | LabelOperator::NotIn(values) => values.iter().map(String::as_str).collect(),
+            _ => Vec::new(),
+        }
     }
 
     fn matches(&self, value: Option<&str>) -> bool {
@@ -103,9 +137,20 @@ impl LabelRequirement {
     }
 }
 
+/// Removes items that equal an earlier one.
+fn distinct<T: Eq + Hash>(mut items: Vec<T>) -> Vec<T> {
+    if items.len() > 1 {
+        let mut seen = HashSet::with_capacity(items.len());
+        let mut is_new: std::vec::IntoIter<bool> =
+            items.iter().map(|item| seen.insert(item)).collect::<Vec<_>>().into_iter();
+        items.retain(|_| is_new.next().unwrap_or(true));
+    }
+    items
+}
+
 impl fmt::Display for LabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (position, LabelRequirement { key, operator }) in self.requirements.iter().enumerate() {
+        for (position, LabelRequirement { key, operator, .. }) in self.requirements.iter().enumerate() {
             if position > 0 {
                 f.write_str(",")?;
             }
@@ -240,7 +285,7 @@ impl<'a> LabelParser<'a> {
         }
         // apimachinery sorts by key, so equal selectors print alike.
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok(LabelSelector { requirements })
+        Ok(LabelSelector { requirements: distinct(requirements) })
     }
 
     fn requirement(&mut self) -> Result<LabelRequirement, InvalidSelector> {
@@ -263,18 +308,14 @@ impl<'a> LabelParser<'a> {
             Some(Token::Word("notin")) => LabelOperator::NotIn(self.value_list()?),
             Some(Token::Operator("=" | "==")) => LabelOperator::In(self.exact_value()?.into()),
             Some(Token::Operator("!=")) => LabelOperator::NotIn(self.exact_value()?.into()),
-            Some(Token::Operator(">")) => LabelOperator::GreaterThan(self.bound()?),
-            Some(Token::Operator("<")) => LabelOperator::LessThan(self.bound()?),
+            Some(Token::Operator(">")) => LabelOperator::GreaterThan(self.bound(key)?),
+            Some(Token::Operator("<")) => LabelOperator::LessThan(self.bound(key)?),
             other => {
                 return invalid(format!("found '{}', expected: in, notin, =, ==, !=, gt, lt", Token::literal(other)));
             }
         };
         if let LabelOperator::In(values) | LabelOperator::NotIn(values) = &operator {
-            for (position, value) in values.iter().enumerate() {
-                validate_label_value(value).map_err(|why| {
-                    InvalidSelector(format!("values[{position}][{key}]: Invalid value: {value:?}: {why}"))
-                })?;
-            }
+            aggregate(values.iter().enumerate().filter_map(|(position, value)| invalid_value(key, position, value)))?;
         }
         Ok(LabelRequirement::new(key, operator))
     }
@@ -289,13 +330,14 @@ impl<'a> LabelParser<'a> {
         }
     }
 
-    fn bound(&mut self) -> Result<i64, InvalidSelector> {
+    fn bound(&mut self, key: &str) -> Result<i64, InvalidSelector> {
         let [value] = self.exact_value()?;
-        value.parse().map_err(|_| {
-            InvalidSelector(format!(
-                "values[0]: Invalid value: {value:?}: for 'Gt', 'Lt' operators, the value must be an integer"
-            ))
-        })
+        let bound = value.parse().map_err(|_| {
+            format!("values[0]: Invalid value: {value:?}: for 'Gt', 'Lt' operators, the value must be an integer")
+        });
+        // An integer with a sign is no label value.
+        aggregate(bound.as_ref().err().cloned().into_iter().chain(invalid_value(key, 0, &value)))?;
+        bound.map_err(InvalidSelector)
     }
 
     fn value_list(&mut self) -> Result<BTreeSet<String>, InvalidSelector> {
@@ -332,10 +374,36 @@ impl<'a> LabelParser<'a> {
                     return Ok(values);
                 }
                 other => {
-                    return invalid(format!("found '{}', expected: ',', ')' or identifier", Token::literal(other)));
+                    let expected = match values.is_empty() {
+                        true => "',', ')' or identifier",
+                        false => "',', or identifier",
+                    };
+                    return invalid(format!("found '{}', expected: {expected}", Token::literal(other)));
                 }
             }
         }
+    }
+}
+
+/// The error of a value that is no label value.
+fn invalid_value(key: &str, position: usize, value: &str) -> Option<String> {
+    let why = validate_label_value(value).err()?;
+    Some(format!("values[{position}][{key}]: Invalid value: {value:?}: {why}"))
+}
+
+/// Joins errors as `ErrorList.ToAggregate` does. A short value has a long error, so errors beyond
+/// [`STATUS_TEXT_BYTES_MAX`] bytes are omitted: no Status shows them.
+fn aggregate(errors: impl Iterator<Item = String>) -> Result<(), InvalidSelector> {
+    let mut bytes = 0;
+    let within_bound = |error: &String| {
+        let before = bytes;
+        bytes += error.len();
+        before < STATUS_TEXT_BYTES_MAX
+    };
+    match &errors.take_while(within_bound).collect::<Vec<_>>()[..] {
+        [] => Ok(()),
+        [error] => invalid(error.clone()),
+        errors => invalid(format!("[{}]", errors.join(", "))),
     }
 }
 
@@ -501,7 +569,7 @@ pub struct FieldSelector {
 }
 
 /// One requirement on one field.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FieldTerm {
     /// The field's selector label, e.g. `status.phase`.
     pub field: String,
@@ -517,13 +585,16 @@ impl FieldSelector {
         FieldSelector { terms }
     }
 
-    /// Parses the text of `fieldSelector=`.
+    /// Parses the text of `fieldSelector=`. The terms are sorted by their text, as authorizers see them
+    /// (`fields.ParseSelector`). Of equal terms only one is kept.
     ///
     /// # Errors
-    /// [`InvalidSelector`] with the text of apimachinery's parser.
+    /// [`InvalidSelector`] with the text of apimachinery's parser, about the first invalid term in this order.
     pub fn parse(text: &str) -> Result<Self, InvalidSelector> {
         let mut terms = Vec::new();
-        for part in split_unescaped(text) {
+        let mut parts = split_unescaped(text);
+        parts.sort_unstable();
+        for part in parts {
             if part.is_empty() {
                 continue;
             }
@@ -532,7 +603,7 @@ impl FieldSelector {
             };
             terms.push(FieldTerm { field: field.to_owned(), value: unescape(value)?, negated: operator == "!=" });
         }
-        Ok(FieldSelector { terms })
+        Ok(FieldSelector { terms: distinct(terms) })
     }
 
     /// True when the selector matches everything.
@@ -540,12 +611,12 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
-    /// The terms, in the order given.
+    /// The terms, in the order of [`FieldSelector::new`] or of [`FieldSelector::parse`].
     pub fn terms(&self) -> &[FieldTerm] {
         &self.terms
     }
 
-    /// The value that a term with `=` requires of a field; `None` if no term does.
+    /// The value that the first term with `=` requires of a field; `None` if no term does.
     pub fn requires_exact(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|term| !term.negated && term.field == field).map(|term| term.value.as_str())
     }
@@ -678,6 +749,8 @@ mod tests {
             (",a", "found ',', expected: !, identifier, or 'end of string'"),
             ("a in b", "unable to parse requirement: found 'b' expected: '('"),
             ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
+            ("a in (b,", "unable to parse requirement: found '', expected: ',', or identifier"),
+            ("a in (", "unable to parse requirement: found '', expected: ',', ')' or identifier"),
             ("!", "unable to parse requirement: found '', expected: identifier"),
         ] {
             assert_eq!(LabelSelector::parse(selector).unwrap_err().to_string(), message, "{selector:?}");
@@ -688,7 +761,81 @@ mod tests {
             "{error}"
         );
         assert!(LabelSelector::parse("a=b_").is_err());
+        let integer = |value: &str| {
+            format!("values[0]: Invalid value: {value:?}: for 'Gt', 'Lt' operators, the value must be an integer")
+        };
+        let label = |at: usize, value: &str| format!("values[{at}][a]: Invalid value: {value:?}: {LABEL_VALUE}");
+        for (selector, message) in [
+            ("a>-5", label(0, "-5")),
+            ("a<x", integer("x")),
+            ("a<-x", format!("[{}, {}]", integer("-x"), label(0, "-x"))),
+            ("a in (x,-b,-c)", format!("[{}, {}]", label(0, "-b"), label(1, "-c"))),
+        ] {
+            let error = LabelSelector::parse(selector).unwrap_err().to_string();
+            assert_eq!(error, format!("unable to parse requirement: {message}"), "{selector:?}");
+        }
         assert!(LabelSelector::parse(&format!("a={}", "x".repeat(64))).is_err());
+    }
+
+    #[test]
+    fn errors_of_a_label_selector_are_bounded() {
+        let values: Vec<String> = (0..20_000).map(|n| format!("-{n}")).collect();
+        let error = LabelSelector::parse(&format!("a in ({})", values.join(","))).unwrap_err().to_string();
+        assert!(error.len() < 2 * STATUS_TEXT_BYTES_MAX, "{} bytes", error.len());
+        assert!(
+            error.starts_with("unable to parse requirement: [values[0][a]: Invalid value: \"-0\""),
+            "{}",
+            &error[..80]
+        );
+    }
+
+    #[test]
+    fn equal_requirements_of_a_selector_are_kept_once() {
+        for (text, kept, values) in [
+            ("!a,!a,b,!a,zz", "!a,b,zz", 3),
+            ("a=x,a==x,a in (x)", "a=x", 1),
+            ("a in (x,y),a in (y,x,x),a notin (x,y)", "a in (x,y),a notin (x,y)", 4),
+            ("a,!a,a>1,a<1,a>1", "a,!a,a>1,a<1", 4),
+            ("", "", 0),
+        ] {
+            let selector = LabelSelector::parse(text).unwrap();
+            assert_eq!((selector.to_string().as_str(), selector.value_count()), (kept, values), "{text:?}");
+        }
+        let many = LabelSelector::parse(&["!a"; 21_000].join(",")).unwrap();
+        assert_eq!(many.requirements().len(), 1);
+        let fields = FieldSelector::parse("a=x,b!=x,a=x,a!=x,a==x").unwrap();
+        assert_eq!(fields.to_string(), "a!=x,a=x,b!=x");
+    }
+
+    #[test]
+    fn terms_and_errors_of_a_field_selector_follow_the_sorted_text() {
+        for (text, expected) in [
+            (
+                "spec.nodeName=mynode,metadata.name!=b,metadata.name!=a",
+                "metadata.name!=a,metadata.name!=b,spec.nodeName=mynode",
+            ),
+            ("metadata.name=b,metadata.name=a", "metadata.name=a,metadata.name=b"),
+            // `=1` sorts before `==0`.
+            ("a==0,a=1", "a=1,a=0"),
+        ] {
+            assert_eq!(FieldSelector::parse(text).unwrap().to_string(), expected, "{text}");
+        }
+        for (text, expected) in [
+            ("y,x,a=b", "invalid selector: 'y,x,a=b'; can't understand 'x'"),
+            (r"z,a=\x", r"invalid field selector: invalid escape sequence: \x"),
+        ] {
+            assert_eq!(FieldSelector::parse(text).unwrap_err().to_string(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn requirement_returns_the_values_of_a_review_in_their_order() {
+        let set = || BTreeSet::from(["a", "b"].map(str::to_owned));
+        let listed = LabelRequirement::new("k", LabelOperator::In(set()))
+            .with_listed_values(["b", "a", "b"].map(str::to_owned).into());
+        assert_eq!(listed.values(), ["b", "a", "b"]);
+        assert_eq!(LabelRequirement::new("k", LabelOperator::NotIn(set())).values(), ["a", "b"]);
+        assert!(LabelRequirement::new("k", LabelOperator::Exists).values().is_empty());
     }
 
     #[test]
@@ -713,7 +860,11 @@ mod tests {
                 prop_assert_eq!(LabelSelector::parse(&selector.to_string()), Ok(selector));
             }
             if let Ok(selector) = FieldSelector::parse(&text) {
-                prop_assert_eq!(FieldSelector::parse(&selector.to_string()), Ok(selector));
+                // `==` is printed as `=`, so the terms may sort differently. Printed again, the text is the same.
+                let again = FieldSelector::parse(&selector.to_string()).unwrap();
+                prop_assert_eq!(again.terms().len(), selector.terms().len());
+                prop_assert!(selector.terms().iter().all(|term| again.terms().contains(term)));
+                prop_assert_eq!(FieldSelector::parse(&again.to_string()), Ok(again));
             }
         }
     }

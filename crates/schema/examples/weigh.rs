@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use listwatch_json::Value;
-use listwatch_schema::{CheckContext, Interner, Schema, check};
+use listwatch_schema::{CheckContext, Interner, Requirements, Schema, check};
 
 static OUT: AtomicUsize = AtomicUsize::new(0);
 
@@ -49,6 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 at: "spec.validation",
                 status_subresource: version["subresources"].get("status").is_some(),
                 unchanged: false,
+                requirements: Requirements::ALL,
             };
             errors.extend(check(&version["schema"]["openAPIV3Schema"], context)?.errors);
         }

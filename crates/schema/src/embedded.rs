@@ -1,11 +1,13 @@
 //! Embedded resources (`x-kubernetes-embedded-resource`): `apiVersion`, `kind` and `metadata`
-//! follow the rules of every object, for any schema.
+//! follow the rules of every object, for any schema. [`repair_metadata`] and [`has_sound_metadata`] are for the metadata
+//! of stored objects themselves.
 //! Rules: apiextensions-apiserver `pkg/apiserver/schema/objectmeta`, Kubernetes 1.36.
 
 use listwatch_json::{Map, Value};
 use listwatch_k8s_types::{Field, Id, Omit, Shape, Type};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::json_kind;
+use listwatch_meta::scan;
 use listwatch_meta::selector::{
     dns_1035_label_problems, validate_dns_label, validate_label_value, validate_qualified_name,
 };
@@ -16,6 +18,7 @@ use crate::limits::UNKNOWN_FIELDS_MAX;
 use crate::path::Path;
 use crate::schema::{Node, Schema};
 
+const MANAGED_FIELDS: &str = "managedFields";
 /// The total size of an object's annotations in bytes, as in Kubernetes.
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 
@@ -44,6 +47,106 @@ pub(crate) fn coerce(
     coercer.value(value, node, is_resource || node.embedded, &Path::NIL)?;
     coercer.unknown.sort_unstable();
     Ok(coercer.unknown)
+}
+
+/// Repairs the root metadata of a stored object, as kube-apiserver does when it reads a custom object: removes unknown
+/// fields and fields of the wrong type, and sets a missing generation to 1 (`dropInvalidMetadata`, `repairGeneration` of
+/// `pkg/apiserver/customresource_handler.go`).
+///
+/// Well-formed metadata is only scanned, and its empty values stay. The items of `managedFields` are examined only if
+/// another field is malformed. `managedFields` may be a string with the JSON text: this server parses stored objects
+/// into such trees before it changes them.
+pub fn repair_metadata(object: &mut Map) {
+    let Some(Value::Object(metadata)) = object.get_mut("metadata") else { return };
+    if !metadata.iter().all(|(name, value)| is_well_formed(Id::MetaObjectMeta, name.as_str(), value)) {
+        let text = metadata.get(MANAGED_FIELDS).filter(|managed| managed.is_string()).cloned();
+        // With `true`, malformed fields are dropped, so this call cannot fail.
+        let mut repaired = read_members(metadata, true, &mut Vec::new()).unwrap_or_default();
+        if let Some(text) = text {
+            repaired.insert(MANAGED_FIELDS, text);
+        }
+        *metadata = repaired;
+    }
+    if metadata.get("generation").and_then(Value::as_i64).unwrap_or_default() == 0 {
+        metadata.insert("generation", Value::from(1));
+    }
+}
+
+/// Whether [`repair_metadata`] certainly changes nothing in this metadata, which is JSON. This function parses no tree.
+/// It returns false for unusual forms of sound values, such as escaped names of fields.
+pub fn has_sound_metadata(metadata: &[u8]) -> bool {
+    if !metadata.starts_with(b"{") {
+        return true;
+    }
+    let mut has_generation = false;
+    all_members(metadata, |name, value| {
+        if name == "generation" {
+            has_generation = as_int64(value).is_some_and(|generation| generation != 0);
+        }
+        is_sound(Id::MetaObjectMeta, name, value)
+    }) && has_generation
+}
+
+/// Like [`is_well_formed`], for JSON.
+fn is_sound(message: Id, name: &str, json: &[u8]) -> bool {
+    let Some(field) = message.message().field(name) else { return false };
+    let is_string = |json: &[u8]| json.starts_with(b"\"");
+    match (field.shape(), field.of()) {
+        (Shape::Map, _) => json.starts_with(b"{") && all_members(json, |_, value| is_string(value)),
+        (Shape::Repeated, Type::Message(Id::MetaManagedFieldsEntry)) => json.starts_with(b"[") || is_string(json),
+        (Shape::Repeated, Type::Message(of)) => {
+            all_items(json, |item| item.starts_with(b"{") && all_members(item, |name, value| is_sound(of, name, value)))
+        }
+        (Shape::Repeated, Type::String) => all_items(json, is_string),
+        (Shape::One | Shape::Pointer, Type::String) => is_string(json),
+        (Shape::One | Shape::Pointer, Type::Bool) => json == b"true" || json == b"false",
+        (Shape::One | Shape::Pointer, Type::Int64) => as_int64(json).is_some(),
+        (Shape::One | Shape::Pointer, Type::Time) => {
+            let text = as_text(json).and_then(|text| text.strip_prefix('"')?.strip_suffix('"'));
+            text.is_some_and(is_rfc3339)
+        }
+        _ => false,
+    }
+}
+
+fn as_text(json: &[u8]) -> Option<&str> {
+    std::str::from_utf8(json).ok()
+}
+
+fn as_int64(json: &[u8]) -> Option<i64> {
+    as_text(json)?.parse().ok()
+}
+
+/// Whether JSON is an object all of whose members satisfy a condition.
+fn all_members(json: &[u8], mut is: impl FnMut(&str, &[u8]) -> bool) -> bool {
+    let mut all = true;
+    let each = |name, value| all = all && as_text(name).is_some_and(|name| is(name, value));
+    scan::entries(json, each).is_ok() && all
+}
+
+/// Whether JSON is an array all of whose items satisfy a condition.
+fn all_items(json: &[u8], is: impl Fn(&[u8]) -> bool) -> bool {
+    let mut all = true;
+    scan::elements(json, |item| all = all && is(item)).is_ok() && all
+}
+
+/// Whether Go decodes a field of a message of the metadata without a loss.
+fn is_well_formed(message: Id, name: &str, value: &Value) -> bool {
+    let Some(field) = message.message().field(name) else { return false };
+    match (field.shape(), field.of(), value) {
+        (Shape::Map, _, Value::Object(members)) => members.values().all(Value::is_string),
+        (Shape::Repeated, Type::Message(Id::MetaManagedFieldsEntry), Value::Array(_) | Value::String(_)) => true,
+        (Shape::Repeated, Type::Message(of), Value::Array(items)) => items.iter().all(|item| match item {
+            Value::Object(members) => members.iter().all(|(name, value)| is_well_formed(of, name.as_str(), value)),
+            _ => false,
+        }),
+        (Shape::Repeated, Type::String, Value::Array(items)) => items.iter().all(Value::is_string),
+        (Shape::One | Shape::Pointer, Type::String, value) => value.is_string(),
+        (Shape::One | Shape::Pointer, Type::Bool, value) => value.is_boolean(),
+        (Shape::One | Shape::Pointer, Type::Int64, value) => value.as_i64().is_some(),
+        (Shape::One | Shape::Pointer, Type::Time, Value::String(text)) => is_rfc3339(text),
+        _ => false,
+    }
 }
 
 struct Coercer {
@@ -117,6 +220,10 @@ fn read_object_meta(value: &Value, drop_invalid: bool, unknown: &mut Vec<String>
         Value::Null => return Ok(Map::new()),
         other => return Err(cannot(other, "value of type v1.ObjectMeta")),
     };
+    read_members(members, drop_invalid, unknown)
+}
+
+fn read_members(members: &Map, drop_invalid: bool, unknown: &mut Vec<String>) -> Result<Map, String> {
     let mut read = Map::new();
     for (name, value) in members {
         let Some(field) = Id::MetaObjectMeta.message().field(name) else {
@@ -356,6 +463,72 @@ fn check_metadata(metadata: &Map, at: &Path<'_>, errors: &mut Vec<FieldError>) {
         let finalizer = finalizer.as_str().unwrap_or_default();
         if let Err(why) = validate_qualified_name(finalizer) {
             errors.push(field_errors::invalid_str(at.child("finalizers"), finalizer, why));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_json::json;
+
+    use super::*;
+
+    fn repaired(metadata: Value) -> Value {
+        let mut object = Map::from_iter([("metadata".to_owned(), metadata.clone())]);
+        let json = serde_json::to_vec(&object["metadata"]).unwrap();
+        repair_metadata(&mut object);
+        let repaired = object.remove("metadata").unwrap_or_default();
+        assert_eq!(has_sound_metadata(&json), repaired == metadata, "the scan and the repair differ: {metadata}");
+        repaired
+    }
+
+    #[test]
+    fn unusual_forms_of_metadata_are_not_sound() {
+        for (json, expected) in [
+            (r#"{"generation": 1, "labels" : {"a": "b"}}"#, true),
+            (r#"{"generation":1,"l\u0061bels":{}}"#, false),
+            (r#"{"generation":1e0}"#, false),
+            (r#"{"generation":-0}"#, false),
+            (r#"{"generation":1,"generation":0}"#, false),
+            (r#"{"generation":1,"creationTimestamp":"2024\u002d01-01T00:00:00Z"}"#, false),
+            (r#"{"generation":1,"labels":{"a":"b"}"#, false),
+            ("", true),
+            ("null", true),
+        ] {
+            assert_eq!(has_sound_metadata(json.as_bytes()), expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn malformed_root_metadata_is_removed_and_missing_generation_becomes_1() {
+        let check = |metadata: Value, expected: Value| {
+            assert_eq!(repaired(metadata.clone()), expected, "{metadata}");
+            assert_eq!(repaired(expected.clone()), expected, "a second repair changes nothing");
+        };
+        let managed = json!([{"manager": "m", "fieldsV1": {"f:spec": {}}}]);
+        check(
+            json!({"name": "a", "unknown": 42, "generation": null, "labels": {"invalid": "x y"},
+                "annotations": {"foo": 42, "bar": "abc"}, "managedFields": managed}),
+            json!({"name": "a", "labels": {"invalid": "x y"}, "managedFields": managed, "generation": 1}),
+        );
+        check(json!({"name": "a", "creationTimestamp": null}), json!({"name": "a", "generation": 1}));
+        check(json!({"name": "a", "creationTimestamp": "soon"}), json!({"name": "a", "generation": 1}));
+        check(json!({"name": 1, "finalizers": ["a", 1]}), json!({"generation": 1}));
+        check(json!({"ownerReferences": [{"name": "o", "uid": 1}]}), json!({"generation": 1}));
+        check(json!({"unknown": 1, "managedFields": "[]"}), json!({"managedFields": "[]", "generation": 1}));
+        check(json!({"name": "a", "generation": 0}), json!({"name": "a", "generation": 1}));
+        check(json!("not an object"), json!("not an object"));
+    }
+
+    #[test]
+    fn well_formed_root_metadata_is_not_changed() {
+        for metadata in [
+            json!({"name": "a", "generation": 7, "creationTimestamp": "2024-01-01T00:00:00Z", "labels": {}, "uid": ""}),
+            json!({"generation": 1, "deletionGracePeriodSeconds": 0, "annotations": {"a": "b"}, "finalizers": ["f"],
+                "ownerReferences": [{"apiVersion": "v1", "kind": "A", "name": "n", "uid": "u", "controller": true}]}),
+            json!({"generation": 1, "managedFields": "[{}]"}),
+        ] {
+            assert_eq!(repaired(metadata.clone()), metadata);
         }
     }
 }

@@ -128,6 +128,14 @@ impl Props {
         }
     }
 
+    /// True if the predicate holds for this schema or for one below, those of `allOf` and similar keywords included
+    /// (`SchemaHas`).
+    pub(crate) fn any(&self, is: &impl Fn(&Props) -> bool) -> bool {
+        let junctors = self.not.as_deref().into_iter().chain(&self.all_of).chain(&self.any_of).chain(&self.one_of);
+        let below = self.items().into_iter().chain(self.properties.values()).chain(self.additional_schema());
+        is(self) || junctors.chain(below).any(|props| props.any(is))
+    }
+
     /// True if the schema preserves unknown fields.
     pub(crate) fn preserves(&self) -> bool {
         self.preserve_unknown_fields == Some(true)

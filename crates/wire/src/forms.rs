@@ -3,9 +3,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use listwatch_meta::calendar;
 use serde::de::IgnoredAny;
+use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use time::{OffsetDateTime, UtcOffset};
 
 /// The Unix time of Go's zero time, 0001-01-01T00:00:00Z, which means "no time".
 pub(crate) const ZERO_TIME_SECONDS: i64 = -62_135_596_800;
@@ -119,37 +120,82 @@ pub(crate) fn read_base64(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }
 
-/// Writes a UTC time as a JSON string, with six fractional digits if `micros` are given. Returns
-/// `false` for a year outside of 1 to 9999.
-pub(crate) fn push_time(out: &mut Vec<u8>, seconds: i64, micros: Option<u32>) -> bool {
-    let Ok(time) = OffsetDateTime::from_unix_timestamp(seconds) else { return false };
-    if !(1..=9999).contains(&time.year()) {
-        return false;
+/// Writes a UTC time as a JSON string, with six fractional digits if `micros` are given. Years outside of 0 to 9999 have
+/// a sign or more digits, as in Go.
+pub(crate) fn push_time(out: &mut Vec<u8>, seconds: i64, micros: Option<u32>) {
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400) as u32);
+    let (year, month, day) = calendar::date_of(days + calendar::UNIX_EPOCH_DAYS);
+    out.push(b'"');
+    if (0..=9999).contains(&year) {
+        digits_into(out, year as u32, 4);
+    } else {
+        let sign = if year < 0 { "-" } else { "" };
+        out.extend_from_slice(format!("{sign}{:04}", year.unsigned_abs()).as_bytes());
     }
-    let parts: [(&str, u32, u32); 6] = [
-        ("\"", time.year().unsigned_abs(), 4),
-        ("-", u32::from(u8::from(time.month())), 2),
-        ("-", u32::from(time.day()), 2),
-        ("T", u32::from(time.hour()), 2),
-        (":", u32::from(time.minute()), 2),
-        (":", u32::from(time.second()), 2),
+    let parts: [(u8, u32); 5] = [
+        (b'-', month as u32),
+        (b'-', day as u32),
+        (b'T', second / 3600),
+        (b':', second / 60 % 60),
+        (b':', second % 60),
     ];
-    for (before, value, count) in parts {
-        out.extend_from_slice(before.as_bytes());
-        digits_into(out, value, count);
+    for (before, value) in parts {
+        out.push(before);
+        digits_into(out, value, 2);
     }
     if let Some(micros) = micros {
         out.push(b'.');
         digits_into(out, micros, 6);
     }
     out.extend_from_slice(b"Z\"");
-    true
 }
 
-/// Parses an RFC 3339 time to seconds and nanoseconds; `None` if invalid.
+/// Parses an RFC 3339 time, or one that [`push_time`] has written for a year of up to 11 digits, to seconds and nanoseconds;
+/// `None` if invalid.
 pub(crate) fn read_time(text: &str) -> Option<(i64, u32)> {
-    let time = OffsetDateTime::parse(text, &Rfc3339).ok()?.to_offset(UtcOffset::UTC);
-    Some((time.unix_timestamp(), time.nanosecond()))
+    match OffsetDateTime::parse(text, &Rfc3339) {
+        Ok(time) => Some((time.unix_timestamp(), time.nanosecond())),
+        Err(_) => read_far_time(text),
+    }
+}
+
+/// Parses a UTC time in a year that RFC 3339 does not have.
+fn read_far_time(text: &str) -> Option<(i64, u32)> {
+    let text = text.strip_suffix('Z')?;
+    let (text, micros) = match text.split_once('.') {
+        Some((text, micros)) if micros.len() == 6 => (text, number(micros)?),
+        Some(_) => return None,
+        None => (text, 0),
+    };
+    let (year, rest) = text.split_at_checked(text.len().checked_sub("-01-01T00:00:00".len())?)?;
+    let (negative, digits) = match year.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, year),
+    };
+    // The seconds of longer years overflow.
+    if !(4..=11).contains(&digits.len()) {
+        return None;
+    }
+    let year = if negative { -number(digits)? } else { number(digits)? };
+    let bytes = rest.as_bytes();
+    let is_shaped =
+        [(0, b'-'), (3, b'-'), (6, b'T'), (9, b':'), (12, b':')].iter().all(|&(at, byte)| bytes[at] == byte);
+    let part = |at: usize| rest.get(at..at + 2).and_then(number);
+    let (month, day) = (part(1)?, part(4)?);
+    let (hour, minute, second) = (part(7)?, part(10)?, part(13)?);
+    let is_valid = is_shaped
+        && (1..=12).contains(&month)
+        && (1..=calendar::days_of_month(month, year)).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second < 60;
+    let days = calendar::days_until(year, month, day) - calendar::UNIX_EPOCH_DAYS;
+    is_valid.then_some((days * 86_400 + hour * 3600 + minute * 60 + second, micros as u32 * 1000))
+}
+
+/// Parses digits; `None` for other characters.
+fn number(digits: &str) -> Option<i64> {
+    digits.bytes().try_fold(0_i64, |value, digit| digit.is_ascii_digit().then(|| value * 10 + i64::from(digit - b'0')))
 }
 
 fn digits_into(out: &mut Vec<u8>, value: u32, count: u32) {
@@ -287,15 +333,33 @@ mod tests {
             (1_717_243_445, Some(7), r#""2024-06-01T12:04:05.000007Z""#),
             (ZERO_TIME_SECONDS + 1, None, r#""0001-01-01T00:00:01Z""#),
         ] {
-            assert_eq!(printed(|out| assert!(push_time(out, seconds, micros))), expected);
+            assert_eq!(printed(|out| push_time(out, seconds, micros)), expected);
         }
-        for seconds in [i64::MAX, i64::MIN, ZERO_TIME_SECONDS - 1, 253_402_300_800] {
-            assert!(!push_time(&mut Vec::new(), seconds, None), "{seconds} is outside of the years");
+        for (seconds, expected) in [
+            (ZERO_TIME_SECONDS - 1, "0000-12-31T23:59:59Z"),
+            (253_402_300_800, "10000-01-01T00:00:00Z"),
+            (-62_167_219_201, "-0001-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(printed(|out| push_time(out, seconds, None)), format!("\"{expected}\""));
+            assert_eq!(read_time(expected), Some((seconds, 0)), "{expected}");
+        }
+        for seconds in [i64::MAX, i64::MIN] {
+            assert!(printed(|out| push_time(out, seconds, None)).ends_with("Z\""));
         }
         for (text, expected) in [
             ("2024-06-01T12:04:05Z", Some((1_717_243_445, 0))),
             ("2024-06-01T14:04:05+02:00", Some((1_717_243_445, 0))),
             ("2024-06-01T12:04:05.25Z", Some((1_717_243_445, 250_000_000))),
+            // In UTC, this is a time of the year 10000.
+            ("9999-12-31T23:59:59-01:00", Some((253_402_304_399, 0))),
+            ("0000-01-01T00:00:00+01:00", Some((-62_167_222_800, 0))),
+            ("10000-01-01T00:00:59.000007Z", Some((253_402_300_859, 7_000))),
+            ("10000-02-30T00:00:00Z", None),
+            ("10000-01-01T00:00:00.5Z", None),
+            ("123-01-01T00:00:00Z", None),
+            ("é0000-01-01T00:00:00Z", None),
+            ("yesterday", None),
+            ("Z", None),
             ("2024-06-01", None),
             ("", None),
         ] {

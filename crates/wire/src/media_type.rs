@@ -1,5 +1,5 @@
-//! Media types: negotiation of responses ([`negotiate`]), request bodies ([`negotiate_body`]) and
-//! patches ([`negotiate_patch`]), with kube-apiserver's error texts.
+//! Media types: negotiation of responses ([`negotiate`]), request bodies ([`negotiate_body`]),
+//! patches ([`negotiate_patch`]) and pages about a server ([`negotiate_zpage`]), with kube-apiserver's error texts.
 //!
 //! A built-in resource is negotiated twice, because kube-apiserver's router checks the plain types before its handler
 //! weighs them: `Accept: application/*` is rejected for pods and means JSON for a custom resource. The handler sorts
@@ -15,11 +15,15 @@
 //! | `as=PartialObjectMetadata(List)`, custom too | yes | yes | yes | behind a gate |
 //! | watch | yes | 406 | as above | as `application/cbor-seq`, requested as `application/cbor` |
 
+mod zpage;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use listwatch_meta::Status;
 use listwatch_meta::status::{StatusDetails, reason};
+
+pub use self::zpage::{ZPAGE_GROUP, ZpageForm, ZpageVersion, negotiate_zpage};
 
 /// JSON's media type.
 pub const JSON: &str = "application/json";
@@ -201,6 +205,24 @@ pub fn negotiate(accept: Option<&str>, purpose: Purpose, served: &Served) -> Res
         }
     }
     Err(only_accepted(&served.types()))
+}
+
+/// Chooses the encoding of aggregated discovery; `None` if no clause of the `Accept` header asks for it. Clauses without
+/// a view do not count, even if they come first (apiserver `endpoints/discovery/aggregated`, `WrappedHandler` and
+/// `discoveryEndpointRestrictions`). The removed version `v2beta1` does not count either.
+pub fn negotiate_aggregated_discovery(accept: Option<&str>) -> Option<Negotiated> {
+    const KIND: &str = "APIGroupDiscoveryList";
+    // Most clients of other documents do not name the kind, and their header is parsed only once.
+    let accept = accept.filter(|accept| accept.contains(KIND))?;
+    parse_accept(accept).iter().find_map(|clause| {
+        let has = |name, value| clause.param(name) == Some(value);
+        let is_aggregated = has("as", KIND) && has("g", "apidiscovery.k8s.io") && has("v", "v2");
+        if !is_aggregated || clause.param("sv").is_some_and(|version| !version.is_empty()) {
+            return None;
+        }
+        let encoding = Served::STATUS.encodings().find(|encoding| clause.range_matches(encoding.media_type()))?;
+        Some(Negotiated { encoding, view: View::Full, pretty: clause.param("pretty") == Some("1") })
+    })
 }
 
 fn only_accepted(types: &str) -> Status {
@@ -465,6 +487,21 @@ impl<'a> Clause<'a> {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns the offer that an `Accept` header prefers; `None` if the header accepts no offer. An offer is a media type
+/// with a value. A wildcard selects the first matching offer. No header accepts all offers.
+///
+/// Used for OpenAPI documents (`kube-openapi/pkg/handler` and `handler3`).
+pub fn preferred<T: Copy>(accept: Option<&str>, offers: &[(&str, T)]) -> Option<T> {
+    let accept = accept.filter(|accept| !accept.is_empty()).unwrap_or("*/*");
+    parse_accept(accept).iter().find_map(|clause| {
+        let fits = |media_type: &str| {
+            let (kind, subtype) = media_type.split_once('/').unwrap_or_default();
+            (clause.kind == kind || clause.kind == "*") && (clause.subtype == subtype || clause.subtype == "*")
+        };
+        offers.iter().find(|(media_type, _)| fits(media_type)).map(|(_, offer)| *offer)
+    })
 }
 
 /// Number of clauses up to which they are sorted as in Go.
@@ -776,6 +813,31 @@ mod tests {
                 "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
             ),
         );
+    }
+
+    #[test]
+    fn aggregated_discovery_is_chosen_by_the_first_clause_that_asks_for_it() {
+        fn check(accept: &str, expected: Option<Encoding>) {
+            let found = negotiate_aggregated_discovery(Some(accept)).map(|negotiated| negotiated.encoding);
+            assert_eq!(found, expected, "{accept}");
+        }
+        const V2: &str = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        const BETA: &str = ";g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+        assert_eq!(negotiate_aggregated_discovery(None), None);
+        check("", None);
+        check("*/*", None);
+        check("application/json", None);
+        check(&format!("application/json{V2}"), Some(Encoding::Json));
+        check(&format!("application/json{BETA},application/json{V2},application/json"), Some(Encoding::Json));
+        check(&format!("application/json{BETA}, application/json"), None);
+        check(&format!("application/json, application/json{V2}"), Some(Encoding::Json));
+        check(&format!("*/*{V2}"), Some(Encoding::Json));
+        check(&format!("application/yaml{V2}"), Some(Encoding::Yaml));
+        check(&format!("{PROTOBUF}{V2},application/json{V2}"), Some(Encoding::Protobuf));
+        check(&format!("{PROTOBUF}{V2};q=0.5,application/json{V2}"), Some(Encoding::Json));
+        check(&format!("application/json{V2};sv=v1"), None);
+        check(&format!("text/html{V2}"), None);
+        check("application/json;g=meta.k8s.io;v=v1;as=APIGroupDiscoveryList", None);
     }
 
     proptest! {

@@ -9,9 +9,9 @@ use crate::props::Props;
 use crate::schema::{Node, Schema};
 use crate::{embedded, validate};
 
-/// Checks the defaults of a schema.
-pub(super) fn check(props: &Props, schema: &Schema, at: &Path<'_>) -> Vec<FieldError> {
-    let mut checker = Checker { errors: Vec::new() };
+/// Checks the defaults of a schema. If `pruned`, defaults must not contain unknown fields.
+pub(super) fn check(props: &Props, schema: &Schema, at: &Path<'_>, pruned: bool) -> Vec<FieldError> {
+    let mut checker = Checker { errors: Vec::new(), pruned };
     let enclosing = EnclosingResource { root: &schema.root, steps: Vec::new(), metadata: false };
     checker.node(props, &schema.root, true, at, &enclosing);
     checker.errors
@@ -56,6 +56,7 @@ impl<'a> EnclosingResource<'a> {
 
 struct Checker {
     errors: Vec<FieldError>,
+    pruned: bool,
 }
 
 impl Checker {
@@ -68,7 +69,7 @@ impl Checker {
             let found = if enclosing.metadata {
                 in_metadata(default, node, &at, enclosing)
             } else {
-                outside_metadata(default, node, is_resource, &at)
+                outside_metadata(default, node, is_resource, self.pruned, &at)
             };
             self.errors.extend(found);
         }
@@ -102,12 +103,44 @@ fn in_metadata(default: &Value, node: &Node, at: &Path<'_>, enclosing: &Enclosin
     validate::validate(default, node, None, at)
 }
 
-fn outside_metadata(default: &Value, node: &Node, is_resource: bool, at: &Path<'_>) -> Vec<FieldError> {
+/// Whether a default of a structural schema changes when it is pruned (`schemaHasUnprunedDefaults`). Defaults within
+/// metadata are not examined.
+pub(super) fn has_unpruned(props: &Props, node: &Node, is_root: bool) -> bool {
+    let is_resource = is_root || props.embedded_resource;
+    let is_unpruned = |default: &Value| {
+        let mut pruned = default.clone();
+        // With `true`, invalid metadata is dropped, so this call cannot fail.
+        let _ = embedded::coerce(&mut pruned, node, is_resource, true);
+        crate::prune::prune(&mut pruned, node, is_resource);
+        pruned != *default
+    };
+    if props.default.as_ref().is_some_and(is_unpruned) {
+        return true;
+    }
+    let items = props.items().zip(node.items.as_deref());
+    let additional = props.additional_schema().zip(node.additional_schema().map(|node| &**node));
+    let properties = props.properties.iter().filter_map(|(name, property)| {
+        let is_metadata = is_resource && matches!(name.as_str(), "metadata" | "apiVersion" | "kind");
+        Some((property, &**node.property(name).filter(|_| !is_metadata)?))
+    });
+    let mut below = items.into_iter().chain(additional).chain(properties);
+    below.any(|(props, node)| has_unpruned(props, node, false))
+}
+
+fn outside_metadata(
+    default: &Value,
+    node: &Node,
+    is_resource: bool,
+    requires_pruned: bool,
+    at: &Path<'_>,
+) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let mut pruned = default.clone();
-    crate::prune::prune(&mut pruned, node, is_resource);
-    if pruned != *default {
-        errors.push(invalid(at, default, "must not have unknown fields"));
+    if requires_pruned {
+        let mut pruned = default.clone();
+        crate::prune::prune(&mut pruned, node, is_resource);
+        if pruned != *default {
+            errors.push(invalid(at, default, "must not have unknown fields"));
+        }
     }
     let mut coerced = default.clone();
     if let Err(error) = embedded::coerce(&mut coerced, node, is_resource, false) {

@@ -5,11 +5,14 @@
 
 mod defaults;
 mod openapi;
+mod requirements;
 mod structural;
 
 use listwatch_json::Value;
 use listwatch_meta::FieldError;
 
+pub use self::requirements::{Requirements, SchemaFeatures, is_published, structural_violations};
+use self::structural::PatternCheck;
 use crate::field_errors;
 use crate::path::Path;
 use crate::props::{ParseError, Props};
@@ -26,6 +29,8 @@ pub struct CheckContext<'a> {
     /// Whether the stored definition has the same schema for this version. Rules whose estimated
     /// cost has increased since then stay valid.
     pub unchanged: bool,
+    /// The rules that apply: [`Requirements::ALL`] for a new definition.
+    pub requirements: Requirements,
 }
 
 /// The result of [`check`].
@@ -60,16 +65,19 @@ pub fn check(schema: &Value, context: CheckContext<'_>) -> Result<CheckReport, P
     }
     let mut later = Vec::new();
     let mut structural = false;
-    if let Some(why) = unsupported(&props) {
-        // The checks below report most of these; this covers the rest.
-        later.push(field_errors::invalid_str(at, "", why));
-    } else {
-        let found = structural::check(&props, &at);
-        let found = if found.is_empty() { defaults::check(&props, &compiled, &at) } else { found };
-        structural = found.is_empty();
-        errors.extend(found);
+    if context.requirements.structural {
+        if let Some(why) = unsupported(&props) {
+            // The checks below report most of these; this covers the rest.
+            later.push(field_errors::invalid_str(at, "", why));
+        } else {
+            let found = structural::check(&props, &at, PatternCheck::Compile);
+            let pruned = context.requirements.pruned_defaults;
+            let found = if found.is_empty() { defaults::check(&props, &compiled, &at, pruned) } else { found };
+            structural = found.is_empty();
+            errors.extend(found);
+        }
     }
-    errors.extend(openapi::check(&props, &compiled, &at, structural, context.unchanged));
+    errors.extend(openapi::check(&props, &compiled, &at, structural, context));
     if errors.is_empty() {
         errors.append(&mut later);
     }

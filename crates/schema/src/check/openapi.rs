@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use listwatch_json::Value;
 use listwatch_meta::FieldError;
 
+use super::{CheckContext, Requirements};
 use crate::columns::field_path;
 use crate::field_errors::{forbidden, invalid, invalid_str, not_supported, required};
 use crate::path::Path;
@@ -22,9 +23,10 @@ pub(super) fn check(
     schema: &Schema,
     at: &Path<'_>,
     structural: bool,
-    unchanged: bool,
+    check: CheckContext<'_>,
 ) -> Vec<FieldError> {
-    let mut checker = Checker { rules: structural.then(|| RuleChecker::new(unchanged)) };
+    let rules = structural.then(|| RuleChecker::new(check.unchanged));
+    let mut checker = Checker { rules, requirements: check.requirements };
     let context = Context { defaults: Ok(()), in_metadata: false, uncorrelated: None };
     let scope = structural.then(RuleScope::root);
     let mut report = checker.node(props, Some(&schema.root), at, &context, true, scope.as_ref());
@@ -60,6 +62,7 @@ impl Report {
 
 struct Checker {
     rules: Option<RuleChecker>,
+    requirements: Requirements,
 }
 
 impl Checker {
@@ -73,7 +76,7 @@ impl Checker {
         scope: Option<&RuleScope>,
     ) -> Report {
         let mut report = Report::default();
-        standard(props, at, context, &mut report.schema);
+        standard(props, at, context, self.requirements, &mut report.schema);
         if props.unique_items {
             let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
             report.schema.push(forbidden(at.child("uniqueItems"), detail));
@@ -81,7 +84,7 @@ impl Checker {
         self.fields(props, node, at, context, is_root, scope, &mut report);
         self.junctors(props, at, context, &mut report);
         self.items(props, node, at, context, scope, &mut report);
-        extensions(props, at, &mut report.schema);
+        extensions(props, at, self.requirements, &mut report.schema);
         for (index, rule) in props.rules.iter().enumerate() {
             check_rule(rule, node, &at.child("x-kubernetes-validations").index(index), &mut report.schema);
         }
@@ -165,8 +168,13 @@ impl Checker {
     }
 }
 
-fn standard(props: &Props, at: &Path<'_>, context: &Context, errors: &mut Vec<FieldError>) {
-    if !props.kind.is_empty() && !TYPES.contains(&props.kind.as_str()) {
+/// Whether a schema has a type that OpenAPI v3 does not have.
+pub(super) fn has_invalid_type(props: &Props) -> bool {
+    !props.kind.is_empty() && !TYPES.contains(&props.kind.as_str())
+}
+
+fn standard(props: &Props, at: &Path<'_>, context: &Context, requirements: Requirements, errors: &mut Vec<FieldError>) {
+    if requirements.valid_types && has_invalid_type(props) {
         errors.push(not_supported(at.child("type"), &Value::from(props.kind.as_str()), &TYPES));
     }
     if let (Some(_), Err(why)) = (&props.default, &context.defaults) {
@@ -194,7 +202,7 @@ fn standard(props: &Props, at: &Path<'_>, context: &Context, errors: &mut Vec<Fi
     }
 }
 
-fn extensions(props: &Props, at: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn extensions(props: &Props, at: &Path<'_>, requirements: Requirements, errors: &mut Vec<FieldError>) {
     if props.preserve_unknown_fields == Some(false) {
         let at = at.child("x-kubernetes-preserve-unknown-fields");
         errors.push(invalid(at, &Value::Bool(false), "must be true or undefined"));
@@ -216,7 +224,7 @@ fn extensions(props: &Props, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     };
     if props.kind != "array" {
         type_of(props, "array", "x-kubernetes-list-type", at, errors);
-    } else if let Some(items) = props.items().filter(|_| list_type == "set") {
+    } else if let Some(items) = props.items().filter(|_| requirements.atomic_set_items && list_type == "set") {
         set_items(items, &at.child("items"), errors);
     }
     if !matches!(list_type.as_str(), "atomic" | "set" | "map") {
@@ -230,7 +238,27 @@ fn extensions(props: &Props, at: &Path<'_>, errors: &mut Vec<FieldError>) {
     if list_type == "map" {
         list_map(props, at, errors);
     }
-    list_keys(props, list_type, at, errors);
+    if requirements.list_map_keys {
+        list_keys(props, list_type, at, errors);
+    }
+}
+
+/// Whether a schema is a set whose items are not atomic (`hasNonAtomicSetType`).
+pub(super) fn has_non_atomic_set_items(props: &Props) -> bool {
+    let mut errors = Vec::new();
+    if let Some(items) = props.items().filter(|_| props.list_type.as_deref() == Some("set")) {
+        set_items(items, &Path::NIL, &mut errors);
+    }
+    !errors.is_empty()
+}
+
+/// Whether a schema is a list whose items or keys may be null or absent (`hasInvalidMapListKeysMapSet`).
+pub(super) fn has_invalid_list_map_keys(props: &Props) -> bool {
+    let mut errors = Vec::new();
+    if let Some(list_type) = &props.list_type {
+        list_keys(props, list_type, &Path::NIL, &mut errors);
+    }
+    !errors.is_empty()
 }
 
 fn type_of(props: &Props, kind: &str, extension: &str, at: &Path<'_>, errors: &mut Vec<FieldError>) {

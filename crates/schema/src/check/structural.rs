@@ -19,9 +19,18 @@ enum Level {
     Field,
 }
 
+/// How regular expressions are checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum PatternCheck {
+    /// They are compiled, which can take seconds for a large schema.
+    Compile,
+    /// Their syntax is checked.
+    Syntax,
+}
+
 /// Returns the errors of the structural rules, sorted as in Kubernetes.
-pub(super) fn check(props: &Props, at: &Path<'_>) -> Vec<FieldError> {
-    let mut checker = Checker { errors: Vec::new(), patterns: HashMap::new() };
+pub(super) fn check(props: &Props, at: &Path<'_>, pattern_check: PatternCheck) -> Vec<FieldError> {
+    let mut checker = Checker { errors: Vec::new(), patterns: HashMap::new(), pattern_check };
     checker.invariants(props, Level::Root, at);
     checker.complete(props, props, at, at);
     let mut errors = checker.errors;
@@ -31,8 +40,9 @@ pub(super) fn check(props: &Props, at: &Path<'_>) -> Vec<FieldError> {
 
 struct Checker<'p> {
     errors: Vec<FieldError>,
-    /// The result of compiling each regular expression.
+    /// The result of checking each regular expression.
     patterns: HashMap<&'p str, Option<String>>,
+    pattern_check: PatternCheck,
 }
 
 impl<'p> Checker<'p> {
@@ -161,7 +171,10 @@ impl<'p> Checker<'p> {
             if known >= PATTERNS_MAX {
                 return Some(format!("the schema has more than {PATTERNS_MAX} different patterns"));
             }
-            Matcher::compile(pattern).err()
+            match self.pattern_check {
+                PatternCheck::Compile => Matcher::compile(pattern).err(),
+                PatternCheck::Syntax => Matcher::check_syntax(pattern).err(),
+            }
         });
         if let Some(why) = problem {
             let detail = format!("must be a valid regular expression, but isn't: {why}");

@@ -18,6 +18,7 @@ use crate::columns::field_path;
 use crate::field_errors::{self, forbidden, invalid, invalid_shown, invalid_str};
 use crate::golang;
 use crate::limits::{FIELD_ERRORS_MAX, RULE_CALL_COST_MAX, RULE_ESTIMATE_MAX, RULES_COST_MAX, RULES_ESTIMATE_MAX};
+use crate::object::UpdateReport;
 use crate::path::Path;
 use crate::props::{Props, RuleProps};
 use crate::ratchet::{self, Correlated, OldItems};
@@ -140,11 +141,11 @@ impl RuleChecker {
         let (summary, uses_old_self) = match compiled {
             Ok(compiled) => compiled,
             Err(issues) => {
-                errors.push(invalid_shown(rule_at, &value, format_args!("compilation failed: {issues}")));
+                errors.push(invalid_shown(rule_at, &value, format_args!("{} failed: {issues}", issues.step())));
                 return;
             }
         };
-        if !matches!(summary.ty, Type::Bool | Type::Dyn) {
+        if !matches!(summary.ty, Type::Bool) {
             errors.push(invalid_shown(rule_at, &value, "cel expression must evaluate to a bool"));
             return;
         }
@@ -159,10 +160,11 @@ impl RuleChecker {
             let source = &rule.message_expression;
             match Expression::parse(source.as_str()).and_then(|expression| expression.check(variables())) {
                 Err(issues) => {
-                    let detail = format!("messageExpression compilation failed: {issues}");
+                    let step = issues.step().trim_start_matches("program ");
+                    let detail = format!("messageExpression {step} failed: {issues}");
                     errors.push(invalid_shown(message_at, &value, detail));
                 }
-                Ok(message) if !matches!(message.ty, Type::Text(_) | Type::Dyn) => {
+                Ok(message) if !matches!(message.ty, Type::Text(_)) => {
                     errors.push(invalid_shown(message_at, &value, "messageExpression must evaluate to a string"));
                 }
                 Ok(message) => {
@@ -227,26 +229,21 @@ fn too_costly(what: &str, cost: u64, max: u64) -> String {
 
 /// Checks a default by the rules of its schema: as a new value, and as an unchanged one.
 pub(crate) fn check_default(default: &Value, node: &Node, at: &Path<'_>) -> Vec<FieldError> {
-    let mut errors = validate(default, node, Some(default), false, at);
-    if errors.is_empty() {
-        errors = validate(default, node, None, false, at);
+    let mut report = validate(default, node, Some(default), false, at);
+    if report.errors.is_empty() {
+        report = validate(default, node, None, false, at);
     }
-    errors
+    report.errors
 }
 
 /// Validates a value by its rules; `old` is the replaced value. `resource` is true for a whole
 /// object.
-pub(crate) fn validate(
-    value: &Value,
-    node: &Node,
-    old: Option<&Value>,
-    resource: bool,
-    at: &Path<'_>,
-) -> Vec<FieldError> {
-    let mut run = Run { budget: RULES_COST_MAX, errors: Vec::new(), unchanged_values: HashMap::new() };
+pub(crate) fn validate(value: &Value, node: &Node, old: Option<&Value>, resource: bool, at: &Path<'_>) -> UpdateReport {
+    let report = UpdateReport::default();
+    let mut run = Run { budget: RULES_COST_MAX, report, unchanged_values: HashMap::new() };
     let current = old.map(|old| Correlated { old, node });
     run.value(value, node, old, resource, at, Ratchet { current, parent: None });
-    run.errors
+    run.report
 }
 
 /// The old values of the current value and of the nearest parent. An error is tolerated if the value is unchanged.
@@ -275,7 +272,7 @@ impl<'v> Ratchet<'v> {
 /// The state of one validation: the remaining budget and the errors.
 struct Run {
     budget: u64,
-    errors: Vec<FieldError>,
+    report: UpdateReport,
     /// Whether a value is unchanged, by its address. A list is compared once instead of once per
     /// item.
     unchanged_values: HashMap<*const Value, bool>,
@@ -356,8 +353,8 @@ impl Run {
         ratchet: Ratchet<'v>,
     ) -> bool {
         let kind = kind_name(node.kind);
-        if self.budget == 0 || self.errors.len() >= FIELD_ERRORS_MAX {
-            self.errors.push(invalid_str(at, kind, OUT_OF_BUDGET));
+        if self.budget == 0 || self.report.errors.len() >= FIELD_ERRORS_MAX {
+            self.report.errors.push(invalid_str(at, kind, OUT_OF_BUDGET));
             return false;
         }
         let compiled = rule.compiled(node);
@@ -365,7 +362,7 @@ impl Run {
             Ok(program) => program,
             Err(issues) => {
                 let detail = format!("rule compile error: compilation failed: {issues}");
-                self.errors.push(invalid_str(at, kind, detail));
+                self.report.errors.push(invalid_str(at, kind, detail));
                 return true;
             }
         };
@@ -379,7 +376,7 @@ impl Run {
         };
         let evaluation = program.evaluate(variables(), RULE_CALL_COST_MAX);
         if evaluation.cost > self.budget {
-            self.errors.push(invalid_str(at, kind, OUT_OF_BUDGET));
+            self.report.errors.push(invalid_str(at, kind, OUT_OF_BUDGET));
             return false;
         }
         self.budget -= evaluation.cost;
@@ -393,7 +390,7 @@ impl Run {
                     "'{}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}",
                     EvalError::Limit
                 );
-                self.errors.push(invalid_str(at, kind, detail));
+                self.report.errors.push(invalid_str(at, kind, detail));
                 return false;
             }
             Err(EvalError::Failed(why)) if why.starts_with("no such overload") => {
@@ -401,24 +398,23 @@ impl Run {
                     "'{why}': call arguments did not match a supported operator, function or macro signature for rule: \
                      {shown}"
                 );
-                self.errors.push(invalid_str(at, kind, detail));
+                self.report.errors.push(invalid_str(at, kind, detail));
                 return true;
             }
             Err(EvalError::Failed(why)) => {
-                self.errors.push(invalid_str(at, kind, format_args!("{why} evaluating rule: {shown}")));
+                self.report.errors.push(invalid_str(at, kind, format_args!("{why} evaluating rule: {shown}")));
                 return true;
             }
         }
-        if !compiled.uses_old_self && self.tolerates(ratchet, value) {
-            return true;
-        }
+        let is_tolerated = !compiled.uses_old_self && self.tolerates(ratchet, value);
+        let found = if is_tolerated { &mut self.report.tolerated } else { &mut self.report.errors };
         let message = match &compiled.message {
             None => None,
             Some(message) => {
                 let evaluation = message.evaluate(variables(), RULE_CALL_COST_MAX);
                 if evaluation.cost > self.budget || matches!(evaluation.result, Err(EvalError::Limit)) {
                     let detail = "messageExpression evaluation failed due to running out of cost budget";
-                    self.errors.push(invalid_str(at, kind, detail));
+                    found.push(invalid_str(at, kind, detail));
                     return false;
                 }
                 self.budget -= evaluation.cost;
@@ -431,11 +427,13 @@ impl Run {
             None if rule.message.is_empty() => format!("failed rule: {shown}"),
             None => rule.message.trim().to_owned(),
         };
-        self.errors.push(if compiled.field.is_empty() {
-            violation(rule, at, value, node, &detail)
-        } else {
-            violation(rule, &at.child(&compiled.field), value, node, &detail)
-        });
+        if found.len() < FIELD_ERRORS_MAX {
+            found.push(if compiled.field.is_empty() {
+                violation(rule, at, value, node, &detail)
+            } else {
+                violation(rule, &at.child(&compiled.field), value, node, &detail)
+            });
+        }
         true
     }
 }

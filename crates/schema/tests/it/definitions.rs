@@ -2,11 +2,18 @@
 //! 1.36.
 
 use listwatch_json::{Value, json};
-use listwatch_schema::{CheckContext, check};
+use listwatch_schema::{CheckContext, Requirements, check};
+
+fn context(requirements: Requirements) -> CheckContext<'static> {
+    CheckContext { at: "spec.validation", status_subresource: false, unchanged: false, requirements }
+}
 
 fn errors_of(schema: &Value) -> Vec<String> {
-    let context = CheckContext { at: "spec.validation", status_subresource: false, unchanged: false };
-    let errors = check(schema, context).expect("a schema").errors;
+    errors_with(schema, Requirements::ALL)
+}
+
+fn errors_with(schema: &Value, requirements: Requirements) -> Vec<String> {
+    let errors = check(schema, context(requirements)).expect("a schema").errors;
     errors.into_iter().map(|error| format!("{}: {}", error.field, error.message)).collect()
 }
 
@@ -252,7 +259,7 @@ fn invalid_or_unpruned_default_is_rejected() {
 
 #[test]
 fn schema_with_wrong_type_depth_or_unknown_fields_is_reported() {
-    let context = CheckContext { at: "spec.validation", status_subresource: false, unchanged: false };
+    let context = context(Requirements::ALL);
     let error = check(&json!({"type": 3}), context).expect_err("a type is text");
     assert_eq!(
         error.to_string(),
@@ -266,4 +273,37 @@ fn schema_with_wrong_type_depth_or_unknown_fields_is_reported() {
     let checked =
         check(&json!({"type": "object", "foo": 1, "properties": {"a": {"type": "string", "bar": 1}}}), context);
     assert_eq!(checked.expect("a schema").unknown_fields, ["foo", "properties.a.bar"]);
+}
+
+#[test]
+fn rule_that_is_not_required_reports_no_error() {
+    let accepted = |spec: Value, requirements: Requirements| {
+        let schema = json!({"type": "object", "properties": {"spec": spec}});
+        assert_ne!(errors_of(&schema), [""; 0], "a new definition");
+        assert_eq!(errors_with(&schema, requirements), [""; 0], "{schema}");
+    };
+    const ALL: Requirements = Requirements::ALL;
+    let not_structural = Requirements { structural: false, ..ALL };
+    accepted(json!({}), not_structural);
+    accepted(json!({"type": "string", "pattern": "+"}), not_structural);
+    accepted(json!({"type": "file"}), Requirements { valid_types: false, ..ALL });
+    accepted(
+        json!({"type": "object", "properties": {"a": {"type": "string"}}, "default": {"b": 1}}),
+        Requirements { pruned_defaults: false, ..ALL },
+    );
+    accepted(
+        json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "object"}}),
+        Requirements { atomic_set_items: false, ..ALL },
+    );
+    accepted(
+        json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+            "items": {"type": "object", "properties": {"k": {"type": "string"}}}}),
+        Requirements { list_map_keys: false, ..ALL },
+    );
+    // Some rules apply to every schema.
+    let schema = json!({"type": "object", "properties": {"a": {"uniqueItems": true}}});
+    let path = "spec.validation.openAPIV3Schema.properties[a].uniqueItems";
+    let error =
+        format!("{path}: Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic");
+    assert_eq!(errors_with(&schema, not_structural), [error]);
 }

@@ -2,7 +2,7 @@
 //! are responses of kube-apiserver 1.36.
 
 use listwatch_json::{Value, json};
-use listwatch_schema::{CheckContext, Schema, check};
+use listwatch_schema::{CheckContext, Requirements, Schema, check};
 use proptest::prelude::*;
 
 /// A schema for `spec` with fields of many types and one rule.
@@ -32,7 +32,12 @@ fn texts(errors: Vec<listwatch_meta::FieldError>) -> Vec<String> {
 }
 
 fn definition(schema: &Value) -> Vec<String> {
-    let context = CheckContext { at: "spec.validation", status_subresource: false, unchanged: false };
+    let context = CheckContext {
+        at: "spec.validation",
+        status_subresource: false,
+        unchanged: false,
+        requirements: Requirements::ALL,
+    };
     texts(check(schema, context).expect("a schema").errors)
 }
 
@@ -92,6 +97,8 @@ fn standard_cel_functions_are_evaluated() {
         json!({"t": "2024-05-06T07:08:09Z"}),
     );
     holds("self.e == duration('90m') && self.e.getHours() == 1", json!({"e": "1h30m"}));
+    holds("self.e > duration('1h')", json!({"e": "3 days"}));
+    holds("self.e == duration('168h')", json!({"e": "7d"}));
     holds("type(self.q) == int || type(self.q) == string", json!({"q": "50%"}));
     holds("true || self.s == 'x'", json!({}));
     holds("self.n.all(x, x > 0 && 10 / x > 0)", json!({"n": [1, 2]}));
@@ -190,6 +197,110 @@ fn rule_that_does_not_compile_is_rejected() {
         "x == 1",
         "compilation failed: ERROR: <input>:1:1: undeclared reference to 'x' (in container '')\n | x == 1\n | ^",
     );
+}
+
+#[test]
+fn violated_rule_of_an_unchanged_value_is_tolerated_and_reported() {
+    let schema = root(json!({"type": "object", "properties": {
+        "c": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 1", "message": "small"}]},
+        "d": {"type": "integer"}}}));
+    let schema = Schema::parse(&schema).expect("a schema");
+    let check = |new: Value, errors: &[&str], tolerated: &[&str]| {
+        let report = schema.check_update(&json!({"spec": new}), &json!({"spec": {"c": 1}}));
+        assert_eq!((texts(report.errors), texts(report.tolerated)), (strings(errors), strings(tolerated)), "{new}");
+    };
+    fn strings(all: &[&str]) -> Vec<String> {
+        all.iter().map(|text| (*text).to_owned()).collect()
+    }
+    check(json!({"c": 1, "d": 2}), &[], &["spec.c: Invalid value: 1: small"]);
+    check(json!({"c": 0, "d": 2}), &["spec.c: Invalid value: 0: small"], &[]);
+    check(json!({"c": 2}), &[], &[]);
+    assert_eq!(texts(schema.validate(&json!({"spec": {"c": 1}}))), ["spec.c: Invalid value: 1: small"]);
+}
+
+/// The expectations are the results of apiextensions-apiserver's `Compile` of 1.36.
+#[test]
+fn rule_whose_mistake_is_visible_in_the_definition_is_rejected() {
+    for (rule, column, why) in [
+        ("self.?nothing.orValue(true)", 5, "undefined field 'nothing'"),
+        ("self.?s.?x.orValue(true)", 8, "type 'string' does not support field selection"),
+        ("self.l.?a.hasValue()", 7, "type 'list(string)' does not support field selection"),
+        ("optional.of(self).nothing.hasValue()", 18, "undefined field 'nothing'"),
+        ("[1,'a'].size() > 0", 4, "expected type 'int' but found 'string'"),
+        ("[1,dyn('a')].size() > 0", 7, "expected type 'int' but found 'dyn'"),
+        ("[null, 'a'].size() > 0", 8, "expected type 'null' but found 'string'"),
+        ("{'a':1,'b':'c'}.size() > 0", 12, "expected type 'int' but found 'string'"),
+        ("{'a':1,2:3}.size() > 0", 8, "expected type 'string' but found 'int'"),
+        ("self.l.all(x, [x, 1].size() > 0)", 19, "expected type 'string' but found 'int'"),
+        ("self.s.matches('[')", 16, "invalid matches argument"),
+        ("self.s.matches('(?=a)')", 16, "invalid matches argument"),
+        ("matches('[', self.s)", 9, "invalid matches argument"),
+        ("duration('7d') > duration('1s')", 10, "invalid duration argument"),
+        ("timestamp('x') > timestamp('2020-01-01T00:00:00Z')", 11, "invalid timestamp argument"),
+        ("timestamp(99999999999999) > timestamp(0)", 11, "invalid timestamp argument"),
+    ] {
+        let dots = ".".repeat(column - 1);
+        rejected(rule, &format!("compilation failed: ERROR: <input>:1:{column}: {why}\n | {rule}\n | {dots}^"));
+    }
+    for rule in ["matches(self.s, '[')", "self.s.find('[') == ''", "self.s.findAll('[').size() > 1"] {
+        rejected(rule, "program instantiation failed: error parsing regexp: missing closing ]: `[`");
+    }
+}
+
+#[test]
+fn rule_of_another_type_than_bool_is_rejected() {
+    for rule in ["dyn(self).x", "self.q", "self.b ? true : dyn(self.b)", "self.?b", "[][0]", "{}['a']", "self.i"] {
+        rejected(rule, "cel expression must evaluate to a bool");
+    }
+    for rule in [
+        "self.?b.orValue(true)",
+        "optional.none().orValue(true)",
+        "[true][0]",
+        "optional.of(self.l)[0].orValue('x') == 'x'",
+        "self.?l[0].orValue('a') == 'a'",
+        "{'a': true}.?a.orValue(false)",
+        "[].all(x, x)",
+        "[1, 2].map(x, x > 1)[0]",
+        "[[], ['a']].size() > 0 && [optional.none(), optional.of(1)].size() > 0",
+        "[dyn(1), dyn('a')].size() > 0 && '%s %d'.format(['a', 1]) == 'x'",
+        "self.q == 5 && (self.b ? self.q : dyn('a')) == 5",
+    ] {
+        assert_eq!(definition(&root(spec(rule))), [""; 0], "{rule}");
+    }
+    for (message, is_valid) in [
+        ("self.s", true),
+        ("'a' + dyn(self.s)", true),
+        ("optional.none().orValue('a')", true),
+        ("self.q", false),
+        ("dyn('a')", false),
+        ("self.b ? 'a' : dyn('b')", false),
+    ] {
+        let mut schema = spec("true");
+        schema["x-kubernetes-validations"] = json!([{"rule": "true", "messageExpression": message}]);
+        let errors = definition(&root(schema));
+        let is_refused = errors.iter().any(|error| error.ends_with("messageExpression must evaluate to a string"));
+        assert_eq!((errors.is_empty(), is_refused), (is_valid, !is_valid), "{message}: {errors:?}");
+    }
+}
+
+#[test]
+fn rule_within_the_estimate_of_kubernetes_is_accepted() {
+    let check = |items: Value, count: u64, rule: &str| {
+        let mut items = items;
+        items["x-kubernetes-validations"] = json!([{"rule": rule}]);
+        definition(&root(json!({"type": "array", "maxItems": count, "items": items})))
+    };
+    let int_or_string = json!({"x-kubernetes-int-or-string": true, "maxLength": 16});
+    assert_eq!(check(int_or_string, 1_000, "self.matches('^[0-9]+%$')"), [""; 0], "the length is limited");
+    let unlimited = json!({"x-kubernetes-int-or-string": true});
+    assert_ne!(check(unlimited, 1_000, "self.matches('^[0-9]+%$')"), [""; 0], "the length is not limited");
+    let text = json!({"type": "string", "maxLength": 200_000});
+    assert_eq!(
+        check(text.clone(), 100, "self.matches('abcd')"),
+        [""; 0],
+        "four characters cost one step per character"
+    );
+    assert_ne!(check(text, 100, "self.matches('abcde')"), [""; 0], "five characters cost two");
 }
 
 #[test]

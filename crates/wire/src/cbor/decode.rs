@@ -12,6 +12,9 @@ use super::{
 };
 use crate::forms;
 
+/// The Unix time of 9999-12-31T23:59:59Z.
+const LAST_TIME_SECONDS: i64 = 253_402_300_799;
+
 /// The error of an undecodable body. The sender is at fault and a retry is useless; a server
 /// returns 400.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -324,9 +327,10 @@ impl<'a> Decoder<'a> {
             _ => return Err(DecodeError::Invalid { at, why: "a time that is no number of seconds" }),
         };
         let start = self.out.len();
-        if !forms::push_time(&mut self.out, seconds, None) {
+        if !(forms::ZERO_TIME_SECONDS..=LAST_TIME_SECONDS).contains(&seconds) {
             return Err(DecodeError::Invalid { at, why: "a time outside of the years 1 to 9999" });
         }
+        forms::push_time(&mut self.out, seconds, None);
         if nanos > 0 {
             let digits = format!(".{nanos:09}");
             let place = self.out.len() - 2;

@@ -300,9 +300,7 @@ impl Decoder<'_> {
                 None => self.out.extend_from_slice(b"null"),
                 Some((seconds, nanos)) => {
                     let micros = (of == Type::MicroTime).then_some(nanos / 1000);
-                    if !forms::push_time(&mut self.out, seconds, micros) {
-                        return Err(invalid(last, "a time outside of the years 1 to 9999"));
-                    }
+                    forms::push_time(&mut self.out, seconds, micros);
                 }
             },
             Type::Quantity => {

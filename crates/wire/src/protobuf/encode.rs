@@ -545,8 +545,11 @@ impl Value<'_> {
     }
 
     fn time<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
-        let Some((seconds, nanos)) = forms::read_time(text) else {
-            return Err(E::invalid_value(Unexpected::Str(text), &self));
+        let (seconds, nanos) = match forms::read_time(text) {
+            Some(time) => time,
+            None if self.encoder.is_strict => return Err(E::invalid_value(Unexpected::Str(text), &self)),
+            // Earlier versions stored any text. One such object must not break the lists of its kind.
+            None => (forms::ZERO_TIME_SECONDS, 0),
         };
         let nanos = if self.of == Type::MicroTime { nanos / 1000 * 1000 } else { 0 };
         let start = self.encoder.out.len();
@@ -665,7 +668,9 @@ impl<'de> Visitor<'de> for Value<'_> {
             Type::String => self.encoder.push_bytes(self.number, text.as_bytes()),
             Type::Bytes => match forms::read_base64(text) {
                 Some(bytes) => self.encoder.push_bytes(self.number, &bytes),
-                None => return Err(E::invalid_value(Unexpected::Str(text), &self)),
+                None if self.encoder.is_strict => return Err(E::invalid_value(Unexpected::Str(text), &self)),
+                // Earlier versions also stored other texts, e.g. as a `caBundle`.
+                None => self.encoder.push_bytes(self.number, b""),
             },
             Type::Time | Type::MicroTime => return self.time(text),
             Type::Quantity if !text.is_empty() => self.quantity(text.as_bytes()),

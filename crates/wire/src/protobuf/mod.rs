@@ -55,6 +55,7 @@ mod encode;
 mod envelope;
 mod error;
 mod list;
+mod raw;
 mod reader;
 mod watch;
 
@@ -63,6 +64,7 @@ pub use error::{DecodeError, EncodeError, Malformed};
 pub use list::{
     ItemCache, LIST_KEPT_BYTES, LIST_TAIL, ListBody, MEASURE_STEP_BYTES, encode_list, list_head, push_item,
 };
+pub use raw::{RawField, push_raw_field, raw_fields};
 pub use watch::{
     WatchMessage, bookmark_frame, error_frame, event_frame, message_frame, message_of_frame, status, watch_frame,
 };

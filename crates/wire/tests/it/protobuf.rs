@@ -224,14 +224,6 @@ fn member_of_wrong_type_fails_with_its_path() {
         ),
         ("ConfigMap", r#"{"data":{"a":true}}"#, "ConfigMap", "data", "invalid type: boolean `true`, expected string"),
         ("ConfigMap", r#"{"data":[]}"#, "ConfigMap", "data", "invalid type: sequence, expected an object"),
-        ("ConfigMap", r#"{"binaryData":{"a":"?"}}"#, "ConfigMap", "binaryData", "expected string of base64"),
-        (
-            "ConfigMap",
-            r#"{"metadata":{"creationTimestamp":"now"}}"#,
-            "ObjectMeta",
-            "metadata.creationTimestamp",
-            "RFC 3339",
-        ),
         (
             "Pod",
             r#"{"spec":{"containers":[{"env":[{"name":{}}]}]}}"#,
@@ -263,6 +255,12 @@ fn member_of_wrong_type_fails_with_its_path() {
             }
             other => panic!("{json}: {other:?}"),
         }
+    }
+    // Earlier versions stored such texts. The store keeps them as JSON, and clients receive the object without them.
+    for json in [r#"{"metadata":{"creationTimestamp":"now"}}"#, r#"{"binaryData":{"a":"?"}}"#] {
+        let strict = protobuf::encode_strict("v1", "ConfigMap", json.as_bytes());
+        assert!(matches!(strict, Err(EncodeError::Mismatch { .. })), "{json}: {strict:?}");
+        assert!(protobuf::encode("v1", "ConfigMap", json.as_bytes()).is_ok(), "{json}");
     }
     let unknown = EncodeError::UnknownKind { api_version: "example.com/v1".to_owned(), kind: "Widget".to_owned() };
     assert_eq!(protobuf::encode("example.com/v1", "Widget", b"{}"), Err(unknown), "custom resources have no protobuf");
@@ -325,11 +323,6 @@ fn invalid_body_fails_with_its_position() {
             DecodeError::Malformed { at: raw + 2, what: Malformed::Truncated },
         ),
         ("a field numbered zero", config(b"\x02\x00"), DecodeError::Malformed { at: raw, what: Malformed::Tag }),
-        (
-            "a time beyond the calendar",
-            config(b"\x0a\x0c\x42\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f"),
-            DecodeError::InvalidValue { at: raw + 4, why: "a time outside of the years 1 to 9999".to_owned() },
-        ),
     ] {
         assert_eq!(protobuf::decode(&body), Err(expected), "{what}: {}", hex(&body));
     }

@@ -3,7 +3,7 @@
 
 use listwatch_json::{Value, json};
 use listwatch_schema::limits::FIELD_ERRORS_MAX;
-use listwatch_schema::{CheckContext, Schema, check};
+use listwatch_schema::{CheckContext, Requirements, Schema, check};
 
 /// The name and function of a target.
 pub(crate) type Target = (&'static str, fn(&[u8]));
@@ -31,7 +31,7 @@ pub(crate) fn rules(data: &[u8]) {
         },
         "x-kubernetes-validations": [{"rule": rule}]
     }}});
-    let context = CheckContext { at: "", status_subresource: false, unchanged: false };
+    let context = CheckContext { at: "", status_subresource: false, unchanged: false, requirements: Requirements::ALL };
     let _ = check(&schema, context);
     let Ok(schema) = Schema::parse(&schema) else { return };
     let object = json!({"spec": value});

@@ -167,6 +167,29 @@ fn list_that_changes_between_measuring_and_sending_fails() {
     assert!(body.next().is_none(), "after an error there is no chunk");
 }
 
+/// Earlier versions stored any text as a time.
+#[test]
+fn list_with_a_text_that_is_no_time_is_encoded_without_this_time() {
+    let meta = ListMeta {
+        api_version: "coordination.k8s.io/v1".to_owned(),
+        kind: "LeaseList".to_owned(),
+        ..ListMeta::default()
+    };
+    let value = listwatch_json::json!({"items": [
+        {"metadata": {"name": "a", "resourceVersion": "1"}, "spec": {"renewTime": "yesterday"}},
+        {"metadata": {"name": "b", "resourceVersion": "2"}, "spec": {"renewTime": "10000-01-01T00:00:59.000000Z"}},
+    ]});
+    let body = ListBody::new(&meta, objects(&value).into_iter()).expect("a list");
+    let bytes = body.collect::<Result<Vec<_>, _>>().expect("leases").concat();
+    let list: Value = serde_json::from_str(&decoded(&bytes)).expect("JSON");
+    assert_eq!(list["items"][0]["spec"]["renewTime"], Value::Null);
+    assert_eq!(list["items"][1]["spec"]["renewTime"], "10000-01-01T00:00:59.000000Z");
+    // The store keeps such an object as JSON.
+    let lease =
+        br#"{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{},"spec":{"renewTime":"yesterday"}}"#;
+    assert!(protobuf::encode_strict("coordination.k8s.io/v1", "Lease", lease).is_err());
+}
+
 #[test]
 fn list_with_object_of_another_kind_fails_before_the_first_chunk() {
     let meta = ListMeta { api_version: "v1".to_owned(), kind: "PodList".to_owned(), ..ListMeta::default() };
