@@ -34,7 +34,7 @@ impl Authenticator for AdminToken {
         // The duration of the comparison depends only on the length.
         let matches = |token: &str| token.as_bytes().ct_eq(self.token.as_bytes()).into();
         MaybeFuture::ready(match request.token {
-            Some(token) if matches(token) => administrator(&self.admin, request),
+            Some(token) if matches(token) => administrator(&self.admin),
             _ => Authentication::NotRecognized,
         })
     }
@@ -58,19 +58,24 @@ impl Default for EveryoneIsAdmin {
 }
 
 impl Authenticator for EveryoneIsAdmin {
-    fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
-        MaybeFuture::ready(administrator(&self.0, request))
+    fn authenticate<'a>(&'a self, _: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
+        MaybeFuture::ready(administrator(&self.0))
+    }
+
+    fn accepts_without_credential(&self) -> bool {
+        true
     }
 }
 
-/// Authenticates the administrator, whose credential is valid for every requested audience.
-fn administrator(admin: &Arc<UserInfo>, request: &AuthenticationRequest<'_>) -> Authentication {
-    Authentication::Authenticated { user: Arc::clone(admin), audiences: request.audiences.to_vec() }
+/// Authenticates the administrator. The credential has no audiences, so the chain gives it those of this server.
+fn administrator(admin: &Arc<UserInfo>) -> Authentication {
+    Authentication::Authenticated { user: Arc::clone(admin), audiences: Vec::new() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::authenticator::AuthenticatorChain;
 
     #[tokio::test]
     async fn admin_token_authenticates_only_its_exact_token() {
@@ -91,10 +96,19 @@ mod tests {
 
     #[tokio::test]
     async fn everyone_is_admin_authenticates_request_without_token() {
-        let audiences = ["vault".to_owned()];
-        let request = AuthenticationRequest::of_token(None, 0).with_audiences(&audiences);
-        let answer = EveryoneIsAdmin::new().authenticate(&request).await;
-        let user = Arc::new(UserInfo::admin().clone());
-        assert_eq!(answer, Authentication::Authenticated { user, audiences: audiences.to_vec() });
+        let answer = EveryoneIsAdmin::new().authenticate(&AuthenticationRequest::of_token(None, 0)).await;
+        assert_eq!(answer, Authentication::of_user(UserInfo::admin().clone()));
+    }
+
+    #[tokio::test]
+    async fn admin_token_is_valid_for_the_audiences_of_the_server_and_no_others() {
+        let chain = AuthenticatorChain::new().with(AdminToken::new("s3cret"));
+        let own = ["api".to_owned()];
+        for (requested, expected) in [("api", true), ("vault", false)] {
+            let requested = [requested.to_owned()];
+            let request = AuthenticationRequest::of_token(Some("s3cret"), 0).with_audiences(&requested);
+            let answer = chain.authenticate(&request.with_api_audiences(&own)).await;
+            assert_eq!(matches!(answer, Authentication::Authenticated { .. }), expected, "{requested:?}");
+        }
     }
 }

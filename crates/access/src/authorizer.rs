@@ -241,20 +241,33 @@ impl AuthorizerChain {
                 reasons.push_str(&answer.reason);
             }
         }
-        let error = match errors.len() {
-            0 | 1 => errors.pop().unwrap_or_default(),
-            _ => Cow::Owned(format!("[{}]", errors.join(", "))),
-        };
-        Authorization { decision: Decision::NoOpinion, reason: reasons.into(), error }
+        Authorization { decision: Decision::NoOpinion, reason: reasons.into(), error: aggregate(errors) }
     }
 
     /// Joins the rules of all authorizers.
     pub async fn rules(&self, user: &UserInfo, namespace: &str) -> UserRules {
-        let mut rules = UserRules::default();
+        let (mut rules, mut errors) = (UserRules::default(), Vec::new());
         for authorizer in &self.0 {
-            rules.extend(authorizer.rules(user, namespace).await);
+            let mut found = authorizer.rules(user, namespace).await;
+            errors.push(Cow::Owned(std::mem::take(&mut found.evaluation_error)));
+            rules.extend(found);
         }
+        rules.evaluation_error = aggregate(errors).into_owned();
         rules
+    }
+}
+
+/// Joins the texts of errors, as Go's `utilerrors.NewAggregate`: several different ones are listed in brackets.
+fn aggregate(errors: Vec<Cow<'static, str>>) -> Cow<'static, str> {
+    let mut distinct: Vec<Cow<'static, str>> = Vec::new();
+    for error in errors {
+        if !error.is_empty() && !distinct.contains(&error) {
+            distinct.push(error);
+        }
+    }
+    match distinct.len() {
+        0 | 1 => distinct.pop().unwrap_or_default(),
+        _ => Cow::Owned(format!("[{}]", distinct.join(", "))),
     }
 }
 
@@ -288,10 +301,36 @@ mod tests {
             (vec![Authorization::deny("c"), Authorization::allow("b")], Authorization::deny("c")),
             (vec![unsure("").with_error("e"), unsure("a")], unsure("a").with_error("e")),
             (vec![unsure("").with_error("e"), unsure("").with_error("f")], unsure("").with_error("[e, f]")),
+            (vec![unsure("").with_error("e"), unsure("").with_error("e")], unsure("").with_error("e")),
             (vec![unsure("").with_error("e"), Authorization::allow("b")], Authorization::allow("b")),
         ] {
             let chain = answers.into_iter().fold(AuthorizerChain::new(), |chain, answer| chain.with(Fixed(answer)));
             assert_eq!(chain.authorize(&attributes).await, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn evaluation_errors_of_several_authorizers_are_listed_in_brackets() {
+        struct Failing(&'static str);
+        impl Authorizer for Failing {
+            fn authorize<'a>(&'a self, _attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization> {
+                MaybeFuture::ready(Authorization::no_opinion())
+            }
+
+            fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> MaybeFuture<'a, UserRules> {
+                MaybeFuture::ready(UserRules { evaluation_error: self.0.to_owned(), ..UserRules::default() })
+            }
+        }
+        let user = UserInfo::default();
+        for (errors, expected) in [
+            (&["", ""][..], ""),
+            (&["", "a"], "a"),
+            (&["a", "b"], "[a, b]"),
+            (&["a", "b", "a"], "[a, b]"),
+            (&["a", "a"], "a"),
+        ] {
+            let chain = errors.iter().fold(AuthorizerChain::new(), |chain, error| chain.with(Failing(error)));
+            assert_eq!(chain.rules(&user, "default").await.evaluation_error, expected, "{errors:?}");
         }
     }
 

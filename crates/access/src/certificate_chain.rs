@@ -9,10 +9,11 @@ use parking_lot::Mutex;
 use ring::digest;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
-use webpki::{EndEntityCert, KeyUsage};
+use webpki::{EndEntityCert, VerifiedPath};
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
-use x509_cert::time::Time;
+
+use crate::certificate_rules::{self as rules, ClientUsage};
 
 /// The longest time for which a verified chain is cached, in seconds. The entry expires with the first certificate of
 /// the chain. A chain with an expired CA may be accepted up to this time after the expiry.
@@ -69,21 +70,32 @@ pub(crate) struct ChainVerifier<T> {
     verified: Mutex<HashMap<Fingerprint, Verified<T>>>,
 }
 
-/// A trusted CA. webpki does not check the validity period of trust anchors; Go does.
+/// A trusted certificate. webpki checks only the name, the key and the name constraints of a trust anchor. Go also checks
+/// the validity period, the usages, the path length and the critical extensions (`Certificate.isValid`).
 struct Authority {
     anchor: TrustAnchor<'static>,
+    der: CertificateDer<'static>,
+    certificate: Certificate,
     /// `notBefore` and `notAfter` of the certificate, in seconds since 1970.
     valid: RangeInclusive<u64>,
+    /// Whether the certificate may sign certificates of clients. Another certificate is trusted only as that of a
+    /// client.
+    may_sign: bool,
+    /// The maximum number of CAs between the certificate and that of a client; `None` without a limit.
+    intermediates_max: Option<usize>,
 }
 
 impl Authority {
-    fn new(certificate: &CertificateDer<'_>) -> Result<Self, InvalidAuthorities> {
-        let anchor = webpki::anchor_from_trusted_cert(certificate);
+    fn new(der: &CertificateDer<'_>) -> Result<Self, InvalidAuthorities> {
+        let anchor = webpki::anchor_from_trusted_cert(der);
         let anchor = anchor.map_err(|error| InvalidAuthorities(error.to_string()))?.to_owned();
-        let parsed = Certificate::from_der(certificate).map_err(|error| InvalidAuthorities(error.to_string()))?;
-        let validity = parsed.tbs_certificate().validity();
-        let seconds = |time: &Time| time.to_unix_duration().as_secs();
-        Ok(Authority { anchor, valid: seconds(&validity.not_before)..=seconds(&validity.not_after) })
+        let certificate = Certificate::from_der(der).map_err(|error| InvalidAuthorities(error.to_string()))?;
+        let valid = rules::validity(&certificate);
+        let may_sign = rules::may_sign(&certificate)
+            && rules::is_for_clients(&certificate)
+            && !rules::has_unknown_critical_extension(&certificate);
+        let intermediates_max = rules::path_length(&certificate).map(usize::from);
+        Ok(Authority { anchor, der: der.clone().into_owned(), certificate, valid, may_sign, intermediates_max })
     }
 }
 
@@ -138,22 +150,11 @@ impl<T: Clone> ChainVerifier<T> {
             return Some(known.found.clone());
         }
         let (leaf, intermediates) = peer.chain.split_first()?;
-        let end_entity = EndEntityCert::try_from(leaf).ok()?;
-        let valid = self.authorities.iter().filter(|authority| authority.valid.contains(&now));
-        let anchors: Vec<TrustAnchor<'_>> = valid.map(|authority| authority.anchor.clone()).collect();
-        end_entity
-            .verify_for_usage(
-                webpki::ALL_VERIFICATION_ALGS,
-                &anchors,
-                intermediates,
-                UnixTime::since_unix_epoch(Duration::from_secs(now)),
-                KeyUsage::client_auth(),
-                None,
-                None,
-            )
-            .ok()?;
         let certificate = Certificate::from_der(leaf).ok()?;
-        let expires = certificate.tbs_certificate().validity().not_after.to_unix_duration().as_secs();
+        if !self.is_trusted(leaf, &certificate, intermediates, now) {
+            return None;
+        }
+        let expires = *rules::validity(&certificate).end();
         let found = read(&certificate, leaf)?;
         let mut verified = self.verified.lock();
         if verified.len() >= VERIFIED_MAX {
@@ -161,5 +162,44 @@ impl<T: Clone> ChainVerifier<T> {
         }
         verified.insert(peer.fingerprint, Verified { at: now, expires, found: found.clone() });
         Some(found)
+    }
+    /// Whether the certificate is for clients, valid now, and trusted or signed by a trusted CA.
+    ///
+    /// webpki builds the chains, but rejects two kinds of certificates that Go accepts: those that are CAs, and those
+    /// without X.509 version 3. Such a certificate must be trusted itself, or be signed by a trusted CA without an
+    /// intermediate CA.
+    fn is_trusted(
+        &self,
+        leaf: &CertificateDer<'_>,
+        certificate: &Certificate,
+        intermediates: &[CertificateDer<'_>],
+        now: u64,
+    ) -> bool {
+        let is_valid = rules::validity(certificate).contains(&now) && rules::is_for_clients(certificate);
+        let mut signers = self.authorities.iter().filter(|it| it.may_sign && it.valid.contains(&now));
+        if self.authorities.iter().any(|it| it.der == *leaf) {
+            is_valid && !rules::has_unknown_critical_extension(certificate)
+        } else if rules::is_before_version_3(certificate) || rules::is_ca(certificate) {
+            is_valid
+                && !rules::has_unknown_critical_extension(certificate)
+                && signers.any(|it| it.anchor.name_constraints.is_none() && rules::signed(&it.certificate, leaf))
+        } else {
+            let signers: Vec<&Authority> = signers.collect();
+            let anchors: Vec<TrustAnchor<'_>> = signers.iter().map(|it| it.anchor.clone()).collect();
+            // After an error of this function, webpki tries other chains.
+            let verify_path = |path: &VerifiedPath<'_>| {
+                let number = path.intermediate_certificates().count();
+                let is_allowed = |it: &&Authority| it.intermediates_max.is_none_or(|max| number <= max);
+                match signers.iter().filter(|it| it.anchor == *path.anchor()).any(is_allowed) {
+                    true => Ok(()),
+                    false => Err(webpki::Error::PathLenConstraintViolated),
+                }
+            };
+            let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+            EndEntityCert::try_from(leaf).is_ok_and(|leaf| {
+                let (algorithms, verify) = (webpki::ALL_VERIFICATION_ALGS, Some(&verify_path as _));
+                leaf.verify_for_usage(algorithms, &anchors, intermediates, now, ClientUsage, None, verify).is_ok()
+            })
+        }
     }
 }

@@ -197,12 +197,15 @@ impl Authenticator for FrontProxyAuthenticator {
         MaybeFuture::ready(match user {
             Ok(None) => Authentication::NotRecognized,
             _ if !self.is_front_proxy(request) => Authentication::NotRecognized,
-            Ok(Some(user)) => {
-                Authentication::Authenticated { user: user.into(), audiences: request.audiences.to_vec() }
-            }
-            // Otherwise the request would be made as the front proxy itself, or anonymously.
+            // The headers name no audiences, so the chain gives the user those of this server.
+            Ok(Some(user)) => Authentication::of_user(user),
             Err(NotUtf8) => Authentication::Rejected("the front proxy names a user that is not UTF-8".to_owned()),
         })
+    }
+
+    /// Otherwise the request would be made as the front proxy itself.
+    fn is_rejection_final(&self) -> bool {
+        true
     }
 }
 

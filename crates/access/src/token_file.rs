@@ -86,10 +86,8 @@ impl Authenticator for TokenFileAuthenticator {
     fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
         let user = request.token.and_then(|token| self.users.get(&hash(token)));
         MaybeFuture::ready(match user {
-            // A static token has no audiences: it is valid for each requested audience (`audagnostic.go`).
-            Some(user) => {
-                Authentication::Authenticated { user: Arc::clone(user), audiences: request.audiences.to_vec() }
-            }
+            // A static token has no audiences, so the chain gives it those of this server.
+            Some(user) => Authentication::Authenticated { user: Arc::clone(user), audiences: Vec::new() },
             None => Authentication::NotRecognized,
         })
     }
@@ -98,6 +96,7 @@ impl Authenticator for TokenFileAuthenticator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::authenticator::AuthenticatorChain;
 
     async fn user(authenticator: &TokenFileAuthenticator, token: Option<&str>) -> String {
         match authenticator.authenticate(&AuthenticationRequest::of_token(token, 0)).await {
@@ -123,6 +122,19 @@ mod tests {
             assert_eq!(user(&authenticator, token).await, expected, "{token:?}");
         }
         assert_eq!(format!("{authenticator:?}"), "TokenFileAuthenticator(3)", "the tokens are not printed");
+    }
+
+    #[tokio::test]
+    async fn token_of_the_file_is_valid_for_the_audiences_of_the_server_and_no_others() {
+        let authenticator = TokenFileAuthenticator::new("t1,jane,1\n").expect("a token file");
+        let chain = AuthenticatorChain::new().with(authenticator);
+        let own = ["api".to_owned()];
+        for (requested, expected) in [("api", true), ("vault", false)] {
+            let requested = [requested.to_owned()];
+            let request = AuthenticationRequest::of_token(Some("t1"), 0).with_audiences(&requested);
+            let answer = chain.authenticate(&request.with_api_audiences(&own)).await;
+            assert_eq!(matches!(answer, Authentication::Authenticated { .. }), expected, "{requested:?}");
+        }
     }
 
     #[test]

@@ -40,6 +40,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod counters;
 mod event;
 mod log_file;
 mod payload;
@@ -48,6 +49,7 @@ mod rotation;
 mod source_ips;
 
 pub use crate::batch::{BatchOptions, Batcher, QUEUE_BYTES_MAX, Throttle, split_batch};
+pub use crate::counters::{AUDIT_PLUGINS, AuditCounters, Plugin};
 pub use crate::event::{
     Event, EventForm, EventTooLarge, ObjectReference, Record, RequestFacts, Truncation, USER_AGENT_BYTES_MAX,
 };

@@ -201,6 +201,7 @@ impl Policy {
         let (of_policy, omit_managed_fields) = (file.omit_stages.unwrap_or_default(), file.omit_managed_fields);
         let rules = file.rules.unwrap_or_default();
         let mut errors = Vec::new();
+        check_stages(&of_policy, "omitStages", &mut errors);
         for (at, rule) in rules.iter().enumerate() {
             rule.validate(&format!("rules[{at}]"), &mut errors);
         }
@@ -279,6 +280,16 @@ fn warnings(file: &Value) -> Vec<String> {
     found
 }
 
+/// Validates omitted stages (`validateOmitStages`).
+fn check_stages(stages: &[String], path: &str, errors: &mut Vec<String>) {
+    for (at, stage) in stages.iter().enumerate() {
+        if Stage::ALL.iter().all(|known| known.name() != stage) {
+            let (stage, known) = (quote(stage), Stage::ALL.map(Stage::name).join(","));
+            errors.push(format!("{path}[{at}]: Invalid value: {stage}: allowed stages are {known}"));
+        }
+    }
+}
+
 impl RuleFile {
     fn validate(&self, path: &str, errors: &mut Vec<String>) {
         if self.level.is_empty() {
@@ -312,15 +323,11 @@ impl RuleFile {
                 invalid(format!("{path}.resources.resourceNames"), list(resource_names), why);
             }
         }
-        for (at, stage) in self.omit_stages.iter().enumerate() {
-            if Stage::ALL.iter().all(|known| known.name() != stage) {
-                let known = Stage::ALL.map(Stage::name).join(",");
-                invalid(format!("{path}.omitStages[{at}]"), quote(stage), &format!("allowed stages are {known}"));
-            }
-        }
+        check_stages(&self.omit_stages, &format!("{path}.omitStages"), errors);
         if !self.non_resource_urls.is_empty() && (!self.resources.is_empty() || !self.namespaces.is_empty()) {
             let why = "rules cannot apply to both regular resources and non-resource URLs";
-            invalid(format!("{path}.nonResourceURLs"), list(&self.non_resource_urls), why);
+            let urls = list(&self.non_resource_urls);
+            errors.push(format!("{path}.nonResourceURLs: Invalid value: {urls}: {why}"));
         }
     }
 
@@ -523,6 +530,13 @@ mod tests {
         ] {
             assert_eq!(of_rules(&format!("- {rule}")), expected, "{rule}");
         }
+        let allowed = "allowed stages are RequestReceived,ResponseStarted,ResponseComplete,Panic";
+        assert_eq!(
+            error("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [Panic, Sent, '']\nrules: [{level: None}]"),
+            format!(
+                "[omitStages[1]: Invalid value: \"Sent\": {allowed}, omitStages[2]: Invalid value: \"\": {allowed}]"
+            )
+        );
         assert!(
             of_rules("- {level: None, resources: [{group: apps/v1}]}").contains("rules[0].resources.group: Invalid")
         );

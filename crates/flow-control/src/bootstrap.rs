@@ -12,6 +12,7 @@
 use std::sync::LazyLock;
 
 use listwatch_json::{Map, Value, json};
+use listwatch_meta::go;
 
 use crate::objects::{CATCH_ALL, EXEMPT};
 
@@ -113,13 +114,9 @@ pub fn is_obsolete(kind: BootstrapKind, name: &str, stored: &Map) -> bool {
     annotation(stored) == Some(true) && !KNOWN.contains(&(kind, name))
 }
 
-/// The value of the annotation, as Go's `strconv.ParseBool` reads it.
+/// The value of the annotation.
 fn annotation(object: &Map) -> Option<bool> {
-    match object.get("metadata")?["annotations"][AUTO_UPDATE].as_str()? {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
-    }
+    go::parse_bool(object.get("metadata")?["annotations"][AUTO_UPDATE].as_str()?)
 }
 
 fn set_annotation(object: &mut Map, value: bool) {

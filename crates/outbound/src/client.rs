@@ -13,7 +13,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::backoff::Backoff;
-use crate::kubeconfig::{Kubeconfig, KubeconfigError};
+use crate::kubeconfig::{Authorization, Kubeconfig, KubeconfigError};
+use crate::token_file::{TokenFile, bearer};
 
 /// The largest response body, in bytes. A larger body is an error.
 pub const RESPONSE_BYTES_MAX: usize = 3 << 20;
@@ -46,6 +47,8 @@ pub struct Client {
     to: Destination,
     url: Arc<str>,
     calls: Arc<Semaphore>,
+    /// The source of the header `Authorization`, if it can change.
+    token_file: Option<Arc<TokenFile>>,
 }
 
 /// The error for client settings that cannot be used.
@@ -82,12 +85,20 @@ impl Client {
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let mut to = Destination::new(transport, host, uri.port_u16().unwrap_or(port), path);
         to.redirects = Redirects::PassOn;
-        if let Some(text) = &kubeconfig.authorization {
-            let mut value = HeaderValue::try_from(text).map_err(|_| Unusable::Credentials)?;
-            value.set_sensitive(true);
-            to.headers.insert(AUTHORIZATION, value);
+        let mut token_file = None;
+        match &kubeconfig.authorization {
+            Authorization::None => {}
+            Authorization::Fixed(text) => {
+                let mut value = HeaderValue::try_from(text).map_err(|_| Unusable::Credentials)?;
+                value.set_sensitive(true);
+                to.headers.insert(AUTHORIZATION, value);
+            }
+            Authorization::TokenFile { path, token, is_of_file } => {
+                let header = bearer(token).ok_or(Unusable::Credentials)?;
+                token_file = Some(Arc::new(TokenFile::new(path.clone(), header, *is_of_file)));
+            }
         }
-        Ok(Client { proxy, to, url: url.into(), calls: Arc::new(Semaphore::new(CALLS_MAX)) })
+        Ok(Client { proxy, to, url: url.into(), calls: Arc::new(Semaphore::new(CALLS_MAX)), token_file })
     }
 
     /// Sends a JSON document with POST, and returns the body of the response. The call takes at most `time_max`.
@@ -170,12 +181,18 @@ impl Client {
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             }
             *request.method_mut() = method;
-            let to = Destination { header_timeout: Some(time_max), ..self.to.clone() };
+            let mut to = Destination { header_timeout: Some(time_max), ..self.to.clone() };
+            if let Some(file) = &self.token_file {
+                to.headers.insert(AUTHORIZATION, file.header().await);
+            }
             let response = self.proxy.handle(request, &to).await.map_err(|error| {
                 let is_retriable = !matches!(error.kind(), ProxyErrorKind::TooManyConnections(_));
                 failed(error.kind(), is_retriable)
             })?;
             let (code, retry_after) = (response.status().as_u16(), retry_after(response.headers()));
+            if let (401, Some(file)) = (code, &self.token_file) {
+                file.reject();
+            }
             let mut received = BytesMut::new();
             let mut body = response.into_body();
             while let Some(frame) = body.frame().await {

@@ -2,7 +2,7 @@
 //! (`apiserver/pkg/util/webhook.LoadKubeconfig`).
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -19,8 +19,23 @@ pub struct KubeconfigError(String);
 pub struct Kubeconfig {
     url: String,
     pub(crate) tls: TlsSettings,
-    /// The value of the header `Authorization`.
-    pub(crate) authorization: Option<String>,
+    pub(crate) authorization: Authorization,
+}
+
+/// The source of the header `Authorization`.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Authorization {
+    None,
+    /// The value of the header.
+    Fixed(String),
+    /// The token of a file, which may change.
+    TokenFile {
+        path: PathBuf,
+        /// The token before the first read of the file.
+        token: String,
+        /// Whether this token was read from the file.
+        is_of_file: bool,
+    },
 }
 
 impl fmt::Debug for Kubeconfig {
@@ -107,8 +122,10 @@ impl Kubeconfig {
     /// Reads the text of a kubeconfig. Relative paths start at `directory`.
     ///
     /// # Errors
-    /// The text is not a kubeconfig, the current context is incomplete, a file cannot be read, or the user has an
-    /// unsupported kind of credential (`exec` or `auth-provider`).
+    /// The text is not a kubeconfig, the current context is incomplete, a file cannot be read, the token file of a user
+    /// without a `token` is empty (also if the user has a client certificate), the user has a token or a token file
+    /// together with a username or password, or the user has an unsupported kind of credential (`exec` or
+    /// `auth-provider`).
     pub fn parse(text: &str, directory: &Path) -> Result<Self, KubeconfigError> {
         // The parser's text could quote a credential.
         let file: File = yaml_serde::from_str(text).map_err(|error| {
@@ -156,19 +173,28 @@ impl Kubeconfig {
                 return Err(KubeconfigError("client-certificate and client-key need each other".to_owned()));
             }
         };
-        let token = match user.token.is_empty() {
-            true => String::from_utf8_lossy(&contents("", &user.token_file, "tokenFile")?).trim().to_owned(),
-            false => user.token,
+        let has_token = !user.token.is_empty() || !user.token_file.is_empty();
+        if has_token && !(user.username.is_empty() && user.password.is_empty()) {
+            // As `validateAuthInfo` of clientcmd, and `HTTPWrappersForConfig` of client-go for a token file.
+            let error = "the user has a token and a username or password; use one of them";
+            return Err(KubeconfigError(error.to_owned()));
+        }
+        // As in client-go, a token file precedes a token. The token is used while the file cannot be read.
+        let token_file = (!user.token_file.is_empty()).then(|| directory.join(&user.token_file));
+        let (token, is_of_file) = match contents("", &user.token_file, "tokenFile") {
+            Ok(read) if !read.trim_ascii().is_empty() => (String::from_utf8_lossy(&read).trim().to_owned(), true),
+            Err(error) if user.token.is_empty() => return Err(error),
+            _ => (user.token, false),
         };
-        let authorization = match (token.as_str(), user.username.as_str()) {
-            ("", "") => None,
-            ("", username) => Some(format!("Basic {}", BASE64.encode(format!("{username}:{}", user.password)))),
-            (token, "") if user.password.is_empty() => Some(format!("Bearer {token}")),
-            // As `validateAuthInfo` of clientcmd.
-            _ => {
-                let error = "the user has a token and a username or password; use one of them";
-                return Err(KubeconfigError(error.to_owned()));
+        let authorization = match (token_file, token.as_str(), user.username.as_str()) {
+            // The requests would have no token, also after one is written.
+            (Some(path), "", _) => return Err(KubeconfigError(format!("the tokenFile {} is empty", path.display()))),
+            (Some(path), ..) => Authorization::TokenFile { path, token, is_of_file },
+            (None, "", "") => Authorization::None,
+            (None, "", username) => {
+                Authorization::Fixed(format!("Basic {}", BASE64.encode(format!("{username}:{}", user.password))))
             }
+            (None, token, _) => Authorization::Fixed(format!("Bearer {token}")),
         };
         let tls = TlsSettings {
             server_name: cluster.tls_server_name,
@@ -183,7 +209,7 @@ impl Kubeconfig {
     /// trusted.
     pub fn of_url(url: &str, ca_bundle: &[u8]) -> Self {
         let tls = TlsSettings { ca_bundle: ca_bundle.to_vec(), ..TlsSettings::default() };
-        Kubeconfig { url: url.to_owned(), tls, authorization: None }
+        Kubeconfig { url: url.to_owned(), tls, authorization: Authorization::None }
     }
 
     /// The URL of the server.
@@ -206,28 +232,71 @@ mod tests {
 
     #[test]
     fn credentials_of_the_current_context_are_used() {
-        for (user, expected) in
-            [("token: t", Some("Bearer t")), ("username: a, password: b", Some("Basic YTpi")), ("", None)]
-        {
-            assert_eq!(with_user(user).unwrap().authorization.as_deref(), expected, "{user}");
-        }
-        for both in ["token: t, username: a", "token: t, password: b"] {
-            let error = with_user(both).unwrap_err().to_string();
-            assert!(error.contains("a token and a username or password"), "{both}: {error}");
+        let fixed = |header: &str| Authorization::Fixed(header.to_owned());
+        for (user, expected) in [
+            ("token: t", fixed("Bearer t")),
+            ("username: a, password: b", fixed("Basic YTpi")),
+            ("", Authorization::None),
+        ] {
+            assert!(with_user(user).unwrap().authorization == expected, "{user}");
         }
         let certificate = with_user("client-certificate-data: YQ==, client-key-data: Yg==").unwrap();
         assert!(certificate.tls.client_certificate.is_some());
     }
 
     #[test]
-    fn relative_file_paths_start_at_the_kubeconfig() {
+    fn relative_file_paths_start_at_the_kubeconfig_and_a_token_file_precedes_a_token() {
         let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("token"), "t\n").unwrap();
+        let token_file = directory.path().join("token");
+        std::fs::write(&token_file, "t\n").unwrap();
         let path = directory.path().join("config");
         let text = "clusters: [{name: c, cluster: {server: 'https://h'}}]\nusers: [{name: u, user: {tokenFile: token}}]\n\
              contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n";
         std::fs::write(&path, text).unwrap();
-        assert_eq!(Kubeconfig::read(&path).unwrap().authorization.as_deref(), Some("Bearer t"));
+        let read = |token: &str, is_of_file: bool| {
+            let token = token.to_owned();
+            assert!(
+                Kubeconfig::read(&path).unwrap().authorization
+                    == Authorization::TokenFile { path: token_file.clone(), token, is_of_file }
+            );
+        };
+        read("t", true);
+        std::fs::write(&path, text.replace("{tokenFile", "{token: other, tokenFile")).unwrap();
+        read("t", true);
+        std::fs::write(&token_file, " \n").unwrap();
+        read("other", false);
+        std::fs::remove_file(&token_file).unwrap();
+        read("other", false);
+    }
+
+    #[test]
+    fn empty_token_file_of_a_user_without_a_token_is_an_error_also_with_a_certificate() {
+        let directory = tempfile::tempdir().unwrap();
+        let token_file = directory.path().join("token");
+        let field = format!("tokenFile: {}", token_file.display());
+        for text in ["", " \n"] {
+            std::fs::write(&token_file, text).unwrap();
+            for certificate in ["", ", client-certificate-data: YQ==, client-key-data: Yg=="] {
+                let error = with_user(&format!("{field}{certificate}")).expect_err("an error").to_string();
+                assert_eq!(error, format!("the tokenFile {} is empty", token_file.display()), "{text:?}{certificate}");
+            }
+        }
+    }
+
+    #[test]
+    fn username_or_password_with_a_token_or_a_token_file_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let token_file = directory.path().join("token");
+        for text in ["", "t"] {
+            std::fs::write(&token_file, text).unwrap();
+            for token in [format!("tokenFile: {}", token_file.display()), "token: t".to_owned()] {
+                for basic in ["username: a", "password: b", "username: a, password: b"] {
+                    let user = format!("{token}, {basic}");
+                    let error = with_user(&user).expect_err("an error").to_string();
+                    assert_eq!(error, "the user has a token and a username or password; use one of them", "{user}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -33,6 +33,7 @@
 mod backoff;
 mod client;
 mod kubeconfig;
+mod token_file;
 
 pub use crate::backoff::Backoff;
 pub use crate::client::{CALLS_MAX, CallError, Client, RESPONSE_BYTES_MAX};

@@ -1,15 +1,19 @@
 //! [`JwtAuthenticator`]: authenticates the tokens of one issuer, and keeps the issuer's keys.
 //!
 //! The keys are fetched by [`JwtAuthenticator::prepare`] or for the first token, and again for a token with an unknown key
-//! or signature. [`FETCH_PAUSE`] is the least time between two fetches. If a fetch fails, the old keys stay.
+//! or signature. [`FETCH_PAUSE`] is the least time between two fetches. If a fetch fails, the old keys stay. Requests whose
+//! tokens need the keys wait for a fetch that is under way (`RemoteKeySet.keysFromRemote` in go-oidc).
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use futures_util::FutureExt as _;
+use futures_util::future::Shared;
 use listwatch_json::{Map, Value};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -23,6 +27,9 @@ use crate::service_account::jwt::{Header, UnverifiedToken};
 /// The least time between two fetches of an issuer's keys. The pause prevents tokens with unknown keys from causing
 /// many requests to the issuer.
 pub const FETCH_PAUSE: Duration = Duration::from_secs(10);
+
+/// A fetch that began earlier was abandoned by its requests. The fetcher of the server gives each of two documents 10 s.
+const ABANDONED_AFTER: Duration = Duration::from_secs(30);
 
 /// The tolerance of `nbf`, in seconds (go-oidc).
 const NOT_BEFORE_LEEWAY_SECONDS: f64 = 300.0;
@@ -40,8 +47,8 @@ pub trait DocumentFetcher: Send + Sync {
 
 /// Authenticates the tokens of one issuer.
 pub struct JwtAuthenticator<F> {
-    issuer: JwtIssuer,
-    fetcher: F,
+    issuer: Arc<JwtIssuer>,
+    fetcher: Arc<F>,
     api_audiences: Vec<String>,
     state: Mutex<State>,
 }
@@ -51,6 +58,38 @@ struct State {
     keys: Option<Arc<KeySet>>,
     /// The time at which the last fetch began, in seconds since the Unix epoch.
     fetched: Option<i64>,
+    /// The fetch that is under way. If the request that began it is dropped, the next one that needs keys continues it.
+    fetch: Option<Fetch>,
+}
+
+impl State {
+    /// Whether the last fetch began in this time before `now`. A clock that was set back does not prolong the time.
+    fn began_within(&self, time: Duration, now: i64) -> bool {
+        let time = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        self.fetched.is_some_and(|fetched| (fetched..fetched.saturating_add(time)).contains(&now))
+    }
+}
+
+/// A fetch of the keys, which any number of requests drive. `None` if it fails.
+type Fetch = Shared<Pin<Box<dyn Future<Output = Option<Arc<KeySet>>> + Send>>>;
+
+/// Reads the discovery document and the key set (OpenID Connect Discovery 1.0, section 4).
+async fn discover<F: DocumentFetcher>(fetcher: Arc<F>, of: Arc<JwtIssuer>) -> Result<KeySet, String> {
+    #[derive(Deserialize)]
+    struct Document {
+        issuer: String,
+        jwks_uri: String,
+    }
+    let authorities = of.certificate_authority();
+    let document = fetcher.fetch(of.discovery_url(), authorities).await?;
+    let Document { issuer, jwks_uri } = serde_json::from_slice(&document).map_err(|error| error.to_string())?;
+    if issuer != of.url() {
+        return Err("the discovery document is of another issuer".to_owned());
+    }
+    if !jwks_uri.starts_with("https://") {
+        return Err("the keys are not at an https URL".to_owned());
+    }
+    KeySet::parse(&fetcher.fetch(&jwks_uri, authorities).await?)
 }
 
 impl<F> std::fmt::Debug for JwtAuthenticator<F> {
@@ -59,9 +98,10 @@ impl<F> std::fmt::Debug for JwtAuthenticator<F> {
     }
 }
 
-impl<F: DocumentFetcher> JwtAuthenticator<F> {
+impl<F: DocumentFetcher + 'static> JwtAuthenticator<F> {
     /// Creates an authenticator that has no keys yet. `api_audiences` are the audiences of this server, for TokenReviews.
     pub fn new(issuer: JwtIssuer, fetcher: F, api_audiences: Vec<String>) -> Self {
+        let (issuer, fetcher) = (Arc::new(issuer), Arc::new(fetcher));
         JwtAuthenticator { issuer, fetcher, api_audiences, state: Mutex::default() }
     }
 
@@ -71,43 +111,34 @@ impl<F: DocumentFetcher> JwtAuthenticator<F> {
         self.fetch_keys(now).await.is_some()
     }
 
-    /// Fetches the keys, unless the last fetch began less than [`FETCH_PAUSE`] ago. Returns the current keys.
+    /// Fetches the keys, or waits for the fetch that is under way. Fetches nothing if the last fetch began less than
+    /// [`FETCH_PAUSE`] ago. Returns the current keys.
     async fn fetch_keys(&self, now: i64) -> Option<Arc<KeySet>> {
-        let pause = i64::try_from(FETCH_PAUSE.as_secs()).unwrap_or(i64::MAX);
-        {
+        let fetch = {
             let mut state = self.state.lock();
-            if state.fetched.is_some_and(|fetched| now < fetched.saturating_add(pause)) {
-                return state.keys.clone();
+            match &state.fetch {
+                // An older fetch has stopped, because its requests were dropped.
+                Some(fetch) if state.began_within(ABANDONED_AFTER, now) => fetch.clone(),
+                None if state.began_within(FETCH_PAUSE, now) => return state.keys.clone(),
+                _ => {
+                    let fetch = discover(Arc::clone(&self.fetcher), Arc::clone(&self.issuer));
+                    // A panic would otherwise reach every later request.
+                    let fetch = AssertUnwindSafe(fetch).catch_unwind();
+                    let fetch: Fetch = fetch.map(|keys| keys.ok()?.ok().map(Arc::new)).boxed().shared();
+                    state.fetched = Some(now);
+                    state.fetch = Some(fetch.clone());
+                    fetch
+                }
             }
-            state.fetched = Some(now);
+        };
+        let keys = fetch.clone().await;
+        let mut state = self.state.lock();
+        // The first request that wakes up stores the keys. Another fetch may be under way when the last request wakes up.
+        if state.fetch.as_ref().is_some_and(|current| current.ptr_eq(&fetch)) {
+            state.fetch = None;
+            state.keys = keys.or(state.keys.take());
         }
-        match self.discover().await {
-            Ok(keys) => {
-                let keys = Arc::new(keys);
-                self.state.lock().keys = Some(Arc::clone(&keys));
-                Some(keys)
-            }
-            Err(_) => self.state.lock().keys.clone(),
-        }
-    }
-
-    /// Reads the discovery document and the key set (OpenID Connect Discovery 1.0, section 4).
-    async fn discover(&self) -> Result<KeySet, String> {
-        #[derive(Deserialize)]
-        struct Document {
-            issuer: String,
-            jwks_uri: String,
-        }
-        let authorities = self.issuer.certificate_authority();
-        let document = self.fetcher.fetch(self.issuer.discovery_url(), authorities).await?;
-        let Document { issuer, jwks_uri } = serde_json::from_slice(&document).map_err(|error| error.to_string())?;
-        if issuer != self.issuer.url() {
-            return Err("the discovery document is of another issuer".to_owned());
-        }
-        if !jwks_uri.starts_with("https://") {
-            return Err("the keys are not at an https URL".to_owned());
-        }
-        KeySet::parse(&self.fetcher.fetch(&jwks_uri, authorities).await?)
+        state.keys.clone()
     }
 
     async fn check(&self, token: &UnverifiedToken<'_>, now: i64) -> Result<Authentication, String> {
@@ -175,7 +206,7 @@ fn has_audience(claims: &Map, accepted: &[String]) -> bool {
     }
 }
 
-impl<F: DocumentFetcher> Authenticator for JwtAuthenticator<F> {
+impl<F: DocumentFetcher + 'static> Authenticator for JwtAuthenticator<F> {
     fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
         let token = request.token.and_then(UnverifiedToken::parse);
         match token.filter(|token| token.issuer == self.issuer.url() && self.is_for(request.audiences)) {

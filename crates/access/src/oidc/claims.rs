@@ -12,7 +12,7 @@ use listwatch_meta::UserInfo;
 pub(crate) const EXPRESSION_COST_MAX: u64 = 100_000;
 
 /// The CEL variable that contains the claims of the token.
-const CLAIMS: &str = "claims";
+pub(super) const CLAIMS: &str = "claims";
 /// The CEL variable that contains the user, in user validation rules.
 const USER: &str = "user";
 
@@ -47,7 +47,7 @@ impl Compiled {
     fn new(source: &str, variable: &'static str, types: &[&str]) -> Result<Self, String> {
         let failed = |error: &dyn std::fmt::Display| format!("compilation failed: {error}");
         let expression = Expression::parse(source).map_err(|error| failed(&error))?;
-        let checked = expression.check([(variable, Type::Dyn)]).map_err(|error| failed(&error))?;
+        let checked = expression.check([(variable, Type::DYN)]).map_err(|error| failed(&error))?;
         let found = checked.ty.to_string();
         if !types.contains(&found.as_str()) && !matches!(found.as_str(), "dyn" | "any") {
             return Err(format!("must evaluate to one of {types:?}"));
@@ -110,6 +110,9 @@ impl ClaimMappings {
     /// # Errors
     /// The reason of the rejection, which contains no value of a claim.
     pub(super) fn user(&self, claims: &Map) -> Result<UserInfo, String> {
+        if let Some(Source::Claim { name, .. }) = &self.groups {
+            check_distributed(claims, name)?;
+        }
         let all = Value::Object(claims.clone());
         let mut user = UserInfo { username: self.username(claims, &all)?, ..UserInfo::default() };
         user.groups = match &self.groups {
@@ -168,6 +171,8 @@ impl ClaimMappings {
                         Some(_) => return Err(wrong_type("email_verified")),
                     }
                 }
+                // Stricter than upstream, which forbids an empty name only of an expression: all users without a name
+                // would be one user.
                 if username.is_empty() {
                     return Err(format!("the claim {name:?} is empty"));
                 }
@@ -208,6 +213,37 @@ fn check(rule: &Compiled, value: &Value, message: &str) -> Result<(), String> {
 fn text_claim<'a>(claims: &'a Map, name: &str) -> Result<&'a str, String> {
     let claim = claims.get(name).ok_or_else(|| format!("claim {name:?} is not present"))?;
     claim.as_str().ok_or_else(|| wrong_type(name))
+}
+
+/// Rejects a token whose groups are at another endpoint (OpenID Connect Core 1.0, section 5.6.2): this server does not
+/// fetch distributed claims, and the user must not lose groups silently (`claimResolver.expand`). As upstream, a source
+/// without an endpoint is ignored.
+fn check_distributed(claims: &Map, name: &str) -> Result<(), String> {
+    let names = match claims.get("_claim_names") {
+        Some(names) if !claims.contains_key(name) => names,
+        _ => return Ok(()),
+    };
+    let failed = |why: &str| Err(format!("could not expand distributed claims: {why}"));
+    let nothing = Map::new();
+    let map = |value| match value {
+        &Value::Null => Some(&nothing),
+        value => value.as_object(),
+    };
+    let Some(names) = map(names).filter(|names| names.values().all(|name| name.is_string() || name.is_null())) else {
+        return failed("oidc: error parsing distributed claim names");
+    };
+    let Some(sources) = claims.get("_claim_sources") else { return failed("oidc: no claim sources") };
+    let Some(sources) = map(sources) else { return failed("oidc: could not parse claim sources") };
+    let Some(source) = names.get(name) else { return Ok(()) };
+    let source = source.as_str().unwrap_or_default();
+    let Some(found) = sources.get(source) else {
+        return failed(&format!("id token _claim_names contained a source {source} missing in _claims_sources"));
+    };
+    match found.get("endpoint") {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::String(endpoint)) if endpoint.is_empty() => Ok(()),
+        _ => failed(&format!("this server does not fetch the distributed claim {name:?}")),
+    }
 }
 
 fn wrong_type(name: &str) -> String {

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use listwatch_cel::Expression;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde::Deserialize;
 
-use super::claims::{ClaimMappings, ClaimRule, Compiled, Source};
+use super::claims::{CLAIMS, ClaimMappings, ClaimRule, Compiled, Source};
 
 /// The number of issuers in a file (`maxJWTAuthenticators`).
 pub(crate) const ISSUERS_MAX: usize = 64;
@@ -457,18 +458,17 @@ fn source(path: &str, file: SourceFile, types: &[&str], has_prefix: bool) -> Res
 }
 
 /// If the username expression uses `claims.email`, requires `claims.email_verified` in it, in an extra value or in a
-/// claim validation rule.
+/// claim validation rule (`hasSelectExp`). The claims may also be read with an index: `claims['email']`.
 fn check_email_verified(file: &MappingsFile, rules: &[ClaimRuleFile]) -> Result<(), String> {
-    let plain = |text: &str| text.replace([' ', '\n', '\t', '"', '\'', '[', '?', '.'], "");
-    let username = plain(&file.username.expression);
-    let reads_email = username.match_indices("claimsemail").any(|(at, found)| {
-        let next = username[at + found.len()..].chars().next();
-        next.is_none_or(|next| !next.is_alphanumeric() && next != '_')
-    });
+    // An expression that does not compile is rejected later.
+    let reads = |text: &str, claim: &str| Expression::parse(text).is_ok_and(|parsed| parsed.reads_field(CLAIMS, claim));
+    if !reads(&file.username.expression, "email") {
+        return Ok(());
+    }
     let others = file.extra.iter().map(|extra| extra.value_expression.as_str());
     let mut all =
         others.chain(rules.iter().map(|rule| rule.expression.as_str())).chain([file.username.expression.as_str()]);
-    if reads_email && !all.any(|text| plain(text).contains("claimsemail_verified")) {
+    if !all.any(|text| reads(text, "email_verified")) {
         return Err("claimMappings.username.expression: Invalid value: claims.email_verified must be used in claimMappings.username.expression or claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used in claimMappings.username.expression".to_owned());
     }
     Ok(())

@@ -142,6 +142,42 @@ async fn invalid_token_is_rejected_and_a_foreign_one_is_not_recognized() {
 }
 
 #[tokio::test]
+async fn token_with_distributed_groups_is_rejected() {
+    let key = key();
+    let authenticator = authenticator(&Documents::of_keys(&[&key]), PLAIN);
+    let answer = async |names: Value, sources: Option<Value>, changes: Value| {
+        let mut claims = claims(changes);
+        claims["_claim_names"] = names;
+        sources.into_iter().for_each(|sources| claims["_claim_sources"] = sources);
+        if claims["groups"].is_null() {
+            claims.as_object_mut().unwrap().shift_remove("groups");
+        }
+        let token = jwt::sign(&key, claims.to_string().as_bytes()).unwrap();
+        ask(&authenticator, &token, NOW).await.map(|user| user["groups"].clone())
+    };
+    let (none, absent) = (Ok(json!(["system:authenticated"])), || json!({"groups": null}));
+    let failed = |why: &str| Err(format!("oidc: could not expand distributed claims: {why}"));
+    let endpoint = || Some(json!({"src": {"endpoint": "https://groups.example.com", "access_token": "t"}}));
+    let groups = || json!({"groups": "src"});
+    let fetch = "this server does not fetch the distributed claim \"groups\"";
+    assert_eq!(answer(groups(), endpoint(), absent()).await, failed(fetch), "the groups are lost");
+    let own = answer(groups(), endpoint(), json!({})).await;
+    assert_eq!(own, Ok(json!(["dev", "system:authenticated"])), "the token has the groups");
+    assert_eq!(answer(json!({"roles": "src"}), endpoint(), absent()).await, none, "another claim is distributed");
+    let aggregated = Some(json!({"src": {"JWT": "a.b.c"}}));
+    assert_eq!(answer(groups(), aggregated, absent()).await, none, "upstream ignores aggregated claims");
+    assert_eq!(answer(groups(), None, absent()).await, failed("oidc: no claim sources"));
+    let missing = "id token _claim_names contained a source src missing in _claims_sources";
+    assert_eq!(answer(groups(), Some(json!({})), absent()).await, failed(missing));
+    let names = "oidc: error parsing distributed claim names";
+    for malformed in [json!(["groups"]), json!({"groups": 7}), json!("groups")] {
+        assert_eq!(answer(malformed, endpoint(), absent()).await, failed(names));
+    }
+    let sources = "oidc: could not parse claim sources";
+    assert_eq!(answer(groups(), Some(json!([])), absent()).await, failed(sources));
+}
+
+#[tokio::test]
 async fn signing_keys_are_fetched_on_first_use_and_refetched_after_a_pause() {
     let (old, new) = (key(), key());
     let documents = Documents::default();
@@ -181,6 +217,75 @@ async fn prepared_authenticator_has_keys_before_the_first_token() {
     let fetched = documents.fetched.lock().len();
     assert!(ask(&authenticator, &token(&key, json!({"exp": NOW + 99})), NOW + 10).await.is_ok());
     assert_eq!(documents.fetched.lock().len(), fetched, "the token needs no fetch");
+}
+
+/// An issuer that answers when its gate opens.
+struct Gated {
+    documents: Documents,
+    gate: Arc<tokio::sync::Semaphore>,
+}
+
+impl DocumentFetcher for Gated {
+    fn fetch<'a>(
+        &'a self,
+        url: &'a str,
+        authorities: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send + 'a>> {
+        Box::pin(async move {
+            drop(self.gate.acquire().await);
+            self.documents.fetch(url, authorities).await
+        })
+    }
+}
+
+#[tokio::test]
+async fn tokens_wait_for_the_fetch_that_another_request_began_and_dropped() {
+    let key = key();
+    let (documents, gate) = (Documents::of_keys(&[&key]), Arc::new(tokio::sync::Semaphore::new(0)));
+    let issuer = configuration(PLAIN).unwrap().issuers.remove(0);
+    let gated = Gated { documents: documents.clone(), gate: Arc::clone(&gate) };
+    let authenticator = JwtAuthenticator::new(issuer, gated, vec!["api".to_owned()]);
+    let (token, authenticator) = (&token(&key, json!({})), &authenticator);
+    let ask = |now: i64| async move {
+        let asked = AuthenticationRequest::of_token(Some(token), now);
+        matches!(authenticator.authenticate(&asked).await, Authentication::Authenticated { .. })
+    };
+    let dropped = tokio::time::timeout(std::time::Duration::from_millis(1), ask(NOW)).await;
+    assert!(dropped.is_err(), "the issuer does not answer yet");
+    let open = async {
+        tokio::task::yield_now().await;
+        gate.add_permits(1);
+    };
+    // Reading two documents may take longer than the pause between two fetches.
+    let (first, second, prepared, ()) =
+        tokio::join!(ask(NOW + 2), ask(NOW + 12), authenticator.prepare(NOW + 12), open);
+    assert!(first && second && prepared, "{first} {second} {prepared}");
+    assert_eq!(documents.fetched.lock().len(), 2, "one fetch of the discovery document and of the keys");
+}
+
+/// A fetcher with a bug.
+struct Panicking;
+
+impl DocumentFetcher for Panicking {
+    fn fetch<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send + 'a>> {
+        Box::pin(async { panic!("a bug") })
+    }
+}
+
+#[tokio::test]
+async fn panic_of_a_fetcher_rejects_tokens_and_reaches_no_request() {
+    let issuer = configuration(PLAIN).unwrap().issuers.remove(0);
+    let authenticator = JwtAuthenticator::new(issuer, Panicking, vec!["api".to_owned()]);
+    let token = token(&key(), json!({}));
+    for now in [NOW, NOW + 1, NOW + 20] {
+        let answer = authenticator.authenticate(&AuthenticationRequest::of_token(Some(&token), now)).await;
+        let Authentication::Rejected(why) = answer else { panic!("{answer:?}") };
+        assert_eq!(why, "oidc: authenticator not initialized");
+    }
 }
 
 #[tokio::test]
@@ -298,6 +403,22 @@ fn invalid_configuration_is_rejected_with_its_field() {
             "  claimMappings: {username: {expression: \"claims['email']\"}}",
             "jwt[0].claimMappings.username.expression: Invalid value: claims.email_verified must be used",
         ),
+        (
+            "  claimMappings: {username: {expression: claims.email.lowerAscii()}}",
+            "jwt[0].claimMappings.username.expression: Invalid value: claims.email_verified must be used",
+        ),
+        (
+            "  claimMappings: {username: {expression: \"'a' + claims.email\"}}",
+            "jwt[0].claimMappings.username.expression: Invalid value: claims.email_verified must be used",
+        ),
+        (
+            "  claimMappings: {username: {expression: \"claims.email + 'claims.email_verified'\"}}",
+            "jwt[0].claimMappings.username.expression: Invalid value: claims.email_verified must be used",
+        ),
+        (
+            "  claimMappings: {username: {expression: 'claims.email + claims.email_verified2'}}",
+            "jwt[0].claimMappings.username.expression: Invalid value: claims.email_verified must be used",
+        ),
         (&format!("{PLAIN}\n  claimValidationRules: [{{}}]"), "jwt[0].claimValidationRules[0]: Required value"),
         (
             &format!("{PLAIN}\n  claimValidationRules: [{{expression: \"'a'\"}}]"),
@@ -345,7 +466,14 @@ fn invalid_configuration_is_rejected_with_its_field() {
         let found = error(rest);
         assert!(found.starts_with(expected), "{rest}\n{found}\n{expected}");
     }
-    assert!(configuration("  claimMappings: {username: {expression: 'claims.emailaddress'}}").is_ok());
+    for accepted in [
+        "claims.emailaddress",
+        "claims.sub == \\\"claims.email\\\" ? claims.sub : claims.sub",
+        "claims.email_verified ? claims.email.lowerAscii() : claims.sub",
+    ] {
+        let rest = format!("  claimMappings: {{username: {{expression: \"{accepted}\"}}}}");
+        assert!(configuration(&rest).is_ok(), "{accepted}");
+    }
     let parse = |text: &str| AuthenticationConfiguration::parse(text, &[]);
     assert!(parse("kind: AuthenticationConfiguration\napiVersion: v1").is_err());
     let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";

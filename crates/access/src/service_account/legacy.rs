@@ -3,6 +3,7 @@
 
 use serde::Deserialize;
 
+use super::FoundObject;
 use super::claims::BoundObjectReference;
 use super::names::service_account_username;
 
@@ -33,6 +34,39 @@ pub struct LegacyTokenSecret {
     pub is_being_deleted: bool,
     /// Whether the Secret has the label `kubernetes.io/legacy-token-invalid-since`.
     pub is_invalidated: bool,
+    /// The UID of the Secret.
+    pub uid: String,
+    /// The label `kubernetes.io/legacy-token-last-used`; empty without it.
+    pub last_used: String,
+}
+
+/// The service account of a token in a Secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LegacyTokenAccount {
+    /// The object of the account.
+    pub account: FoundObject,
+    /// The names of the Secrets in the account's `secrets`. Kubernetes has generated the tokens of these Secrets.
+    pub secrets: Vec<String>,
+}
+
+/// A use of a token in a Secret. The Secret's label `kubernetes.io/legacy-token-last-used` has to name the day, because
+/// kube-controller-manager deletes unused tokens after a year.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LegacyTokenUse {
+    /// The namespace of the Secret.
+    pub namespace: String,
+    /// The name of the Secret.
+    pub secret: String,
+    /// The UID of the Secret.
+    pub uid: String,
+    /// The day in UTC, such as `2006-01-02`.
+    pub date: String,
+}
+
+/// The day of a time in UTC, such as `2006-01-02`.
+fn date(seconds: i64) -> Option<String> {
+    let date = time::OffsetDateTime::from_unix_timestamp(seconds).ok()?.date();
+    Some(format!("{:04}-{:02}-{:02}", date.year(), u8::from(date.month()), date.day()))
 }
 
 impl LegacyClaims {
@@ -64,6 +98,17 @@ impl LegacyClaims {
             return Err("Token does not match server's copy".to_owned());
         }
         Ok(())
+    }
+
+    /// Returns the use of the token, unless the label names this day or the next one: the clock of another server may
+    /// be ahead (`patchSecretWithLastUsedDate`).
+    pub(super) fn unrecorded_use(&self, secret: &LegacyTokenSecret, now: i64) -> Option<LegacyTokenUse> {
+        let (today, tomorrow) = (date(now)?, date(now.saturating_add(24 * 60 * 60)));
+        if secret.last_used == today || Some(&secret.last_used) == tomorrow.as_ref() {
+            return None;
+        }
+        let (namespace, name) = (self.namespace.clone(), self.secret.clone());
+        Some(LegacyTokenUse { namespace, secret: name, uid: secret.uid.clone(), date: today })
     }
 
     /// Checks that the Secret is not marked as invalid.

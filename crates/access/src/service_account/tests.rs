@@ -1,10 +1,13 @@
 //! Tests of the authenticator of service account tokens.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use listwatch_json::{Value, json};
 
 use super::*;
+use crate::authentication_recorder::{AuthenticationRecorder, AuthenticationRecords};
 
 const RSA_PUBLIC: &str = include_str!("test_keys/rsa-public.pem");
 
@@ -50,7 +53,11 @@ fn claims() -> Claims {
 struct Objects {
     options: ServiceAccountTokenOptions,
     found: Mutex<HashMap<String, FoundObject>>,
+    /// The number of reads of objects.
+    reads: AtomicUsize,
     secret: Mutex<Option<LegacyTokenSecret>>,
+    /// The uses of tokens in Secrets.
+    uses: Mutex<Vec<LegacyTokenUse>>,
 }
 
 impl Objects {
@@ -64,7 +71,8 @@ impl Objects {
             api_audiences: vec![ISSUER.to_owned(), "api".to_owned()],
             ..ServiceAccountTokenOptions::default()
         };
-        Objects { options, found: Mutex::new(names.iter().map(object).collect()), secret: Mutex::default() }
+        let found = Mutex::new(names.iter().map(object).collect());
+        Objects { options, found, reads: AtomicUsize::new(0), secret: Mutex::default(), uses: Mutex::default() }
     }
 
     fn set(&self, path: &str, uid: &str, deletion: Option<i64>) {
@@ -89,12 +97,25 @@ impl ServiceAccountObjects for &Objects {
         namespace: Option<&str>,
         object: &BoundObjectReference,
     ) -> Option<FoundObject> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         let path = format!("{resource}/{}/{}", namespace.unwrap_or_default(), object.name);
         self.found.lock().get(&path).cloned()
     }
 
     async fn legacy_secret(&self, _: &str, _: &str) -> Option<LegacyTokenSecret> {
         self.secret.lock().clone()
+    }
+
+    async fn legacy_account(&self, namespace: &str, reference: &BoundObjectReference) -> Option<LegacyTokenAccount> {
+        let account = self.bound_object("serviceaccounts", Some(namespace), reference).await?;
+        let prefix = format!("generated/{namespace}/{}/", reference.name);
+        let secrets =
+            self.found.lock().keys().filter_map(|path| path.strip_prefix(&prefix)).map(str::to_owned).collect();
+        Some(LegacyTokenAccount { account, secrets })
+    }
+
+    fn report_use(&self, used: LegacyTokenUse) {
+        self.uses.lock().push(used);
     }
 }
 
@@ -294,23 +315,102 @@ async fn user_of_a_token_has_its_uid_groups_and_bound_objects() {
     );
 }
 
+/// A token in the Secret `s`, with changed claims.
+fn legacy(changes: &[(&str, &str)]) -> String {
+    let mut claims = json!({
+        "iss": "kubernetes/serviceaccount",
+        "kubernetes.io/serviceaccount/namespace": "a",
+        "kubernetes.io/serviceaccount/secret.name": "s",
+        "kubernetes.io/serviceaccount/service-account.name": "robot",
+        "kubernetes.io/serviceaccount/service-account.uid": "uid-of-robot",
+        "sub": "system:serviceaccount:a:robot",
+    });
+    for (claim, value) in changes {
+        claims[*claim] = json!(value);
+    }
+    jwt::sign(&rsa(), claims.to_string().as_bytes()).unwrap()
+}
+
+/// The audit annotations without their common prefix, and the warnings of a token.
+async fn records(objects: &Objects, token: &str, now: i64) -> (Vec<(String, String)>, Vec<&'static str>) {
+    let recorder = AuthenticationRecorder::default();
+    let authenticator = ServiceAccountTokenAuthenticator::new(objects);
+    let request = AuthenticationRequest::of_token(Some(token), now).with_recorder(&recorder);
+    let _ = authenticator.authenticate(&request).await;
+    let AuthenticationRecords { annotations, warnings, .. } = recorder.take();
+    let short = |key: &str| key.strip_prefix("authentication.k8s.io/").unwrap().to_owned();
+    (annotations.into_iter().map(|(key, value)| (short(key), value)).collect(), warnings)
+}
+
+#[tokio::test]
+async fn use_of_a_secret_based_token_is_reported_once_a_day() {
+    let objects = Objects::new(&["serviceaccounts/a/robot"]);
+    let token = legacy(&[]);
+    // 2026-11-30, half a minute before the next day.
+    let now = 1_796_083_170;
+    let secret = |last_used: &str| LegacyTokenSecret {
+        token: token.clone().into_bytes(),
+        uid: "u".to_owned(),
+        last_used: last_used.to_owned(),
+        ..LegacyTokenSecret::default()
+    };
+    let uses = async |secret: LegacyTokenSecret, now| {
+        *objects.secret.lock() = Some(secret);
+        records(&objects, &token, now).await;
+        std::mem::take(&mut *objects.uses.lock())
+    };
+    let used = |date: &str| {
+        let [namespace, secret, uid, date] = ["a", "s", "u", date].map(str::to_owned);
+        vec![LegacyTokenUse { namespace, secret, uid, date }]
+    };
+    for last_used in ["", "2026-11-29", "2026-12-02", "garbage"] {
+        assert_eq!(uses(secret(last_used), now).await, used("2026-11-30"), "{last_used:?}");
+    }
+    for last_used in ["2026-11-30", "2026-12-01"] {
+        assert_eq!(uses(secret(last_used), now).await, [], "{last_used:?}");
+    }
+    assert_eq!(uses(secret("2026-11-30"), now + 60).await, used("2026-12-01"), "the next day");
+    let invalidated = LegacyTokenSecret { is_invalidated: true, ..secret("") };
+    assert_eq!(uses(invalidated, now).await, used("2026-11-30"), "an invalidated token was used");
+    let other = LegacyTokenSecret { token: b"other".to_vec(), ..secret("") };
+    assert_eq!(uses(other, now).await, [], "the Secret has another token");
+    objects.set("serviceaccounts/a/robot", "other", None);
+    assert_eq!(uses(secret(""), now).await, [], "the account was replaced");
+}
+
+#[tokio::test]
+async fn legacy_and_stale_tokens_are_audited() {
+    let objects = Objects::new(&["serviceaccounts/a/robot"]);
+    let token = legacy(&[]);
+    let secret = LegacyTokenSecret { token: token.clone().into_bytes(), ..LegacyTokenSecret::default() };
+    *objects.secret.lock() = Some(secret.clone());
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    let sub = ("legacy-token", "system:serviceaccount:a:robot");
+    let manual = (pairs(&[sub, ("legacy-token-manual-secret", "s")]), vec![]);
+    assert_eq!(records(&objects, &token, 1000).await, manual);
+    assert_eq!(objects.reads.load(Ordering::Relaxed), 1, "the account is read once");
+    objects.set("generated/a/robot/s", "", None);
+    let generated = (pairs(&[sub, ("legacy-token-autogenerated-secret", "s")]), vec![AUTO_GENERATED]);
+    assert_eq!(records(&objects, &token, 1000).await, generated);
+    *objects.secret.lock() = Some(LegacyTokenSecret { is_invalidated: true, ..secret });
+    let invalidated = (pairs(&[sub, ("legacy-token-invalidated", "s/a")]), vec![]);
+    assert_eq!(records(&objects, &token, 1000).await, invalidated);
+
+    let mut stale = claims();
+    stale.kubernetes.warnafter = Some(1500);
+    let token = stale.sign(&rsa()).unwrap();
+    assert_eq!(records(&objects, &token, 1499).await, (vec![], vec![]));
+    let value = "subject: system:serviceaccount:a:robot, seconds after warning threshold: 7";
+    assert_eq!(records(&objects, &token, 1507).await, (pairs(&[("stale-token", value)]), vec![]));
+    let for_all = Claims { aud: Vec::new(), ..claims() }.sign(&rsa()).unwrap();
+    assert_eq!(records(&objects, &for_all, 1000).await, (pairs(&[sub]), vec![]), "a token without an audience");
+}
+
 #[tokio::test]
 async fn secret_based_token_is_valid_while_the_secret_contains_it() {
     let objects = Objects::new(&["serviceaccounts/a/robot"]);
-    let legacy = |changes: &[(&str, &str)]| {
-        let mut claims = json!({
-            "iss": "kubernetes/serviceaccount",
-            "kubernetes.io/serviceaccount/namespace": "a",
-            "kubernetes.io/serviceaccount/secret.name": "s",
-            "kubernetes.io/serviceaccount/service-account.name": "robot",
-            "kubernetes.io/serviceaccount/service-account.uid": "uid-of-robot",
-            "sub": "system:serviceaccount:a:robot",
-        });
-        for (claim, value) in changes {
-            claims[*claim] = json!(value);
-        }
-        jwt::sign(&rsa(), claims.to_string().as_bytes()).unwrap()
-    };
     let token = legacy(&[]);
     let robot = format!("system:serviceaccount:a:robot [{ISSUER:?}, \"api\"]");
     let invalidated = "Token has been invalidated".to_owned();

@@ -25,7 +25,8 @@ pub struct TokenWebhookOptions {
     pub version: ReviewVersion,
     /// The lifetime of a cached response (`--authentication-token-webhook-cache-ttl`). Errors are not cached.
     pub kept_for: Duration,
-    /// The audiences of this server (`--api-audiences`).
+    /// The audiences of this server (`--api-audiences`). With others than those of its service account tokens, the server
+    /// refuses the users of the webhook.
     pub api_audiences: Vec<String>,
 }
 

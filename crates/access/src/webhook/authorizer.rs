@@ -225,10 +225,10 @@ pub(super) fn field_requirement(term: &FieldTerm) -> Value {
 /// Converts a label requirement. Returns `None` for the operators `Gt` and `Lt`, which reviews do not have. Without
 /// such a requirement, the review describes a broader request.
 pub(super) fn label_requirement(requirement: &LabelRequirement) -> Option<Value> {
-    let key = requirement.key();
+    let (key, values) = (requirement.key(), requirement.values());
     Some(match requirement.operator() {
-        LabelOperator::In(values) => json!({"key": key, "operator": "In", "values": values}),
-        LabelOperator::NotIn(values) => json!({"key": key, "operator": "NotIn", "values": values}),
+        LabelOperator::In(_) => json!({"key": key, "operator": "In", "values": values}),
+        LabelOperator::NotIn(_) => json!({"key": key, "operator": "NotIn", "values": values}),
         LabelOperator::Exists => json!({"key": key, "operator": "Exists"}),
         LabelOperator::DoesNotExist => json!({"key": key, "operator": "DoesNotExist"}),
         LabelOperator::GreaterThan(_) | LabelOperator::LessThan(_) => return None,

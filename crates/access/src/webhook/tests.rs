@@ -56,7 +56,7 @@ async fn review_has_the_attributes_and_selectors_of_the_request() {
     let client = Scripted::new([Ok(json!({"allowed": true})), Ok(json!({}))]);
     let v1 = AuthorizationWebhookOptions { version: ReviewVersion::V1, ..Default::default() };
     let authorizer = authorizer(&client, v1);
-    let fields = FieldSelector::parse("metadata.name=a,status.phase!=Failed").unwrap();
+    let fields = FieldSelector::parse("status.phase!=Failed,metadata.name=a").unwrap();
     let labels = LabelSelector::parse("x in (a,b),!y,z>5").unwrap();
     let user = alice();
     let attributes = Attributes {
