@@ -60,21 +60,30 @@ impl Validator for AlwaysPullImages {
     }
 
     async fn check(&self, request: &AdmissionRequest<'_>, object: &Object) -> Result<(), Status> {
-        let mut result = Ok(());
-        if !brings_no_image(request, object) {
-            let found = LISTS.iter().flat_map(|list| {
-                objects(child(object, "spec"), list).map(move |(index, container)| (list, index, container))
-            });
-            let mut other = found.filter(|(_, _, container)| text(container, "imagePullPolicy") != ALWAYS);
-            if let Some((list, index, container)) = other.next() {
+        if brings_no_image(request, object) {
+            return Ok(());
+        }
+        let spec = child(object, "spec");
+        let refuse = |path: std::fmt::Arguments<'_>, policy: &str| {
+            let why = format_args!("{path}: Unsupported value: {policy:?}: supported values: \"{ALWAYS}\"");
+            Err(request.forbid(object, why))
+        };
+        for list in LISTS {
+            for (index, container) in objects(spec, list) {
                 let policy = text(container, "imagePullPolicy");
-                let why = format_args!(
-                    "spec.{list}[{index}].imagePullPolicy: Unsupported value: {policy:?}: supported values: \"{ALWAYS}\""
-                );
-                result = Err(request.forbid(object, why));
+                if policy != ALWAYS {
+                    return refuse(format_args!("spec.{list}[{index}].imagePullPolicy"), policy);
+                }
             }
         }
-        result
+        for (index, volume) in objects(spec, "volumes") {
+            let Some(Value::Object(image)) = volume.get("image") else { continue };
+            let policy = text(image, "pullPolicy");
+            if policy != ALWAYS {
+                return refuse(format_args!("spec.volumes[{index}].image.pullPolicy"), policy);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -85,7 +94,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn images_of_new_pods_are_always_pulled() {
+    async fn images_of_containers_and_volumes_of_new_pods_are_always_pulled() {
         let fixture = Fixture::new(&[]);
         let request = create(&fixture, "", "pods", "Pod", "p");
         let given = json!({"metadata": {"name": "p"}, "spec": {
@@ -102,6 +111,12 @@ mod tests {
         assert_eq!(pod["spec"]["containers"][0]["imagePullPolicy"], "Always");
         assert_eq!(pod["spec"]["volumes"][0]["image"]["pullPolicy"], "Always");
         assert!(AlwaysPullImages.check(&request, &pod).await.is_ok());
+        pod["spec"]["volumes"][0]["image"]["pullPolicy"] = json!("IfNotPresent");
+        let refused = AlwaysPullImages.check(&request, &pod).await.unwrap_err();
+        assert_eq!(
+            refused.message,
+            "pods \"p\" is forbidden: spec.volumes[0].image.pullPolicy: Unsupported value: \"IfNotPresent\": supported values: \"Always\""
+        );
         let update = AdmissionRequest { operation: Operation::Update, old_object: Some(&old), ..request };
         assert!(AlwaysPullImages.check(&update, &old).await.is_ok(), "the image is not new");
     }

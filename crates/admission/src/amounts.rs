@@ -14,12 +14,16 @@ pub(crate) type Amounts = BTreeMap<String, Quantity>;
 
 /// Reads a list of resources. Values that are not quantities are omitted; validation rejects them.
 pub(crate) fn amounts(list: &Object) -> Amounts {
-    let read = |value: &Value| match value {
+    list.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), amount(value)?))).collect()
+}
+
+/// Reads one quantity.
+pub(crate) fn amount(value: &Value) -> Option<Quantity> {
+    match value {
         Value::String(text) => Quantity::parse(text),
         Value::Number(number) => Quantity::parse(&number.to_string()),
         _ => None,
-    };
-    list.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), read(value)?))).collect()
+    }
 }
 
 /// Returns the quantities as a JSON object.

@@ -7,6 +7,7 @@ use listwatch_json::Value;
 use listwatch_meta::go::quote;
 use listwatch_validation::{Object, given, objects, text, texts};
 
+use super::default_toleration_seconds::TolerationSeconds;
 use super::event_rate_limit::EventLimit;
 use super::plugin_set::PLUGINS;
 use super::pod_node_selector::PodNodeSelector;
@@ -27,6 +28,8 @@ pub struct AdmissionConfiguration {
     pub node_selectors: BTreeMap<String, String>,
     /// The configuration of PodTolerationRestriction.
     pub tolerations: TolerationRestriction,
+    /// The tolerations that DefaultTolerationSeconds adds. Flags set them; the file has no entry for this plugin.
+    pub toleration_seconds: TolerationSeconds,
 }
 
 /// A resource whose use needs a quota (`resourcequotaapi.LimitedResource`).

@@ -50,6 +50,14 @@ pub trait RequestDetails: Send + Sync {
     /// Returns the CreateOptions, UpdateOptions or DeleteOptions of the request in `meta.k8s.io/v1`; `None` on connect.
     fn options(&self) -> Option<Map>;
 
+    /// Returns the verb of the request, as authorizers see it: plugins see an update and a patch as the same operation.
+    /// Empty for the server's own writes.
+    fn verb(&self) -> &str;
+
+    /// Returns the name in the path of the request (`RequestInfo.Name`). Empty for a POST of a collection, whose object
+    /// has its name in the body, and for the server's own writes.
+    fn path_name(&self) -> &str;
+
     /// Returns the time at which the request must be complete; `None` for the server's own writes.
     fn deadline(&self) -> Option<Instant>;
 
@@ -113,9 +121,13 @@ impl std::fmt::Display for PatchError {
 
 impl std::error::Error for PatchError {}
 
-/// Request details for tests of plugins that do not use them.
+/// Request details for tests of plugins that use at most the verb and the name in the path.
 #[cfg(test)]
-pub(crate) struct NoDetails;
+#[derive(Default)]
+pub(crate) struct NoDetails {
+    pub(crate) verb: &'static str,
+    pub(crate) path_name: &'static str,
+}
 
 #[cfg(test)]
 impl RequestDetails for NoDetails {
@@ -130,6 +142,14 @@ impl RequestDetails for NoDetails {
 
     fn options(&self) -> Option<Map> {
         None
+    }
+
+    fn verb(&self) -> &str {
+        self.verb
+    }
+
+    fn path_name(&self) -> &str {
+        self.path_name
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -177,8 +177,8 @@ impl Validator for EventRateLimit {
     }
 
     async fn check(&self, request: &AdmissionRequest<'_>, object: &Object) -> Result<(), Status> {
-        // A decision without fuel is made again, and must not take two tokens.
-        if fuel::is_exhausted() {
+        // A request that starts again, e.g. before the call of a webhook, must not take two tokens.
+        if fuel::is_exhausted() || request.recorder.has_effect(Self::NAME) {
             return Ok(());
         }
         let now = Instant::now();
@@ -191,7 +191,10 @@ impl Validator for EventRateLimit {
         });
         match aggregate(rejections.collect()) {
             Some(why) => Err(Status::failure(429, "TooManyRequests", format!("Too many requests: {why}"))),
-            None => Ok(()),
+            None => {
+                request.recorder.add_effect(Self::NAME);
+                Ok(())
+            }
         }
     }
 }
@@ -270,6 +273,23 @@ mod tests {
             assert_eq!(written(&plugin, "a", "u", "p").await, Ok(()));
         }
         assert_eq!(written(&plugin, "a", "u", "p").await, refused, "a bucket holds no more than the burst");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn event_takes_one_token_although_its_request_starts_again() {
+        let plugin = plugin(json!([limit("Server", 1, 2, 0)]));
+        let fixture = Fixture::new(&[]);
+        let request = create(&fixture, "", "events", "Event", "e");
+        for _ in 0..3 {
+            assert_eq!(plugin.check(&request, &event("a", "p")).await, Ok(()));
+        }
+        assert_eq!(written(&plugin, "a", "u", "p").await, Ok(()), "the second token is left");
+        let other = Fixture::new(&[]);
+        let request = create(&other, "", "events", "Event", "e");
+        for _ in 0..2 {
+            let rejected = plugin.check(&request, &event("a", "p")).await;
+            assert_eq!(rejected.unwrap_err().code, 429, "a rejected request stays rejected");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,16 +14,19 @@
 //! | NamespaceLifecycle, NamespaceAutoProvision | in `listwatch-write` | before all others, the first also on delete |
 //! | (definitions being deleted) | in `listwatch-write` | before all others |
 //! | the others of kube-apiserver | one file each; `plugin_set.rs` has their order and defaults | both, also on delete |
+//! | (authorization of writes that create) | `create_authorization.rs` | validating |
 //! | (escalation checks of RBAC, with RBAC only) | `rbac_escalation.rs` | validating |
+//! | (permission checks of ResourceClaims) | `resource_claims.rs` | validating |
 //!
 //! Plugins see POSTs to `pods/binding`, `pods/eviction` and `serviceaccounts/token` as creations of the subresource,
-//! with the object that was posted. Plugins also see the deletion that an eviction causes.
+//! with the object that was posted. Plugins do not see the deletion that an eviction causes. Plugins see a review as a
+//! creation, before its evaluation.
 //!
 //! A plugin may see one request twice. If a computation is too expensive for an I/O worker, the request restarts on
-//! another thread.
+//! another thread. A plugin with an effect outside of the server and its store calls [`listwatch_meta::fuel::commit`]
+//! before the effect, and ends if the result is false: the request restarts before the effect.
 //!
-//! DefaultTolerationSeconds is part of the defaults of pods, and the eviction subresource enforces disruption
-//! budgets.
+//! The eviction subresource enforces disruption budgets.
 
 #![forbid(unsafe_code)]
 
@@ -35,7 +38,9 @@ mod certificate_signers;
 mod certificate_subject_restriction;
 mod claim_resize;
 mod configuration;
+mod create_authorization;
 mod default_class;
+mod default_toleration_seconds;
 mod details;
 mod event_rate_limit;
 mod extended_resource_toleration;
@@ -57,6 +62,7 @@ mod priority;
 mod rbac_escalation;
 mod recorder;
 mod reinvocation;
+mod resource_claims;
 pub mod resource_quota;
 mod runtime_class;
 mod service_account;
@@ -76,6 +82,8 @@ use listwatch_json::{Map, Value};
 use listwatch_meta::{Status, UserInfo};
 
 pub use self::configuration::{AdmissionConfiguration, InvalidConfiguration, LimitedResource};
+pub use self::create_authorization::CreateAuthorization;
+pub use self::default_toleration_seconds::TolerationSeconds;
 pub use self::details::{KindName, PatchError, RequestDetails, ResourceName};
 pub use self::event_rate_limit::EventLimit;
 pub use self::node_restriction::NodeRestriction;
@@ -85,6 +93,7 @@ pub use self::pod_toleration_restriction::TolerationRestriction;
 pub use self::rbac_escalation::RbacEscalation;
 pub use self::recorder::{ANNOTATION_BYTES_MAX, ANNOTATIONS_MAX, AdmissionRecorder};
 pub use self::reinvocation::ReinvocationContext;
+pub use self::resource_claims::ResourceClaimAuthorization;
 
 /// The future that an admission plugin returns.
 pub type AdmissionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send + 'a>>;
@@ -100,7 +109,7 @@ pub enum Operation {
     /// The write deletes an object.
     Delete,
     /// The request connects to a pod, a node or a service: `exec`, `attach`, `portforward` and `proxy`. The object holds
-    /// the options. A plugin may reject them and must not change them.
+    /// the options, which a plugin may change.
     Connect,
 }
 
@@ -396,8 +405,8 @@ impl AdmissionChain {
         chain
     }
 
-    /// Adds a built-in plugin. `listwatch-write` implements NamespaceLifecycle and NamespaceAutoProvision. The defaults
-    /// of pods include DefaultTolerationSeconds. Plugins whose feature gate is off are not implemented.
+    /// Adds a built-in plugin. `listwatch-write` implements NamespaceLifecycle and NamespaceAutoProvision.
+    /// Plugins whose feature gate is off are not implemented.
     fn install(&mut self, name: &str, configuration: &AdmissionConfiguration, authorizers: Option<&AuthorizerChain>) {
         match (name, authorizers) {
             ("NamespaceExists", _) => self.add_validating(Arc::new(namespace_exists::NamespaceExists)),
@@ -417,6 +426,10 @@ impl AdmissionChain {
                 add_both(self, pod_node_selector::PodNodeSelector::new(configuration.node_selectors.clone()));
             }
             ("Priority", _) => add_both(self, priority::Priority),
+            ("DefaultTolerationSeconds", _) => {
+                let seconds = configuration.toleration_seconds;
+                self.add_mutating(Arc::new(default_toleration_seconds::DefaultTolerationSeconds(seconds)));
+            }
             ("PodTolerationRestriction", _) => {
                 let restriction = configuration.tolerations.clone();
                 add_both(self, pod_toleration_restriction::PodTolerationRestriction::new(restriction));
@@ -622,7 +635,7 @@ mod tests {
             old_object: None,
             objects: &NoObjects,
             recorder: &recorder,
-            details: &NoDetails,
+            details: &NoDetails::default(),
             reinvocation: None,
         };
         let mut object = Map::new();

@@ -1,6 +1,6 @@
 //! OwnerReferencesPermissionEnforcement: restricts owner references (`plugin/pkg/admission/gc`). Only users who may
-//! delete an object can set its owners. Only users who may update the finalizers of an owner can set
-//! `blockOwnerDeletion`.
+//! delete an object can change its owners. The creator of an object can always set its owners. Only users who may
+//! update the finalizers of an owner can set `blockOwnerDeletion`.
 
 use listwatch_access::{Attributes, Authorization, AuthorizerChain};
 use listwatch_meta::Status;
@@ -97,21 +97,37 @@ impl Validator for OwnerReferencesPermissionEnforcement {
         if !changes_owners(object, request.old_object) {
             return Ok(());
         }
-        let attributes = Attributes {
-            api_version: request.version,
-            namespace: request.namespace.unwrap_or_default(),
-            subresource: request.subresource.unwrap_or_default(),
-            name: request.name,
-            ..Attributes::resource(request.user, "delete", request.group, request.resource)
-        };
-        let found = self.0.authorize(&attributes).await;
-        if !found.is_allowed() {
-            let why = reason(&found);
-            return Err(
-                request.forbid(object, format_args!("cannot set an ownerRef on a resource you can't delete: {why}"))
-            );
+        // A user who creates an object could also not create it.
+        if request.operation != Operation::Create {
+            let attributes = Attributes {
+                api_version: request.version,
+                namespace: request.namespace.unwrap_or_default(),
+                subresource: request.subresource.unwrap_or_default(),
+                name: request.name,
+                ..Attributes::resource(request.user, "delete", request.group, request.resource)
+            };
+            let found = self.0.authorize(&attributes).await;
+            if !found.is_allowed() {
+                let why = reason(&found);
+                return Err(request
+                    .forbid(object, format_args!("cannot set an ownerRef on a resource you can't delete: {why}")));
+            }
         }
-        for owner in newly_blocked(object, request.old_object) {
+        let mut blocked = newly_blocked(object, request.old_object).peekable();
+        if blocked.peek().is_none() {
+            return Ok(());
+        }
+        // A user who may update all finalizers needs no lookup of the owner's kind, which discovery may not know yet.
+        let any = Attributes {
+            api_version: "*",
+            subresource: "finalizers",
+            name: "*",
+            ..Attributes::resource(request.user, "update", "*", "*")
+        };
+        if self.0.authorize(&any).await.is_allowed() {
+            return Ok(());
+        }
+        for owner in blocked {
             self.check_owner(request, owner).await.map_err(|why| request.forbid(object, why))?;
         }
         Ok(())
@@ -170,15 +186,16 @@ mod tests {
 
     const MAY_DELETE: &str = "delete pods/ ns/p";
     const MAY_FINALIZE: &str = "update replicasets/finalizers ns/o";
+    const MAY_FINALIZE_ALL: &str = "update */finalizers /*";
 
     #[tokio::test]
-    async fn owners_are_set_only_by_users_who_may_delete_the_object() {
+    async fn owners_are_changed_only_by_users_who_may_delete_the_object() {
         let set = json!([owner("ReplicaSet", "1", None)]);
         let refused = "cannot set an ownerRef on a resource you can't delete: , <nil>";
-        assert_eq!(checked(&[], set.clone(), None, None).await, Err(refused.to_owned()));
+        assert_eq!(checked(&[], set.clone(), None, None).await, Ok(()), "the creator may set owners");
         assert_eq!(checked(&[], set.clone(), Some(json!([])), None).await, Err(refused.to_owned()));
         assert_eq!(checked(&[], json!([]), Some(set.clone()), None).await, Err(refused.to_owned()), "or removed");
-        assert_eq!(checked(&[MAY_DELETE], set.clone(), None, None).await, Ok(()));
+        assert_eq!(checked(&[MAY_DELETE], set.clone(), Some(json!([])), None).await, Ok(()));
         assert_eq!(checked(&[], set.clone(), Some(set.clone()), None).await, Ok(()), "nothing changes");
         assert_eq!(checked(&[], json!([]), None, None).await, Ok(()));
         assert_eq!(checked(&[], set, Some(json!([])), Some("status")).await, Ok(()), "the status keeps the owners");
@@ -191,7 +208,7 @@ mod tests {
             "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: , <nil>"
                 .to_owned(),
         );
-        assert_eq!(checked(&[MAY_DELETE], blocking.clone(), None, None).await, refused);
+        assert_eq!(checked(&[], blocking.clone(), None, None).await, refused, "a creator needs the permission too");
         let before = json!([owner("ReplicaSet", "1", Some(false))]);
         assert_eq!(checked(&[MAY_DELETE], blocking.clone(), Some(before), None).await, refused);
         assert_eq!(checked(&[MAY_DELETE, MAY_FINALIZE], blocking.clone(), None, None).await, Ok(()));
@@ -200,6 +217,16 @@ mod tests {
         let cluster_scoped = json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "blockOwnerDeletion": true}]);
         let allowed = checked(&[MAY_DELETE, "update nodes/finalizers /n"], cluster_scoped, None, None).await;
         assert_eq!(allowed, Ok(()), "a node has no namespace");
+    }
+
+    #[tokio::test]
+    async fn user_who_may_update_all_finalizers_blocks_deletion_of_an_owner_of_an_unknown_kind() {
+        let owners = json!([{"apiVersion": "example.com/v1", "kind": "Nope", "name": "o", "blockOwnerDeletion": true}]);
+        assert_eq!(checked(&[MAY_FINALIZE_ALL], owners.clone(), None, None).await, Ok(()));
+        let both = &[MAY_FINALIZE_ALL, MAY_DELETE];
+        assert_eq!(checked(both, owners.clone(), Some(json!([])), None).await, Ok(()));
+        let updated = checked(&[MAY_FINALIZE_ALL], owners, Some(json!([])), None).await;
+        assert!(updated.is_err(), "an update needs permission to delete");
     }
 
     #[tokio::test]

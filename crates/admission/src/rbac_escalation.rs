@@ -53,8 +53,8 @@ impl RbacEscalation {
         let escalate = Attributes {
             api_version: "*",
             namespace,
-            // A POST has no name, so that a permission for one name does not allow to create a role.
-            name: if request.operation == Operation::Create { "" } else { request.name },
+            // The path of a POST has no name, so that a permission for one name does not allow the POST.
+            name: request.details.path_name(),
             ..Attributes::resource(request.user, "escalate", GROUP, request.resource)
         };
         if self.authorizers.authorize(&escalate).await.is_allowed() {
@@ -136,4 +136,40 @@ fn differs_only_for_deletion(object: &Object, old: &Object) -> bool {
         object
     };
     without(object) == without(old)
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_access::{Authorization, Authorizer, MaybeFuture};
+    use listwatch_json::json;
+
+    use super::super::details::NoDetails;
+    use super::super::testing::{Fixture, create, object};
+    use super::*;
+
+    /// Allows `escalate` on the role `r` only.
+    struct EscalateOne;
+
+    impl Authorizer for EscalateOne {
+        fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization> {
+            let may_escalate = attributes.verb == "escalate" && attributes.name == "r";
+            MaybeFuture::ready(if may_escalate { Authorization::allow("") } else { Authorization::no_opinion() })
+        }
+    }
+
+    #[tokio::test]
+    async fn escalate_for_one_name_allows_a_create_with_that_name_in_the_path() {
+        let plugin = RbacEscalation::new(AuthorizerChain::new().with(EscalateOne), Arc::new(RbacState::default()));
+        let fixture = Fixture::new(&[]);
+        let role = object(json!({
+            "metadata": {"name": "r"},
+            "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"]}],
+        }));
+        for (path_name, expected) in [("r", None), ("other", Some(403)), ("", Some(403))] {
+            let details = NoDetails { path_name, ..NoDetails::default() };
+            let request = AdmissionRequest { details: &details, ..create(&fixture, GROUP, "roles", "Role", "r") };
+            let found = plugin.validate(&request, &role).await.err().map(|status| status.code);
+            assert_eq!(found, expected, "{path_name:?}");
+        }
+    }
 }

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use listwatch_json::{Value, json};
-use listwatch_meta::{GroupResource, Status};
+use listwatch_meta::{GroupResource, Status, go};
 use listwatch_validation::{Object, child, child_mut, items, metadata, names, objects, text};
 
 use super::plugin::{Mutator, Validator};
@@ -90,11 +90,8 @@ impl Validator for ServiceAccount {
 
     async fn check(&self, request: &AdmissionRequest<'_>, object: &Object) -> Result<(), Status> {
         let forbid = |why: String| request.forbid(object, why);
-        if request.operation == Operation::Update {
-            let account = account_of(request, object).await?;
-            return check_ephemeral_secrets(&account, object).map_err(forbid);
-        }
-        if is_mirror_pod(object) {
+        let is_update = request.operation == Operation::Update;
+        if !is_update && is_mirror_pod(object) {
             return check_mirror_pod(object).map_err(|why| request.forbid(object, why));
         }
         if text(child(object, "spec"), "serviceAccountName").is_empty() {
@@ -103,6 +100,10 @@ impl Validator for ServiceAccount {
             return Err(forbid(format!("no service account specified for pod {namespace}/{name}")));
         }
         let account = account_of(request, object).await?;
+        if is_update {
+            // A plain error in upstream, which is a 500.
+            return check_ephemeral_secrets(&account, object).map_err(Status::unknown);
+        }
         check_secrets(&account, object).map_err(forbid)
     }
 }
@@ -232,7 +233,7 @@ fn push(holder: &mut Object, list: &str, item: Value) {
 }
 
 fn limits_secrets(account: &Object) -> bool {
-    text(child(metadata(account), "annotations"), ENFORCE_MOUNTABLE_SECRETS).parse() == Ok(true)
+    go::parse_bool(text(child(metadata(account), "annotations"), ENFORCE_MOUNTABLE_SECRETS)) == Some(true)
 }
 
 fn names_of<'a>(account: &'a Object, list: &'a str) -> Vec<&'a str> {
@@ -394,7 +395,8 @@ mod tests {
 
     #[tokio::test]
     async fn pod_with_a_secret_outside_a_restricted_account_is_rejected() {
-        let annotations = json!({ENFORCE_MOUNTABLE_SECRETS: "true"});
+        // `strconv.ParseBool` reads the annotation.
+        let annotations = json!({ENFORCE_MOUNTABLE_SECRETS: "True"});
         let limited =
             json!({"annotations": annotations, "secrets": [{"name": "s"}], "imagePullSecrets": [{"name": "pull"}]});
         let fixture = Fixture::new(&[("serviceaccounts", account("sa", limited))]);
@@ -431,10 +433,15 @@ mod tests {
         let request = create(&fixture, "", "pods", "Pod", "p");
         let request =
             AdmissionRequest { operation: Operation::Update, subresource: Some("ephemeralcontainers"), ..request };
-        let found = ServiceAccount.check(&request, &ephemeral).await.map_err(|status| status.message);
+        let found = ServiceAccount.check(&request, &ephemeral).await.unwrap_err();
+        // Upstream returns a plain error here.
+        let message = "ephemeral container e with envVar V referencing secret.secretName=\"o\" is not allowed because service account sa does not reference that secret";
+        assert_eq!((found.code, &*found.reason, found.message.as_str()), (500, "", message));
+        let without = object(pod(json!({"ephemeralContainers": [{"name": "e"}]})));
+        let found = ServiceAccount.check(&request, &without).await.unwrap_err();
         assert_eq!(
-            found,
-            refused("ephemeral container e with envVar V referencing secret.secretName=\"o\" is not allowed")
+            (found.code, found.message.as_str()),
+            (403, "pods \"p\" is forbidden: no service account specified for pod ns/p")
         );
     }
 

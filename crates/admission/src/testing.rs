@@ -155,7 +155,7 @@ pub(super) fn create<'a>(
         old_object: None,
         objects: fixture,
         recorder: &fixture.recorder,
-        details: &NoDetails,
+        details: &NoDetails { verb: "", path_name: "" },
         reinvocation: None,
     }
 }

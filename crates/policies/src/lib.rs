@@ -80,6 +80,6 @@ pub use crate::mutating::{MutatingPolicy, MutatingReport, PATCH_STEPS_MAX, Patch
 pub use crate::object_schema::ObjectSchema;
 pub use crate::params::{ParamQuery, param_query};
 pub use crate::policy::{Action, Binding, ParamKind, ParamRef, Policy};
-pub use crate::report::{AUDITED_FAILURES_MAX, PolicyCheck, ReportedEffects, ValidatingReport, error_type};
+pub use crate::report::{PolicyCheck, ReportedEffects, ValidatingReport, error_type};
 pub use crate::type_check::{CheckedKind, TYPES_MAX, resources_to_check, type_check};
 pub use crate::validating::{AnnotationResult, Decision, Evaluated, MESSAGE_BYTES_MAX, Reason, ValidatingPolicy};

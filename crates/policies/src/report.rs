@@ -1,18 +1,16 @@
 //! [`ValidatingReport`]: combines the decisions of all policies on one request (`policy/validating/dispatcher.go`).
 
-use listwatch_json::{Value, json};
+use listwatch_json::Value;
 use listwatch_meta::status::StatusCause;
-use listwatch_meta::{GroupResource, Status};
+use listwatch_meta::{GroupResource, Status, go};
 use listwatch_validation::{Object, child, text};
 use listwatch_webhooks::{Attributes, FailurePolicy};
 
 use crate::policy::{Action, Binding, Policy};
 use crate::validating::{AnnotationResult, Decision, Evaluated, Reason};
 
-/// The largest number of failed validations in the audit annotation of one request. Further failures are omitted.
-pub const AUDITED_FAILURES_MAX: usize = 50;
-
-/// The audit annotation that lists failed validations.
+/// The audit annotation of the first failed validation. The value is a list of one failure
+/// (`publishValidationFailureAnnotation`). As in upstream, an annotation keeps its first value.
 const VALIDATION_FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
 
 /// Collects the decisions of all policies about one request.
@@ -20,7 +18,8 @@ const VALIDATION_FAILURE: &str = "validation.policy.admission.k8s.io/validation_
 pub struct ValidatingReport {
     /// The reason and message of the first denial. Later denials are not reported.
     denial: Option<(Reason, String)>,
-    failures: Vec<Value>,
+    /// The first failure with the action `Audit`.
+    audited_failure: Option<String>,
     warnings: Vec<String>,
     /// The annotations of the current policy: key and distinct values.
     published: Vec<(String, Vec<String>)>,
@@ -100,14 +99,7 @@ impl ValidatingReport {
                     "deny"
                 }
                 Action::Audit => {
-                    let actions: Vec<&str> = binding.actions.iter().map(|action| action.name()).collect();
-                    self.failures.push(json!({
-                        "message": message,
-                        "policy": binding.policy_name,
-                        "binding": binding.name,
-                        "expressionIndex": position.to_string(),
-                        "validationActions": actions,
-                    }));
+                    self.audited_failure.get_or_insert_with(|| audited_failure(binding, position, message));
                     "audit"
                 }
                 Action::Warn => {
@@ -151,9 +143,8 @@ impl ValidatingReport {
 
     /// Returns the effects on the request.
     pub fn finish(mut self, attributes: &Attributes<'_>) -> ReportedEffects {
-        self.failures.truncate(AUDITED_FAILURES_MAX);
-        if !self.failures.is_empty() {
-            self.annotations.push((VALIDATION_FAILURE.to_owned(), Value::Array(self.failures).to_string()));
+        if let Some(failure) = self.audited_failure {
+            self.annotations.push((VALIDATION_FAILURE.to_owned(), failure));
         }
         let rejection = self.denial.map(|(reason, message)| {
             let mut status = forbidden(attributes, &message);
@@ -164,6 +155,17 @@ impl ValidatingReport {
         });
         ReportedEffects { warnings: self.warnings, annotations: self.annotations, rejection }
     }
+}
+
+/// Returns the audit annotation of a failed validation, as Go writes a list of one `ValidationFailureValue`.
+fn audited_failure(binding: &Binding, position: usize, message: &str) -> String {
+    let json = |text: &str| go::json(&Value::from(text));
+    let (message, policy, name) = (json(message), json(&binding.policy_name), json(&binding.name));
+    let actions: Vec<String> = binding.actions.iter().map(|action| json(action.name())).collect();
+    format!(
+        r#"[{{"message":{message},"policy":{policy},"binding":{name},"expressionIndex":{position},"validationActions":[{}]}}]"#,
+        actions.join(",")
+    )
 }
 
 /// Returns the 403 for a request (`admission.NewForbidden`). The message contains the first name that is set: the name

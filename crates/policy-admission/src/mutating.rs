@@ -149,8 +149,12 @@ impl MutatingAdmissionPolicy {
             rounds.begin_second_round(object);
         }
         let mut shown: Option<ShownObjects<'a>> = None;
+        // Whether a mutation succeeded since the object was last converted to another version (`Dirty`).
+        let mut is_dirty = false;
+        let mut last_version = None;
         for run in runs {
             let policy = run.policy.as_ref();
+            is_dirty &= last_version.replace(run.version) == Some(run.version);
             let mut current = match shown.take().filter(|shown| shown.version == run.version) {
                 Some(current) => current,
                 None => dispatch.show(object, run.version).await?,
@@ -182,6 +186,7 @@ impl MutatingAdmissionPolicy {
                     Err(MutationError::Request(status)) => return Err(*status),
                 };
                 self.metrics.observe_mutation(&policy.name, &run.binding.name, error.as_deref(), began.elapsed());
+                is_dirty |= error.is_none() && current.object.is_some();
                 if let Some(why) = error {
                     report.add_evaluation_error(policy, run.binding, &why);
                 }
@@ -192,6 +197,13 @@ impl MutatingAdmissionPolicy {
                 context.request();
             }
             shown = Some(current);
+        }
+        // As in upstream, a successful mutation runs again in the second round, even if the object is unchanged.
+        if is_dirty {
+            rounds.reinvoke_all();
+            if let Some(context) = request.reinvocation {
+                context.request();
+            }
         }
         rounds.end_round(object);
         if let Some(context) = request.reinvocation {

@@ -47,8 +47,8 @@ pub(crate) async fn call(
     let version = webhook.review_version.ok_or_else(|| failed(NO_REVIEW_VERSION.to_owned()))?;
     let uid = Uuid::new_v4().to_string();
     let body = AdmissionReviewRequest { version, uid: &uid, attributes, invocation }.to_json();
-    // A request that is too expensive for its thread starts again elsewhere: before the webhook sees it.
-    if !fuel::charge_bytes(body.len(), BYTES_PER_UNIT) {
+    // A request that can start again elsewhere does so before the webhook sees it.
+    if !fuel::charge_bytes(body.len(), BYTES_PER_UNIT) || !fuel::commit() {
         return Err(out_of_time());
     }
     let left = request.details.deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()));

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use listwatch_access::AuthorizerChain;
 use listwatch_admission::{AdmissionFuture, AdmissionRequest, MutatingAdmission};
-use listwatch_json::json;
-use listwatch_meta::Status;
+use listwatch_json::{Value, json};
+use listwatch_meta::{Status, go};
 use listwatch_validation::Object;
 use listwatch_webhooks::{AdmissionResponse, CallError, Invocation, Reinvocation, Webhook, WebhookCaller};
 
@@ -70,15 +70,19 @@ impl MutatingAdmissionWebhook {
             let attributes = dispatch.attributes(current.object.as_ref(), current.old_object.as_ref());
             let (handler, invocation) = (snapshot.handlers.get(&webhook.id), Invocation { resource: version });
             let answered = call(&*self.0.caller, handler, webhook, request, &attributes, invocation, true).await;
+            let round = rounds.round();
             let applied = match answered {
-                Ok(response) => apply(webhook, request, response, &current, object).await,
+                Ok(response) => {
+                    let key = format!("patch.webhook.admission.k8s.io/round_{round}_index_{position}");
+                    apply(webhook, request, response, &current, object, key).await
+                }
                 Err(error) => Err(error),
             };
             let (changed, error) = match applied {
                 Ok(changed) => (changed, None),
                 Err(error) => (None, Some(error)),
             };
-            let (round, is_changed) = (rounds.round(), changed == Some(true));
+            let is_changed = changed == Some(true);
             let annotation = json!({
                 "configuration": webhook.configuration, "webhook": webhook.name, "mutated": is_changed,
             });
@@ -105,7 +109,7 @@ impl MutatingAdmissionWebhook {
 }
 
 /// Applies the patch of a response to the object. Returns whether the object changed; `None` if the response has no
-/// patch.
+/// patch. The audit annotation `patch_annotation` records the patch from the level `Request` on.
 ///
 /// # Errors
 /// [`CallError::Denied`] for a denial; [`CallError::Internal`] for a patch that does not apply.
@@ -115,6 +119,7 @@ async fn apply(
     response: AdmissionResponse,
     shown: &ShownObjects<'_>,
     object: &mut Object,
+    patch_annotation: String,
 ) -> Result<Option<bool>, CallError> {
     let operations = response.verdict.map_err(CallError::Denied)?;
     if operations.is_empty() {
@@ -122,12 +127,24 @@ async fn apply(
     }
     let before = shown.object.as_ref().ok_or_else(|| CallError::nothing_to_patch(&webhook.name))?;
     let mut patched = before.clone();
+    let recorded = request.recorder.has_request_annotations().then(|| operations.clone());
     request.details.patch(&mut patched, operations).map_err(CallError::patch)?;
     let decoded = request.details.decode(patched, shown.version).map_err(CallError::patch)?;
     let is_changed = decoded != *before;
+    if let Some(operations) = recorded {
+        request.recorder.annotate_request(patch_annotation, || annotated_patch(webhook, operations));
+    }
     let restored = request.details.restore(decoded, shown.version, object).await;
     *object = restored.map_err(|status| CallError::Internal(Box::new(status)))?;
     Ok(Some(is_changed))
+}
+
+/// Returns the value of a patch annotation, as Go writes a `PatchAuditAnnotation`.
+fn annotated_patch(webhook: &Webhook, operations: Vec<Value>) -> String {
+    let json = |text: &str| go::json(&Value::from(text));
+    let (configuration, name) = (json(&webhook.configuration), json(&webhook.name));
+    let patch = go::json(&Value::Array(operations));
+    format!(r#"{{"configuration":{configuration},"webhook":{name},"patch":{patch},"patchType":"JSONPatch"}}"#)
 }
 
 impl MutatingAdmission for MutatingAdmissionWebhook {

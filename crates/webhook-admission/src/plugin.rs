@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use listwatch_access::AuthorizerChain;
 use listwatch_admission::AdmissionRequest;
-use listwatch_meta::Status;
+use listwatch_meta::{Status, fuel};
 use listwatch_webhooks::{CallError, FailedOpen, FailurePolicy, Webhook, WebhookCaller, is_exempt};
 
 use crate::configurations::WebhookConfigurations;
@@ -50,6 +50,10 @@ impl Dispatcher {
         took: Duration,
         failed_open_annotation: impl FnOnce() -> String,
     ) -> Result<(), Status> {
+        // Without fuel the request ends or starts again, so the call is not counted.
+        if fuel::is_exhausted() {
+            return Err(Status::request_timed_out());
+        }
         let (name, operation) = (&webhook.name, request.operation.as_str());
         let (code, error_type) = match &error {
             None => (200, None),

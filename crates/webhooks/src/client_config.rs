@@ -32,7 +32,7 @@ pub struct ServiceTarget {
 /// The destination of one request to a webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The service whose endpoints the caller dials; `None`: the caller dials `host`.
+    /// The service whose address the caller dials; `None`: the caller dials `host`.
     pub service: Option<ServiceTarget>,
     /// The TLS server name and HTTP host. For a service: `<name>.<namespace>.svc`. An IPv6 address has no brackets.
     pub host: String,
@@ -95,8 +95,7 @@ impl ClientConfig {
     fn target_with(&self, query: &str) -> Result<Target, String> {
         if let Some(service) = &self.service {
             let host = format!("{}.{}.svc", service.name, service.namespace);
-            // Go's client sends `/` for an empty path, and adds a leading slash.
-            let path = format!("/{}{query}", self.path.trim_start_matches('/'));
+            let path = format!("{}{query}", clean_path(&self.path));
             let shown_url = format!("https://{host}:{}{path}", service.port);
             return Ok(Target {
                 port: service.port,
@@ -116,7 +115,7 @@ impl ClientConfig {
         }
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (host, port) = split_authority(authority).ok_or_else(unparsable)?;
-        let path = format!("/{}{query}", path.trim_start_matches('/'));
+        let path = format!("{}{query}", clean_path(path));
         Ok(Target {
             service: None,
             host: host.to_owned(),
@@ -125,6 +124,20 @@ impl ClientConfig {
             path_and_query: path,
         })
     }
+}
+
+/// Cleans a path as client-go does (`path.Join("/", path)`): one leading slash, no trailing slash, no empty segment, no
+/// `.` or `..`.
+fn clean_path(path: &str) -> String {
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    format!("/{}", segments.join("/"))
 }
 
 /// Splits `host`, `host:port`, `[v6]` or `[v6]:port`.

@@ -51,12 +51,17 @@ impl Reinvocation {
     /// Records a call. `changed` states whether the patch changed the object.
     pub fn record_call(&mut self, id: &str, reinvoked_if_needed: bool, changed: bool) {
         if changed {
-            self.reinvoke_invoked();
-            self.is_requested = true;
+            self.reinvoke_all();
         }
         if reinvoked_if_needed {
             self.invoked.insert(id.to_owned());
         }
+    }
+
+    /// Calls each webhook that was called so far again in the second round, if its policy is `IfNeeded`.
+    pub fn reinvoke_all(&mut self) {
+        self.reinvoke_invoked();
+        self.is_requested = true;
     }
 
     /// Ends the round. `object` is the object after the last webhook.

@@ -14,6 +14,7 @@
 //! rejects the write, the charge stays until the quota controller recalculates the usage. A dry run is checked and not
 //! charged.
 
+mod devices;
 pub(crate) mod scopes;
 mod usage;
 
@@ -27,6 +28,8 @@ use listwatch_validation::{Object, child, metadata, text};
 use time::OffsetDateTime;
 use tokio::sync::Mutex;
 
+pub use self::devices::DeviceObjects;
+use self::devices::{EXTENDED_RESOURCE_CLAIM, pod_of_claim};
 use self::scopes::{Requirement, print_uncovered, requirements};
 pub use self::usage::{Evaluator, has_ended};
 use super::amounts::{Amounts, add, amounts, print, to_json};
@@ -36,6 +39,9 @@ use super::{AdmissionFuture, AdmissionRequest, LISTED_MAX, LimitedResource, Oper
 const EVALUATION_TIME: Duration = Duration::from_secs(10);
 /// The largest number of attempts to write quota statuses, if other servers change the quotas at the same time.
 const TRIES: usize = 4;
+/// The largest number of claims in a namespace among which the claim of a pod is searched. With more of them, each claim
+/// is charged in full.
+const CLAIMS_MAX: usize = 10_000;
 /// The number of locks. Writes of namespaces that share a lock wait for each other.
 const LOCKS: usize = 64;
 
@@ -73,7 +79,12 @@ impl ResourceQuota {
             return Ok(());
         }
         let quotas = listed.all("resourcequotas")?;
-        let charge = Charge { request, object, evaluator, limited: &self.limited, now: OffsetDateTime::now_utc() };
+        let now = OffsetDateTime::now_utc();
+        let evaluator = match evaluator {
+            Evaluator::DeviceClaims(_) => Evaluator::DeviceClaims(device_objects(request, object, now).await?),
+            evaluator => evaluator,
+        };
+        let charge = Charge { request, object, evaluator, limited: &self.limited, now };
         if charge.plan(&quotas, &BTreeSet::new())?.is_empty() {
             return Ok(());
         }
@@ -141,7 +152,7 @@ impl Charge<'_> {
     ///
     /// # Errors
     /// 403 when the write exceeds a quota, omits an amount that a quota limits, or uses a limited resource without a
-    /// quota.
+    /// quota; 500 when no quota covers a limited scope.
     fn plan(&self, quotas: &[Object], charged: &BTreeSet<String>) -> Result<Vec<(usize, Value)>, Status> {
         let Charge { request, object, evaluator, now, .. } = self;
         let usage = evaluator.usage(object, *now);
@@ -178,16 +189,23 @@ impl Charge<'_> {
             Some((_, before)) => difference(&usage, before),
             None => without_zeros(usage.clone()),
         };
-        if grown.is_empty() && interesting.is_empty() {
+        let is_matched = !interesting.is_empty();
+        let mut changed = Vec::new();
+        for (index, hard, used) in interesting {
+            // An update into the scope of a quota is charged in full.
+            let counted_before = before.as_ref().is_some_and(|(old, _)| evaluator.is_in_scope(&quotas[index], old));
+            let delta = if counted_before { grown.clone() } else { without_zeros(usage.clone()) };
+            if !delta.is_empty() {
+                changed.push((index, hard, used, delta));
+            }
+        }
+        if if is_matched { changed.is_empty() } else { grown.is_empty() } {
             return Ok(Vec::new());
         }
         self.check_limited(&usage, &covered, &covered_scopes)?;
         let mut plan = Vec::new();
-        for (index, hard, used) in interesting {
+        for (index, hard, used, mut delta) in changed {
             let quota = &quotas[index];
-            // An update into the scope of a quota is charged in full.
-            let counted_before = before.as_ref().is_some_and(|(old, _)| evaluator.is_in_scope(quota, old));
-            let mut delta = if counted_before { grown.clone() } else { without_zeros(usage.clone()) };
             delta.retain(|name, _| hard.contains_key(name));
             if delta.is_empty() || charged.contains(text(metadata(quota), "name")) {
                 continue;
@@ -214,6 +232,9 @@ impl Charge<'_> {
     }
 
     /// Checks that quotas cover the limited resources that the write uses.
+    ///
+    /// # Errors
+    /// 403 for a resource without a quota; 500 for a scope without a quota.
     fn check_limited(
         &self,
         usage: &Amounts,
@@ -224,18 +245,48 @@ impl Charge<'_> {
         let limited = || self.limited.iter().filter(|one| one.api_group == group && one.resource == resource);
         let is_limited =
             |name: &String| limited().any(|one| one.match_contains.iter().any(|part| name.contains(part.as_str())));
+        let consumed = usage.iter().filter(|(_, amount)| amount.nanos() > 0).map(|(name, _)| name);
         let open: Vec<&str> =
-            usage.keys().filter(|name| is_limited(name) && !covered.contains(*name)).map(String::as_str).collect();
+            consumed.filter(|name| is_limited(name) && !covered.contains(*name)).map(String::as_str).collect();
         if !open.is_empty() {
             return Err(self.forbid(format_args!("insufficient quota to consume: {}", open.join(","))));
         }
-        let scopes = limited().flat_map(|one| &one.match_scopes);
+        // Upstream reads the scopes of all limited resources.
+        let scopes = self.limited.iter().flat_map(|one| &one.match_scopes);
         let matched: Vec<&Requirement> = scopes.filter(|scope| self.evaluator.selects(scope, self.object)).collect();
         match print_uncovered(&matched, covered_scopes) {
-            Some(open) => Err(self.forbid(format_args!("insufficient quota to match these scopes: {open}"))),
+            // A plain error in upstream, which is a 500.
+            Some(open) => Err(Status::unknown(format!("insufficient quota to match these scopes: {open}"))),
             None => Ok(()),
         }
     }
+}
+
+/// Reads the stored objects on which the usage of a ResourceClaim depends.
+async fn device_objects(
+    request: &AdmissionRequest<'_>,
+    claim: &Object,
+    now: OffsetDateTime,
+) -> Result<DeviceObjects, Status> {
+    const GROUP: &str = "resource.k8s.io";
+    let classes = request.objects.list(GROUP, "v1", "deviceclasses", None, LISTED_MAX).await?.all("deviceclasses")?;
+    let mut pods = Vec::new();
+    for claim in request.old_object.into_iter().chain([claim]) {
+        if let Some((name, _)) = pod_of_claim(claim) {
+            pods.extend(request.get_cached("", "pods", request.namespace, name).await?);
+        }
+    }
+    let mut claims = Vec::new();
+    if !pods.is_empty() {
+        let listed = request.objects.list(GROUP, "v1", "resourceclaims", request.namespace, CLAIMS_MAX).await?;
+        if listed.remaining > 0 {
+            // Without all claims, the claim of the pod is not known.
+            pods.clear();
+        } else {
+            claims = listed.with_text(EXTENDED_RESOURCE_CLAIM).all("resourceclaims")?;
+        }
+    }
+    Ok(DeviceObjects::new(&classes, &pods, &claims, now))
 }
 
 fn negative_names(usage: &Amounts) -> Vec<&str> {
@@ -274,7 +325,7 @@ pub fn counted_status<'a>(
     let hard = amounts(spec);
     let mut used: Amounts = hard.keys().map(|name| (name.clone(), listwatch_meta::quantity::Quantity::ZERO)).collect();
     for (evaluator, object) in objects {
-        if evaluator.is_in_scope(quota, object) {
+        if hard.keys().any(|name| evaluator.counts(name)) && evaluator.is_in_scope(quota, object) {
             let mut usage = evaluator.usage(object, now);
             usage.retain(|name, _| hard.contains_key(name));
             add(&mut used, &usage);

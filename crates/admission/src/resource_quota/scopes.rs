@@ -2,7 +2,7 @@
 
 use listwatch_validation::{Object, child, given, items, number, objects, text, texts};
 
-use crate::amounts::of_pod;
+use crate::amounts::amount;
 
 /// One condition on the objects that a quota counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,12 +90,24 @@ pub(super) fn selects_claim(requirement: &Requirement, claim: &Object) -> bool {
     }
 }
 
-/// Whether no container requests or limits CPU or memory.
+/// Whether the QoS class of a pod is `BestEffort`: no container requests or limits CPU or memory, and nor does the pod.
+/// Amounts of zero do not count. The amounts of a pod replace those of its containers (`GetPodQOS` in
+/// `pkg/apis/core/helper/qos/qos.go`).
 fn is_best_effort(pod: &Object) -> bool {
-    let sums = of_pod(pod, false);
-    let uses =
-        |name: &str| sums.requests.get(name).or_else(|| sums.limits.get(name)).is_some_and(|sum| sum.nanos() > 0);
-    !uses("cpu") && !uses("memory")
+    let class = text(child(pod, "status"), "qosClass");
+    if !class.is_empty() {
+        return class == "BestEffort";
+    }
+    let uses = |holder: &Object| {
+        let lists = ["requests", "limits"].map(|list| child(child(holder, "resources"), list));
+        let values = lists.iter().flat_map(|list| ["cpu", "memory"].map(|name| list.get(name)));
+        values.flatten().filter_map(amount).any(|amount| amount.nanos() > 0)
+    };
+    let spec = child(pod, "spec");
+    match given(spec, "resources") {
+        Some(_) => !uses(spec),
+        None => !["containers", "initContainers"].iter().flat_map(|list| objects(spec, list)).any(|(_, one)| uses(one)),
+    }
 }
 
 /// Whether an affinity term of the pod names other namespaces (`usesCrossNamespacePodAffinity`).
@@ -144,6 +156,23 @@ mod tests {
         check("BestEffort", "Exists", json!([]), burstable.clone(), false);
         check("NotBestEffort", "Exists", json!([]), burstable, true);
         check("NotBestEffort", "Exists", json!([]), best_effort, false);
+        for (resources, expected) in [
+            (json!({"requests": {"cpu": "0"}, "limits": {"cpu": "4"}}), false),
+            (json!({"requests": {"cpu": "1"}, "limits": {"cpu": "0"}}), false),
+            (json!({"requests": {"cpu": "0"}, "limits": {"memory": "1"}}), false),
+            (json!({"requests": {"cpu": "0"}, "limits": {"cpu": 0}}), true),
+        ] {
+            let containers = json!([{"resources": resources}]);
+            check("BestEffort", "Exists", json!([]), json!({"containers": containers}), expected);
+            check("BestEffort", "Exists", json!([]), json!({"initContainers": containers}), expected);
+            check("NotBestEffort", "Exists", json!([]), json!({"containers": containers}), !expected);
+            // The amounts of the pod replace those of the containers.
+            let own = json!({"resources": resources, "containers": [{"resources": {"requests": {"cpu": "1"}}}]});
+            check("BestEffort", "Exists", json!([]), own, expected);
+        }
+        let pod =
+            object(json!({"status": {"qosClass": "BestEffort"}, "spec": {"resources": {"limits": {"cpu": "1"}}}}));
+        assert!(is_best_effort(&pod), "a stored class is not computed again");
         let high = json!({"priorityClassName": "high"});
         for (operator, values, with_class, without) in [
             ("Exists", json!([]), true, false),

@@ -176,10 +176,142 @@ async fn limited_resource_without_a_quota_is_rejected() {
     let mut high = pod("1");
     high["spec"]["priorityClassName"] = json!("high");
     let refused = plugin.validate(&request, &high).await.unwrap_err();
-    assert_eq!(
-        refused.message,
-        "pods \"p\" is forbidden: insufficient quota to match these scopes: [{PriorityClass In [high]}]"
-    );
+    // Upstream returns a plain error here.
+    let expected = Status::unknown("insufficient quota to match these scopes: [{PriorityClass In [high]}]");
+    assert_eq!((refused.code, &*refused.reason, &refused.message), (500, "", &expected.message));
+    let elsewhere =
+        LimitedResource { resource: "services".to_owned(), ..limited(&[], vec![Requirement::read(&requirement)]) };
+    let refused = ResourceQuota::new(vec![elsewhere]).validate(&request, &high).await;
+    assert_eq!(refused.unwrap_err().code, 500, "scopes are matched for all resources");
+}
+
+fn limit_of(resource: &str, part: &str) -> ResourceQuota {
+    ResourceQuota::new(vec![LimitedResource {
+        api_group: String::new(),
+        resource: resource.to_owned(),
+        match_contains: vec![part.to_owned()],
+        match_scopes: Vec::new(),
+    }])
+}
+
+fn service(kind: &str) -> Object {
+    object(json!({"metadata": {"name": "s"}, "spec": {"type": kind, "ports": [{}, {}]}}))
+}
+
+#[tokio::test]
+async fn limited_resource_without_usage_needs_no_quota() {
+    let plugin = limit_of("services", "services.loadbalancers");
+    let fixture = Fixture::new(&[]);
+    let request = create(&fixture, "", "services", "Service", "s");
+    assert!(plugin.validate(&request, &service("ClusterIP")).await.is_ok(), "zero load balancers are no usage");
+    let refused = plugin.validate(&request, &service("LoadBalancer")).await.unwrap_err();
+    assert_eq!(refused.message, "services \"s\" is forbidden: insufficient quota to consume: services.loadbalancers");
+}
+
+#[tokio::test]
+async fn update_without_more_usage_needs_no_quota_for_a_limited_resource() {
+    let plugin = limit_of("services", "services.nodeports");
+    let fixture = Fixture::new(&[quota("q", json!({"services": "1"}), json!({"services": "1"}))]);
+    let old = service("NodePort");
+    let request = create(&fixture, "", "services", "Service", "s");
+    let request = AdmissionRequest { operation: Operation::Update, old_object: Some(&old), ..request };
+    assert!(plugin.validate(&request, &old).await.is_ok());
+    let cluster_ip = service("ClusterIP");
+    let request = AdmissionRequest { old_object: Some(&cluster_ip), ..request };
+    assert!(plugin.validate(&request, &old).await.is_err(), "the update adds node ports");
+}
+
+const IMPLICIT: &str = "requests.deviceclass.resource.kubernetes.io/gold";
+
+fn device_class(name: &str, extended_resource: Option<&str>) -> (&'static str, Value) {
+    ("deviceclasses", json!({"metadata": {"name": name}, "spec": {"extendedResourceName": extended_resource}}))
+}
+
+fn pod_with(resource: &str, count: &str) -> Object {
+    let resources = json!({"requests": {resource: count}, "limits": {resource: count}});
+    object(
+        json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": {"containers": [{"name": "c", "resources": resources}]}}),
+    )
+}
+
+fn claim(name: &str, count: u32, owner: Option<&str>) -> Object {
+    let annotations = owner.map(|_| json!({"resource.kubernetes.io/extended-resource-claim": "true"}));
+    let owners =
+        owner.map(|uid| json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": true}]));
+    let exactly = json!({"allocationMode": "ExactCount", "count": count, "deviceClassName": "gold"});
+    object(json!({
+        "metadata": {"name": name, "namespace": "ns", "annotations": annotations, "ownerReferences": owners},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}},
+    }))
+}
+
+async fn create_claim(fixture: &Fixture, claim: &Object) -> Result<(), String> {
+    let request = create(fixture, "resource.k8s.io", "resourceclaims", "ResourceClaim", text(metadata(claim), "name"));
+    let created = ResourceQuota::new(Vec::new()).validate(&request, claim).await;
+    created.map_err(|status| status.message)
+}
+
+#[tokio::test]
+async fn pod_that_requests_devices_by_class_is_charged_to_the_quota_of_the_class() {
+    let fixture = Fixture::new(&[quota("q", json!({IMPLICIT: "1"}), json!({IMPLICIT: "0"}))]);
+    let request = create(&fixture, "", "pods", "Pod", "p");
+    let plugin = ResourceQuota::new(Vec::new());
+    let resource = "deviceclass.resource.kubernetes.io/gold";
+    assert!(plugin.validate(&request, &pod_with(resource, "1")).await.is_ok());
+    assert_eq!(used(&fixture, 0), json!({IMPLICIT: "1"}));
+    assert!(plugin.validate(&request, &pod_with(resource, "1")).await.is_err());
+}
+
+#[tokio::test]
+async fn resource_claim_is_charged_to_the_quotas_of_its_extended_resources() {
+    let explicit = "requests.example.com/gpu";
+    for (class, name, is_charged) in [
+        (device_class("gold", None), IMPLICIT, true),
+        (device_class("gold", Some("example.com/gpu")), IMPLICIT, true),
+        (device_class("gold", Some("example.com/gpu")), explicit, true),
+        (device_class("gold", None), explicit, false),
+        (device_class("tin", Some("example.com/tin")), IMPLICIT, false),
+        // Another class has the name. The quota matches, and the claim does not use it.
+        (device_class("tin", Some("example.com/gpu")), explicit, false),
+    ] {
+        let fixture = Fixture::new(&[quota("q", json!({name: "3"}), json!({name: "0"})), class.clone()]);
+        assert_eq!(create_claim(&fixture, &claim("a", 2, None)).await, Ok(()));
+        assert_eq!(used(&fixture, 0)[name], if is_charged { "2" } else { "0" }, "{name} {class:?}");
+        assert_eq!(create_claim(&fixture, &claim("b", 2, None)).await.is_err(), is_charged, "{name} {class:?}");
+    }
+}
+
+#[tokio::test]
+async fn resource_claim_of_a_pod_is_charged_only_beyond_the_usage_of_the_pod() {
+    let stored = |value: Object| ("resourceclaims", Value::Object(value));
+    let pod = |status: Value| {
+        let mut pod = pod_with("deviceclass.resource.kubernetes.io/gold", "2");
+        pod.insert("status", status);
+        ("pods", Value::Object(pod))
+    };
+    let of_claim = |name: &str| json!({"extendedResourceClaimStatus": {"resourceClaimName": name}});
+    let mut earlier = claim("0", 2, Some("u"));
+    earlier["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+    for (others, created, charged) in [
+        (vec![pod(json!({}))], claim("a", 2, Some("u")), "0"),
+        (vec![pod(json!({}))], claim("a", 3, Some("u")), "1"),
+        (vec![pod(json!({}))], claim("a", 2, Some("other")), "2"),
+        (vec![pod(json!({}))], claim("a", 2, None), "2"),
+        (vec![], claim("a", 2, Some("u")), "2"),
+        (vec![pod(of_claim("a"))], claim("a", 2, Some("u")), "0"),
+        (vec![pod(of_claim("b"))], claim("a", 2, Some("u")), "2"),
+        (vec![pod(json!({})), stored(earlier.clone())], claim("a", 2, Some("u")), "2"),
+        (vec![pod(of_claim("a")), stored(earlier)], claim("a", 2, Some("u")), "0"),
+        (vec![pod(json!({})), stored(claim("0", 2, Some("other")))], claim("a", 2, Some("u")), "0"),
+    ] {
+        let mut created = created;
+        created["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let mut objects = vec![quota("q", json!({IMPLICIT: "3"}), json!({IMPLICIT: "0"})), device_class("gold", None)];
+        objects.extend(others.clone());
+        let fixture = Fixture::new(&objects);
+        assert_eq!(create_claim(&fixture, &created).await, Ok(()));
+        assert_eq!(used(&fixture, 0)[IMPLICIT], charged, "{created:?} {others:?}");
+    }
 }
 
 #[test]

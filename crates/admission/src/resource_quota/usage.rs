@@ -9,6 +9,7 @@ use listwatch_validation::resource_names::{is_extended, is_huge_page, is_native}
 use listwatch_validation::{Object, child, given, metadata, number, objects, text};
 use time::{Duration, OffsetDateTime};
 
+use super::devices::{CLASS_RESOURCE_PREFIX, DeviceObjects};
 use super::scopes::{Requirement, is_terminating, requirements, selects_claim, selects_pod};
 use crate::amounts::{Amounts, add, amounts, of_pod};
 use crate::default_class::claim_class;
@@ -31,7 +32,7 @@ const STATED: [&str; 6] = ["cpu", "memory", "requests.cpu", "requests.memory", "
 const OF_STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 
 /// The suffix of devices per device class (`ResourceClaimsPerClass`).
-const OF_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
+pub(super) const OF_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
 /// The number of devices that is charged for a request for all devices (`AllocationResultsMaxSize`).
 const ALLOCATED_DEVICES_MAX: usize = 32;
 
@@ -44,9 +45,8 @@ pub enum Evaluator {
     Services,
     /// PersistentVolumeClaims: storage, also per storage class.
     Claims,
-    /// ResourceClaims: devices per device class. The extended resources to which a device class maps are counted for
-    /// pods, and not for claims.
-    DeviceClaims,
+    /// ResourceClaims: devices per device class, also as the extended resources of the class.
+    DeviceClaims(DeviceObjects),
     /// All other resources: the number of objects.
     Objects {
         /// `count/<resource>.<group>`.
@@ -57,14 +57,14 @@ pub enum Evaluator {
 }
 
 impl Evaluator {
-    /// Creates the evaluator of a resource.
+    /// Creates the evaluator of a resource; that of ResourceClaims without any stored object.
     pub fn new(group: &str, resource: &str) -> Self {
         const SHORT: [&str; 4] = ["configmaps", "replicationcontrollers", "resourcequotas", "secrets"];
         match (group, resource) {
             ("", "pods") => Evaluator::Pods,
             ("", "services") => Evaluator::Services,
             ("", "persistentvolumeclaims") => Evaluator::Claims,
-            ("resource.k8s.io", "resourceclaims") => Evaluator::DeviceClaims,
+            ("resource.k8s.io", "resourceclaims") => Evaluator::DeviceClaims(DeviceObjects::default()),
             ("", _) => Evaluator::Objects {
                 count: format!("count/{resource}"),
                 short: SHORT.into_iter().find(|short| *short == resource),
@@ -73,28 +73,24 @@ impl Evaluator {
         }
     }
 
-    /// Returns the group and plural name of the resource whose objects use a name of a quota; `None` if no object uses
-    /// the name.
-    pub fn resource_of(name: &str) -> Option<(&str, &str)> {
-        let is = |evaluator: &Evaluator| evaluator.counts(name);
+    /// Returns the groups and plural names of the resources whose objects use a name of a quota; none if no object uses
+    /// the name. Pods and ResourceClaims both use extended resources.
+    pub fn resources_of(name: &str) -> Vec<(&str, &str)> {
+        const CLAIMS: (&str, &str) = ("resource.k8s.io", "resourceclaims");
         if let Some(counted) = name.strip_prefix("count/") {
-            return Some(counted.split_once('.').map_or(("", counted), |(resource, group)| (group, resource)));
+            return vec![counted.split_once('.').map_or(("", counted), |(resource, group)| (group, resource))];
         }
-        if is(&Evaluator::Pods) {
-            return Some(("", "pods"));
-        }
-        if is(&Evaluator::Services) {
-            return Some(("", "services"));
-        }
-        if is(&Evaluator::Claims) {
-            return Some(("", "persistentvolumeclaims"));
-        }
-        if is(&Evaluator::DeviceClaims) {
-            return Some(("resource.k8s.io", "resourceclaims"));
-        }
-        match Evaluator::new("", name) {
-            Evaluator::Objects { short: Some(_), .. } => Some(("", name)),
-            _ => None,
+        let is = |evaluator: &Evaluator| evaluator.counts(name);
+        match () {
+            () if extended_resource(name).is_some() => vec![("", "pods"), CLAIMS],
+            () if is(&Evaluator::Pods) => vec![("", "pods")],
+            () if is(&Evaluator::Services) => vec![("", "services")],
+            () if is(&Evaluator::Claims) => vec![("", "persistentvolumeclaims")],
+            () if name.ends_with(OF_DEVICE_CLASS) => vec![CLAIMS],
+            () => match Evaluator::new("", name) {
+                Evaluator::Objects { short: Some(_), .. } => vec![("", name)],
+                _ => Vec::new(),
+            },
         }
     }
 
@@ -105,7 +101,7 @@ impl Evaluator {
                 matches!(name, "count/pods" | "pods")
                     || COMPUTE.contains(&name)
                     || is_huge_page(name.strip_prefix("requests.").unwrap_or(name))
-                    || (name.starts_with("requests.") && !is_native(name))
+                    || extended_resource(name).is_some()
             }
             Evaluator::Services => {
                 matches!(name, "count/services" | "services" | "services.nodeports" | "services.loadbalancers")
@@ -114,8 +110,10 @@ impl Evaluator {
                 let bare = name.split_once(OF_STORAGE_CLASS).map_or(name, |(_, bare)| bare);
                 matches!(bare, "persistentvolumeclaims" | "requests.storage") || name == "count/persistentvolumeclaims"
             }
-            Evaluator::DeviceClaims => {
-                name == "count/resourceclaims.resource.k8s.io" || name.ends_with(OF_DEVICE_CLASS)
+            Evaluator::DeviceClaims(stored) => {
+                name == "count/resourceclaims.resource.k8s.io"
+                    || name.ends_with(OF_DEVICE_CLASS)
+                    || extended_resource(name).is_some_and(|resource| stored.has_class_of(resource))
             }
             Evaluator::Objects { count, short } => name == count || Some(name) == *short,
         }
@@ -127,7 +125,7 @@ impl Evaluator {
             (Evaluator::Pods, Some("resize")) => !create,
             (Evaluator::Claims, Some("status")) => !create,
             // Of the updates of pods, `evaluates` selects those that change a scope.
-            (Evaluator::Pods | Evaluator::Services | Evaluator::Claims | Evaluator::DeviceClaims, None) => true,
+            (Evaluator::Pods | Evaluator::Services | Evaluator::Claims | Evaluator::DeviceClaims(_), None) => true,
             (_, None) => create,
             _ => false,
         }
@@ -162,7 +160,11 @@ impl Evaluator {
             Evaluator::Pods => pod_usage(object, now),
             Evaluator::Services => service_usage(object),
             Evaluator::Claims => claim_usage(object),
-            Evaluator::DeviceClaims => device_claim_usage(object),
+            Evaluator::DeviceClaims(stored) => {
+                let mut used = device_claim_usage(object);
+                stored.add_extended_resources(object, &mut used);
+                used
+            }
             Evaluator::Objects { count, short } => {
                 let names = [Some(count.as_str()), *short].into_iter().flatten();
                 names.map(|name| (name.to_owned(), Quantity::from_count(1))).collect()
@@ -170,19 +172,21 @@ impl Evaluator {
         }
     }
 
-    /// Checks that each container specifies the resources that a quota limits.
+    /// Checks that each container specifies the resources that a quota limits. A pod with resources of its own passes.
     pub(super) fn check_constraints(&self, limited: &[&str], object: &Object) -> Result<(), String> {
         if *self != Evaluator::Pods {
             return Ok(());
         }
         let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let spec = child(object, "spec");
-        let own = stated(child(spec, "resources"));
+        if has_pod_level_resources(spec) {
+            return Ok(());
+        }
         for list in ["containers", "initContainers"] {
             for (_, container) in objects(spec, list) {
                 let stated = stated(child(container, "resources"));
                 for name in limited.iter().filter(|name| STATED.contains(name)) {
-                    if !stated.contains_key(*name) && !own.contains_key(*name) {
+                    if !stated.contains_key(*name) {
                         missing.entry(name).or_default().push(text(container, "name"));
                     }
                 }
@@ -198,6 +202,20 @@ impl Evaluator {
         });
         Err(format!("must specify {}", parts.collect::<Vec<_>>().join("; ")))
     }
+}
+
+/// Whether a pod has requests or limits of its own (`IsPodLevelResourcesSet`).
+fn has_pod_level_resources(spec: &Object) -> bool {
+    let own = child(spec, "resources");
+    let names = ["requests", "limits"].into_iter().flat_map(|list| child(own, list).keys());
+    names.into_iter().any(|name| matches!(name.as_str(), "cpu" | "memory") || is_huge_page(name))
+}
+
+/// Returns the extended resource that a name of a quota limits (`isExtendedResourceNameForQuota`). The resources of
+/// device classes are among them, although their names belong to Kubernetes.
+fn extended_resource(name: &str) -> Option<&str> {
+    let resource = name.strip_prefix("requests.")?;
+    (resource.starts_with(CLASS_RESOURCE_PREFIX) || !is_native(name)).then_some(resource)
 }
 
 /// Converts requests and limits to usage by the names of a quota.
@@ -216,7 +234,7 @@ fn compute_usage(requests: &Amounts, limits: &Amounts) -> Amounts {
         if is_huge_page(name) {
             used.insert(name.clone(), *request);
         }
-        if is_huge_page(name) || is_extended(name) {
+        if is_huge_page(name) || is_extended(name) || name.starts_with(CLASS_RESOURCE_PREFIX) {
             used.insert(format!("requests.{name}"), *request);
         }
     }
@@ -231,7 +249,8 @@ fn one(names: &[&str]) -> Amounts {
     names.iter().map(|name| ((*name).to_owned(), Quantity::from_count(1))).collect()
 }
 
-fn pod_usage(pod: &Object, now: OffsetDateTime) -> Amounts {
+/// Returns the usage of a pod (`PodUsageFunc`).
+pub(super) fn pod_usage(pod: &Object, now: OffsetDateTime) -> Amounts {
     let mut used = one(&["count/pods"]);
     if has_ended(pod, now) {
         return used;
@@ -368,12 +387,14 @@ mod tests {
             {"name": "c", "exactly": exact("tin", "All", 0)},
             {"name": "d", "firstAvailable": [exact("gold", "ExactCount", 3), exact("iron", "ExactCount", 4), exact("gold", "Odd", 9)]},
         ]}}});
-        let used = "count/resourceclaims.resource.k8s.io=1,gold.deviceclass.resource.k8s.io/devices=6,iron.deviceclass.resource.k8s.io/devices=4,tin.deviceclass.resource.k8s.io/devices=32";
+        let used = "count/resourceclaims.resource.k8s.io=1,gold.deviceclass.resource.k8s.io/devices=6,iron.deviceclass.resource.k8s.io/devices=4,\
+            requests.deviceclass.resource.kubernetes.io/gold=6,requests.deviceclass.resource.kubernetes.io/iron=4,\
+            requests.deviceclass.resource.kubernetes.io/tin=32,tin.deviceclass.resource.k8s.io/devices=32";
         let evaluator = Evaluator::new("resource.k8s.io", "resourceclaims");
         check(&evaluator, claim, used);
         check(&evaluator, json!({}), "count/resourceclaims.resource.k8s.io=1");
-        let of = Evaluator::resource_of("gold.deviceclass.resource.k8s.io/devices");
-        assert_eq!(of, Some(("resource.k8s.io", "resourceclaims")));
+        let of = Evaluator::resources_of("gold.deviceclass.resource.k8s.io/devices");
+        assert_eq!(of, [("resource.k8s.io", "resourceclaims")]);
         assert!(evaluator.handles(false, None) && !evaluator.handles(false, Some("status")));
     }
 
@@ -396,22 +417,25 @@ mod tests {
     }
 
     #[test]
-    fn quota_resource_names_map_to_the_resource_that_uses_them() {
+    fn quota_resource_names_map_to_the_resources_that_use_them() {
+        let claims = ("resource.k8s.io", "resourceclaims");
         for (name, expected) in [
-            ("pods", Some(("", "pods"))),
-            ("count/pods", Some(("", "pods"))),
-            ("limits.memory", Some(("", "pods"))),
-            ("requests.nvidia.com/gpu", Some(("", "pods"))),
-            ("requests.hugepages-2Mi", Some(("", "pods"))),
-            ("services.nodeports", Some(("", "services"))),
-            ("requests.storage", Some(("", "persistentvolumeclaims"))),
-            ("gold.storageclass.storage.k8s.io/requests.storage", Some(("", "persistentvolumeclaims"))),
-            ("configmaps", Some(("", "configmaps"))),
-            ("count/deployments.apps", Some(("apps", "deployments"))),
-            ("count/widgets.example.com", Some(("example.com", "widgets"))),
-            ("deployments", None),
+            ("pods", vec![("", "pods")]),
+            ("count/pods", vec![("", "pods")]),
+            ("limits.memory", vec![("", "pods")]),
+            ("requests.nvidia.com/gpu", vec![("", "pods"), claims]),
+            ("requests.hugepages-2Mi", vec![("", "pods")]),
+            ("requests.deviceclass.resource.kubernetes.io/gold", vec![("", "pods"), claims]),
+            ("gold.deviceclass.resource.k8s.io/devices", vec![claims]),
+            ("services.nodeports", vec![("", "services")]),
+            ("requests.storage", vec![("", "persistentvolumeclaims")]),
+            ("gold.storageclass.storage.k8s.io/requests.storage", vec![("", "persistentvolumeclaims")]),
+            ("configmaps", vec![("", "configmaps")]),
+            ("count/deployments.apps", vec![("apps", "deployments")]),
+            ("count/widgets.example.com", vec![("example.com", "widgets")]),
+            ("deployments", vec![]),
         ] {
-            assert_eq!(Evaluator::resource_of(name), expected, "{name}");
+            assert_eq!(Evaluator::resources_of(name), expected, "{name}");
         }
     }
 
@@ -425,5 +449,15 @@ mod tests {
         let expected = "must specify limits.cpu for: b; requests.memory for: a,b";
         assert_eq!(check(&["requests.memory", "limits.cpu"]), Err(expected.to_owned()));
         assert_eq!(Evaluator::Services.check_constraints(&["cpu"], &pod), Ok(()));
+        for (resources, expected) in [
+            (json!({"requests": {"memory": "1"}}), Ok(())),
+            (json!({"limits": {"hugepages-2Mi": "2Mi"}}), Ok(())),
+            (json!({"requests": {"ephemeral-storage": "1"}}), Err("must specify limits.cpu for: c".to_owned())),
+            (json!({}), Err("must specify limits.cpu for: c".to_owned())),
+        ] {
+            let pod = object(json!({"spec": {"containers": [{"name": "c"}], "resources": resources}}));
+            let found = Evaluator::Pods.check_constraints(&["limits.cpu"], &pod);
+            assert_eq!(found, expected, "resources of the pod replace those of the containers: {pod:?}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Tests the effects of decisions on a request: rejection, warnings and audit annotations.
 
 use listwatch_json::{Value, json};
-use listwatch_policies::{AUDITED_FAILURES_MAX, AnnotationResult, Decision, Evaluated, Reason, ValidatingReport};
+use listwatch_policies::{AnnotationResult, Decision, Evaluated, Reason, ValidatingReport};
 use listwatch_webhooks::Attributes;
 
 use crate::support::{attributes, binding, deny, validating, web};
@@ -68,20 +68,23 @@ fn validation_actions_reject_warn_and_annotate_the_audit_event() {
     assert_eq!(effects.warnings, ["Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': no"]);
     let [(key, value)] = &effects.annotations[..] else { panic!("{effects:?}") };
     assert_eq!(key, "validation.policy.admission.k8s.io/validation_failure");
-    let expected = json!([{"message": "no", "policy": "p", "binding": "b", "expressionIndex": "1",
+    let expected = json!([{"message": "no", "policy": "p", "binding": "b", "expressionIndex": 1,
         "validationActions": ["Warn", "Audit"]}]);
     assert_eq!(serde_json::from_str::<Value>(value).unwrap(), expected);
     assert_eq!(checks, ["warn", "audit"]);
 }
 
 #[test]
-fn audit_annotation_omits_failures_beyond_the_maximum() {
+fn audit_annotation_contains_the_first_failure_only() {
     let (policy, bound) = (validating(json!({})), binding(json!({"validationActions": ["Audit"]})));
     let mut report = ValidatingReport::default();
-    report.add(policy.as_ref(), &bound, evaluated(vec![deny("no"); AUDITED_FAILURES_MAX + 1]));
+    report.add(policy.as_ref(), &bound, evaluated(vec![Decision::Admit, deny("a < b"), deny("second")]));
+    report.add(policy.as_ref(), &bound, evaluated(vec![deny("third")]));
     let effects = report.finish(&attributes(None));
-    let failures: Vec<Value> = serde_json::from_str(&effects.annotations[0].1).unwrap();
-    assert_eq!(failures.len(), AUDITED_FAILURES_MAX);
+    let [(_, value)] = &effects.annotations[..] else { panic!("{effects:?}") };
+    let expected =
+        r#"[{"message":"a \u003c b","policy":"p","binding":"b","expressionIndex":1,"validationActions":["Audit"]}]"#;
+    assert_eq!(value, expected, "Go writes the fields of a struct in order");
 }
 
 #[test]

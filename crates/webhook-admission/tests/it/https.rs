@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use listwatch_aggregator::{EndpointSlice, Service, ServiceObjects};
+use listwatch_aggregator::{EndpointSlice, Service, ServiceObjects, ServiceResolver};
 use listwatch_json::{Value, json};
 use listwatch_webhook_admission::{HttpsCaller, RESPONSE_BYTES_MAX, WebhookAnswer, WebhookCall, WebhookCaller as _};
 use listwatch_webhooks::Webhook;
@@ -16,23 +16,34 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// The service `ns/hook` with one endpoint: `127.0.0.1` at the port of the test server. No port: no endpoints.
+/// The service `ns/hook` with the cluster address `127.0.0.1`, the headless service `ns/headless`, and one endpoint of
+/// both: `127.0.0.1` at the port of the test server. No port: no endpoints.
 #[derive(Default)]
 struct Services {
     port: Option<u16>,
+    /// The number of services that were read.
+    reads: AtomicUsize,
+}
+
+/// Creates a caller that dials endpoints.
+fn endpoint_caller(port: Option<u16>) -> HttpsCaller {
+    let services = Arc::new(Services { port, ..Services::default() });
+    HttpsCaller::new(ServiceResolver::new(services).with_endpoint_routing(true))
 }
 
 #[async_trait]
 impl ServiceObjects for Services {
     async fn service(&self, namespace: &str, name: &str) -> Result<Option<Service>, String> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let ports = [443, self.port.unwrap_or(444)].map(|port| ("https".to_owned(), port));
         let service = Service {
             service_type: "ClusterIP".to_owned(),
-            cluster_ip: "10.96.0.9".to_owned(),
+            cluster_ip: if name == "headless" { "None" } else { "127.0.0.1" }.to_owned(),
             ip_family: "IPv4".to_owned(),
-            ports: vec![("https".to_owned(), 443)],
+            ports: ports.to_vec(),
             ..Service::default()
         };
-        Ok((namespace == "ns" && name == "hook").then_some(service))
+        Ok((namespace == "ns" && matches!(name, "hook" | "headless")).then_some(service))
     }
 
     async fn endpoint_slices(&self, _: &str, _: &str) -> Result<Vec<EndpointSlice>, String> {
@@ -45,16 +56,22 @@ impl ServiceObjects for Services {
 }
 
 /// A server that responds to each request with the same bytes.
-struct Server {
-    port: u16,
-    ca: String,
-    connections: Arc<AtomicUsize>,
+pub(crate) struct Server {
+    pub(crate) port: u16,
+    pub(crate) ca: String,
+    pub(crate) connections: Arc<AtomicUsize>,
+    pub(crate) requests: Arc<AtomicUsize>,
     /// The request line and the headers of the last request.
-    head: Arc<Mutex<String>>,
+    pub(crate) head: Arc<Mutex<String>>,
 }
 
 /// Responds to the requests of one connection. Without response bytes, the connection stays silent.
-async fn answer(mut io: impl AsyncRead + AsyncWrite + Unpin, response: &[u8], head: &Mutex<String>) {
+async fn answer(
+    mut io: impl AsyncRead + AsyncWrite + Unpin,
+    response: &[u8],
+    head: &Mutex<String>,
+    requests: &AtomicUsize,
+) {
     let mut received = Vec::new();
     loop {
         let mut buffer = [0; 4096];
@@ -69,6 +86,7 @@ async fn answer(mut io: impl AsyncRead + AsyncWrite + Unpin, response: &[u8], he
             continue;
         }
         *head.lock().unwrap() = read.to_owned();
+        requests.fetch_add(1, Ordering::Relaxed);
         received.clear();
         if response.is_empty() {
             std::future::pending::<()>().await;
@@ -82,8 +100,13 @@ async fn answer(mut io: impl AsyncRead + AsyncWrite + Unpin, response: &[u8], he
 impl Server {
     /// Starts a server with a certificate for `hook.ns.svc` and `localhost`.
     async fn start(response: Vec<u8>, with_tls: bool) -> Server {
-        let certified =
-            rcgen::generate_simple_self_signed(vec!["hook.ns.svc".to_owned(), "localhost".to_owned()]).unwrap();
+        Server::start_with_names(&["hook.ns.svc", "localhost"], response, with_tls).await
+    }
+
+    /// Starts a server with a certificate for these names.
+    pub(crate) async fn start_with_names(names: &[&str], response: Vec<u8>, with_tls: bool) -> Server {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let certified = rcgen::generate_simple_self_signed(names).unwrap();
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -94,11 +117,14 @@ impl Server {
         let port = listener.local_addr().unwrap().port();
         let (connections, head) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<String>>::default());
         let (counted, seen) = (Arc::clone(&connections), Arc::clone(&head));
+        let requests = Arc::<AtomicUsize>::default();
+        let counted_requests = Arc::clone(&requests);
         tokio::spawn(async move {
             loop {
                 let Ok((stream, _)) = listener.accept().await else { return };
                 counted.fetch_add(1, Ordering::Relaxed);
                 let (acceptor, response, seen) = (acceptor.clone(), response.clone(), Arc::clone(&seen));
+                let requests = Arc::clone(&counted_requests);
                 tokio::spawn(async move {
                     if !with_tls {
                         // A server without TLS reads the handshake as a malformed request.
@@ -108,21 +134,21 @@ impl Server {
                         return;
                     }
                     if let Ok(stream) = acceptor.accept(stream).await {
-                        answer(stream, &response, &seen).await;
+                        answer(stream, &response, &seen, &requests).await;
                     }
                 });
             }
         });
-        Server { port, ca: certified.cert.pem(), connections, head }
+        Server { port, ca: certified.cert.pem(), connections, requests, head }
     }
 }
 
-fn ok(body: &str) -> Vec<u8> {
+pub(crate) fn ok(body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").into()
 }
 
-async fn call(caller: &HttpsCaller, config: Value, timeout: Duration) -> Result<WebhookAnswer, String> {
+pub(crate) async fn call(caller: &HttpsCaller, config: Value, timeout: Duration) -> Result<WebhookAnswer, String> {
     let configuration = json!({"metadata": {"name": "c"}, "webhooks": [{"name": "a.b.c", "clientConfig": config}]});
     let webhook = Webhook::parse(configuration.as_object().unwrap()).remove(0);
     let target = webhook.client_config.target(timeout).unwrap();
@@ -131,12 +157,12 @@ async fn call(caller: &HttpsCaller, config: Value, timeout: Duration) -> Result<
     caller.call(WebhookCall { target: &target, ca_bundle, body, timeout }).await
 }
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn service_webhook_is_called_at_an_endpoint_with_the_dns_name_of_the_service() {
     let server = Server::start(ok("{}"), true).await;
-    let caller = HttpsCaller::new(Arc::new(Services { port: Some(server.port) }));
+    let caller = endpoint_caller(Some(server.port));
     let config =
         json!({"service": {"namespace": "ns", "name": "hook", "path": "/v"}, "caBundle": STANDARD.encode(&server.ca)});
     for _ in 0..3 {
@@ -146,9 +172,54 @@ async fn service_webhook_is_called_at_an_endpoint_with_the_dns_name_of_the_servi
     assert_eq!(server.connections.load(Ordering::Relaxed), 1, "the connection is kept alive");
     let head = server.head.lock().unwrap().to_lowercase();
     assert!(head.starts_with("post /v?timeout=20s http/1.1\r\n"), "{head}");
-    for line in ["host: hook.ns.svc:443", "content-type: application/json", "accept: application/json, */*"] {
+    let own = "user-agent: kube-apiserver-admission";
+    for line in ["host: hook.ns.svc:443", "content-type: application/json", "accept: application/json, */*", own] {
         assert!(head.lines().any(|found| found == line), "no {line} in {head}");
     }
+}
+
+#[tokio::test]
+async fn service_webhook_is_called_at_the_cluster_address_by_default() {
+    let server = Server::start(ok("{}"), true).await;
+    let services = Arc::new(Services { port: Some(server.port), ..Services::default() });
+    let caller = HttpsCaller::new(ServiceResolver::new(Arc::clone(&services) as Arc<dyn ServiceObjects>));
+    let config = |name: &str, port: u16| json!({"service": {"namespace": "ns", "name": name, "port": port}, "caBundle": STANDARD.encode(&server.ca)});
+    for _ in 0..3 {
+        assert_eq!(call(&caller, config("hook", server.port), TIMEOUT).await.unwrap().code, 200);
+    }
+    assert_eq!(services.reads.load(Ordering::Relaxed), 1, "an open connection needs no address");
+    let headless = call(&caller, config("headless", 443), TIMEOUT).await;
+    assert_eq!(headless, Err("cannot route to service with ClusterIP \"None\"".to_owned()));
+    let missing = call(&caller, config("hook", 9), TIMEOUT).await;
+    assert_eq!(missing, Err("no service port 9 found for service \"hook\"".to_owned()));
+}
+
+#[tokio::test]
+async fn call_is_retried_after_a_response_with_retry_after() {
+    let busy = |code: &str, after: &str, body: &str| {
+        let length = body.len();
+        format!("HTTP/1.1 {code} Busy\r\nretry-after: {after}\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+    };
+    for (response, requests, connections) in [
+        (busy("429", "0", "later"), 11, 1),
+        (busy("503", "0", ""), 11, 1),
+        (busy("500", "-1", "broken"), 11, 1),
+        (busy("429", "soon", ""), 1, 1),
+        (busy("400", "0", ""), 1, 1),
+    ] {
+        let server = Server::start(response.clone(), true).await;
+        let config =
+            json!({"url": format!("https://localhost:{}", server.port), "caBundle": STANDARD.encode(&server.ca)});
+        let answer = call(&endpoint_caller(None), config, TIMEOUT).await.unwrap();
+        let shown = String::from_utf8_lossy(&response[..40]).into_owned();
+        assert!(shown.contains(&answer.code.to_string()), "{shown}: the last response counts");
+        assert_eq!(server.requests.load(Ordering::Relaxed), requests, "{shown}");
+        assert_eq!(server.connections.load(Ordering::Relaxed), connections, "{shown}");
+    }
+    let server = Server::start(busy("429", "30", ""), true).await;
+    let config = json!({"url": format!("https://localhost:{}", server.port), "caBundle": STANDARD.encode(&server.ca)});
+    let late = call(&endpoint_caller(None), config, Duration::from_millis(500)).await;
+    assert_eq!(late, Err("context deadline exceeded".to_owned()), "the pause is within the timeout of the call");
 }
 
 #[tokio::test]
@@ -157,7 +228,7 @@ async fn call_of_an_unreachable_webhook_fails_with_the_error_text_of_go() {
     let plain = Server::start(Vec::new(), false).await;
     let silent = Server::start(Vec::new(), true).await;
     let refused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-    let caller = HttpsCaller::new(Arc::new(Services::default()));
+    let caller = endpoint_caller(None);
     let bundle = |server: &Server| STANDARD.encode(&server.ca);
     let url = |port: u16| format!("https://localhost:{port}");
     let check = async |config: Value, timeout: Duration, expected: &str| {
@@ -186,7 +257,7 @@ async fn redirects_are_not_followed_and_large_bodies_are_rejected() {
     let location = "HTTP/1.1 307 Temporary Redirect\r\nlocation: https://example.com/\r\ncontent-length: 0\r\n\r\n";
     let redirecting = Server::start(location.into(), true).await;
     let large = Server::start(ok(&"x".repeat(10 * 1024 * 1024)), true).await;
-    let caller = HttpsCaller::new(Arc::new(Services::default()));
+    let caller = endpoint_caller(None);
     let config = |server: &Server| json!({"url": format!("https://localhost:{}", server.port), "caBundle": STANDARD.encode(&server.ca)});
     assert_eq!(call(&caller, config(&redirecting), TIMEOUT).await.unwrap().code, 307);
     let error = call(&caller, config(&large), TIMEOUT).await.unwrap_err();

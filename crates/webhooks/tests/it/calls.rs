@@ -97,6 +97,12 @@ fn webhook_address_comes_from_the_service_or_the_url() {
         9.1,
         "s.n.svc:8443 /a/b?timeout=10s https://s.n.svc:8443/a/b?timeout=10s n/s:8443",
     );
+    for path in ["/a/b/", "a//b", "/a/./b", "/x/../a/b"] {
+        let expected = "s.n.svc:443 /a/b?timeout=10s https://s.n.svc:443/a/b?timeout=10s n/s:443";
+        check(service(json!({ "path": path })), 10.0, expected);
+    }
+    check(json!({"url": "https://h/p/"}), 1.0, "h:443 /p?timeout=1s https://h/p?timeout=1s");
+    check(json!({"url": "https://h/"}), 1.0, "h:443 /?timeout=1s https://h/?timeout=1s");
     check(json!({"url": "https://h"}), 1.0, "h:443 /?timeout=1s https://h/?timeout=1s");
     check(json!({"url": "https://h:9/p"}), 1.0, "h:9 /p?timeout=1s https://h:9/p?timeout=1s");
     check(json!({"url": "https://[::1]:9/p"}), 1.0, "::1:9 /p?timeout=1s https://[::1]:9/p?timeout=1s");
